@@ -1,0 +1,420 @@
+"""Tests of checkpoints.py: the encoder's table against BertModel and Google's own indexes, each way
+in which a checkpoint can be broken, and hub modules that the tests export themselves."""
+
+import os
+import shutil
+import tempfile
+import unittest
+import urllib.error
+from unittest import mock
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+import tensorflow_hub as hub
+
+import checkpoints
+import modeling
+from errors import UserError
+
+SHARED = os.environ.get("ADAPTER_BERT_DATA")
+needs_shared = unittest.skipUnless(SHARED, "ADAPTER_BERT_DATA does not name the shared folder")
+
+TINY = modeling.BertConfig(
+    vocab_size=11,
+    hidden_size=64,
+    num_hidden_layers=2,
+    num_attention_heads=1,
+    intermediate_size=96,
+    max_position_embeddings=16,
+    type_vocab_size=2,
+)
+
+
+def changed(config, **sizes):
+    return modeling.BertConfig.from_dict(dict(config.to_dict(), **sizes))
+
+
+class CheckpointTestCase(tf.test.TestCase):
+    """Writes checkpoints into a folder of the test's own."""
+
+    def setUp(self):
+        super().setUp()
+        self.folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        self.prefix = os.path.join(self.folder, "bert_model.ckpt")
+
+    def save(self, tensors, prefix=None, **saver_options):
+        """Writes a checkpoint with the Saver and returns its prefix."""
+        prefix = prefix or self.prefix
+        with tf.Graph().as_default(), tf.Session() as session:
+            variables = {
+                name: tf.get_variable(f"v{index}", initializer=value, use_resource=False)
+                for index, (name, value) in enumerate(tensors.items())
+            }
+            session.run(tf.global_variables_initializer())
+            saver = tf.train.Saver(variables, **saver_options)
+            saver.save(session, prefix, write_meta_graph=False, write_state=False)
+        return prefix
+
+    def save_encoder(self, config, **others):
+        shapes = checkpoints.encoder_shapes(config)
+        return self.save(
+            dict({name: np.zeros(shape, np.float32) for name, shape in shapes.items()}, **others)
+        )
+
+    def assert_refused(self, parts, function, *args, **kwargs):
+        """Checks that the message holds each of parts, and is one sentence."""
+        with self.assertRaises(UserError) as caught:
+            function(*args, **kwargs)
+        message = str(caught.exception)
+        for part in parts:
+            self.assertIn(part, message)
+        self.assertTrue(message.endswith("."), message)
+        self.assertNotIn("\n", message)
+
+
+class EncoderShapesTest(CheckpointTestCase):
+    def test_bert_base_has_the_published_number_of_parameters(self):
+        shapes = checkpoints.encoder_shapes(modeling.BertConfig(30522, type_vocab_size=2))
+        self.assertEqual(sum(int(np.prod(shape)) for shape in shapes.values()), 109482240)
+
+    def test_equals_the_variables_of_the_model(self):
+        with tf.Graph().as_default():
+            modeling.BertModel(TINY, False, tf.zeros([1, 3], tf.int32), adapter_fn=None)
+            variables = [(v.op.name, tuple(v.shape.as_list())) for v in tf.trainable_variables()]
+        self.assertEqual(list(checkpoints.encoder_shapes(TINY).items()), variables)
+
+    @needs_shared
+    def test_equals_the_indexes_of_official_checkpoints(self):
+        for model in ("chinese_L-12_H-768_A-12", "uncased_L-4_H-256_A-4"):
+            folder = os.path.join(SHARED, "checkpoints", "indexes", model)
+            config = modeling.BertConfig.from_json_file(os.path.join(folder, "bert_config.json"))
+            index = tf.train.NewCheckpointReader(os.path.join(folder, "bert_model.ckpt"))
+            official = {
+                name: tuple(shape)
+                for name, shape in index.get_variable_to_shape_map().items()
+                if name.startswith("bert/")
+            }
+            self.assertEqual(checkpoints.encoder_shapes(config), official)
+
+
+class OpenCheckpointTest(CheckpointTestCase):
+    def test_reads_what_was_saved(self):
+        self.save({"a": np.float32([1, 2]), "step": np.int64(7)})
+        reader = checkpoints.open_checkpoint(self.prefix)
+        self.assertAllEqual(reader.get_tensor("a"), [1, 2])
+        self.assertEqual(reader.get_tensor("step"), 7)
+
+    def test_a_relative_prefix(self):
+        self.save({"a": np.float32([1, 2])})
+        before = os.getcwd()
+        self.addCleanup(os.chdir, before)
+        os.chdir(self.folder)
+        self.assertTrue(checkpoints.open_checkpoint("bert_model.ckpt").has_tensor("a"))
+        self.assert_refused(["bert_model.ckpt."], checkpoints.open_checkpoint, "other")
+
+    def test_short_strings_do_not_count_as_missing_bytes(self):
+        self.save({"words": np.array([b""] * 100)})
+        self.assertTrue(checkpoints.open_checkpoint(self.prefix).has_tensor("words"))
+
+    def test_a_checkpoint_of_the_first_format(self):
+        self.save({"a": np.float32([1, 2])}, write_version=tf.train.SaverDef.V1)
+        self.assertEqual(os.listdir(self.folder), ["bert_model.ckpt"])
+        self.assertTrue(checkpoints.open_checkpoint(self.prefix).has_tensor("a"))
+
+    def test_a_folder(self):
+        self.assert_refused(
+            ["--init_checkpoint", "is a folder", "holds none"],
+            checkpoints.open_checkpoint,
+            self.folder,
+        )
+        self.save({"a": np.float32([1, 2])})
+        other = self.save({"a": np.float32([1, 2])}, os.path.join(self.folder, "another"))
+        self.assert_refused(
+            ["--weights", "is a folder", f"{other} or {self.prefix}."],
+            checkpoints.open_checkpoint,
+            self.folder,
+            flag="--weights",
+        )
+
+    def test_one_of_the_files(self):
+        self.save({"a": np.float32([1, 2])})
+        open(self.prefix + ".meta", "w").close()
+        for ending in (".index", ".meta", ".data-00000-of-00001"):
+            self.assert_refused(
+                ["one of a checkpoint's files", f": {self.prefix}."],
+                checkpoints.open_checkpoint,
+                self.prefix + ending,
+            )
+
+    def test_nothing_there(self):
+        self.save({"a": np.float32([1, 2])})
+        wrong = os.path.join(self.folder, "bert_modle.ckpt")
+        self.assert_refused(
+            ["does not exist", wrong + ".index", self.prefix], checkpoints.open_checkpoint, wrong
+        )
+        nowhere = os.path.join(self.folder, "no", "such")
+        self.assert_refused(["does not exist", "none"], checkpoints.open_checkpoint, nowhere)
+
+    def test_missing_data(self):
+        self.save({"a": np.float32([1, 2])})
+        os.remove(self.prefix + ".data-00000-of-00001")
+        self.assert_refused(
+            ["incomplete", self.prefix + ".data-00000-of-00001"],
+            checkpoints.open_checkpoint,
+            self.prefix,
+        )
+
+    def test_one_of_two_shards_missing(self):
+        parts = [
+            self.save({name: np.float32([1, 2])}, os.path.join(self.folder, "part_" + name))
+            for name in "ab"
+        ]
+        with tf.Graph().as_default(), tf.Session() as session:
+            session.run(
+                tf.raw_ops.MergeV2Checkpoints(
+                    checkpoint_prefixes=parts, destination_prefix=self.prefix
+                )
+            )
+        self.assertTrue(checkpoints.open_checkpoint(self.prefix).has_tensor("b"))
+        for gone in ("00000", "00001"):
+            shard = f"{self.prefix}.data-{gone}-of-00002"
+            os.rename(shard, shard + "~")
+            self.assert_refused(
+                ["incomplete", shard + "."], checkpoints.open_checkpoint, self.prefix
+            )
+            os.rename(shard + "~", shard)
+
+    def test_truncated_data(self):
+        self.save({"a": np.float32([1, 2, 3]), "step": np.int64(7)})
+        os.truncate(self.prefix + ".data-00000-of-00001", 19)
+        self.assert_refused(
+            ["truncated", "hold 19 bytes", "need 20."], checkpoints.open_checkpoint, self.prefix
+        )
+
+    def test_damaged_index(self):
+        self.save({"a": np.float32([1, 2, 3])})
+        with open(self.prefix + ".index", "rb") as stream:
+            index = stream.read()
+        for damaged in (b"", index[:-20], b"<html>Not found</html>" * 20, b"x" + index[1:]):
+            with open(self.prefix + ".index", "wb") as stream:
+                stream.write(damaged)
+            self.assert_refused(
+                ["--init_checkpoint", self.prefix, "cannot be read"],
+                checkpoints.open_checkpoint,
+                self.prefix,
+            )
+
+    def test_a_file_of_another_kind(self):
+        config_file = os.path.join(self.folder, "bert_config.json")
+        with open(config_file, "w") as stream:
+            stream.write(TINY.to_json_string())
+        self.assert_refused(
+            [config_file, "cannot be read"], checkpoints.open_checkpoint, config_file
+        )
+
+    @needs_shared
+    def test_official_indexes_without_data(self):
+        prefix = os.path.join(
+            SHARED, "checkpoints", "indexes", "uncased_L-4_H-256_A-4", "bert_model.ckpt"
+        )
+        self.assert_refused(["incomplete", ".data-"], checkpoints.open_checkpoint, prefix)
+
+
+class CheckEncoderTest(CheckpointTestCase):
+    def test_other_tensors_may_lie_beside_it(self):
+        checkpoints.check_encoder(
+            self.save_encoder(
+                TINY,
+                **{
+                    "cls/predictions/output_bias": np.zeros([11], np.float32),
+                    "bert/pooler/dense/bias/adam_m": np.zeros([64], np.float32),
+                    "global_step": np.int64(3),
+                },
+            ),
+            TINY,
+        )
+
+    def test_no_bert(self):
+        self.save({"conv/kernel": np.float32([1]), "global_step": np.int64(3)})
+        self.assert_refused(
+            ["--init_checkpoint", self.prefix, "no BERT", "conv/kernel, global_step"],
+            checkpoints.check_encoder,
+            self.prefix,
+            TINY,
+        )
+
+    def test_missing_tensors(self):
+        self.save_encoder(TINY)
+        self.assert_refused(
+            ["lacks 16 of the 55 tensors", "bert/encoder/layer_2/attention/self/query/kernel"],
+            checkpoints.check_encoder,
+            self.prefix,
+            changed(TINY, num_hidden_layers=3),
+        )
+
+    def test_another_size(self):
+        self.save_encoder(TINY)
+        self.assert_refused(
+            ["another size", "bert/embeddings/word_embeddings", "[11, 64]", "[12, 64]"],
+            checkpoints.check_encoder,
+            self.prefix,
+            changed(TINY, vocab_size=12),
+        )
+        self.assert_refused(
+            ["another size", "layer_0/intermediate/dense/kernel", "[64, 96]", "[64, 128]"],
+            checkpoints.check_encoder,
+            self.prefix,
+            changed(TINY, intermediate_size=128, num_hidden_layers=3),
+        )
+
+    def test_no_tensor_is_read(self):
+        self.save_encoder(TINY)
+        data = self.prefix + ".data-00000-of-00001"
+        size = os.path.getsize(data)
+        with open(data, "wb") as stream:
+            stream.write(b"\xff" * size)
+        with self.assertRaises(tf.errors.OpError):  # Its checksum is wrong.
+            checkpoints.open_checkpoint(self.prefix).get_tensor("bert/pooler/dense/kernel")
+        checkpoints.check_encoder(self.prefix, TINY)
+
+    @needs_shared
+    def test_real_checkpoints(self):
+        for model in ("minilm-l6-uncased", "keras-bert-tiny"):
+            folder = os.path.join(SHARED, "checkpoints", model)
+            config = modeling.BertConfig.from_json_file(os.path.join(folder, "bert_config.json"))
+            checkpoints.check_encoder(os.path.join(folder, "bert_model.ckpt"), config)
+
+
+class HubTest(CheckpointTestCase):
+    def setUp(self):
+        super().setUp()
+        self.module = os.path.join(self.folder, "module")
+        self.assets = os.path.join(self.module, "assets")
+
+    def export(self, config=TINY, do_lower_case=None, vocabulary="vocab.txt"):
+        """Exports a BERT as Google's hub modules are built; returns its variables by name."""
+        vocab_file = os.path.join(self.folder, vocabulary)
+        with open(vocab_file, "w") as stream:
+            stream.write("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
+
+        def build():
+            ids = tf.placeholder(tf.int32, [None, None], name="input_ids")
+            model = modeling.BertModel(config, False, ids, adapter_fn=None)
+            path = tf.constant(vocab_file)
+            tf.add_to_collection(tf.GraphKeys.ASSET_FILEPATHS, path)
+            hub.add_signature("tokens", {"input_ids": ids}, {"pooled": model.get_pooled_output()})
+            if do_lower_case is not None:
+                outputs = {"vocab_file": path, "do_lower_case": tf.constant(do_lower_case)}
+                hub.add_signature("tokenization_info", outputs=outputs)
+
+        return self.export_module(build)
+
+    def export_module(self, build):
+        with tf.Graph().as_default(), tf.Session() as session:
+            module = hub.Module(hub.create_module_spec(build))
+            session.run(tf.global_variables_initializer())
+            module.export(self.module, session)
+            return session.run(module.variable_map)
+
+    def test_weights_vocabulary_and_config(self):
+        exported = self.export(do_lower_case=True)
+        found = checkpoints.from_hub(self.module)
+        self.assertEqual(found.config.to_dict(), TINY.to_dict())
+        self.assertEqual(found.vocab_file, os.path.join(self.assets, "vocab.txt"))
+        self.assertIs(found.do_lower_case, True)
+        reader = checkpoints.open_checkpoint(found.init_checkpoint)
+        self.assertEqual(set(exported), set(checkpoints.encoder_shapes(TINY)))
+        for name, value in exported.items():
+            self.assertAllEqual(reader.get_tensor(name), value)
+
+    def test_a_cased_module(self):
+        self.export(do_lower_case=False)
+        self.assertIs(checkpoints.from_hub(self.module).do_lower_case, False)
+
+    def test_a_module_that_does_not_tell_its_case(self):
+        self.export()
+        self.assertIsNone(checkpoints.from_hub(self.module).do_lower_case)
+
+    def test_the_number_of_heads_follows_from_the_width(self):
+        self.export(changed(TINY, hidden_size=128, num_attention_heads=2, num_hidden_layers=11))
+        config = checkpoints.from_hub(self.module).config
+        self.assertEqual((config.num_attention_heads, config.num_hidden_layers), (2, 11))
+
+    def test_a_width_that_tells_no_number_of_heads(self):
+        self.export(changed(TINY, hidden_size=96))
+        self.assert_refused(["multiple of 64", "is 96"], checkpoints.from_hub, self.module)
+
+    def test_a_config_in_the_module_comes_first(self):
+        config = changed(TINY, hidden_size=96, num_attention_heads=3, hidden_act="relu")
+        self.export(config)
+        for place in (self.assets, self.module):
+            config_file = os.path.join(place, "bert_config.json")
+            with open(config_file, "w") as stream:
+                stream.write(config.to_json_string())
+            found = checkpoints.from_hub(self.module).config
+            self.assertEqual(found.to_dict(), config.to_dict())
+            with open(config_file, "w") as stream:
+                stream.write(changed(config, num_hidden_layers=3).to_json_string())
+            self.assert_refused(["lacks 16 of"], checkpoints.from_hub, self.module)
+            os.remove(config_file)
+
+    def test_the_only_text_among_the_assets_is_the_vocabulary(self):
+        self.export(vocabulary="pieces.txt")
+        expected = os.path.join(self.assets, "pieces.txt")
+        self.assertEqual(checkpoints.from_hub(self.module).vocab_file, expected)
+        second = shutil.copy(expected, os.path.join(self.assets, "licence.txt"))
+        self.assert_refused(
+            ["one WordPiece vocabulary", "licence.txt, pieces.txt"],
+            checkpoints.from_hub,
+            self.module,
+        )
+        os.rename(second, os.path.join(self.assets, "vocab.txt"))
+        expected = os.path.join(self.assets, "vocab.txt")
+        self.assertEqual(checkpoints.from_hub(self.module).vocab_file, expected)
+
+    def test_a_sentencepiece_model_is_no_vocabulary(self):
+        self.export(vocabulary="30k-clean.model")
+        self.assert_refused(
+            ["WordPiece vocabulary", "30k-clean.model"], checkpoints.from_hub, self.module
+        )
+
+    def test_no_such_module(self):
+        self.assert_refused(
+            [self.module, "does not exist"],
+            checkpoints.from_hub,
+            self.module,
+        )
+
+    def test_no_network(self):
+        failure = urllib.error.URLError("Name or service not known")
+        with mock.patch.object(hub, "resolve", side_effect=failure):
+            self.assert_refused(
+                ["https://tfhub.dev/google/bert/1", "Name or service not known"],
+                checkpoints.from_hub,
+                "https://tfhub.dev/google/bert/1",
+            )
+
+    def test_a_saved_model_that_is_no_hub_module(self):
+        with tf.Graph().as_default(), tf.Session() as session:
+            x = tf.placeholder(tf.float32, [1])
+            y = x * tf.get_variable("bert/w", initializer=[1.0])
+            session.run(tf.global_variables_initializer())
+            tf.saved_model.simple_save(session, self.module, {"x": x}, {"y": y})
+        self.assert_refused(["hub format", self.module], checkpoints.from_hub, self.module)
+
+    def test_a_hub_module_of_something_else(self):
+        def build():
+            x = tf.placeholder(tf.float32, [1])
+            y = x * tf.get_variable("scale", initializer=[1.0])
+            hub.add_signature(inputs={"x": x}, outputs={"y": y})
+
+        self.export_module(build)
+        self.assert_refused(
+            ["variables of a BERT", "bert/embeddings/word_embeddings", "only scale"],
+            checkpoints.from_hub,
+            self.module,
+        )
+
+
+if __name__ == "__main__":
+    tf.test.main()

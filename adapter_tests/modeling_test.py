@@ -1,0 +1,356 @@
+import os
+import unittest
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import modeling
+from errors import UserError
+
+SHARED = os.environ.get("ADAPTER_BERT_DATA")
+TINY = modeling.BertConfig(
+    vocab_size=50,
+    hidden_size=8,
+    num_hidden_layers=3,
+    num_attention_heads=2,
+    intermediate_size=16,
+    max_position_embeddings=10,
+    type_vocab_size=2,
+)
+BERT_BASE = modeling.BertConfig(vocab_size=30522, type_vocab_size=2)
+
+
+def parameters(variables):
+    return sum(int(np.prod(variable.shape.as_list())) for variable in variables)
+
+
+def numpy_bert(values, config, input_ids, input_mask, token_type_ids, adapters):
+    """BERT and its adapters in NumPy, written from the papers; values: name → array."""
+
+    def dense(x, name):
+        return x @ values[name + "/kernel"] + values[name + "/bias"]
+
+    def norm(x, name):
+        x = x - x.mean(-1, keepdims=True)
+        x = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-12)
+        return x * values[name + "/LayerNorm/gamma"] + values[name + "/LayerNorm/beta"]
+
+    def gelu(x):
+        return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+    def close(x, residual, name):
+        x = dense(x, name + "/dense")
+        if adapters:
+            w = {k: values[name + "/adapters/" + k] for k in ("weights1", "weights2")}
+            b = {k: values[name + "/adapters/" + k] for k in ("biases1", "biases2")}
+            x = x + gelu(x @ w["weights1"] + b["biases1"]) @ w["weights2"] + b["biases2"]
+        return norm(x + residual, name)
+
+    x = values["bert/embeddings/word_embeddings"][input_ids]
+    x = x + values["bert/embeddings/token_type_embeddings"][token_type_ids]
+    x = x + values["bert/embeddings/position_embeddings"][: input_ids.shape[1]]
+    x = norm(x, "bert/embeddings")
+    heads, size = config.num_attention_heads, config.hidden_size // config.num_attention_heads
+    for layer in range(config.num_hidden_layers):
+        name = f"bert/encoder/layer_{layer}"
+        q, k, v = (dense(x, f"{name}/attention/self/{p}") for p in ("query", "key", "value"))
+        context = np.zeros_like(x)
+        for head in range(heads):
+            part = slice(head * size, (head + 1) * size)
+            scores = np.einsum("bfh,bth->bft", q[..., part], k[..., part]) / np.sqrt(size)
+            scores = np.where(input_mask[:, None, :] == 1, scores, -1e9)
+            probs = np.exp(scores - scores.max(-1, keepdims=True))
+            probs /= probs.sum(-1, keepdims=True)
+            context[..., part] = np.einsum("bft,bth->bfh", probs, v[..., part])
+        x = close(context, x, name + "/attention/output")
+        x = close(gelu(dense(x, name + "/intermediate/dense")), x, name + "/output")
+    return x, np.tanh(dense(x[:, 0], "bert/pooler/dense"))
+
+
+class BertModelTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        random = np.random.RandomState(0)
+        self.ids = random.randint(0, 50, (4, 7)).astype(np.int32)
+        self.types = random.randint(0, 2, (4, 7)).astype(np.int32)
+        self.mask = (np.arange(7) < [[7], [5], [3], [1]]).astype(np.int32)
+
+    def build(self, adapter_fn="feedforward_adapter", is_training=False, **options):
+        return modeling.BertModel(
+            TINY, is_training, self.ids, self.mask, self.types, adapter_fn=adapter_fn, **options
+        )
+
+    def run_with_random_values(self, model, tensors, scale=0.3):
+        """Fills all variables with noise; returns the tensors and the values by name."""
+        random = np.random.RandomState(1)
+        with self.session() as session:
+            session.run(tf.global_variables_initializer())
+            for variable in tf.global_variables():
+                variable.load(random.randn(*variable.shape.as_list()) * scale, session)
+            values = {v.op.name: v.eval(session) for v in tf.global_variables()}
+            return session.run(tensors), values
+
+    def test_outputs_equal_numpy(self):
+        for adapters in (True, False):
+            for one_hot in (True, False):
+                with tf.Graph().as_default():
+                    adapter_fn = "feedforward_adapter" if adapters else None
+                    model = self.build(adapter_fn, use_one_hot_embeddings=one_hot)
+                    outputs = [model.get_sequence_output(), model.get_pooled_output()]
+                    found, values = self.run_with_random_values(model, outputs)
+                expected = numpy_bert(values, TINY, self.ids, self.mask, self.types, adapters)
+                self.assertAllClose(expected, found, atol=1e-4, rtol=1e-4)
+
+    def test_padding_does_not_matter(self):
+        with tf.Graph().as_default():
+            long = self.build().get_pooled_output()
+            with tf.variable_scope("", reuse=True):
+                short = modeling.BertModel(
+                    TINY, False, self.ids[2:, :3], self.mask[2:, :3], self.types[2:, :3], scope="bert"
+                ).get_pooled_output()
+            (long, short), _ = self.run_with_random_values(None, [long, short])
+        self.assertAllClose(long[2:], short, atol=1e-5)
+
+    def test_plain_bert_has_no_adapter_and_no_collections(self):
+        with tf.Graph().as_default():
+            self.build(None)
+            self.assertFalse([v for v in tf.global_variables() if "adapter" in v.name])
+            self.assertEmpty(tf.get_collection("adapters") + tf.get_collection("layer_norm"))
+
+    def test_collections_hold_adapters_and_layer_norms(self):
+        with tf.Graph().as_default():
+            self.build()
+            # 4 tensors in each of 2 adapters of 3 layers; 2 in 7 LayerNorms.
+            self.assertLen(set(v.name for v in tf.get_collection("adapters")), 24)
+            self.assertLen(set(v.name for v in tf.get_collection("layer_norm")), 14)
+            self.assertLen(tf.trainable_variables(), 5 + 3 * 16 + 2 + 24)
+
+    def test_bert_base_counts(self):
+        """FACTS: 109,482,240 parameters, 24 adapters of 2md + m + d: 2,379,264."""
+        with tf.Graph().as_default():
+            ids = tf.zeros([2, 4], tf.int32)
+            modeling.BertModel(BERT_BASE, False, ids, adapter_fn=None, scope="plain")
+            self.assertEqual(parameters(tf.trainable_variables()), 109482240)
+        with tf.Graph().as_default():
+            modeling.BertModel(BERT_BASE, False, ids.shape and tf.zeros([2, 4], tf.int32))
+            adapters = tf.get_collection("adapters")
+            self.assertEqual(parameters(adapters), 2379264)
+            self.assertEqual(parameters(adapters[:4]), 2 * 64 * 768 + 64 + 768)
+            self.assertEqual(parameters(tf.get_collection("layer_norm")), 38400)
+            self.assertEqual(parameters(tf.trainable_variables()), 109482240 + 2379264)
+
+    def test_shapes_are_checked_before_variables_are_made(self):
+        ids = tf.zeros([2, 4], tf.int32)
+        cases = [
+            ("input_ids", dict(input_ids=ids[0])),
+            ("input_mask", dict(input_ids=ids, input_mask=tf.ones([2, 5], tf.int32))),
+            ("token_type_ids", dict(input_ids=ids, token_type_ids=tf.ones([3, 4], tf.int32))),
+            ("11 tokens", dict(input_ids=tf.zeros([2, 11], tf.int32))),
+        ]
+        with tf.Graph().as_default(), tf.variable_scope("outer"):
+            for expected, arguments in cases:
+                arguments = {
+                    name: tf.zeros(tensor.shape, tf.int32) for name, tensor in arguments.items()
+                }
+                with self.assertRaisesRegex(ValueError, expected):
+                    modeling.BertModel(TINY, False, **arguments)
+            self.assertEmpty(tf.global_variables())
+
+    def test_heads_must_divide_the_width(self):
+        config = modeling.BertConfig(vocab_size=5, hidden_size=10, num_attention_heads=3)
+        with tf.Graph().as_default(), self.assertRaisesRegex(UserError, "10 .* 3"):
+            modeling.BertModel(config, False, tf.zeros([1, 2], tf.int32))
+
+
+class AdapterTest(tf.test.TestCase):
+    def test_near_identity_at_the_start_and_identity_with_zero_output_weights(self):
+        random = np.random.RandomState(3)
+        x = random.randn(5, 8).astype(np.float32)
+        with tf.Graph().as_default(), self.session() as session:
+            adapted = modeling.feedforward_adapter(x)
+            session.run(tf.global_variables_initializer())
+            self.assertAllClose(x, session.run(adapted), atol=1e-3)
+            self.assertNotAllEqual(x, session.run(adapted))
+            for variable in tf.global_variables():
+                if variable.op.name in ("adapters/weights1", "adapters/biases1"):
+                    variable.load(random.randn(*variable.shape.as_list()), session)
+                else:
+                    variable.load(np.zeros(variable.shape.as_list()), session)
+            self.assertAllEqual(x, session.run(adapted))
+
+    def test_activation_and_formula(self):
+        x = np.array([[1.0, -2.0]], np.float32)
+        activations = {"relu": lambda z: np.maximum(z, 0), "tanh": np.tanh, "linear": lambda z: z}
+        for name, activation in activations.items():
+            with tf.Graph().as_default(), self.session() as session:
+                adapted = modeling.feedforward_adapter(x, hidden_size=1, activation=name)
+                session.run(tf.global_variables_initializer())
+                values = {
+                    "adapters/weights1": [[2.0], [1.0]],
+                    "adapters/biases1": [[-0.5]],
+                    "adapters/weights2": [[3.0, -1.0]],
+                    "adapters/biases2": [[0.25, 0.5]],
+                }
+                for variable in tf.global_variables():
+                    variable.load(values[variable.op.name], session)
+                bottleneck = activation(-0.5)  # 1 * 2 - 2 * 1 - 0.5
+                expected = [[1 + 3 * bottleneck + 0.25, -2 - bottleneck + 0.5]]
+                self.assertAllClose(expected, session.run(adapted), atol=1e-6)
+
+    def test_any_rank(self):
+        with tf.Graph().as_default():
+            adapted = modeling.feedforward_adapter(tf.zeros([2, 3, 8]), 4)
+            self.assertEqual(adapted.shape.as_list(), [2, 3, 8])
+
+    def test_init_scale(self):
+        with tf.Graph().as_default(), self.session() as session:
+            tf.set_random_seed(1)
+            modeling.feedforward_adapter(tf.zeros([1, 400]), 100, 0.05)
+            session.run(tf.global_variables_initializer())
+            weights = session.run(tf.get_collection("adapters")[0])
+            # A normal cut off at two standard deviations has a stddev of 0.8796 of the full one.
+            self.assertAllClose(np.std(weights), 0.05 * 0.8796, rtol=0.02)
+            self.assertLessEqual(np.abs(weights).max(), 0.1)
+
+    def test_get_adapter(self):
+        self.assertIs(modeling.get_adapter("feedforward_adapter"), modeling.feedforward_adapter)
+        self.assertIs(modeling.get_adapter(np.sin), np.sin)
+        for nothing in (None, "", "none"):
+            self.assertIsNone(modeling.get_adapter(nothing))
+        with self.assertRaisesRegex(UserError, "houlsby.*feedforward_adapter"):
+            modeling.get_adapter("houlsby")
+
+    def test_config_refuses_nonsense(self):
+        for wrong in (dict(size=0), dict(size=-3), dict(init_scale=-1.0), dict(activation="gelo")):
+            with self.assertRaises(UserError):
+                modeling.AdapterConfig(**wrong)
+
+    def test_config_reaches_the_adapter(self):
+        with tf.Graph().as_default():
+            adapter_fn = modeling.AdapterConfig(size=3).build()
+            modeling.BertModel(TINY, False, tf.zeros([1, 2], tf.int32), adapter_fn=adapter_fn)
+            self.assertEqual(tf.get_collection("adapters")[0].shape.as_list(), [8, 3])
+
+
+class DropoutTest(tf.test.TestCase):
+    def draw(self, seed, step, scope, x=None):
+        with tf.Graph().as_default(), self.session() as session, tf.variable_scope(scope):
+            key = modeling.DropoutKey(seed, tf.constant(step, tf.int64))
+            x = np.ones([100, 200], np.float32) if x is None else x
+            return session.run(modeling.dropout(tf.constant(x), 0.1, key=key))
+
+    def test_rate_and_scale(self):
+        dropped = self.draw(1, 5, "a")
+        self.assertAllClose(np.unique(dropped), [0, 1 / 0.9])
+        # 20,000 draws: 0.1 with a standard error of 0.0021.
+        self.assertNear(np.mean(dropped == 0), 0.1, 0.01)
+
+    def test_mask_depends_on_seed_step_and_site_alone(self):
+        mask = self.draw(1, 5, "a")
+        self.assertAllEqual(mask, self.draw(1, 5, "a"))
+        for other in (self.draw(2, 5, "a"), self.draw(1, 6, "a"), self.draw(1, 5, "b")):
+            # Independent masks agree on 0.9 * 0.9 + 0.1 * 0.1 of the elements.
+            self.assertNear(np.mean((mask == 0) == (other == 0)), 0.82, 0.02)
+
+    def test_order_of_construction_does_not_matter(self):
+        key = modeling.DropoutKey(7, tf.constant(3))
+
+        def masks(scopes):
+            with tf.Graph().as_default(), self.session() as session:
+                found = {}
+                for scope in scopes:
+                    with tf.variable_scope(scope):
+                        found[scope] = modeling.dropout(
+                            tf.ones([50]), 0.5, key=modeling.DropoutKey(7, tf.constant(3))
+                        )
+                return session.run(found)
+
+        del key
+        self.assertAllEqual(masks(["a", "b"])["b"], masks(["b", "a"])["b"])
+
+    def test_off(self):
+        x = tf.ones([3])
+        self.assertIs(modeling.dropout(x, 0.0), x)
+
+    def test_without_a_key_it_is_plain_dropout(self):
+        with tf.Graph().as_default(), self.session() as session:
+            dropped = modeling.dropout(tf.ones([10000]), 0.5)
+            self.assertNear(np.mean(session.run(dropped) == 0), 0.5, 0.05)
+            self.assertNotAllEqual(session.run(dropped), session.run(dropped))
+
+
+class FunctionsTest(tf.test.TestCase):
+    def test_gelu(self):
+        x = np.array([-2.0, -0.5, 0.0, 1.0, 3.0])
+        with tf.Graph().as_default(), self.session() as session:
+            found = session.run(modeling.gelu(tf.constant(x)))
+        # The exact values, x * Phi(x), of which the tanh form stays within 5e-4.
+        self.assertAllClose(found, [-0.0455003, -0.1542688, 0, 0.8413447, 2.9959503], atol=5e-4)
+
+    def test_get_activation(self):
+        self.assertIs(modeling.get_activation("GELU"), modeling.gelu)
+        self.assertIs(modeling.get_activation(tf.tanh), tf.tanh)
+        self.assertIsNone(modeling.get_activation("linear"))
+        with self.assertRaisesRegex(UserError, "swoosh"):
+            modeling.get_activation("swoosh")
+
+    def test_config_round_trip(self):
+        path = os.path.join(self.get_temp_dir(), "bert_config.json")
+        with open(path, "w") as writer:
+            writer.write('{"vocab_size": 7, "hidden_size": 4, "pooler_type": "first"}')
+        config = modeling.BertConfig.from_json_file(path)
+        self.assertEqual((config.vocab_size, config.hidden_size, config.pooler_type), (7, 4, "first"))
+        self.assertEqual(config.num_hidden_layers, 12)
+
+    def test_broken_configs(self):
+        path = os.path.join(self.get_temp_dir(), "broken.json")
+        for text in ("{", "[]", "{}", '{"vocab_size": "many"}'):
+            with open(path, "w") as writer:
+                writer.write(text)
+            with self.assertRaisesRegex(UserError, "broken.json"):
+                modeling.BertConfig.from_json_file(path)
+        with self.assertRaisesRegex(UserError, "nowhere.json"):
+            modeling.BertConfig.from_json_file("nowhere.json")
+
+    def test_assignment_map(self):
+        prefix = os.path.join(self.get_temp_dir(), "model.ckpt")
+        with tf.Graph().as_default(), self.session() as session:
+            tf.get_variable("shared", [2])
+            tf.get_variable("only_there", [2])
+            session.run(tf.global_variables_initializer())
+            tf.train.Saver().save(session, prefix)
+        with tf.Graph().as_default():
+            variables = [tf.get_variable("shared", [2]), tf.get_variable("only_here", [2])]
+            assignment, names = modeling.get_assignment_map_from_checkpoint(variables, prefix)
+        self.assertEqual(dict(assignment), {"shared": "shared"})
+        self.assertEqual(set(names), {"shared", "shared:0"})
+
+
+@unittest.skipUnless(SHARED, "ADAPTER_BERT_DATA is not set")
+class GoldenTest(tf.test.TestCase):
+    """The forward pass of the original adapter-bert on a real BERT."""
+
+    def test_forward(self):
+        golden = np.load(os.path.join(SHARED, "goldens", "model_public.npz"))
+        folder = os.path.join(SHARED, "checkpoints", "minilm-l6-uncased")
+        config = modeling.BertConfig.from_json_file(os.path.join(folder, "bert_config.json"))
+        batch = {key: golden["batch/" + key][:8] for key in ("input_ids", "input_mask", "segment_ids")}
+        with tf.Graph().as_default(), self.session() as session:
+            model = modeling.BertModel(
+                config, False, batch["input_ids"], batch["input_mask"], batch["segment_ids"]
+            )
+            prefix = os.path.join(folder, "bert_model.ckpt")
+            variables = tf.trainable_variables()
+            assignment, _ = modeling.get_assignment_map_from_checkpoint(variables, prefix)
+            self.assertLen(assignment, len(variables) - 48)
+            tf.train.init_from_checkpoint(prefix, assignment)
+            session.run(tf.global_variables_initializer())
+            for variable in tf.get_collection("adapters"):
+                variable.load(golden["init/" + variable.op.name].astype(np.float32), session)
+            pooled, sequence = session.run([model.get_pooled_output(), model.get_sequence_output()])
+        self.assertAllClose(pooled, golden["forward/pooled_output"], atol=1e-4, rtol=0)
+        self.assertAllClose(sequence[:2], golden["forward/sequence_output"], atol=1e-4, rtol=0)
+
+
+if __name__ == "__main__":
+    tf.test.main()

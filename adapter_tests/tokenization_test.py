@@ -1,0 +1,524 @@
+"""Tests of tokenization.py, on hand-computed values, on goldens and on sentencepiece itself."""
+
+import gzip
+import io
+import json
+import os
+import re
+import unittest
+
+import sentencepiece
+import tensorflow.compat.v1 as tf
+
+import tokenization
+from errors import UserError
+
+_DATA = os.environ.get("ADAPTER_BERT_DATA")
+_needs_data = unittest.skipUnless(_DATA, "ADAPTER_BERT_DATA does not name the shared folder")
+_UNCASED_VOCAB = "checkpoints/minilm-l6-uncased/vocab.txt"
+_CASED_VOCAB = "data/vocab/bert-base-cased-vocab.txt"
+_CHINESE_VOCAB = "checkpoints/indexes/chinese_L-12_H-768_A-12/vocab.txt"
+_VIETNAMESE_MODEL = "data/vocab/albertvi_30k-clean.model"
+
+
+class _TestCase(tf.test.TestCase):
+    def write(self, content, name="vocab.txt"):
+        """Returns the path of a new file with this content (bytes, or lines of text)."""
+        if not isinstance(content, bytes):
+            content = "".join(line + "\n" for line in content).encode("utf-8")
+        path = os.path.join(self.get_temp_dir(), name)
+        with open(path, "wb") as file:
+            file.write(content)
+        return path
+
+    def assert_says(self, *parts):
+        """Expects a UserError of one line whose message holds all of `parts`, in this order."""
+        pattern = r"(?s)^(?!.*\n).*" + ".*".join(map(re.escape, parts))
+        return self.assertRaisesRegex(UserError, pattern)
+
+
+class CheckpointCasingTest(_TestCase):
+    LOWER_CASED = [
+        "uncased_L-12_H-768_A-12",
+        "uncased_L-24_H-1024_A-16",
+        "wwm_uncased_L-24_H-1024_A-16",
+        "multilingual_L-12_H-768_A-12",
+        "chinese_L-12_H-768_A-12",
+        "uncased_L-2_H-128_A-2",
+        "uncased_L-4_H-256_A-4",
+        "uncased_L-10_H-512_A-8",
+    ]
+    CASED = [
+        "cased_L-12_H-768_A-12",
+        "cased_L-24_H-1024_A-16",
+        "wwm_cased_L-24_H-1024_A-16",
+        "multi_cased_L-12_H-768_A-12",
+    ]
+
+    def test_wrong_casing_of_a_released_model(self):
+        for models, wrong in [(self.LOWER_CASED, False), (self.CASED, True)]:
+            for model in models:
+                path = f"gs://bucket/{model}/bert_model.ckpt"
+                advice = f"pass --do_lower_case={not wrong}"
+                with self.subTest(model), self.assert_says(
+                    f"--do_lower_case={wrong}", path, advice
+                ):
+                    tokenization.validate_case_matches_checkpoint(wrong, path)
+
+    def test_right_casing_of_a_released_model(self):
+        for models, right in [(self.LOWER_CASED, True), (self.CASED, False)]:
+            for model in models:
+                path = f"{model}/bert_model.ckpt"
+                tokenization.validate_case_matches_checkpoint(right, path)
+
+    def test_other_checkpoints_are_accepted(self):
+        paths = [None, "", "bert_model.ckpt", "my_cased/bert_model.ckpt", "uncased/model.ckpt-10"]
+        paths.append("uncased_L-12_H-768_A-12/mine/bert_model.ckpt")
+        paths.append("cased_L-12_H-768_A-12/model.ckpt-100")
+        for path in paths:
+            for do_lower_case in (True, False):
+                tokenization.validate_case_matches_checkpoint(do_lower_case, path)
+
+
+class VocabCasingTest(_TestCase):
+    def test_cased(self):
+        vocab = _vocab(["[CLS]"] + [f"t{i}" for i in range(97)] + ["##B", "Ab", "ÉC"])
+        with self.assert_says("cased.txt", "3%", "'##B'", "--do_lower_case=False"):
+            tokenization.check_vocab_casing(vocab, True, "cased.txt")
+        tokenization.check_vocab_casing(vocab, False, "cased.txt")
+
+    def test_a_few_capitals_are_accepted(self):
+        vocab = _vocab([f"t{i}" for i in range(98)] + ["A", "B"])
+        tokenization.check_vocab_casing(vocab, True, "vocab.txt")
+
+    def test_special_tokens_do_not_count(self):
+        vocab = _vocab(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "<0x0A>", "<S>", "the"])
+        tokenization.check_vocab_casing(vocab, True, "vocab.txt")
+        with self.assert_says("33%"):
+            tokenization.check_vocab_casing(_vocab(["[CLS]", "[", "]", "A"]), True, "vocab.txt")
+
+    @_needs_data
+    def test_real_vocabularies(self):
+        for name, cased in [(_UNCASED_VOCAB, False), (_CHINESE_VOCAB, False), (_CASED_VOCAB, True)]:
+            vocab = tokenization.load_vocab(os.path.join(_DATA, name))
+            if cased:
+                with self.assert_says(name, "29%"):
+                    tokenization.check_vocab_casing(vocab, True, name)
+            else:
+                tokenization.check_vocab_casing(vocab, True, name)
+
+
+class VocabSizeTest(_TestCase):
+    def test_sizes(self):
+        # Vocabulary, config's vocab_size, whether they fit.
+        table = [
+            (100, 100, True),
+            (100, 104, True),  # the next multiple of 8
+            (100, 128, True),
+            (100, 103, False),  # no multiple of 8
+            (100, 99, False),
+            (105, 104, False),
+            (1, 128, True),  # 127 beyond
+            (8, 136, False),  # 128 beyond
+            (28996, 30522, False),
+        ]
+        for tokens, vocab_size, fits in table:
+            vocab = _vocab(f"t{i}" for i in range(tokens))
+            with self.subTest(f"{tokens} in {vocab_size}"):
+                if fits:
+                    tokenization.check_vocab_size(vocab, vocab_size, "vocab.txt")
+                else:
+                    with self.assert_says("vocab.txt", str(tokens), str(vocab_size)):
+                        tokenization.check_vocab_size(vocab, vocab_size, "vocab.txt")
+
+    def test_a_repeated_token_takes_two_rows(self):
+        vocab = tokenization.load_vocab(self.write(["a", "b", "a"]))
+        tokenization.check_vocab_size(vocab, 3, "vocab.txt")
+        with self.assert_says("vocab.txt", "3", "2"):
+            tokenization.check_vocab_size(vocab, 2, "vocab.txt")
+
+
+class UnicodeTest(_TestCase):
+    def test_str_and_bytes(self):
+        for convert in (tokenization.convert_to_unicode, tokenization.printable_text):
+            self.assertEqual(convert("caf\u00e9"), "caf\u00e9")
+            self.assertEqual(convert(b"caf\xc3\xa9"), "caf\u00e9")
+            self.assertEqual(convert(b"a\xffb\xc3"), "ab")
+
+    def test_other_types(self):
+        for convert in (tokenization.convert_to_unicode, tokenization.printable_text):
+            for value in (None, 7, ["a"]):
+                with self.assertRaisesRegex(ValueError, type(value).__name__):
+                    convert(value)
+
+    def test_whitespace_tokenize(self):
+        self.assertEqual(tokenization.whitespace_tokenize(" a\t b\n\u3000c "), ["a", "b", "c"])
+        self.assertEqual(tokenization.whitespace_tokenize(" \n"), [])
+
+
+class CharactersTest(_TestCase):
+    def test_whitespace(self):
+        for char in " \t\r\n\u00a0\u3000":
+            self.assertTrue(tokenization._is_whitespace(char), repr(char))
+        for char in "A-\u200b\u2028":
+            self.assertFalse(tokenization._is_whitespace(char), repr(char))
+
+    def test_control(self):
+        for char in "\x00\x05\x7f\x85\u00ad\u200b\ufeff":
+            self.assertTrue(tokenization._is_control(char), repr(char))
+        # Private use and surrogates are no control characters to BERT.
+        for char in "A \t\r\n\u00a0\U0001f4a9\ue000\ud83d":
+            self.assertFalse(tokenization._is_control(char), repr(char))
+
+    def test_punctuation(self):
+        ascii_punctuation = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
+        for char in ascii_punctuation + "\u00bf\u2019\u3002\u2014":
+            self.assertTrue(tokenization._is_punctuation(char), repr(char))
+        for char in "Az09 \x7f\t\u20ac\u00b4\u00e9\u4e00":
+            self.assertFalse(tokenization._is_punctuation(char), repr(char))
+
+
+class BasicTokenizerTest(_TestCase):
+    def check(self, do_lower_case, table):
+        tokenizer = tokenization.BasicTokenizer(do_lower_case)
+        for text, expected in table:
+            with self.subTest(ascii(text)):
+                self.assertEqual(tokenizer.tokenize(text), expected)
+
+    def test_lower_cased(self):
+        self.check(
+            True,
+            [
+                ("", []),
+                (" \tGood MORNING,\n world!! ", ["good", "morning", ",", "world", "!", "!"]),
+                ("don't e-mail $5^2", ["don", "'", "t", "e", "-", "mail", "$", "5", "^", "2"]),
+                ("Cr\u00e8me Br\u00dbL\u00c9E", ["creme", "brulee"]),
+                ("e\u0301te\u0301 A\u030angstro\u0308m", ["ete", "angstrom"]),
+                ("\u0130stanbul Stra\u00dfe \u0141\u00f3d\u017a", ["istanbul", "straße", "łodz"]),
+                # A capital sigma that ends its word becomes the final sigma.
+                ("\u039f\u0394\u039f\u03a3, \u03a3", ["\u03bf\u03b4\u03bf\u03c2", ",", "\u03c3"]),
+                # NFD takes a Hangul syllable apart: ieung, a, nieun.
+                ("\uc548", ["\u110b\u1161\u11ab"]),
+                # The Greek question mark is, by NFD, a semicolon.
+                ("\u03b1\u037e\u03b2", ["\u03b1", ";", "\u03b2"]),
+                ("\u0301", []),
+                ("\u20ac5", ["\u20ac5"]),
+            ],
+        )
+
+    def test_cased(self):
+        self.check(
+            False,
+            [
+                ("Good MORNING, World", ["Good", "MORNING", ",", "World"]),
+                ("Cr\u00e8me e\u0301", ["Cr\u00e8me", "e\u0301"]),
+                ("\uc548\ub155", ["\uc548\ub155"]),
+                ("[CLS] A.B", ["[", "CLS", "]", "A", ".", "B"]),
+            ],
+        )
+
+    def test_ideographs_stand_alone(self):
+        blocks = [
+            (0x4E00, 0x9FFF),
+            (0x3400, 0x4DBF),
+            (0x20000, 0x2A6DF),
+            (0x2A700, 0x2B73F),
+            (0x2B740, 0x2B81F),
+            (0x2B820, 0x2CEAF),
+            (0xF900, 0xFAFF),
+            (0x2F800, 0x2FA1F),
+        ]
+        apart = [(chr(code), True) for block in blocks for code in block]
+        # Just outside of the blocks; Hiragana, Katakana, Hangul, the ideographic zero.
+        joined = [0x33FF, 0x4DC0, 0x2A6E0, 0x2CEB0, 0x2F7FF, 0x2FA20, 0x3042, 0x30AB, 0xC548]
+        joined = [(chr(code), False) for code in joined + [0x3007]]
+        for char, is_apart in apart + joined:
+            expected = ["x", char, "y"] if is_apart else ["x" + char + "y"]
+            self.check(False, [("x" + char + "y", expected)])
+
+    def test_chinese_sentence(self):
+        table = [
+            ("\u6211\u7231BERT\u3002", ["\u6211", "\u7231", "bert", "\u3002"]),
+            ("2019\u5e74\u3000\u6625", ["2019", "\u5e74", "\u6625"]),
+            # Japanese: kanji apart, kana together; the voicing mark of "de" counts as an accent.
+            ("\u65e5\u672c\u3067\u3059", ["\u65e5", "\u672c", "\u3066\u3059"]),
+        ]
+        self.check(True, table)
+
+    def test_control_characters(self):
+        table = [
+            ("a\x00b\ufffdc\x07d\u200be\u00adf\ufeff", ["abcdef"]),
+            ("a\tb\nc\rd\u00a0e\u2003f", ["a", "b", "c", "d", "e", "f"]),
+            # Line and paragraph separators stay, and split as white space does.
+            ("a\u2028b\u2029c", ["a", "b", "c"]),
+            ("\ue000 \ud83d", ["\ue000", "\ud83d"]),
+        ]
+        for do_lower_case in (True, False):
+            self.check(do_lower_case, table)
+
+    def test_bytes(self):
+        self.check(True, [("É!".encode(), ["e", "!"]), (b"a\xffb", ["ab"])])
+
+
+class WordpieceTokenizerTest(_TestCase):
+    def test_pieces(self):
+        vocab = _vocab(
+            ["[UNK]", "play", "re", "##play", "##ing", "##in", "##s", "abc", "ab", "##cd"]
+        )
+        tokenizer = tokenization.WordpieceTokenizer(vocab)
+        table = [
+            ("", []),
+            ("play", ["play"]),
+            ("replaying", ["re", "##play", "##ing"]),
+            ("plays  replay\n", ["play", "##s", "re", "##play"]),
+            ("playx replay", ["[UNK]", "re", "##play"]),
+            # A beginning is never a continuation, nor the other way round.
+            ("playre ing", ["[UNK]", "[UNK]"]),
+            # Greedy: "abc" is taken and "d" is left over, though "ab" and "##cd" would fit.
+            ("abcd", ["[UNK]"]),
+            (b"replay\xff", ["re", "##play"]),
+        ]
+        for text, expected in table:
+            self.assertEqual(tokenizer.tokenize(text), expected, text)
+
+    def test_limit(self):
+        vocab = _vocab(["a", "##a"])
+        tokenizer = tokenization.WordpieceTokenizer(vocab)
+        self.assertEqual(tokenizer.tokenize("a" * 200), ["a"] + ["##a"] * 199)
+        self.assertEqual(tokenizer.tokenize("a" * 201 + " a"), ["[UNK]", "a"])
+        tokenizer = tokenization.WordpieceTokenizer(vocab, "<?>", 2)
+        self.assertEqual(tokenizer.tokenize("aa aaa b"), ["a", "##a", "<?>", "<?>"])
+
+
+class LoadVocabTest(_TestCase):
+    def test_order_and_stripping(self):
+        vocab = tokenization.load_vocab(self.write(b" the\t\r\n##s\n\n\xe4\xb8\x80"))
+        self.assertEqual(list(vocab.items()), [("the", 0), ("##s", 1), ("", 2), ("\u4e00", 3)])
+
+    def test_only_line_feeds_end_a_line(self):
+        vocab = tokenization.load_vocab(self.write(["a\u2028b", "c\x0bd", "\u2028", "e"]))
+        self.assertEqual(list(vocab.items()), [("a\u2028b", 0), ("c\x0bd", 1), ("", 2), ("e", 3)])
+
+    def test_the_last_of_equal_tokens_counts(self):
+        vocab = tokenization.load_vocab(self.write(["a", "b", "a", "c"]))
+        self.assertEqual(list(vocab.items()), [("a", 2), ("b", 1), ("c", 3)])
+
+    def test_byte_order_mark(self):
+        self.assertIn("[PAD]", tokenization.load_vocab(self.write(b"\xef\xbb\xbf[PAD]\na\n")))
+
+    def test_conversions(self):
+        vocab = _vocab(["a", "b", "c"])
+        self.assertEqual(tokenization.convert_by_vocab(vocab, ["b", "c", "b"]), [1, 2, 1])
+        self.assertEqual(tokenization.convert_tokens_to_ids(vocab, ("c", "a")), [2, 0])
+        self.assertEqual(tokenization.convert_ids_to_tokens({0: "a", 5: "f"}, [5, 0]), ["f", "a"])
+        with self.assert_says("'##d'", "3 entries"):
+            tokenization.convert_tokens_to_ids(vocab, ["a", "##d"])
+        with self.assert_says("17"):
+            tokenization.convert_ids_to_tokens({0: "a"}, [0, 17])
+
+
+class FullTokenizerTest(_TestCase):
+    TOKENS = ["[UNK]", "[CLS]", "[SEP]", "want", "##want", "##ed", "wa", "un", "runn", "##ing", ","]
+
+    def test_text_to_ids_and_back(self):
+        tokenizer = tokenization.FullTokenizer(self.write(self.TOKENS))
+        tokens = tokenizer.tokenize("UNwant\u00e9d,Running  \u4e00")
+        self.assertEqual(tokens, ["un", "##want", "##ed", ",", "runn", "##ing", "[UNK]"])
+        ids = tokenizer.convert_tokens_to_ids(tokens)
+        self.assertEqual(ids, [7, 4, 5, 10, 8, 9, 0])
+        self.assertEqual(tokenizer.convert_ids_to_tokens(ids), tokens)
+        self.assertEqual(list(tokenizer.vocab), self.TOKENS)
+        self.assertEqual(tokenizer.inv_vocab[10], ",")
+        self.assertEqual(tokenizer.basic_tokenizer.tokenize("A,b"), ["a", ",", "b"])
+        self.assertEqual(tokenizer.wordpiece_tokenizer.tokenize("unwanted"), tokens[:3])
+
+    def test_cased(self):
+        tokenizer = tokenization.FullTokenizer(self.write(self.TOKENS + ["UN"]), False)
+        self.assertEqual(tokenizer.tokenize("UNwanted Want"), ["UN", "##want", "##ed", "[UNK]"])
+
+    def test_unknown_token(self):
+        tokenizer = tokenization.FullTokenizer(self.write(self.TOKENS))
+        with self.assert_says("'[MASK]'", "11 entries"):
+            tokenizer.convert_tokens_to_ids(["[CLS]", "[MASK]"])
+        with self.assert_says("11"):
+            tokenizer.convert_ids_to_tokens([11])
+
+    def test_missing_file(self):
+        for path in (os.path.join(self.get_temp_dir(), "none.txt"), self.get_temp_dir()):
+            with self.assert_says("vocab_file", path):
+                tokenization.FullTokenizer(path)
+
+    def test_no_file(self):
+        for path in (None, ""):
+            with self.assert_says("vocab_file", "spm_model_file"):
+                tokenization.FullTokenizer(path)
+
+    def test_bad_files(self):
+        table = [
+            (b"", ["empty"]),
+            (b"[UNK]\n[CLS]\nok\ncaf\xe9\n", ["line 4", "UTF-8", "0xe9"]),
+            (b"\xef\xbb\xbf[UNK]\n\xff\n", ["line 2", "0xff"]),
+            (b"[UNK]\nthe\n[SEP]\n", ["lacks [CLS]:"]),
+            (b"the\n[unk]\n", ["lacks [UNK], [CLS], [SEP]:"]),
+        ]
+        for content, parts in table:
+            path = self.write(content)
+            with self.subTest(parts), self.assert_says(path, *parts):
+                tokenization.FullTokenizer(path)
+
+    @_needs_data
+    def test_goldens(self):
+        uncased = tokenization.FullTokenizer(os.path.join(_DATA, _UNCASED_VOCAB))
+        cased = tokenization.FullTokenizer(os.path.join(_DATA, _CASED_VOCAB), do_lower_case=False)
+        path = os.path.join(_DATA, "goldens", "tokenization_public.jsonl.gz")
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            rows = [json.loads(line) for line in file]
+        self.assertGreater(len(rows), 2000)
+        for number, row in enumerate(rows, 1):
+            self.assertEqual(uncased.tokenize(row["text"]), row["uncased"], number)
+            self.assertEqual(cased.tokenize(row["text"]), row["cased"], number)
+
+
+class SentencePieceTest(_TestCase):
+    """FullTokenizer on SentencePiece models, against sentencepiece itself."""
+
+    TEXTS = [
+        "the red cat plays",
+        "  The RED\tcat\n\n plays ,  a caf\u00e9 ",
+        "a blue dog \u4e2d\u56fd runs",  # two characters that the model never saw
+        "[CLS] dog [SEP]",
+        "",
+    ]
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.model = _train("--pad_id=0 --unk_id=1 --control_symbols=[CLS],[SEP]")
+
+    def setUp(self):
+        super().setUp()
+        self.path = self.write(self.model, "test.model")
+        self.reference = _processor(self.model)
+
+    def test_pieces_and_ids(self):
+        for do_lower_case in (True, False):
+            tokenizer = tokenization.FullTokenizer(None, do_lower_case, spm_model_file=self.path)
+            for text in self.TEXTS:
+                expected = " ".join(text.split())
+                expected = expected.lower() if do_lower_case else expected
+                tokens = tokenizer.tokenize(text)
+                self.assertEqual(tokens, self.reference.encode_as_pieces(expected))
+                self.assertEqual(
+                    tokenizer.convert_tokens_to_ids(tokens), self.reference.encode_as_ids(expected)
+                )
+                # The model's normalizer is "identity": accents and punctuation are left alone.
+                self.assertEqual(self.reference.decode_pieces(tokens), expected)
+
+    def test_bytes_and_half_a_surrogate_pair(self):
+        tokenizer = tokenization.FullTokenizer("", spm_model_file=self.path)
+        expected = self.reference.encode_as_pieces("red caf\u00e9")
+        self.assertEqual(tokenizer.tokenize(b"red caf\xc3\xa9\xff"), expected)
+        self.assertEqual(tokenizer.tokenize("red caf\u00e9\ud83d"), expected)
+
+    def test_vocab(self):
+        tokenizer = tokenization.FullTokenizer("", spm_model_file=self.path)
+        size = self.reference.get_piece_size()
+        pieces = [self.reference.id_to_piece(index) for index in range(size)]
+        self.assertEqual(list(tokenizer.vocab.items()), [(p, i) for i, p in enumerate(pieces)])
+        self.assertEqual(tokenizer.inv_vocab, dict(enumerate(pieces)))
+        self.assertEqual(tokenizer.convert_ids_to_tokens([0, 1, size - 1])[:2], ["<pad>", "<unk>"])
+        special = ["[CLS]", "[SEP]", "never a piece"]
+        expected = [self.reference.piece_to_id(piece) for piece in special]
+        self.assertEqual(tokenizer.convert_tokens_to_ids(special), expected)
+        self.assertEqual(expected[2], 1)
+        with self.assert_says(str(size)):
+            tokenizer.convert_ids_to_tokens([size])
+
+    def test_other_names_of_special_pieces(self):
+        model = _train(
+            "--pad_id=2 --pad_piece=[PAD] --unk_id=0 --unk_piece=[UNK] --bos_id=1 "
+            "--user_defined_symbols=[CLS],[SEP]"
+        )
+        path = self.write(model, "named.model")
+        tokenizer = tokenization.FullTokenizer(None, False, spm_model_file=path)
+        self.assertEqual(tokenizer.convert_tokens_to_ids(["[PAD]", "[UNK]", "\u4e2d"]), [2, 0, 0])
+        # A user-defined symbol is found in running text.
+        tokens = tokenizer.tokenize("red [SEP] dog")
+        self.assertIn("[SEP]", tokens)
+        self.assertEqual(tokens, _processor(model).encode_as_pieces("red [SEP] dog"))
+
+    def test_lacking_pieces(self):
+        table = [
+            ("--pad_id=0 --unk_id=1 --control_symbols=[CLS]", "lacks [SEP]:"),
+            ("--unk_id=0 --control_symbols=[CLS],[SEP]", "lacks <pad> or [PAD]:"),
+            (
+                "--pad_id=0 --unk_id=1 --unk_piece=?? --user_defined_symbols=[SEP]",
+                "lacks [CLS], <unk> or [UNK]:",
+            ),
+        ]
+        for options, message in table:
+            path = self.write(_train(options), "lacking.model")
+            with self.subTest(message), self.assert_says("spm_model_file", path, message):
+                tokenization.FullTokenizer(None, spm_model_file=path)
+
+    def test_bad_files(self):
+        for content in (b"", b"[UNK]\n[CLS]\n[SEP]\n", self.model[: len(self.model) // 2]):
+            path = self.write(content, "bad.model")
+            with self.assert_says("spm_model_file", path, "not a SentencePiece model"):
+                tokenization.FullTokenizer(None, spm_model_file=path)
+        path = os.path.join(self.get_temp_dir(), "none.model")
+        with self.assert_says("spm_model_file", path, "cannot be read"):
+            tokenization.FullTokenizer(None, spm_model_file=path)
+
+    @_needs_data
+    def test_real_model(self):
+        path = os.path.join(_DATA, _VIETNAMESE_MODEL)
+        with open(path, "rb") as file:
+            reference = _processor(file.read())
+        tokenizer = tokenization.FullTokenizer(None, False, spm_model_file=path)
+        self.assertLen(tokenizer.vocab, 30000)
+        ids = tokenizer.convert_tokens_to_ids(["<pad>", "<unk>", "[CLS]", "[SEP]"])
+        self.assertEqual(ids, [0, 1, 2, 3])
+        text = "H\u00e0 N\u1ed9i  l\u00e0 th\u1ee7 \u0111\u00f4 c\u1ee7a Vi\u1ec7t Nam. \U0001f600"
+        tokens = tokenizer.tokenize(text)
+        self.assertEqual(tokens, reference.encode_as_pieces(" ".join(text.split())))
+        self.assertEqual(tokenizer.convert_tokens_to_ids(tokens), reference.encode_as_ids(text))
+        with self.assert_says(path, "52%"):
+            tokenization.check_vocab_casing(tokenizer.vocab, True, path)
+
+
+def _vocab(tokens):
+    return {token: index for index, token in enumerate(tokens)}
+
+
+def _train(options):
+    """Returns the bytes of a small SentencePiece model that keeps white space and case."""
+    subjects = ["the red cat", "a blue dog", "The Red fox", "my old caf\u00e9", "RED , BLUE"]
+    verbs = ["plays", "runs", "played", "is running", "sat", "cried"]
+    places = ["", " in the house", " at Home", " on the [CLS] mat [SEP]"]
+    lines = [" ".join((s, v)) + p for s in subjects for v in verbs for p in places]
+    settings = {"bos_id": "-1", "eos_id": "-1", "pad_id": "-1"}
+    settings.update(option[2:].split("=", 1) for option in options.split())
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines),
+        model_writer=model,
+        vocab_size=120,
+        hard_vocab_limit=False,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        num_threads=1,
+        minloglevel=2,
+        **settings,
+    )
+    return model.getvalue()
+
+
+def _processor(model):
+    processor = sentencepiece.SentencePieceProcessor()
+    processor.LoadFromSerializedProto(model)
+    return processor
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,344 @@
+"""Pretrained weights in: the tensors of a BERT encoder, and the checks before they are loaded.
+
+`encoder_shapes` is the one table of what a plain BERT encoder is made of. `open_checkpoint` and
+`check_encoder` find out, from file names, file sizes and the index alone, whether a checkpoint can
+be loaded at all, before a graph is built. `from_hub` takes the weights out of a TF-Hub module.
+"""
+
+import os
+import re
+from typing import NamedTuple, Optional
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+import tensorflow_hub as hub
+
+import modeling
+from errors import UserError
+
+# The size of an attention head in every BERT that Google has released: the one size of a model
+# that its tensors' shapes do not tell.
+_HEAD_SIZE = 64
+
+
+class PretrainedBert(NamedTuple):
+    """What a run needs to know of a pretrained BERT.
+
+    Attributes:
+      config: `modeling.BertConfig`.
+      vocab_file: path of the WordPiece vocabulary.
+      init_checkpoint: prefix of the checkpoint.
+      do_lower_case: whether its text was lower-cased; None if its source does not tell.
+    """
+
+    config: modeling.BertConfig
+    vocab_file: str
+    init_checkpoint: str
+    do_lower_case: Optional[bool]
+
+
+def encoder_shapes(config):
+    """The tensors of a plain BERT encoder, in the order in which `modeling.BertModel` makes them.
+
+    Args:
+      config: `modeling.BertConfig`, or anything with the same sizes as attributes.
+
+    Returns:
+      A dictionary from the names of Google's checkpoints to shapes (tuples of int).
+    """
+    hidden, intermediate = config.hidden_size, config.intermediate_size
+    shapes = {
+        "bert/embeddings/word_embeddings": (config.vocab_size, hidden),
+        "bert/embeddings/token_type_embeddings": (config.type_vocab_size, hidden),
+        "bert/embeddings/position_embeddings": (config.max_position_embeddings, hidden),
+    }
+
+    def dense(scope, rows, columns):
+        shapes[scope + "/kernel"] = (rows, columns)
+        shapes[scope + "/bias"] = (columns,)
+
+    def layer_norm(scope):
+        shapes[scope + "/LayerNorm/beta"] = (hidden,)
+        shapes[scope + "/LayerNorm/gamma"] = (hidden,)
+
+    layer_norm("bert/embeddings")
+    for index in range(config.num_hidden_layers):
+        layer = f"bert/encoder/layer_{index}"
+        for projection in ("query", "key", "value"):
+            dense(f"{layer}/attention/self/{projection}", hidden, hidden)
+        dense(layer + "/attention/output/dense", hidden, hidden)
+        layer_norm(layer + "/attention/output")
+        dense(layer + "/intermediate/dense", hidden, intermediate)
+        dense(layer + "/output/dense", intermediate, hidden)
+        layer_norm(layer + "/output")
+    dense("bert/pooler/dense", hidden, hidden)
+    return shapes
+
+
+def open_checkpoint(prefix, flag="--init_checkpoint"):
+    """Opens a TensorFlow checkpoint whose index is sound and whose data files are all there.
+
+    No tensor is read. A checkpoint of the first format, a single file, opens too; its completeness
+    is not checked.
+
+    Args:
+      prefix: what the names of the checkpoint's files have in common; local or gs://.
+      flag: what the error calls it, usually the flag that named it.
+
+    Returns:
+      A checkpoint reader, see `tf.train.NewCheckpointReader`.
+
+    Raises:
+      UserError: the prefix names a folder, one of the checkpoint's files, or nothing; the index is
+        unreadable; a data file is missing; or the data files are shorter than the index says.
+    """
+    where = f"{flag} {prefix}"
+    _check_prefix(prefix, where)
+    try:
+        reader = tf.train.NewCheckpointReader(prefix)
+    except tf.errors.OpError as error:
+        raise UserError(
+            f"{where} cannot be read as a TensorFlow checkpoint ({_reason(error)})."
+        ) from error
+    if tf.io.gfile.exists(prefix + ".index"):
+        _check_data(prefix, reader, where)
+    return reader
+
+
+def check_encoder(prefix, config, flag="--init_checkpoint"):
+    """Checks that a checkpoint holds the whole encoder that a config describes.
+
+    Other tensors (`cls/*`, an optimizer's slots, `global_step`, a task's head) may lie beside it.
+
+    Args:
+      prefix: the checkpoint's prefix.
+      config: `modeling.BertConfig`, or anything with the same sizes as attributes.
+      flag: what the error calls the checkpoint, usually the flag that named it.
+
+    Raises:
+      UserError: the checkpoint cannot be opened, holds no BERT, or one of another size.
+    """
+    found = open_checkpoint(prefix, flag).get_variable_to_shape_map()
+    wanted = encoder_shapes(config)
+    where = f"{flag} {prefix}"
+    missing = [name for name in wanted if name not in found]
+    if len(missing) == len(wanted):
+        raise UserError(f"{where} holds no BERT encoder, but {_a_few(found)}.")
+    for name, shape in wanted.items():
+        if name in found and tuple(found[name]) != shape:
+            raise UserError(
+                f"{where} is a checkpoint of another size: its {name} has the shape "
+                f"{list(found[name])}, bert_config.json asks for {list(shape)}."
+            )
+    if missing:
+        raise UserError(
+            f"{where} lacks {len(missing)} of the {len(wanted)} tensors that bert_config.json asks "
+            f"for, the first of them {missing[0]}."
+        )
+
+
+def last_step(output_dir):
+    """The global step of the last checkpoint of a run, 0 where there is none.
+
+    Args:
+      output_dir: the run's folder, or None.
+    """
+    checkpoint = output_dir and tf.train.latest_checkpoint(output_dir)
+    return int(tf.train.load_checkpoint(checkpoint).get_tensor("global_step")) if checkpoint else 0
+
+
+def describe(output_dir):
+    """What the last checkpoint of a run holds: a line about its parameters, one about its files.
+
+    Trained is what has Adam's moments.
+    """
+    prefix = tf.train.latest_checkpoint(output_dir)
+    sizes = {
+        name: int(np.prod(shape, dtype=np.int64)) for name, shape in tf.train.list_variables(prefix)
+    }
+    moments = ("/adam_m", "/adam_v")
+    trained = sum(size for name, size in sizes.items() if name + moments[0] in sizes)
+    total = sum(
+        size
+        for name, size in sizes.items()
+        if not name.endswith(moments) and name != tf.GraphKeys.GLOBAL_STEP
+    )
+    held = sum(tf.io.gfile.stat(path).length for path in tf.io.gfile.glob(prefix + ".*"))
+    return [
+        f"Trained: {trained:,} of {total:,} parameters ({trained / total:.2%})",
+        f"Checkpoint: {prefix} ({held / 1e6:.1f} MB)",
+    ]
+
+
+def from_hub(handle):
+    """Finds the weights, the vocabulary and the config in a TF1 hub module of BERT.
+
+    A hub module is a closed graph, into which no adapter can be inserted; its variables are a
+    checkpoint like any other, though, and that is all that is taken from it.
+
+    Args:
+      handle: the module's address, or a folder.
+
+    Returns:
+      `PretrainedBert`.
+
+    Raises:
+      UserError: the handle leads to nothing, or to something that is no TF1 hub module of a BERT
+        with a WordPiece vocabulary.
+    """
+    where = f"TF-Hub module {handle}:"
+    failures = (OSError, ValueError, RuntimeError, tf.errors.OpError)
+    try:
+        folder = hub.resolve(handle)
+    except failures as error:
+        raise UserError(f"{where} cannot be fetched ({_reason(error)}).") from error
+    try:
+        spec = hub.load_module_spec(folder)
+    except failures as error:
+        raise UserError(
+            f"{where} expected a module in TensorFlow 1's hub format, but {folder} holds none."
+        ) from error
+    prefix = os.path.join(folder, "variables", "variables")
+    config = _hub_config(folder, prefix, where)
+    check_encoder(prefix, config, flag=where)
+    return PretrainedBert(config, _hub_vocabulary(folder, where), prefix, _hub_lower_case(spec))
+
+
+def _check_prefix(prefix, where):
+    """Raises UserError unless `prefix` is that of a checkpoint, or a file of the first format."""
+    if tf.io.gfile.isdir(prefix):
+        inside = " or ".join(_checkpoints_in(prefix)) or "of which this folder holds none"
+        raise UserError(f"{where} is a folder; expected the prefix of a checkpoint, {inside}.")
+    part = re.match(r"(.+)\.(index|meta|data-\d+-of-\d+)$", prefix)
+    if part and tf.io.gfile.exists(prefix):
+        raise UserError(
+            f"{where} is one of a checkpoint's files; expected the prefix that they share: "
+            f"{part.group(1)}."
+        )
+    if not tf.io.gfile.exists(prefix + ".index") and not tf.io.gfile.exists(prefix):
+        beside = " and ".join(_checkpoints_in(os.path.dirname(prefix) or "."))
+        raise UserError(
+            f"{where} does not exist: there is no file {prefix}.index; the checkpoints in its "
+            f"folder are: {beside or 'none'}."
+        )
+
+
+def _checkpoints_in(folder):
+    """The prefixes of the checkpoints in a folder, sorted; none if there is no such folder."""
+    names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
+    return sorted(
+        os.path.join(folder, name[: -len(".index")]) for name in names if name.endswith(".index")
+    )
+
+
+def _check_data(prefix, reader, where):
+    """Raises UserError unless the data files are complete in number and long enough."""
+    folder, name = os.path.split(prefix)
+    pattern = re.compile(re.escape(name) + r"\.data-\d{5}-of-(\d{5})$")
+    found = [pattern.match(file) for file in tf.io.gfile.listdir(folder or ".")]
+    count = max((int(match.group(1)) for match in found if match), default=1)
+    shards = [f"{prefix}.data-{i:05d}-of-{count:05d}" for i in range(count)]
+    missing = [shard for shard in shards if not tf.io.gfile.exists(shard)]
+    if missing:
+        raise UserError(f"{where} is incomplete: there is no file {missing[0]}.")
+    held = sum(tf.io.gfile.stat(shard).length for shard in shards)
+    dtypes = reader.get_variable_to_dtype_map()
+    needed = sum(
+        int(np.prod(shape, dtype=np.int64)) * dtypes[name].size
+        for name, shape in reader.get_variable_to_shape_map().items()
+        if dtypes[name] != tf.string  # A string's length is not in the index.
+    )
+    if held < needed:
+        raise UserError(
+            f"{where} is truncated: its data files hold {held:,} bytes, its tensors need "
+            f"{needed:,}."
+        )
+
+
+def _hub_config(folder, prefix, where):
+    """The module's bert_config.json, or else what its tensors' shapes tell."""
+    for path in (folder, os.path.join(folder, "assets")):
+        config_file = os.path.join(path, "bert_config.json")
+        if tf.io.gfile.exists(config_file):
+            return modeling.BertConfig.from_json_file(config_file)
+    return _config_from_shapes(
+        open_checkpoint(prefix, flag=where).get_variable_to_shape_map(), where
+    )
+
+
+def _config_from_shapes(shapes, where):
+    """The `modeling.BertConfig` of an encoder; rates and activation are those of all of Google's.
+
+    Args:
+      shapes: dictionary from variable names to lists of int.
+      where: begins the error's sentence.
+
+    Raises:
+      UserError: a tensor that tells a size is missing, or the width is not a multiple of 64.
+    """
+    try:
+        vocab_size, hidden_size = shapes["bert/embeddings/word_embeddings"]
+        positions, _ = shapes["bert/embeddings/position_embeddings"]
+        segments, _ = shapes["bert/embeddings/token_type_embeddings"]
+        _, intermediate_size = shapes["bert/encoder/layer_0/intermediate/dense/kernel"]
+    except KeyError as error:
+        raise UserError(
+            f"{where} expected the variables of a BERT, but there is no {error.args[0]}, only "
+            f"{_a_few(shapes)}."
+        ) from error
+    if hidden_size % _HEAD_SIZE:
+        raise UserError(
+            f"{where} has no bert_config.json, and without one its hidden size must be a multiple "
+            f"of {_HEAD_SIZE}, the size of an attention head, but it is {hidden_size}."
+        )
+    layers = {name.split("/")[2] for name in shapes if name.startswith("bert/encoder/layer_")}
+    return modeling.BertConfig(
+        vocab_size=vocab_size,
+        hidden_size=hidden_size,
+        num_hidden_layers=len(layers),
+        num_attention_heads=hidden_size // _HEAD_SIZE,
+        intermediate_size=intermediate_size,
+        max_position_embeddings=positions,
+        type_vocab_size=segments,
+    )
+
+
+def _hub_vocabulary(folder, where):
+    """The path of the WordPiece vocabulary among the assets: vocab.txt or the only .txt."""
+    assets = os.path.join(folder, "assets")
+    names = sorted(tf.io.gfile.listdir(assets)) if tf.io.gfile.isdir(assets) else []
+    texts = [name for name in names if name.endswith(".txt")]
+    if "vocab.txt" in texts:
+        texts = ["vocab.txt"]
+    if len(texts) != 1:
+        raise UserError(
+            "{} expected one WordPiece vocabulary (.txt) among its assets, but found {}.".format(
+                where, ", ".join(names) or "none"
+            )
+        )
+    return os.path.join(assets, texts[0])
+
+
+def _hub_lower_case(spec):
+    """What the module's signature "tokenization_info" says of lower-casing, or None."""
+    signature = "tokenization_info"
+    if signature not in spec.get_signature_names():
+        return None
+    if "do_lower_case" not in spec.get_output_info_dict(signature):
+        return None
+    no_gpu = tf.ConfigProto(device_count={"GPU": 0})  # For one boolean, take no GPU's memory.
+    with tf.Graph().as_default(), tf.Session(config=no_gpu) as session:
+        info = hub.Module(spec)(signature=signature, as_dict=True)
+        return bool(session.run(info["do_lower_case"]))
+
+
+def _a_few(names):
+    """The first names, for an error's sentence."""
+    names = sorted(names)
+    return ", ".join(names[:3] + ["..."] * (len(names) > 3)) or "nothing"
+
+
+def _reason(error):
+    """The first line of what an error says."""
+    text = getattr(error, "message", None) or str(error)
+    return text.strip().split("\n")[0].rstrip(".")

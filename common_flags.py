@@ -1,0 +1,290 @@
+"""The flags that every training script shares, and the settings that they become.
+
+Flags are defined by a function that a script's main module calls, and read by functions that take
+the parsed values, so that nothing here depends on a global and scripts can be imported together.
+"""
+
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+import checkpoints
+import devices
+import modeling
+import paths
+import tokenization
+import training
+import tuning
+from errors import UserError
+
+
+def define(flag_values=flags.FLAGS):
+    """Defines BERT's shared flags, with BERT's names and defaults, and adapter-bert's own."""
+    at = {"flag_values": flag_values}
+    _define_paths(at)
+    _define_training(at)
+    _define_tuning(at)
+    _define_devices(at)
+
+
+def _define_paths(at):
+    bert = " Default: from $BERT_BASE_DIR, else what `make demo` prepared."
+    flags.DEFINE_string("bert_config_file", None, "bert_config.json of the BERT." + bert, **at)
+    flags.DEFINE_string("vocab_file", None, "WordPiece vocabulary of the BERT." + bert, **at)
+    flags.DEFINE_string(
+        "init_checkpoint", None, "Prefix of the pretrained TensorFlow checkpoint." + bert, **at
+    )
+    flags.DEFINE_string(
+        "bert_hub_module_handle",
+        None,
+        "TF-Hub module (address or folder) to take weights, config and vocabulary from, in place"
+        " of the three flags above.",
+        **at,
+    )
+    flags.DEFINE_string(
+        "spm_model_file", None, "SentencePiece model, in place of --vocab_file.", **at
+    )
+    flags.DEFINE_bool(
+        "do_lower_case", True, "Lower-case the text: True for uncased models, else False.", **at
+    )
+    flags.DEFINE_string(
+        "output_dir", None, "Where checkpoints and results go. Default: output/<task>.", **at
+    )
+    flags.DEFINE_bool(
+        "overwrite_output_dir", False, "Remove an earlier run's files in output_dir first.", **at
+    )
+
+
+def _define_training(at):
+    flags.DEFINE_bool("do_train", False, "Train.", **at)
+    flags.DEFINE_bool("do_predict", False, "Predict.", **at)
+    flags.DEFINE_integer(
+        "train_batch_size", 32, "Examples in a training step.", lower_bound=1, **at
+    )
+    flags.DEFINE_integer("predict_batch_size", 8, "Examples in a batch of predictions.", 1, **at)
+    flags.DEFINE_float(
+        "learning_rate",
+        None,
+        "Peak of Adam's learning rate. Default: 3e-4 for adapters, layer_norm and head (as"
+        " adapter-bert's README trains; BERT's 5e-5 leaves them at the majority class), BERT's"
+        " 5e-5 for full and top_layers.",
+        **at,
+    )
+    flags.DEFINE_float(
+        "num_train_epochs",
+        None,
+        "Passes over the training data. Default: 5 where --learning_rate defaults to 3e-4, BERT's"
+        " 3 where to 5e-5.",
+        **at,
+    )
+    flags.DEFINE_float(
+        "warmup_proportion", 0.1, "Share of the steps in which the learning rate rises.", **at
+    )
+    flags.DEFINE_integer("save_checkpoints_steps", 1000, "Steps between checkpoints.", 1, **at)
+    flags.DEFINE_integer(
+        "random_seed", 12345, "Of initial values, dropout and the order of the data.", 0, **at
+    )
+
+
+def _define_tuning(at):
+    flags.DEFINE_enum(
+        "tuning",
+        "adapters",
+        list(tuning.METHODS),
+        "What trains: "
+        + "; ".join("{}: {}".format(*item) for item in tuning.METHODS.items())
+        + ".",
+        **at,
+    )
+    flags.DEFINE_integer("num_top_layers", None, "Layers that --tuning=top_layers trains.", **at)
+    flags.DEFINE_bool(
+        "train_pooler", False, "Train BERT's pooler with adapters, layer_norm or head.", **at
+    )
+    adapter = modeling.AdapterConfig()
+    flags.DEFINE_string("adapter_fn", adapter.fn, "Kind of adapter: feedforward_adapter.", **at)
+    flags.DEFINE_integer("adapter_size", adapter.size, "Width of the adapters' bottleneck.", **at)
+    flags.DEFINE_string(
+        "adapter_activation", adapter.activation, "Their activation: gelu, relu, tanh.", **at
+    )
+    flags.DEFINE_float(
+        "adapter_init_scale",
+        adapter.init_scale,
+        "Standard deviation of their initial weights (the paper's text has 1e-2).",
+        **at,
+    )
+
+
+def _define_devices(at):
+    flags.DEFINE_bool(
+        "use_tpu", False, "Run on a TPU; where there is none and none is named, without.", **at
+    )
+    flags.DEFINE_string("tpu_name", None, "Cloud TPU to use: name, grpc:// address, local.", **at)
+    flags.DEFINE_string("tpu_zone", None, "GCE zone of the Cloud TPU.", **at)
+    flags.DEFINE_string("gcp_project", None, "Project of the Cloud TPU.", **at)
+    flags.DEFINE_string("master", None, "Address of a TensorFlow master.", **at)
+    flags.DEFINE_integer("num_tpu_cores", 8, "TPU cores to use.", 1, **at)
+    flags.DEFINE_integer("iterations_per_loop", 1000, "TPU steps between two looks.", 1, **at)
+
+
+def stages(values):
+    """The stages to run, of train, eval and predict; train and eval if no flag names any.
+
+    Raises:
+      UserError: all that are named are switched off.
+    """
+    flag = {"train": "do_train", "eval": "do_eval", "predict": "do_predict"}
+    chosen = [stage for stage in flag if getattr(values, flag[stage])]
+    if not chosen and any(values[name].present for name in flag.values()):
+        raise UserError("Nothing to do: --do_train, --do_eval and --do_predict are all off.")
+    return chosen or ["train", "eval"]
+
+
+def pretrained_bert(values, required=True):
+    """Finds the pretrained BERT and checks that its parts belong together.
+
+    Args:
+      values: parsed flags.
+      required: bool; whether a missing checkpoint is an error (training cannot do without).
+
+    Returns:
+      (`checkpoints.PretrainedBert`, `tokenization.FullTokenizer`).
+
+    Raises:
+      UserError: something is missing, broken or of another model.
+    """
+    if values.bert_hub_module_handle:
+        bert = _from_hub(values)
+    else:
+        config_file = paths.find_bert("bert_config_file", values.bert_config_file)
+        vocab_file = values.spm_model_file or paths.find_bert("vocab_file", values.vocab_file)
+        bert = checkpoints.PretrainedBert(
+            config=modeling.BertConfig.from_json_file(config_file),
+            vocab_file=vocab_file,
+            init_checkpoint=paths.find_bert("init_checkpoint", values.init_checkpoint, required),
+            do_lower_case=None,
+        )
+        if bert.init_checkpoint:
+            checkpoints.check_encoder(bert.init_checkpoint, bert.config)
+    lower_case = values.do_lower_case
+    if bert.do_lower_case not in (None, lower_case):
+        raise UserError(
+            f"--do_lower_case={lower_case} does not fit"
+            f" --bert_hub_module_handle={values.bert_hub_module_handle}, which says"
+            f" {bert.do_lower_case}."
+        )
+    tokenization.validate_case_matches_checkpoint(lower_case, bert.init_checkpoint)
+    tokenizer = tokenization.FullTokenizer(
+        bert.vocab_file, lower_case, spm_model_file=values.spm_model_file
+    )
+    tokenization.check_vocab_casing(tokenizer.vocab, lower_case, bert.vocab_file)
+    tokenization.check_vocab_size(tokenizer.vocab, bert.config.vocab_size, bert.vocab_file)
+    return bert, tokenizer
+
+
+def _from_hub(values):
+    given = [
+        "--" + name
+        for name in (*paths.BERT_FILES, "spm_model_file")
+        if getattr(values, name) is not None
+    ]
+    if given:
+        raise UserError(
+            "--bert_hub_module_handle takes the place of {}: give one or the other.".format(
+                ", ".join(given)
+            )
+        )
+    return checkpoints.from_hub(values.bert_hub_module_handle)
+
+
+def tuning_settings(values):
+    """Returns (`tuning.Tuning`, `modeling.AdapterConfig` or None where nothing is adapted)."""
+    method = tuning.Tuning(values.tuning, values.num_top_layers, values.train_pooler)
+    adapter = modeling.AdapterConfig(
+        values.adapter_size,
+        values.adapter_activation,
+        values.adapter_init_scale,
+        values.adapter_fn,
+    )
+    if method.method != "adapters":
+        return method, None
+    if adapter.build() is None:
+        raise UserError(
+            f"--tuning=adapters with --adapter_fn={values.adapter_fn} leaves nothing to adapt;"
+            " for BERT without"
+            " adapters choose --tuning=full."
+        )
+    return method, adapter
+
+
+def schedule(values, method, num_examples):
+    """The learning rate and the steps of a training.
+
+    Args:
+      values: parsed flags.
+      method: a key of `tuning.METHODS`.
+      num_examples: int, rows of the training data.
+
+    Returns:
+      dict with learning_rate, num_train_steps and num_warmup_steps.
+    """
+    default_rate, default_epochs = training.default_schedule(method)
+    rate = default_rate if values.learning_rate is None else values.learning_rate
+    epochs = default_epochs if values.num_train_epochs is None else values.num_train_epochs
+    if not rate > 0 or not epochs > 0:
+        raise UserError("--learning_rate and --num_train_epochs must be above 0.")
+    if not 0 <= values.warmup_proportion < 1:
+        raise UserError(
+            f"--warmup_proportion must lie in [0, 1), but is {values.warmup_proportion}."
+        )
+    steps = int(num_examples / values.train_batch_size * epochs)
+    if not steps:
+        raise UserError(
+            f"{num_examples} training examples in batches of {values.train_batch_size} for"
+            f" {epochs} epochs make no step: lower"
+            " --train_batch_size or raise --num_train_epochs."
+        )
+    return {
+        "learning_rate": rate,
+        "num_train_steps": steps,
+        "num_warmup_steps": int(steps * values.warmup_proportion),
+    }
+
+
+def run_settings(values, output_dir, eval_batch_size):
+    """Connects to the TPU if one is asked for.
+
+    Returns:
+      (`training.RunSettings`, use_tpu).
+    """
+    use_tpu, cluster = devices.find_tpu(
+        values.use_tpu, values.tpu_name, values.tpu_zone, values.gcp_project, values.master
+    )
+    run = training.RunSettings(
+        output_dir=output_dir,
+        train_batch_size=values.train_batch_size,
+        eval_batch_size=eval_batch_size,
+        predict_batch_size=values.predict_batch_size,
+        save_checkpoints_steps=values.save_checkpoints_steps,
+        iterations_per_loop=values.iterations_per_loop,
+        num_tpu_cores=values.num_tpu_cores,
+        tpu_cluster=cluster,
+        master=values.master if use_tpu else None,
+    )
+    return run, use_tpu
+
+
+def check_sequence_length(values, config, shortest):
+    """Raises UserError unless --max_seq_length has room for a text and the model for it."""
+    length = values.max_seq_length
+    if length > config.max_position_embeddings:
+        raise UserError(
+            f"--max_seq_length={length} is over the {config.max_position_embeddings} positions"
+            " that the BERT was trained with"
+            " (max_position_embeddings)."
+        )
+    if length < shortest:
+        raise UserError(f"--max_seq_length={length} is too short, it must be {shortest} or more.")
+
+
+def silence_tensorflow():
+    """Leaves of TensorFlow's own log what is wrong; --verbosity=1 brings the rest back."""
+    tf.logging.set_verbosity(tf.logging.ERROR)

@@ -1,0 +1,168 @@
+"""Writes the demo's sentence pairs, in the layout of GLUE's MRPC, from `frames.py`.
+
+    python demo/make_mrpc.py [--output_dir=demo/MRPC]
+
+Each non-paraphrase comes with a paraphrase about the same situation that shares as many words, so
+that counting common words does not tell them apart; the meaning does. The same bytes come out on
+every Python and platform.
+
+An event is (frame, outcome, fillers by slot): one fact. Two tellings of one event are paraphrases.
+"""
+
+import argparse
+import os
+import random
+import re
+
+from frames import FRAMES, POOLS
+
+SEED = 2019
+SIZES = {"train": 1200, "dev": 300, "test": 300}
+# The kinds of non-paraphrase, in 20ths. Another outcome or another topic is plain to a pretrained
+# encoder; another filler and exchanged roles need closer reading and stay a minority.
+NEGATIVES = ["outcome"] * 13 + ["topic"] * 3 + ["filler"] * 3 + ["swap"]
+# What a sentence may be about: frames that share one of these slots make the kind "topic".
+ENTITIES = ["company", "person", "city", "country", "team", "university"]
+# How many paraphrases are tried against a non-paraphrase before another one is drawn.
+TRIES = 200
+
+
+def pick(rng, items):
+    """One of `items`. `Random.random` is the one method that promises the same on every Python."""
+    return items[int(rng.random() * len(items))]
+
+
+def slots(frame):
+    """The names of the frame's slots: every wording has them all, so the first one tells."""
+    names = re.findall(r"{(\w+)}", frame["wordings"][0])
+    return [name for name in names if name not in frame["outcomes"][0]]
+
+
+def unused(frame, name, values):
+    """The fillers for the slot `name` that do not occur in `values`."""
+    pool = frame.get("slots", {}).get(name) or POOLS[name.rstrip("2")]
+    return [filler for filler in pool if filler not in values.values()]
+
+
+def fill(rng, frame, known):
+    """A filler for each slot of the frame, no two alike: that in `known`, else a random one."""
+    values = {name: known[name] for name in slots(frame) if name in known}
+    for name in slots(frame):
+        if name not in values:
+            values[name] = pick(rng, unused(frame, name, values))
+    return values
+
+
+def tell(rng, event, position):
+    """The sentence that the wording at `position` (from 0, cyclic) makes of an event."""
+    frame, outcome, values = event
+    wordings = frame["wordings"] + outcome["wordings"]
+    text = wordings[position % len(wordings)].format(**dict(values, **outcome))
+    while "[" in text:
+        text = re.sub(r"\[([^][]*)\]", lambda match: pick(rng, match.group(1).split("|")), text)
+    return text[0].upper() + text[1:]
+
+
+def related(frame):
+    """The other frames that have an entity in common with this one."""
+    shared = [name for name in slots(frame) if name in ENTITIES]
+    others = [other for other in FRAMES if other is not frame]
+    return [other for other in others if any(name in shared for name in slots(other))]
+
+
+def allows(frame, kind):
+    """Whether `contrast` can make this kind of an event of the frame."""
+    return {"swap": "swap" in frame, "topic": bool(related(frame))}.get(kind, True)
+
+
+def contrast(rng, event, kind):
+    """An event that differs from this one by `kind`, one of NEGATIVES; the same one for None."""
+    frame, outcome, values = event
+    if kind == "outcome":
+        outcome = pick(rng, [other for other in frame["outcomes"] if other is not outcome])
+    elif kind == "topic":
+        frame = pick(rng, related(frame))
+        outcome, values = pick(rng, frame["outcomes"]), fill(rng, frame, values)
+    elif kind == "filler":
+        # Two times need not exclude each other ("on Friday", "last week"); other fillers do.
+        name = pick(rng, [name for name in slots(frame) if name != "when"])
+        values = dict(values, **{name: pick(rng, unused(frame, name, values))})
+    elif kind == "swap":
+        one, other = frame["swap"]
+        values = dict(values, **{one: values[other], other: values[one]})
+    return frame, outcome, values
+
+
+def draw(rng, frame, kind):
+    """Two sentences that begin from one event of the frame and differ by `kind`."""
+    event = frame, pick(rng, frame["outcomes"]), fill(rng, frame, {})
+    positions = range(len(frame["wordings"] + frame["outcomes"][0]["wordings"]))
+    first, second = pick(rng, positions), pick(rng, positions)
+    if rng.random() < 0.4:
+        second = first
+    pair = [tell(rng, event, first), tell(rng, contrast(rng, event, kind), second)]
+    return tuple(pair if rng.random() < 0.5 else pair[::-1])
+
+
+def surface(pair):
+    """What words alone say of a pair: their overlap, their numbers, the difference of lengths."""
+    one, other = (set(text.lower().split()) for text in pair)
+    lengths = [len(text.split()) for text in pair]
+    return (
+        10 * len(one & other) // len(one | other),
+        10 * len(one & other) // min(len(one), len(other)),
+        abs(lengths[0] - lengths[1]) // 3,
+        any(word.isdigit() for word in one ^ other),
+    )
+
+
+def draw_twins(rng, kind, seen):
+    """A paraphrase and a non-paraphrase, alike on the surface and neither of them in `seen`."""
+    while True:
+        frame = pick(rng, [frame for frame in FRAMES if allows(frame, kind)])
+        negative = draw(rng, frame, kind)
+        for _ in range(TRIES):
+            positive = draw(rng, frame, None)
+            fresh = positive[0] != positive[1] and not seen & {frozenset(positive), frozenset(negative)}
+            if fresh and surface(positive) == surface(negative):
+                return positive, negative
+
+
+def make_split(rng, size, seen):
+    """`size` rows (label, pair), half of each label, shuffled; adds their pairs to `seen`."""
+    rows = []
+    for number in range(size // 2):
+        positive, negative = draw_twins(rng, NEGATIVES[number % len(NEGATIVES)], seen)
+        seen.update([frozenset(positive), frozenset(negative)])
+        rows += [(1, positive), (0, negative)]
+    return sorted(rows, key=lambda row: rng.random())
+
+
+def write_split(path, rows, first_id, labelled):
+    """Writes a file as GLUE does: a BOM and labels in train and dev, an index in test."""
+    header = "Quality" if labelled else "index"
+    lines = [header + "\t#1 ID\t#2 ID\t#1 String\t#2 String\n"]
+    for index, (label, (one, other)) in enumerate(rows):
+        first = label if labelled else index
+        ident = first_id + 2 * index
+        lines.append("{}\t{}\t{}\t{}\t{}\n".format(first, ident, ident + 1, one, other))
+    with open(path, "wb") as stream:
+        stream.write("".join(lines).encode("utf-8-sig" if labelled else "utf-8"))
+
+
+def main():
+    here = os.path.dirname(os.path.abspath(__file__))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--output_dir", default=os.path.join(here, "MRPC"))
+    output_dir = parser.parse_args().output_dir
+    os.makedirs(output_dir, exist_ok=True)
+    rng, seen, next_id = random.Random(SEED), set(), 1000000
+    for split, size in SIZES.items():
+        rows = make_split(rng, size, seen)
+        path = os.path.join(output_dir, split + ".tsv")
+        write_split(path, rows, next_id, labelled=split != "test")
+        next_id += 2 * size
+
+
+if __name__ == "__main__":
+    main()

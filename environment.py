@@ -1,0 +1,41 @@
+"""Imported first by every script: a Python with the right TensorFlow, or one sentence why not.
+
+TensorFlow's Estimator ended with TensorFlow 2.15, and with it Python 3.11. Where this Python has
+none, the script is handed to the one that `make demo` prepared, and says so.
+"""
+
+import importlib.util
+import os
+import sys
+
+_FOLDER = os.path.dirname(os.path.abspath(__file__))
+_PREPARED = os.path.join(_FOLDER, ".venv", "bin", "python")
+
+# TensorFlow's C++ start-up notes hide the script's own; a setting of the user's stays.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+
+def has_estimator():
+    """Whether a TensorFlow with Estimator is installed; looks, but does not import."""
+    packages = ("tensorflow", "tensorflow_estimator")
+    return all(importlib.util.find_spec(package) for package in packages)
+
+
+def ensure_estimator():
+    """Goes on in the prepared Python if this one has no Estimator; without one, exits with 1."""
+    if has_estimator():
+        return
+    version = ".".join(map(str, sys.version_info[:2]))
+    problem = f"Python {version} ({sys.executable}) has no TensorFlow with Estimator"
+    if os.path.exists(_PREPARED) and os.path.abspath(sys.executable) != _PREPARED:
+        print(f"{problem}; going on with {_PREPARED}.", file=sys.stderr, flush=True)
+        os.execv(_PREPARED, [_PREPARED] + sys.argv)
+    sys.exit(
+        f"Error: {problem}; run `make demo`, or install requirements.txt with Python 3.9, 3.10 or"
+        " 3.11."
+    )
+
+
+# Only a script of this folder may be restarted; whoever imports one sees Python's own error.
+if os.path.dirname(os.path.abspath(sys.argv[0])) == _FOLDER and sys.argv[0].endswith(".py"):
+    ensure_estimator()

@@ -1,0 +1,137 @@
+"""Features ↔ TFRecord ↔ batches.
+
+Batches are planned, then gathered: `epoch_order` and `training_batches` are pure functions of
+(seed, epoch, step), so that a run that starts in the middle reads exactly what an unbroken one
+would have read from there on. tf.data only hands the rows over.
+"""
+
+import collections
+import itertools
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import checkpoints
+
+_INT_FEATURES = ("input_ids", "input_mask", "segment_ids", "label_ids", "is_real_example")
+
+
+def epoch_order(num_rows, seed, epoch):
+    """A permutation of range(num_rows), int64 [num_rows], drawn from (seed, epoch) alone."""
+    return np.random.RandomState([seed, epoch]).permutation(num_rows)
+
+
+def training_batches(num_rows, batch_size, seed, start_step=0):
+    """Yields the rows of every training step from `start_step` on, without end.
+
+    The epochs' permutations stand one after another, and step t takes the rows from
+    t * batch_size on: every batch is full, and a row comes again only when all have been seen.
+
+    Yields:
+      int64 [batch_size], indices of rows.
+    """
+    epoch, skipped = divmod(start_step * batch_size, num_rows)
+    orders = (epoch_order(num_rows, seed, e) for e in itertools.count(epoch))
+    pending = next(orders)[skipped:]
+    while True:
+        while len(pending) < batch_size:
+            pending = np.concatenate([pending, next(orders)])
+        yield pending[:batch_size]
+        pending = pending[batch_size:]
+
+
+def evaluation_batches(num_rows, batch_size):
+    """Yields the rows of the file's order, the last batch as short as it comes."""
+    for start in range(0, num_rows, batch_size):
+        yield np.arange(start, min(start + batch_size, num_rows))
+
+
+def pad_rows(arrays, multiple):
+    """Appends rows of weight 0 (is_real_example 0) up to a multiple, for TPUs' fixed shapes."""
+    missing = -len(arrays["is_real_example"]) % multiple
+    return {
+        name: np.concatenate([rows, np.zeros((missing,) + rows.shape[1:], rows.dtype)])
+        for name, rows in arrays.items()
+    }
+
+
+def input_fn_of(arrays, is_training, drop_remainder):
+    """An Estimator's input_fn over rows in memory.
+
+    Args:
+      arrays: dict of NumPy arrays that share their first axis, the rows.
+      is_training: bool; shuffled and endless where true, in order and once where not.
+      drop_remainder: bool; leaves a short last batch out, for fixed shapes.
+
+    Returns:
+      input_fn(params, config=None) → Dataset of dicts. The order follows from
+      config.tf_random_seed; training starts after the steps of config.model_dir's last checkpoint.
+    """
+    num_rows = len(next(iter(arrays.values())))
+
+    def input_fn(params, config=None):
+        batch_size = params["batch_size"]
+
+        def plan():
+            if is_training:
+                seed = (config and config.tf_random_seed) or 0
+                start = checkpoints.last_step(config.model_dir) if config else 0
+                return training_batches(num_rows, batch_size, seed, start)
+            return evaluation_batches(num_rows, batch_size)
+
+        def gather():
+            for rows in plan():
+                if not drop_remainder or len(rows) == batch_size:
+                    yield {name: values[rows] for name, values in arrays.items()}
+
+        static_size = batch_size if is_training or drop_remainder else None
+        dataset = tf.data.Dataset.from_generator(
+            gather,
+            {name: tf.as_dtype(values.dtype) for name, values in arrays.items()},
+            {name: (static_size,) + values.shape[1:] for name, values in arrays.items()},
+        )
+        return dataset.prefetch(2)
+
+    return input_fn
+
+
+def write_tfrecord(arrays, output_file):
+    """Writes rows as tf.train.Examples of int64 features, as BERT's scripts do.
+
+    Args:
+      arrays: dict of integer NumPy arrays [rows] or [rows, length].
+      output_file: path.
+    """
+    with tf.python_io.TFRecordWriter(output_file) as writer:
+        for row in range(len(arrays["input_ids"])):
+            feature = collections.OrderedDict(
+                (name, tf.train.Feature(int64_list=tf.train.Int64List(value=np.ravel(rows[row]))))
+                for name, rows in arrays.items()
+            )
+            example = tf.train.Example(features=tf.train.Features(feature=feature))
+            writer.write(example.SerializeToString())
+
+
+def read_tfrecord(input_file, seq_length):
+    """Reads what `write_tfrecord` or BERT's run_classifier wrote.
+
+    Returns:
+      dict of int32 arrays: input_ids, input_mask and segment_ids [rows, seq_length], label_ids and
+      is_real_example [rows].
+    """
+    lengths = dict.fromkeys(_INT_FEATURES[:3], [seq_length])
+    with tf.Graph().as_default(), tf.Session() as session:
+        dataset = tf.data.TFRecordDataset(input_file).batch(1024)
+        batch = tf.parse_example(
+            tf.data.make_one_shot_iterator(dataset).get_next(),
+            {name: tf.FixedLenFeature(lengths.get(name, []), tf.int64) for name in _INT_FEATURES},
+        )
+        batches = []
+        while True:
+            try:
+                batches.append(session.run(batch))
+            except tf.errors.OutOfRangeError:
+                break
+    return {
+        name: np.concatenate([b[name] for b in batches]).astype(np.int32) for name in _INT_FEATURES
+    }

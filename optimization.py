@@ -1,0 +1,208 @@
+"""Training steps as BERT takes them: schedule, Adam with decoupled weight decay, clipping.
+
+The formulas stand alone as pure functions (`warmup_then_linear_decay`, `adam_weight_decay`); the
+optimizer only keeps their state, and `create_optimizer` puts them together for the variables that
+`tuning` selects.
+"""
+
+import re
+from typing import NamedTuple
+
+import tensorflow.compat.v1 as tf
+
+import tuning
+from modeling import ADAPTERS
+
+
+def warmup_then_linear_decay(step, init_lr, num_train_steps, num_warmup_steps):
+    """The learning rate of a step (Devlin et al. 2018, appendix A.2).
+
+    lr * t / W below W warmup steps, lr * (1 - t / N) from there on, both counted from step 0: the
+    first step's rate is 0, and at W the rate falls to that of the decay.
+
+    Args:
+      step: t, integer Tensor, the number of steps taken so far.
+      init_lr: lr, the peak.
+      num_train_steps: N.
+      num_warmup_steps: W, 0 or None for no warmup.
+
+    Returns:
+      scalar float32 Tensor.
+    """
+    step = tf.cast(step, tf.float32)
+    rate = init_lr * (1.0 - tf.minimum(step / num_train_steps, 1.0))
+    if not num_warmup_steps:
+        return rate
+    return tf.where(step < num_warmup_steps, init_lr * step / num_warmup_steps, rate)
+
+
+def adam_weight_decay(param, grad, m, v, learning_rate, weight_decay, beta_1, beta_2, epsilon):
+    """Adam without bias correction, with decoupled weight decay (Loshchilov and Hutter 2017).
+
+    All tensors have the shape of `param`; the rates are scalars.
+
+    Returns:
+      (param, m, v) after the step.
+    """
+    m = beta_1 * m + (1.0 - beta_1) * grad
+    v = beta_2 * v + (1.0 - beta_2) * tf.square(grad)
+    update = m / (tf.sqrt(v) + epsilon) + weight_decay * param
+    return param - learning_rate * update, m, v
+
+
+class TrainStep(NamedTuple):
+    """One training step: the op that takes it, and the scalars worth watching."""
+
+    train_op: tf.Operation
+    learning_rate: tf.Tensor
+    gradient_norm: tf.Tensor
+
+
+def create_optimizer(loss, init_lr, num_train_steps, num_warmup_steps, use_tpu):
+    """The operation that takes one training step, as BERT's function of this name.
+
+    Args:
+      loss: scalar float Tensor, the mean over this replica's batch.
+      init_lr: float, the learning rate's peak.
+      num_train_steps: int, where the learning rate reaches 0.
+      num_warmup_steps: int, how long it rises.
+      use_tpu: bool; gradients are averaged over the TPU's replicas.
+
+    Returns:
+      The train op, which also advances the global step by one. It trains adapters, LayerNorms and
+      head in a model with adapters, and everything in one without.
+
+    Raises:
+      ValueError: the loss does not depend on an adapter or on the head.
+    """
+    learning_rate = warmup_then_linear_decay(
+        tf.train.get_or_create_global_step(), init_lr, num_train_steps, num_warmup_steps
+    )
+    return minimize(loss, tuning.trained_variables(), learning_rate, use_tpu).train_op
+
+
+def minimize(loss, variables, learning_rate, use_tpu=False):
+    """Takes one step down the loss with BERT's optimizer and settings.
+
+    Args:
+      loss: scalar float Tensor, the mean over this replica's batch.
+      variables: list of the variables to train.
+      learning_rate: scalar float Tensor.
+      use_tpu: bool; gradients are averaged over the TPU's replicas.
+
+    Returns:
+      `TrainStep`; its op advances the global step by one, and its gradient norm is the one before
+      clipping.
+
+    Raises:
+      ValueError: the loss does not depend on an adapter or on the head.
+    """
+    gradients = tf.gradients(loss, variables)
+    tuning.check_gradients(variables, gradients)
+    pairs = [(g, v) for g, v in zip(gradients, variables) if g is not None]
+    gradients, variables = zip(*pairs)
+    global_step = tf.train.get_or_create_global_step()
+    num_replicas, gradients = _average_over_replicas(gradients, use_tpu)
+    gradients, norm = tf.clip_by_global_norm(gradients, clip_norm=1.0)
+    # Under a distribution strategy `apply_gradients` adds up what the replicas hand it, which by
+    # now is the same everywhere.
+    gradients = [g / num_replicas for g in gradients] if num_replicas > 1 else gradients
+    optimizer = AdamWeightDecayOptimizer(
+        learning_rate=learning_rate,
+        weight_decay_rate=0.01,
+        adapter_weight_decay_rate=0.01,
+        exclude_from_weight_decay=["LayerNorm", "layer_norm", "bias"],
+    )
+    train_op = optimizer.apply_gradients(list(zip(gradients, variables)), global_step=global_step)
+    return TrainStep(train_op, learning_rate, norm)
+
+
+def _average_over_replicas(gradients, use_tpu):
+    """Averages before clipping, so that N replicas of batch B / N step as one of batch B does.
+
+    Returns:
+      (number of replicas whose gradients `apply_gradients` will add up, the averaged gradients).
+    """
+    if use_tpu:
+        replicas = tf.tpu.cross_replica_sum(tf.ones([]))
+        return 1, [tf.tpu.cross_replica_sum(tf.convert_to_tensor(g)) / replicas for g in gradients]
+    context = tf.distribute.get_replica_context()
+    replicas = context.num_replicas_in_sync
+    if replicas == 1:
+        return 1, gradients
+    gradients = [tf.convert_to_tensor(g) for g in gradients]
+    return replicas, context.all_reduce(tf.distribute.ReduceOp.MEAN, gradients)
+
+
+class AdamWeightDecayOptimizer(tf.train.Optimizer):
+    """`adam_weight_decay` as a TensorFlow optimizer.
+
+    It leaves `apply_gradients` to its base class, which reduces gradients under distribution
+    strategies; slots are named adam_m and adam_v, as in BERT's checkpoints.
+
+    Args:
+      learning_rate: float or scalar Tensor.
+      weight_decay_rate: float, for all variables but the following.
+      adapter_weight_decay_rate: float, for the variables in the collection `adapters`.
+      beta_1, beta_2, epsilon: as in `adam_weight_decay`.
+      exclude_from_weight_decay: list of regular expressions; a variable whose name one of them
+        matches is not decayed.
+      name: str.
+    """
+
+    def __init__(
+        self,
+        learning_rate,
+        weight_decay_rate=0.0,
+        adapter_weight_decay_rate=0.0,
+        beta_1=0.9,
+        beta_2=0.999,
+        epsilon=1e-6,
+        exclude_from_weight_decay=None,
+        name="AdamWeightDecayOptimizer",
+    ):
+        super().__init__(use_locking=False, name=name)
+        self.learning_rate = learning_rate
+        self.weight_decay_rate = weight_decay_rate
+        self.adapter_weight_decay_rate = adapter_weight_decay_rate
+        self.beta_1 = beta_1
+        self.beta_2 = beta_2
+        self.epsilon = epsilon
+        self.exclude_from_weight_decay = exclude_from_weight_decay or []
+        self._adapters = {variable.op.name for variable in tf.get_collection(ADAPTERS)}
+
+    def decay_of(self, name):
+        """The weight decay of the variable of that name."""
+        if any(re.search(pattern, name) for pattern in self.exclude_from_weight_decay):
+            return 0.0
+        return self.adapter_weight_decay_rate if name in self._adapters else self.weight_decay_rate
+
+    def _create_slots(self, var_list):
+        for variable in var_list:
+            self._zeros_slot(variable, "m", "adam_m")
+            self._zeros_slot(variable, "v", "adam_v")
+
+    def _apply_dense(self, grad, var):
+        m, v = self.get_slot(var, "m"), self.get_slot(var, "v")
+        updated = adam_weight_decay(
+            var,
+            grad,
+            m,
+            v,
+            tf.cast(self.learning_rate, var.dtype.base_dtype),
+            self.decay_of(var.op.name),
+            self.beta_1,
+            self.beta_2,
+            self.epsilon,
+        )
+        return tf.group(*(old.assign(new) for old, new in zip((var, m, v), updated)))
+
+    def _resource_apply_dense(self, grad, handle):
+        return self._apply_dense(grad, handle)
+
+    def _apply_sparse(self, grad, var):
+        # Moments of rows that a batch does not touch decay as well, as in BERT's own training.
+        return self._apply_dense(tf.convert_to_tensor(grad), var)
+
+    def _resource_apply_sparse(self, grad, handle, indices):
+        return self._apply_sparse(tf.IndexedSlices(grad, indices, tf.shape(handle)), handle)

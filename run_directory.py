@@ -1,0 +1,139 @@
+"""What a run leaves in its output_dir, and whose directory it is.
+
+settings.json says which model lies there and how it was trained:
+
+    {"model": {...},      what the graph is built from; compared by every run in the directory
+     "training": {...}}   what else decides the weights; compared by runs that train
+
+All files are written whole or not at all.
+"""
+
+import json
+import posixpath
+
+import tensorflow.compat.v1 as tf
+from absl import logging
+
+import checkpoints
+from errors import UserError
+
+SETTINGS_FILE = "settings.json"
+
+# What belongs to a run, and goes when it is overwritten; nothing else in the directory is touched.
+_RUN_FILES = (
+    "checkpoint",
+    "model.ckpt-*",
+    "graph.pbtxt",
+    "events.out.tfevents.*",
+    "eval",
+    SETTINGS_FILE,
+    "eval_results.txt",
+    "test_results.tsv",
+)
+
+
+def write_atomically(path, text):
+    """Writes a text file: a reader, or a kill, sees the old content or the new, nothing between."""
+    temporary = path + ".tmp"
+    with tf.io.gfile.GFile(temporary, "w") as writer:
+        writer.write(text)
+    tf.io.gfile.rename(temporary, path, overwrite=True)
+
+
+def claim(output_dir, settings, trains, overwrite=False):
+    """Makes sure that a run may use the directory, and records its settings there if it trains.
+
+    Args:
+      output_dir: path; made if need be.
+      settings: {"model": dict, "training": dict} of JSON values.
+      trains: bool; whether the run trains.
+      overwrite: bool; whether a training run removes an earlier run's files first.
+
+    Raises:
+      UserError: another model lies there, or a run with other training settings would go on with
+        its weights; the differences are named.
+    """
+    path = posixpath.join(output_dir, SETTINGS_FILE)
+    _make(output_dir)
+    if trains and overwrite:
+        _clear(output_dir)
+    checkpoint = tf.train.latest_checkpoint(output_dir)
+    # JSON has no tuples: what is compared is what will be read.
+    settings = json.loads(json.dumps(settings, sort_keys=True))
+    if checkpoint:
+        checkpoints.open_checkpoint(checkpoint, flag="--output_dir")
+        _compare(path, settings, ("model", "training") if trains else ("model",))
+    if trains:
+        write_atomically(path, json.dumps(settings, indent=2, sort_keys=True) + "\n")
+
+
+def _make(output_dir):
+    try:
+        tf.io.gfile.makedirs(output_dir)
+        probe = posixpath.join(output_dir, ".writable")
+        write_atomically(probe, "")
+        tf.io.gfile.remove(probe)
+    except tf.errors.OpError as error:
+        raise UserError(
+            f"--output_dir={output_dir}: cannot be written to ({error.message})."
+        ) from error
+
+
+def _clear(output_dir):
+    for pattern in _RUN_FILES:
+        for path in tf.io.gfile.glob(posixpath.join(output_dir, pattern)):
+            logging.info("--overwrite_output_dir removes %s", path)
+            if tf.io.gfile.isdir(path):
+                tf.io.gfile.rmtree(path)
+            else:
+                tf.io.gfile.remove(path)
+
+
+def _compare(path, settings, sections):
+    recorded = _read(path)
+    if recorded is None:
+        if "training" in sections:
+            raise UserError(
+                f"{path}: missing, though the folder holds checkpoints, so that training cannot"
+                " go on"
+                " from them; give another --output_dir, or --overwrite_output_dir."
+            )
+        return
+    differences = [
+        f"{name} was {_show(before)}, is now {_show(now)}"
+        for section in sections
+        for name, before, now in _differences(recorded.get(section), settings[section])
+    ]
+    if differences:
+        raise UserError(
+            "{} is of a run with other settings: {}; give those, another --output_dir, or"
+            " --overwrite_output_dir with --do_train.".format(path, "; ".join(differences))
+        )
+
+
+def _read(path):
+    if not tf.io.gfile.exists(path):
+        return None
+    try:
+        with tf.io.gfile.GFile(path, "r") as reader:
+            recorded = json.loads(reader.read())
+    except (ValueError, tf.errors.OpError) as error:
+        raise UserError(f"{path}: cannot be read ({error}).") from error
+    if not isinstance(recorded, dict):
+        raise UserError(f"{path}: is not a JSON object.")
+    return recorded
+
+
+def _differences(before, now, prefix=""):
+    """Yields (name, before, now) for every leaf in which two nested dicts differ."""
+    before = before if isinstance(before, dict) else {}
+    for key in sorted(set(before) | set(now)):
+        old, new = before.get(key), now.get(key)
+        if isinstance(old, dict) or isinstance(new, dict):
+            yield from _differences(old, new or {}, prefix + key + ".")
+        elif old != new:
+            yield prefix + key, old, new
+
+
+def _show(value):
+    return "not set" if value is None else json.dumps(value)

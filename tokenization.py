@@ -1,0 +1,448 @@
+"""Text to tokens to ids: BERT's WordPiece tokenizers, and SentencePiece models.
+
+`FullTokenizer` is the one that scripts use. With WordPiece it runs `BasicTokenizer` (text -> words)
+and `WordpieceTokenizer` (word -> pieces), token for token as google-research/bert does; with a
+SentencePiece model, the model itself splits the text. `validate_case_matches_checkpoint`,
+`check_vocab_casing` and `check_vocab_size` catch a vocabulary or a casing that does not belong to
+the checkpoint.
+"""
+
+import collections
+import re
+import unicodedata
+
+import sentencepiece
+import tensorflow.compat.v1 as tf
+
+from errors import UserError
+
+# The names of the checkpoints that Google released. `uncased` comes in 24 small sizes besides
+# BERT-Base and BERT-Large, always with heads of 64; `wwm` is whole-word masking.
+_LOWER_CASED_MODELS = frozenset(
+    [
+        "uncased_L-24_H-1024_A-16",
+        "wwm_uncased_L-24_H-1024_A-16",
+        "multilingual_L-12_H-768_A-12",
+        "chinese_L-12_H-768_A-12",
+    ]
+    + [
+        f"uncased_L-{layers}_H-{width}_A-{width // 64}"
+        for layers in (2, 4, 6, 8, 10, 12)
+        for width in (128, 256, 512, 768)
+    ]
+)
+_CASED_MODELS = frozenset(
+    [
+        "cased_L-12_H-768_A-12",
+        "cased_L-24_H-1024_A-16",
+        "wwm_cased_L-24_H-1024_A-16",
+        "multi_cased_L-12_H-768_A-12",
+    ]
+)
+
+# Lower-casing puts every token with a capital out of reach. Of the ordinary tokens of the uncased
+# English and the Chinese vocabulary none holds one, of the cased English vocabulary 29% do, of a
+# cased Vietnamese SentencePiece model 52%. The limit lets a few stray capitals pass, and still
+# catches a cased vocabulary most of which is written in scripts without case.
+_CASED_SHARE = 0.02
+
+# [CLS], [unused1]; <unk>, and the bytes of SentencePiece's byte fallback, such as <0x0A>.
+_SPECIAL_TOKEN = re.compile(r"\[.+\]|<.+>")
+
+# Embedding tables are often padded to a multiple of 8, 64 or 128 rows for the hardware's sake. A
+# gap that no such multiple explains means another model's vocabulary.
+_PADDING_MULTIPLE = 8
+_MAX_PADDING = 128
+
+_REQUIRED_TOKENS = ("[UNK]", "[CLS]", "[SEP]")
+# Each entry: the names, any of which will do.
+_REQUIRED_PIECES = (("[CLS]",), ("[SEP]",), ("<pad>", "[PAD]"), ("<unk>", "[UNK]"))
+
+
+def validate_case_matches_checkpoint(do_lower_case, init_checkpoint):
+    """Raises UserError if a checkpoint that Google released is used with the wrong casing.
+
+    Args:
+      do_lower_case: bool, whether the tokenizer lower-cases.
+      init_checkpoint: a path such as `.../cased_L-12_H-768_A-12/bert_model.ckpt`, or None. The
+        folder's name tells the model; any other path is accepted.
+    """
+    folder = re.search(r"([A-Za-z0-9_-]+)/bert_model\.ckpt", init_checkpoint or "")
+    model = folder.group(1) if folder else None
+    if model in _LOWER_CASED_MODELS and not do_lower_case:
+        trained_on, expected = "lower-cased", True
+    elif model in _CASED_MODELS and do_lower_case:
+        trained_on, expected = "cased", False
+    else:
+        return
+    raise UserError(
+        f"--do_lower_case={bool(do_lower_case)} does not fit --init_checkpoint={init_checkpoint}: "
+        f"{model} was trained on {trained_on} text, pass --do_lower_case={expected}"
+    )
+
+
+def check_vocab_casing(vocab, do_lower_case, vocab_file):
+    """Raises UserError if text is to be lower-cased for a vocabulary that is plainly cased.
+
+    Args:
+      vocab: dict, token -> id.
+      do_lower_case: bool, whether the tokenizer lower-cases.
+      vocab_file: the vocabulary's (or SentencePiece model's) path, for the message.
+    """
+    if not do_lower_case:
+        return
+    ordinary = [token for token in vocab if not _SPECIAL_TOKEN.fullmatch(token)]
+    cased = [token for token in ordinary if token != token.lower()]
+    if len(cased) > _CASED_SHARE * len(ordinary):
+        share = len(cased) / len(ordinary)
+        raise UserError(
+            f"{vocab_file} is a cased vocabulary ({share:.0%} of its tokens hold a capital, "
+            f"{cased[0]!r} for one) but --do_lower_case is on: pass --do_lower_case=False, or an "
+            "uncased vocabulary"
+        )
+
+
+def check_vocab_size(vocab, vocab_size, vocab_file):
+    """Raises UserError if the vocabulary is not the one that the model's embeddings were made for.
+
+    Args:
+      vocab: dict, token -> id.
+      vocab_size: int, rows of the embedding table, as in the BERT config. It may exceed the
+        vocabulary only by padding: if it is a multiple of 8, by fewer than 128.
+      vocab_file: the vocabulary's (or SentencePiece model's) path, for the message.
+    """
+    # Not len(vocab): a token that the file holds twice leaves an id unused.
+    rows = max(vocab.values(), default=-1) + 1
+    padding = vocab_size - rows
+    padded = vocab_size % _PADDING_MULTIPLE == 0 and 0 < padding < _MAX_PADDING
+    if padding != 0 and not padded:
+        raise UserError(
+            f"{vocab_file} holds {rows} tokens but the BERT config's vocab_size is {vocab_size}: "
+            "pass the vocabulary that belongs to the checkpoint"
+        )
+
+
+def convert_to_unicode(text):
+    """Returns `text` as str; bytes are read as UTF-8, and what is not UTF-8 in them is dropped.
+
+    Raises:
+      ValueError: `text` is neither str nor bytes.
+    """
+    if isinstance(text, str):
+        return text
+    if isinstance(text, bytes):
+        return text.decode("utf-8", "ignore")
+    raise ValueError(f"Expected str or bytes, found {type(text).__name__}: {text!r}")
+
+
+def printable_text(text):
+    """Returns `text` (str or bytes) in the form that `print` and the log take: str."""
+    return convert_to_unicode(text)
+
+
+def _read_file(path, argument):
+    """Returns the bytes of the file that `argument` names."""
+    try:
+        with tf.io.gfile.GFile(path, "rb") as file:
+            return file.read()
+    except tf.errors.OpError as error:
+        raise UserError(f"{argument} {path} cannot be read: {error.message}") from error
+
+
+def load_vocab(vocab_file):
+    """Reads a WordPiece vocabulary: UTF-8, one token a line, the first line's id is 0.
+
+    White space around a token is stripped. A token that comes twice has the later id.
+
+    Returns:
+      OrderedDict, token -> id.
+
+    Raises:
+      UserError: the file cannot be read, is empty, or is not UTF-8.
+    """
+    data = _read_file(vocab_file, "vocab_file")
+    try:
+        # "-sig": an editor's byte order mark is no part of the first token.
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        byte = error.object[error.start]
+        raise UserError(
+            f"vocab_file {vocab_file}, line {line}: expected UTF-8 text, found byte 0x{byte:02x}"
+        ) from error
+    # Not splitlines(): the Chinese vocabulary has a token that is itself a line separator, U+2028.
+    lines = text.split("\n")
+    if not lines[-1]:
+        lines.pop()
+    if not lines:
+        raise UserError(f"vocab_file {vocab_file} is empty: expected one token on each line")
+    return collections.OrderedDict((token.strip(), index) for index, token in enumerate(lines))
+
+
+def convert_by_vocab(vocab, items):
+    """Looks up each of `items` (tokens or ids) in `vocab`; returns the list of what it found.
+
+    Raises:
+      UserError: an item is not in `vocab`.
+    """
+    try:
+        return [vocab[item] for item in items]
+    except KeyError as error:
+        raise UserError(
+            f"{error.args[0]!r} is not in the vocabulary of {len(vocab)} entries"
+        ) from None
+
+
+def convert_tokens_to_ids(vocab, tokens):
+    """Returns the ids of `tokens` by `vocab` (token -> id); see `convert_by_vocab`."""
+    return convert_by_vocab(vocab, tokens)
+
+
+def convert_ids_to_tokens(inv_vocab, ids):
+    """Returns the tokens of `ids` by `inv_vocab` (id -> token); see `convert_by_vocab`."""
+    return convert_by_vocab(inv_vocab, ids)
+
+
+def whitespace_tokenize(text):
+    """Splits `text` at runs of white space; returns a list without empty strings."""
+    return text.split()
+
+
+class FullTokenizer:
+    """Text -> tokens -> ids, by a WordPiece vocabulary or by a SentencePiece model.
+
+    Attributes:
+      vocab: OrderedDict, token -> id.
+      inv_vocab: dict, id -> token.
+      basic_tokenizer, wordpiece_tokenizer: the two steps of WordPiece; None with SentencePiece.
+    """
+
+    def __init__(self, vocab_file, do_lower_case=True, *, spm_model_file=None):
+        """Loads the vocabulary.
+
+        Args:
+          vocab_file: path of a WordPiece vocabulary; unused (None or "" will do) with
+            `spm_model_file`.
+          do_lower_case: bool, lower-case the text; WordPiece strips accents as well then.
+          spm_model_file: path of a SentencePiece model, which then gives pieces and ids.
+
+        Raises:
+          UserError: the file cannot be read, is of another format, or lacks a token that BERT's
+            inputs need.
+        """
+        self.basic_tokenizer = self.wordpiece_tokenizer = self._sentencepiece_tokenizer = None
+        if spm_model_file:
+            self._sentencepiece_tokenizer = _SentencePieceTokenizer(spm_model_file, do_lower_case)
+            self.vocab = self._sentencepiece_tokenizer.vocab
+        elif vocab_file:
+            self.vocab = load_vocab(vocab_file)
+            missing = [token for token in _REQUIRED_TOKENS if token not in self.vocab]
+            if missing:
+                raise UserError(
+                    f"vocab_file {vocab_file} lacks {', '.join(missing)}: expected a BERT "
+                    "vocabulary, one token a line"
+                )
+            self.basic_tokenizer = BasicTokenizer(do_lower_case)
+            self.wordpiece_tokenizer = WordpieceTokenizer(self.vocab)
+        else:
+            raise UserError(
+                "No vocabulary is given: set vocab_file (WordPiece) or spm_model_file "
+                "(SentencePiece)"
+            )
+        self.inv_vocab = {index: token for token, index in self.vocab.items()}
+
+    def tokenize(self, text):
+        """Returns the list of tokens of `text` (str, or bytes in UTF-8)."""
+        if self._sentencepiece_tokenizer:
+            return self._sentencepiece_tokenizer.tokenize(text)
+        return [
+            piece
+            for word in self.basic_tokenizer.tokenize(text)
+            for piece in self.wordpiece_tokenizer.tokenize(word)
+        ]
+
+    def convert_tokens_to_ids(self, tokens):
+        """Returns the list of ids of `tokens`.
+
+        SentencePiece gives characters that it does not know as they are: their id is <unk>'s.
+
+        Raises:
+          UserError: with WordPiece, a token that is not in the vocabulary.
+        """
+        if self._sentencepiece_tokenizer:
+            return self._sentencepiece_tokenizer.convert_tokens_to_ids(tokens)
+        return convert_tokens_to_ids(self.vocab, tokens)
+
+    def convert_ids_to_tokens(self, ids):
+        """Returns the list of tokens of `ids`; UserError for an id that the vocabulary lacks."""
+        return convert_ids_to_tokens(self.inv_vocab, ids)
+
+
+class BasicTokenizer:
+    """Text -> words: cleans, splits at white space and punctuation, makes each ideograph a word."""
+
+    def __init__(self, do_lower_case=True):
+        """With `do_lower_case`, words are lower-cased and lose their accents."""
+        self.do_lower_case = do_lower_case
+
+    def tokenize(self, text):
+        """Returns the list of words of `text` (str, or bytes in UTF-8)."""
+        text = convert_to_unicode(text).translate(_CLEANED)
+        if self.do_lower_case:
+            text = unicodedata.normalize("NFD", text.lower()).translate(_WITHOUT_ACCENTS)
+        return whitespace_tokenize(text.translate(_PUNCTUATION_APART))
+
+
+class WordpieceTokenizer:
+    """Words -> pieces: greedy, the longest piece of the vocabulary first.
+
+    A piece that does not begin its word is written with "##" before it, in the vocabulary too.
+    """
+
+    def __init__(self, vocab, unk_token="[UNK]", max_input_chars_per_word=200):
+        """A word with more than `max_input_chars_per_word` characters becomes `unk_token`."""
+        self.vocab = vocab
+        self.unk_token = unk_token
+        self.max_input_chars_per_word = max_input_chars_per_word
+
+    def tokenize(self, text):
+        """Returns the list of pieces of `text`, words between white space.
+
+        With the pieces "un", "##aff" and "##able", "unaffable" gives all three in this order.
+        """
+        return [
+            piece
+            for word in whitespace_tokenize(convert_to_unicode(text))
+            for piece in self._split_word(word)
+        ]
+
+    def _split_word(self, word):
+        """Returns the pieces of one word: `[unk_token]` if they do not cover all of it."""
+        if len(word) > self.max_input_chars_per_word:
+            return [self.unk_token]
+        pieces = []
+        start = 0
+        while start < len(word):
+            prefix = "##" if start else ""
+            for end in range(len(word), start, -1):
+                piece = prefix + word[start:end]
+                if piece in self.vocab:
+                    break
+            else:
+                return [self.unk_token]
+            pieces.append(piece)
+            start = end
+        return pieces
+
+
+class _SentencePieceTokenizer:
+    """Text -> pieces -> ids by a SentencePiece model, whose own normalizer cleans the text."""
+
+    def __init__(self, model_file, do_lower_case):
+        self.do_lower_case = do_lower_case
+        self._model = sentencepiece.SentencePieceProcessor()
+        try:
+            self._model.LoadFromSerializedProto(_read_file(model_file, "spm_model_file"))
+        except RuntimeError as error:
+            raise UserError(
+                f"spm_model_file {model_file} is not a SentencePiece model (*.model)"
+            ) from error
+        self.vocab = collections.OrderedDict(
+            (self._model.id_to_piece(index), index) for index in range(self._model.get_piece_size())
+        )
+        missing = [
+            " or ".join(names)
+            for names in _REQUIRED_PIECES
+            if not any(name in self.vocab for name in names)
+        ]
+        if missing:
+            raise UserError(
+                f"spm_model_file {model_file} lacks {', '.join(missing)}: train it with --pad_id=0 "
+                "--unk_id=1 --bos_id=-1 --eos_id=-1 --control_symbols=[CLS],[SEP]"
+            )
+
+    def tokenize(self, text):
+        """Returns the list of pieces of `text` (str, or bytes in UTF-8)."""
+        text = " ".join(whitespace_tokenize(convert_to_unicode(text)))
+        if self.do_lower_case:
+            text = text.lower()
+        # Half of a surrogate pair, which JSON may hold ("\ud83d"), has no UTF-8 form.
+        text = text.encode("utf-8", "ignore").decode("utf-8")
+        return self._model.encode_as_pieces(text)
+
+    def convert_tokens_to_ids(self, tokens):
+        """Returns the list of ids of `tokens`; an unknown one has the id of <unk>."""
+        return [self.vocab.get(token, self._model.unk_id()) for token in tokens]
+
+
+class _CharacterTable(dict):
+    """A table for `str.translate` that is filled, by a rule, with the characters that turn up."""
+
+    def __init__(self, rule):
+        """`rule`: a function of a character that returns its replacement (str)."""
+        super().__init__()
+        self._rule = rule
+
+    def __missing__(self, code_point):
+        replacement = self[code_point] = self._rule(chr(code_point))
+        return replacement
+
+
+def _is_whitespace(char):
+    """Whether `char` is replaced with a space: tab, line feed, carriage return, or category Zs."""
+    return char in " \t\n\r" or unicodedata.category(char) == "Zs"
+
+
+def _is_control(char):
+    """Whether `char` is a control or format character (Cc, Cf), but not white space."""
+    return char not in "\t\n\r" and unicodedata.category(char) in ("Cc", "Cf")
+
+
+def _is_punctuation(char):
+    """Whether `char` is of category P*, or an ASCII character that is no letter, digit or space.
+
+    ASCII "$", "+", "<", "^", "`" and the like are symbols (S*) to Unicode, punctuation to BERT.
+    """
+    if "!" <= char <= "~":
+        return not char.isalnum()
+    return unicodedata.category(char).startswith("P")
+
+
+# The blocks named "CJK Unified/Compatibility Ideographs" with their extensions A to E. Hangul,
+# Hiragana and Katakana lie elsewhere: like Latin, they are split at white space.
+_IDEOGRAPHS = (
+    (0x4E00, 0x9FFF),
+    (0x3400, 0x4DBF),
+    (0x20000, 0x2A6DF),
+    (0x2A700, 0x2B73F),
+    (0x2B740, 0x2B81F),
+    (0x2B820, 0x2CEAF),
+    (0xF900, 0xFAFF),
+    (0x2F800, 0x2FA1F),
+)
+
+
+def _is_ideograph(char):
+    """Whether `char` is a Chinese character, of whichever language."""
+    return any(first <= ord(char) <= last for first, last in _IDEOGRAPHS)
+
+
+def _apart(char):
+    """Makes `char` a word of its own."""
+    return f" {char} "
+
+
+def _clean(char):
+    """Drops what is invisible or broken, unifies white space, and sets ideographs apart."""
+    if char == "\ufffd" or _is_control(char):
+        return ""
+    if _is_whitespace(char):
+        return " "
+    return _apart(char) if _is_ideograph(char) else char
+
+
+# The steps of BasicTokenizer. Each can take the whole text at once, since lower-casing, NFD and
+# these rules never look, or move anything, across white space.
+_CLEANED = _CharacterTable(_clean)
+_WITHOUT_ACCENTS = _CharacterTable(lambda char: "" if unicodedata.category(char) == "Mn" else char)
+_PUNCTUATION_APART = _CharacterTable(lambda char: _apart(char) if _is_punctuation(char) else char)

@@ -1,0 +1,342 @@
+"""Settings → Estimator: the one model_fn, and how every script trains, evaluates and predicts.
+
+A script brings a head and its settings:
+
+    def head(encoder, features, is_training, dropout_key): ...   # → HeadOutput
+    runner = Runner(ModelSettings(...), RunSettings(...), head)
+    runner.train(arrays), runner.evaluate(arrays), runner.predict(arrays)
+
+Loading weights, choosing variables, optimizing, checkpoints and progress are written here, once.
+"""
+
+import dataclasses
+import itertools
+from typing import Any, Callable, Dict, NamedTuple, Optional
+
+import tensorflow.compat.v1 as tf
+from absl import logging
+
+import checkpoints
+import devices
+import input_pipeline
+import modeling
+import optimization
+import tuning
+from errors import UserError
+from progress import ProgressHook
+from tuning import Tuning
+
+# At BERT's own rate and epochs adapters stay at the majority class of MRPC; 3e-4 and 5 are those
+# of adapter-bert's README. What trains the backbone's own weights keeps BERT's.
+_ADAPTER_SCHEDULE = (3e-4, 5.0)
+_BERT_SCHEDULE = (5e-5, 3.0)
+
+
+def default_schedule(method):
+    """(learning rate, epochs) of a tuning method for which the user gives none."""
+    return _BERT_SCHEDULE if method in ("full", "top_layers") else _ADAPTER_SCHEDULE
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelSettings:
+    """What decides the weights that come out of a training, besides the data.
+
+    Attributes:
+      bert_config: `modeling.BertConfig`.
+      init_checkpoint: prefix of the pretrained checkpoint, None for random weights.
+      adapter_fn: as in `modeling.BertModel`.
+      tuning: `tuning.Tuning`; None chooses by the graph, see `tuning.default_tuning`.
+      learning_rate: peak of the schedule.
+      num_train_steps, num_warmup_steps: length of the schedule and of its rise; None where
+        nothing is trained.
+      use_tpu: the model runs on a TPU.
+      use_one_hot_embeddings: as in `modeling.BertModel`.
+      random_seed: of initial values and dropout masks; None for TensorFlow's own dropout.
+    """
+
+    bert_config: modeling.BertConfig
+    init_checkpoint: Optional[str] = None
+    adapter_fn: Any = "feedforward_adapter"
+    tuning: Optional[Tuning] = None
+    learning_rate: float = _ADAPTER_SCHEDULE[0]
+    num_train_steps: Optional[int] = None
+    num_warmup_steps: Optional[int] = None
+    use_tpu: bool = False
+    use_one_hot_embeddings: bool = False
+    random_seed: Optional[int] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class RunSettings:
+    """Where and how a run takes place; none of it but train_batch_size changes the weights."""
+
+    output_dir: str
+    train_batch_size: int = 32
+    eval_batch_size: int = 8
+    predict_batch_size: int = 8
+    save_checkpoints_steps: int = 1000
+    iterations_per_loop: int = 1000
+    num_tpu_cores: int = 8
+    tpu_cluster: Any = None
+    master: Optional[str] = None
+
+
+class HeadOutput(NamedTuple):
+    """What a head makes of the encoder's output for a batch.
+
+    Attributes:
+      loss: scalar float Tensor, the batch's mean.
+      predictions: dict of Tensors [B, ...].
+      metric_fn, metric_inputs: `metric_fn(*metric_inputs)` → dict of tf.metrics.
+    """
+
+    loss: tf.Tensor
+    predictions: Dict[str, tf.Tensor]
+    metric_fn: Callable
+    metric_inputs: list
+
+
+def model_fn_builder(settings, head):
+    """The model_fn of every script.
+
+    Args:
+      settings: `ModelSettings`.
+      head: function (encoder, features, is_training, dropout_key) → `HeadOutput`.
+
+    Returns:
+      model_fn(features, labels, mode, params) for TPUEstimator; `labels` is not used, they lie
+      among the features.
+    """
+
+    def model_fn(features, labels, mode, params, config=None):
+        del labels
+        output = _forward(settings, head, features, mode == tf.estimator.ModeKeys.TRAIN)
+        scaffold_fn = _initialize(settings)
+        if mode == tf.estimator.ModeKeys.PREDICT:
+            return tf.estimator.tpu.TPUEstimatorSpec(
+                mode, predictions=output.predictions, scaffold_fn=scaffold_fn
+            )
+        if mode == tf.estimator.ModeKeys.EVAL:
+            return tf.estimator.tpu.TPUEstimatorSpec(
+                mode,
+                loss=output.loss,
+                eval_metrics=(output.metric_fn, output.metric_inputs),
+                scaffold_fn=scaffold_fn,
+            )
+        step, hooks = _training_step(settings, output.loss, params, config)
+        return tf.estimator.tpu.TPUEstimatorSpec(
+            mode,
+            loss=output.loss,
+            train_op=step.train_op,
+            training_hooks=hooks,
+            scaffold_fn=scaffold_fn,
+        )
+
+    return model_fn
+
+
+def _forward(settings, head, features, is_training):
+    dropout_key = None
+    if is_training and settings.random_seed is not None:
+        step = tf.train.get_or_create_global_step()
+        dropout_key = modeling.DropoutKey(settings.random_seed, step)
+    encoder = modeling.BertModel(
+        settings.bert_config,
+        is_training,
+        features["input_ids"],
+        features["input_mask"],
+        features["segment_ids"],
+        settings.use_one_hot_embeddings,
+        scope="bert",
+        adapter_fn=settings.adapter_fn,
+        dropout_key=dropout_key,
+    )
+    return head(encoder, features, is_training, dropout_key)
+
+
+def _training_step(settings, loss, params, config):
+    """Returns (`optimization.TrainStep`, the hooks that show the training's progress)."""
+    trained = tuning.trained_variables(settings.tuning)
+    logging.info(tuning.summary(trained))
+    logging.vlog(1, "Trained: %s", ", ".join(variable.op.name for variable in trained))
+    learning_rate = optimization.warmup_then_linear_decay(
+        tf.train.get_or_create_global_step(),
+        settings.learning_rate,
+        settings.num_train_steps,
+        settings.num_warmup_steps,
+    )
+    step = optimization.minimize(loss, trained, learning_rate, settings.use_tpu)
+    # A TPU's tensors cannot be fetched from the host: there the hook knows the step alone.
+    scalars = {}
+    if not settings.use_tpu:
+        scalars = {
+            "loss": loss,
+            "learning_rate": step.learning_rate,
+            "gradient_norm": step.gradient_norm,
+        }
+    output_dir = config and config.model_dir
+    hook = ProgressHook(settings.num_train_steps, params["batch_size"], scalars, output_dir)
+    return step, [hook]
+
+
+def _initialize(settings):
+    """Points the variables' initializers at the pretrained checkpoint.
+
+    Returns:
+      The scaffold_fn that does it, on TPUs; None elsewhere, where it is done.
+
+    Raises:
+      UserError: the checkpoint lacks a tensor that is neither an adapter's nor the head's, or
+        holds one of another shape.
+    """
+    if not settings.init_checkpoint:
+        return None
+    variables = tf.trainable_variables()
+    assignment, found = modeling.get_assignment_map_from_checkpoint(
+        variables, settings.init_checkpoint
+    )
+    _check_assignment(variables, found, settings.init_checkpoint)
+
+    def scaffold():
+        tf.train.init_from_checkpoint(settings.init_checkpoint, assignment)
+        return tf.train.Scaffold()
+
+    if settings.use_tpu:
+        return scaffold
+    scaffold()
+    return None
+
+
+def _check_assignment(variables, found, init_checkpoint):
+    """Raises UserError unless every variable of BERT's own is found, and all found ones fit."""
+    shapes = dict(tf.train.list_variables(init_checkpoint))
+    roles = tuning.roles()
+    for variable in variables:
+        name, shape = variable.op.name, variable.shape.as_list()
+        if name in found and shapes[name] != shape:
+            raise UserError(
+                f"--init_checkpoint {init_checkpoint}: its {name} has the shape {shapes[name]},"
+                f" the model's has {shape}."
+            )
+        if name not in found and roles[name].kind not in ("adapter", "head"):
+            raise UserError(
+                f"--init_checkpoint {init_checkpoint}: it lacks {name}, which the model needs."
+            )
+
+
+def build_estimator(model, run, head):
+    """The TPUEstimator of a run, which also runs on CPU and GPU.
+
+    Args:
+      model: `ModelSettings`.
+      run: `RunSettings`.
+      head: see `model_fn_builder`.
+    """
+    config = tf.estimator.tpu.RunConfig(
+        cluster=run.tpu_cluster,
+        master=run.master,
+        model_dir=run.output_dir,
+        tf_random_seed=model.random_seed,
+        session_config=devices.session_config(),
+        save_checkpoints_steps=run.save_checkpoints_steps,
+        # `ProgressHook` prints and writes summaries.
+        save_summary_steps=0,
+        log_step_count_steps=None,
+        tpu_config=tf.estimator.tpu.TPUConfig(
+            iterations_per_loop=run.iterations_per_loop,
+            num_shards=run.num_tpu_cores,
+            per_host_input_for_training=tf.estimator.tpu.InputPipelineConfig.PER_HOST_V2,
+        ),
+    )
+    return tf.estimator.tpu.TPUEstimator(
+        model_fn_builder(model, head),
+        config=config,
+        use_tpu=model.use_tpu,
+        train_batch_size=run.train_batch_size,
+        eval_batch_size=run.eval_batch_size,
+        predict_batch_size=run.predict_batch_size,
+        export_to_tpu=False,
+    )
+
+
+class Runner:
+    """A model, the place where it runs, and the three things that can be done with them.
+
+    Args:
+      model: `ModelSettings`.
+      run: `RunSettings`.
+      head: see `model_fn_builder`.
+
+    `arrays`, below, is a dict of NumPy arrays whose rows are examples: input_ids, input_mask,
+    segment_ids [rows, S], is_real_example [rows], and what the head reads.
+    """
+
+    def __init__(self, model, run, head):
+        self._model = model
+        self._run = run
+        self._head = head
+        self._estimator = build_estimator(model, run, head)
+
+    def train(self, arrays):
+        """Trains from the last checkpoint, if there is one, to the end of the schedule."""
+        first_step, last_step = self.last_step(), self._model.num_train_steps
+        if first_step >= last_step:
+            logging.info("Trained already: the last checkpoint is of step %d.", first_step)
+            return
+        if first_step:
+            logging.info("Going on from the checkpoint of step %d.", first_step)
+        input_fn = input_pipeline.input_fn_of(arrays, is_training=True, drop_remainder=True)
+        try:
+            self._estimator.train(input_fn, max_steps=last_step)
+        except KeyboardInterrupt:
+            logging.warning(
+                "Stopped; the same command goes on from step %d, the last checkpoint.",
+                self.last_step(),
+            )
+            raise
+
+    def evaluate(self, arrays):
+        """The head's metrics over all rows, "loss" and "global_step": a dict of floats."""
+        self._check_trained(arrays)
+        input_fn, steps = self._rows_in_order(arrays, self._run.eval_batch_size)
+        return self._estimator.evaluate(input_fn, steps=steps)
+
+    def predict(self, arrays):
+        """Yields the head's predictions of each row, in order: a dict of NumPy arrays."""
+        self._check_trained(arrays)
+        input_fn, _ = self._rows_in_order(arrays, self._run.predict_batch_size)
+        return itertools.islice(self._estimator.predict(input_fn), len(arrays["input_ids"]))
+
+    def last_step(self):
+        """The global step of the last checkpoint, 0 before the first."""
+        return checkpoints.last_step(self._run.output_dir)
+
+    def _rows_in_order(self, arrays, batch_size):
+        """Returns (input_fn, steps): TPUs take full batches, elsewhere the rows' end is the end."""
+        if not self._model.use_tpu:
+            return input_pipeline.input_fn_of(arrays, False, drop_remainder=False), None
+        arrays = input_pipeline.pad_rows(arrays, batch_size)
+        steps = len(arrays["input_ids"]) // batch_size
+        return input_pipeline.input_fn_of(arrays, False, drop_remainder=True), steps
+
+    def _check_trained(self, arrays):
+        """Raises UserError if there is no trained adapter and head to evaluate.
+
+        They come from the last checkpoint or, before there is one, from init_checkpoint, which is
+        a task's own checkpoint then.
+        """
+        if tf.train.latest_checkpoint(self._run.output_dir):
+            return
+        init_checkpoint = self._model.init_checkpoint
+        held = tf.train.list_variables(init_checkpoint) if init_checkpoint else []
+        held = {name for name, _ in held}
+        with tf.Graph().as_default():
+            row = {name: tf.constant(values[:1]) for name, values in arrays.items()}
+            _forward(self._model, self._head, row, is_training=False)
+            untrained = [v.op.name for v in tf.trainable_variables() if v.op.name not in held]
+        if untrained:
+            raise UserError(
+                f"Nothing is trained yet: --output_dir {self._run.output_dir} holds no"
+                " checkpoint, and --init_checkpoint"
+                f" {init_checkpoint} no {untrained[-1]}; train first (--do_train)."
+            )

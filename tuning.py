@@ -1,0 +1,224 @@
+"""Which variables train: one rule for every method, script and head; and what they count.
+
+`role_of` gives every variable exactly one role, by its name and by adapter-bert's graph
+collections; `select` turns a method of the paper into the list of what trains. A variable of the
+encoder's scope that is neither BERT's own nor registered by whoever made it is an error: it would
+silently stay as it was initialized.
+"""
+
+import dataclasses
+import re
+from collections import OrderedDict
+from typing import NamedTuple, Optional
+
+import tensorflow.compat.v1 as tf
+
+from errors import UserError
+from modeling import ADAPTERS, HEAD, LAYER_NORM
+
+METHODS = OrderedDict(
+    [
+        ("adapters", "adapters, LayerNorms and head (Houlsby et al. 2019, section 2)"),
+        ("full", "everything (BERT's own fine-tuning)"),
+        ("top_layers", "the top --num_top_layers layers, pooler and head (section 3.3)"),
+        ("layer_norm", "LayerNorms and head (section 3.4)"),
+        ("head", "the head alone"),
+    ]
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+    """A tuning method and its options.
+
+    Attributes:
+      method: a key of `METHODS`.
+      num_top_layers: for "top_layers": how many, counted from the top.
+      train_pooler: train the pooler too; off, as adapter-bert leaves it frozen.
+    """
+
+    method: str = "adapters"
+    num_top_layers: Optional[int] = None
+    train_pooler: bool = False
+
+    def __post_init__(self):
+        if self.method not in METHODS:
+            raise UserError(
+                "--tuning={}: there is no such method; known are {}.".format(
+                    self.method, ", ".join(METHODS)
+                )
+            )
+        if (self.method == "top_layers") != (self.num_top_layers is not None):
+            raise UserError("--tuning=top_layers and --num_top_layers need each other.")
+        if self.num_top_layers is not None and self.num_top_layers < 1:
+            raise UserError(f"--num_top_layers must be at least 1, but is {self.num_top_layers}.")
+
+
+class Role(NamedTuple):
+    """What a variable is: kind is one of adapter, layer_norm, embeddings, layer, pooler, head;
+    layer is the index of its Transformer layer, None outside of them."""
+
+    kind: str
+    layer: Optional[int] = None
+
+
+# The variables of an encoder, by their names below its scope; the first that matches decides.
+_KINDS = OrderedDict(
+    (kind, re.compile(pattern))
+    for kind, pattern in [
+        ("adapter", r"encoder/layer_\d+/(attention/)?output/adapters/.+"),
+        (
+            "layer_norm",
+            r"(embeddings|encoder/layer_\d+/(attention/)?output)/LayerNorm/(beta|gamma)",
+        ),
+        ("embeddings", r"embeddings/(word|token_type|position)_embeddings"),
+        (
+            "layer",
+            r"encoder/layer_\d+/(attention/self/(query|key|value)"
+            r"|(attention/output|intermediate|output)/dense)/(kernel|bias)",
+        ),
+        ("pooler", r"pooler/dense/(kernel|bias)"),
+    ]
+)
+_LAYER = re.compile(r"encoder/layer_(\d+)/")
+
+
+def encoder_scopes(names):
+    """The scopes, each ending in "/", of the encoders among variables of these names."""
+    table = "/embeddings/word_embeddings"
+    return sorted(name[: 1 - len(table)] for name in names if name.endswith(table))
+
+
+def role_of(name, scopes, collections=()):
+    """The one role of a variable.
+
+    Args:
+      name: the variable's name, without ":0".
+      scopes: what `encoder_scopes` gives for the graph.
+      collections: which of the collections adapters, layer_norm and head hold it.
+
+    Raises:
+      ValueError: nothing covers the variable.
+    """
+    scope = next((scope for scope in scopes if name.startswith(scope)), None)
+    inside = "" if scope is None else name[len(scope) :]
+    layer = _LAYER.match(inside)
+    layer = int(layer.group(1)) if layer else None
+    if ADAPTERS in collections:
+        return Role("adapter", layer)
+    if LAYER_NORM in collections:
+        return Role("layer_norm", layer)
+    if HEAD in collections or scope is None:
+        return Role("head")
+    for kind, pattern in _KINDS.items():
+        if pattern.fullmatch(inside):
+            return Role(kind, layer)
+    raise ValueError(
+        f"Variable {name} lies in the encoder's scope {scope}, but is not BERT's, and no"
+        " collection claims"
+        " it: whoever makes it must add it to the collection adapters or head."
+    )
+
+
+def roles():
+    """An ordered dict from the name of each trainable variable of the graph to its `Role`."""
+    names = [variable.op.name for variable in tf.trainable_variables()]
+    claims = {
+        key: {variable.op.name for variable in tf.get_collection(key)}
+        for key in (ADAPTERS, LAYER_NORM, HEAD)
+    }
+    scopes = encoder_scopes(names)
+    return OrderedDict(
+        (name, role_of(name, scopes, [key for key in claims if name in claims[key]]))
+        for name in names
+    )
+
+
+def default_tuning():
+    """The method for a graph of which no one said: adapters if it has any, else everything.
+
+    A `BertModel` with an adapter function, even one that makes no variables, fills the collection
+    `layer_norm`; one without leaves it empty.
+    """
+    has_adapters = tf.get_collection(ADAPTERS) or tf.get_collection(LAYER_NORM)
+    return Tuning("adapters" if has_adapters else "full")
+
+
+def trains(role, tuning, num_layers):
+    """Whether a variable of that role trains.
+
+    Args:
+      role: `Role`.
+      tuning: `Tuning`.
+      num_layers: L, the encoder's number of layers.
+    """
+    top_layers = tuning.num_top_layers or 0
+    if role.kind == "head" or tuning.method == "full" or top_layers == num_layers:
+        return True
+    if role.kind == "pooler":
+        return tuning.train_pooler or tuning.method == "top_layers"
+    if tuning.method == "top_layers":
+        return role.layer is not None and role.layer >= num_layers - top_layers
+    return role.kind in {"adapters": ("adapter", "layer_norm"), "layer_norm": ("layer_norm",)}.get(
+        tuning.method, ()
+    )
+
+
+def trained_variables(tuning=None):
+    """The variables of the graph that train, in the order of their making.
+
+    Args:
+      tuning: `Tuning`; `default_tuning` by default.
+
+    Raises:
+      UserError: more top layers than the encoder has.
+      ValueError: a variable that nothing covers, see `role_of`.
+    """
+    tuning = tuning or default_tuning()
+    variables = tf.trainable_variables()
+    if tuning.method == "full":
+        return variables
+    role = roles()
+    num_layers = 1 + max((r.layer for r in role.values() if r.layer is not None), default=-1)
+    if (tuning.num_top_layers or 0) > num_layers:
+        raise UserError(
+            f"--num_top_layers={tuning.num_top_layers}: the encoder has {num_layers} layers."
+        )
+    return [v for v in variables if trains(role[v.op.name], tuning, num_layers)]
+
+
+def check_gradients(variables, gradients):
+    """Makes sure that the loss depends on every adapter and on the head.
+
+    Raises:
+      ValueError: an adapter or a variable of the head has no gradient: it would never be trained.
+    """
+    missing = [v.op.name for v, gradient in zip(variables, gradients) if gradient is None]
+    if not missing:
+        return
+    role = roles()
+    lost = [name for name in missing if role[name].kind in ("adapter", "head")]
+    if lost:
+        raise ValueError(
+            f"The loss does not depend on {len(lost)} of the variables that are to be trained,"
+            " the first"
+            f" being {lost[0]}."
+        )
+
+
+def count_parameters(variables):
+    """The number of scalars in these variables."""
+    return sum(variable.shape.num_elements() for variable in variables)
+
+
+def summary(trained):
+    """One sentence that says how many parameters train, are frozen, and their share.
+
+    Args:
+      trained: list of variables; all others of the graph that could train count as frozen.
+    """
+    count, total = count_parameters(trained), count_parameters(tf.trainable_variables())
+    return (
+        f"Training {count:,} of {total:,} parameters ({100.0 * count / total:.2f}%);"
+        f" {total - count:,} are frozen."
+    )
