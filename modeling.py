@@ -190,11 +190,14 @@ class BertModel:
             config.attention_probs_dropout_prob = 0.0
         adapter_fn = get_adapter(adapter_fn)
 
-        batch_size, seq_length = get_shape_list(input_ids, expected_rank=2, name="input_ids")
-        if input_mask is None:
-            input_mask = tf.ones([batch_size, seq_length], tf.int32)
-        if token_type_ids is None:
-            token_type_ids = tf.zeros([batch_size, seq_length], tf.int32)
+        input_ids = tf.convert_to_tensor(input_ids)
+        shape = get_shape_list(input_ids, expected_rank=2, name="input_ids")
+        input_mask = tf.convert_to_tensor(
+            tf.ones(shape, tf.int32) if input_mask is None else input_mask
+        )
+        token_type_ids = tf.convert_to_tensor(
+            tf.zeros(shape, tf.int32) if token_type_ids is None else token_type_ids
+        )
         _check_sizes(config, input_ids, input_mask, token_type_ids)
 
         with tf.variable_scope(scope, default_name="bert"):
@@ -286,7 +289,7 @@ def feedforward_adapter(input_tensor, hidden_size=64, init_scale=1e-3, *, activa
     Returns:
       float Tensor [..., D].
     """
-    width = get_shape_list(input_tensor, name="adapter input")[-1]
+    width = input_tensor.shape.as_list()[-1]
     act = get_activation(activation) or tf.identity
     with tf.variable_scope("adapters"):
         weights1, biases1 = _adapter_projection(1, width, hidden_size, init_scale)

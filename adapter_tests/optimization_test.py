@@ -1,0 +1,218 @@
+import json
+import os
+import unittest
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import modeling
+import optimization
+import run_classifier
+
+SHARED = os.environ.get("ADAPTER_BERT_DATA")
+
+
+class ScheduleTest(tf.test.TestCase):
+    def rates(self, steps, warmup):
+        with tf.Graph().as_default(), self.session() as session:
+            return session.run(
+                [
+                    optimization.warmup_then_linear_decay(tf.constant(t), 0.1, 10, warmup)
+                    for t in steps
+                ]
+            )
+
+    def test_warmup_then_decay_from_step_zero(self):
+        # t / 4 of 0.1 below step 4, then 0.1 * (1 - t / 10): it falls from 0.075 to 0.06 at 4.
+        expected = [0, 0.025, 0.05, 0.075, 0.06, 0.05, 0.01, 0, 0]
+        self.assertAllClose(expected, self.rates([0, 1, 2, 3, 4, 5, 9, 10, 12], 4), atol=1e-7)
+
+    def test_without_warmup(self):
+        for warmup in (0, None):
+            self.assertAllClose([0.1, 0.09], self.rates([0, 1], warmup), atol=1e-7)
+
+
+class AdamWeightDecayTest(tf.test.TestCase):
+    def train(self, steps, gradient_of, names, exclude=(), adapters=()):
+        """Runs the optimizer on variables named `names` that start at (1, -2)."""
+        with tf.Graph().as_default(), self.session() as session:
+            variables = []
+            for name in names:
+                collections = [tf.GraphKeys.GLOBAL_VARIABLES]
+                collections += [modeling.ADAPTERS] if name in adapters else []
+                start = tf.constant_initializer([1.0, -2.0])
+                variables.append(
+                    tf.get_variable(name, [2], initializer=start, collections=collections)
+                )
+            optimizer = optimization.AdamWeightDecayOptimizer(
+                0.1, 0.3, 0.7, exclude_from_weight_decay=list(exclude)
+            )
+            gradients = [gradient_of(variable) for variable in variables]
+            step = tf.train.get_or_create_global_step()
+            train_op = optimizer.apply_gradients(list(zip(gradients, variables)), step)
+            session.run(tf.global_variables_initializer())
+            for _ in range(steps):
+                session.run(train_op)
+            values = {v.op.name: v.eval(session) for v in tf.global_variables()}
+        return values
+
+    def numpy_adam(self, steps, gradient_of, decay):
+        w, m, v = np.array([1.0, -2.0]), 0.0, 0.0
+        for _ in range(steps):
+            g = gradient_of(w)
+            m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+            w = w - 0.1 * (m / (np.sqrt(v) + 1e-6) + decay * w)
+        return w
+
+    def test_steps_equal_numpy(self):
+        values = self.train(3, lambda w: w * w, ["w"])
+        self.assertAllClose(values["w"], self.numpy_adam(3, lambda w: w * w, 0.3), rtol=1e-5)
+
+    def test_decay_by_kind(self):
+        names = ["kernel", "LayerNorm/gamma", "adapter_w", "adapter_bias"]
+        values = self.train(
+            2, lambda w: w * 0 + 1, names, ["LayerNorm", "bias"], ["adapter_w", "adapter_bias"]
+        )
+        for name, decay in zip(names, (0.3, 0.0, 0.7, 0.0)):
+            self.assertAllClose(
+                values[name], self.numpy_adam(2, lambda w: w * 0 + 1, decay), rtol=1e-5
+            )
+
+    def test_sparse_gradients_step_like_dense_ones(self):
+        def sparse(w):
+            return tf.IndexedSlices(tf.constant([1.0, 2.0]), tf.constant([1, 1]), tf.constant([2]))
+
+        values = self.train(2, sparse, ["w"])
+        expected = self.numpy_adam(2, lambda w: np.array([0.0, 3.0]), 0.3)
+        self.assertAllClose(values["w"], expected, rtol=1e-5)
+
+    def test_names_of_slots_and_one_step_at_a_time(self):
+        values = self.train(5, lambda w: w, ["scope/w"])
+        self.assertEqual(
+            set(values), {"scope/w", "scope/w/adam_m", "scope/w/adam_v", "global_step"}
+        )
+        self.assertEqual(values["global_step"], 5)
+
+
+class MinimizeTest(tf.test.TestCase):
+    def test_clips_by_the_global_norm(self):
+        with tf.Graph().as_default(), self.session() as session:
+            a = tf.get_variable("a", [], initializer=tf.zeros_initializer())
+            b = tf.get_variable("b", [], initializer=tf.zeros_initializer())
+            step = optimization.minimize(30.0 * a + 40.0 * b, [a, b], tf.constant(0.1))
+            session.run(tf.global_variables_initializer())
+            norm = session.run([step.gradient_norm, step.train_op])[0]
+            moments = {v.op.name: v.eval(session) for v in tf.global_variables()}
+        self.assertAllClose(norm, 50.0)
+        self.assertAllClose(moments["a/adam_m"], 0.1 * 0.6)
+        self.assertAllClose(moments["b/adam_m"], 0.1 * 0.8)
+
+    def test_a_head_without_gradient_is_an_error(self):
+        with tf.Graph().as_default():
+            used, unused = tf.get_variable("used", []), tf.get_variable("unused", [])
+            with self.assertRaisesRegex(ValueError, "unused"):
+                optimization.minimize(used * 2, [used, unused], tf.constant(0.1))
+
+    def test_plain_bert_trains_everything_but_what_the_loss_does_not_use(self):
+        config = modeling.BertConfig(9, 4, 1, 1, 4, max_position_embeddings=4, type_vocab_size=2)
+        with tf.Graph().as_default():
+            model = modeling.BertModel(config, False, tf.zeros([1, 3], tf.int32), adapter_fn=None)
+            loss = tf.reduce_sum(model.get_sequence_output() ** 2)
+            optimization.create_optimizer(loss, 1e-3, 10, 1, False)
+            slots = {v.op.name[:-7] for v in tf.global_variables() if v.op.name.endswith("adam_m")}
+            everything = {v.op.name for v in tf.trainable_variables()}
+        self.assertEqual(
+            everything - slots, {"bert/pooler/dense/kernel", "bert/pooler/dense/bias"}
+        )
+
+    def test_replicas_step_as_one(self):
+        """Two replicas with half a batch each, clipping in force, end where one with all does."""
+        xs = np.array([[3.0, -1.0], [2.0, 5.0], [-4.0, 1.0], [0.5, 0.5]], np.float32)
+
+        def model_fn(features, labels, mode):
+            w = tf.get_variable("w", [2], initializer=tf.ones_initializer())
+            loss = tf.reduce_mean(tf.square(tf.linalg.matvec(features, w)))
+            step = optimization.minimize(loss, [w], tf.constant(0.1))
+            return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=step.train_op)
+
+        def weights(strategy, batch_size):
+            config = tf.estimator.RunConfig(
+                model_dir=self.create_tempdir().full_path, train_distribute=strategy
+            )
+            estimator = tf.estimator.Estimator(model_fn, config=config)
+            estimator.train(
+                lambda: tf.data.Dataset.from_tensor_slices(xs).repeat().batch(batch_size), steps=3
+            )
+            return estimator.get_variable_value("w"), estimator.get_variable_value("w/adam_m")
+
+        # A second CPU needs a fresh process on TensorFlow 2, so the strategy gets one that has it.
+        if not hasattr(tf.config.experimental, "set_virtual_device_configuration"):
+            self.skipTest("no virtual devices")
+        cpus = tf.config.experimental.list_physical_devices("CPU")
+        device = tf.config.experimental.VirtualDeviceConfiguration
+        tf.config.experimental.set_virtual_device_configuration(cpus[0], [device(), device()])
+        alone = weights(None, 4)
+        strategy = tf.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"])
+        self.assertAllClose(alone, weights(strategy, 2), atol=1e-5)
+
+
+@unittest.skipUnless(SHARED, "ADAPTER_BERT_DATA does not name the shared folder")
+class GoldenTest(tf.test.TestCase):
+    """Twenty steps of the original adapter-bert on a real BERT."""
+
+    def test_training(self):
+        golden = np.load(os.path.join(SHARED, "goldens", "model_public.npz"))
+        hyper = json.loads(str(golden["hyper"]))
+        size = hyper["batch_size"]
+        names = ("input_ids", "input_mask", "segment_ids", "label_ids")
+        with tf.Graph().as_default(), self.session() as session:
+            batch = [tf.placeholder(tf.int32, [size, hyper["seq_length"]]) for _ in names[:3]]
+            labels = tf.placeholder(tf.int32, [size])
+            loss, logits = self.build_without_dropout(batch, labels)
+            trained = tf.gradients(loss, [self.variable(n) for n in golden["trained_variable_names"]])
+            train_op = optimization.create_optimizer(
+                loss, hyper["learning_rate"], hyper["steps"], hyper["warmup_steps"], False
+            )
+            session.run(tf.global_variables_initializer())
+            for variable in tf.global_variables():
+                if "init/" + variable.op.name in golden:
+                    variable.load(golden["init/" + variable.op.name].astype(np.float32), session)
+
+            def feed(step):
+                rows = slice(step % 4 * size, step % 4 * size + size)
+                return dict(zip(batch + [labels], (golden["batch/" + n][rows] for n in names)))
+
+            gradient_l2 = [np.sqrt(np.sum(np.square(g))) for g in session.run(trained, feed(0))]
+            losses = [session.run([loss, train_op], feed(t))[0] for t in range(hyper["steps"])]
+            final = {n: self.variable(n).eval(session) for n in golden["trained_variable_names"]}
+            final_logits = session.run(logits, feed(0))
+            variables = {v.op.name for v in tf.global_variables()}
+            slots = {n[:-7] for n in variables if n.endswith("/adam_m")}
+
+        self.assertAllClose(losses, golden["train/losses"], rtol=1e-3, atol=0)
+        self.assertAllClose(gradient_l2, golden["gradient_l2"], rtol=1e-3, atol=1e-6)
+        self.assertEqual(slots, set(golden["trained_variable_names"]))
+        self.assertEqual(variables, set(golden["global_variable_names"]))
+        l2 = [np.sqrt(np.sum(np.square(v, dtype=np.float64))) for v in final.values()]
+        self.assertAllClose(l2, golden["train/final_l2"], rtol=1e-3, atol=1e-4)
+        self.assertAllClose(final_logits, golden["train/final_logits"], rtol=0, atol=1e-2)
+
+    def variable(self, name):
+        return next(v for v in tf.global_variables() if v.op.name == name)
+
+    def build_without_dropout(self, batch, labels):
+        folder = os.path.join(SHARED, "checkpoints", "minilm-l6-uncased")
+        config = modeling.BertConfig.from_json_file(os.path.join(folder, "bert_config.json"))
+        loss, _, logits, _ = run_classifier.create_model(
+            config, False, *batch, labels, 2, use_one_hot_embeddings=False
+        )
+        prefix = os.path.join(folder, "bert_model.ckpt")
+        assignment, _ = modeling.get_assignment_map_from_checkpoint(
+            tf.trainable_variables(), prefix
+        )
+        tf.train.init_from_checkpoint(prefix, assignment)
+        return loss, logits
+
+
+if __name__ == "__main__":
+    tf.test.main()
