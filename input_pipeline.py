@@ -55,13 +55,30 @@ def pad_rows(arrays, multiple):
     }
 
 
-def input_fn_of(arrays, is_training, drop_remainder):
+def trim(batch, multiple=8):
+    """Cuts off the columns that are padding in every row of a batch.
+
+    Args:
+      batch: dict of NumPy arrays [rows, ...], among them input_mask [rows, S].
+      multiple: what the new length is rounded up to, so that few shapes occur.
+
+    Returns:
+      The dict, with all arrays [rows, S] cut to the length of the longest row.
+    """
+    seq_length = batch["input_mask"].shape[1]
+    longest = np.flatnonzero(batch["input_mask"].any(axis=0)).max(initial=0) + 1
+    length = min(-(-longest // multiple) * multiple, seq_length)
+    return {name: v[:, :length] if v.ndim == 2 else v for name, v in batch.items()}
+
+
+def input_fn_of(arrays, is_training, drop_remainder, fixed_length=True):
     """An Estimator's input_fn over rows in memory.
 
     Args:
       arrays: dict of NumPy arrays that share their first axis, the rows.
       is_training: bool; shuffled and endless where true, in order and once where not.
       drop_remainder: bool; leaves a short last batch out, for fixed shapes.
+      fixed_length: bool; keeps the padding that no row of a batch needs, as TPUs want it.
 
     Returns:
       input_fn(params, config=None) → Dataset of dicts. The order follows from
@@ -82,13 +99,18 @@ def input_fn_of(arrays, is_training, drop_remainder):
         def gather():
             for rows in plan():
                 if not drop_remainder or len(rows) == batch_size:
-                    yield {name: values[rows] for name, values in arrays.items()}
+                    batch = {name: values[rows] for name, values in arrays.items()}
+                    yield batch if fixed_length else trim(batch)
 
-        static_size = batch_size if is_training or drop_remainder else None
+        def shape(values):
+            rows = batch_size if is_training or drop_remainder else None
+            columns = values.shape[1:] if fixed_length else (None,) * (values.ndim - 1)
+            return (rows,) + columns
+
         dataset = tf.data.Dataset.from_generator(
             gather,
             {name: tf.as_dtype(values.dtype) for name, values in arrays.items()},
-            {name: (static_size,) + values.shape[1:] for name, values in arrays.items()},
+            {name: shape(values) for name, values in arrays.items()},
         )
         return dataset.prefetch(2)
 

@@ -285,7 +285,9 @@ class Runner:
             return
         if first_step:
             logging.info("Going on from the checkpoint of step %d.", first_step)
-        input_fn = input_pipeline.input_fn_of(arrays, is_training=True, drop_remainder=True)
+        input_fn = input_pipeline.input_fn_of(
+            arrays, is_training=True, drop_remainder=True, fixed_length=self._model.use_tpu
+        )
         try:
             self._estimator.train(input_fn, max_steps=last_step)
         except KeyboardInterrupt:
@@ -314,7 +316,7 @@ class Runner:
     def _rows_in_order(self, arrays, batch_size):
         """Returns (input_fn, steps): TPUs take full batches, elsewhere the rows' end is the end."""
         if not self._model.use_tpu:
-            return input_pipeline.input_fn_of(arrays, False, drop_remainder=False), None
+            return input_pipeline.input_fn_of(arrays, False, False, fixed_length=False), None
         arrays = input_pipeline.pad_rows(arrays, batch_size)
         steps = len(arrays["input_ids"]) // batch_size
         return input_pipeline.input_fn_of(arrays, False, drop_remainder=True), steps

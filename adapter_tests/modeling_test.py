@@ -106,7 +106,12 @@ class BertModelTest(tf.test.TestCase):
             long = self.build().get_pooled_output()
             with tf.variable_scope("", reuse=True):
                 short = modeling.BertModel(
-                    TINY, False, self.ids[2:, :3], self.mask[2:, :3], self.types[2:, :3], scope="bert"
+                    TINY,
+                    False,
+                    self.ids[2:, :3],
+                    self.mask[2:, :3],
+                    self.types[2:, :3],
+                    scope="bert",
                 ).get_pooled_output()
             (long, short), _ = self.run_with_random_values(None, [long, short])
         self.assertAllClose(long[2:], short, atol=1e-5)
@@ -121,8 +126,8 @@ class BertModelTest(tf.test.TestCase):
         with tf.Graph().as_default():
             self.build()
             # 4 tensors in each of 2 adapters of 3 layers; 2 in 7 LayerNorms.
-            self.assertLen(set(v.name for v in tf.get_collection("adapters")), 24)
-            self.assertLen(set(v.name for v in tf.get_collection("layer_norm")), 14)
+            self.assertLen({v.name for v in tf.get_collection("adapters")}, 24)
+            self.assertLen({v.name for v in tf.get_collection("layer_norm")}, 14)
             self.assertLen(tf.trainable_variables(), 5 + 3 * 16 + 2 + 24)
 
     def test_bert_base_counts(self):
@@ -183,7 +188,9 @@ class AdapterTest(tf.test.TestCase):
         activations = {"relu": lambda z: np.maximum(z, 0), "tanh": np.tanh, "linear": lambda z: z}
         for name, activation in activations.items():
             with tf.Graph().as_default(), self.session() as session:
-                adapted = modeling.feedforward_adapter(tf.constant(x), hidden_size=1, activation=name)
+                adapted = modeling.feedforward_adapter(
+                    tf.constant(x), hidden_size=1, activation=name
+                )
                 session.run(tf.global_variables_initializer())
                 values = {
                     "adapters/weights1": [[2.0], [1.0]],
@@ -296,7 +303,9 @@ class FunctionsTest(tf.test.TestCase):
         with open(path, "w") as writer:
             writer.write('{"vocab_size": 7, "hidden_size": 4, "pooler_type": "first"}')
         config = modeling.BertConfig.from_json_file(path)
-        self.assertEqual((config.vocab_size, config.hidden_size, config.pooler_type), (7, 4, "first"))
+        self.assertEqual(
+            (config.vocab_size, config.hidden_size, config.pooler_type), (7, 4, "first")
+        )
         self.assertEqual(config.num_hidden_layers, 12)
 
     def test_broken_configs(self):
@@ -331,7 +340,9 @@ class GoldenTest(tf.test.TestCase):
         golden = np.load(os.path.join(SHARED, "goldens", "model_public.npz"))
         folder = os.path.join(SHARED, "checkpoints", "minilm-l6-uncased")
         config = modeling.BertConfig.from_json_file(os.path.join(folder, "bert_config.json"))
-        batch = {key: golden["batch/" + key][:8] for key in ("input_ids", "input_mask", "segment_ids")}
+        batch = {
+            key: golden["batch/" + key][:8] for key in ("input_ids", "input_mask", "segment_ids")
+        }
         with tf.Graph().as_default(), self.session() as session:
             model = modeling.BertModel(
                 config, False, batch["input_ids"], batch["input_mask"], batch["segment_ids"]

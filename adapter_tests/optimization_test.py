@@ -53,8 +53,7 @@ class AdamWeightDecayTest(tf.test.TestCase):
             session.run(tf.global_variables_initializer())
             for _ in range(steps):
                 session.run(train_op)
-            values = {v.op.name: v.eval(session) for v in tf.global_variables()}
-        return values
+            return {v.op.name: v.eval(session) for v in tf.global_variables()}
 
     def numpy_adam(self, steps, gradient_of, decay):
         w, m, v = np.array([1.0, -2.0]), 0.0, 0.0
@@ -121,9 +120,7 @@ class MinimizeTest(tf.test.TestCase):
             optimization.create_optimizer(loss, 1e-3, 10, 1, False)
             slots = {v.op.name[:-7] for v in tf.global_variables() if v.op.name.endswith("adam_m")}
             everything = {v.op.name for v in tf.trainable_variables()}
-        self.assertEqual(
-            everything - slots, {"bert/pooler/dense/kernel", "bert/pooler/dense/bias"}
-        )
+        self.assertEqual(everything - slots, {"bert/pooler/dense/kernel", "bert/pooler/dense/bias"})
 
     def test_replicas_step_as_one(self):
         """Two replicas with half a batch each, clipping in force, end where one with all does."""
@@ -169,7 +166,9 @@ class GoldenTest(tf.test.TestCase):
             batch = [tf.placeholder(tf.int32, [size, hyper["seq_length"]]) for _ in names[:3]]
             labels = tf.placeholder(tf.int32, [size])
             loss, logits = self.build_without_dropout(batch, labels)
-            trained = tf.gradients(loss, [self.variable(n) for n in golden["trained_variable_names"]])
+            trained = tf.gradients(
+                loss, [self.variable(n) for n in golden["trained_variable_names"]]
+            )
             train_op = optimization.create_optimizer(
                 loss, hyper["learning_rate"], hyper["steps"], hyper["warmup_steps"], False
             )

@@ -20,7 +20,7 @@ SEED = 2019
 SIZES = {"train": 1200, "dev": 300, "test": 300}
 # The kinds of non-paraphrase, in 20ths. Another outcome or another topic is plain to a pretrained
 # encoder; another filler and exchanged roles need closer reading and stay a minority.
-NEGATIVES = ["outcome"] * 13 + ["topic"] * 3 + ["filler"] * 3 + ["swap"]
+NEGATIVES = ["topic"] * 10 + ["outcome"] * 6 + ["filler"] * 3 + ["swap"]
 # What a sentence may be about: frames that share one of these slots make the kind "topic".
 ENTITIES = ["company", "person", "city", "country", "team", "university"]
 # How many paraphrases are tried against a non-paraphrase before another one is drawn.
@@ -145,7 +145,7 @@ def write_split(path, rows, first_id, labelled):
     for index, (label, (one, other)) in enumerate(rows):
         first = label if labelled else index
         ident = first_id + 2 * index
-        lines.append("{}\t{}\t{}\t{}\t{}\n".format(first, ident, ident + 1, one, other))
+        lines.append(f"{first}\t{ident}\t{ident + 1}\t{one}\t{other}\n")
     with open(path, "wb") as stream:
         stream.write("".join(lines).encode("utf-8-sig" if labelled else "utf-8"))
 
