@@ -135,6 +135,12 @@ def check_encoder(prefix, config, flag="--init_checkpoint"):
             f"{where} lacks {len(missing)} of the {len(wanted)} tensors that bert_config.json asks "
             f"for, the first of them {missing[0]}."
         )
+    num_layers = _count_layers(found)
+    if num_layers > config.num_hidden_layers:
+        raise UserError(
+            f"{where} is a checkpoint of another size: it has {num_layers} layers, "
+            f"bert_config.json asks for {config.num_hidden_layers}."
+        )
 
 
 def last_step(output_dir):
@@ -291,16 +297,20 @@ def _config_from_shapes(shapes, where):
             f"{where} has no bert_config.json, and without one its hidden size must be a multiple "
             f"of {_HEAD_SIZE}, the size of an attention head, but it is {hidden_size}."
         )
-    layers = {name.split("/")[2] for name in shapes if name.startswith("bert/encoder/layer_")}
     return modeling.BertConfig(
         vocab_size=vocab_size,
         hidden_size=hidden_size,
-        num_hidden_layers=len(layers),
+        num_hidden_layers=_count_layers(shapes),
         num_attention_heads=hidden_size // _HEAD_SIZE,
         intermediate_size=intermediate_size,
         max_position_embeddings=positions,
         type_vocab_size=segments,
     )
+
+
+def _count_layers(names):
+    """The number of Transformer layers among a checkpoint's variables of these names."""
+    return len({name.split("/")[2] for name in names if name.startswith("bert/encoder/layer_")})
 
 
 def _hub_vocabulary(folder, where):

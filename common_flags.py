@@ -4,8 +4,10 @@ Flags are defined by a function that a script's main module calls, and read by f
 the parsed values, so that nothing here depends on a global and scripts can be imported together.
 """
 
+import math
+
 import tensorflow.compat.v1 as tf
-from absl import flags
+from absl import flags, logging
 
 import checkpoints
 import devices
@@ -184,7 +186,7 @@ def _from_hub(values):
     given = [
         "--" + name
         for name in (*paths.BERT_FILES, "spm_model_file")
-        if getattr(values, name) is not None
+        if getattr(values, name)
     ]
     if given:
         raise UserError(
@@ -195,9 +197,18 @@ def _from_hub(values):
     return checkpoints.from_hub(values.bert_hub_module_handle)
 
 
-def tuning_settings(values):
-    """Returns (`tuning.Tuning`, `modeling.AdapterConfig` or None where nothing is adapted)."""
+def tuning_settings(values, config):
+    """What trains, and the adapters.
+
+    Args:
+      values: parsed flags.
+      config: `modeling.BertConfig`, which must have as many layers as are to train.
+
+    Returns:
+      (`tuning.Tuning`, `modeling.AdapterConfig` or None where nothing is adapted).
+    """
     method = tuning.Tuning(values.tuning, values.num_top_layers, values.train_pooler)
+    method.check_depth(config.num_hidden_layers)
     adapter = modeling.AdapterConfig(
         values.adapter_size,
         values.adapter_activation,
@@ -209,8 +220,7 @@ def tuning_settings(values):
     if adapter.build() is None:
         raise UserError(
             f"--tuning=adapters with --adapter_fn={values.adapter_fn} leaves nothing to adapt;"
-            " for BERT without"
-            " adapters choose --tuning=full."
+            " for BERT without adapters choose --tuning=full."
         )
     return method, adapter
 
@@ -229,8 +239,9 @@ def schedule(values, method, num_examples):
     default_rate, default_epochs = training.default_schedule(method)
     rate = default_rate if values.learning_rate is None else values.learning_rate
     epochs = default_epochs if values.num_train_epochs is None else values.num_train_epochs
-    if not rate > 0 or not epochs > 0:
-        raise UserError("--learning_rate and --num_train_epochs must be above 0.")
+    for flag, value in (("learning_rate", rate), ("num_train_epochs", epochs)):
+        if not 0 < value < math.inf:
+            raise UserError(f"--{flag} must be a number above 0, but is {value}.")
     if not 0 <= values.warmup_proportion < 1:
         raise UserError(
             f"--warmup_proportion must lie in [0, 1), but is {values.warmup_proportion}."
@@ -239,8 +250,7 @@ def schedule(values, method, num_examples):
     if not steps:
         raise UserError(
             f"{num_examples} training examples in batches of {values.train_batch_size} for"
-            f" {epochs} epochs make no step: lower"
-            " --train_batch_size or raise --num_train_epochs."
+            f" {epochs} epochs make no step: lower --train_batch_size or raise --num_train_epochs."
         )
     return {
         "learning_rate": rate,
@@ -278,8 +288,7 @@ def check_sequence_length(values, config, shortest):
     if length > config.max_position_embeddings:
         raise UserError(
             f"--max_seq_length={length} is over the {config.max_position_embeddings} positions"
-            " that the BERT was trained with"
-            " (max_position_embeddings)."
+            " that the BERT was trained with (max_position_embeddings)."
         )
     if length < shortest:
         raise UserError(f"--max_seq_length={length} is too short, it must be {shortest} or more.")
@@ -287,4 +296,5 @@ def check_sequence_length(values, config, shortest):
 
 def silence_tensorflow():
     """Leaves of TensorFlow's own log what is wrong; --verbosity=1 brings the rest back."""
-    tf.logging.set_verbosity(tf.logging.ERROR)
+    talkative = logging.get_verbosity() > logging.INFO
+    tf.logging.set_verbosity(tf.logging.INFO if talkative else tf.logging.ERROR)

@@ -7,6 +7,9 @@ Google's releases of BERT are: bert_config.json, vocab.txt and the checkpoint be
 value changes but for half precision, which is widened to float32; PyTorch is not needed.
 """
 
+import environment  # noqa: F401  First of all: a missing TensorFlow gets a sentence.
+
+# isort: split
 import argparse
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """What a run computes on: TPUs found and reached, or refused, before anything is built on them."""
 
-import glob
-import os
 import socket
 
 import tensorflow.compat.v1 as tf
@@ -26,11 +24,12 @@ def find_tpu(use_tpu, tpu_name=None, tpu_zone=None, gcp_project=None, master=Non
       (use_tpu, cluster resolver or None).
 
     Raises:
-      UserError: a TPU was named and cannot be reached.
+      UserError: a TPU was named and cannot be reached, or "local" and there is none.
     """
     if not use_tpu:
-        if tpu_name:
-            logging.warning("--tpu_name=%s is not used: --use_tpu is off.", tpu_name)
+        for flag, value in (("tpu_name", tpu_name), ("master", master)):
+            if value:
+                logging.warning("--%s=%s is not used: --use_tpu is off.", flag, value)
         return False, None
     if master and not tpu_name:
         _check_reachable("--master", master)
@@ -46,11 +45,10 @@ def find_tpu(use_tpu, tpu_name=None, tpu_zone=None, gcp_project=None, master=Non
 
 
 def has_local_tpu():
-    """Whether a TPU sits in this machine, as in a TPU VM."""
-    # v2 to v4 appear as /dev/accel*, later ones as VFIO devices of a machine that says its type.
-    return bool(glob.glob("/dev/accel*")) or (
-        "TPU_ACCELERATOR_TYPE" in os.environ and bool(glob.glob("/dev/vfio/[0-9]*"))
-    )
+    """Whether a TPU sits in this machine, as in a TPU VM, and this TensorFlow can use it."""
+    no_gpu = tf.ConfigProto(device_count={"GPU": 0})  # To look around, take no GPU's memory.
+    with tf.Session(config=no_gpu) as session:
+        return any(device.device_type == "TPU" for device in session.list_devices())
 
 
 def has_gpu():
@@ -75,12 +73,11 @@ def _resolve(tpu_name, tpu_zone, gcp_project):
         address = resolver.master()
     # The resolver asks Google's cloud in several ways, each with exceptions of its own.
     except Exception as error:
-        reason = str(error).strip().split("\n")[0] or type(error).__name__
-        raise UserError(
-            "--tpu_name={}: the TPU cannot be reached ({}).".format(tpu_name, reason.rstrip("."))
-        ) from error
+        raise _unreachable("--tpu_name", tpu_name, error) from error
     if tpu_name != "local":
         _check_reachable("--tpu_name", address)
+    elif not has_local_tpu():
+        raise UserError("--tpu_name=local: TensorFlow finds no TPU in this machine.")
     return resolver
 
 
@@ -89,5 +86,14 @@ def _check_reachable(flag, address):
     host, _, port = address.split("//")[-1].rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
-    except (OSError, ValueError) as error:
-        raise UserError(f"{flag}={address}: the TPU cannot be reached ({error}).") from error
+    except (OSError, ValueError, OverflowError) as error:
+        raise _unreachable(flag, address, error) from error
+
+
+def _unreachable(flag, value, error):
+    """The `UserError` for a TPU that does not answer; of the reason, its first sentence."""
+    reason = (str(error) or type(error).__name__).strip().split("\n")[0].split(". ")[0].rstrip(".")
+    return UserError(
+        f"{flag}={value}: the TPU cannot be reached ({reason}); expected grpc://host:port, or the"
+        " name of a Cloud TPU with its --tpu_zone and --gcp_project."
+    )

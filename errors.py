@@ -22,7 +22,9 @@ def exit_code(main, *arguments):
     try:
         return main(*arguments)
     except UserError as error:
-        print(f"Error: {error}", file=sys.stderr)
+        sentence = str(error)
+        end = "" if sentence.endswith((".", "?")) else "."
+        print(f"Error: {sentence}{end}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
@@ -35,8 +37,8 @@ def run(main):
     Args:
       main: a function of the command line's positional arguments.
 
-    An unknown flag stops the run before `main` (absl suggests the nearest name). What `main`
-    raises ends the run as `exit_code` says.
+    A flag that is unknown (absl suggests the nearest name) or has a value that it cannot have stops
+    the run before `main`. What `main` raises ends the run as `exit_code` says.
     """
 
     def logged(argv):
@@ -44,6 +46,14 @@ def run(main):
             logging.set_verbosity(logging.INFO)
         plain = standard_logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S")
         logging.get_absl_handler().setFormatter(plain)
-        return exit_code(main, argv)
+        return main(argv)
 
-    app.run(logged)
+    sys.exit(exit_code(lambda: app.run(logged, flags_parser=_parse)))
+
+
+def _parse(argv):
+    """Parses the flags and returns what else stands on the command line."""
+    try:
+        return flags.FLAGS(argv)
+    except flags.Error as error:
+        raise UserError(str(error)) from None

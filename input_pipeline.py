@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import checkpoints
+from errors import UserError
 
 _INT_FEATURES = ("input_ids", "input_mask", "segment_ids", "label_ids", "is_real_example")
 
@@ -68,7 +69,7 @@ def trim(batch, multiple=8):
     seq_length = batch["input_mask"].shape[1]
     longest = np.flatnonzero(batch["input_mask"].any(axis=0)).max(initial=0) + 1
     length = min(-(-longest // multiple) * multiple, seq_length)
-    return {name: v[:, :length] if v.ndim == 2 else v for name, v in batch.items()}
+    return {name: v[:, :length] if v.shape[1:] == (seq_length,) else v for name, v in batch.items()}
 
 
 def input_fn_of(arrays, is_training, drop_remainder, fixed_length=True):
@@ -140,6 +141,9 @@ def read_tfrecord(input_file, seq_length):
     Returns:
       dict of int32 arrays: input_ids, input_mask and segment_ids [rows, seq_length], label_ids and
       is_real_example [rows].
+
+    Raises:
+      UserError: the file is missing, is no TFRecord file of such features, or holds no rows.
     """
     lengths = dict.fromkeys(_INT_FEATURES[:3], [seq_length])
     with tf.Graph().as_default(), tf.Session() as session:
@@ -154,6 +158,13 @@ def read_tfrecord(input_file, seq_length):
                 batches.append(session.run(batch))
             except tf.errors.OutOfRangeError:
                 break
+            except tf.errors.OpError as error:
+                raise UserError(
+                    f"{input_file}: cannot be read as a TFRecord file of BERT's features, each"
+                    f" {seq_length} long ({type(error).__name__})."
+                ) from error
+    if not batches:
+        raise UserError(f"{input_file}: holds no rows.")
     return {
         name: np.concatenate([b[name] for b in batches]).astype(np.int32) for name in _INT_FEATURES
     }

@@ -127,7 +127,10 @@ class AdapterConfig:
             raise UserError(
                 f"--adapter_init_scale must be a number from 0 up, but is {self.init_scale}."
             )
-        get_activation(self.activation)
+        try:
+            get_activation(self.activation)
+        except UserError as error:
+            raise UserError(f"--adapter_activation: {error}") from None
 
     def build(self):
         """Returns the function that `BertModel` takes as `adapter_fn`, or None for "none"."""

@@ -102,7 +102,7 @@ def minimize(loss, variables, learning_rate, use_tpu=False):
     pairs = [(g, v) for g, v in zip(gradients, variables) if g is not None]
     gradients, variables = zip(*pairs)
     global_step = tf.train.get_or_create_global_step()
-    num_replicas, gradients = _average_over_replicas(gradients, use_tpu)
+    num_replicas, gradients = _average_over_replicas(gradients, variables, use_tpu)
     gradients, norm = tf.clip_by_global_norm(gradients, clip_norm=1.0)
     # Under a distribution strategy `apply_gradients` adds up what the replicas hand it, which by
     # now is the same everywhere.
@@ -117,7 +117,7 @@ def minimize(loss, variables, learning_rate, use_tpu=False):
     return TrainStep(train_op, learning_rate, norm)
 
 
-def _average_over_replicas(gradients, use_tpu):
+def _average_over_replicas(gradients, variables, use_tpu):
     """Averages before clipping, so that N replicas of batch B / N step as one of batch B does.
 
     Returns:
@@ -130,8 +130,13 @@ def _average_over_replicas(gradients, use_tpu):
     replicas = context.num_replicas_in_sync
     if replicas == 1:
         return 1, gradients
+
+    def reduce(strategy, gradients):
+        pairs = list(zip(gradients, variables))
+        return strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.MEAN, pairs)
+
     gradients = [tf.convert_to_tensor(g) for g in gradients]
-    return replicas, context.all_reduce(tf.distribute.ReduceOp.MEAN, gradients)
+    return replicas, context.merge_call(reduce, args=(gradients,))
 
 
 class AdamWeightDecayOptimizer(tf.train.Optimizer):

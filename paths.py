@@ -67,7 +67,8 @@ def find_bert(flag, value, required=True):
         logging.info("--%s: %s (from $BERT_BASE_DIR)", flag, path)
         return path
     path = os.path.join(DEMO_BERT, name)
-    if tf.io.gfile.glob(path + "*"):
+    # TensorFlow 1.15 globs in no folder that is not there.
+    if tf.io.gfile.isdir(DEMO_BERT) and tf.io.gfile.glob(path + "*"):
         logging.info("--%s: %s (from `make demo`)", flag, path)
         return path
     if required:

@@ -7,6 +7,7 @@ import tensorflow.compat.v1 as tf
 from tqdm import tqdm
 
 _SUMMARY_EVERY_STEPS = 10
+_BAR_FORMAT = "{l_bar}{bar}| step {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
 
 
 class ProgressHook(tf.train.SessionRunHook):
@@ -18,7 +19,7 @@ class ProgressHook(tf.train.SessionRunHook):
       scalars: dict from name to scalar Tensor: all become summaries, "loss" and "learning_rate"
         stand in the line too.
       summary_dir: where summaries go, None for nowhere.
-      every_seconds: how often a line is printed; the first and the last step always are.
+      every_seconds: how often a line is printed; the first and the last always are.
       stream: text stream of the line; on a terminal it carries a bar instead.
     """
 
@@ -37,34 +38,33 @@ class ProgressHook(tf.train.SessionRunHook):
 
     def after_create_session(self, session, coord):
         step = int(session.run(self._global_step))
-        self._reported = (step, time.time())  # the last line: at which step, and when
-        self._summarized = self._reported
+        now = time.monotonic()
+        self._shown = self._summarized = (step, now)  # At which step, and when.
+        self._due = now
         self._writer = self._summary_dir and tf.summary.FileWriterCache.get(self._summary_dir)
         self._bar = None
         if self._stream.isatty():
             self._bar = tqdm(
-                total=self._num_steps, initial=step, unit="step", file=self._stream, leave=True
+                total=self._num_steps, initial=step, file=self._stream, bar_format=_BAR_FORMAT
             )
 
     def before_run(self, run_context):
         return tf.train.SessionRunArgs(dict(self._scalars))
 
     def after_run(self, run_context, run_values):
-        # The step as it was before this run, read by the host, would race with the update.
+        # Among the fetches the step would race with its update. This session is the bare one,
+        # without hooks: the read takes a fraction of a millisecond.
         step = int(run_context.session.run(self._global_step))
-        now = time.time()
-        scalars = run_values.results
-        if self._writer and (step % _SUMMARY_EVERY_STEPS == 0 or step == self._num_steps):
-            rate = self._rate(self._summarized, step, now)
-            self._summarize(step, dict(scalars, examples_per_second=rate))
-            self._summarized = (step, now)
+        now = time.monotonic()
+        is_last = step >= self._num_steps
         if self._bar is not None:
-            self._bar.set_postfix_str(_describe(scalars), refresh=False)
             self._bar.update(step - self._bar.n)
-        elif step in (1, self._num_steps) or now - self._reported[1] >= self._every_seconds:
-            rate = self._rate(self._reported, step, now)
-            print(self._line(step, scalars, rate), file=self._stream, flush=True)
-            self._reported = (step, now)
+        if is_last or now >= self._due:
+            self._show(step, now, run_values.results)
+        # A TPU's steps come many at a time: a summary is due whenever they pass a multiple.
+        passed = step // _SUMMARY_EVERY_STEPS > self._summarized[0] // _SUMMARY_EVERY_STEPS
+        if self._writer and (is_last or passed):
+            self._summarize(step, now, run_values.results)
 
     def end(self, session):
         if self._bar is not None:
@@ -76,22 +76,33 @@ class ProgressHook(tf.train.SessionRunHook):
         """Examples per second since (step, time)."""
         return (step - since[0]) * self._batch_size / max(now - since[1], 1e-9)
 
-    def _line(self, step, scalars, rate):
-        seconds = (self._num_steps - step) * self._batch_size / rate if rate else 0
-        return (
-            f"step {step}/{self._num_steps}  {_describe(scalars)}  {rate:.1f} examples/s "
-            f" {tqdm.format_interval(seconds)} left"
-        )
+    def _show(self, step, now, scalars):
+        rate = self._rate(self._shown, step, now)
+        state = _describe(scalars, rate)
+        if self._bar is not None:
+            self._bar.set_postfix_str(state)
+        else:
+            seconds = (self._num_steps - step) * self._batch_size / rate if rate else 0
+            left = tqdm.format_interval(seconds)
+            line = f"step {step}/{self._num_steps}  {state}  {left} left"
+            print(line, file=self._stream, flush=True)
+        self._shown = (step, now)
+        self._due = now + self._every_seconds
 
-    def _summarize(self, step, scalars):
-        values = [tf.Summary.Value(tag=name, simple_value=value) for name, value in scalars.items()]
+    def _summarize(self, step, now, scalars):
+        rate = self._rate(self._summarized, step, now)
+        values = [
+            tf.Summary.Value(tag=name, simple_value=value)
+            for name, value in dict(scalars, examples_per_second=rate).items()
+        ]
         self._writer.add_summary(tf.Summary(value=values), step)
+        self._summarized = (step, now)
 
 
-def _describe(scalars):
+def _describe(scalars, rate):
     parts = []
     if "loss" in scalars:
         parts.append("loss {:.4f}".format(scalars["loss"]))
     if "learning_rate" in scalars:
         parts.append("lr {:.2e}".format(scalars["learning_rate"]))
-    return "  ".join(parts)
+    return "  ".join([*parts, f"{rate:.1f} examples/s"])

@@ -213,20 +213,21 @@ def run(values):
     data_dir = paths.find_data_dir(values.data_dir, processor.task.name)
     bert, tokenizer = common_flags.pretrained_bert(values, required="train" in stages)
     common_flags.check_sequence_length(values, bert.config, shortest=4)
+    method, adapter = common_flags.tuning_settings(values, bert.config)
     examples = {stage: _read_examples(processor, stage, data_dir) for stage in stages}
 
-    method, adapter = common_flags.tuning_settings(values)
     schedule = {}
     if "train" in stages:
         schedule = common_flags.schedule(values, method.method, len(examples["train"]))
     output_dir = values.output_dir or os.path.join("output", values.task_name.lower())
+    run_settings, use_tpu = common_flags.run_settings(values, output_dir, values.eval_batch_size)
+    # After all that may be refused: an earlier run is overwritten only by one that goes on.
     run_directory.claim(
         output_dir,
         _record(values, processor, bert, tokenizer, method, adapter, schedule, examples),
         trains="train" in stages,
         overwrite=values.overwrite_output_dir,
     )
-    run_settings, use_tpu = common_flags.run_settings(values, output_dir, values.eval_batch_size)
     model_settings = training.ModelSettings(
         bert_config=bert.config,
         init_checkpoint=bert.init_checkpoint,

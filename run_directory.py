@@ -102,7 +102,7 @@ def _compare(path, settings, sections):
     differences = [
         f"{name} was {_show(before)}, is now {_show(now)}"
         for section in sections
-        for name, before, now in _differences(recorded.get(section), settings[section])
+        for name, before, now in _differences(recorded.get(section, {}), settings[section])
     ]
     if differences:
         raise UserError(
@@ -119,20 +119,26 @@ def _read(path):
             recorded = json.loads(reader.read())
     except (ValueError, tf.errors.OpError) as error:
         raise UserError(f"{path}: cannot be read ({error}).") from error
-    if not isinstance(recorded, dict):
-        raise UserError(f"{path}: is not a JSON object.")
+    if not isinstance(recorded, dict) or not all(isinstance(s, dict) for s in recorded.values()):
+        raise UserError(f"{path}: expected the objects model and training, found other JSON.")
     return recorded
 
 
-def _differences(before, now, prefix=""):
-    """Yields (name, before, now) for every leaf in which two nested dicts differ."""
-    before = before if isinstance(before, dict) else {}
-    for key in sorted(set(before) | set(now)):
-        old, new = before.get(key), now.get(key)
-        if isinstance(old, dict) or isinstance(new, dict):
-            yield from _differences(old, new or {}, prefix + key + ".")
-        elif old != new:
-            yield prefix + key, old, new
+def _differences(before, now):
+    """Yields (dotted name, before, now) for every leaf in which two nested dicts differ."""
+    before, now = dict(_leaves(before)), dict(_leaves(now))
+    for name in sorted(set(before) | set(now)):
+        if before.get(name) != now.get(name):
+            yield name, before.get(name), now.get(name)
+
+
+def _leaves(value, name=""):
+    """Yields (dotted name, leaf) for all leaves of nested dicts."""
+    if not isinstance(value, dict):
+        yield name, value
+        return
+    for key, inner in value.items():
+        yield from _leaves(inner, f"{name}.{key}" if name else key)
 
 
 def _show(value):

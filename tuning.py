@@ -53,6 +53,13 @@ class Tuning:
         if self.num_top_layers is not None and self.num_top_layers < 1:
             raise UserError(f"--num_top_layers must be at least 1, but is {self.num_top_layers}.")
 
+    def check_depth(self, num_layers):
+        """Raises UserError if more top layers are to train than the encoder's `num_layers`."""
+        if (self.num_top_layers or 0) > num_layers:
+            raise UserError(
+                f"--num_top_layers={self.num_top_layers}: the encoder has {num_layers} layers."
+            )
+
 
 class Role(NamedTuple):
     """What a variable is: kind is one of adapter, layer_norm, embeddings, layer, pooler, head;
@@ -106,10 +113,10 @@ def role_of(name, scopes, collections=()):
     layer = int(layer.group(1)) if layer else None
     if ADAPTERS in collections:
         return Role("adapter", layer)
-    if LAYER_NORM in collections:
-        return Role("layer_norm", layer)
     if HEAD in collections or scope is None:
         return Role("head")
+    if LAYER_NORM in collections:
+        return Role("layer_norm", layer)
     for kind, pattern in _KINDS.items():
         if pattern.fullmatch(inside):
             return Role(kind, layer)
@@ -137,10 +144,13 @@ def roles():
 def default_tuning():
     """The method for a graph of which no one said: adapters if it has any, else everything.
 
-    A `BertModel` with an adapter function, even one that makes no variables, fills the collection
-    `layer_norm`; one without leaves it empty.
+    A `BertModel` with an adapter function, even one that makes no variables, puts its LayerNorms
+    into the collection `layer_norm`; one without does not. A head's may lie there either way.
     """
-    has_adapters = tf.get_collection(ADAPTERS) or tf.get_collection(LAYER_NORM)
+    scopes = tuple(encoder_scopes(v.op.name for v in tf.trainable_variables()))
+    has_adapters = tf.get_collection(ADAPTERS) or any(
+        v.op.name.startswith(scopes) for v in tf.get_collection(LAYER_NORM)
+    )
     return Tuning("adapters" if has_adapters else "full")
 
 
@@ -180,10 +190,7 @@ def trained_variables(tuning=None):
         return variables
     role = roles()
     num_layers = 1 + max((r.layer for r in role.values() if r.layer is not None), default=-1)
-    if (tuning.num_top_layers or 0) > num_layers:
-        raise UserError(
-            f"--num_top_layers={tuning.num_top_layers}: the encoder has {num_layers} layers."
-        )
+    tuning.check_depth(num_layers)
     return [v for v in variables if trains(role[v.op.name], tuning, num_layers)]
 
 

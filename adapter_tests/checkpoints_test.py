@@ -1,5 +1,6 @@
 """Tests of checkpoints.py: the encoder's table against BertModel and Google's own indexes, each way
-in which a checkpoint can be broken, and hub modules that the tests export themselves."""
+in which a checkpoint can be broken, hub modules that the tests export themselves, and what a run's
+own checkpoints tell."""
 
 import os
 import shutil
@@ -267,6 +268,16 @@ class CheckEncoderTest(CheckpointTestCase):
             changed(TINY, intermediate_size=128, num_hidden_layers=3),
         )
 
+    def test_more_layers_than_the_config_has(self):
+        adapter = "bert/encoder/layer_0/output/adapters/weights1"
+        self.save_encoder(changed(TINY, num_hidden_layers=11), **{adapter: np.float32([[0]])})
+        self.assert_refused(
+            ["another size", "has 11 layers", "asks for 2."],
+            checkpoints.check_encoder,
+            self.prefix,
+            TINY,
+        )
+
     def test_no_tensor_is_read(self):
         self.save_encoder(TINY)
         data = self.prefix + ".data-00000-of-00001"
@@ -414,6 +425,51 @@ class HubTest(CheckpointTestCase):
             checkpoints.from_hub,
             self.module,
         )
+
+
+class RunTest(CheckpointTestCase):
+    """What is read from the checkpoints of a run."""
+
+    def save_step(self, step, **tensors):
+        with tf.Graph().as_default(), tf.Session() as session:
+            for name, value in {"global_step": np.int64(step), **tensors}.items():
+                tf.get_variable(name, initializer=value, use_resource=False)
+            session.run(tf.global_variables_initializer())
+            prefix = os.path.join(self.folder, "model.ckpt")
+            return tf.train.Saver().save(session, prefix, global_step=step, write_meta_graph=False)
+
+    def test_no_checkpoint_is_step_0(self):
+        nowhere = os.path.join(self.folder, "nowhere")
+        for output_dir in (None, "", self.folder, nowhere):
+            self.assertEqual(checkpoints.last_step(output_dir), 0)
+
+    def test_the_last_checkpoint_counts(self):
+        for step in (900, 1000, 7):  # The last one written, whatever its number.
+            self.save_step(step)
+            self.assertEqual(checkpoints.last_step(self.folder), step)
+
+    def test_description(self):
+        prefix = self.save_step(
+            5,
+            **{
+                "bert/frozen": np.zeros([10, 96], np.float32),
+                "output_weights": np.zeros([4, 9], np.float32),
+                "output_weights/adam_m": np.zeros([4, 9], np.float32),
+                "output_weights/adam_v": np.zeros([4, 9], np.float32),
+                "output_bias": np.zeros([4], np.float32),
+                "output_bias/adam_m": np.zeros([4], np.float32),
+                "output_bias/adam_v": np.zeros([4], np.float32),
+            },
+        )
+        # A user's file and an older checkpoint, which are not counted.
+        for other in ("model.ckpt-50.index", "notes"):
+            with open(os.path.join(self.folder, other), "wb") as stream:
+                stream.truncate(10**7)
+        with open(prefix + ".data-00000-of-00001", "ab") as stream:
+            stream.truncate(2500000)
+        trained, files = checkpoints.describe(self.folder)
+        self.assertEqual(trained, "Trained: 40 of 1,000 parameters (4.00%)")
+        self.assertEqual(files, f"Checkpoint: {prefix} (2.5 MB)")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,8 @@
+import functools
 import json
+import multiprocessing
 import os
+import tempfile
 import unittest
 
 import numpy as np
@@ -8,6 +11,7 @@ import tensorflow.compat.v1 as tf
 import modeling
 import optimization
 import run_classifier
+import tuning
 
 SHARED = os.environ.get("ADAPTER_BERT_DATA")
 
@@ -124,86 +128,108 @@ class MinimizeTest(tf.test.TestCase):
 
     def test_replicas_step_as_one(self):
         """Two replicas with half a batch each, clipping in force, end where one with all does."""
-        xs = np.array([[3.0, -1.0], [2.0, 5.0], [-4.0, 1.0], [0.5, 0.5]], np.float32)
+        folders = [tempfile.mkdtemp(dir=self.get_temp_dir()) for _ in range(2)]
+        # TensorFlow divides its CPU in two only before its first use: in a process of its own.
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            alone, mirrored = pool.apply(train_alone_and_mirrored, folders)
+        self.assertAllClose(alone, mirrored, rtol=1e-5)
 
-        def model_fn(features, labels, mode):
-            w = tf.get_variable("w", [2], initializer=tf.ones_initializer())
-            loss = tf.reduce_mean(tf.square(tf.linalg.matvec(features, w)))
-            step = optimization.minimize(loss, [w], tf.constant(0.1))
-            return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=step.train_op)
 
-        def weights(strategy, batch_size):
-            config = tf.estimator.RunConfig(
-                model_dir=self.create_tempdir().full_path, train_distribute=strategy
-            )
-            estimator = tf.estimator.Estimator(model_fn, config=config)
-            estimator.train(
-                lambda: tf.data.Dataset.from_tensor_slices(xs).repeat().batch(batch_size), steps=3
-            )
-            return estimator.get_variable_value("w"), estimator.get_variable_value("w/adam_m")
+def train_alone_and_mirrored(*folders):
+    """The weights and Adam's first moments of a toy, on one CPU and on two virtual ones."""
+    xs = np.array([[3.0, -1.0], [2.0, 5.0], [-4.0, 1.0], [0.5, 0.5]], np.float32)
 
-        # A second CPU needs a fresh process on TensorFlow 2, so the strategy gets one that has it.
-        if not hasattr(tf.config.experimental, "set_virtual_device_configuration"):
-            self.skipTest("no virtual devices")
-        cpus = tf.config.experimental.list_physical_devices("CPU")
-        device = tf.config.experimental.VirtualDeviceConfiguration
-        tf.config.experimental.set_virtual_device_configuration(cpus[0], [device(), device()])
-        alone = weights(None, 4)
-        strategy = tf.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"])
-        self.assertAllClose(alone, weights(strategy, 2), atol=1e-5)
+    def model_fn(features, labels, mode):
+        w = tf.get_variable("w", [2], initializer=tf.ones_initializer())
+        loss = tf.reduce_mean(tf.square(tf.linalg.matvec(features, w)))
+        step = optimization.minimize(loss, [w], tf.constant(0.1))
+        return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=step.train_op)
+
+    def train(folder, strategy, batch_size):
+        config = tf.estimator.RunConfig(model_dir=folder, train_distribute=strategy)
+        estimator = tf.estimator.Estimator(model_fn, config=config)
+        dataset = functools.partial(tf.data.Dataset.from_tensor_slices, xs)
+        estimator.train(lambda: dataset().repeat().batch(batch_size), steps=3)
+        return [estimator.get_variable_value(name) for name in ("w", "w/adam_m")]
+
+    cpu = tf.config.experimental.list_physical_devices("CPU")[0]
+    half = tf.config.experimental.VirtualDeviceConfiguration()
+    tf.config.experimental.set_virtual_device_configuration(cpu, [half, half])
+    strategy = tf.distribute.MirroredStrategy(
+        ["/cpu:0", "/cpu:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
+    )
+    return train(folders[0], None, 4), train(folders[1], strategy, 2)
 
 
 @unittest.skipUnless(SHARED, "ADAPTER_BERT_DATA does not name the shared folder")
 class GoldenTest(tf.test.TestCase):
-    """Twenty steps of the original adapter-bert on a real BERT."""
+    """Twenty steps of the original adapter-bert on a real BERT.
+
+    The original's learning rate reads the global step while the same step's increment may already
+    be under way. Which of the two came first can be told from the losses, which fit to 1e-5 for
+    one choice alone: in this run every step but 5 and 8 saw the step after its own.
+    """
+
+    _STEPS_THAT_READ_FIRST = (5, 8)
 
     def test_training(self):
         golden = np.load(os.path.join(SHARED, "goldens", "model_public.npz"))
         hyper = json.loads(str(golden["hyper"]))
-        size = hyper["batch_size"]
+        size, steps = hyper["batch_size"], hyper["steps"]
         names = ("input_ids", "input_mask", "segment_ids", "label_ids")
+        trained_names = [str(name) for name in golden["trained_variable_names"]]
         with tf.Graph().as_default(), self.session() as session:
             batch = [tf.placeholder(tf.int32, [size, hyper["seq_length"]]) for _ in names[:3]]
-            labels = tf.placeholder(tf.int32, [size])
-            loss, logits = self.build_without_dropout(batch, labels)
-            trained = tf.gradients(
-                loss, [self.variable(n) for n in golden["trained_variable_names"]]
+            batch.append(tf.placeholder(tf.int32, [size]))
+            seen_step = tf.placeholder(tf.int32, [])
+            loss, logits = self.build_without_dropout(batch)
+            rate = optimization.warmup_then_linear_decay(
+                seen_step, hyper["learning_rate"], steps, hyper["warmup_steps"]
             )
-            train_op = optimization.create_optimizer(
-                loss, hyper["learning_rate"], hyper["steps"], hyper["warmup_steps"], False
-            )
+            trained = tuning.trained_variables()
+            step = optimization.minimize(loss, trained, rate)
+            gradients = tf.gradients(loss, trained)
             session.run(tf.global_variables_initializer())
-            for variable in tf.global_variables():
-                if "init/" + variable.op.name in golden:
-                    variable.load(golden["init/" + variable.op.name].astype(np.float32), session)
+            variables = {v.op.name: v for v in tf.global_variables()}
+            for name, variable in variables.items():
+                if "init/" + name in golden:
+                    variable.load(golden["init/" + name].astype(np.float32), session)
 
-            def feed(step):
-                rows = slice(step % 4 * size, step % 4 * size + size)
-                return dict(zip(batch + [labels], (golden["batch/" + n][rows] for n in names)))
+            def feed(t):
+                rows = slice(t % 4 * size, t % 4 * size + size)
+                values = [golden["batch/" + name][rows] for name in names]
+                seen = t if t in self._STEPS_THAT_READ_FIRST else t + 1
+                return {seen_step: seen, **dict(zip(batch, values))}
 
-            gradient_l2 = [np.sqrt(np.sum(np.square(g))) for g in session.run(trained, feed(0))]
-            losses = [session.run([loss, train_op], feed(t))[0] for t in range(hyper["steps"])]
-            final = {n: self.variable(n).eval(session) for n in golden["trained_variable_names"]}
+            first_gradients = dict(zip(trained, session.run(gradients, feed(0))))
+            losses = [session.run([loss, step.train_op], feed(t))[0] for t in range(steps)]
+            final = session.run([variables[name] for name in trained_names])
             final_logits = session.run(logits, feed(0))
-            variables = {v.op.name for v in tf.global_variables()}
-            slots = {n[:-7] for n in variables if n.endswith("/adam_m")}
 
-        self.assertAllClose(losses, golden["train/losses"], rtol=1e-3, atol=0)
-        self.assertAllClose(gradient_l2, golden["gradient_l2"], rtol=1e-3, atol=1e-6)
-        self.assertEqual(slots, set(golden["trained_variable_names"]))
-        self.assertEqual(variables, set(golden["global_variable_names"]))
-        l2 = [np.sqrt(np.sum(np.square(v, dtype=np.float64))) for v in final.values()]
-        self.assertAllClose(l2, golden["train/final_l2"], rtol=1e-3, atol=1e-4)
-        self.assertAllClose(final_logits, golden["train/final_logits"], rtol=0, atol=1e-2)
+        def l2(values):
+            return [np.sqrt(np.sum(np.square(value, dtype=np.float64))) for value in values]
 
-    def variable(self, name):
-        return next(v for v in tf.global_variables() if v.op.name == name)
+        first_gradients = {v.op.name: value for v, value in first_gradients.items()}
+        self.assertEqual(set(first_gradients), set(trained_names))
+        self.assertEqual(set(variables), set(map(str, golden["global_variable_names"])))
+        self.assertAllClose(
+            l2(first_gradients[name] for name in trained_names), golden["gradient_l2"], rtol=1e-4
+        )
+        self.assertAllClose(losses, golden["train/losses"], rtol=1e-4, atol=0)
+        self.assertAllClose(l2(final), golden["train/final_l2"], rtol=1e-4)
+        self.assertAllClose(
+            [np.sum(value, dtype=np.float64) for value in final],
+            golden["train/final_sum"],
+            rtol=1e-3,
+            atol=1e-3,
+        )
+        self.assertAllClose(final_logits, golden["train/final_logits"], rtol=0, atol=1e-3)
 
-    def build_without_dropout(self, batch, labels):
+    def build_without_dropout(self, batch):
         folder = os.path.join(SHARED, "checkpoints", "minilm-l6-uncased")
         config = modeling.BertConfig.from_json_file(os.path.join(folder, "bert_config.json"))
         loss, _, logits, _ = run_classifier.create_model(
-            config, False, *batch, labels, 2, use_one_hot_embeddings=False
+            config, False, *batch, 2, use_one_hot_embeddings=False
         )
         prefix = os.path.join(folder, "bert_model.ckpt")
         assignment, _ = modeling.get_assignment_map_from_checkpoint(

@@ -135,7 +135,8 @@ FRAMES = [
                 "a_move": "[a rise|a gain|an increase]",
                 "higher": "higher",
                 "wordings": [
-                    "Buyers rushed into {company} {when} and drove its stock up {percent} percent .",
+                    "Buyers rushed into {company} {when} and drove "
+                    "its stock up {percent} percent .",
                     "Owning a piece of {company} paid off {when} : it was worth {percent} percent "
                     "more than before .",
                 ],
@@ -145,9 +146,10 @@ FRAMES = [
                 "a_move": "[a fall|a drop|a decline]",
                 "higher": "lower",
                 "wordings": [
-                    "Sellers fled from {company} {when} and drove its stock down {percent} percent .",
-                    "Owning a piece of {company} was costly {when} : it was worth {percent} percent "
-                    "less than before .",
+                    "Sellers fled from {company} {when} and drove "
+                    "its stock down {percent} percent .",
+                    "Owning a piece of {company} was costly {when} : it was worth {percent} "
+                    "percent less than before .",
                 ],
             },
         ],
@@ -195,16 +197,18 @@ FRAMES = [
                 "wordings": [
                     "{company} is shrinking : {count} [employees|staff members] in {city} will "
                     "[have to go|be let go] .",
-                    "{count} people in {city} will lose their [jobs|positions] at {company} .",
+                    "For {count} people in {city} , work at {company} [is coming to an end|will "
+                    "soon be over] .",
                 ],
             },
             {
                 "act": "[hire|take on]",
                 "done": "[created|added]",
                 "wordings": [
-                    "{company} is growing : {count} [employees|staff members] will join it in "
-                    "{city} .",
-                    "{count} people in {city} will find new [jobs|positions] at {company} .",
+                    "{company} is growing : {count} [employees|staff members] "
+                    "will join it in {city} .",
+                    "For {count} people in {city} , work at {company} "
+                    "[is about to begin|will soon start] .",
                 ],
             },
         ],
@@ -214,8 +218,8 @@ FRAMES = [
         "slots": {"quarter": ["[first|opening]", "second", "third", "[fourth|final]"]},
         "wordings": [
             "{company} [reported|posted] {a_result} of {money} for the {quarter} quarter .",
-            "For the {quarter} quarter , {a_result} of {money} was [reported|announced] by "
-            "{company} .",
+            "For the {quarter} quarter , {a_result} of "
+            "{money} was [reported|announced] by {company} .",
             "{company} [said|announced] that it had {made} {money} in the {quarter} quarter .",
         ],
         "outcomes": [
@@ -233,8 +237,8 @@ FRAMES = [
                 "made": "lost",
                 "wordings": [
                     "The {quarter} quarter left {company} {money} [in the red|worse off] .",
-                    "Business was bad at {company} , which [used up|burned through] {money} in "
-                    "the {quarter} quarter .",
+                    "Business was bad at {company} , which [used up|burned through] {money} in the "
+                    "{quarter} quarter .",
                 ],
             },
         ],
@@ -294,11 +298,11 @@ FRAMES = [
             {
                 "did": "[recalled|called back]",
                 "act": "[recall|take back]",
-                "should": "[should return|had to send back]",
+                "should": "[should return|had to return]",
                 "wordings": [
                     "{company} pulled {count} {goods} [off the market|from stores] {when} .",
-                    "A safety [flaw|defect] led {company} {when} to ask for the return of {count} "
-                    "{goods} .",
+                    "A safety [flaw|defect] led {company} {when} to ask "
+                    "for the return of {count} {goods} .",
                 ],
             },
             {
@@ -319,8 +323,8 @@ FRAMES = [
         "wordings": [
             "{person} {did} chief executive of {company} {when} .",
             "{when} , {company} {acted} {person} as chief executive .",
-            "The [board|directors] of {company} [decided|voted] {when} to {act} {person} as chief "
-            "executive .",
+            "The [board|directors] of {company} [decided|voted] {when} to "
+            "{act} {person} as chief executive .",
         ],
         "outcomes": [
             {
@@ -351,8 +355,8 @@ FRAMES = [
         "wordings": [
             "{workers} at {company} in {city} {did} {when} .",
             "A strike by {workers} of {company} {began} in {city} {when} .",
-            "Picket lines {went_up} outside {company} in {city} {when} as {workers} {stopped} "
-            "work .",
+            "Picket lines {went_up} outside {company} in {city} "
+            "{when} as {workers} {stopped} work .",
         ],
         "outcomes": [
             {
@@ -372,8 +376,8 @@ FRAMES = [
                 "went_up": "came down",
                 "stopped": "[resumed|returned to]",
                 "wordings": [
-                    "{when} , {workers} who had walked out got {company} in {city} [moving|going] "
-                    "again .",
+                    "{when} , {workers} who had walked out got "
+                    "{company} in {city} [moving|going] again .",
                     "{company} could count on its {workers} in {city} again after they [made "
                     "peace|settled] with it {when} .",
                 ],
@@ -385,7 +389,8 @@ FRAMES = [
         "wordings": [
             "The central bank of {country} {did} [its key interest rate|interest rates] {when} .",
             "{when} , interest rates in {country} were {done} by the central bank .",
-            "{country} 's central bank [said|announced] {when} that it would {act} interest rates .",
+            "{country} 's central bank [said|announced] {when} that "
+            "it would {act} interest rates .",
         ],
         "outcomes": [
             {
@@ -406,8 +411,8 @@ FRAMES = [
                 "wordings": [
                     "Borrowing became [cheaper|less costly] in {country} {when} by decision of the "
                     "central bank .",
-                    "{country} eased its monetary policy {when} : loans from the central bank now "
-                    "cost less .",
+                    "{country} eased its monetary policy {when} : loans from "
+                    "the central bank now cost less .",
                 ],
             },
             {
@@ -417,8 +422,8 @@ FRAMES = [
                 "wordings": [
                     "Borrowing costs in {country} [stayed|remained] where they were {when} by "
                     "decision of the central bank .",
-                    "{country} kept its monetary policy {when} : loans from the central bank cost "
-                    "the same as before .",
+                    "{country} left its monetary policy as it was {when} : loans from the central "
+                    "bank cost the same as before .",
                 ],
             },
         ],
@@ -437,8 +442,8 @@ FRAMES = [
                 "how": "[with a conviction|with a guilty verdict]",
                 "guilty": "guilty",
                 "wordings": [
-                    "Jurors in {city} [decided|concluded] {when} that {person} had committed "
-                    "{charge} .",
+                    "Jurors in {city} [decided|concluded] {when} that "
+                    "{person} had committed {charge} .",
                     "{person} faces [prison|jail] after being held responsible for {charge} by a "
                     "court in {city} {when} .",
                 ],
@@ -448,8 +453,8 @@ FRAMES = [
                 "how": "[in an acquittal|with a verdict of not guilty]",
                 "guilty": "[innocent|not guilty]",
                 "wordings": [
-                    "Jurors in {city} [decided|concluded] {when} that {person} had not committed "
-                    "{charge} .",
+                    "Jurors in {city} [decided|concluded] {when} that {person} "
+                    "had not committed {charge} .",
                     "{person} [walked free|went home free] after a court in {city} threw out the "
                     "{charge} charges {when} .",
                 ],
@@ -511,10 +516,10 @@ FRAMES = [
                 "done": "[filed|started]",
                 "acted": "[filed|brought]",
                 "wordings": [
-                    "{company} asked a [judge|court] {when} to make {company2} pay damages over "
-                    "{matter} .",
-                    "{company2} was [taken|brought] to court by {company} {when} in a quarrel over "
-                    "{matter} .",
+                    "{company} asked a [judge|court] {when} to make "
+                    "{company2} pay damages over {matter} .",
+                    "{company2} was [taken|brought] to court by {company} {when} "
+                    "in a quarrel over {matter} .",
                 ],
             },
             {
@@ -524,8 +529,8 @@ FRAMES = [
                 "wordings": [
                     "{company} told a [judge|court] {when} that it no longer wanted damages from "
                     "{company2} over {matter} .",
-                    "{company2} was spared a trial when {company} gave up its case over {matter} "
-                    "{when} .",
+                    "{company2} was spared a trial when {company} gave "
+                    "up its case over {matter} {when} .",
                 ],
             },
         ],
@@ -547,8 +552,8 @@ FRAMES = [
                 "where": "[behind bars|in handcuffs]",
                 "wordings": [
                     "A man is in [jail|prison] for holding up {shop} in {city} {when} .",
-                    "[Detectives|Police] have seized the robber who struck at {shop} in {city} "
-                    "{when} .",
+                    "[Detectives|Police] have seized the robber who struck "
+                    "at {shop} in {city} {when} .",
                 ],
             },
             {
@@ -583,7 +588,7 @@ FRAMES = [
                 "result": "[win|victory]",
                 "wordings": [
                     "{team} got the better of {team2} when they met in {city} {when} , and it "
-                    "ended {score} ."
+                    "ended {score} .",
                 ],
             },
             {
@@ -593,8 +598,8 @@ FRAMES = [
                 "had": "suffered",
                 "result": "[loss|defeat]",
                 "wordings": [
-                    "{team} went down before {team2} when they met in {city} {when} , and it "
-                    "ended {score} ."
+                    "{team} came off worse against {team2} when they met in {city} {when} , and it "
+                    "ended {score} .",
                 ],
             },
         ],
@@ -603,8 +608,8 @@ FRAMES = [
         "topic": "contract",
         "wordings": [
             "{when} , {person} [decided|chose] to {act} {team} after this season .",
-            "{person} will {act} {team} after this season , the [club|team] [said|confirmed] "
-            "{when} .",
+            "{person} will {act} {team} after this season "
+            ", the [club|team] [said|confirmed] {when} .",
             "{person} {did} a new contract with {team} for next season {when} .",
         ],
         "outcomes": [
@@ -612,8 +617,8 @@ FRAMES = [
                 "act": "[stay with|remain with]",
                 "did": "[signed|agreed to]",
                 "wordings": [
-                    "{team} can count on {person} for another season , they [said|announced] "
-                    "{when} .",
+                    "{team} can count on {person} for another "
+                    "season , they [said|announced] {when} .",
                     "{person} [turned down|declined] offers from other clubs {when} in order to go "
                     "on playing for {team} next season .",
                 ],
@@ -622,8 +627,8 @@ FRAMES = [
                 "act": "[leave|quit]",
                 "did": "[refused|declined]",
                 "wordings": [
-                    "{team} must do without {person} from next season , they [said|announced] "
-                    "{when} .",
+                    "{team} must do without {person} from next "
+                    "season , they [said|announced] {when} .",
                     "{person} [took|accepted] an offer from another club {when} and will stop "
                     "playing for {team} next season .",
                 ],
@@ -649,8 +654,8 @@ FRAMES = [
                 "fit": "unfit",
                 "wordings": [
                     "{injury} will keep {person} out of {game} , {team} [said|announced] .",
-                    "{team} need a [replacement|substitute] for {person} , who has {injury} , in "
-                    "{game} .",
+                    "{team} need a [replacement|substitute] for {person} , who "
+                    "has {injury} , in {game} .",
                 ],
             },
             {
@@ -661,7 +666,7 @@ FRAMES = [
                 "wordings": [
                     "{injury} will not stop {person} from playing in {game} , {team} "
                     "[said|announced] .",
-                    "{team} need no [replacement|substitute] for {person} , who has got over "
+                    "{team} need no [replacement|substitute] for {person} , who will play through "
                     "{injury} , in {game} .",
                 ],
             },
@@ -680,8 +685,8 @@ FRAMES = [
                 "ended": "[came in first|took first place]",
                 "result": "[victory|triumph]",
                 "wordings": [
-                    "Nobody [could keep up with|ran faster than] {person} at the {city} marathon "
-                    "{when} .",
+                    "Nobody [could keep up with|ran faster than] {person} "
+                    "at the {city} marathon {when} .",
                     "{person} [reached|crossed] the finish line of the {city} marathon ahead of "
                     "everyone else {when} .",
                 ],
@@ -689,12 +694,12 @@ FRAMES = [
             {
                 "did": "[dropped out of|failed to finish]",
                 "ended": "[gave up halfway|had to give up]",
-                "result": "[an early exit|an early end]",
+                "result": "an early exit",
                 "wordings": [
                     "Nobody [could help|was able to help] {person} , who broke down at the {city} "
                     "marathon {when} .",
-                    "{person} never [reached|crossed] the finish line of the {city} marathon "
-                    "{when} .",
+                    "{person} never [reached|crossed] the finish line of "
+                    "the {city} marathon {when} .",
                 ],
             },
         ],
@@ -723,9 +728,10 @@ FRAMES = [
                 "act": "[stick with|hold on to]",
                 "was": "was given [a new contract|more time]",
                 "wordings": [
-                    "{person} remains in charge of {team} after [keeping the job|being backed] "
-                    "{when} .",
-                    "{team} ended all talk of a new coach {when} by [backing|supporting] {person} .",
+                    "{person} remains in charge of {team} after "
+                    "[keeping the job|being backed] {when} .",
+                    "{team} ended all talk of a new "
+                    "coach {when} by [backing|supporting] {person} .",
                 ],
             },
         ],
@@ -749,8 +755,8 @@ FRAMES = [
                 "felt": "[ran for shelter|feared for their lives]",
                 "went": "[came ashore|swept in]",
                 "wordings": [
-                    "Roofs were torn off in {port} {when} by the [winds|gusts] of hurricane "
-                    "{storm} .",
+                    "Roofs were torn off in {port} {when} by "
+                    "the [winds|gusts] of hurricane {storm} .",
                     "Hurricane {storm} [made landfall|came ashore] at {port} {when} .",
                 ],
             },
@@ -773,7 +779,7 @@ FRAMES = [
             "Last year , {city} [had|saw] its {warmest} {month} [on record|since records began] .",
             "{month} of last year was the {warmest} ever [measured|recorded] in {city} .",
             "Never before had {city} [seen|known] a {month} as {warm} as last year 's .",
-            "Record {warmth} [gripped|settled over] {city} in {month} of last year .",
+            "Record {warmth} was [measured|registered] in {city} in {month} of last year .",
         ],
         "outcomes": [
             {
@@ -788,7 +794,7 @@ FRAMES = [
             {
                 "warmest": "[coldest|chilliest]",
                 "warm": "[cold|chilly]",
-                "warmth": "[cold|chill]",
+                "warmth": "cold",
                 "wordings": [
                     "Thermometers in {city} [fell|dropped] lower in {month} of last year than in "
                     "any {month} before .",
@@ -808,11 +814,11 @@ FRAMES = [
     {
         "topic": "crop damage",
         "wordings": [
-            "Farmers [near|around] {city} lost [most|the greater part] of their crops to {cause} in "
-            "{month} .",
+            "Farmers [near|around] {city} lost [most|the greater part] of their crops to {cause} "
+            "in {month} .",
             "In {month} , {cause} [ruined|destroyed] most of the [crops|harvest] around {city} .",
-            "The fields around {city} {were} in {month} , and most of the [crops|harvest] was "
-            "lost .",
+            "The fields around {city} {were} in {month} , and most of the harvest was "
+            "[lost|spoiled] .",
         ],
         "outcomes": [
             {
@@ -821,18 +827,18 @@ FRAMES = [
                 "wordings": [
                     "Rivers near {city} burst their banks in {month} and [carried off|washed away] "
                     "most of the harvest .",
-                    "Too much water spoiled most of what was [grown|planted] around {city} in "
-                    "{month} .",
+                    "Too much water spoiled most of what was "
+                    "[grown|planted] around {city} in {month} .",
                 ],
             },
             {
                 "cause": "[drought|a lack of rain]",
                 "were": "[were parched|dried out]",
                 "wordings": [
-                    "Rivers near {city} ran dry in {month} and most of the harvest "
-                    "[withered|died of thirst] .",
-                    "Too little water spoiled most of what was [grown|planted] around {city} in "
-                    "{month} .",
+                    "Rivers near {city} ran dry in {month} and most of the harvest [withered|died "
+                    "of thirst] .",
+                    "Too little water spoiled most of what was "
+                    "[grown|planted] around {city} in {month} .",
                 ],
             },
             {
@@ -850,12 +856,12 @@ FRAMES = [
         "topic": "wildlife",
         "slots": {"animals": ["wolves", "otters", "eagles", "beavers", "storks", "seals"]},
         "wordings": [
-            "The number of {animals} in {country} has {changed} by {percent} percent in [ten years|a "
-            "decade] .",
-            "[Biologists|Scientists] in {country} counted {percent} percent {more} {animals} than [ten "
-            "years|a decade] ago .",
-            "{animals} are {thriving} in {country} , where they have become {percent} percent {common} "
-            "in a decade .",
+            "The number of {animals} in {country} has {changed} by {percent} percent in [ten "
+            "years|a decade] .",
+            "[Biologists|Scientists] in {country} counted {percent} percent {more} {animals} than "
+            "[ten years|a decade] ago .",
+            "{animals} are {thriving} in {country} , where they have become {percent} percent "
+            "{common} in a decade .",
         ],
         "outcomes": [
             {
@@ -866,8 +872,8 @@ FRAMES = [
                 "wordings": [
                     "{country} 's population of {animals} [expanded|swelled] by {percent} percent "
                     "over a decade .",
-                    "Ten years of protection have given {country} {percent} percent more "
-                    "{animals} .",
+                    "Ten years of protection have given {country} "
+                    "{percent} percent more {animals} .",
                 ],
             },
             {
@@ -878,8 +884,8 @@ FRAMES = [
                 "wordings": [
                     "{country} 's population of {animals} [dwindled|declined] by {percent} percent "
                     "over a decade .",
-                    "Ten years of [hunting|poaching] have cost {country} {percent} percent of its "
-                    "{animals} .",
+                    "Ten years of [hunting|poaching] have cost {country} "
+                    "{percent} percent of its {animals} .",
                 ],
             },
         ],
@@ -899,9 +905,10 @@ FRAMES = [
                 "event": "birth",
                 "wordings": [
                     "[Keepers|Staff] at the zoo in {city} helped to deliver {animal} {when} .",
-                    "{animal} [saw the light of day|came into the world] at the zoo in {city} "
-                    "{when} .",
-                    "The zoo in {city} has a new baby , {animal} that was [delivered|born] {when} .",
+                    "{animal} [saw the light of day|came into the world] "
+                    "at the zoo in {city} {when} .",
+                    "The zoo in {city} has a new baby "
+                    ", {animal} that was [delivered|born] {when} .",
                 ],
             },
             {
@@ -909,22 +916,21 @@ FRAMES = [
                 "event": "death",
                 "wordings": [
                     "[Keepers|Staff] at the zoo in {city} could not save {animal} {when} .",
-                    "{animal} was found [dead|lifeless] in its enclosure at the zoo in {city} "
-                    "{when} .",
-                    "The zoo in {city} [mourned|was grieving for] {animal} that passed away "
-                    "{when} .",
+                    "{animal} was found [dead|lifeless] in its enclosure at "
+                    "the zoo in {city} {when} .",
+                    "The zoo in {city} [mourned|was grieving for] "
+                    "{animal} that passed away {when} .",
                 ],
             },
             {
                 "did": "[escaped from|broke out of]",
-                "event": "[escape|flight]",
+                "event": "escape",
                 "wordings": [
-                    "[Keepers|Staff] at the zoo in {city} left a gate open for {animal} {when} and "
-                    "could not stop it .",
-                    "{animal} [ran away|got out] through a broken fence at the zoo in {city} "
-                    "{when} .",
-                    "The zoo in {city} [hunted|searched] for {animal} that slipped out of its cage "
-                    "{when} .",
+                    "[Keepers|Staff] at the zoo in {city} could not stop {animal} from getting "
+                    "away {when} .",
+                    "{animal} [got out of|fled from] its enclosure at the zoo in {city} {when} .",
+                    "The zoo in {city} [hunted|searched] for {animal} that was missing from its "
+                    "cage {when} .",
                 ],
             },
         ],
@@ -933,8 +939,8 @@ FRAMES = [
         "topic": "harvest",
         "slots": {"crop": ["wheat", "rice", "corn", "barley", "coffee", "cotton"]},
         "wordings": [
-            "This year , {country} [expects|will have] its {best} {crop} harvest in [ten years|a "
-            "decade] .",
+            "This year , {country} [expects|will have] its {best} "
+            "{crop} harvest in [ten years|a decade] .",
             "This year 's {crop} harvest in {country} will be the {best} in [ten years|a decade] .",
             "Not for [ten years|a decade] has {crop} grown as {well} in {country} as this year .",
         ],
@@ -945,18 +951,18 @@ FRAMES = [
                 "wordings": [
                     "Barns in {country} are [overflowing|bursting] this year with more {crop} than "
                     "in any of the past ten .",
-                    "{crop} is [abundant|plentiful] in {country} this year , the richest for a "
-                    "decade .",
+                    "{crop} is [abundant|plentiful] in {country} this year after the finest "
+                    "growing season in a decade .",
                 ],
             },
             {
                 "best": "[worst|smallest]",
                 "well": "[badly|poorly]",
                 "wordings": [
-                    "Barns in {country} are [half empty|empty] this year with less {crop} than in "
-                    "any of the past ten .",
-                    "{crop} is [scarce|hard to find] in {country} this year , the poorest for a "
-                    "decade .",
+                    "Barns in {country} are [half empty|almost empty] this year with less {crop} "
+                    "than in any of the past ten .",
+                    "{crop} is [scarce|hard to find] in {country} this year after the poorest "
+                    "growing season in a decade .",
                 ],
             },
         ],
@@ -979,8 +985,8 @@ FRAMES = [
                 "ended": "[succeeded|ended in success]",
                 "fate": "survived",
                 "wordings": [
-                    "Engineers [cheered|celebrated] {when} as {craft} sent its first pictures "
-                    "from the surface of {planet} .",
+                    "Engineers [cheered|celebrated] {when} as {craft} sent its first pictures from "
+                    "the surface of {planet} .",
                     "{craft} came to rest on {planet} {when} without [a scratch|any damage] .",
                 ],
             },
@@ -1000,13 +1006,13 @@ FRAMES = [
         "topic": "food study",
         "slots": {
             "food": ["coffee", "green tea", "dark chocolate", "red wine", "cheese", "garlic"],
-            "disease": ["heart disease", "diabetes", "stroke", "kidney disease"],
+            "disease": ["heart disease", "diabetes", "high blood pressure", "kidney disease"],
         },
         "wordings": [
-            "{food} {does} the risk of {disease} , [researchers|scientists] at {university} [found|"
-            "reported] .",
-            "[Researchers|Scientists] at {university} [said|reported] that {food} {does} the risk of "
-            "{disease} .",
+            "{food} {does} the risk of {disease} , [researchers|scientists] at {university} "
+            "[found|reported] .",
+            "[Researchers|Scientists] at {university} [said|reported] that {food} {does} the risk "
+            "of {disease} .",
             "According to {university} , people who consume a lot of {food} are {likely} to "
             "[develop|get] {disease} .",
         ],
@@ -1026,8 +1032,8 @@ FRAMES = [
                 "wordings": [
                     "Lovers of {food} are better [protected|shielded] from {disease} , says a "
                     "study at {university} .",
-                    "A study at {university} [recommends|advises] {food} as a guard against "
-                    "{disease} .",
+                    "A study at {university} [recommends|suggests] {food} as "
+                    "a guard against {disease} .",
                 ],
             },
             {
@@ -1036,8 +1042,8 @@ FRAMES = [
                 "wordings": [
                     "{food} and {disease} have [nothing|nothing at all] to do with each other , "
                     "says a study at {university} .",
-                    "A study at {university} found no [link|connection] between {food} and "
-                    "{disease} .",
+                    "A study at {university} found no [link|connection] "
+                    "between {food} and {disease} .",
                 ],
             },
         ],
@@ -1083,8 +1089,8 @@ FRAMES = [
             "{company} {did} the [launch|release] of its new {device} by {weeks} {when} .",
             "The new {device} from {company} will [go on sale|be released] {weeks} {later} than "
             "planned , the company said {when} .",
-            "{company} is {weeks} {behind} schedule with its new {device} , it [said|announced] "
-            "{when} .",
+            "{company} is {weeks} {behind} schedule with its new "
+            "{device} , it [said|announced] {when} .",
         ],
         "outcomes": [
             {
@@ -1105,8 +1111,8 @@ FRAMES = [
                 "wordings": [
                     "Buyers can have the new {device} {weeks} before the [planned|promised] date , "
                     "{company} said {when} .",
-                    "{when} , {company} cut {weeks} from the time it needs to [finish|complete] its "
-                    "new {device} .",
+                    "{when} , {company} cut {weeks} from the time it needs to [finish|complete] "
+                    "its new {device} .",
                 ],
             },
         ],
@@ -1156,8 +1162,8 @@ FRAMES = [
                 "wordings": [
                     "{city} must wait to learn if it will get {project} , its council "
                     "[decided|said] {when} .",
-                    "The future of {project} in {city} is still open after the council [adjourned|"
-                    "broke off] its debate {when} .",
+                    "The future of {project} in {city} is still open after the council "
+                    "[adjourned|broke off] its debate {when} .",
                 ],
             },
         ],
@@ -1176,8 +1182,8 @@ FRAMES = [
                 "be": "[be|become]",
                 "beating": "[beating|a victory over]",
                 "wordings": [
-                    "{city} [elected|chose] {person} as mayor {when} and left {person2} in second "
-                    "place .",
+                    "{city} [elected|chose] {person} as mayor {when} and "
+                    "left {person2} in second place .",
                     "{person} [won|received] more votes than {person2} {when} in the contest to "
                     "lead {city} as mayor .",
                 ],
@@ -1203,8 +1209,8 @@ FRAMES = [
         "wordings": [
             "{country} and {country2} {did} an agreement on {subject} {when} .",
             "Talks between {country} and {country2} on {subject} {ended} {when} .",
-            "{when} , [negotiators|diplomats] from {country} and {country2} {acted} a deal on "
-            "{subject} .",
+            "{when} , [negotiators|diplomats] from {country} and {country2} "
+            "{acted} a deal on {subject} .",
         ],
         "outcomes": [
             {
@@ -1212,8 +1218,8 @@ FRAMES = [
                 "ended": "[succeeded|ended in success]",
                 "acted": "[closed|sealed]",
                 "wordings": [
-                    "{country} [settled|resolved] its differences with {country2} over {subject} "
-                    "{when} .",
+                    "{country} [settled|resolved] its differences with {country2} "
+                    "over {subject} {when} .",
                     "After long negotiations , {country} and {country2} [shook hands|found common "
                     "ground] on {subject} {when} .",
                 ],
@@ -1237,8 +1243,8 @@ FRAMES = [
         "wordings": [
             "{country} will {act} its tax on {good} by {percent} percent next year .",
             "Next year , the tax on {good} in {country} will {go} by {percent} percent .",
-            "Buyers of {good} in {country} will [have to pay|pay] {percent} percent {more} tax next "
-            "year .",
+            "Buyers of {good} in {country} will [have to pay|pay] "
+            "{percent} percent {more} tax next year .",
         ],
         "outcomes": [
             {
@@ -1257,8 +1263,8 @@ FRAMES = [
                 "go": "[fall|come down]",
                 "more": "less",
                 "wordings": [
-                    "A {percent} percent tax [cut|break] next year will make {good} cheaper in "
-                    "{country} .",
+                    "A {percent} percent tax [cut|break] next year will "
+                    "make {good} cheaper in {country} .",
                     "{country} 's government will [give up|forgo] {percent} percent of the tax on "
                     "{good} from next year .",
                 ],
@@ -1281,8 +1287,8 @@ FRAMES = [
                 "wordings": [
                     "{country} lost its {office} minister {when} when {person} [handed in a "
                     "resignation|bowed to pressure and left] .",
-                    "{country} needs a new {office} minister , for {person} [walked out|gave up] "
-                    "{when} .",
+                    "{country} needs a new {office} minister , for "
+                    "{person} [walked out|gave up] {when} .",
                 ],
             },
             {
@@ -1292,7 +1298,7 @@ FRAMES = [
                 "wordings": [
                     "{country} kept its {office} minister {when} when {person} [ignored demands to "
                     "go|resisted all pressure] .",
-                    "{country} needs no new {office} minister , for {person} [hung on|would not "
+                    "{country} needs no new {office} minister , for {person} [stayed put|would not "
                     "go] {when} .",
                 ],
             },
@@ -1301,12 +1307,12 @@ FRAMES = [
     # Health
     {
         "topic": "drug trial",
-        "slots": {"illness": ["asthma", "migraine", "arthritis", "malaria", "hay fever"]},
+        "slots": {"ailment": ["asthma", "migraine", "arthritis", "malaria", "hay fever"]},
         "wordings": [
-            "An experimental [drug|medicine] from {company} {did} patients with {illness} , results "
-            "showed {when} .",
-            "{when} , {company} [said|reported] that its {illness} drug had {passed} a trial .",
-            "{company} 's new medicine [against|for] {illness} {worked} in tests , it was "
+            "An experimental [drug|medicine] from {company} {did} patients with {ailment} , "
+            "results showed {when} .",
+            "{when} , {company} [said|reported] that its {ailment} drug had {passed} a trial .",
+            "{company} 's new medicine [against|for] {ailment} {worked} in tests , it was "
             "[announced|reported] {when} .",
         ],
         "outcomes": [
@@ -1315,9 +1321,9 @@ FRAMES = [
                 "passed": "[passed|succeeded in]",
                 "worked": "[worked|proved effective]",
                 "wordings": [
-                    "Patients with {illness} [improved|got better] on a pill that {company} is "
+                    "Patients with {ailment} [improved|got better] on a pill that {company} is "
                     "testing , doctors reported {when} .",
-                    "{company} had good news {when} : its pill for {illness} does what it should .",
+                    "{company} had good news {when} : its pill for {ailment} does what it should .",
                 ],
             },
             {
@@ -1325,9 +1331,9 @@ FRAMES = [
                 "passed": "[failed|fallen short in]",
                 "worked": "[did not work|proved useless]",
                 "wordings": [
-                    "Patients with {illness} [got no better|were no better off] on a pill that "
+                    "Patients with {ailment} [got no better|were no better off] on a pill that "
                     "{company} is testing , doctors reported {when} .",
-                    "{company} had bad news {when} : its pill for {illness} does nothing .",
+                    "{company} had bad news {when} : its pill for {ailment} does nothing .",
                 ],
             },
         ],
@@ -1338,17 +1344,18 @@ FRAMES = [
         "wordings": [
             "The hospital in {city} will {act} its {ward} ward {season} .",
             "{season} , the {ward} ward of {city} 's hospital will be {done} .",
-            "The hospital in {city} [announced|confirmed] plans to {act} the {ward} ward {season} .",
+            "The hospital in {city} [announced|confirmed] plans to "
+            "{act} the {ward} ward {season} .",
         ],
         "outcomes": [
             {
                 "act": "[expand|enlarge]",
                 "done": "[expanded|made bigger]",
                 "wordings": [
-                    "More beds will be [added to|put into] the {ward} ward of {city} 's hospital "
-                    "{season} .",
-                    "{city} 's hospital will have room for more patients in its {ward} ward "
-                    "{season} .",
+                    "More beds will be [added to|put into] the {ward} "
+                    "ward of {city} 's hospital {season} .",
+                    "{city} 's hospital will have room for more "
+                    "patients in its {ward} ward {season} .",
                 ],
             },
             {
@@ -1366,9 +1373,10 @@ FRAMES = [
         "topic": "outbreak",
         "slots": {"illness": ["measles", "flu", "cholera", "mumps", "whooping cough"]},
         "wordings": [
-            "[Health officials|Doctors] in {city} [said|reported] {when} that the {illness} outbreak "
-            "was {state} .",
-            "{when} , authorities in {city} [announced|reported] {an_end} of the {illness} outbreak .",
+            "[Health officials|Doctors] in {city} [said|reported] {when} that the {illness} "
+            "outbreak was {state} .",
+            "{when} , authorities in {city} [announced|reported] {an_end} "
+            "of the {illness} outbreak .",
             "{people} in {city} {has} {illness} , [officials|doctors] said {when} .",
         ],
         "outcomes": [
@@ -1378,10 +1386,10 @@ FRAMES = [
                 "people": "[nobody|no one]",
                 "has": "still has",
                 "wordings": [
-                    "{city} can breathe again : [not one|no] new case of {illness} was found "
-                    "{when} .",
-                    "The {illness} outbreak in {city} has [run its course|died out] , doctors said "
-                    "{when} .",
+                    "{city} can breathe again : [not one|no] new "
+                    "case of {illness} was found {when} .",
+                    "The {illness} outbreak in {city} has [run its "
+                    "course|died out] , doctors said {when} .",
                 ],
             },
             {
@@ -1390,8 +1398,8 @@ FRAMES = [
                 "people": "more and more people",
                 "has": "have",
                 "wordings": [
-                    "{city} is worried : [dozens|scores] of new cases of {illness} were found "
-                    "{when} .",
+                    "{city} is worried : [dozens|scores] of new cases "
+                    "of {illness} were found {when} .",
                     "The {illness} outbreak in {city} has [gained strength|got out of hand] , "
                     "doctors said {when} .",
                 ],
@@ -1404,9 +1412,10 @@ FRAMES = [
         "slots": {"airline": ["Skylark Air", "Northern Wings", "Coral Airways", "Polar Jet"]},
         "wordings": [
             "{airline} will {act} [flights|its flights] between {city} and {city2} in {month} .",
-            "From {month} on , {airline} passengers will {can} fly [directly|nonstop] between {city} "
-            "and {city2} .",
-            "The {airline} [service|connection] between {city} and {city2} will {begin} in {month} .",
+            "From {month} on , {airline} passengers will {can} fly [directly|nonstop] between "
+            "{city} and {city2} .",
+            "The {airline} [service|connection] between {city} and {city2} "
+            "will {begin} in {month} .",
         ],
         "outcomes": [
             {
@@ -1416,8 +1425,8 @@ FRAMES = [
                 "wordings": [
                     "{airline} is [growing|expanding] : its first plane between {city} and {city2} "
                     "takes off in {month} .",
-                    "{airline} will add {city} to {city2} to its list of [routes|destinations] in "
-                    "{month} .",
+                    "A route between {city} and {city2} will [appear on|be added to] the {airline} "
+                    "timetable in {month} .",
                 ],
             },
             {
@@ -1427,8 +1436,8 @@ FRAMES = [
                 "wordings": [
                     "{airline} is [shrinking|cutting back] : its last plane between {city} and "
                     "{city2} takes off in {month} .",
-                    "{airline} will strike {city} to {city2} from its list of [routes|"
-                    "destinations] in {month} .",
+                    "A route between {city} and {city2} will [disappear from|be struck from] the "
+                    "{airline} timetable in {month} .",
                 ],
             },
         ],
@@ -1451,12 +1460,12 @@ FRAMES = [
         ],
         "outcomes": [
             {
-                "did": "[reopened|opened again]",
+                "did": "reopened",
                 "done": "[reopened|put back into service]",
                 "can": "[may again|can once more]",
                 "wordings": [
-                    "Inspectors found {link} in {city} [safe|sound] {when} and removed the "
-                    "barriers .",
+                    "Inspectors found {link} in {city} [safe|sound] {when} "
+                    "and removed the barriers .",
                     "Traffic at {link} in {city} is [flowing|moving] again after inspectors gave "
                     "their consent {when} .",
                 ],
@@ -1466,8 +1475,8 @@ FRAMES = [
                 "done": "[closed|taken out of service]",
                 "can": "[may not|can no longer]",
                 "wordings": [
-                    "Inspectors found {link} in {city} [unsafe|dangerous] {when} and put up "
-                    "barriers .",
+                    "Inspectors found {link} in {city} [unsafe|dangerous] {when} "
+                    "and put up barriers .",
                     "Traffic at {link} in {city} has [stopped|come to a halt] after inspectors "
                     "raised the alarm {when} .",
                 ],
@@ -1478,10 +1487,11 @@ FRAMES = [
         "topic": "tourism",
         "slots": {"last": ["last spring", "last summer", "last autumn", "last winter"]},
         "wordings": [
-            "{country} [welcomed|received] {percent} percent {more} [tourists|visitors] {last} than "
-            "a year [earlier|before] .",
-            "{last} , the number of [tourists|visitors] in {country} {did} by {percent} percent .",
-            "Hotels in {country} were {full} {last} as {percent} percent {more} foreigners arrived .",
+            "{country} [welcomed|received] {percent} percent {more} [tourists|visitors] {last} "
+            "than a year [earlier|before] .",
+            "{last} , the number of [tourists|visitors] to {country} {did} by {percent} percent .",
+            "Hotels in {country} were {full} {last} as "
+            "{percent} percent {more} foreigners arrived .",
         ],
         "outcomes": [
             {
@@ -1525,8 +1535,8 @@ FRAMES = [
                 "could": "[could not|were unable to]",
                 "wordings": [
                     "Flames left nothing but [ashes|ruins] of {building} in {city} {when} .",
-                    "A blaze at {building} in {city} {when} got out of control and [consumed|"
-                    "swallowed] everything .",
+                    "A blaze at {building} in {city} {when} got out of control and "
+                    "[consumed|swallowed] everything .",
                 ],
             },
             {
@@ -1534,8 +1544,8 @@ FRAMES = [
                 "was": "[survived|was hardly damaged by]",
                 "could": "[managed to|were able to]",
                 "wordings": [
-                    "Flames left nothing but a few black [spots|marks] on {building} in {city} "
-                    "{when} .",
+                    "Flames left nothing but a few black [spots|marks] "
+                    "on {building} in {city} {when} .",
                     "A blaze at {building} in {city} {when} was [put out|extinguished] before it "
                     "did any real harm .",
                 ],
@@ -1555,13 +1565,14 @@ FRAMES = [
                 "joy": "[relief|joy]",
                 "fate": "[was rescued|came home safely]",
                 "wordings": [
-                    "{person} , a hiker lost near {city} , was [carried|brought] to safety {when} .",
-                    "{person} [survived|lived through] a hike near {city} that went wrong , rescuers "
-                    "said {when} .",
+                    "{person} , a hiker lost near {city} , "
+                    "was [carried|brought] to safety {when} .",
+                    "{person} [survived|lived through] a hike near {city} that went wrong , "
+                    "rescuers said {when} .",
                 ],
             },
             {
-                "alive": "[dead|lifeless]",
+                "alive": "dead",
                 "joy": "[grief|tragedy]",
                 "fate": "was [found dead|confirmed dead]",
                 "wordings": [
@@ -1607,8 +1618,8 @@ FRAMES = [
                 "gave": "[passed over|gave no prize to]",
                 "with": "without [a prize|any award]",
                 "wordings": [
-                    "Nothing about {film} by {person} deserved a [prize|trophy] , the festival jury "
-                    "in {city} found {when} .",
+                    "Nothing about {film} by {person} deserved a [prize|trophy] , the festival "
+                    "jury in {city} found {when} .",
                     "{film} [lost|came up short] at the {city} festival {when} , to the sorrow of "
                     "director {person} .",
                 ],
@@ -1637,19 +1648,19 @@ FRAMES = [
                 "wordings": [
                     "{work} [joined|was added to] the collection of the museum in {city} {when} .",
                     "A [dealer|collector] sold {work} to the museum in {city} {when} .",
-                    "The museum in {city} [used|spent] a donation {when} to become the owner of "
-                    "{work} .",
+                    "The museum in {city} [used|spent] a donation {when} "
+                    "to become the owner of {work} .",
                 ],
             },
             {
                 "did": "[sold|auctioned off]",
                 "done": "[sold|auctioned off] by",
                 "wordings": [
-                    "{work} [left|went out of] the collection of the museum in {city} in a sale "
-                    "{when} .",
+                    "{work} left the collection of the museum in "
+                    "{city} in [a sale|an auction] {when} .",
                     "A [dealer|collector] bought {work} from the museum in {city} {when} .",
-                    "The museum in {city} [raised|made] some money {when} by putting {work} on the "
-                    "market .",
+                    "The museum in {city} [raised|made] some money {when} "
+                    "by putting {work} on the market .",
                 ],
             },
             {
@@ -1697,8 +1708,8 @@ FRAMES = [
                 "has": "has been moved to [a bigger|a larger] hall",
                 "did": "[found|chose] a bigger hall for",
                 "wordings": [
-                    "{band} will [play|appear] in a larger venue than planned in {city} in "
-                    "{month} .",
+                    "{band} will [play|appear] in a larger venue than "
+                    "planned in {city} in {month} .",
                     "The first [hall|venue] in {city} was too small for {band} , who will take a "
                     "larger one in {month} .",
                 ],
@@ -1721,8 +1732,8 @@ FRAMES = [
                 "wordings": [
                     "Studying at {university} will become {percent} percent more "
                     "[costly|expensive] next year .",
-                    "{university} will [ask|demand] an extra {percent} percent from its students "
-                    "next year .",
+                    "{university} will [ask|demand] an extra {percent} percent "
+                    "from its students next year .",
                 ],
             },
             {
@@ -1730,8 +1741,8 @@ FRAMES = [
                 "higher": "lower",
                 "more": "less",
                 "wordings": [
-                    "Studying at {university} will become {percent} percent [cheaper|less costly] "
-                    "next year .",
+                    "Studying at {university} will become {percent} percent "
+                    "[cheaper|less costly] next year .",
                     "{university} will [take|knock] {percent} percent off the bills of its "
                     "students next year .",
                 ],
@@ -1748,7 +1759,7 @@ FRAMES = [
         ],
         "outcomes": [
             {
-                "better": "[better|far better]",
+                "better": "better",
                 "did": "[improved|went up]",
                 "reason": "reason to [celebrate|rejoice]",
                 "are": "are up",
@@ -1759,7 +1770,7 @@ FRAMES = [
                 ],
             },
             {
-                "better": "[worse|far worse]",
+                "better": "worse",
                 "did": "[got worse|went down]",
                 "reason": "reason to [worry|be alarmed]",
                 "are": "are down",
@@ -1775,7 +1786,7 @@ FRAMES = [
                 "reason": "nothing new to [report|tell]",
                 "are": "are the same",
                 "wordings": [
-                    "Children in {city} [stood still|did not move] in {subject} this year .",
+                    "Children in {city} [stood still|marked time] in {subject} this year .",
                     "Teachers in {city} are [surprised|puzzled] that {subject} results have been "
                     "neither stronger nor weaker this year .",
                 ],

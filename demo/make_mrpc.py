@@ -23,8 +23,10 @@ SIZES = {"train": 1200, "dev": 300, "test": 300}
 NEGATIVES = ["topic"] * 10 + ["outcome"] * 6 + ["filler"] * 3 + ["swap"]
 # What a sentence may be about: frames that share one of these slots make the kind "topic".
 ENTITIES = ["company", "person", "city", "country", "team", "university"]
+# How often both sentences of a pair are put the same way, but for synonyms: the near misses.
+SAME_WORDING = 0.4
 # How many paraphrases are tried against a non-paraphrase before another one is drawn.
-TRIES = 200
+TRIES = 40
 
 
 def pick(rng, items):
@@ -63,16 +65,13 @@ def tell(rng, event, position):
     return text[0].upper() + text[1:]
 
 
-def related(frame):
-    """The other frames that have an entity in common with this one."""
-    shared = [name for name in slots(frame) if name in ENTITIES]
-    others = [other for other in FRAMES if other is not frame]
-    return [other for other in others if any(name in shared for name in slots(other))]
+def entities(frame):
+    return [name for name in slots(frame) if name in ENTITIES]
 
 
 def allows(frame, kind):
     """Whether `contrast` can make this kind of an event of the frame."""
-    return {"swap": "swap" in frame, "topic": bool(related(frame))}.get(kind, True)
+    return bool(entities(frame)) if kind == "topic" else kind != "swap" or "swap" in frame
 
 
 def contrast(rng, event, kind):
@@ -81,7 +80,9 @@ def contrast(rng, event, kind):
     if kind == "outcome":
         outcome = pick(rng, [other for other in frame["outcomes"] if other is not outcome])
     elif kind == "topic":
-        frame = pick(rng, related(frame))
+        shared = pick(rng, entities(frame))
+        others = [other for other in FRAMES if other is not frame]
+        frame = pick(rng, [other for other in others if shared in slots(other)])
         outcome, values = pick(rng, frame["outcomes"]), fill(rng, frame, values)
     elif kind == "filler":
         # Two times need not exclude each other ("on Friday", "last week"); other fillers do.
@@ -96,12 +97,11 @@ def contrast(rng, event, kind):
 def draw(rng, frame, kind):
     """Two sentences that begin from one event of the frame and differ by `kind`."""
     event = frame, pick(rng, frame["outcomes"]), fill(rng, frame, {})
-    positions = range(len(frame["wordings"] + frame["outcomes"][0]["wordings"]))
-    first, second = pick(rng, positions), pick(rng, positions)
-    if rng.random() < 0.4:
-        second = first
-    pair = [tell(rng, event, first), tell(rng, contrast(rng, event, kind), second)]
-    return tuple(pair if rng.random() < 0.5 else pair[::-1])
+    positions = range(len(frame["wordings"] + event[1]["wordings"]))
+    first = pick(rng, positions)
+    second = first if rng.random() < SAME_WORDING else pick(rng, positions)
+    pair = tell(rng, event, first), tell(rng, contrast(rng, event, kind), second)
+    return pair if rng.random() < 0.5 else pair[::-1]
 
 
 def surface(pair):
@@ -118,13 +118,14 @@ def surface(pair):
 
 def draw_twins(rng, kind, seen):
     """A paraphrase and a non-paraphrase, alike on the surface and neither of them in `seen`."""
+    frames = [frame for frame in FRAMES if allows(frame, kind)]
     while True:
-        frame = pick(rng, [frame for frame in FRAMES if allows(frame, kind)])
+        frame = pick(rng, frames)
         negative = draw(rng, frame, kind)
         for _ in range(TRIES):
             positive = draw(rng, frame, None)
-            fresh = positive[0] != positive[1] and not seen & {frozenset(positive), frozenset(negative)}
-            if fresh and surface(positive) == surface(negative):
+            fresh = seen.isdisjoint([frozenset(positive), frozenset(negative)])
+            if fresh and positive[0] != positive[1] and surface(positive) == surface(negative):
                 return positive, negative
 
 

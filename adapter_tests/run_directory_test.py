@@ -1,0 +1,272 @@
+"""Tests of run_directory.py: who may use a folder, and what happens to the files in it."""
+
+import copy
+import json
+import os
+import tempfile
+from unittest import mock
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import run_directory
+from errors import UserError
+
+SETTINGS = {
+    "model": {
+        "task": "MRPC",
+        "labels": ("0", "1"),
+        "adapter": {"fn": "feedforward_adapter", "size": 64},
+        "do_lower_case": True,
+    },
+    "training": {"learning_rate": 3e-4, "num_train_steps": 50, "tuning": {"method": "adapters"}},
+}
+
+
+def changed(section, **values):
+    settings = copy.deepcopy(SETTINGS)
+    settings[section].update(values)
+    return settings
+
+
+class RunDirectoryTestCase(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "output", "mrpc")
+        self.settings_file = os.path.join(self.folder, "settings.json")
+
+    def claim(self, settings=SETTINGS, trains=True, overwrite=False):
+        run_directory.claim(self.folder, settings, trains, overwrite)
+
+    def train(self, settings=SETTINGS, step=5):
+        """Leaves behind what a run that saved a checkpoint does."""
+        self.claim(settings)
+        with tf.Graph().as_default(), tf.Session() as session:
+            tf.get_variable("global_step", initializer=np.int64(step), use_resource=False)
+            session.run(tf.global_variables_initializer())
+            tf.train.Saver().save(session, os.path.join(self.folder, "model.ckpt"), step)
+
+    def write(self, *names):
+        for name in names:
+            path = os.path.join(self.folder, name)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "w") as writer:
+                writer.write("of an earlier run")
+
+    def recorded(self):
+        with open(self.settings_file) as reader:
+            return json.load(reader)
+
+    def assert_refused(self, *parts, **claim):
+        """Checks that a claim fails with one sentence that holds each of parts."""
+        with self.assertRaises(UserError) as caught:
+            self.claim(**claim)
+        message = str(caught.exception)
+        for part in parts:
+            self.assertIn(part, message)
+        self.assertTrue(message.endswith("."), message)
+        self.assertNotIn("\n", message)
+        return message
+
+
+class ClaimTest(RunDirectoryTestCase):
+    def test_a_fresh_folder_is_made_and_marked(self):
+        self.claim()
+        self.assertEqual(os.listdir(self.folder), ["settings.json"])
+        self.assertEqual(self.recorded(), json.loads(json.dumps(SETTINGS)))
+
+    def test_what_does_not_train_leaves_no_mark(self):
+        self.claim(trains=False)
+        self.assertEqual(os.listdir(self.folder), [])
+
+    def test_the_same_settings(self):
+        self.train()
+        before = sorted(os.listdir(self.folder))
+        for trains in (True, False):
+            self.claim(copy.deepcopy(SETTINGS), trains)
+            self.assertEqual(sorted(os.listdir(self.folder)), before)
+            self.assertEqual(self.recorded(), json.loads(json.dumps(SETTINGS)))
+
+    def test_another_model(self):
+        self.train()
+        for trains in (True, False):
+            message = self.assert_refused(
+                self.settings_file,
+                'task was "MRPC", is now "CoLA"',
+                'labels was ["0", "1"], is now ["1", "0"]',
+                "--overwrite_output_dir",
+                settings=changed("model", task="CoLA", labels=["1", "0"]),
+                trains=trains,
+            )
+            for same in ("adapter", "do_lower_case", "learning_rate"):
+                self.assertNotIn(same + " ", message)
+        self.assertEqual(self.recorded()["model"]["task"], "MRPC")
+
+    def test_another_adapter(self):
+        self.train()
+        adapter = {"fn": "feedforward_adapter", "size": 8}
+        message = self.assert_refused(
+            "adapter.size was 64, is now 8", settings=changed("model", adapter=adapter)
+        )
+        self.assertNotIn("feedforward_adapter", message)
+
+    def test_adapters_against_none(self):
+        self.train()
+        plain = changed("model", adapter=None)
+        self.assert_refused("adapter.size was 64, is now not set", settings=plain)
+        self.claim(plain, overwrite=True)
+        self.train(plain)
+        self.assert_refused("adapter.size was not set, is now 64", settings=SETTINGS)
+
+    def test_another_training(self):
+        self.train()
+        settings = changed("training", learning_rate=1e-3, tuning={"method": "head"}, seed=1)
+        message = self.assert_refused(
+            "learning_rate was 0.0003, is now 0.001",
+            'tuning.method was "adapters", is now "head"',
+            "seed was not set, is now 1",
+            settings=settings,
+        )
+        self.assertNotIn("num_train_steps", message)
+        self.claim(settings, trains=False)
+        self.assertEqual(self.recorded()["training"]["learning_rate"], 3e-4)
+
+    def test_a_run_that_died_before_its_first_checkpoint_binds_no_one(self):
+        self.claim()
+        self.claim(changed("model", task="CoLA"))
+        self.assertEqual(self.recorded()["model"]["task"], "CoLA")
+
+    def test_checkpoints_without_settings(self):
+        self.train()
+        os.remove(self.settings_file)
+        self.assert_refused(self.settings_file, "missing", "--overwrite_output_dir")
+        self.claim(trains=False)
+        self.assertFalse(os.path.exists(self.settings_file))
+
+    def test_broken_settings(self):
+        self.train()
+        for content in (
+            b"",
+            b"{'model': {}}",
+            b"\xff\xfe\x00",
+            b"null",
+            b"[1]",
+            b'{"model": null}',
+            b'{"model": {}, "training": 5}',
+        ):
+            with open(self.settings_file, "wb") as writer:
+                writer.write(content)
+            for trains in (True, False):
+                self.assert_refused(self.settings_file, trains=trains)
+
+    def test_settings_of_another_form(self):
+        self.train()
+        for recorded, difference in (
+            ({}, 'task was not set, is now "MRPC"'),
+            ({"model": {"task": {"name": "MRPC"}}}, 'task.name was "MRPC", is now not set'),
+            ({"model": {"adapter": 64}}, "adapter was 64, is now not set"),
+        ):
+            with open(self.settings_file, "w") as writer:
+                json.dump(recorded, writer)
+            self.assert_refused(self.settings_file, difference)
+
+    def test_a_broken_checkpoint(self):
+        self.train(step=5)
+        data = os.path.join(self.folder, "model.ckpt-5.data-00000-of-00001")
+        os.remove(data)
+        for trains in (True, False):
+            self.assert_refused("--output_dir", "incomplete", data, trains=trains)
+
+
+class OverwriteTest(RunDirectoryTestCase):
+    OWN = (
+        "graph.pbtxt",
+        "events.out.tfevents.1.host",
+        "eval/events.out.tfevents.1.host",
+        "eval_results.txt",
+        "test_results.tsv",
+    )
+    USERS = ("notes.txt", "train.log", "bert_config.json", "plots/eval_results.txt", "my.ckpt-5")
+
+    def files(self):
+        return {
+            os.path.relpath(os.path.join(folder, name), self.folder)
+            for folder, _, names in os.walk(self.folder)
+            for name in names
+        }
+
+    def test_the_runs_files_go_and_the_users_stay(self):
+        self.train()
+        self.write(*self.OWN, *self.USERS)
+        self.assertIn("model.ckpt-5.index", self.files())
+        self.claim(changed("model", task="CoLA"), overwrite=True)
+        self.assertEqual(self.files(), {*self.USERS, "settings.json"})
+        self.assertEqual(self.recorded()["model"]["task"], "CoLA")
+
+    def test_it_also_helps_against_what_is_broken(self):
+        self.train()
+        self.write("settings.json", "model.ckpt-5.index")
+        self.claim(overwrite=True)
+        self.assertEqual(self.files(), {"settings.json"})
+
+    def test_what_does_not_train_removes_nothing(self):
+        self.train()
+        self.write(*self.OWN)
+        before = self.files()
+        self.claim(trains=False, overwrite=True)
+        self.assertEqual(self.files(), before)
+
+
+class UnwritableTest(RunDirectoryTestCase):
+    def setUp(self):
+        super().setUp()
+        self.write("file")
+
+    def test_no_folder_can_be_made_there(self):
+        file = os.path.join(self.folder, "file")
+        for self.folder in (file, os.path.join(file, "below"), os.path.join(file, "far", "below")):
+            for trains in (True, False):
+                self.assert_refused(f"--output_dir={self.folder}", "written", trains=trains)
+        with open(file) as reader:
+            self.assertEqual(reader.read(), "of an earlier run")
+
+    def test_a_folder_that_cannot_be_written_to(self):
+        denied = tf.errors.PermissionDeniedError(None, None, "Permission denied")
+        with mock.patch.object(tf.io.gfile, "rename", side_effect=denied):
+            self.assert_refused(f"--output_dir={self.folder}", "Permission denied")
+
+
+class WriteAtomicallyTest(RunDirectoryTestCase):
+    def setUp(self):
+        super().setUp()
+        self.path = os.path.join(self.folder, "eval_results.txt")
+
+    def read(self):
+        with open(self.path, encoding="utf-8") as reader:
+            return reader.read()
+
+    def test_writes_and_replaces(self):
+        self.write("eval_results.txt")
+        for text in ("accuracy = 0.9\nloss = 0.5\n", "Genauigkeit ≥ ½", ""):
+            run_directory.write_atomically(self.path, text)
+            self.assertEqual(self.read(), text)
+            self.assertEqual(os.listdir(self.folder), ["eval_results.txt"])
+
+    def test_the_old_text_stands_until_the_new_is_complete(self):
+        self.write("eval_results.txt")
+        rename = tf.io.gfile.rename
+        seen = []
+
+        def look_and_rename(source, target, overwrite):
+            with open(source) as reader:
+                seen.append((self.read(), reader.read(), target))
+            rename(source, target, overwrite)
+
+        with mock.patch.object(tf.io.gfile, "rename", look_and_rename):
+            run_directory.write_atomically(self.path, "new")
+        self.assertEqual(seen, [("of an earlier run", "new", self.path)])
+        self.assertEqual(self.read(), "new")
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,85 @@
+"""What the tests train: a BERT of two layers, its vocabulary, and a task of a few sentences.
+
+Everything is made on the spot, in a folder of the test's own.
+"""
+
+import os
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import modeling
+
+_WORDS = "the a dog cat bird man woman sees likes hears big small old young and not"
+WORDS = _WORDS.split()
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, ".", "##s"]
+
+
+def config(**sizes):
+    """A `modeling.BertConfig` of 2 layers, 8 wide, that fits `VOCABULARY`."""
+    defaults = {
+        "vocab_size": len(VOCABULARY),
+        "hidden_size": 8,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+        "max_position_embeddings": 40,
+        "type_vocab_size": 2,
+    }
+    return modeling.BertConfig(**{**defaults, **sizes})
+
+
+def write_bert(folder, **sizes):
+    """Writes bert_config.json, vocab.txt and bert_model.ckpt of a random BERT; returns folder."""
+    os.makedirs(folder, exist_ok=True)
+    bert_config = config(**sizes)
+    with open(os.path.join(folder, "bert_config.json"), "w") as writer:
+        writer.write(bert_config.to_json_string())
+    with open(os.path.join(folder, "vocab.txt"), "w") as writer:
+        writer.write("\n".join(VOCABULARY) + "\n")
+    with tf.Graph().as_default(), tf.Session() as session:
+        tf.set_random_seed(4)
+        modeling.BertModel(bert_config, False, tf.zeros([1, 2], tf.int32), adapter_fn=None)
+        session.run(tf.global_variables_initializer())
+        tf.train.Saver().save(
+            session, os.path.join(folder, "bert_model.ckpt"), write_meta_graph=False
+        )
+    return folder
+
+
+def sentence(random):
+    return " ".join(random.choice(WORDS, random.randint(2, 8))) + " ."
+
+
+def write_mrpc(folder, rows=24, seed=0):
+    """Writes train.tsv, dev.tsv and test.tsv in MRPC's layout; returns folder.
+
+    A pair is a paraphrase if its second sentence is the first one.
+    """
+    os.makedirs(folder, exist_ok=True)
+    random = np.random.RandomState(seed)
+    header = "#1 ID\t#2 ID\t#1 String\t#2 String\n"
+    for split, first in (("train", "Quality"), ("dev", "Quality"), ("test", "index")):
+        with open(os.path.join(folder, split + ".tsv"), "w") as writer:
+            writer.write(first + "\t" + header)
+            for row in range(rows):
+                label = row % 2
+                a = sentence(random)
+                b = a if label else sentence(random)
+                key = row if split == "test" else label
+                writer.write(f"{key}\t{row}\t{row + 1000}\t{a}\t{b}\n")
+    return folder
+
+
+def arrays(rows=12, seq_length=10, num_labels=2, seed=0):
+    """Random features, as `classifier_tasks.features_to_arrays` gives them."""
+    random = np.random.RandomState(seed)
+    lengths = random.randint(3, seq_length + 1, rows)
+    mask = (np.arange(seq_length) < lengths[:, None]).astype(np.int32)
+    return {
+        "input_ids": random.randint(5, len(VOCABULARY), mask.shape).astype(np.int32) * mask,
+        "input_mask": mask,
+        "segment_ids": random.randint(0, 2, mask.shape).astype(np.int32) * mask,
+        "label_ids": random.randint(0, num_labels, rows).astype(np.int32),
+        "is_real_example": np.ones(rows, np.int32),
+    }

@@ -1,0 +1,377 @@
+"""Tests of tuning.py: what trains under each method, against lists of names written out here."""
+
+import itertools
+import re
+
+import tensorflow.compat.v1 as tf
+
+import modeling
+import run_classifier
+import tuning
+from adapter_tests import tiny
+from errors import UserError
+from tuning import Role, Tuning
+
+
+def names(pattern):
+    """The names that a pattern with alternatives in braces stands for: "{a,b}/c" → a/c, b/c."""
+    parts = [part.split(",") for part in re.split(r"[{}]", pattern)]
+    return {"".join(choice) for choice in itertools.product(*parts)}
+
+
+EMBEDDINGS = names("bert/embeddings/{word,token_type,position}_embeddings")
+LAYER_NORMS = names("bert/embeddings/LayerNorm/{beta,gamma}") | names(
+    "bert/encoder/layer_{0,1}/{attention/output,output}/LayerNorm/{beta,gamma}"
+)
+ADAPTERS = names(
+    "bert/encoder/layer_{0,1}/{attention/output,output}/adapters/{weights,biases}{1,2}"
+)
+LAYERS = names(
+    "bert/encoder/layer_{0,1}/{attention/self/query,attention/self/key,attention/self/value"
+    ",attention/output/dense,intermediate/dense,output/dense}/{kernel,bias}"
+)
+POOLER = names("bert/pooler/dense/{kernel,bias}")
+HEAD = {"output_weights", "output_bias"}
+PLAIN = EMBEDDINGS | LAYER_NORMS | LAYERS | POOLER | HEAD
+LAYER_1 = {name for name in PLAIN if name.startswith("bert/encoder/layer_1/")}
+
+
+def build(scope=None, adapter_fn="feedforward_adapter", config=None):
+    """Makes the tiny BERT in the default graph; returns its pooled output [1, 8]."""
+    ids = tf.zeros([1, 2], tf.int32)
+    model = modeling.BertModel(
+        config or tiny.config(), False, ids, scope=scope, adapter_fn=adapter_fn
+    )
+    return model.get_pooled_output()
+
+
+def build_classifier(adapter_fn="feedforward_adapter", config=None):
+    """Makes the tiny BERT with the head of run_classifier; returns the loss."""
+    ids = tf.zeros([1, 2], tf.int32)
+    labels = tf.zeros([1], tf.int32)
+    return run_classifier.create_model(
+        config or tiny.config(), False, ids, ids, ids, labels, 2, False, adapter_fn=adapter_fn
+    )[0]
+
+
+def variable(name, *collections):
+    collections = [*collections, tf.GraphKeys.GLOBAL_VARIABLES]
+    return tf.get_variable(name, [3], collections=collections)
+
+
+def trained(*options, **more):
+    """The names of what trains, without an order."""
+    tuned = Tuning(*options, **more) if options else None
+    return {v.op.name for v in tuning.trained_variables(tuned)}
+
+
+class TuningTestCase(tf.test.TestCase):
+    """Gives each test a graph of its own, and compares sets with their differences in view."""
+
+    maxDiff = None
+
+    def setUp(self):
+        super().setUp()
+        graph = tf.Graph().as_default()
+        graph.__enter__()
+        self.addCleanup(graph.__exit__, None, None, None)
+
+    def assert_trains(self, expected, *options, **more):
+        self.assertCountEqual(trained(*options, **more), expected)
+
+
+class TuningOptionsTest(tf.test.TestCase):
+    def refused(self, *options):
+        with self.assertRaises(UserError) as caught:
+            Tuning(*options)
+        return str(caught.exception)
+
+    def test_unknown_method(self):
+        message = self.refused("adaptr")
+        self.assertIn("--tuning=adaptr", message)
+        for method in ("adapters", "full", "top_layers", "layer_norm", "head"):
+            self.assertIn(method, message)
+
+    def test_num_top_layers_goes_with_top_layers_alone(self):
+        for options in (("top_layers",), ("adapters", 2), ("full", 2), ("head", 1)):
+            self.assertIn("--num_top_layers", self.refused(*options))
+
+    def test_num_top_layers_is_at_least_1(self):
+        for number in (0, -1):
+            self.assertIn(f"is {number}", self.refused("top_layers", number))
+
+
+class MethodsTest(TuningTestCase):
+    """What trains, by method: in the classifier with adapters, and in plain BERT."""
+
+    ADAPTED = {
+        "adapters": ADAPTERS | LAYER_NORMS | HEAD,
+        "full": PLAIN | ADAPTERS,
+        "top_layers": LAYER_1 | {n for n in ADAPTERS if "/layer_1/" in n} | POOLER | HEAD,
+        "layer_norm": LAYER_NORMS | HEAD,
+        "head": HEAD,
+    }
+    # Without adapters there is nothing for that method to add to the LayerNorms.
+    UNADAPTED = {
+        "adapters": LAYER_NORMS | HEAD,
+        "full": PLAIN,
+        "top_layers": LAYER_1 | POOLER | HEAD,
+        "layer_norm": LAYER_NORMS | HEAD,
+        "head": HEAD,
+    }
+
+    def check(self, expected):
+        self.assertEqual(set(expected), set(tuning.METHODS))
+        for method, variables in expected.items():
+            top = 1 if method == "top_layers" else None
+            with self.subTest(method):
+                self.assert_trains(variables, method, top)
+                self.assert_trains(variables | POOLER, method, top, train_pooler=True)
+
+    def test_with_adapters(self):
+        build_classifier()
+        self.check(self.ADAPTED)
+
+    def test_plain_bert(self):
+        build_classifier(adapter_fn=None)
+        self.check(self.UNADAPTED)
+
+    def test_layers_are_counted_from_the_top(self):
+        build_classifier(None, tiny.config(num_hidden_layers=12))
+        layers = {name for name in LAYERS | LAYER_NORMS if "/layer_0/" in name}
+        for count, indices in ((1, [11]), (3, [9, 10, 11]), (11, range(1, 12))):
+            top = {name.replace("layer_0", f"layer_{i}") for name in layers for i in indices}
+            self.assert_trains(top | POOLER | HEAD, "top_layers", count)
+
+    def test_all_layers_are_full_fine_tuning(self):
+        build_classifier(adapter_fn=None)
+        self.assert_trains(PLAIN, "top_layers", 2)
+
+    def test_more_layers_than_there_are(self):
+        build_classifier(adapter_fn=None)
+        with self.assertRaisesRegex(UserError, "--num_top_layers=3: the encoder has 2 layers"):
+            trained("top_layers", 3)
+
+    def test_the_order_is_that_of_making(self):
+        build_classifier()
+        order = [v.op.name for v in tuning.trained_variables(Tuning("layer_norm"))]
+        self.assertEqual(
+            order[:4] + order[-2:],
+            ["bert/embeddings/LayerNorm/beta", "bert/embeddings/LayerNorm/gamma"]
+            + ["bert/encoder/layer_0/attention/output/LayerNorm/" + n for n in ("beta", "gamma")]
+            + ["output_weights", "output_bias"],
+        )
+
+
+class DefaultMethodTest(TuningTestCase):
+    """What trains when code written for BERT or adapter-bert calls `create_optimizer`."""
+
+    def test_with_adapters(self):
+        build_classifier()
+        self.assert_trains(ADAPTERS | LAYER_NORMS | HEAD)
+
+    def test_an_adapter_function_without_variables(self):
+        build_classifier(adapter_fn=lambda x: x)
+        self.assert_trains(LAYER_NORMS | HEAD)
+
+    def test_plain_bert(self):
+        build_classifier(adapter_fn=None)
+        self.assert_trains(PLAIN)
+
+    def test_plain_bert_under_a_head_with_layer_norm(self):
+        # As the masked language model's head in BERT's run_pretraining.
+        build_classifier(adapter_fn=None)
+        with tf.variable_scope("cls/predictions/transform"):
+            modeling.layer_norm(tf.zeros([1, 8]))
+        self.assert_trains(PLAIN | names("cls/predictions/transform/LayerNorm/{beta,gamma}"))
+
+    def test_no_encoder(self):
+        variable("a")
+        variable("b/c")
+        self.assert_trains({"a", "b/c"})
+
+
+class RolesTest(TuningTestCase):
+    def test_every_variable_of_the_classifier(self):
+        build_classifier()
+        expected = {name: Role("embeddings") for name in EMBEDDINGS}
+        expected.update({name: Role("pooler") for name in POOLER})
+        expected.update({name: Role("head") for name in HEAD})
+        for kind, group in (("layer", LAYERS), ("adapter", ADAPTERS), ("layer_norm", LAYER_NORMS)):
+            for name in group:
+                layer = 0 if "/layer_0/" in name else 1 if "/layer_1/" in name else None
+                expected[name] = Role(kind, layer)
+        self.assertEqual(dict(tuning.roles()), expected)
+
+    def test_names_tell_the_roles_of_adapters_and_layer_norms_too(self):
+        for name in ADAPTERS:
+            self.assertEqual(tuning.role_of(name, ["bert/"]).kind, "adapter")
+        for name in LAYER_NORMS:
+            self.assertEqual(tuning.role_of(name, ["bert/"]).kind, "layer_norm")
+
+    def test_what_no_collection_claims_outside_of_the_encoder_is_head(self):
+        build()
+        heads = [
+            "cls/squad/output_weights",
+            "bert_head/kernel",
+            "model/bert/pooler/dense/kernel",
+            "classifier/encoder/layer_0/output/dense/kernel",
+            "crf/LayerNorm/gamma",
+            "adapters/weights1",
+        ]
+        for head in heads:
+            variable(head)
+        role = tuning.roles()
+        for head in heads:
+            self.assertEqual(role[head], Role("head"), head)
+        self.assert_trains(ADAPTERS | LAYER_NORMS | set(heads))
+        self.assert_trains(heads, "head")
+
+    def test_a_head_with_layer_norm_is_head_all_through(self):
+        build_classifier()
+        with tf.variable_scope("cls"):
+            modeling.layer_norm(tf.zeros([1, 8]))
+        head = HEAD | names("cls/LayerNorm/{beta,gamma}")
+        self.assert_trains(head, "head")
+        self.assert_trains(
+            LAYER_1 | {n for n in ADAPTERS if "/layer_1/" in n} | POOLER | head, "top_layers", 1
+        )
+
+    def test_a_head_inside_the_encoders_scope_that_is_in_the_collection(self):
+        build()
+        variable("bert/classifier", modeling.HEAD)
+        self.assertEqual(tuning.roles()["bert/classifier"], Role("head"))
+        self.assert_trains({"bert/classifier"}, "head")
+
+    def test_a_users_adapter_has_any_names(self):
+        def adapter(x):
+            with tf.variable_scope("houlsby", use_resource=False):
+                scale = tf.get_variable(
+                    "scale", [8], collections=[modeling.ADAPTERS, tf.GraphKeys.GLOBAL_VARIABLES]
+                )
+            return x * scale
+
+        build_classifier(adapter)
+        mine = names("bert/encoder/layer_{0,1}/{attention/output,output}/houlsby/scale")
+        self.assert_trains(mine | LAYER_NORMS | HEAD)
+        role = tuning.roles()
+        for name in mine:
+            self.assertEqual(role[name], Role("adapter", int("/layer_1/" in name)))
+
+    def test_an_adapter_outside_of_the_encoder(self):
+        build()
+        variable("shared/scale", modeling.ADAPTERS)
+        self.assertEqual(tuning.roles()["shared/scale"], Role("adapter"))
+        self.assert_trains(ADAPTERS | LAYER_NORMS | {"shared/scale"})
+
+    def test_what_nothing_covers_is_an_error(self):
+        strays = [
+            "bert/encoder/layer_1/output/scale",
+            "bert/encoder/layer_1/output/dense/kernel_2",
+            "bert/encoder/prompt",
+            "bert/pooler/LayerNorm/gamma",
+            "bert/classifier/kernel",
+        ]
+        for stray in strays:
+            with tf.Graph().as_default():
+                build()
+                variable(stray)
+                for options in ((), ("adapters",), ("layer_norm",), ("head",), ("top_layers", 1)):
+                    with self.assertRaisesRegex(ValueError, stray + " "):
+                        trained(*options)
+
+
+class ScopesTest(TuningTestCase):
+    """The encoder is found wherever it lies."""
+
+    def test_any_scope(self):
+        for scope in ("siamese/bert", "encoder", "bert_1", "a.b/layer_0"):
+            with tf.Graph().as_default():
+                build(scope)
+                variable("output_bias")
+                self.assert_trains(
+                    {scope + name[len("bert") :] for name in ADAPTERS | LAYER_NORMS}
+                    | {"output_bias"}
+                )
+
+    def test_two_encoders(self):
+        build()
+        build()
+        variable("output_bias")
+        both = {
+            scope + name[len("bert") :]
+            for name in ADAPTERS | LAYER_NORMS
+            for scope in ("bert", "bert_1")
+        }
+        self.assert_trains(both | {"output_bias"})
+        variable("bert_1/stray")
+        with self.assertRaisesRegex(ValueError, "bert_1/stray"):
+            trained()
+
+    def test_encoders_that_share_their_variables(self):
+        build("siamese/bert")
+        with tf.variable_scope(tf.get_variable_scope(), reuse=True):
+            build("siamese/bert")
+        self.assert_trains({"siamese/" + name for name in ADAPTERS | LAYER_NORMS})
+
+
+class GradientsTest(TuningTestCase):
+    def check(self, loss, variables):
+        tuning.check_gradients(variables, tf.gradients(loss, variables))
+
+    def test_silent_where_the_loss_depends_on_everything(self):
+        loss = build_classifier()
+        self.check(loss, tf.trainable_variables())
+
+    def test_silent_for_the_pooler(self):
+        model = modeling.BertModel(tiny.config(), False, tf.zeros([1, 2], tf.int32))
+        loss = tf.reduce_sum(model.get_sequence_output())
+        gradients = tf.gradients(loss, tf.trainable_variables())
+        self.assertEqual(sum(gradient is None for gradient in gradients), 2)
+        tuning.check_gradients(tf.trainable_variables(), gradients)
+
+    def test_an_adapter_that_is_left_out(self):
+        model = modeling.BertModel(tiny.config(), False, tf.zeros([1, 2], tf.int32))
+        loss = tf.reduce_sum(model.get_all_encoder_layers()[0])
+        with self.assertRaisesRegex(
+            ValueError, "on 8 of .* bert/encoder/layer_1/attention/output/adapters/weights1"
+        ):
+            self.check(loss, tuning.trained_variables())
+
+    def test_a_head_that_is_left_out(self):
+        loss = build_classifier()
+        variable("second_head")
+        with self.assertRaisesRegex(ValueError, "on 1 of .* second_head"):
+            self.check(loss, tuning.trained_variables())
+
+
+class CountsTest(TuningTestCase):
+    """BERT-Base, uncased, with a head for two labels (Houlsby et al. 2019, section 2.1).
+
+    24 adapters of 2 * 64 * 768 + 64 + 768 are 2,379,264, 25 LayerNorms of 2 * 768 are 38,400, and
+    the head has 2 * 768 + 2 = 1,538; BERT itself has 109,482,240.
+    """
+
+    def test_adapters(self):
+        build_classifier(config=modeling.BertConfig(30522, type_vocab_size=2))
+        variables = tuning.trained_variables()
+        self.assertEqual(tuning.count_parameters(variables), 2419202)
+        self.assertEqual(
+            tuning.summary(variables),
+            "Training 2,419,202 of 111,863,042 parameters (2.16%); 109,443,840 are frozen.",
+        )
+
+    def test_full(self):
+        build_classifier(None, modeling.BertConfig(30522, type_vocab_size=2))
+        variables = tuning.trained_variables()
+        self.assertEqual(
+            tuning.summary(variables),
+            "Training 109,483,778 of 109,483,778 parameters (100.00%); 0 are frozen.",
+        )
+        # One layer and the pooler: 12 * 768 ** 2 + 13 * 768 and 768 ** 2 + 768.
+        top = tuning.trained_variables(Tuning("top_layers", 1))
+        self.assertEqual(tuning.count_parameters(top), 7087872 + 590592 + 1538)
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,16 @@
+#!/bin/sh
+# Prints the first Python of the versions given that can be found, on the path or under pyenv.
+#     ./find_python.sh 3.11 3.10 3.9
+for version in "$@"; do
+    for python in "python$version" "${PYENV_ROOT:-$HOME/.pyenv}/versions/$version".*/bin/python \
+        python3 python; do
+        # A name on the path may be a shim that finds nothing behind it: only running it tells.
+        found=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
+        if [ "$found" = "$version" ]; then
+            command -v "$python"
+            exit 0
+        fi
+    done
+done
+echo "Error: no Python $* found; install one of them (TensorFlow's Estimator runs on no other)." >&2
+exit 1
