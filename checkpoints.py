@@ -93,15 +93,15 @@ def open_checkpoint(prefix, flag="--init_checkpoint"):
         unreadable; a data file is missing; or the data files are shorter than the index says.
     """
     where = f"{flag} {prefix}"
-    _check_prefix(prefix, where)
     try:
+        _check_prefix(prefix, where)
         reader = tf.train.NewCheckpointReader(prefix)
+        if tf.io.gfile.exists(prefix + ".index"):
+            _check_data(prefix, reader, where)
     except tf.errors.OpError as error:
         raise UserError(
             f"{where} cannot be read as a TensorFlow checkpoint ({_reason(error)})."
         ) from error
-    if tf.io.gfile.exists(prefix + ".index"):
-        _check_data(prefix, reader, where)
     return reader
 
 
@@ -141,6 +141,18 @@ def check_encoder(prefix, config, flag="--init_checkpoint"):
             f"{where} is a checkpoint of another size: it has {num_layers} layers, "
             f"bert_config.json asks for {config.num_hidden_layers}."
         )
+
+
+def check_tensors(prefix, flag="--init_checkpoint"):
+    """Reads all tensors of a checkpoint; raises UserError if one of them is damaged."""
+    reader = open_checkpoint(prefix, flag)
+    for name in sorted(reader.get_variable_to_shape_map()):
+        try:
+            reader.get_tensor(name)
+        except tf.errors.OpError as error:
+            raise UserError(
+                f"{flag} {prefix} is damaged: its {name} cannot be read ({_reason(error)})."
+            ) from error
 
 
 def last_step(output_dir):

@@ -183,11 +183,7 @@ def pretrained_bert(values, required=True):
 
 
 def _from_hub(values):
-    given = [
-        "--" + name
-        for name in (*paths.BERT_FILES, "spm_model_file")
-        if getattr(values, name)
-    ]
+    given = ["--" + name for name in (*paths.BERT_FILES, "spm_model_file") if getattr(values, name)]
     if given:
         raise UserError(
             "--bert_hub_module_handle takes the place of {}: give one or the other.".format(
@@ -240,6 +236,8 @@ def schedule(values, method, num_examples):
     rate = default_rate if values.learning_rate is None else values.learning_rate
     epochs = default_epochs if values.num_train_epochs is None else values.num_train_epochs
     for flag, value in (("learning_rate", rate), ("num_train_epochs", epochs)):
+        if getattr(values, flag) is None:
+            logging.info("--%s: %g, the default for --tuning=%s", flag, value, method)
         if not 0 < value < math.inf:
             raise UserError(f"--{flag} must be a number above 0, but is {value}.")
     if not 0 <= values.warmup_proportion < 1:
@@ -296,5 +294,6 @@ def check_sequence_length(values, config, shortest):
 
 def silence_tensorflow():
     """Leaves of TensorFlow's own log what is wrong; --verbosity=1 brings the rest back."""
+    tf.get_logger().propagate = False  # absl's handler would print it once more.
     talkative = logging.get_verbosity() > logging.INFO
     tf.logging.set_verbosity(tf.logging.INFO if talkative else tf.logging.ERROR)

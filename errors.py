@@ -22,7 +22,7 @@ def exit_code(main, *arguments):
     try:
         return main(*arguments)
     except UserError as error:
-        sentence = str(error)
+        sentence = " ".join(line.strip() for line in str(error).splitlines())
         end = "" if sentence.endswith((".", "?")) else "."
         print(f"Error: {sentence}{end}", file=sys.stderr)
         return 1

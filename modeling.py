@@ -15,6 +15,7 @@ import dataclasses
 import functools
 import json
 import math
+import numbers
 import re
 import zlib
 from collections import OrderedDict
@@ -93,7 +94,12 @@ class BertConfig:
             raise UserError(f"{json_file}: is not valid JSON ({error}).") from error
         if not isinstance(values, dict) or not isinstance(values.get("vocab_size"), int):
             raise UserError(f"{json_file}: is not a BERT config, it has no vocab_size.")
-        return cls.from_dict(values)
+        config = cls.from_dict(values)
+        try:
+            _check_config(config)
+        except UserError as error:
+            raise UserError(f"{json_file}: {error}") from None
+        return config
 
     def to_dict(self):
         return copy.deepcopy(self.__dict__)
@@ -630,14 +636,36 @@ def assert_rank(tensor, expected_rank, name=None):
         )
 
 
-def _check_sizes(config, input_ids, input_mask, token_type_ids):
-    """Raises before any variable is made if the model cannot be built."""
+_SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+    "type_vocab_size",
+)
+
+
+def _check_config(config):
+    """Raises UserError if no model has these sizes and this activation."""
+    for name in _SIZES:
+        size = getattr(config, name)
+        if not isinstance(size, numbers.Integral) or size < 1:
+            raise UserError(
+                f"{name} of the BERT config must be a whole number above 0, but is {size!r}."
+            )
     if config.hidden_size % config.num_attention_heads:
         raise UserError(
-            f"The BERT config is wrong: hidden_size {config.hidden_size} is not a multiple of"
-            " num_attention_heads"
-            f" {config.num_attention_heads}."
+            f"hidden_size {config.hidden_size} of the BERT config is not a multiple of"
+            f" num_attention_heads {config.num_attention_heads}."
         )
+    get_activation(config.hidden_act)
+
+
+def _check_sizes(config, input_ids, input_mask, token_type_ids):
+    """Raises before any variable is made if the model cannot be built."""
+    _check_config(config)
     seq_length = input_ids.shape.as_list()[1]
     if seq_length is not None and seq_length > config.max_position_embeddings:
         raise UserError(

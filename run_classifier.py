@@ -238,15 +238,10 @@ def run(values):
         random_seed=values.random_seed,
         **schedule,
     )
-    runner = training.Runner(
-        model_settings, run_settings, classifier_head(len(processor.get_labels()))
-    )
+    labels = processor.get_labels()
+    runner = training.Runner(model_settings, run_settings, classifier_head(len(labels)))
     arrays = {
-        stage: classifier_tasks.features_to_arrays(
-            convert_examples_to_features(
-                rows, processor.get_labels(), values.max_seq_length, tokenizer
-            )
-        )
+        stage: _to_arrays(rows, labels, values.max_seq_length, tokenizer)
         for stage, rows in examples.items()
     }
     return _run_stages(runner, arrays, output_dir, processor.task.name)
@@ -260,6 +255,12 @@ def _read_examples(processor, stage, data_dir):
         "predict": processor.get_test_examples,
     }
     return readers[stage](data_dir)
+
+
+def _to_arrays(examples, labels, max_seq_length, tokenizer):
+    """The arrays that `training.Runner` takes."""
+    features = convert_examples_to_features(examples, labels, max_seq_length, tokenizer)
+    return classifier_tasks.features_to_arrays(features)
 
 
 def _record(values, processor, bert, tokenizer, method, adapter, schedule, examples):

@@ -51,13 +51,13 @@ def claim(output_dir, settings, trains, overwrite=False):
 
     Raises:
       UserError: another model lies there, or a run with other training settings would go on with
-        its weights; the differences are named.
+        its weights (the differences are named), or the last checkpoint there is lost or broken.
     """
     path = posixpath.join(output_dir, SETTINGS_FILE)
     _make(output_dir)
     if trains and overwrite:
         _clear(output_dir)
-    checkpoint = tf.train.latest_checkpoint(output_dir)
+    checkpoint = _latest_checkpoint(output_dir)
     # JSON has no tuples: what is compared is what will be read.
     settings = json.loads(json.dumps(settings, sort_keys=True))
     if checkpoint:
@@ -65,6 +65,22 @@ def claim(output_dir, settings, trains, overwrite=False):
         _compare(path, settings, ("model", "training") if trains else ("model",))
     if trains:
         write_atomically(path, json.dumps(settings, indent=2, sort_keys=True) + "\n")
+
+
+def _latest_checkpoint(output_dir):
+    """The prefix of the last checkpoint, or None; UserError if it is recorded, but not there."""
+    record = posixpath.join(output_dir, "checkpoint")
+    try:
+        checkpoint = tf.train.latest_checkpoint(output_dir)
+    except UnicodeDecodeError:
+        checkpoint = None
+    # TensorFlow would only log it, and train from the start over what is left.
+    if checkpoint is None and tf.io.gfile.exists(record):
+        raise UserError(
+            f"{record}: names no checkpoint that is there; restore the missing files, give another"
+            " --output_dir, or --overwrite_output_dir with --do_train."
+        )
+    return checkpoint
 
 
 def _make(output_dir):

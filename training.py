@@ -9,6 +9,7 @@ A script brings a head and its settings:
 Loading weights, choosing variables, optimizing, checkpoints and progress are written here, once.
 """
 
+import contextlib
 import dataclasses
 import itertools
 from typing import Any, Callable, Dict, NamedTuple, Optional
@@ -289,7 +290,8 @@ class Runner:
             arrays, is_training=True, drop_remainder=True, fixed_length=self._model.use_tpu
         )
         try:
-            self._estimator.train(input_fn, max_steps=last_step)
+            with self._explained():
+                self._estimator.train(input_fn, max_steps=last_step)
         except KeyboardInterrupt:
             logging.warning(
                 "Stopped; the same command goes on from step %d, the last checkpoint.",
@@ -301,17 +303,44 @@ class Runner:
         """The head's metrics over all rows, "loss" and "global_step": a dict of floats."""
         self._check_trained(arrays)
         input_fn, steps = self._rows_in_order(arrays, self._run.eval_batch_size)
-        return self._estimator.evaluate(input_fn, steps=steps)
+        with self._explained():
+            return self._estimator.evaluate(input_fn, steps=steps)
 
     def predict(self, arrays):
         """Yields the head's predictions of each row, in order: a dict of NumPy arrays."""
         self._check_trained(arrays)
         input_fn, _ = self._rows_in_order(arrays, self._run.predict_batch_size)
-        return itertools.islice(self._estimator.predict(input_fn), len(arrays["input_ids"]))
+        return self._predictions(input_fn, len(arrays["input_ids"]))
 
     def last_step(self):
         """The global step of the last checkpoint, 0 before the first."""
-        return checkpoints.last_step(self._run.output_dir)
+        with self._explained():
+            return checkpoints.last_step(self._run.output_dir)
+
+    def _predictions(self, input_fn, num_rows):
+        with self._explained():
+            yield from itertools.islice(self._estimator.predict(input_fn), num_rows)
+
+    @contextlib.contextmanager
+    def _explained(self):
+        """Raises UserError for a loss that diverged, and for a damaged checkpoint."""
+        try:
+            yield
+        except tf.train.NanLossDuringTrainingError as error:
+            raise UserError(
+                f"The loss is no longer a number: --learning_rate={self._model.learning_rate} is"
+                " too high, or the pretrained weights are broken."
+            ) from error
+        except tf.errors.OpError:
+            # TensorFlow names a wrong checksum, but not always whose: only now read all tensors.
+            own = tf.train.latest_checkpoint(self._run.output_dir)
+            for flag, prefix in (
+                ("--output_dir", own),
+                ("--init_checkpoint", self._model.init_checkpoint),
+            ):
+                if prefix:
+                    checkpoints.check_tensors(prefix, flag)
+            raise
 
     def _rows_in_order(self, arrays, batch_size):
         """Returns (input_fn, steps): TPUs take full batches, elsewhere the rows' end is the end."""

@@ -1,4 +1,4 @@
-"""Tests of common_flags.py: BERT's flags with BERT's types and defaults, ours, and what they give."""
+"""Tests of common_flags.py: BERT's flags with BERT's types and defaults, ours, what they give."""
 
 import ast
 import os
@@ -94,7 +94,9 @@ class DefineTest(tf.test.TestCase):
     def test_every_flag_of_bert_has_its_type_and_default(self):
         values = defined()
         for name, (kind, default) in BERT_FLAGS.items():
-            self.assertEqual((values[name].flag_type(), values[name].default), (kind, default), name)
+            self.assertEqual(
+                (values[name].flag_type(), values[name].default), (kind, default), name
+            )
 
     def test_ours_are_these_and_no_others(self):
         values = defined()
@@ -171,9 +173,8 @@ class DefineTest(tf.test.TestCase):
         script = os.path.join(FOLDER, "run_classifier.py")
         done = subprocess.run(
             [sys.executable, script, "--help"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            universal_newlines=True,
+            capture_output=True,
+            text=True,
         )
         for name in [*BERT_FLAGS, *OUR_FLAGS]:
             self.assertRegex(done.stdout, rf"\n  --(\[no\])?{name}: ")

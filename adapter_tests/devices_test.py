@@ -76,7 +76,7 @@ class FindTpuTest(tf.test.TestCase):
         with socket.socket() as server:
             server.bind(("127.0.0.1", 0))
             server.listen(1)
-            address = "grpc://127.0.0.1:{}".format(server.getsockname()[1])
+            address = f"grpc://127.0.0.1:{server.getsockname()[1]}"
             use_tpu, cluster = devices.find_tpu(True, address)
             self.assertEqual((use_tpu, cluster.master()), (True, address))
             self.assertEqual(devices.find_tpu(True, master=address), (True, None))
@@ -86,9 +86,7 @@ class FindTpuTest(tf.test.TestCase):
             for name in (None, "local"):
                 use_tpu, cluster = devices.find_tpu(True, name)
                 self.assertTrue(use_tpu)
-                self.assertIsInstance(
-                    cluster, tf.distribute.cluster_resolver.TPUClusterResolver
-                )
+                self.assertIsInstance(cluster, tf.distribute.cluster_resolver.TPUClusterResolver)
 
 
 class SessionConfigTest(tf.test.TestCase):

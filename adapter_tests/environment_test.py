@@ -1,4 +1,4 @@
-"""Tests of environment.py with made-up interpreters: nothing is restarted, no package is removed."""
+"""Tests of environment.py with made-up interpreters: nothing is restarted or uninstalled."""
 
 import contextlib
 import importlib.util
@@ -108,9 +108,8 @@ class ImportTest(tf.test.TestCase):
         return subprocess.run(
             [sys.executable, "-S", path],
             env={"PYTHONPATH": os.path.dirname(environment.__file__)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            universal_newlines=True,
+            capture_output=True,
+            text=True,
         )
 
     def test_only_the_folders_own_scripts_are_checked(self):
@@ -138,7 +137,7 @@ class ImportTest(tf.test.TestCase):
                 ],
                 env=dict(given, PYTHONPATH=os.path.dirname(environment.__file__)),
                 stdout=subprocess.PIPE,
-                universal_newlines=True,
+                text=True,
             )
             self.assertEqual(done.stdout, expected + "\n")
 

@@ -53,6 +53,10 @@ class ExitCodeTest(tf.test.TestCase):
         for message, line in (
             ("a.tsv: is empty.", "Error: a.tsv: is empty.\n"),
             ("a.tsv: is empty", "Error: a.tsv: is empty.\n"),
+            (
+                "a.tsv: cannot be read (no host\n\t when reading a.tsv).",
+                "Error: a.tsv: cannot be read (no host when reading a.tsv).\n",
+            ),
             ("Did you mean: b ?", "Error: Did you mean: b ?\n"),
         ):
             self.assertEqual(self.call(raising, errors.UserError(message)), (1, line))
@@ -77,9 +81,8 @@ class RunTest(tf.test.TestCase):
             writer.write(SCRIPT.format(folder=FOLDER))
         done = subprocess.run(
             [sys.executable, script, *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            universal_newlines=True,
+            capture_output=True,
+            text=True,
         )
         return done.returncode, done.stdout, done.stderr
 

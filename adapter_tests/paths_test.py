@@ -81,9 +81,7 @@ class FindDataDirTest(PathsTestCase):
 
     def test_nothing_anywhere(self):
         self.make("demo", "MRPC")
-        self.assert_refused(
-            ["CoLA", "--data_dir", "GLUE_DIR"], paths.find_data_dir, None, "CoLA"
-        )
+        self.assert_refused(["CoLA", "--data_dir", "GLUE_DIR"], paths.find_data_dir, None, "CoLA")
 
 
 class FindBertTest(PathsTestCase):
@@ -99,7 +97,9 @@ class FindBertTest(PathsTestCase):
 
     def test_the_flag_comes_first(self):
         os.environ["BERT_BASE_DIR"] = self.make("base")
-        self.assertEqual(paths.find_bert("vocab_file", "gs://mine/vocab.txt"), "gs://mine/vocab.txt")
+        self.assertEqual(
+            paths.find_bert("vocab_file", "gs://mine/vocab.txt"), "gs://mine/vocab.txt"
+        )
 
     def test_then_bert_base_dir(self):
         base = os.environ["BERT_BASE_DIR"] = self.make("base")

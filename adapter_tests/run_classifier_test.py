@@ -6,6 +6,7 @@ import io
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -153,7 +154,9 @@ class LibraryTest(tf.test.TestCase):
         run_classifier.file_based_convert_examples_to_features(
             eval_examples, label_list, SEQ_LENGTH, self.tokenizer, eval_file
         )
-        eval_input_fn = run_classifier.file_based_input_fn_builder(eval_file, SEQ_LENGTH, False, True)
+        eval_input_fn = run_classifier.file_based_input_fn_builder(
+            eval_file, SEQ_LENGTH, False, True
+        )
         result = estimator.evaluate(input_fn=eval_input_fn, steps=2)
         self.assertEqual(set(result), {"eval_accuracy", "eval_loss", "global_step", "loss"})
         self.assertEqual(result["global_step"], 2)
@@ -479,7 +482,8 @@ class BadInputTest(ScriptTestCase):
     def setUpClass(cls):
         super().setUpClass()
         cls.trained = os.path.join(cls.root, "trained")
-        code, _, stderr = cls.call(cls.trained, "--do_train", "--num_train_epochs=0.7")
+        cls.train = ["--do_train", "--num_train_epochs=0.7", "--tuning=head"]
+        code, _, stderr = cls.call(cls.trained, *cls.train)
         assert code is None, stderr
         cls.prefix = os.path.join(cls.bert, "bert_model.ckpt")
 
@@ -490,9 +494,7 @@ class BadInputTest(ScriptTestCase):
 
     def copy_bert(self):
         """Copies the BERT into the test's folder; returns its checkpoint's prefix."""
-        folder = shutil.copytree(
-            self.bert, os.path.join(tempfile.mkdtemp(dir=self.folder), "bert")
-        )
+        folder = shutil.copytree(self.bert, os.path.join(tempfile.mkdtemp(dir=self.folder), "bert"))
         return os.path.join(folder, "bert_model.ckpt")
 
     def assert_refused(self, cases):
@@ -535,6 +537,19 @@ class BadInputTest(ScriptTestCase):
                 (["--spm_model_file=" + vocab_file], [vocab_file, "SentencePiece"]),
             ]
         )
+
+    def test_configs(self):
+        cases = []
+        for changes, parts in (
+            ({"num_attention_heads": 3}, ["hidden_size 8", "num_attention_heads 3"]),
+            ({"num_attention_heads": 0}, ["num_attention_heads", "0"]),
+            ({"hidden_size": "8"}, ["hidden_size", "'8'"]),
+            ({"hidden_act": "swish"}, ["'swish'", "relu"]),
+        ):
+            config = json.dumps(dict(tiny.config().to_dict(), **changes))
+            path = os.path.join(tempfile.mkdtemp(dir=self.folder), "bert_config.json")
+            cases.append((["--bert_config_file=" + write(path, config)], [path, *parts]))
+        self.assert_refused(cases)
 
     def test_checkpoints(self):
         truncated, index_only, flipped = (self.copy_bert() for _ in range(3))
@@ -628,6 +643,17 @@ class BadInputTest(ScriptTestCase):
             ]
         )
 
+    def test_damage_that_shows_only_when_tensors_are_read(self):
+        prefix = self.copy_bert()
+        data = prefix + ".data-00000-of-00001"
+        write(data, b"\xff" * len(read(data, "rb")), "wb")
+        code, _, stderr = self.call(self.output_dir, "--init_checkpoint=" + prefix)
+        self.assert_one_sentence(code, stderr, ["--init_checkpoint", prefix + " is damaged"])
+
+    def test_a_loss_that_diverges(self):
+        code, _, stderr = self.call(self.output_dir, "--do_train", "--learning_rate=1e30")
+        self.assert_one_sentence(code, stderr, ["--learning_rate=1e+30"])
+
     def test_an_output_dir_that_is_none(self):
         file = write(os.path.join(self.folder, "file"), "mine")
         for output_dir in (file, os.path.join(file, "output")):
@@ -640,12 +666,11 @@ class BadInputTest(ScriptTestCase):
         for name, change, parts in (
             (data, lambda old: old[:-1], ["model.ckpt-2 is truncated"]),
             (data, lambda old: None, ["model.ckpt-2 is incomplete"]),
-            (data, lambda old: b"\xff" * len(old), ["model.ckpt-2"]),
-            (index, lambda old: None, ["model.ckpt-2"]),
-            (index, lambda old: b"\xff" * len(old), ["model.ckpt-2"]),
-            ("checkpoint", lambda old: b"\xff\xfe", ["checkpoint"]),
-            ("checkpoint", lambda old: b"no such thing", ["checkpoint"]),
-            ("settings.json", lambda old: None, ["settings.json"]),
+            (data, lambda old: b"\xff" * len(old), ["model.ckpt-2 is damaged"]),
+            (index, lambda old: None, ["/checkpoint: names no checkpoint that is there"]),
+            (index, lambda old: b"\xff" * len(old), ["model.ckpt-2 cannot be read"]),
+            ("checkpoint", lambda old: b"\xff\xfe", ["/checkpoint: names no checkpoint"]),
+            ("checkpoint", lambda old: b"no such thing", ["/checkpoint: names no checkpoint"]),
             ("settings.json", lambda old: b"{", ["settings.json"]),
             ("settings.json", lambda old: b"[]", ["settings.json"]),
         ):
@@ -658,11 +683,67 @@ class BadInputTest(ScriptTestCase):
             else:
                 write(path, changed, "wb")
             before = contents(output_dir)
-            for arguments in (["--do_train", "--num_train_epochs=1"], ["--do_eval"]):
+            for arguments in (self.train, ["--do_eval", "--tuning=head"]):
                 with self.subTest(name=name, content=changed and changed[:9], arguments=arguments):
                     code, _, stderr = self.call(output_dir, *arguments)
                     self.assert_one_sentence(code, stderr, [output_dir, *parts])
                     self.assertEqual(contents(output_dir), before)
+
+
+class CommandLineTest(ScriptTestCase):
+    """The script as a process of its own."""
+
+    def start(self, *arguments):
+        return subprocess.Popen(
+            [sys.executable, os.path.join(FOLDER, "run_classifier.py"), *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            universal_newlines=True,
+            # A shell's background job would inherit that Ctrl-C is ignored.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+
+    def test_positional_arguments(self):
+        with self.assertRaisesRegex(errors.UserError, "MRPC: flags only, written as --name=value"):
+            run_classifier.main(["run_classifier.py", "MRPC"])
+
+    def test_mistakes(self):
+        nowhere = os.path.join(self.folder, "nowhere")
+        started = [
+            (self.start(*arguments), part)
+            for arguments, part in (
+                (["--adaptr_size=8"], "Did you mean: adapter_size"),
+                (["--task_name=MRPC", "--data_dir=" + nowhere], nowhere),
+            )
+        ]
+        for process, part in started:
+            stdout, stderr = process.communicate()
+            self.assertEqual((process.returncode, stdout), (1, ""))
+            self.assertRegex(stderr, r"\AError: [^\n]+[.?]\n\Z")
+            self.assertIn(part, stderr)
+
+    def test_the_report_is_printed_and_the_log_is_quiet(self):
+        arguments = ["--output_dir=" + self.output_dir, "--num_train_epochs=0.4", "--tuning=head"]
+        process = self.start(*self.base_flags, *arguments)
+        stdout, stderr = process.communicate()
+        self.assertEqual(process.returncode, 0, stderr)
+        self.assertIn("step 1/1", stdout)
+        self.assertIn("MRPC dev: accuracy", stdout)
+        self.assertIn("Scores: " + self.path("eval_results.txt"), stdout)
+        for line in stderr.splitlines():
+            self.assertRegex(line, r"^\d\d:\d\d:\d\d ")
+
+    def test_ctrl_c(self):
+        arguments = [*self.base_flags, "--output_dir=" + self.output_dir, "--tuning=head"]
+        process = self.start(*arguments, "--num_train_epochs=100000")
+        line = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate()
+        self.assertRegex(line, "^step 1/300000 ")
+        self.assertEqual(process.returncode, 130)
+        self.assertIn("the same command goes on from step 0", stderr)
+        self.assertRegex(stderr, r"\nInterrupted\.\n\Z")
+        self.assertNotIn("Traceback", stderr)
 
 
 if __name__ == "__main__":
