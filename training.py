@@ -12,6 +12,8 @@ Loading weights, choosing variables, optimizing, checkpoints and progress are wr
 import contextlib
 import dataclasses
 import itertools
+import signal
+import threading
 from typing import Any, Callable, Dict, NamedTuple, Optional
 
 import tensorflow.compat.v1 as tf
@@ -260,6 +262,35 @@ def build_estimator(model, run, head):
     )
 
 
+class StopOnInterrupt(tf.train.SessionRunHook):
+    """While entered, Ctrl-C ends a training after its current step, which is saved.
+
+    Leaving raises KeyboardInterrupt then. A second Ctrl-C does not wait.
+    """
+
+    def __enter__(self):
+        self._asked = False
+        self._is_main_thread = threading.current_thread() is threading.main_thread()
+        if self._is_main_thread:  # No other thread may have signals handled.
+            self._previous = signal.signal(signal.SIGINT, self._ask)
+        return self
+
+    def _ask(self, signum, frame):
+        self._asked = True
+        signal.signal(signal.SIGINT, self._previous)
+        logging.warning("Stopping after this step; Ctrl-C once more stops at once.")
+
+    def after_run(self, run_context, run_values):
+        if self._asked:
+            run_context.request_stop()
+
+    def __exit__(self, kind, error, trace):
+        if self._is_main_thread:
+            signal.signal(signal.SIGINT, self._previous)
+        if self._asked and kind is None:
+            raise KeyboardInterrupt
+
+
 class Runner:
     """A model, the place where it runs, and the three things that can be done with them.
 
@@ -290,8 +321,8 @@ class Runner:
             arrays, is_training=True, drop_remainder=True, fixed_length=self._model.use_tpu
         )
         try:
-            with self._explained():
-                self._estimator.train(input_fn, max_steps=last_step)
+            with self._explained(), StopOnInterrupt() as stop:
+                self._estimator.train(input_fn, hooks=[stop], max_steps=last_step)
         except KeyboardInterrupt:
             logging.warning(
                 "Stopped; the same command goes on from step %d, the last checkpoint.",

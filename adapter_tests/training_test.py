@@ -157,7 +157,8 @@ class ResumingTest(TrainingTestCase):
             estimator_train = runner._estimator.train
 
             def train(*args, **options):
-                return estimator_train(*args, hooks=[Stop()], **options)  # noqa: B023
+                hooks = [*options.pop("hooks"), Stop()]
+                return estimator_train(*args, hooks=hooks, **options)  # noqa: B023
 
             runner._estimator.train = train
             with self.assertRaises(KeyboardInterrupt):
@@ -167,6 +168,28 @@ class ResumingTest(TrainingTestCase):
             self.assertEqual(checkpoints.last_step(resumed), 9)
             self.assertSameWeights(straight, resumed)
 
+    def test_ctrl_c_saves_the_step_it_stops_after(self):
+        folder = self.new_dir()
+        runner = self.runner(folder, steps=100, save=1000)
+
+        class Interrupt(tf.train.SessionRunHook):
+            steps = 0
+
+            def after_run(self, run_context, run_values):
+                self.steps += 1
+                if self.steps == 3:
+                    os.kill(os.getpid(), signal.SIGINT)
+
+        before = signal.getsignal(signal.SIGINT)
+        estimator_train = runner._estimator.train
+        runner._estimator.train = lambda input_fn, hooks, max_steps: estimator_train(
+            input_fn, hooks=[Interrupt(), *hooks], max_steps=max_steps
+        )
+        with self.assertRaises(KeyboardInterrupt):
+            runner.train(tiny.arrays())
+        self.assertEqual(signal.getsignal(signal.SIGINT), before)
+        self.assertEqual(checkpoints.last_step(folder), 3)
+
     def test_finished_training_is_left_alone(self):
         folder = self.new_dir()
         self.runner(folder).train(tiny.arrays())
@@ -174,8 +197,8 @@ class ResumingTest(TrainingTestCase):
         self.runner(folder).train(tiny.arrays())
         self.assertEqual(sorted(os.listdir(folder)), files)
 
-    def test_killed_script_goes_on_to_the_same_weights(self):
-        """kill -9 in the middle of `python run_classifier.py`, then the same command again."""
+    def test_a_killed_and_interrupted_script_goes_on_to_the_same_weights(self):
+        """kill -9 in the middle of `python run_classifier.py`, Ctrl-C in its second run."""
         data = tiny.write_mrpc(self.new_dir(), rows=40)
         straight, killed = self.new_dir(), self.new_dir()
 
@@ -194,14 +217,20 @@ class ResumingTest(TrainingTestCase):
                 "--save_checkpoints_steps=20",
             ]
 
-        with open(os.devnull, "w") as nowhere:
-            process = subprocess.Popen(command(killed), stdout=nowhere, stderr=nowhere)
+        def run_until(step, signum, output_dir):
+            """Starts the script, sends it a signal when a step is saved; the exit code."""
+            process = subprocess.Popen(command(output_dir), stdout=nowhere, stderr=nowhere)
             deadline = time.time() + 120
-            while checkpoints.last_step(killed) < 40 and time.time() < deadline:
+            while checkpoints.last_step(output_dir) < step and time.time() < deadline:
                 time.sleep(0.02)
-            process.send_signal(signal.SIGKILL)
-            self.assertEqual(process.wait(), -signal.SIGKILL)
+            process.send_signal(signum)
+            return process.wait()
+
+        with open(os.devnull, "w") as nowhere:
+            self.assertEqual(run_until(40, signal.SIGKILL, killed), -signal.SIGKILL)
             self.assertBetween(checkpoints.last_step(killed), 40, 299)
+            self.assertEqual(run_until(80, signal.SIGINT, killed), 130)
+            self.assertBetween(checkpoints.last_step(killed), 80, 299)
             for folder in (killed, straight):
                 subprocess.check_call(command(folder), stdout=nowhere, stderr=nowhere)
         self.assertEqual(checkpoints.last_step(killed), 300)
