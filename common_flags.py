@@ -159,7 +159,7 @@ def pretrained_bert(values, required=True):
         config_file = paths.find_bert("bert_config_file", values.bert_config_file)
         vocab_file = values.spm_model_file or paths.find_bert("vocab_file", values.vocab_file)
         bert = checkpoints.PretrainedBert(
-            config=modeling.BertConfig.from_json_file(config_file),
+            config=_read_config(config_file),
             vocab_file=vocab_file,
             init_checkpoint=paths.find_bert("init_checkpoint", values.init_checkpoint, required),
             do_lower_case=None,
@@ -180,6 +180,15 @@ def pretrained_bert(values, required=True):
     tokenization.check_vocab_casing(tokenizer.vocab, lower_case, bert.vocab_file)
     tokenization.check_vocab_size(tokenizer.vocab, bert.config.vocab_size, bert.vocab_file)
     return bert, tokenizer
+
+
+def _read_config(config_file):
+    config = modeling.BertConfig.from_json_file(config_file)
+    try:
+        modeling.check_config(config)
+    except UserError as error:
+        raise UserError(f"{config_file}: {error}") from None
+    return config
 
 
 def _from_hub(values):

@@ -94,12 +94,7 @@ class BertConfig:
             raise UserError(f"{json_file}: is not valid JSON ({error}).") from error
         if not isinstance(values, dict) or not isinstance(values.get("vocab_size"), int):
             raise UserError(f"{json_file}: is not a BERT config, it has no vocab_size.")
-        config = cls.from_dict(values)
-        try:
-            _check_config(config)
-        except UserError as error:
-            raise UserError(f"{json_file}: {error}") from None
-        return config
+        return cls.from_dict(values)
 
     def to_dict(self):
         return copy.deepcopy(self.__dict__)
@@ -647,7 +642,7 @@ _SIZES = (
 )
 
 
-def _check_config(config):
+def check_config(config):
     """Raises UserError if no model has these sizes and this activation."""
     for name in _SIZES:
         size = getattr(config, name)
@@ -665,7 +660,7 @@ def _check_config(config):
 
 def _check_sizes(config, input_ids, input_mask, token_type_ids):
     """Raises before any variable is made if the model cannot be built."""
-    _check_config(config)
+    check_config(config)
     seq_length = input_ids.shape.as_list()[1]
     if seq_length is not None and seq_length > config.max_position_embeddings:
         raise UserError(
