@@ -358,30 +358,30 @@ class ScriptTest(ScriptTestCase):
             self.assert_one_sentence(code, stderr, ["Nothing is trained yet", "--do_train"])
 
     def test_a_second_run(self):
-        self.succeed("--do_train", "--num_train_epochs=0.4")
+        train = ["--do_train", "--tuning=head", "--num_train_epochs=0.4"]
+        self.succeed(*train)
         write(self.path("notes.txt"), "mine")
         before = contents(self.output_dir)
         with self.assertLogs("absl", "INFO") as log:
-            report = self.succeed("--do_train", "--num_train_epochs=0.4")
+            report = self.succeed(*train)
         self.assertIn("Trained already: the last checkpoint is of step 1", "\n".join(log.output))
         self.assertIn("model.ckpt-1", report)
         self.assertEqual(contents(self.output_dir), before)
         # With other settings it needs another folder, or overwrites.
         for arguments, parts in (
-            (["--adapter_size=4"], ["adapter.size was 3, is now 4"]),
+            (["--tuning=adapters"], ["adapter.size was not set, is now 3"]),
+            (["--train_batch_size=9"], ["train_batch_size was 8, is now 9"]),
             (["--random_seed=1"], ["random_seed was 12345, is now 1"]),
             (["--learning_rate=1e-4"], ["learning_rate was 0.01, is now 0.0001"]),
         ):
-            code, _, stderr = self.call(
-                self.output_dir, "--num_train_epochs=0.4", "--do_train", *arguments
-            )
+            code, _, stderr = self.call(self.output_dir, *train, *arguments)
             self.assert_one_sentence(code, stderr, [*parts, "--overwrite_output_dir"])
             self.assertEqual(contents(self.output_dir), before)
-        self.succeed("--do_train", "--adapter_size=4", "--overwrite_output_dir")
+        self.succeed(*train, "--num_train_epochs=1", "--random_seed=1", "--overwrite_output_dir")
         self.assertEqual(tf.train.latest_checkpoint(self.output_dir), self.path("model.ckpt-3"))
         self.assertFalse(os.path.exists(self.path("model.ckpt-1.index")))
         settings = json.loads(read(self.path("settings.json")))
-        self.assertEqual(settings["model"]["adapter"]["size"], 4)
+        self.assertEqual(settings["training"]["random_seed"], 1)
         self.assertEqual(read(self.path("notes.txt")), "mine")
 
     def test_every_tuning_method_trains(self):
