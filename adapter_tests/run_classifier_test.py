@@ -414,15 +414,17 @@ class ScriptTest(ScriptTestCase):
 
     def test_sentencepiece(self):
         random = np.random.RandomState(0)
-        corpus = write(
-            os.path.join(self.folder, "corpus.txt"),
-            "\n".join(tiny.sentence(random) for _ in range(200)),
-        )
         prefix = os.path.join(self.folder, "pieces")
-        sentencepiece.SentencePieceTrainer.Train(
-            f"--input={corpus} --model_prefix={prefix} --vocab_size=48 --pad_id=0 --unk_id=1"
-            " --bos_id=-1 --eos_id=-1 --control_symbols=[CLS],[SEP],[MASK] --hard_vocab_limit=false"
+        model = tiny.train_sentencepiece(
+            [tiny.sentence(random) for _ in range(200)],
+            vocab_size=48,
+            pad_id=0,
+            unk_id=1,
+            bos_id=-1,
+            eos_id=-1,
+            control_symbols="[CLS],[SEP],[MASK]",
         )
+        write(prefix + ".model", model, "wb")
         pieces = sentencepiece.SentencePieceProcessor()
         pieces.Load(prefix + ".model")
         bert = tiny.write_bert(

@@ -3,7 +3,11 @@
 Everything is made on the spot, in a folder of the test's own.
 """
 
+import json
 import os
+import subprocess
+import sys
+import tempfile
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -69,6 +73,24 @@ def write_mrpc(folder, rows=24, seed=0):
                 key = row if split == "test" else label
                 writer.write(f"{key}\t{row}\t{row + 1000}\t{a}\t{b}\n")
     return folder
+
+
+def train_sentencepiece(sentences, **options):
+    """The bytes of a SentencePiece model; options are those of its trainer.
+
+    In a process of its own: SentencePiece's trainer crashes in one where TensorFlow 1.15 has run.
+    """
+    train = "import json, sentencepiece, sys; sentencepiece.SentencePieceTrainer.train("
+    train += "**json.loads(sys.argv[1]))"
+    with tempfile.TemporaryDirectory() as folder:
+        corpus, prefix = os.path.join(folder, "corpus.txt"), os.path.join(folder, "pieces")
+        with open(corpus, "w", encoding="utf-8") as writer:
+            writer.write("\n".join(sentences) + "\n")
+        options = dict(options, input=corpus, model_prefix=prefix, hard_vocab_limit=False)
+        options["minloglevel"] = 2
+        subprocess.check_call([sys.executable, "-c", train, json.dumps(options)])
+        with open(prefix + ".model", "rb") as reader:
+            return reader.read()
 
 
 def arrays(rows=12, seq_length=10, num_labels=2, seed=0):

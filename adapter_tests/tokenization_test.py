@@ -1,7 +1,6 @@
 """Tests of tokenization.py, on hand-computed values, on goldens and on sentencepiece itself."""
 
 import gzip
-import io
 import json
 import os
 import re
@@ -11,6 +10,7 @@ import sentencepiece
 import tensorflow.compat.v1 as tf
 
 import tokenization
+from adapter_tests import tiny
 from errors import UserError
 
 _DATA = os.environ.get("ADAPTER_BERT_DATA")
@@ -499,19 +499,13 @@ def _train(options):
     lines = [" ".join((s, v)) + p for s in subjects for v in verbs for p in places]
     settings = {"bos_id": "-1", "eos_id": "-1", "pad_id": "-1"}
     settings.update(option[2:].split("=", 1) for option in options.split())
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines),
-        model_writer=model,
+    return tiny.train_sentencepiece(
+        lines,
         vocab_size=120,
-        hard_vocab_limit=False,
         normalization_rule_name="identity",
         remove_extra_whitespaces=False,
-        num_threads=1,
-        minloglevel=2,
         **settings,
     )
-    return model.getvalue()
 
 
 def _processor(model):
