@@ -194,15 +194,9 @@ class BertModel:
             config.attention_probs_dropout_prob = 0.0
         adapter_fn = get_adapter(adapter_fn)
 
-        input_ids = tf.convert_to_tensor(input_ids)
-        shape = get_shape_list(input_ids, expected_rank=2, name="input_ids")
-        input_mask = tf.convert_to_tensor(
-            tf.ones(shape, tf.int32) if input_mask is None else input_mask
+        input_ids, input_mask, token_type_ids = _checked_inputs(
+            config, input_ids, input_mask, token_type_ids
         )
-        token_type_ids = tf.convert_to_tensor(
-            tf.zeros(shape, tf.int32) if token_type_ids is None else token_type_ids
-        )
-        _check_sizes(config, input_ids, input_mask, token_type_ids)
 
         with tf.variable_scope(scope, default_name="bert"):
             with tf.variable_scope("embeddings"):
@@ -213,16 +207,13 @@ class BertModel:
                     config.initializer_range,
                     use_one_hot_embeddings=use_one_hot_embeddings,
                 )
+                collections = _layer_norm_collections(adapter_fn)
                 self.embedding_output = embedding_postprocessor(
-                    embeddings,
-                    token_type_ids,
-                    config,
-                    dropout_key=dropout_key,
-                    layer_norm_collections=_layer_norm_collections(adapter_fn),
+                    embeddings, token_type_ids, config, dropout_key, collections
                 )
             with tf.variable_scope("encoder"):
                 self.all_encoder_layers = transformer_model(
-                    self.embedding_output, input_mask, config, adapter_fn, dropout_key=dropout_key
+                    self.embedding_output, input_mask, config, adapter_fn, dropout_key
                 )
             self.sequence_output = self.all_encoder_layers[-1]
             with tf.variable_scope("pooler"):
@@ -476,7 +467,7 @@ def embedding_lookup(
 
 
 def embedding_postprocessor(
-    input_tensor, token_type_ids, config, *, dropout_key=None, layer_norm_collections=()
+    input_tensor, token_type_ids, config, dropout_key=None, layer_norm_collections=()
 ):
     """Adds segment and position embeddings, normalizes, drops out.
 
@@ -505,7 +496,7 @@ def embedding_postprocessor(
     return dropout(output, config.hidden_dropout_prob, key=dropout_key)
 
 
-def transformer_model(input_tensor, input_mask, config, adapter_fn, *, dropout_key=None):
+def transformer_model(input_tensor, input_mask, config, adapter_fn, dropout_key=None):
     """The stack of Transformer layers (Vaswani et al. 2017, arXiv 1706.03762).
 
     Args:
@@ -523,14 +514,12 @@ def transformer_model(input_tensor, input_mask, config, adapter_fn, *, dropout_k
     layers = []
     for index in range(config.num_hidden_layers):
         with tf.variable_scope(f"layer_{index}"):
-            hidden = transformer_layer(
-                hidden, input_mask, config, adapter_fn, dropout_key=dropout_key
-            )
+            hidden = transformer_layer(hidden, input_mask, config, adapter_fn, dropout_key)
         layers.append(tf.reshape(hidden, shape))
     return layers
 
 
-def transformer_layer(hidden, input_mask, config, adapter_fn, *, dropout_key=None):
+def transformer_layer(hidden, input_mask, config, adapter_fn, dropout_key=None):
     """One layer: self-attention, then the feed-forward layer, each closed by `_add_and_norm`.
 
     Args:
@@ -658,19 +647,28 @@ def check_config(config):
     get_activation(config.hidden_act)
 
 
-def _check_sizes(config, input_ids, input_mask, token_type_ids):
-    """Raises before any variable is made if the model cannot be built."""
+def _checked_inputs(config, input_ids, input_mask, token_type_ids):
+    """Fills the defaults in, and raises before any variable is made if they do not fit.
+
+    Returns:
+      (input_ids, input_mask, token_type_ids), three Tensors [B, S].
+    """
     check_config(config)
+    input_ids = tf.convert_to_tensor(input_ids)
+    shape = get_shape_list(input_ids, expected_rank=2, name="input_ids")
     seq_length = input_ids.shape.as_list()[1]
     if seq_length is not None and seq_length > config.max_position_embeddings:
         raise UserError(
-            f"A sequence of {seq_length} tokens does not fit the model, whose position table"
-            f" ends at {config.max_position_embeddings}"
-            " (max_position_embeddings)."
+            f"A sequence of {seq_length} tokens does not fit the model, whose position table ends"
+            f" at {config.max_position_embeddings} (max_position_embeddings)."
         )
-    for name, tensor in (("input_mask", input_mask), ("token_type_ids", token_type_ids)):
+    input_mask = tf.ones(shape, tf.int32) if input_mask is None else input_mask
+    token_type_ids = tf.zeros(shape, tf.int32) if token_type_ids is None else token_type_ids
+    others = [tf.convert_to_tensor(tensor) for tensor in (input_mask, token_type_ids)]
+    for name, tensor in zip(("input_mask", "token_type_ids"), others):
         if not tensor.shape.is_compatible_with(input_ids.shape):
             raise ValueError(
                 f"Tensor {name} in scope {tf.get_variable_scope().name!r} must have the shape of"
                 f" input_ids, {input_ids.shape}, but has {tensor.shape}."
             )
+    return (input_ids, *others)

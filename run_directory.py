@@ -110,9 +110,8 @@ def _compare(path, settings, sections):
     if recorded is None:
         if "training" in sections:
             raise UserError(
-                f"{path}: missing, though the folder holds checkpoints, so that training cannot"
-                " go on"
-                " from them; give another --output_dir, or --overwrite_output_dir."
+                f"{path}: missing, though the folder holds checkpoints, so that training cannot go"
+                " on from them; give another --output_dir, or --overwrite_output_dir."
             )
         return
     differences = [
