@@ -1,6 +1,8 @@
 """What a run computes on: TPUs found and reached, or refused, before anything is built on them."""
 
+import queue
 import socket
+import threading
 
 import tensorflow.compat.v1 as tf
 from absl import logging
@@ -8,6 +10,7 @@ from absl import logging
 from errors import UserError
 
 _CONNECT_SECONDS = 10
+_ANSWER_SECONDS = 60  # A TPU that has just been started takes its time.
 
 
 def find_tpu(use_tpu, tpu_name=None, tpu_zone=None, gcp_project=None, master=None):
@@ -82,12 +85,34 @@ def _resolve(tpu_name, tpu_zone, gcp_project):
 
 
 def _check_reachable(flag, address):
-    """Raises UserError if nothing answers at "grpc://host:port"; TensorFlow would wait forever."""
+    """Raises UserError if no TensorFlow answers at "grpc://host:port"."""
     host, _, port = address.split("//")[-1].rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
-    except (OSError, ValueError, OverflowError) as error:
+        _list_devices(address)
+    except (OSError, ValueError, OverflowError, tf.errors.OpError) as error:
         raise _unreachable(flag, address, error) from error
+
+
+def _list_devices(address):
+    """Asks a TensorFlow server for its devices; OpError or OSError if it does not tell."""
+    answers = queue.Queue()
+
+    def ask():
+        try:
+            with tf.Session(address, graph=tf.Graph()) as session:
+                answers.put(session.list_devices())
+        except tf.errors.OpError as error:
+            answers.put(error)
+
+    # A server that is silent keeps TensorFlow waiting forever: not this thread.
+    threading.Thread(target=ask, daemon=True).start()
+    try:
+        answer = answers.get(timeout=_ANSWER_SECONDS)
+    except queue.Empty:
+        raise OSError(f"no answer in {_ANSWER_SECONDS} seconds") from None
+    if isinstance(answer, tf.errors.OpError):
+        raise answer
 
 
 def _unreachable(flag, value, error):

@@ -1,7 +1,9 @@
 """Tests of devices.py on a machine without a TPU: gone on without, or refused at once."""
 
+import http.server
 import os
 import socket
+import threading
 import time
 from unittest import mock
 
@@ -72,14 +74,29 @@ class FindTpuTest(tf.test.TestCase):
     def test_local_where_there_is_none(self):
         self.assert_refused(["--tpu_name=local", "no TPU in this machine"], "local")
 
-    def test_an_address_that_answers(self):
-        with socket.socket() as server:
+    def test_an_address_where_tensorflow_answers(self):
+        address = tf.train.Server.create_local_server().target
+        use_tpu, cluster = devices.find_tpu(True, address)
+        self.assertEqual((use_tpu, cluster.master()), (True, address))
+        self.assertEqual(devices.find_tpu(True, master=address), (True, None))
+
+    def test_an_address_where_something_else_answers(self):
+        class NotFound(http.server.BaseHTTPRequestHandler):
+            def handle(self):
+                self.request.sendall(b"HTTP/1.1 404 Not Found\r\n\r\n")
+
+        with http.server.HTTPServer(("127.0.0.1", 0), NotFound) as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            with mock.patch.object(devices, "_ANSWER_SECONDS", 10):
+                self.assert_refused(["cannot be reached"], f"grpc://127.0.0.1:{server.server_port}")
+            server.shutdown()
+
+    def test_an_address_where_nothing_is_said(self):
+        with socket.socket() as server, mock.patch.object(devices, "_ANSWER_SECONDS", 0.5):
             server.bind(("127.0.0.1", 0))
             server.listen(1)
             address = f"grpc://127.0.0.1:{server.getsockname()[1]}"
-            use_tpu, cluster = devices.find_tpu(True, address)
-            self.assertEqual((use_tpu, cluster.master()), (True, address))
-            self.assertEqual(devices.find_tpu(True, master=address), (True, None))
+            self.assert_refused(["cannot be reached (no answer in 0.5 seconds)"], address)
 
     def test_a_tpu_in_this_machine_is_used(self):
         with mock.patch.object(devices, "has_local_tpu", return_value=True):
