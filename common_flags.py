@@ -302,7 +302,7 @@ def check_sequence_length(values, config, shortest):
 
 
 def silence_tensorflow():
-    """Leaves of TensorFlow's own log what is wrong; --verbosity=1 brings the rest back."""
+    """Turns TensorFlow's log off, whose errors come as exceptions too; --verbosity=1 keeps it."""
     tf.get_logger().propagate = False  # absl's handler would print it once more.
     talkative = logging.get_verbosity() > logging.INFO
-    tf.logging.set_verbosity(tf.logging.INFO if talkative else tf.logging.ERROR)
+    tf.logging.set_verbosity(tf.logging.INFO if talkative else tf.logging.FATAL)

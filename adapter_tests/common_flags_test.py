@@ -382,7 +382,7 @@ class SilenceTensorflowTest(tf.test.TestCase):
         self.addCleanup(logging.set_verbosity, logging.get_verbosity())
         self.addCleanup(tf.logging.set_verbosity, tf.logging.get_verbosity())
         for verbosity, expected in (
-            (logging.INFO, tf.logging.ERROR),
+            (logging.INFO, tf.logging.FATAL),
             (logging.DEBUG, tf.logging.INFO),
         ):
             logging.set_verbosity(verbosity)

@@ -96,7 +96,7 @@ class FindTpuTest(tf.test.TestCase):
             server.bind(("127.0.0.1", 0))
             server.listen(1)
             address = f"grpc://127.0.0.1:{server.getsockname()[1]}"
-            self.assert_refused(["cannot be reached (no answer in 0.5 seconds)"], address)
+            self.assert_refused(["cannot be reached"], address)
 
     def test_a_tpu_in_this_machine_is_used(self):
         with mock.patch.object(devices, "has_local_tpu", return_value=True):

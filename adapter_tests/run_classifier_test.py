@@ -17,6 +17,7 @@ import tensorflow.compat.v1 as tf
 import tensorflow_hub as hub
 from absl import flags
 
+import common_flags
 import errors
 import modeling
 import run_classifier
@@ -290,6 +291,7 @@ class ScriptTestCase(tf.test.TestCase):
         """Runs the script; later flags win. Returns (exit code, report, stderr)."""
         report = []
         values = parsed(*cls.base_flags, "--output_dir=" + output_dir, *arguments)
+        common_flags.silence_tensorflow()  # As main does; another test may have turned it on.
         with contextlib.redirect_stderr(io.StringIO()) as stderr:
             code = errors.exit_code(lambda: report.extend(run_classifier.run(values)))
         return code, "\n".join(report), stderr.getvalue()
