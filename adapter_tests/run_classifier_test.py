@@ -698,11 +698,14 @@ class CommandLineTest(ScriptTestCase):
     """The script as a process of its own."""
 
     def start(self, *arguments):
+        # TensorFlow 2.12 sets this variable itself when it is imported.
+        environ = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
         return subprocess.Popen(
             [sys.executable, os.path.join(FOLDER, "run_classifier.py"), *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             universal_newlines=True,
+            env=environ,
             # A shell's background job would inherit that Ctrl-C is ignored.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
