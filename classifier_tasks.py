@@ -12,6 +12,7 @@ Shapes: N examples, S = max_seq_length.
 import codecs
 import csv
 import io
+import itertools
 import os
 import typing
 
@@ -403,7 +404,29 @@ def convert_single_example(ex_index, example, label_list, max_seq_length, tokeni
         zeros = [0] * max_seq_length
         return InputFeatures(zeros, list(zeros), list(zeros), label_id=0, is_real_example=False)
 
+    input_ids, length_a, label_id = _encode(
+        ex_index, example, label_list, max_seq_length, tokenizer
+    )
+    length = len(input_ids)
+    padding = [0] * (max_seq_length - length)
+    return InputFeatures(
+        input_ids=input_ids + padding,
+        input_mask=[1] * length + padding,
+        segment_ids=[0] * length_a + [1] * (length - length_a) + padding,
+        label_id=label_id,
+    )
+
+
+def _encode(ex_index, example, label_list, max_seq_length, tokenizer):
+    """`convert_single_example` without padding, and without `PaddingInputExample`s.
+
+    Returns:
+      ids: list of at most S ints.
+      length_a: int, how many of them, from the start on, are of segment 0.
+      label_id: int.
+    """
     label_id = _label_id(example, label_list)
+    # Copies: they are cut in place, and belong to the tokenizer.
     tokens_a = list(tokenizer.tokenize(example.text_a))
     tokens_b = list(tokenizer.tokenize(example.text_b)) if example.text_b else []
     specials = 3 if tokens_b else 2
@@ -413,23 +436,16 @@ def convert_single_example(ex_index, example, label_list, max_seq_length, tokeni
             "[CLS] and [SEP]."
         )
     _truncate_seq_pair(tokens_a, tokens_b, max_seq_length - specials)
-    tokens = ["[CLS]"] + tokens_a + ["[SEP]"]
-    segment_ids = [0] * len(tokens)
+    tokens = ["[CLS]", *tokens_a, "[SEP]"]
+    length_a = len(tokens)
     if tokens_b:
-        tokens += tokens_b + ["[SEP]"]
-        segment_ids += [1] * (len(tokens_b) + 1)
-    input_ids = list(tokenizer.convert_tokens_to_ids(tokens))
-    padding = [0] * (max_seq_length - len(tokens))
+        tokens += tokens_b
+        tokens.append("[SEP]")
     if ex_index < _LOGGED_EXAMPLES:
         logging.vlog(
             1, "Example %s: %s; label %s (%d)", example.guid, tokens, example.label, label_id
         )
-    return InputFeatures(
-        input_ids=input_ids + padding,
-        input_mask=[1] * len(tokens) + padding,
-        segment_ids=segment_ids + padding,
-        label_id=label_id,
-    )
+    return list(tokenizer.convert_tokens_to_ids(tokens)), length_a, label_id
 
 
 def _label_id(example, label_list):
@@ -447,20 +463,58 @@ def _truncate_seq_pair(tokens_a, tokens_b, max_length):
 
     So each token cut off comes from the text that has more to spare; in a tie it is tokens_b's.
     """
-    while len(tokens_a) + len(tokens_b) > max_length:
-        (tokens_a if len(tokens_a) > len(tokens_b) else tokens_b).pop()
+    if len(tokens_a) + len(tokens_b) <= max_length:
+        return
+    length_b = max(max_length // 2, max_length - len(tokens_a))
+    del tokens_b[length_b:]
+    del tokens_a[max_length - len(tokens_b) :]
 
 
 def convert_examples_to_features(examples, label_list, max_seq_length, tokenizer):
     """`convert_single_example` of each example: a list of `InputFeatures` in the same order."""
-    features = []
+    return [
+        convert_single_example(index, example, label_list, max_seq_length, tokenizer)
+        for index, example in _with_progress(examples)
+    ]
+
+
+def _with_progress(examples):
+    """`enumerate(examples)`, with a line in the log now and then."""
     for index, example in enumerate(examples):
         if index and index % _PROGRESS_EVERY == 0:
             logging.info("Converted %d of %d examples.", index, len(examples))
-        features.append(
-            convert_single_example(index, example, label_list, max_seq_length, tokenizer)
+        yield index, example
+
+
+def examples_to_arrays(examples, label_list, max_seq_length, tokenizer):
+    """`features_to_arrays` of `convert_examples_to_features`, without the lists in between.
+
+    Padding takes most of those lists, and most of their time.
+    """
+    if not examples:
+        raise ValueError("expected at least one example")
+    is_real = [not isinstance(example, PaddingInputExample) for example in examples]
+    ids, lengths_a, label_ids = zip(
+        *(
+            _encode(index, example, label_list, max_seq_length, tokenizer)
+            if is_real[index]
+            else ((), 0, 0)
+            for index, example in _with_progress(examples)
         )
-    return features
+    )
+    lengths = [len(row) for row in ids]
+    positions = np.arange(max_seq_length)
+    input_mask = positions < np.expand_dims(lengths, 1)
+    input_ids = np.zeros(input_mask.shape, dtype=np.int32)
+    input_ids[input_mask] = list(itertools.chain.from_iterable(ids))
+    arrays = {
+        "input_ids": input_ids,
+        "input_mask": input_mask,
+        "segment_ids": input_mask & (positions >= np.expand_dims(lengths_a, 1)),
+        "label_ids": label_ids,
+        "is_real_example": is_real,
+    }
+    return {name: np.asarray(values, dtype=np.int32) for name, values in arrays.items()}
 
 
 def features_to_arrays(features):

@@ -2,8 +2,11 @@
 and (where ADAPTER_BERT_DATA names the shared folder) the real files and the original's features."""
 
 import csv
+import itertools
 import os
+import random
 import unittest
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -485,16 +488,30 @@ class TruncateSeqPairTest(tf.test.TestCase):
             ct._truncate_seq_pair(tokens_a, tokens_b, length)
             self.assertEqual((tokens_a, tokens_b), (list(expected_a), list(expected_b)))
 
+    def test_against_token_by_token(self):
+        for length_a, length_b, length in itertools.product(range(8), range(8), range(15)):
+            tokens_a, tokens_b = list("abcdefg"[:length_a]), list("tuvwxyz"[:length_b])
+            expected_a, expected_b = list(tokens_a), list(tokens_b)
+            while len(expected_a + expected_b) > length:
+                longer = expected_a if len(expected_a) > len(expected_b) else expected_b
+                longer.pop()
+            ct._truncate_seq_pair(tokens_a, tokens_b, length)
+            self.assertEqual((tokens_a, tokens_b), (expected_a, expected_b))
+
 
 class ConvertExamplesTest(tf.test.TestCase):
+    def assert_arrays(self, arrays, expected):
+        self.assertEqual(set(arrays), set(expected))
+        for name, values in expected.items():
+            self.assertEqual(arrays[name].dtype, np.int32)
+            self.assertAllEqual(arrays[name], values)
+
     def test_features_and_arrays(self):
         examples = [
             ct.InputExample("dev-1", "a", "x", "1"),
             ct.InputExample("dev-2", "b c", None, "0"),
             ct.PaddingInputExample(),
         ]
-        features = ct.convert_examples_to_features(examples, ["0", "1"], 5, WordTokenizer())
-        arrays = ct.features_to_arrays(features)
         expected = {
             "input_ids": [[1, 3, 2, 7, 2], [1, 4, 5, 2, 0], [0] * 5],
             "input_mask": [[1, 1, 1, 1, 1], [1, 1, 1, 1, 0], [0] * 5],
@@ -502,10 +519,55 @@ class ConvertExamplesTest(tf.test.TestCase):
             "label_ids": [1, 0, 0],
             "is_real_example": [1, 1, 0],
         }
-        self.assertEqual(set(arrays), set(expected))
-        for name, values in expected.items():
-            self.assertEqual(arrays[name].dtype, np.int32)
-            self.assertAllEqual(arrays[name], values)
+        features = ct.convert_examples_to_features(examples, ["0", "1"], 5, WordTokenizer())
+        self.assert_arrays(ct.features_to_arrays(features), expected)
+        arrays = ct.examples_to_arrays(examples, ["0", "1"], 5, WordTokenizer())
+        self.assert_arrays(arrays, expected)
+
+    def test_arrays_without_features(self):
+        generator = random.Random(0)
+        words = list("abcdxy")
+        examples = [ct.PaddingInputExample()]
+        for index in range(200):
+            text_a, text_b = (
+                " ".join(generator.choice(words) for _ in range(generator.randrange(12)))
+                for _ in range(2)
+            )
+            text_b = generator.choice([text_b, None])
+            examples.append(ct.InputExample(index, text_a, text_b, generator.choice("01")))
+        examples.append(ct.PaddingInputExample())
+        for length in (3, 8, 40):
+            arguments = (examples, ["0", "1"], length, WordTokenizer())
+            features = ct.convert_examples_to_features(*arguments)
+            expected = ct.features_to_arrays(features)
+            self.assert_arrays(ct.examples_to_arrays(*arguments), expected)
+
+    def test_arrays_of_padding_alone(self):
+        arrays = ct.examples_to_arrays([ct.PaddingInputExample()], ["0"], 3, WordTokenizer())
+        zeros = dict.fromkeys(("input_ids", "input_mask", "segment_ids"), [[0, 0, 0]])
+        self.assert_arrays(arrays, dict(zeros, label_ids=[0], is_real_example=[0]))
+
+    def test_arrays_without_features_raise_the_same(self):
+        with self.assertRaisesRegex(UserError, "dev-7 .*'2'"):
+            example = ct.InputExample("dev-7", "a", None, "2")
+            ct.examples_to_arrays([example], ["0", "1"], 5, WordTokenizer())
+        with self.assertRaisesRegex(UserError, "--max_seq_length=2 "):
+            example = ct.InputExample("dev-7", "a", "b", "1")
+            ct.examples_to_arrays([example], ["0", "1"], 2, WordTokenizer())
+        with self.assertRaisesRegex(ValueError, "at least one"):
+            ct.examples_to_arrays([], ["0", "1"], 5, WordTokenizer())
+
+    def test_progress(self):
+        examples = [ct.InputExample("dev-1", "a", None, "0")] * 5
+        for convert in (ct.convert_examples_to_features, ct.examples_to_arrays):
+            with mock.patch.object(ct, "_PROGRESS_EVERY", 2), self.assertLogs(
+                "absl", "INFO"
+            ) as log:
+                convert(examples, ["0"], 4, WordTokenizer())
+            self.assertEqual(
+                [record.getMessage() for record in log.records],
+                ["Converted 2 of 5 examples.", "Converted 4 of 5 examples."],
+            )
 
     def test_no_features(self):
         with self.assertRaisesRegex(ValueError, "at least one"):
@@ -549,12 +611,12 @@ class SharedDataTest(tf.test.TestCase):
             task = ct.TASKS[task_name]
             examples = ct.read_examples(task, split, self.glue(folder))[:100]
             for length in (128, 32):
-                arrays = ct.features_to_arrays(
-                    ct.convert_examples_to_features(examples, list(task.labels), length, tokenizer)
-                )
-                for field in ("input_ids", "input_mask", "segment_ids", "label_ids"):
-                    expected = golden[f"{name}_{length}_{field}"]
-                    self.assertAllEqual(arrays[field], expected, f"{name} {length} {field}")
+                arguments = (examples, list(task.labels), length, tokenizer)
+                features = ct.convert_examples_to_features(*arguments)
+                for arrays in (ct.features_to_arrays(features), ct.examples_to_arrays(*arguments)):
+                    for field in ("input_ids", "input_mask", "segment_ids", "label_ids"):
+                        expected = golden[f"{name}_{length}_{field}"]
+                        self.assertAllEqual(arrays[field], expected, f"{name} {length} {field}")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,16 @@
-"""Tests of tokenization.py, on hand-computed values, on goldens and on sentencepiece itself."""
+"""Tests of tokenization.py, on hand-computed values, on goldens, on a reference that goes character
+by character, and on sentencepiece itself."""
 
 import gzip
 import json
 import os
+import pickle
+import random
 import re
+import sys
+import unicodedata
 import unittest
+from unittest import mock
 
 import sentencepiece
 import tensorflow.compat.v1 as tf
@@ -288,6 +294,171 @@ class WordpieceTokenizerTest(_TestCase):
         self.assertEqual(tokenizer.tokenize("a" * 201 + " a"), ["[UNK]", "a"])
         tokenizer = tokenization.WordpieceTokenizer(vocab, "<?>", 2)
         self.assertEqual(tokenizer.tokenize("aa aaa b"), ["a", "##a", "<?>", "<?>"])
+        tokenizer = tokenization.WordpieceTokenizer(_vocab(["aaa"]), max_input_chars_per_word=2)
+        self.assertEqual(tokenizer.tokenize("aaa"), ["[UNK]"])
+
+    def test_a_piece_is_more_than_its_prefix(self):
+        tokenizer = tokenization.WordpieceTokenizer(_vocab(["", "##", "a", "##s"]))
+        pieces = tokenizer.tokenize("a as ab b ## ##s ###")
+        self.assertEqual(pieces, ["a", "a", "##s", "[UNK]", "[UNK]", "##", "##s", "[UNK]"])
+
+    def test_each_tokenizer_remembers_its_own_splits(self):
+        tokenizers = [
+            tokenization.WordpieceTokenizer(_vocab(["ab", "##cd"])),
+            tokenization.WordpieceTokenizer(_vocab(["abc", "##d"])),
+            tokenization.WordpieceTokenizer(_vocab(["ab"]), "<?>"),
+        ]
+        for _ in range(2):
+            pieces = [tokenizer.tokenize("abcd") for tokenizer in tokenizers]
+            self.assertEqual(pieces, [["ab", "##cd"], ["abc", "##d"], ["<?>"]])
+
+    def test_changes_count_at_once(self):
+        tokenizer = tokenization.WordpieceTokenizer(_vocab(["ab", "##cd"]))
+        self.assertEqual(tokenizer.tokenize("abcd x"), ["ab", "##cd", "[UNK]"])
+        tokenizer.unk_token = "<?>"
+        self.assertEqual(tokenizer.tokenize("abcd x"), ["ab", "##cd", "<?>"])
+        tokenizer.max_input_chars_per_word = 3
+        self.assertEqual(tokenizer.tokenize("abcd x"), ["<?>", "<?>"])
+        tokenizer.max_input_chars_per_word = 4
+        tokenizer.vocab["##c"] = tokenizer.vocab["##d"] = 7
+        del tokenizer.vocab["##cd"]
+        self.assertEqual(tokenizer.tokenize("abcd x"), ["ab", "##c", "##d", "<?>"])
+        tokenizer.vocab["abcd"] = tokenizer.vocab.pop("ab")
+        self.assertEqual(tokenizer.tokenize("abcd x"), ["abcd", "<?>"])
+        tokenizer.vocab = _vocab(["x"])
+        self.assertEqual(tokenizer.tokenize("abcd x"), ["<?>", "x"])
+
+    def test_results_belong_to_the_caller(self):
+        tokenizer = tokenization.WordpieceTokenizer(_vocab(["ab", "##cd"]))
+        for text in ("abcd", "abx", "ab"):
+            expected = list(tokenizer.tokenize(text))
+            tokenizer.tokenize(text).append("more")
+            self.assertEqual(tokenizer.tokenize(text), expected)
+
+    def test_what_is_remembered_is_bounded(self):
+        words = [f"{first}{second}" for first in "abcdefgh" for second in "abcdefgh"]
+        vocab = _vocab(["a", "b", "##c", "##d"])
+        expected = [_reference_pieces(word, vocab) for word in words]
+        with mock.patch.object(tokenization, "_MAX_SPLITS", 10):
+            tokenizer = tokenization.WordpieceTokenizer(vocab)
+            for word, pieces in list(zip(words, expected)) * 2:
+                self.assertEqual(tokenizer.tokenize(word), pieces, word)
+                self.assertIn(word, tokenizer._splits)
+                self.assertLessEqual(len(tokenizer._splits), 10)
+        self.assertEqual(tokenizer.tokenize("a" * 201), ["[UNK]"])
+        self.assertNotIn("a" * 201, tokenizer._splits)
+
+
+class ReferenceTest(_TestCase):
+    """The tokenizers against `_reference_words` and `_reference_pieces`, on text of every kind."""
+
+    # Spaces and letters are drawn most often.
+    KINDS = [
+        "   ",
+        "aaeeinorstABCXYZ059",
+        "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~",
+        "\t\n\r\x0b\x0c\x1c\x1f\x85\xa0\u1680\u2003\u2028\u2029\u3000",  # white space of some kind
+        "\x00\x01\x08\x7f\x80\xad\u200b\u200d\u202e\ufeff\ufffd\U000e0020",  # removed
+        "\u0300\u0301\u0323\u0307\u20dd\u302a\U0001d165",  # marks that combine
+        "\xc0\xc9\xe9\xf1\xdf\u0130\u0131\u0141\u017f\u01c5\u1e9e\ufb01\u212a\u2126",
+        "\u03a3\u03c3\u03c2\u0391\u03b1\u03d3\u0345\u1fb3\u037e\u0387",  # Greek
+        "\u4e00\u9fff\u3400\uf900\U00020000\u3007\u3042\u3067\uac00\u1100",  # East Asia
+        "\u2014\u2019\u3002\uff01\xbf\xb7\u20ac\xb4\u2116\xbd\u0660",
+        "\ue000\ud83d\udc00\U0001f600\u0378\U0010ffff\u05d0\u0627\u0e01\u0915\u093f",
+    ]
+
+    def random_texts(self, count):
+        generator = random.Random(0)
+        for _ in range(count):
+            kinds = generator.sample(self.KINDS, 4) + self.KINDS[:1] + self.KINDS[1:2] * 6
+            length = generator.choice([1, 3, 10, 40])
+            yield "".join(generator.choice(generator.choice(kinds)) for _ in range(length))
+
+    def random_vocab(self, do_lower_case, texts):
+        """Some pieces of the words of texts, and what `_split_word` must not trip over."""
+        generator = random.Random(1)
+        vocab = ["", "##", "[UNK]"]
+        for text in texts:
+            for word in _reference_words(text, do_lower_case):
+                start = generator.randrange(len(word))
+                piece = word[start : start + generator.randint(1, 5)]
+                vocab.append("##" + piece if start else piece)
+        return _vocab(vocab)
+
+    def test_random_text(self):
+        texts = list(self.random_texts(3000))
+        for do_lower_case in (True, False):
+            vocab = self.random_vocab(do_lower_case, texts[::30])
+            tokenizer = tokenization.FullTokenizer(
+                self.write(["[UNK]", "[CLS]", "[SEP]"]), do_lower_case
+            )
+            tokenizer.wordpiece_tokenizer = tokenization.WordpieceTokenizer(
+                vocab, max_input_chars_per_word=8
+            )
+            known = unknown = 0
+            for text in texts:
+                words = _reference_words(text, do_lower_case)
+                pieces = [p for word in words for p in _reference_pieces(word, vocab, 8)]
+                self.assertEqual(tokenizer.basic_tokenizer.tokenize(text), words, ascii(text))
+                self.assertEqual(tokenizer.tokenize(text), pieces, ascii(text))
+                unknown += pieces.count("[UNK]")
+                known += len(pieces)
+            self.assertBetween(unknown / known, 0.1, 0.6)
+
+    def test_wordpiece_alone(self):
+        # Text that no BasicTokenizer has seen: only `str.split` stands before the pieces.
+        texts = list(self.random_texts(500))
+        vocab = self.random_vocab(False, texts)
+        tokenizer = tokenization.WordpieceTokenizer(vocab)
+        for text in texts:
+            expected = [p for word in text.split() for p in _reference_pieces(word, vocab)]
+            self.assertEqual(tokenizer.tokenize(text), expected, ascii(text))
+            data = text.encode("utf-8", "ignore")
+            self.assertEqual(tokenizer.tokenize(data), tokenizer.tokenize(data.decode()))
+
+    def test_every_character(self):
+        # Alone, and within a word. Of the ideographs, Hangul and the higher planes, one in 61.
+        codes = [*range(0x3400), *range(0xF900, 0x10000), *range(0x3400, sys.maxunicode + 1, 61)]
+        for do_lower_case in (True, False):
+            tokenizer = tokenization.BasicTokenizer(do_lower_case)
+            for start in range(0, len(codes), 256):
+                text = " ".join(f"{chr(c)} A{chr(c)}b" for c in codes[start : start + 256])
+                expected = _reference_words(text, do_lower_case)
+                self.assertEqual(tokenizer.tokenize(text), expected, hex(codes[start]))
+
+    def test_order_does_not_matter(self):
+        texts = list(self.random_texts(300))
+        path = self.write(
+            ["[UNK]", "[CLS]", "[SEP]", *"abeinorst", *(f"##{c}" for c in "abeinorst")]
+        )
+        expected = {text: tokenization.FullTokenizer(path).tokenize(text) for text in texts}
+        tokenizer = tokenization.FullTokenizer(path)
+        for seed in range(3):
+            random.Random(seed).shuffle(texts)
+            for text in texts:
+                self.assertEqual(tokenizer.tokenize(text), expected[text], ascii(text))
+
+
+class TableTest(_TestCase):
+    def test_bound(self):
+        calls = []
+
+        def rule(key):
+            calls.append(key)
+            return -key
+
+        table = tokenization._Table(rule, 3)
+        for key in (1, 2, 3, 1, 2, 3, 4, 4, 1):
+            self.assertEqual(table[key], -key)
+            self.assertLessEqual(len(table), 3)
+        self.assertEqual(calls, [1, 2, 3, 4, 1])
+
+    def test_all_tables_are_bounded(self):
+        for name in ("_CLEANED", "_CLEANED_AND_SPLIT", "_SPLIT_WITHOUT_ACCENTS"):
+            table = getattr(tokenization, name)
+            for code in range(tokenization._MAX_CHARACTERS + 100):
+                table[code]
+            self.assertLessEqual(len(table), tokenization._MAX_CHARACTERS)
 
 
 class LoadVocabTest(_TestCase):
@@ -342,6 +513,32 @@ class FullTokenizerTest(_TestCase):
             tokenizer.convert_tokens_to_ids(["[CLS]", "[MASK]"])
         with self.assert_says("11"):
             tokenizer.convert_ids_to_tokens([11])
+
+    def test_own_steps(self):
+        """Either step may be replaced by a user's own."""
+
+        class Hyphens:
+            def tokenize(self, text):
+                return text.split("-")
+
+        class Reversed(tokenization.WordpieceTokenizer):
+            def tokenize(self, text):
+                return super().tokenize(text)[::-1]
+
+        tokenizer = tokenization.FullTokenizer(self.write(self.TOKENS))
+        tokenizer.basic_tokenizer = Hyphens()
+        self.assertEqual(tokenizer.tokenize("want-un"), ["want", "un"])
+        tokenizer.wordpiece_tokenizer = Reversed(tokenizer.vocab)
+        self.assertEqual(tokenizer.tokenize("unwanted"), ["##ed", "##want", "un"])
+
+    def test_pickle(self):
+        tokenizer = tokenization.FullTokenizer(self.write(self.TOKENS))
+        expected = tokenizer.tokenize("unwanted running, wall")
+        copy = pickle.loads(pickle.dumps(tokenizer))
+        self.assertEqual(copy.tokenize("unwanted running, wall"), expected)
+        copy.vocab["##ll"] = 11
+        self.assertEqual(copy.tokenize("wall"), ["wa", "##ll"])
+        self.assertEqual(tokenizer.tokenize("wall"), ["[UNK]"])
 
     def test_missing_file(self):
         for path in (os.path.join(self.get_temp_dir(), "none.txt"), self.get_temp_dir()):
@@ -489,6 +686,53 @@ class SentencePieceTest(_TestCase):
 
 def _vocab(tokens):
     return {token: index for index, token in enumerate(tokens)}
+
+
+def _reference_words(text, do_lower_case):
+    """BERT's words of a str, by its rules, one character after the other."""
+    cleaned = ""
+    for char in text:
+        category = unicodedata.category(char)
+        if char in "\t\n\r" or category == "Zs":
+            cleaned += " "
+        elif char != "\ufffd" and category not in ("Cc", "Cf"):
+            cleaned += f" {char} " if _reference_is_ideograph(ord(char)) else char
+    words = []
+    for chunk in cleaned.split():
+        if do_lower_case:
+            chunk = unicodedata.normalize("NFD", chunk.lower())
+            chunk = "".join(char for char in chunk if unicodedata.category(char) != "Mn")
+        word = ""
+        for char in chunk:
+            if unicodedata.category(char)[0] == "P" or char in "$+<=>^`|~":
+                words += [word, char]
+                word = ""
+            else:
+                word += char
+        words.append(word)
+    return [word for word in words if word]
+
+
+def _reference_is_ideograph(code):
+    ranges = [(0x3400, 0x4DC0), (0x4E00, 0xA000), (0xF900, 0xFB00), (0x20000, 0x2A6E0)]
+    ranges += [(0x2A700, 0x2CEB0), (0x2F800, 0x2FA20)]
+    return any(code in range(*ends) for ends in ranges)
+
+
+def _reference_pieces(word, vocab, limit=200):
+    """The pieces of one word: at each place the longest one, tried from the longest on."""
+    pieces, start = [], 0
+    while start < len(word) <= limit:
+        ends = [
+            end
+            for end in range(start + 1, len(word) + 1)
+            if ("##" if start else "") + word[start:end] in vocab
+        ]
+        if not ends:
+            return ["[UNK]"]
+        pieces.append(("##" if start else "") + word[start : ends[-1]])
+        start = ends[-1]
+    return pieces or ["[UNK]"]
 
 
 def _train(options):
