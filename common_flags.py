@@ -5,6 +5,7 @@ the parsed values, so that nothing here depends on a global and scripts can be i
 """
 
 import math
+import re
 
 import tensorflow.compat.v1 as tf
 from absl import flags, logging
@@ -81,6 +82,21 @@ def _define_training(at):
     flags.DEFINE_float(
         "warmup_proportion", 0.1, "Share of the steps in which the learning rate rises.", **at
     )
+    flags.DEFINE_integer(
+        "gradient_accumulation_steps",
+        1,
+        "Equal parts in which each training batch is computed, one after the other, before its one"
+        " step is taken: the memory of a part for the step of the whole.",
+        1,
+        **at,
+    )
+    flags.DEFINE_bool(
+        "recompute_activations",
+        False,
+        "Compute each layer's activations a second time in the backward pass, in place of keeping"
+        " them: less memory, more time.",
+        **at,
+    )
     flags.DEFINE_integer("save_checkpoints_steps", 1000, "Steps between checkpoints.", 1, **at)
     flags.DEFINE_integer(
         "random_seed", 12345, "Of initial values, dropout and the order of the data.", 0, **at
@@ -113,11 +129,30 @@ def _define_tuning(at):
         "Standard deviation of their initial weights (the paper's text has 1e-2).",
         **at,
     )
+    flags.DEFINE_string(
+        "adapter_layers", None, "Layers that have them, from 0, as in 6-11 or 0,2-4; all.", **at
+    )
+    flags.DEFINE_enum(
+        "layer_norms",
+        None,
+        list(tuning.LAYER_NORMS),
+        "LayerNorms that train with adapters; adapted: in the layers that have one. Default: all,"
+        " with --adapter_layers adapted.",
+        **at,
+    )
 
 
 def _define_devices(at):
     flags.DEFINE_bool(
         "use_tpu", False, "Run on a TPU; where there is none and none is named, without.", **at
+    )
+    flags.DEFINE_enum(
+        "precision",
+        "auto",
+        list(devices.PRECISIONS),
+        "Of what lies between the variables and the loss, which stay float32; auto: bfloat16 where"
+        " the processor or TPU has it natively, else float32.",
+        **at,
     )
     flags.DEFINE_string("tpu_name", None, "Cloud TPU to use: name, grpc:// address, local.", **at)
     flags.DEFINE_string("tpu_zone", None, "GCE zone of the Cloud TPU.", **at)
@@ -212,13 +247,28 @@ def tuning_settings(values, config):
     Returns:
       (`tuning.Tuning`, `modeling.AdapterConfig` or None where nothing is adapted).
     """
-    method = tuning.Tuning(values.tuning, values.num_top_layers, values.train_pooler)
+    for flag in ("adapter_layers", "layer_norms"):
+        if getattr(values, flag) is not None and values.tuning != "adapters":
+            raise UserError(
+                f"--{flag}={getattr(values, flag)} goes with --tuning=adapters, not with"
+                f" --tuning={values.tuning}."
+            )
+    layers = None
+    if values.adapter_layers is not None:
+        layers = parse_layers(values.adapter_layers, config.num_hidden_layers)
+    method = tuning.Tuning(
+        values.tuning,
+        values.num_top_layers,
+        values.train_pooler,
+        values.layer_norms or ("all" if layers is None else "adapted"),
+    )
     method.check_depth(config.num_hidden_layers)
     adapter = modeling.AdapterConfig(
         values.adapter_size,
         values.adapter_activation,
         values.adapter_init_scale,
         values.adapter_fn,
+        layers,
     )
     if method.method != "adapters":
         return method, None
@@ -228,6 +278,38 @@ def tuning_settings(values, config):
             " for BERT without adapters choose --tuning=full."
         )
     return method, adapter
+
+
+def parse_layers(text, num_layers):
+    """The layers that --adapter_layers names.
+
+    Args:
+      text: indices from 0 and ranges of them, "6-11" or "0,2-4".
+      num_layers: int, how many layers the encoder has.
+
+    Returns:
+      Tuple of ints, ascending.
+
+    Raises:
+      UserError: it is none of that, or names a layer that is not there.
+    """
+    expected = f"expected layers from 0 to {num_layers - 1}, as in 0,2-4"
+    layers = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
+        first, last = (
+            (int(match.group(1)), int(match.group(2) or match.group(1))) if match else (1, 0)
+        )
+        if first > last:
+            raise UserError(
+                f"--adapter_layers={text}: {part!r} is no layer and no range; {expected}."
+            )
+        if last >= num_layers:
+            raise UserError(
+                f"--adapter_layers={text}: the encoder has {num_layers} layers; {expected}."
+            )
+        layers.update(range(first, last + 1))
+    return tuple(sorted(layers))
 
 
 def schedule(values, method, num_examples):
@@ -271,10 +353,14 @@ def run_settings(values, output_dir, eval_batch_size):
 
     Returns:
       (`training.RunSettings`, use_tpu).
+
+    Raises:
+      UserError: the TPU cannot be reached, or a training batch has no equal parts.
     """
     use_tpu, cluster = devices.find_tpu(
         values.use_tpu, values.tpu_name, values.tpu_zone, values.gcp_project, values.master
     )
+    _check_parts(values, replicas=values.num_tpu_cores if use_tpu else 1)
     run = training.RunSettings(
         output_dir=output_dir,
         train_batch_size=values.train_batch_size,
@@ -287,6 +373,17 @@ def run_settings(values, output_dir, eval_batch_size):
         master=values.master if use_tpu else None,
     )
     return run, use_tpu
+
+
+def _check_parts(values, replicas):
+    """Raises UserError unless each replica's training batch falls into equal parts."""
+    parts = values.gradient_accumulation_steps
+    if parts > 1 and values.train_batch_size % (parts * replicas):
+        each = f" on each of --num_tpu_cores={replicas} cores" if replicas > 1 else ""
+        raise UserError(
+            f"--gradient_accumulation_steps={parts} does not divide"
+            f" --train_batch_size={values.train_batch_size} into equal parts{each}."
+        )
 
 
 def check_sequence_length(values, config, shortest):

@@ -7,6 +7,10 @@ from absl import logging
 
 from errors import UserError
 
+PRECISIONS = ("auto", "float32", "bfloat16")
+# What /proc/cpuinfo calls bfloat16 products: Intel's and AMD's, Intel's AMX, ARM's.
+_BFLOAT16_NAMES = {"avx512_bf16", "amx_bf16", "bf16"}
+
 _CONNECT_SECONDS = 10
 _ANSWER_SECONDS = 60  # A TPU that has just been started takes its time.
 
@@ -64,7 +68,45 @@ def session_config():
     still uses all cores. GPUs do not promise that, and keep their threads.
     """
     threads = 0 if has_gpu() else 1
-    return tf.ConfigProto(allow_soft_placement=True, inter_op_parallelism_threads=threads)
+    config = tf.ConfigProto(allow_soft_placement=True, inter_op_parallelism_threads=threads)
+    rewrites = config.graph_options.rewrite_options
+    rewrites.memory_optimization = rewrites.NO_MEM_OPT
+    return config
+
+
+def choose_precision(precision, use_tpu):
+    """The precision of matrix products and of what lies between them.
+
+    Args:
+      precision: one of `PRECISIONS`; "auto" is bfloat16 where the hardware computes with it, half
+        the time of float32, and float32 elsewhere, where bfloat16 is emulated and slow.
+      use_tpu: bool.
+
+    Returns:
+      "float32" or "bfloat16".
+
+    Raises:
+      UserError: bfloat16 is asked of a TensorFlow that has none on this device.
+    """
+    emulated = not (use_tpu or has_bfloat16())
+    if precision == "auto":
+        return "float32" if emulated else "bfloat16"
+    if precision == "bfloat16" and emulated:
+        if tf.__version__.startswith("1."):
+            raise UserError("--precision=bfloat16 needs a TPU or TensorFlow 2; choose float32.")
+        logging.warning("--precision=bfloat16 is slow here: this device does not have it natively.")
+    return precision
+
+
+def has_bfloat16(cpuinfo="/proc/cpuinfo"):
+    """Whether this TensorFlow computes in bfloat16 natively on this machine, TPUs apart."""
+    if tf.__version__.startswith("1.") or has_gpu():
+        return False
+    try:
+        with open(cpuinfo) as reader:
+            return not _BFLOAT16_NAMES.isdisjoint(reader.read().split())
+    except OSError:  # Not Linux.
+        return False
 
 
 def _resolve(tpu_name, tpu_zone, gcp_project):

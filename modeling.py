@@ -2,7 +2,8 @@
 
 The encoder is Devlin et al. 2018 (https://arxiv.org/abs/1810.04805); the adapters are Houlsby et
 al. 2019 (https://arxiv.org/abs/1902.00751), section 2.1. Variable names are those of Google's
-checkpoints. Read it from the top: `BertModel`, then the parts it is built of.
+checkpoints. Read it from the top: `BertModel`, then the parts it is built of; the arithmetic lies
+in `layers`, of which BERT's users find the names they know here, too.
 
 Axes in shape comments:
     B  batch            F  "from" positions (queries)    N  attention heads
@@ -17,16 +18,28 @@ import json
 import math
 import numbers
 import re
-import zlib
 from collections import OrderedDict
-from typing import Any, NamedTuple, Optional
+from typing import Optional, Tuple
 
 import tensorflow.compat.v1 as tf
 
+import layers
 from errors import UserError
+from layers import (  # noqa: F401 (what BERT's modeling offers, and DropoutKey)
+    LAYER_NORM,
+    DropoutKey,
+    assert_rank,
+    create_initializer,
+    dense,
+    dropout,
+    gelu,
+    get_activation,
+    get_shape_list,
+    layer_norm,
+)
+from recomputation import recomputed
 
 ADAPTERS = "adapters"  # Graph collections, as in adapter-bert: what an adapter function made,
-LAYER_NORM = "layer_norm"  # the LayerNorms of an encoder that has adapters,
 HEAD = "head"  # and the variables of a task's own layers.
 
 
@@ -114,12 +127,14 @@ class AdapterConfig:
       init_scale: stddev of the truncated normal both projections start from, so small that the
         adapter starts as the identity. 1e-3 is adapter-bert's code, 1e-2 the paper's text.
       fn: the adapter's name; see `get_adapter`.
+      layers: indices of the layers that have one, from 0; None for all.
     """
 
     size: int = 64
     activation: str = "gelu"
     init_scale: float = 1e-3
     fn: str = "feedforward_adapter"
+    layers: Optional[Tuple[int, ...]] = None
 
     def __post_init__(self):
         if self.size < 1:
@@ -141,19 +156,8 @@ class AdapterConfig:
             hidden_size=self.size,
             init_scale=self.init_scale,
             activation=self.activation,
+            apart=True,
         )
-
-
-class DropoutKey(NamedTuple):
-    """What a run's dropout masks depend on besides their place in the model.
-
-    Attributes:
-      seed: Python int, the run's --random_seed.
-      step: scalar integer Tensor, the global step: a resumed run draws the same masks.
-    """
-
-    seed: int
-    step: Any
 
 
 class BertModel:
@@ -168,8 +172,16 @@ class BertModel:
       use_one_hot_embeddings: bool; look embeddings up by a matrix product, as TPUs like it.
       scope: name of the variable scope, "bert" by default.
       adapter_fn: a name that `get_adapter` knows, a function from [B * S, D] to [B * S, D] that
-        registers its variables in the collection `adapters`, or None for plain BERT.
+        registers its variables in the collection `adapters`, or None for plain BERT. Its Tensors
+        have the dtype below; it may return several, whose sum is meant.
       dropout_key: `DropoutKey` for reproducible masks; without it dropout is TensorFlow's own.
+      adapter_layers: indices of the layers that `adapter_fn` adapts, None for all.
+      dtype: tf.float32, or tf.bfloat16 for what lies between the variables and the outputs, which
+        both stay float32.
+      pooled_only: bool; the last layer is computed for the first position alone, which is all that
+        a head on the pooled output reads. There is no sequence output then.
+      recompute_activations: bool; the backward pass computes each layer anew, and less memory is
+        needed. Needs a dropout key where there is dropout.
 
     Raises:
       ValueError: shapes and config do not go together; raised before any variable is made.
@@ -187,6 +199,10 @@ class BertModel:
         adapter_fn="feedforward_adapter",
         *,
         dropout_key=None,
+        adapter_layers=None,
+        dtype=tf.float32,
+        pooled_only=False,
+        recompute_activations=False,
     ):
         config = copy.deepcopy(config)
         if not is_training:
@@ -208,33 +224,47 @@ class BertModel:
                     use_one_hot_embeddings=use_one_hot_embeddings,
                 )
                 collections = _layer_norm_collections(adapter_fn)
-                self.embedding_output = embedding_postprocessor(
-                    embeddings, token_type_ids, config, dropout_key, collections
+                embeddings = embedding_postprocessor(
+                    embeddings, token_type_ids, config, dropout_key, collections, dtype
                 )
             with tf.variable_scope("encoder"):
-                self.all_encoder_layers = transformer_model(
-                    self.embedding_output, input_mask, config, adapter_fn, dropout_key
+                *layers_below, last = transformer_model(
+                    embeddings,
+                    input_mask,
+                    config,
+                    functools.partial(_adapter_of_layer, adapter_fn, adapter_layers),
+                    dropout_key,
+                    pooled_only=pooled_only,
+                    recompute_activations=recompute_activations,
                 )
-            self.sequence_output = self.all_encoder_layers[-1]
+            first = last if pooled_only else last[:, 0, :]
             with tf.variable_scope("pooler"):
                 self.pooled_output = dense(
-                    self.sequence_output[:, 0, :],
+                    tf.cast(first, tf.float32),
                     config.hidden_size,
                     "dense",
                     activation=tf.tanh,
                     initializer_range=config.initializer_range,
                 )
+        self.embedding_output = tf.cast(embeddings, tf.float32)
+        self.all_encoder_layers = [tf.cast(layer, tf.float32) for layer in layers_below]
+        self.sequence_output = None
+        if not pooled_only:
+            self.sequence_output = tf.cast(last, tf.float32)
+            self.all_encoder_layers.append(self.sequence_output)
 
     def get_pooled_output(self):
         """[B, D]: the first position's output through the pooler."""
         return self.pooled_output
 
     def get_sequence_output(self):
-        """[B, S, D]: the last layer's output."""
+        """[B, S, D]: the last layer's output; ValueError if the model is `pooled_only`."""
+        if self.sequence_output is None:
+            raise ValueError("A model with pooled_only=True has no sequence output.")
         return self.sequence_output
 
     def get_all_encoder_layers(self):
-        """A list of [B, S, D], one per layer."""
+        """A list of [B, S, D], one per layer, of a `pooled_only` model without the last."""
         return self.all_encoder_layers
 
     def get_embedding_output(self):
@@ -270,27 +300,33 @@ def get_adapter(function_string):
     return _ADAPTER_FUNCTIONS[name]
 
 
-def feedforward_adapter(input_tensor, hidden_size=64, init_scale=1e-3, *, activation="gelu"):
+def feedforward_adapter(
+    input_tensor, hidden_size=64, init_scale=1e-3, *, activation="gelu", apart=False
+):
     """A bottleneck with an inner skip connection (Houlsby et al. 2019, section 2.1, figure 2).
 
     x + act(x W1 + b1) W2 + b2, which has 2mD + m + D parameters and starts near the identity.
 
     Args:
-      input_tensor: float Tensor [..., D].
+      input_tensor: float Tensor [..., D], x; its dtype is that of the products.
       hidden_size: m, the width of the bottleneck.
       init_scale: stddev of the truncated normal of W1 and W2.
       activation: a name that `get_activation` knows.
+      apart: bool; return x and what is added to it as a pair. A caller who adds them up in float32
+        keeps what bfloat16 would round off.
 
     Returns:
-      float Tensor [..., D].
+      float Tensor [..., D], or two.
     """
-    width = input_tensor.shape.as_list()[-1]
+    shape = get_shape_list(input_tensor)
     act = get_activation(activation) or tf.identity
     with tf.variable_scope("adapters"):
-        weights1, biases1 = _adapter_projection(1, width, hidden_size, init_scale)
-        weights2, biases2 = _adapter_projection(2, hidden_size, width, init_scale)
-        bottleneck = act(tf.tensordot(input_tensor, weights1, 1) + biases1)
-        return input_tensor + tf.tensordot(bottleneck, weights2, 1) + biases2
+        rows = tf.reshape(input_tensor, [-1, shape[-1]])
+        weights1, biases1 = _adapter_projection(1, shape[-1], hidden_size, init_scale)
+        weights2, biases2 = _adapter_projection(2, hidden_size, shape[-1], init_scale)
+        bottleneck = act(layers.affine(rows, weights1, biases1[0]))
+        added = tf.reshape(layers.affine(bottleneck, weights2, biases2[0]), shape)
+    return (input_tensor, added) if apart else input_tensor + added
 
 
 _ADAPTER_FUNCTIONS = {"feedforward_adapter": feedforward_adapter}
@@ -307,38 +343,9 @@ def _adapter_projection(index, rows, columns, init_scale):
     return weights, variable(f"biases{index}", [1, columns], tf.zeros_initializer())
 
 
-def gelu(x):
-    """Gaussian error linear unit, tanh form (Hendrycks and Gimpel 2016, arXiv 1606.08415).
-
-    The form that BERT was trained with; at most 5e-4 from the exact one.
-    """
-    return 0.5 * x * (1.0 + tf.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * tf.pow(x, 3))))
-
-
-_ACTIVATIONS = {"gelu": gelu, "relu": tf.nn.relu, "tanh": tf.tanh, "linear": None, "": None}
-
-
-def get_activation(activation_string):
-    """The activation of a name: gelu, relu, tanh; None for "linear"; a function is returned as is.
-
-    Raises:
-      UserError: an unknown name.
-    """
-    if not isinstance(activation_string, str):
-        return activation_string
-    name = activation_string.lower()
-    if name not in _ACTIVATIONS:
-        raise UserError(
-            "There is no activation {!r}; known are {}.".format(
-                activation_string, ", ".join(sorted(filter(None, _ACTIVATIONS)))
-            )
-        )
-    return _ACTIVATIONS[name]
-
-
-def create_initializer(initializer_range=0.02):
-    """A truncated normal of that stddev."""
-    return tf.truncated_normal_initializer(stddev=initializer_range)
+def _adapter_of_layer(adapter_fn, adapter_layers, index):
+    """The adapter function of a layer, which may have none."""
+    return adapter_fn if adapter_layers is None or index in adapter_layers else None
 
 
 def get_assignment_map_from_checkpoint(tvars, init_checkpoint):
@@ -364,78 +371,10 @@ def get_assignment_map_from_checkpoint(tvars, init_checkpoint):
     return assignment_map, initialized_variable_names
 
 
-def dropout(input_tensor, dropout_prob, *, key: Optional[DropoutKey] = None):
-    """Sets a share `dropout_prob` of the elements to zero and scales up the rest.
-
-    With a `key` the mask is a function of (seed, step, site) alone, the site being the variable
-    scope of the call: neither the order of construction nor a restart changes it. Two calls in
-    one variable scope draw the same mask.
-
-    Args:
-      input_tensor: float Tensor of any shape.
-      dropout_prob: float; 0 or None returns the input.
-      key: `DropoutKey`, or None for TensorFlow's own dropout.
-    """
-    if not dropout_prob:
-        return input_tensor
-    if key is None:
-        return tf.nn.dropout(input_tensor, rate=dropout_prob)
-    site = f"{key.seed}/{tf.get_variable_scope().name}"
-    site_seed = zlib.crc32(site.encode()) & 0x7FFFFFFF
-    uniform = tf.random.stateless_uniform(
-        tf.shape(input_tensor), seed=tf.stack([site_seed, tf.cast(key.step, tf.int32)])
-    )
-    mask = tf.cast(uniform >= dropout_prob, input_tensor.dtype)
-    dropped = input_tensor * mask * (1.0 / (1.0 - dropout_prob))
-    dropped.set_shape(input_tensor.shape)
-    return dropped
-
-
 def _layer_norm_collections(adapter_fn):
     # Plain BERT leaves the collection empty: that is how `optimization.create_optimizer` knows a
     # model without adapters, of which it trains everything, as BERT's own does.
     return () if adapter_fn is None else (LAYER_NORM,)
-
-
-def layer_norm(input_tensor, name=None, *, collections=(LAYER_NORM,)):
-    """Normalizes the last axis (Ba et al. 2016, arXiv 1607.06450), epsilon 1e-12.
-
-    Args:
-      input_tensor: float Tensor [..., D].
-      name: variable scope, "LayerNorm" by default.
-      collections: graph collections that beta and gamma join.
-    """
-    width = get_shape_list(input_tensor)[-1]
-    with tf.variable_scope(name or "LayerNorm"):
-        collections = list(collections) + [tf.GraphKeys.GLOBAL_VARIABLES]
-        beta = tf.get_variable(
-            "beta", [width], initializer=tf.zeros_initializer(), collections=collections
-        )
-        gamma = tf.get_variable(
-            "gamma", [width], initializer=tf.ones_initializer(), collections=collections
-        )
-        mean, variance = tf.nn.moments(input_tensor, axes=[-1], keepdims=True)
-        return tf.nn.batch_normalization(input_tensor, mean, variance, beta, gamma, 1e-12)
-
-
-def dense(input_tensor, units, name, *, activation=None, initializer_range=0.02):
-    """act(x W + b) with variables `<name>/kernel` and `<name>/bias`.
-
-    Args:
-      input_tensor: float Tensor [rows, in].
-      units: the width of the output.
-
-    Returns:
-      float Tensor [rows, units].
-    """
-    rows = get_shape_list(input_tensor, expected_rank=2, name=name)
-    with tf.variable_scope(name):
-        kernel = tf.get_variable(
-            "kernel", [rows[-1], units], initializer=create_initializer(initializer_range)
-        )
-        bias = tf.get_variable("bias", [units], initializer=tf.zeros_initializer())
-        output = tf.nn.bias_add(tf.matmul(input_tensor, kernel), bias)
-        return activation(output) if activation else output
 
 
 def embedding_lookup(
@@ -467,7 +406,12 @@ def embedding_lookup(
 
 
 def embedding_postprocessor(
-    input_tensor, token_type_ids, config, dropout_key=None, layer_norm_collections=()
+    input_tensor,
+    token_type_ids,
+    config,
+    dropout_key=None,
+    layer_norm_collections=(),
+    dtype=tf.float32,
 ):
     """Adds segment and position embeddings, normalizes, drops out.
 
@@ -477,7 +421,7 @@ def embedding_postprocessor(
       config: `BertConfig`.
 
     Returns:
-      float Tensor [B, S, D].
+      Tensor [B, S, D] of that dtype.
     """
     shape = get_shape_list(input_tensor, expected_rank=3)
     seq_length, width = shape[1:]
@@ -492,48 +436,75 @@ def embedding_postprocessor(
     one_hot_types = tf.one_hot(tf.reshape(token_type_ids, [-1]), depth=config.type_vocab_size)
     output = input_tensor + tf.reshape(tf.matmul(one_hot_types, types), shape)
     output += positions[tf.newaxis, :seq_length]
-    output = layer_norm(output, collections=layer_norm_collections)
+    output = layer_norm(output, dtype=dtype, collections=layer_norm_collections)
     return dropout(output, config.hidden_dropout_prob, key=dropout_key)
 
 
-def transformer_model(input_tensor, input_mask, config, adapter_fn, dropout_key=None):
+def transformer_model(
+    input_tensor,
+    input_mask,
+    config,
+    adapter_of_layer,
+    dropout_key=None,
+    *,
+    pooled_only=False,
+    recompute_activations=False,
+):
     """The stack of Transformer layers (Vaswani et al. 2017, arXiv 1706.03762).
 
     Args:
       input_tensor: float Tensor [B, S, D].
       input_mask: int32 Tensor [B, S].
       config: `BertConfig`.
-      adapter_fn: function applied to the output of each projection, or None.
+      adapter_of_layer: function from a layer's index to the function that is applied to the output
+        of each of its projections, or to None.
 
     Returns:
-      A list of float Tensors [B, S, D], the output of each layer.
+      A list of float Tensors [B, S, D], the output of each layer; where `pooled_only` the last is
+      [B, D], that of the first position.
     """
     shape = get_shape_list(input_tensor, expected_rank=3)
     # A matrix all the way: reshapes between [B, S, D] and [B * S, D] are not free on TPUs.
     hidden = tf.reshape(input_tensor, [-1, shape[-1]])
-    layers = []
+    outputs = []
     for index in range(config.num_hidden_layers):
+        layer = functools.partial(
+            transformer_layer,
+            input_mask=input_mask,
+            config=config,
+            adapter_fn=adapter_of_layer(index),
+            dropout_key=dropout_key,
+            first_only=pooled_only and index == config.num_hidden_layers - 1,
+        )
         with tf.variable_scope(f"layer_{index}"):
-            hidden = transformer_layer(hidden, input_mask, config, adapter_fn, dropout_key)
-        layers.append(tf.reshape(hidden, shape))
-    return layers
+            hidden = recomputed(layer, hidden) if recompute_activations else layer(hidden)
+        outputs.append(hidden)
+    whole = outputs[:-1] if pooled_only else outputs
+    return [tf.reshape(hidden, shape) for hidden in whole] + outputs[len(whole) :]
 
 
-def transformer_layer(hidden, input_mask, config, adapter_fn, dropout_key=None):
+def transformer_layer(
+    hidden, input_mask, config, adapter_fn, dropout_key=None, *, first_only=False
+):
     """One layer: self-attention, then the feed-forward layer, each closed by `_add_and_norm`.
 
     Args:
       hidden: float Tensor [B * S, D].
       input_mask: int32 Tensor [B, S].
+      first_only: bool; compute the first position of each sequence alone.
 
     Returns:
-      float Tensor [B * S, D].
+      float Tensor [B * S, D], or [B, D] where `first_only`.
     """
+    queries = hidden
+    if first_only:
+        batch_and_length = get_shape_list(input_mask, expected_rank=2)
+        queries = tf.reshape(hidden, [*batch_and_length, config.hidden_size])[:, 0, :]
     with tf.variable_scope("attention"):
         with tf.variable_scope("self"):
-            context = self_attention(hidden, input_mask, config, dropout_key=dropout_key)
+            context = attention(queries, hidden, input_mask, config, dropout_key)
         with tf.variable_scope("output"):
-            attended = _add_and_norm(context, hidden, config, adapter_fn, dropout_key)
+            attended = _add_and_norm(context, queries, config, adapter_fn, dropout_key)
     with tf.variable_scope("intermediate"):
         intermediate = dense(
             attended,
@@ -549,75 +520,45 @@ def transformer_layer(hidden, input_mask, config, adapter_fn, dropout_key=None):
 def _add_and_norm(input_tensor, residual, config, adapter_fn, dropout_key):
     """Projection, dropout, adapter, residual, LayerNorm (Houlsby et al. 2019, figure 2, left).
 
-    input_tensor is [B * S, in]; residual and the result are [B * S, D].
+    input_tensor is [rows, in]; residual and the result are [rows, D].
     """
     output = dense(
         input_tensor, config.hidden_size, "dense", initializer_range=config.initializer_range
     )
     output = dropout(output, config.hidden_dropout_prob, key=dropout_key)
-    if adapter_fn is not None:
-        output = adapter_fn(output)
-    return layer_norm(output + residual, collections=_layer_norm_collections(adapter_fn))
+    terms = output if adapter_fn is None else adapter_fn(output)
+    terms = list(terms) if isinstance(terms, (list, tuple)) else [terms]
+    return layer_norm(residual, plus=terms, collections=_layer_norm_collections(adapter_fn))
 
 
-def self_attention(hidden, input_mask, config, *, dropout_key=None):
-    """Scaled dot-product attention of several heads (Vaswani et al. 2017, section 3.2).
+def attention(queries, hidden, input_mask, config, dropout_key=None):
+    """Self-attention of several heads (Vaswani et al. 2017, section 3.2).
 
     Args:
+      queries: float Tensor [B * F, D], the rows of `hidden` that attend, F of each sequence.
       hidden: float Tensor [B * S, D].
       input_mask: int32 Tensor [B, S]; positions with 0 are attended to by none.
 
     Returns:
-      float Tensor [B * S, D], the heads' contexts side by side.
+      float Tensor [B * F, D], the heads' contexts side by side.
     """
-    batch_size, seq_length = get_shape_list(input_mask, expected_rank=2, name="input_mask")
-    num_heads = config.num_attention_heads
-    head_size = config.hidden_size // num_heads
+    batch_size, _ = get_shape_list(input_mask, expected_rank=2, name="input_mask")
 
-    def heads_of(name):
+    def heads_of(rows, name):
         projected = dense(
-            hidden, config.hidden_size, name, initializer_range=config.initializer_range
+            rows, config.hidden_size, name, initializer_range=config.initializer_range
         )
-        split = tf.reshape(projected, [batch_size, seq_length, num_heads, head_size])
-        return tf.transpose(split, [0, 2, 1, 3])  # [B, N, S, H]
+        return layers.split_heads(projected, batch_size, config.num_attention_heads)
 
-    query, key, value = (heads_of(name) for name in ("query", "key", "value"))
-    scores = tf.matmul(query, key, transpose_b=True) / math.sqrt(head_size)  # [B, N, F, T]
-    # -10000 before the softmax is as good as removal, and stays finite in half precision.
-    blocked = 1.0 - tf.cast(input_mask, scores.dtype)
-    scores += -10000.0 * blocked[:, tf.newaxis, tf.newaxis, :]
-    probs = dropout(tf.nn.softmax(scores), config.attention_probs_dropout_prob, key=dropout_key)
-    context = tf.transpose(tf.matmul(probs, value), [0, 2, 1, 3])  # [B, F, N, H]
-    return tf.reshape(context, [-1, config.hidden_size])
-
-
-def get_shape_list(tensor, expected_rank=None, name=None):
-    """A tensor's shape as a list: ints where known, scalar Tensors where not.
-
-    Raises:
-      ValueError: the rank is not `expected_rank` (an int or a collection of ints).
-    """
-    if expected_rank is not None:
-        assert_rank(tensor, expected_rank, name)
-    static = tensor.shape.as_list()
-    if None not in static:
-        return static
-    dynamic = tf.shape(tensor)
-    return [dynamic[axis] if size is None else size for axis, size in enumerate(static)]
-
-
-def assert_rank(tensor, expected_rank, name=None):
-    """Raises ValueError, naming tensor and scope, if the rank is not (one of) `expected_rank`."""
-    expected = [expected_rank] if isinstance(expected_rank, int) else list(expected_rank)
-    if tensor.shape.ndims not in expected:
-        raise ValueError(
-            "Tensor {} in scope {!r} must have rank {}, but its shape is {}.".format(
-                name or tensor.name,
-                tf.get_variable_scope().name,
-                " or ".join(str(rank) for rank in expected),
-                tensor.shape,
-            )
-        )
+    context = layers.attend(
+        heads_of(queries, "query"),
+        heads_of(hidden, "key"),
+        heads_of(hidden, "value"),
+        input_mask,
+        config.attention_probs_dropout_prob,
+        dropout_key=dropout_key,
+    )
+    return layers.merge_heads(context)
 
 
 _SIZES = (

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import tensorflow.compat.v1 as tf
 
 import tuning
+from layers import get_shape_list
 from modeling import ADAPTERS
 
 
@@ -82,10 +83,21 @@ def create_optimizer(loss, init_lr, num_train_steps, num_warmup_steps, use_tpu):
 
 
 def minimize(loss, variables, learning_rate, use_tpu=False):
-    """Takes one step down the loss with BERT's optimizer and settings.
+    """Takes one step down the loss, see `take_step`.
 
     Args:
       loss: scalar float Tensor, the mean over this replica's batch.
+      variables, learning_rate, use_tpu: as there.
+    """
+    return take_step(tf.gradients(loss, variables), variables, learning_rate, use_tpu)
+
+
+def take_step(gradients, variables, learning_rate, use_tpu=False):
+    """Takes one step with BERT's optimizer and settings.
+
+    Args:
+      gradients: list of the loss's gradients, where None means that it does not depend on that
+        variable; the loss is the mean over this replica's batch.
       variables: list of the variables to train.
       learning_rate: scalar float Tensor.
       use_tpu: bool; gradients are averaged over the TPU's replicas.
@@ -97,7 +109,6 @@ def minimize(loss, variables, learning_rate, use_tpu=False):
     Raises:
       ValueError: the loss does not depend on an adapter or on the head.
     """
-    gradients = tf.gradients(loss, variables)
     tuning.check_gradients(variables, gradients)
     pairs = [(g, v) for g, v in zip(gradients, variables) if g is not None]
     gradients, variables = zip(*pairs)
@@ -115,6 +126,114 @@ def minimize(loss, variables, learning_rate, use_tpu=False):
     )
     train_op = optimizer.apply_gradients(list(zip(gradients, variables)), global_step=global_step)
     return TrainStep(train_op, learning_rate, norm)
+
+
+def mean_gradients(loss_of, variables_of, features, num_parts=1):
+    """The loss of a batch and its gradients, computed in equal parts, one after the other.
+
+    To float error they are those of the whole batch; the memory that they take is a part's.
+
+    Args:
+      loss_of: function (features, index of the part) → scalar float Tensor, the mean over the rows
+        of the features. It is called twice, in one variable scope, if there are several parts.
+      variables_of: function () → list of variables, called when they are made.
+      features: dict of Tensors [B, ...].
+      num_parts: int that divides B.
+
+    Returns:
+      (loss, gradients, variables), as `take_step` takes them.
+
+    Raises:
+      ValueError: `num_parts` does not divide B.
+    """
+    if num_parts == 1:
+        loss, variables = loss_of(features, 0), variables_of()
+        return loss, tf.gradients(loss, variables), variables
+    parts = {name: _split(tensor, num_parts, name) for name, tensor in features.items()}
+    scope = tf.get_variable_scope()
+
+    def loss_of_part(index, reuse):
+        part = {name: tf.gather(tensor, index) for name, tensor in parts.items()}
+        # Entered anew, a scope counts anew what has no name of its own.
+        with tf.variable_scope(scope, reuse=reuse, auxiliary_name_scope=False):
+            return loss_of(part, index)
+
+    # The first part stands before the loop: it makes the variables, and tells which have gradients.
+    loss, variables = loss_of_part(0, reuse=None), variables_of()
+    gradients = tf.gradients(loss, variables)
+    used = [v for v, gradient in zip(variables, gradients) if gradient is not None]
+
+    def later_part(index):
+        loss = loss_of_part(index, reuse=True)
+        return [loss, *tf.gradients(loss, used)]
+
+    first = [loss, *(gradient for gradient in gradients if gradient is not None)]
+    loss, *means = _mean_of_parts(first, later_part, num_parts)
+    means = iter(means)
+    return loss, [None if g is None else next(means) for g in gradients], variables
+
+
+def _split(tensor, num_parts, name):
+    """[B, ...] → [num_parts, B / num_parts, ...]."""
+    rows, *inner = get_shape_list(tensor)
+    if isinstance(rows, int) and rows % num_parts:
+        raise ValueError(f"{name}: a batch of {rows} has no {num_parts} equal parts.")
+    return tf.reshape(tensor, [num_parts, rows // num_parts, *inner])
+
+
+def _mean_of_parts(first, later_part, num_parts):
+    """The mean of each of several values over all parts, one part computed after the other.
+
+    Args:
+      first: list of Tensors and IndexedSlices, the values of part 0.
+      later_part: function from a part's index to such a list.
+
+    Returns:
+      Such a list.
+    """
+    # Slices are strung together, not added up: the norm that clips counts each, as it does those
+    # of a whole batch.
+    strung = [isinstance(value, tf.IndexedSlices) for value in first for _ in _tensors_of([value])]
+
+    def add_part(index, *totals):
+        more = _tensors_of(later_part(index))
+        return [index + 1] + [
+            tf.concat([total, new], axis=0) if string else total + new
+            for total, new, string in zip(totals, more, strung)
+        ]
+
+    totals = _tensors_of(first)
+    with tf.control_dependencies(totals):  # Else the loop would not wait for part 0.
+        index = tf.constant(1)
+    shapes = [index.shape] + [
+        tf.TensorShape([None]).concatenate(total.shape[1:]) if string else total.shape
+        for total, string in zip(totals, strung)
+    ]
+    _, *totals = tf.while_loop(
+        lambda index, *_: index < num_parts,
+        add_part,
+        [index, *totals],
+        shapes,
+        parallel_iterations=1,
+        back_prop=False,
+    )
+    return _divided(first, iter(totals), num_parts)
+
+
+def _tensors_of(values):
+    """What a loop can carry: Tensors as they are, IndexedSlices as values and indices."""
+    pairs = ((v.values, v.indices) if isinstance(v, tf.IndexedSlices) else (v,) for v in values)
+    return [tensor for pair in pairs for tensor in pair]
+
+
+def _divided(like, totals, divisor):
+    """The inverse of `_tensors_of`: a list of what `like` holds, from an iterator of Tensors."""
+    return [
+        tf.IndexedSlices(next(totals) / divisor, next(totals), value.dense_shape)
+        if isinstance(value, tf.IndexedSlices)
+        else next(totals) / divisor
+        for value in like
+    ]
 
 
 def _average_over_replicas(gradients, variables, use_tpu):

@@ -19,6 +19,7 @@ from absl import flags, logging
 import checkpoints
 import classifier_tasks
 import common_flags
+import devices
 import errors
 import input_pipeline
 import modeling
@@ -98,6 +99,7 @@ def create_model(
         segment_ids,
         use_one_hot_embeddings,
         adapter_fn=adapter_fn,
+        pooled_only=True,
     )
     return classification_loss(encoder.get_pooled_output(), labels, num_labels, is_training)
 
@@ -152,6 +154,7 @@ def model_fn_builder(
         num_warmup_steps=num_warmup_steps,
         use_tpu=use_tpu,
         use_one_hot_embeddings=use_one_hot_embeddings,
+        pooled_only=True,
     )
     return training.model_fn_builder(settings, classifier_head(num_labels))
 
@@ -221,10 +224,12 @@ def run(values):
         schedule = common_flags.schedule(values, method.method, len(examples["train"]))
     output_dir = values.output_dir or os.path.join("output", values.task_name.lower())
     run_settings, use_tpu = common_flags.run_settings(values, output_dir, values.eval_batch_size)
+    precision = devices.choose_precision(values.precision, use_tpu)
+    logging.info("Computing in %s (--precision=%s).", precision, values.precision)
     # After all that may be refused: an earlier run is overwritten only by one that goes on.
     run_directory.claim(
         output_dir,
-        _record(values, processor, bert, tokenizer, method, adapter, schedule, examples),
+        _record(values, processor, bert, tokenizer, method, adapter, schedule, examples, precision),
         trains="train" in stages,
         overwrite=values.overwrite_output_dir,
     )
@@ -232,19 +237,24 @@ def run(values):
         bert_config=bert.config,
         init_checkpoint=bert.init_checkpoint,
         adapter_fn=adapter and adapter.build(),
+        adapter_layers=adapter and adapter.layers,
         tuning=method,
         use_tpu=use_tpu,
         use_one_hot_embeddings=use_tpu,
         random_seed=values.random_seed,
+        precision=precision,
+        pooled_only=True,
+        recompute_activations=values.recompute_activations,
+        gradient_accumulation_steps=values.gradient_accumulation_steps,
         **schedule,
     )
     labels = processor.get_labels()
     runner = training.Runner(model_settings, run_settings, classifier_head(len(labels)))
     arrays = {
-        stage: _to_arrays(rows, labels, values.max_seq_length, tokenizer)
+        stage: classifier_tasks.examples_to_arrays(rows, labels, values.max_seq_length, tokenizer)
         for stage, rows in examples.items()
     }
-    return _run_stages(runner, arrays, output_dir, processor.task.name)
+    return _run_stages(runner, arrays, output_dir, processor.task.name, precision)
 
 
 def _read_examples(processor, stage, data_dir):
@@ -257,13 +267,7 @@ def _read_examples(processor, stage, data_dir):
     return readers[stage](data_dir)
 
 
-def _to_arrays(examples, labels, max_seq_length, tokenizer):
-    """The arrays that `training.Runner` takes."""
-    features = convert_examples_to_features(examples, labels, max_seq_length, tokenizer)
-    return classifier_tasks.features_to_arrays(features)
-
-
-def _record(values, processor, bert, tokenizer, method, adapter, schedule, examples):
+def _record(values, processor, bert, tokenizer, method, adapter, schedule, examples, precision):
     """What settings.json keeps of a run, see `run_directory`."""
     model = {
         "task": processor.task.name,
@@ -278,7 +282,9 @@ def _record(values, processor, bert, tokenizer, method, adapter, schedule, examp
         "init_checkpoint": bert.init_checkpoint and os.path.abspath(bert.init_checkpoint),
         "max_seq_length": values.max_seq_length,
         "train_batch_size": values.train_batch_size,
+        "gradient_accumulation_steps": values.gradient_accumulation_steps,
         "random_seed": values.random_seed,
+        "precision": precision,
         "data": _digest((e.text_a, e.text_b, e.label) for e in examples.get("train", ())),
         **schedule,
     }
@@ -293,7 +299,7 @@ def _digest(items):
     return sha256.hexdigest()[:16]
 
 
-def _run_stages(runner, arrays, output_dir, task):
+def _run_stages(runner, arrays, output_dir, task, precision):
     """Trains, evaluates and predicts what there are arrays for; returns the report's lines."""
     report = []
     if "train" in arrays:
@@ -301,7 +307,7 @@ def _run_stages(runner, arrays, output_dir, task):
         report += checkpoints.describe(output_dir)
     if "eval" in arrays:
         logging.info("Evaluating on %d examples.", len(arrays["eval"]["input_ids"]))
-        result = runner.evaluate(arrays["eval"])
+        result = {**runner.evaluate(arrays["eval"]), "precision": precision}
         lines = [f"{key} = {str(result[key])}\n" for key in sorted(result)]
         path = os.path.join(output_dir, "eval_results.txt")
         run_directory.write_atomically(path, "".join(lines))

@@ -14,8 +14,9 @@ import dataclasses
 import itertools
 import signal
 import threading
-from typing import Any, Callable, Dict, NamedTuple, Optional
+from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import logging
 
@@ -47,7 +48,7 @@ class ModelSettings:
     Attributes:
       bert_config: `modeling.BertConfig`.
       init_checkpoint: prefix of the pretrained checkpoint, None for random weights.
-      adapter_fn: as in `modeling.BertModel`.
+      adapter_fn, adapter_layers: as in `modeling.BertModel`.
       tuning: `tuning.Tuning`; None chooses by the graph, see `tuning.default_tuning`.
       learning_rate: peak of the schedule.
       num_train_steps, num_warmup_steps: length of the schedule and of its rise; None where
@@ -55,11 +56,17 @@ class ModelSettings:
       use_tpu: the model runs on a TPU.
       use_one_hot_embeddings: as in `modeling.BertModel`.
       random_seed: of initial values and dropout masks; None for TensorFlow's own dropout.
+      precision: a key of `devices.PRECISIONS`, what lies between the variables and the outputs.
+      pooled_only: the head reads the pooled output alone, see `modeling.BertModel`.
+      recompute_activations: as in `modeling.BertModel`.
+      gradient_accumulation_steps: number of equal parts in which a batch is computed, one after
+        the other, before the optimizer takes its one step.
     """
 
     bert_config: modeling.BertConfig
     init_checkpoint: Optional[str] = None
     adapter_fn: Any = "feedforward_adapter"
+    adapter_layers: Optional[Tuple[int, ...]] = None
     tuning: Optional[Tuning] = None
     learning_rate: float = _ADAPTER_SCHEDULE[0]
     num_train_steps: Optional[int] = None
@@ -67,6 +74,10 @@ class ModelSettings:
     use_tpu: bool = False
     use_one_hot_embeddings: bool = False
     random_seed: Optional[int] = None
+    precision: str = "float32"
+    pooled_only: bool = False
+    recompute_activations: bool = False
+    gradient_accumulation_steps: int = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,36 +124,29 @@ def model_fn_builder(settings, head):
 
     def model_fn(features, labels, mode, params, config=None):
         del labels
-        output = _forward(settings, head, features, mode == tf.estimator.ModeKeys.TRAIN)
+        if mode == tf.estimator.ModeKeys.TRAIN:
+            return _training_spec(settings, head, features, params, config)
+        output = _forward(settings, head, features, is_training=False)
         scaffold_fn = _initialize(settings)
         if mode == tf.estimator.ModeKeys.PREDICT:
             return tf.estimator.tpu.TPUEstimatorSpec(
                 mode, predictions=output.predictions, scaffold_fn=scaffold_fn
             )
-        if mode == tf.estimator.ModeKeys.EVAL:
-            return tf.estimator.tpu.TPUEstimatorSpec(
-                mode,
-                loss=output.loss,
-                eval_metrics=(output.metric_fn, output.metric_inputs),
-                scaffold_fn=scaffold_fn,
-            )
-        step, hooks = _training_step(settings, output.loss, params, config)
         return tf.estimator.tpu.TPUEstimatorSpec(
             mode,
             loss=output.loss,
-            train_op=step.train_op,
-            training_hooks=hooks,
+            eval_metrics=(output.metric_fn, output.metric_inputs),
             scaffold_fn=scaffold_fn,
         )
 
     return model_fn
 
 
-def _forward(settings, head, features, is_training):
+def _forward(settings, head, features, is_training, micro_step=0):
     dropout_key = None
     if is_training and settings.random_seed is not None:
         step = tf.train.get_or_create_global_step()
-        dropout_key = modeling.DropoutKey(settings.random_seed, step)
+        dropout_key = modeling.DropoutKey(settings.random_seed, step, micro_step)
     encoder = modeling.BertModel(
         settings.bert_config,
         is_training,
@@ -153,13 +157,22 @@ def _forward(settings, head, features, is_training):
         scope="bert",
         adapter_fn=settings.adapter_fn,
         dropout_key=dropout_key,
+        adapter_layers=settings.adapter_layers,
+        dtype=tf.as_dtype(settings.precision),
+        pooled_only=settings.pooled_only,
+        recompute_activations=settings.recompute_activations and is_training,
     )
     return head(encoder, features, is_training, dropout_key)
 
 
-def _training_step(settings, loss, params, config):
-    """Returns (`optimization.TrainStep`, the hooks that show the training's progress)."""
-    trained = tuning.trained_variables(settings.tuning)
+def _training_spec(settings, head, features, params, config):
+    """The TPUEstimatorSpec of a training step: gradients, the optimizer, and progress shown."""
+    loss, gradients, trained = optimization.mean_gradients(
+        lambda part, index: _forward(settings, head, part, True, micro_step=index).loss,
+        lambda: tuning.trained_variables(settings.tuning),
+        features,
+        settings.gradient_accumulation_steps,
+    )
     logging.info(tuning.summary(trained))
     logging.vlog(1, "Trained: %s", ", ".join(variable.op.name for variable in trained))
     learning_rate = optimization.warmup_then_linear_decay(
@@ -168,7 +181,8 @@ def _training_step(settings, loss, params, config):
         settings.num_train_steps,
         settings.num_warmup_steps,
     )
-    step = optimization.minimize(loss, trained, learning_rate, settings.use_tpu)
+    scaffold_fn = _initialize(settings)
+    step = optimization.take_step(gradients, trained, learning_rate, settings.use_tpu)
     # A TPU's tensors cannot be fetched from the host: there the hook knows the step alone.
     scalars = {}
     if not settings.use_tpu:
@@ -179,7 +193,13 @@ def _training_step(settings, loss, params, config):
         }
     output_dir = config and config.model_dir
     hook = ProgressHook(settings.num_train_steps, params["batch_size"], scalars, output_dir)
-    return step, [hook]
+    return tf.estimator.tpu.TPUEstimatorSpec(
+        tf.estimator.ModeKeys.TRAIN,
+        loss=loss,
+        train_op=step.train_op,
+        training_hooks=[hook],
+        scaffold_fn=scaffold_fn,
+    )
 
 
 def _initialize(settings):
@@ -331,26 +351,35 @@ class Runner:
             raise
 
     def evaluate(self, arrays):
-        """The head's metrics over all rows, "loss" and "global_step": a dict of floats."""
+        """The head's metrics over all rows, "loss" and "global_step": a dict of floats.
+
+        "loss" is Estimator's own: the mean over batches, also where the last one is short.
+        """
         self._check_trained(arrays)
-        input_fn, steps = self._rows_in_order(arrays, self._run.eval_batch_size)
+        input_fn, steps, _ = self._planned_rows(arrays, self._run.eval_batch_size)
         with self._explained():
             return self._estimator.evaluate(input_fn, steps=steps)
 
     def predict(self, arrays):
-        """Yields the head's predictions of each row, in order: a dict of NumPy arrays."""
+        """Yields the head's predictions of each row, in order: a dict of NumPy arrays.
+
+        All rows are predicted before the first one is yielded. What the head gives for each token
+        is as long as the batch that the row was in.
+        """
         self._check_trained(arrays)
-        input_fn, _ = self._rows_in_order(arrays, self._run.predict_batch_size)
-        return self._predictions(input_fn, len(arrays["input_ids"]))
+        input_fn, _, order = self._planned_rows(arrays, self._run.predict_batch_size)
+        return self._predictions(input_fn, order)
 
     def last_step(self):
         """The global step of the last checkpoint, 0 before the first."""
         with self._explained():
             return checkpoints.last_step(self._run.output_dir)
 
-    def _predictions(self, input_fn, num_rows):
+    def _predictions(self, input_fn, order):
         with self._explained():
-            yield from itertools.islice(self._estimator.predict(input_fn), num_rows)
+            predictions = list(itertools.islice(self._estimator.predict(input_fn), len(order)))
+        for place in np.argsort(order):
+            yield predictions[place]
 
     @contextlib.contextmanager
     def _explained(self):
@@ -373,13 +402,20 @@ class Runner:
                     checkpoints.check_tensors(prefix, flag)
             raise
 
-    def _rows_in_order(self, arrays, batch_size):
-        """Returns (input_fn, steps): TPUs take full batches, elsewhere the rows' end is the end."""
-        if not self._model.use_tpu:
-            return input_pipeline.input_fn_of(arrays, False, False, fixed_length=False), None
-        arrays = input_pipeline.pad_rows(arrays, batch_size)
-        steps = len(arrays["input_ids"]) // batch_size
-        return input_pipeline.input_fn_of(arrays, False, drop_remainder=True), steps
+    def _planned_rows(self, arrays, batch_size):
+        """Returns (input_fn, steps, order); order[i] is the row that comes at place i.
+
+        TPUs take full batches in the rows' order. Elsewhere the longest rows come first, batches
+        are as long as they need to be, and the rows' end is the end: steps is None.
+        """
+        if self._model.use_tpu:
+            order = np.arange(len(arrays["input_ids"]))
+            arrays = input_pipeline.pad_rows(arrays, batch_size)
+            steps = len(arrays["input_ids"]) // batch_size
+            return input_pipeline.input_fn_of(arrays, False, drop_remainder=True), steps, order
+        order = input_pipeline.longest_first(arrays)
+        arrays = {name: values[order] for name, values in arrays.items()}
+        return input_pipeline.input_fn_of(arrays, False, False, fixed_length=False), None, order
 
     def _check_trained(self, arrays):
         """Raises UserError if there is no trained adapter and head to evaluate.

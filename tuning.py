@@ -26,6 +26,9 @@ METHODS = OrderedDict(
     ]
 )
 
+# Which LayerNorms train with adapters; "all" is adapter-bert's, the embeddings' too.
+LAYER_NORMS = ("all", "adapted", "none")
+
 
 @dataclasses.dataclass(frozen=True)
 class Tuning:
@@ -35,11 +38,15 @@ class Tuning:
       method: a key of `METHODS`.
       num_top_layers: for "top_layers": how many, counted from the top.
       train_pooler: train the pooler too; off, as adapter-bert leaves it frozen.
+      layer_norms: one of `LAYER_NORMS`, for "adapters". The backward pass goes down to the lowest
+        variable that trains: with adapters in the upper layers only, "all" takes it down to the
+        embeddings none the less, and "adapted" lets it end at the lowest adapter.
     """
 
     method: str = "adapters"
     num_top_layers: Optional[int] = None
     train_pooler: bool = False
+    layer_norms: str = "all"
 
     def __post_init__(self):
         if self.method not in METHODS:
@@ -52,6 +59,17 @@ class Tuning:
             raise UserError("--tuning=top_layers and --num_top_layers need each other.")
         if self.num_top_layers is not None and self.num_top_layers < 1:
             raise UserError(f"--num_top_layers must be at least 1, but is {self.num_top_layers}.")
+        if self.layer_norms not in LAYER_NORMS:
+            raise UserError(
+                "--layer_norms={}: expected one of {}.".format(
+                    self.layer_norms, ", ".join(LAYER_NORMS)
+                )
+            )
+        if self.layer_norms != "all" and self.method != "adapters":
+            raise UserError(
+                f"--layer_norms={self.layer_norms} goes with --tuning=adapters, not with"
+                f" --tuning={self.method}."
+            )
 
     def check_depth(self, num_layers):
         """Raises UserError if more top layers are to train than the encoder's `num_layers`."""
@@ -154,13 +172,14 @@ def default_tuning():
     return Tuning("adapters" if has_adapters else "full")
 
 
-def trains(role, tuning, num_layers):
+def trains(role, tuning, num_layers, adapted_layers=()):
     """Whether a variable of that role trains.
 
     Args:
       role: `Role`.
       tuning: `Tuning`.
       num_layers: L, the encoder's number of layers.
+      adapted_layers: the indices of those that hold an adapter.
     """
     top_layers = tuning.num_top_layers or 0
     if role.kind == "head" or tuning.method == "full" or top_layers == num_layers:
@@ -169,9 +188,11 @@ def trains(role, tuning, num_layers):
         return tuning.train_pooler or tuning.method == "top_layers"
     if tuning.method == "top_layers":
         return role.layer is not None and role.layer >= num_layers - top_layers
-    return role.kind in {"adapters": ("adapter", "layer_norm"), "layer_norm": ("layer_norm",)}.get(
-        tuning.method, ()
-    )
+    if role.kind == "layer_norm" and tuning.method in ("adapters", "layer_norm"):
+        return tuning.layer_norms == "all" or (
+            tuning.layer_norms == "adapted" and role.layer in adapted_layers
+        )
+    return role.kind == "adapter" and tuning.method == "adapters"
 
 
 def trained_variables(tuning=None):
@@ -191,7 +212,8 @@ def trained_variables(tuning=None):
     role = roles()
     num_layers = 1 + max((r.layer for r in role.values() if r.layer is not None), default=-1)
     tuning.check_depth(num_layers)
-    return [v for v in variables if trains(role[v.op.name], tuning, num_layers)]
+    adapted = {r.layer for r in role.values() if r.kind == "adapter" and r.layer is not None}
+    return [v for v in variables if trains(role[v.op.name], tuning, num_layers, adapted)]
 
 
 def check_gradients(variables, gradients):

@@ -53,6 +53,9 @@ OUR_FLAGS = {
     "spm_model_file": ("string", None),
     "overwrite_output_dir": ("bool", False),
     "random_seed": ("int", 12345),
+    "gradient_accumulation_steps": ("int", 1),
+    "recompute_activations": ("bool", False),
+    "precision": ("string enum", "auto"),
     "tuning": ("string enum", "adapters"),
     "num_top_layers": ("int", None),
     "train_pooler": ("bool", False),
@@ -60,6 +63,8 @@ OUR_FLAGS = {
     "adapter_size": ("int", 64),
     "adapter_activation": ("string", "gelu"),
     "adapter_init_scale": ("float", 1e-3),
+    "adapter_layers": ("string", None),
+    "layer_norms": ("string enum", None),
 }
 
 
@@ -151,6 +156,7 @@ class DefineTest(tf.test.TestCase):
             "train_batch_size",
             "eval_batch_size",
             "predict_batch_size",
+            "gradient_accumulation_steps",
             "save_checkpoints_steps",
             "iterations_per_loop",
             "num_tpu_cores",
@@ -273,6 +279,33 @@ class TuningSettingsTest(tf.test.TestCase):
         self.assertEqual(method, tuning.Tuning(train_pooler=True))
         self.assertEqual(adapter, modeling.AdapterConfig(8, "relu", 0.01, "feedforward_adapter"))
 
+    def test_some_layers(self):
+        method, adapter = self.settings("--adapter_layers=1")
+        self.assertEqual((method.layer_norms, adapter.layers), ("adapted", (1,)))
+        method, adapter = self.settings("--adapter_layers=0-1", "--layer_norms=all")
+        self.assertEqual((method.layer_norms, adapter.layers), ("all", (0, 1)))
+        method, adapter = self.settings("--layer_norms=none")
+        self.assertEqual((method.layer_norms, adapter.layers), ("none", None))
+
+    def test_layers_are_indices_and_ranges(self):
+        for text, layers in (
+            ("6-11", (6, 7, 8, 9, 10, 11)),
+            ("0,2,4-5", (0, 2, 4, 5)),
+            (" 3 , 1 - 2, 2", (1, 2, 3)),
+        ):
+            self.assertEqual(common_flags.parse_layers(text, 12), layers)
+        for text, part in (
+            ("12", "the encoder has 12 layers"),
+            ("6-12", "the encoder has 12 layers"),
+            ("11-6", "'11-6' is no layer and no range"),
+            ("upper", "'upper' is no layer"),
+            ("1,,2", "'' is no layer"),
+            ("", "'' is no layer"),
+            ("-1", "'-1' is no layer"),
+        ):
+            with self.assertRaisesRegex(UserError, f"--adapter_layers={text}: .*{part}"):
+                common_flags.parse_layers(text, 12)
+
     def test_other_methods_have_no_adapters(self):
         for arguments, expected in (
             (["--tuning=full"], tuning.Tuning("full")),
@@ -295,6 +328,9 @@ class TuningSettingsTest(tf.test.TestCase):
             (["--num_top_layers=2"], "--tuning=top_layers"),
             (["--tuning=top_layers", "--num_top_layers=0"], "--num_top_layers"),
             (["--tuning=top_layers", "--num_top_layers=3"], "the encoder has 2 layers"),
+            (["--tuning=full", "--adapter_layers=1"], "--adapter_layers=1 goes with"),
+            (["--tuning=head", "--layer_norms=none"], "--layer_norms=none goes with"),
+            (["--tuning=layer_norm", "--layer_norms=all"], "--layer_norms=all goes with"),
         ):
             with self.assertRaises(UserError) as caught:
                 self.settings(*arguments)
@@ -360,6 +396,23 @@ class RunSettingsTest(tf.test.TestCase):
         find.assert_called_once_with(True, "n", "z", "p", "grpc://h:1")
         self.assertTrue(use_tpu)
         self.assertEqual((run.tpu_cluster, run.master), ("cluster", "grpc://h:1"))
+
+    def test_a_batch_without_equal_parts(self):
+        def parts(count, batch_size, use_tpu=False):
+            values = parsed(
+                f"--gradient_accumulation_steps={count}", f"--train_batch_size={batch_size}"
+            )
+            with mock.patch.object(common_flags.devices, "find_tpu", return_value=(use_tpu, None)):
+                common_flags.run_settings(values, "out", 8)
+
+        parts(4, 12)
+        parts(1, 7)
+        parts(2, 32, use_tpu=True)  # Parts of 2 on each of 8 cores.
+        message = "--gradient_accumulation_steps=5 does not divide --train_batch_size=12 into"
+        with self.assertRaisesRegex(UserError, message):
+            parts(5, 12)
+        with self.assertRaisesRegex(UserError, "each of --num_tpu_cores=8"):
+            parts(8, 32, use_tpu=True)
 
 
 class CheckSequenceLengthTest(tf.test.TestCase):

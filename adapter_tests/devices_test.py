@@ -107,6 +107,37 @@ class FindTpuTest(tf.test.TestCase):
 
 
 class SessionConfigTest(tf.test.TestCase):
+    def test_precision(self):
+        def choose(precision, native, use_tpu=False):
+            with mock.patch.object(devices, "has_bfloat16", lambda: native):
+                return devices.choose_precision(precision, use_tpu)
+
+        self.assertEqual(choose("auto", native=True), "bfloat16")
+        self.assertEqual(choose("auto", native=False), "float32")
+        self.assertEqual(choose("auto", native=False, use_tpu=True), "bfloat16")
+        self.assertEqual(choose("float32", native=True), "float32")
+        self.assertEqual(choose("bfloat16", native=True), "bfloat16")
+        if tf.__version__.startswith("1."):
+            with self.assertRaisesRegex(UserError, "--precision=bfloat16"):
+                choose("bfloat16", native=False)
+        else:
+            with self.assertLogs(level="WARNING") as logs:
+                self.assertEqual(choose("bfloat16", native=False), "bfloat16")
+            self.assertIn("slow", logs.output[0])
+
+    def test_native_bfloat16_is_read_off_the_processor(self):
+        path = os.path.join(self.get_temp_dir(), "cpuinfo")
+        modern = not tf.__version__.startswith("1.")
+        for flags, native in (
+            ("flags\t\t: fpu avx512f avx512_bf16 amx_tile\n", modern),
+            ("flags\t\t: fpu avx512f avx512_bf160\n", False),
+            ("Features\t: fp asimd bf16\n", modern),
+        ):
+            with open(path, "w") as writer:
+                writer.write("processor\t: 0\n" + flags)
+            self.assertEqual(devices.has_bfloat16(path), native)
+        self.assertFalse(devices.has_bfloat16(path + ".none"))
+
     def test_one_inter_op_thread_on_cpu_only(self):
         for gpu, threads in ((False, 1), (True, 0)):
             with mock.patch.object(devices, "has_gpu", return_value=gpu):

@@ -4,6 +4,7 @@ import collections
 import itertools
 import os
 import tempfile
+from unittest import mock
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -94,6 +95,146 @@ class PlanTest(tf.test.TestCase):
             self.assertEqual(flat(batches(num_rows, batch_size)), list(range(num_rows)))
 
 
+class PlanByLengthTest(tf.test.TestCase):
+    """Pools of 4 batches, unless the POOL of the module is meant."""
+
+    def setUp(self):
+        super().setUp()
+        patch = mock.patch.object(input_pipeline, "POOL", 4)
+        patch.start()
+        self.addCleanup(patch.stop)
+        self.lengths = np.random.RandomState(3).randint(3, 60, 100)
+
+    def plan(self, steps, lengths=None, batch_size=5, seed=7, start=0):
+        lengths = self.lengths if lengths is None else lengths
+        return take(
+            input_pipeline.training_batches_by_length(lengths, batch_size, seed, start), steps
+        )
+
+    def test_a_pool_by_hand(self):
+        # All lengths differ, and the epoch is one pool: its batches are known up to their order.
+        lengths = np.array([9, 2, 7, 4, 5, 6, 3, 8])
+        by_length = [[1, 6], [3, 4], [5, 2], [7, 0]]
+        epochs = [self.plan(4, lengths, 2, seed=seed) for seed in range(10)]
+        for batches in epochs:
+            self.assertEqual(sorted(batches), sorted(by_length))
+        self.assertGreater(len({str(batches) for batches in epochs}), 5)
+
+    def test_pools_hold_the_rows_of_the_plain_order(self):
+        # 6 pools of 20 rows, which divide neither of the two epochs.
+        for num_rows in (57, 60, 83):
+            lengths = self.lengths[:num_rows]
+            plain = take(input_pipeline.training_batches(num_rows, 5, 7), 24)
+            batches = self.plan(24, lengths)
+            for first in range(0, 24, 4):
+                rows = flat(plain[first : first + 4])
+                # sorted() keeps equal lengths in the random order they came in.
+                rows = sorted(rows, key=lambda row: lengths[row])  # noqa: B023
+                expected = [rows[start : start + 5] for start in range(0, 20, 5)]
+                pool = batches[first : first + 4]
+                self.assertEqual(sorted(map(str, pool)), sorted(map(str, expected)))
+
+    def test_each_row_once_an_epoch(self):
+        # An epoch is 5 pools.
+        batches = self.plan(60)
+        for first in (0, 20, 40):
+            self.assertEqual(sorted(flat(batches[first : first + 20])), list(range(100)))
+        # An epoch is 3.8 pools: after any number of pools no row is ahead by more than one.
+        for steps in range(4, 80, 4):
+            counts = np.bincount(flat(self.plan(steps, self.lengths[:76])), minlength=76)
+            self.assertLessEqual(counts.max() - counts.min(), 1, steps)
+
+    def test_a_step_follows_from_seed_and_number(self):
+        # Pools of 4, and of 3, 2, 1, 1 batches where the rows are few.
+        for num_rows, batch_size in ((57, 5), (19, 5), (14, 5), (7, 5), (3, 5), (1, 1), (12, 12)):
+            with self.subTest(num_rows=num_rows, batch_size=batch_size):
+                lengths = self.lengths[:num_rows]
+                batches = self.plan(30, lengths, batch_size)
+                self.assertEqual({len(batch) for batch in batches}, {batch_size})
+                for start in range(30):
+                    resumed = self.plan(30 - start, lengths, batch_size, start=start)
+                    self.assertEqual(resumed, batches[start:])
+
+    def test_resuming_late(self):
+        # Step 10 ** 6 begins a pool and an epoch, as 20 batches make one.
+        plain = flat(take(input_pipeline.training_batches(100, 5, 7, 10**6), 4))
+        self.assertEqual(sorted(flat(self.plan(4, start=10**6))), sorted(plain))
+
+    def test_depends_on_the_seed(self):
+        self.assertNotEqual(self.plan(4, seed=1), self.plan(4, seed=2))
+        self.assertEqual(self.plan(4, seed=1), self.plan(4, seed=1))
+
+    def test_few_rows_stay_in_the_plain_order(self):
+        for num_rows in (1, 3, 5, 9):
+            plain = take(input_pipeline.training_batches(num_rows, 5, 7), 12)
+            rows = [sorted(batch) for batch in self.plan(12, self.lengths[:num_rows])]
+            self.assertEqual(rows, [sorted(batch) for batch in plain])
+
+    def test_company_changes_from_epoch_to_epoch(self):
+        epochs = [self.plan(20, start=start) for start in (0, 20)]
+        batches = [{tuple(sorted(batch)) for batch in epoch} for epoch in epochs]
+        self.assertEmpty(batches[0] & batches[1])
+
+    def test_less_padding(self):
+        with mock.patch.object(input_pipeline, "POOL", 16):
+            lengths = np.random.RandomState(0).normal(53, 13, 3000).clip(19, 103).astype(int)
+            by_length = self.plan(300, lengths, 32)
+        plain = take(input_pipeline.training_batches(3000, 32, 7), 300)
+        tokens = [sum(lengths[b].max() * 32 for b in batches) for batches in (by_length, plain)]
+        real = [lengths[flat(batches)].sum() for batches in (by_length, plain)]
+        self.assertLess(tokens[0] / real[0], 1.1)
+        self.assertGreater(tokens[1] / real[1], 1.4)
+
+    def test_a_pools_batches_come_in_random_order(self):
+        # The mean length at each of the 4 places in 500 pools.
+        means = self.lengths[np.array(self.plan(2000))].mean(axis=1).reshape(500, 4)
+        self.assertAllClose(means.mean(axis=0), [self.lengths.mean()] * 4, rtol=0.1)
+
+
+class LengthTest(tf.test.TestCase):
+    def arrays(self):
+        mask = [[1, 1, 0, 0], [1, 1, 1, 1], [0, 0, 0, 0], [1, 0, 0, 0], [1, 1, 0, 0]]
+        return {"input_mask": np.array(mask, np.int32)}
+
+    def test_row_lengths(self):
+        self.assertAllEqual(input_pipeline.row_lengths(self.arrays()), [2, 4, 0, 1, 2])
+
+    def test_longest_first(self):
+        self.assertAllEqual(input_pipeline.longest_first(self.arrays()), [1, 0, 4, 3, 2])
+
+    def test_buckets(self):
+        for length, longest, expected in (
+            (0, 128, 8),
+            (1, 128, 8),
+            (8, 128, 8),
+            (9, 128, 12),
+            (31, 128, 32),
+            (32, 128, 32),
+            (33, 128, 40),
+            (97, 128, 104),
+            (128, 128, 128),
+            (129, 384, 144),
+            (241, 384, 256),
+            (257, 384, 288),
+            (384, 384, 384),
+            (481, 512, 512),
+            (513, 600, 600),
+            (600, 600, 600),
+            (43, 45, 45),
+            (3, 5, 5),
+        ):
+            found = input_pipeline.bucket_of(length, longest)
+            self.assertEqual(found, expected, (length, longest))
+
+    def test_a_bucket_holds_its_length_and_is_not_much_longer(self):
+        for longest in (5, 100, 128, 384, 512):
+            found = [input_pipeline.bucket_of(n, longest) for n in range(1, longest + 1)]
+            self.assertEqual(found, sorted(found))
+            self.assertEqual(found[-1], longest)
+            for length, bucket in enumerate(found, 1):
+                self.assertBetween(bucket, length, max(8, length * 1.34))
+
+
 class PadRowsTest(tf.test.TestCase):
     def test_rows_of_weight_0_fill_the_last_batch(self):
         arrays = tiny.arrays(rows=5, seq_length=6)
@@ -123,22 +264,20 @@ class TrimTest(tf.test.TestCase):
         }
 
     def test_lengths(self):
-        # (longest rows, columns, multiple) → columns that stay.
-        for lengths, seq_length, multiple, expected in (
-            ([3, 5], 32, 8, 8),
-            ([8, 1], 32, 8, 8),
-            ([9, 8], 32, 8, 16),
-            ([32, 1], 32, 8, 32),
-            ([17, 1], 20, 8, 20),
-            ([3], 5, 8, 5),
-            ([3, 2], 32, 1, 3),
-            ([3, 2], 32, 5, 5),
-            ([0, 0], 32, 8, 8),
-            ([0, 11], 32, 8, 16),
+        # (lengths of rows, columns) → columns that stay.
+        for lengths, seq_length, expected in (
+            ([3, 5], 32, 8),
+            ([8, 1], 32, 8),
+            ([9, 8], 32, 12),
+            ([32, 1], 32, 32),
+            ([17, 1], 19, 19),
+            ([3], 5, 5),
+            ([0, 0], 32, 8),
+            ([0, 13], 32, 16),
         ):
             batch = self.batch(lengths, seq_length)
-            trimmed = input_pipeline.trim(batch, multiple)
-            message = (lengths, seq_length, multiple)
+            trimmed = input_pipeline.trim(batch)
+            message = (lengths, seq_length)
             self.assertEqual(trimmed["input_ids"].shape, (len(lengths), expected), message)
             self.assertAllEqual(trimmed["input_ids"], batch["input_ids"][:, :expected])
             self.assertEqual(trimmed["input_ids"].sum(), batch["input_ids"].sum(), message)
@@ -147,7 +286,7 @@ class TrimTest(tf.test.TestCase):
 
     def test_a_gap_in_the_mask_is_no_end(self):
         batch = {"input_mask": np.array([[1] + [0] * 8 + [1] + [0] * 14])}
-        self.assertEqual(input_pipeline.trim(batch)["input_mask"].shape, (1, 16))
+        self.assertEqual(input_pipeline.trim(batch)["input_mask"].shape, (1, 12))
 
     def test_what_is_not_as_long_as_the_sequence_stays_whole(self):
         batch = dict(
@@ -177,7 +316,7 @@ class InputFnTest(tf.test.TestCase):
                 expected = self.arrays[name][indices]
                 if expected.ndim == 2 and not fixed_length:
                     longest = self.arrays["input_mask"][indices].sum(axis=1).max()
-                    expected = expected[:, : min(20, 8 * -(-longest // 8))]
+                    expected = expected[:, : max(8, 4 * -(-longest // 4))]
                 self.assertEqual(values.dtype, expected.dtype)
                 self.assertAllEqual(values, expected)
 
@@ -191,25 +330,30 @@ class InputFnTest(tf.test.TestCase):
             session.run(tf.global_variables_initializer())
             tf.train.Saver().save(session, os.path.join(self.model_dir, "model.ckpt"), step)
 
+    def plan(self, fixed_length, steps):
+        """The rows of the first steps with the seed 11."""
+        if fixed_length:
+            return take(input_pipeline.training_batches(7, 3, 11), steps)
+        lengths = self.arrays["input_mask"].sum(axis=1)
+        return take(input_pipeline.training_batches_by_length(lengths, 3, 11), steps)
+
     def test_training_follows_the_plan(self):
+        self.assertNotEqual(self.plan(True, 8), self.plan(False, 8))
         for fixed_length in (True, False):
             input_fn = input_pipeline.input_fn_of(self.arrays, True, True, fixed_length)
             dataset = input_fn({"batch_size": 3}, Config(self.model_dir, 11))
-            batches = run(dataset, 8)
-            plan = take(input_pipeline.training_batches(7, 3, 11), 8)
-            self.check(batches, plan, fixed_length)
+            self.check(run(dataset, 8), self.plan(fixed_length, 8), fixed_length)
 
     def test_training_without_a_config(self):
         dataset = input_pipeline.input_fn_of(self.arrays, True, True)({"batch_size": 3})
         self.check(run(dataset, 3), take(input_pipeline.training_batches(7, 3, 0), 3))
 
     def test_training_goes_on_after_the_last_checkpoint(self):
-        input_fn = input_pipeline.input_fn_of(self.arrays, True, True)
-        unbroken = take(input_pipeline.training_batches(7, 3, 11), 12)
-        for step in (5, 9):
+        for step, fixed_length in itertools.product((5, 8), (True, False)):
             self.save_step(step)
+            input_fn = input_pipeline.input_fn_of(self.arrays, True, True, fixed_length)
             dataset = input_fn({"batch_size": 3}, Config(self.model_dir, 11))
-            self.check(run(dataset, 3), unbroken[step : step + 3])
+            self.check(run(dataset, 3), self.plan(fixed_length, step + 3)[step:], fixed_length)
 
     def test_evaluation_is_complete_and_in_order(self):
         self.save_step(5)  # Which is nothing to an evaluation.

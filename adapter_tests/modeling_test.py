@@ -167,6 +167,86 @@ class BertModelTest(tf.test.TestCase):
             modeling.BertModel(config, False, tf.zeros([1, 2], tf.int32))
 
 
+class OptionsTest(tf.test.TestCase):
+    """Keywords that change how the encoder computes, or where it is adapted."""
+
+    IDS = np.array([[3, 1, 4, 1], [5, 9, 2, 0]])
+    MASK = np.array([[1, 1, 1, 1], [1, 1, 1, 0]])
+
+    def compute(self, fetch, **options):
+        """`fetch(model)` of a tiny BERT whose every variable is drawn from one seed."""
+        random = np.random.RandomState(1)
+        with tf.Graph().as_default(), self.session() as session:
+            model = modeling.BertModel(
+                TINY, options.pop("is_training", False), self.IDS, self.MASK, **options
+            )
+            for variable in sorted(tf.trainable_variables(), key=lambda v: v.name):
+                variable.load(random.normal(0, 0.3, variable.shape.as_list()), session)
+            return session.run(fetch(model))
+
+    @staticmethod
+    def gradients(model):
+        return tf.gradients(
+            tf.reduce_sum(model.get_pooled_output() ** 2),
+            sorted(tf.get_collection("adapters"), key=lambda v: v.name),
+        )
+
+    def test_pooled_only_is_the_whole_models_pooled_output(self):
+        whole = self.compute(lambda model: model.get_pooled_output())
+        self.assertAllClose(
+            self.compute(lambda model: model.get_pooled_output(), pooled_only=True), whole
+        )
+        self.assertAllClose(
+            self.compute(self.gradients, pooled_only=True), self.compute(self.gradients)
+        )
+
+    def test_pooled_only_has_no_sequence_output(self):
+        with tf.Graph().as_default():
+            model = modeling.BertModel(TINY, False, self.IDS, pooled_only=True)
+            self.assertLen(model.get_all_encoder_layers(), 2)
+            with self.assertRaisesRegex(ValueError, "pooled_only"):
+                model.get_sequence_output()
+
+    def test_adapter_layers(self):
+        with tf.Graph().as_default():
+            modeling.BertModel(TINY, False, self.IDS, adapter_layers=(0, 2))
+            names = {variable.name.split("/")[2] for variable in tf.get_collection("adapters")}
+            self.assertEqual(names, {"layer_0", "layer_2"})
+            self.assertLen(tf.get_collection("adapters"), 2 * 2 * 4)
+
+    def test_recomputed_activations_give_the_same_gradients(self):
+        options = dict(is_training=True, dropout_key=modeling.DropoutKey(1, 4))
+        plain = self.compute(self.gradients, **options)
+        self.assertAllClose(
+            self.compute(self.gradients, recompute_activations=True, **options), plain
+        )
+
+    def test_an_adapter_in_two_terms_is_their_sum(self):
+        def fetch(model):
+            return model.get_pooled_output()
+
+        whole = self.compute(fetch, adapter_fn=modeling.feedforward_adapter)
+        apart = self.compute(fetch, adapter_fn=modeling.AdapterConfig().build())
+        self.assertAllClose(apart, whole)
+
+    def test_bfloat16(self):
+        if tf.__version__.startswith("1."):
+            self.skipTest("TensorFlow 1 has no bfloat16 products.")
+
+        def fetch(model):
+            outputs = [model.get_pooled_output(), *model.get_all_encoder_layers()]
+            self.assertEqual({output.dtype for output in outputs}, {tf.float32})
+            self.assertEqual({v.dtype.base_dtype for v in tf.trainable_variables()}, {tf.float32})
+            return outputs
+
+        rough = self.compute(fetch, dtype=tf.bfloat16)
+        exact = self.compute(fetch)
+        for a, b in zip(rough, exact):
+            # A bfloat16 has 8 bits: 0.4% of values around 2, over some roundings.
+            self.assertAllClose(a, b, atol=0.05)
+            self.assertNotAllEqual(a, b)
+
+
 class AdapterTest(tf.test.TestCase):
     def test_near_identity_at_the_start_and_identity_with_zero_output_weights(self):
         random = np.random.RandomState(3)
@@ -239,65 +319,7 @@ class AdapterTest(tf.test.TestCase):
             self.assertEqual(tf.get_collection("adapters")[0].shape.as_list(), [8, 3])
 
 
-class DropoutTest(tf.test.TestCase):
-    def draw(self, seed, step, scope, x=None):
-        with tf.Graph().as_default(), self.session() as session, tf.variable_scope(scope):
-            key = modeling.DropoutKey(seed, tf.constant(step, tf.int64))
-            x = np.ones([100, 200], np.float32) if x is None else x
-            return session.run(modeling.dropout(tf.constant(x), 0.1, key=key))
-
-    def test_rate_and_scale(self):
-        dropped = self.draw(1, 5, "a")
-        self.assertAllClose(np.unique(dropped), [0, 1 / 0.9])
-        # 20,000 draws: 0.1 with a standard error of 0.0021.
-        self.assertNear(np.mean(dropped == 0), 0.1, 0.01)
-
-    def test_mask_depends_on_seed_step_and_site_alone(self):
-        mask = self.draw(1, 5, "a")
-        self.assertAllEqual(mask, self.draw(1, 5, "a"))
-        for other in (self.draw(2, 5, "a"), self.draw(1, 6, "a"), self.draw(1, 5, "b")):
-            # Independent masks agree on 0.9 * 0.9 + 0.1 * 0.1 of the elements.
-            self.assertNear(np.mean((mask == 0) == (other == 0)), 0.82, 0.02)
-
-    def test_order_of_construction_does_not_matter(self):
-        def masks(scopes):
-            with tf.Graph().as_default(), self.session() as session:
-                found = {}
-                for scope in scopes:
-                    with tf.variable_scope(scope):
-                        found[scope] = modeling.dropout(
-                            tf.ones([50]), 0.5, key=modeling.DropoutKey(7, tf.constant(3))
-                        )
-                return session.run(found)
-
-        self.assertAllEqual(masks(["a", "b"])["b"], masks(["b", "a"])["b"])
-
-    def test_off(self):
-        x = tf.ones([3])
-        self.assertIs(modeling.dropout(x, 0.0), x)
-
-    def test_without_a_key_it_is_plain_dropout(self):
-        with tf.Graph().as_default(), self.session() as session:
-            dropped = modeling.dropout(tf.ones([10000]), 0.5)
-            self.assertNear(np.mean(session.run(dropped) == 0), 0.5, 0.05)
-            self.assertNotAllEqual(session.run(dropped), session.run(dropped))
-
-
 class FunctionsTest(tf.test.TestCase):
-    def test_gelu(self):
-        x = np.array([-2.0, -0.5, 0.0, 1.0, 3.0])
-        with tf.Graph().as_default(), self.session() as session:
-            found = session.run(modeling.gelu(tf.constant(x)))
-        # The exact values, x * Phi(x), of which the tanh form stays within 5e-4.
-        self.assertAllClose(found, [-0.0455003, -0.1542688, 0, 0.8413447, 2.9959503], atol=5e-4)
-
-    def test_get_activation(self):
-        self.assertIs(modeling.get_activation("GELU"), modeling.gelu)
-        self.assertIs(modeling.get_activation(tf.tanh), tf.tanh)
-        self.assertIsNone(modeling.get_activation("linear"))
-        with self.assertRaisesRegex(UserError, "swoosh"):
-            modeling.get_activation("swoosh")
-
     def test_config_round_trip(self):
         path = os.path.join(self.get_temp_dir(), "bert_config.json")
         with open(path, "w") as writer:

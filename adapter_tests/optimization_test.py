@@ -135,6 +135,103 @@ class MinimizeTest(tf.test.TestCase):
         self.assertAllClose(alone, mirrored, rtol=1e-5)
 
 
+class MeanGradientsTest(tf.test.TestCase):
+    """Against the gradients by hand of mean((table[id] * w + x)^2) over rows and columns."""
+
+    ids = np.array([0, 1, 1, 2, 1, 0])
+    x = np.random.RandomState(0).normal(size=[6, 2])
+    table = np.array([[1.0, -2.0], [0.5, 3.0], [-1.0, 0.25], [7.0, 8.0]])
+    w = np.array([2.0, -0.5])
+
+    def loss_of(self, features, index):
+        del index
+        table = tf.constant(self.table, tf.float32)
+        table = tf.get_variable("bert/embeddings/word_embeddings", initializer=table)
+        with tf.variable_scope(None, default_name="unnamed"):
+            w = tf.get_variable("w", initializer=tf.constant(self.w, tf.float32))
+        tf.get_variable("bert/pooler/dense/kernel", [3])  # Unused, as by many a head.
+        rows = tf.gather(table, features["ids"]) * w + features["x"]
+        return tf.reduce_mean(rows**2)
+
+    def run_parts(self, num_parts, loss_of=None, use_resource=None):
+        """[loss, norm, gradients...] of one step, and which gradients are None."""
+        with tf.Graph().as_default(), self.session() as session:
+            features = {"ids": tf.constant(self.ids), "x": tf.constant(self.x, tf.float32)}
+            with tf.variable_scope("", use_resource=use_resource):
+                loss, gradients, variables = optimization.mean_gradients(
+                    loss_of or self.loss_of, tf.trainable_variables, features, num_parts
+                )
+            step = optimization.take_step(gradients, variables, tf.constant(0.1))
+            session.run(tf.global_variables_initializer())
+            arrays = [None if g is None else tf.convert_to_tensor(g) for g in gradients]
+            found = session.run([loss, step.gradient_norm] + [a for a in arrays if a is not None])
+            session.run(step.train_op)
+            self.assertEqual(session.run(tf.train.get_global_step()), 1)
+            return found, [a is None for a in arrays]
+
+    def by_hand(self):
+        rows = self.table[self.ids] * self.w + self.x
+        d_rows = 2 * rows / rows.size
+        d_table = np.zeros_like(self.table)
+        np.add.at(d_table, self.ids, d_rows * self.w)
+        d_w = np.sum(d_rows * self.table[self.ids], axis=0)
+        # As in BERT, the norm counts the slices of a sparse gradient one by one.
+        norm = np.sqrt(np.sum((d_rows * self.w) ** 2) + np.sum(d_w**2))
+        return [np.mean(rows**2), norm, d_table, d_w]
+
+    def test_any_number_of_parts_gives_the_whole_batchs_step(self):
+        for num_parts in (1, 2, 3, 6):
+            for use_resource in (True, False):
+                found, missing = self.run_parts(num_parts, use_resource=use_resource)
+                self.assertEqual(missing, [False, False, True])
+                self.assertAllClose(found, self.by_hand(), rtol=1e-6)
+
+    def test_a_part_knows_its_index(self):
+        def loss_of(features, index):
+            w = tf.get_variable("w", [], initializer=tf.ones_initializer())
+            return w * tf.reduce_mean(features["x"]) * 0 + w * tf.cast(index, tf.float32)
+
+        found, _ = self.run_parts(3, loss_of)
+        self.assertAllClose(found, [1.0, 1.0, 1.0])
+
+    def test_one_part_after_the_other(self):
+        """The backward pass of a part is over before the next one's forward pass begins."""
+        events = []
+
+        def log(kind, tensor, index):
+            def record(value, index):
+                events.append(f"{kind}{index}")
+                return value
+
+            logged = tf.py_func(record, [tensor, index], tensor.dtype)
+            logged.set_shape(tensor.shape)
+            return logged
+
+        def loss_of(features, index):
+            w = tf.get_variable("w", [2], initializer=tf.ones_initializer())
+
+            @tf.custom_gradient
+            def logged(x, w):
+                forward = log("forward", x, index) * w
+
+                def gradient(d_output):
+                    d_output = log("backward", d_output, index)
+                    return d_output * w, tf.reduce_sum(d_output * x, axis=0)
+
+                return forward, gradient
+
+            return tf.reduce_mean(logged(features["x"], tf.convert_to_tensor(w)) ** 2)
+
+        self.run_parts(3, loss_of)
+        one_step = [f"{kind}{index}" for index in range(3) for kind in ("forward", "backward")]
+        self.assertEqual(events[:6], one_step)
+        self.assertEqual(events, one_step * 2)
+
+    def test_parts_that_are_not_equal_are_an_error(self):
+        with self.assertRaisesRegex(ValueError, "a batch of 6 has no 4 equal parts"):
+            self.run_parts(4)
+
+
 def train_alone_and_mirrored(*folders):
     """The weights and Adam's first moments of a toy, on one CPU and on two virtual ones."""
     xs = np.array([[3.0, -1.0], [2.0, 5.0], [-4.0, 1.0], [0.5, 0.5]], np.float32)

@@ -325,7 +325,7 @@ class ScriptTest(ScriptTestCase):
         self.assertFalse(os.path.exists(self.path("test_results.tsv")))
         self.assertEqual(
             [line.split(" = ")[0] for line in read(self.path("eval_results.txt")).splitlines()],
-            ["eval_accuracy", "eval_loss", "global_step", "loss"],
+            ["eval_accuracy", "eval_loss", "global_step", "loss", "precision"],
         )
         first = self.results()
         self.assertEqual(first["global_step"], "3")

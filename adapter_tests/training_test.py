@@ -1,16 +1,20 @@
 """Training itself, on a tiny BERT: what moves and what does not, resuming, seeds, progress."""
 
+import contextlib
+import dataclasses
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from unittest import mock
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 import checkpoints
+import input_pipeline
 import modeling
 import run_classifier
 import training
@@ -38,7 +42,16 @@ class TrainingTestCase(tf.test.TestCase):
     def bert_prefix(cls):
         return os.path.join(cls.bert, "bert_model.ckpt")
 
-    def runner(self, output_dir, method="adapters", num_layers=None, steps=4, save=1000, **model):
+    def runner(
+        self,
+        output_dir,
+        method="adapters",
+        num_layers=None,
+        steps=4,
+        save=1000,
+        batch_size=5,
+        **model,
+    ):
         adapter_fn = modeling.AdapterConfig(size=3).build() if method == "adapters" else None
         settings = {
             "bert_config": tiny.config(),
@@ -50,7 +63,9 @@ class TrainingTestCase(tf.test.TestCase):
             "num_warmup_steps": 0,
             "random_seed": 7,
         }
-        run = training.RunSettings(output_dir, train_batch_size=5, save_checkpoints_steps=save)
+        run = training.RunSettings(
+            output_dir, train_batch_size=batch_size, save_checkpoints_steps=save
+        )
         settings.update(model)
         model_settings = training.ModelSettings(**settings)
         return training.Runner(model_settings, run, run_classifier.classifier_head(2))
@@ -280,6 +295,148 @@ class EvaluationTest(TrainingTestCase):
         prefix = tf.train.latest_checkpoint(trained)
         found = self.runner(empty, init_checkpoint=prefix).predict(rows)
         self.assertAllEqual(expected, [row["probabilities"] for row in found])
+
+
+class PaddingTest(TrainingTestCase):
+    """Results with batches by length, beside those with fixed shapes, as a TPU has them."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        # Weights so large that two rows' predictions differ.
+        cls.bert = tiny.write_bert(os.path.join(tempfile.mkdtemp(), "bert"), initializer_range=0.5)
+
+    def setUp(self):
+        super().setUp()
+        # In batches of 8, without a short last one.
+        self.rows = tiny.arrays(rows=24, seq_length=40)
+        self.lengths = self.rows["input_mask"].sum(axis=1)
+        self.folder = self.new_dir()
+
+    def fixed_runner(self):
+        """A Runner that plans as on a TPU, and runs here."""
+        runner = self.runner(self.folder)
+        runner._model = dataclasses.replace(runner._model, use_tpu=True)
+        return runner
+
+    def test_scores_and_predictions(self):
+        runner, fixed = self.runner(self.folder, learning_rate=0.03), self.fixed_runner()
+        runner.train(self.rows)
+        scores, expected = runner.evaluate(self.rows), fixed.evaluate(self.rows)
+        self.assertEqual(expected.pop("global_step"), scores.pop("global_step"))
+        self.assertEqual(set(scores), {"eval_accuracy", "eval_loss", "loss"})
+        self.assertAllClose(scores, expected, rtol=0, atol=1e-5)
+        for count in (24, 13):
+            rows = {name: values[:count] for name, values in self.rows.items()}
+            found, expected = (
+                np.array([row["probabilities"] for row in some.predict(rows)])
+                for some in (runner, fixed)
+            )
+            self.assertEqual(found.shape, (count, 2))
+            self.assertAllClose(found, expected, rtol=0, atol=1e-5)
+            # No two rows are as near as that: one in another's place would be seen.
+            gaps = np.diff(np.sort(expected[:, 0]))
+            self.assertGreater(gaps.min(), 2e-5)
+
+    def batches(self, runner):
+        """(longest row, columns) of each batch that a prediction reads."""
+        seen = []
+        trim = input_pipeline.trim
+
+        def spy(batch):
+            trimmed = trim(batch)
+            seen.append((batch["input_mask"].sum(axis=1).max(), trimmed["input_ids"].shape[1]))
+            return trimmed
+
+        with mock.patch.object(input_pipeline, "trim", spy):
+            list(runner.predict(self.rows))
+        return seen
+
+    def test_longest_rows_come_first(self):
+        runner = self.runner(self.folder)
+        runner.train(self.rows)
+        lengths, columns = zip(*self.batches(runner))
+        self.assertEqual(list(lengths), sorted(self.lengths, reverse=True)[::8])
+        self.assertLess(columns[-1], columns[0])
+        self.assertEqual(self.batches(self.fixed_runner()), [])
+
+    def test_trained_weights(self):
+        def head(encoder, features, is_training, dropout_key):
+            del is_training, dropout_key  # Dropout's masks have the batch's shape.
+            return run_classifier.classifier_head(2)(encoder, features, False, None)
+
+        bert_config = tiny.config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+        trained = []
+        for trim in (input_pipeline.trim, lambda batch: batch):
+            folder = self.new_dir()
+            runner = self.runner(folder, bert_config=bert_config, learning_rate=1e-3)
+            runner = training.Runner(runner._model, runner._run, head)
+            with mock.patch.object(input_pipeline, "trim", trim):
+                runner.train(self.rows)
+            trained.append(weights(folder))
+        self.assertEqual(set(trained[0]), set(trained[1]))
+        for name, values in trained[0].items():
+            self.assertAllClose(values, trained[1][name], rtol=1e-4, atol=1e-5, msg=name)
+        moved = trained[0]["output_weights/adam_m"]
+        self.assertGreater(np.abs(moved).max(), 1e-3)
+
+
+class LessMemoryTest(TrainingTestCase):
+    """Batches in parts and recomputed layers take the steps of plain training."""
+
+    def train(self, start, method="adapters", dropout=0.0, **model):
+        """Weights and Adam's moments after 3 steps from a checkpoint that holds every variable."""
+        folder = self.new_dir()
+        config = tiny.config(hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
+        settings = {"bert_config": config, "init_checkpoint": start, "learning_rate": 1e-3}
+        settings.update(model)
+        # The head's own dropout has no setting.
+        keep = mock.patch.object(modeling, "dropout", lambda tensor, *_, **__: tensor)
+        with contextlib.nullcontext() if dropout else keep:
+            self.runner(folder, method, steps=3, batch_size=12, **settings).train(tiny.arrays(24))
+        return weights(folder)
+
+    def start(self, method):
+        folder = self.new_dir()
+        self.runner(folder, method, steps=1).train(tiny.arrays())
+        return os.path.join(folder, "model.ckpt-0")
+
+    def assertNear(self, found, expected, tolerance):
+        """Equal to float error, measured on the largest element of each tensor."""
+        self.assertEqual(set(found), set(expected))
+        for name, value in expected.items():
+            # A key's bias moves a whole row of scores: its gradient is 0 but for float error, which
+            # Adam makes a step of.
+            if "/self/key/bias" not in name:
+                error = np.abs(found[name] - value).max() / max(1e-12, np.abs(value).max())
+                self.assertLess(error, tolerance, name)
+
+    def test_parts_of_a_batch(self):
+        for method, parts in (("adapters", 4), ("full", 2)):
+            start = self.start(method)
+            whole = self.train(start, method)
+            found = self.train(start, method, gradient_accumulation_steps=parts)
+            self.assertNear(found, whole, 1e-5)
+
+    def test_recomputed_activations_and_the_masks_of_parts(self):
+        start = self.start("adapters")
+        whole, in_parts = (
+            [
+                self.train(
+                    start,
+                    dropout=0.1,
+                    gradient_accumulation_steps=parts,
+                    recompute_activations=recompute,
+                )
+                for recompute in (False, True)
+            ]
+            for parts in (1, 2)
+        )
+        # The same masks in both passes and in both runs, but of their own in each part.
+        self.assertNear(*whole, 1e-5)
+        self.assertNear(*in_parts, 1e-5)
+        with self.assertRaises(AssertionError):
+            self.assertNear(whole[0], in_parts[0], 1e-2)
 
 
 class ModelFnTest(TrainingTestCase):

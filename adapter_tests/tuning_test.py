@@ -96,6 +96,13 @@ class TuningOptionsTest(tf.test.TestCase):
         for options in (("top_layers",), ("adapters", 2), ("full", 2), ("head", 1)):
             self.assertIn("--num_top_layers", self.refused(*options))
 
+    def test_layer_norms_go_with_adapters_alone(self):
+        with self.assertRaisesRegex(UserError, "--layer_norms=some: expected one of all"):
+            Tuning(layer_norms="some")
+        for method in ("full", "layer_norm", "head"):
+            with self.assertRaisesRegex(UserError, f"--layer_norms=none.*--tuning={method}"):
+                Tuning(method, layer_norms="none")
+
     def test_num_top_layers_is_at_least_1(self):
         for number in (0, -1):
             self.assertIn(f"is {number}", self.refused("top_layers", number))
@@ -135,6 +142,26 @@ class MethodsTest(TuningTestCase):
     def test_plain_bert(self):
         build_classifier(adapter_fn=None)
         self.check(self.UNADAPTED)
+
+    def test_layer_norms_and_adapters_of_some_layers(self):
+        modeling.BertModel(tiny.config(), False, tf.zeros([1, 2], tf.int32), adapter_layers=(1,))
+        adapters = {name for name in ADAPTERS if "/layer_1/" in name}
+        upper = {name for name in LAYER_NORMS if "/layer_1/" in name}
+        variable("shared/scale", modeling.ADAPTERS)  # In no layer, as the embeddings' LayerNorm.
+        adapters.add("shared/scale")
+        for layer_norms, expected in (("all", LAYER_NORMS), ("adapted", upper), ("none", set())):
+            self.assert_trains(adapters | expected, "adapters", layer_norms=layer_norms)
+
+    def test_the_backward_pass_ends_at_the_lowest_adapter(self):
+        ids = tf.zeros([1, 2], tf.int32)
+        model = modeling.BertModel(tiny.config(), False, ids, adapter_layers=(1,))
+        for layer_norms, passed in (("adapted", False), ("all", True)):
+            with tf.name_scope(layer_norms) as scope:
+                tuned = tuning.trained_variables(Tuning(layer_norms=layer_norms))
+                tf.gradients(model.get_pooled_output(), tuned)
+            operations = [op.name for op in tf.get_default_graph().get_operations()]
+            below = [name for name in operations if name.startswith(scope) and "layer_0" in name]
+            self.assertEqual(bool(below), passed, below[:3])
 
     def test_layers_are_counted_from_the_top(self):
         build_classifier(None, tiny.config(num_hidden_layers=12))

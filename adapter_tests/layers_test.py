@@ -1,0 +1,283 @@
+import math
+from unittest import mock
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import layers
+from errors import UserError
+
+RANDOM = np.random.RandomState(0)
+
+
+def derivative(function, x, d_output, step=1e-5):
+    """d(sum(function(x) * d_output)) / dx by central differences, in float64."""
+    gradient = np.zeros_like(x)
+    for index in np.ndindex(*x.shape):
+        moved = [x.copy(), x.copy()]
+        moved[0][index] += step
+        moved[1][index] -= step
+        up, down = (np.sum(function(m) * d_output) for m in moved)
+        gradient[index] = (up - down) / (2 * step)
+    return gradient
+
+
+def both_ways():
+    """A context for each way of computing a stretch: by XLA, where it is there, and without."""
+    for can_fuse in sorted({layers.can_fuse(), False}):
+        yield mock.patch.object(layers, "can_fuse", lambda value=can_fuse: value)
+
+
+class BothWaysTest(tf.test.TestCase):
+    """Every stretch, compiled by XLA where it can be, and operation by operation."""
+
+    def check(self, function, reference, inputs):
+        """Compares `function` of Tensors, and its gradients, with `reference` of NumPy arrays."""
+        inputs = [np.asarray(x, np.float64) for x in inputs]
+        d_output = RANDOM.normal(size=reference(*inputs).shape)
+        for way in both_ways():
+            with way, tf.Graph().as_default(), self.session() as session:
+                tensors = [tf.constant(x, tf.float32) for x in inputs]
+                output = function(*tensors)
+                gradients = tf.gradients(output, tensors, tf.constant(d_output, tf.float32))
+                session.run(tf.global_variables_initializer())
+                output, gradients = session.run([output, gradients])
+            self.assertAllClose(output, reference(*inputs), rtol=1e-5, atol=1e-5)
+            for index, gradient in enumerate(gradients):
+
+                def of_one(x, index=index):
+                    return reference(*inputs[:index], x, *inputs[index + 1 :])
+
+                expected = derivative(of_one, inputs[index], d_output)
+                self.assertAllClose(gradient, expected, rtol=1e-4, atol=1e-4)
+
+    def test_gelu(self):
+        def reference(x):
+            return x * 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+        self.check(layers.gelu, reference, [RANDOM.normal(0, 3, [4, 5])])
+
+    def test_layer_norm(self):
+        gamma, beta = RANDOM.normal(size=[2, 6])
+
+        def reference(x, y):
+            x = x + y
+            x = x - x.mean(-1, keepdims=True)
+            return x / np.sqrt((x**2).mean(-1, keepdims=True)) * gamma + beta
+
+        def function(x, y):
+            with tf.variable_scope("norm", reuse=tf.AUTO_REUSE):
+                layers.layer_norm(x, plus=[y])
+                variables = {v.op.name.split("/")[-1]: v for v in tf.global_variables()}
+            initial = {"gamma": gamma, "beta": beta}
+            values = [tf.constant(initial[name], tf.float32) for name in ("gamma", "beta")]
+            self.assertEqual(set(variables), set(initial))
+            return layers._normalized_sum([x, y], *values, tf.float32)
+
+        self.check(function, reference, [RANDOM.normal(size=[2, 3, 6]) for _ in range(2)])
+
+    def test_layer_norm_of_its_variables(self):
+        x = RANDOM.normal(size=[2, 3, 6])
+
+        def reference(gamma, beta):
+            centred = x - x.mean(-1, keepdims=True)
+            return centred / np.sqrt((centred**2).mean(-1, keepdims=True)) * gamma + beta
+
+        def function(gamma, beta):
+            return layers._normalized_sum([tf.constant(x, tf.float32)], gamma, beta, tf.float32)
+
+        self.check(function, reference, RANDOM.normal(size=[2, 6]))
+
+    def test_attention(self):
+        mask = np.array([[1, 1, 1, 0], [1, 1, 0, 0]])
+
+        def reference(q, k, v):
+            scores = np.einsum("bnfh,bnth->bnft", q, k) / math.sqrt(q.shape[-1])
+            scores = np.where(mask[:, None, None, :] == 1, scores, -np.inf)
+            probs = np.exp(scores - scores.max(-1, keepdims=True))
+            probs /= probs.sum(-1, keepdims=True)
+            return np.einsum("bnft,bnth->bnfh", probs, v)
+
+        def function(q, k, v):
+            return layers.attend(q, k, v, tf.constant(mask))
+
+        inputs = [RANDOM.normal(size=[2, 2, 4, 3]) for _ in range(3)]
+        self.check(function, reference, inputs)
+        self.check(function, reference, [inputs[0][:, :, :1], *inputs[1:]])
+
+    def test_attention_with_dropout(self):
+        # Which probabilities are dropped is seen in the output for values that tell positions.
+        key = layers.DropoutKey(5, 0)
+        for way in both_ways():
+            with way, tf.Graph().as_default(), self.session() as session:
+                shape = [1, 1, 6, 6]
+                q, k = (tf.constant(RANDOM.normal(size=shape), tf.float32) for _ in "qk")
+                v = tf.eye(6)[tf.newaxis, tf.newaxis]
+                output = layers.attend(q, k, v, tf.ones([1, 6]), 0.5, dropout_key=key)
+                d_output = tf.constant(RANDOM.normal(size=shape), tf.float32)
+                probs = tf.nn.softmax(tf.matmul(q, k, transpose_b=True) / math.sqrt(6))
+                kept = tf.stop_gradient(tf.cast(tf.not_equal(output, 0), tf.float32))
+                pairs = [
+                    (output, probs * kept * 2),
+                    (
+                        tf.gradients(output, [q, k], d_output),
+                        tf.gradients(probs * kept * 2, [q, k], d_output),
+                    ),
+                ]
+                pairs, kept = session.run([pairs, kept])
+            self.assertBetween(int(kept.sum()), 8, 28)  # Of 36; both are 3.3 deviations off 18.
+            for found, expected in pairs:
+                self.assertAllClose(found, expected, atol=1e-5)
+
+
+class DropoutTest(tf.test.TestCase):
+    def draw(self, *key, scope="a", shape=(100, 200), rate=0.1):
+        with tf.Graph().as_default(), self.session() as session, tf.variable_scope(scope):
+            seed, *steps = key
+            key = layers.DropoutKey(seed, *[tf.constant(step, tf.int64) for step in steps])
+            return session.run(layers.dropout(tf.ones(shape), rate, key=key))
+
+    def test_rate_and_scale(self):
+        for way in both_ways():
+            with way:
+                dropped = self.draw(1, 5)
+            self.assertAllClose(np.unique(dropped), [0, 256 / 230])
+            # 20,000 draws: 26 / 256 with a standard error of 0.0021.
+            self.assertNear(np.mean(dropped == 0), 26 / 256, 0.009)
+
+    def test_mask_depends_on_seed_steps_and_site_alone(self):
+        mask = self.draw(1, 5)
+        self.assertAllEqual(mask, self.draw(1, 5))
+        for other in (self.draw(2, 5), self.draw(1, 6), self.draw(1, 5, scope="b")):
+            # Independent masks agree on 0.9 * 0.9 + 0.1 * 0.1 of the elements.
+            self.assertNear(np.mean((mask == 0) == (other == 0)), 0.82, 0.02)
+        self.assertAllEqual(mask, self.draw(1, 5, 0))
+        other = self.draw(1, 5, 1)
+        self.assertNear(np.mean((mask == 0) == (other == 0)), 0.82, 0.02)
+
+    def test_order_of_construction_does_not_matter(self):
+        def masks(scopes):
+            with tf.Graph().as_default(), self.session() as session:
+                found = {}
+                for scope in scopes:
+                    with tf.variable_scope(scope):
+                        key = layers.DropoutKey(7, tf.constant(3))
+                        found[scope] = layers.dropout(tf.ones([50]), 0.5, key=key)
+                return session.run(found)
+
+        self.assertAllEqual(masks(["a", "b"])["b"], masks(["b", "a"])["b"])
+
+    def test_gradient_has_the_mask_of_the_output(self):
+        with tf.Graph().as_default(), self.session() as session:
+            x = tf.ones([40])
+            dropped = layers.dropout(x, 0.5, key=layers.DropoutKey(7, 3))
+            dropped, gradient = session.run([dropped, tf.gradients(dropped, x)[0]])
+        self.assertAllEqual(dropped, gradient)
+
+    def test_hashed_bytes_look_random(self):
+        with tf.Graph().as_default(), self.session() as session:
+            key = tf.placeholder(tf.int32, [2])
+            hashed = layers._hashed_bytes(tf.constant([512, 512]), key)
+            draws = [session.run(hashed, {key: k}) for k in ([0, 0], [0, 1], [1, 0], [-9, 2**30])]
+        for draw in draws:
+            # Chi-squared with 255 degrees of freedom has mean 255 and deviation 22.6.
+            counts = np.bincount(draw.ravel(), minlength=256)
+            self.assertBetween(np.sum((counts - 1024.0) ** 2 / 1024), 255 - 113, 255 + 113)
+        shifted = [np.roll(draws[0], shift, axis) for shift in (1, 2, 16) for axis in (0, 1)]
+        for other in draws[1:] + shifted:
+            correlation = np.corrcoef(draws[0].ravel(), other.ravel())[0, 1]
+            self.assertLess(abs(correlation), 5 / 512)
+
+    def test_off(self):
+        x = tf.ones([3])
+        self.assertIs(layers.dropout(x, 0.0), x)
+
+    def test_without_a_key_it_is_plain_dropout(self):
+        with tf.Graph().as_default(), self.session() as session:
+            dropped = layers.dropout(tf.ones([10000]), 0.5)
+            self.assertNear(np.mean(session.run(dropped) == 0), 0.5, 0.05)
+            self.assertNotAllEqual(session.run(dropped), session.run(dropped))
+
+
+class Bfloat16Test(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        if tf.__version__.startswith("1."):
+            self.skipTest("TensorFlow 1 has no bfloat16 products.")
+
+    def test_layer_norm_keeps_what_a_sum_in_bfloat16_would_lose(self):
+        x = np.array([[256.0, 258.0, 260.0, 262.0]])
+        small = np.array([[0.5, -0.5, 0.0, 0.0]])  # Between 256 and 512 a bfloat16 is even.
+        with tf.Graph().as_default(), self.session() as session:
+            terms = [tf.constant(term, tf.bfloat16) for term in (x, small)]
+            output = layers.layer_norm(terms[0], plus=terms[1:], dtype=tf.float32)
+            session.run(tf.global_variables_initializer())
+            output = session.run(output)
+        total = (x + small) - (x + small).mean()
+        self.assertAllClose(output, total / total.std(), atol=1e-5)
+
+    def test_gradients_of_variables_are_float32_sums(self):
+        rows = 4096
+        with tf.Graph().as_default(), self.session() as session:
+            x = tf.constant(RANDOM.normal(size=[rows, 8]), tf.bfloat16)
+            output = layers.layer_norm(x)
+            variables = sorted(tf.global_variables(), key=lambda variable: variable.name)
+            beta, gamma = tf.gradients(output, variables)
+            self.assertEqual((gamma.dtype, beta.dtype), (tf.float32, tf.float32))
+            session.run(tf.global_variables_initializer())
+            # Every summand is 1: a sum in bfloat16 would stop at 256.
+            self.assertAllEqual(session.run(beta), [rows] * 8)
+
+    def test_gradient_of_a_bias_too(self):
+        with tf.Graph().as_default(), self.session() as session:
+            bias = tf.zeros([3])
+            output = layers.affine(tf.ones([4096, 2], tf.bfloat16), tf.ones([2, 3]), bias)
+            (gradient,) = tf.gradients(output, bias)
+            self.assertEqual(gradient.dtype, tf.float32)
+            self.assertAllEqual(session.run(gradient), [4096] * 3)
+
+
+class InitializerTest(tf.test.TestCase):
+    def values(self, seed=None, operations=0):
+        with tf.Graph().as_default(), self.session() as session:
+            tf.set_random_seed(seed)
+            for _ in range(operations):
+                tf.constant(0)
+            with tf.variable_scope("a"):
+                drawn = [
+                    tf.get_variable(name, [500], initializer=layers.create_initializer(0.5))
+                    for name in "xy"
+                ]
+            session.run(tf.global_variables_initializer())
+            return session.run(drawn)
+
+    def test_values_follow_from_the_graphs_seed_and_the_name(self):
+        x, y = self.values(seed=3)
+        self.assertAllEqual(self.values(seed=3, operations=5), [x, y])
+        self.assertLess(abs(np.corrcoef(x, y)[0, 1]), 0.2)
+        self.assertLess(abs(np.corrcoef(x, self.values(seed=4)[0])[0, 1]), 0.2)
+
+    def test_without_a_seed_they_differ(self):
+        self.assertNotAllEqual(self.values()[0], self.values()[0])
+
+    def test_truncated_normal(self):
+        x = np.concatenate(self.values(seed=3))
+        self.assertLess(np.abs(x).max(), 2 * 0.5)
+        # Cut off at two deviations, a normal keeps 0.8796 of its deviation.
+        self.assertNear(np.std(x), 0.8796 * 0.5, 0.03)
+
+
+class ActivationTest(tf.test.TestCase):
+    def test_gelu_is_close_to_the_exact_one(self):
+        x = np.array([-2.0, -0.5, 0.0, 1.0, 3.0])
+        with tf.Graph().as_default(), self.session() as session:
+            found = session.run(layers.gelu(tf.constant(x)))
+        # The exact values, x * Phi(x), of which the tanh form stays within 5e-4.
+        self.assertAllClose(found, [-0.0455003, -0.1542688, 0, 0.8413447, 2.9959503], atol=5e-4)
+
+    def test_get_activation(self):
+        self.assertIs(layers.get_activation("GELU"), layers.gelu)
+        self.assertIs(layers.get_activation(tf.tanh), tf.tanh)
+        self.assertIsNone(layers.get_activation("linear"))
+        with self.assertRaisesRegex(UserError, "swoosh"):
+            layers.get_activation("swoosh")

@@ -1,0 +1,477 @@
+"""The parts of a Transformer: matrix products, and the arithmetic between them.
+
+Between the products a step is bound by memory: written operation by operation, GELU alone passes
+over its tensor ten times. So each element-wise stretch is one function with a gradient of its own,
+which XLA compiles into one pass where it can (`fused`), and TensorFlow computes operation by
+operation, with the same result, where it cannot. The tensors between the products have the run's
+dtype, float32 or bfloat16; inside a stretch everything is float32, sums and statistics above all.
+
+Axes in shape comments:
+    B  batch            F  "from" positions (queries)    N  attention heads
+    S  positions        T  "to" positions (keys)         H  size of one head
+    D  hidden size, N * H
+"""
+
+import functools
+import math
+import os
+import zlib
+from typing import Any, NamedTuple, Optional
+
+import tensorflow.compat.v1 as tf
+
+import devices
+from errors import UserError
+
+LAYER_NORM = "layer_norm"  # Graph collection, as in adapter-bert: an adapted encoder's LayerNorms.
+
+_TENSORFLOW_2 = not tf.__version__.startswith("1.")
+
+
+def fused(function):
+    """Has XLA compile a function of Tensors, element-wise but for sums over rows, into one pass.
+
+    Compiled anew for every shape, in 20 to 60 ms.
+    """
+    compiled = None
+
+    @functools.wraps(function)
+    def call(*tensors):
+        nonlocal compiled
+        if not can_fuse():
+            return function(*tensors)
+        if compiled is None:
+            compiled = tf.function(function, jit_compile=True, autograph=False)
+        return compiled(*tensors)
+
+    return call
+
+
+@functools.lru_cache(maxsize=None)
+def can_fuse():
+    """Whether XLA compiles single functions here: on CPU, and not with TensorFlow 1.
+
+    On GPUs it has not been measured. A TPU's whole program is compiled, these functions with it.
+    """
+    if tf.__version__.startswith("1.") or devices.has_gpu():
+        return False
+    _compile_first()
+    return True
+
+
+def _compile_first():
+    """XLA reports a process's first compilation on stderr, past every setting of the log.
+
+    So the first one is of next to nothing, while stderr leads nowhere.
+    """
+    with tf.Graph().as_default(), tf.Session(config=devices.session_config()) as session:
+        x = tf.placeholder(tf.float32, [])
+        doubled = tf.function(lambda value: 2.0 * value, jit_compile=True, autograph=False)(x)
+        stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(nowhere, 2)
+            session.run(doubled, {x: 0.0})
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            os.close(nowhere)
+
+
+def _float32(*tensors):
+    return [tf.cast(tensor, tf.float32) for tensor in tensors]
+
+
+# ---- Activations
+
+
+def gelu(x):
+    """Gaussian error linear unit, tanh form (Hendrycks and Gimpel 2016, arXiv 1606.08415).
+
+    The form that BERT was trained with; at most 5e-4 from the exact one.
+    """
+
+    @tf.custom_gradient
+    def run(x):
+        return _gelu(x), lambda d_output: _gelu_gradient(x, d_output)
+
+    return run(tf.convert_to_tensor(x))
+
+
+_GELU_SCALE = math.sqrt(2 / math.pi)
+
+
+@fused
+def _gelu(x):
+    (u,) = _float32(x)
+    tanh = tf.tanh(_GELU_SCALE * (u + 0.044715 * u * u * u))
+    return tf.cast(0.5 * u * (1.0 + tanh), x.dtype)
+
+
+@fused
+def _gelu_gradient(x, d_output):
+    u, d = _float32(x, d_output)
+    tanh = tf.tanh(_GELU_SCALE * (u + 0.044715 * u * u * u))
+    slope = _GELU_SCALE * (1.0 + 3 * 0.044715 * u * u)
+    return tf.cast(0.5 * d * (1.0 + tanh + u * (1.0 - tanh * tanh) * slope), x.dtype)
+
+
+_ACTIVATIONS = {"gelu": gelu, "relu": tf.nn.relu, "tanh": tf.tanh, "linear": None, "": None}
+
+
+def get_activation(activation_string):
+    """The activation of a name: gelu, relu, tanh; None for "linear"; a function is returned as is.
+
+    Raises:
+      UserError: an unknown name.
+    """
+    if not isinstance(activation_string, str):
+        return activation_string
+    name = activation_string.lower()
+    if name not in _ACTIVATIONS:
+        raise UserError(
+            "There is no activation {!r}; known are {}.".format(
+                activation_string, ", ".join(sorted(filter(None, _ACTIVATIONS)))
+            )
+        )
+    return _ACTIVATIONS[name]
+
+
+# ---- Dropout
+
+
+class DropoutKey(NamedTuple):
+    """What a run's dropout masks depend on besides their place in the model.
+
+    Attributes:
+      seed: Python int, the run's --random_seed.
+      step: scalar integer Tensor, the global step: a resumed run draws the same masks.
+      micro_step: int or scalar integer Tensor, which part of an accumulated batch this is.
+    """
+
+    seed: int
+    step: Any
+    micro_step: Any = 0
+
+
+def dropout(input_tensor, dropout_prob, *, key: Optional[DropoutKey] = None):
+    """Sets a share `dropout_prob` of the elements to zero and scales up the rest.
+
+    With a `key` the mask is a function of (seed, step, micro-step, site) alone, the site being the
+    variable scope of the call: neither the order of construction nor a restart changes it. Two
+    calls in one variable scope draw the same mask. One random byte decides an element, so that the
+    share is the nearest of n / 256: 26 / 256 for 0.1.
+
+    Args:
+      input_tensor: float Tensor of any shape.
+      dropout_prob: float; 0 or None returns the input.
+      key: `DropoutKey`, or None for TensorFlow's own dropout.
+    """
+    if not dropout_prob:
+        return input_tensor
+    if key is None:
+        return tf.nn.dropout(input_tensor, rate=dropout_prob)
+    site = zlib.crc32(f"{key.seed}/{tf.get_variable_scope().name}".encode())
+    step = tf.cast(key.step, tf.int64) + 2**32 * tf.cast(key.micro_step, tf.int64)
+    draw = _hash_key if can_fuse() else _random_bytes
+    random = draw(tf.shape(input_tensor), tf.stack([site, step]))
+    drop = _dropper(max(1, round(256 * dropout_prob)))
+
+    @tf.custom_gradient
+    def run(x):
+        return drop(x, random), lambda d_output: drop(d_output, random)
+
+    return run(input_tensor)
+
+
+@functools.lru_cache(maxsize=None)
+def _dropper(threshold):
+    """The function that drops an element where its random byte is below the threshold.
+
+    Its arguments are a Tensor, and either the bytes or the key from which to hash them: drawn by
+    a generator of TensorFlow's, they would take more time than the rest of dropout.
+    """
+    scale = 256 / (256 - threshold)
+
+    @fused
+    def drop(x, random):
+        random_bytes = random if random.dtype == tf.uint8 else _hashed_bytes(tf.shape(x), random)
+        keep = tf.cast(tf.cast(random_bytes, tf.int32) >= threshold, tf.float32)
+        return tf.cast(tf.cast(x, tf.float32) * keep * scale, x.dtype)
+
+    return drop
+
+
+def _random_bytes(shape, seed):
+    """uint8 Tensor of that shape from TensorFlow's generator."""
+    count = tf.reduce_prod(shape)
+    # All of int64 but its last value, because TensorFlow 1 has no draw from all of it.
+    words = tf.random.stateless_uniform(
+        tf.expand_dims((count + 7) // 8, 0), seed, -(2**63), 2**63 - 1, tf.int64
+    )
+    return tf.reshape(tf.reshape(tf.bitcast(words, tf.uint8), [-1])[:count], shape)
+
+
+def _hash_key(shape, seed):
+    """int32 Tensor [2], drawn by TensorFlow's generator."""
+    del shape
+    return tf.random.stateless_uniform([2], seed, -(2**31), 2**31 - 1, tf.int32)
+
+
+def _hashed_bytes(shape, key):
+    """int32 Tensor of that shape, values 0 to 255: the top bytes of the elements' hashed indices.
+
+    Two rounds of multiply and xorshift with the constants of "lowbias32", whose every input bit
+    flips every output bit with a probability near 1/2 (Wellons, nullprogram.com, 2018).
+    """
+    bits = tf.reshape(tf.range(tf.reduce_prod(shape)), shape)
+    for word in (key[0], key[1]):
+        bits = tf.bitwise.bitwise_xor(bits, word)
+        for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B - 2**32)):
+            bits = factor * tf.bitwise.bitwise_xor(bits, _shift_right(bits, shift))
+    return _shift_right(bits, 24)
+
+
+def _shift_right(bits, shift):
+    """Of int32 as if it had no sign: zeros move in."""
+    return tf.bitwise.bitwise_and(tf.bitwise.right_shift(bits, shift), 2 ** (32 - shift) - 1)
+
+
+# ---- Sums over rows: normalization and attention
+
+
+def layer_norm(input_tensor, name=None, *, plus=(), dtype=None, collections=(LAYER_NORM,)):
+    """Normalizes the last axis (Ba et al. 2016, arXiv 1607.06450), epsilon 1e-12.
+
+    Args:
+      input_tensor: float Tensor [..., D].
+      name: variable scope, "LayerNorm" by default.
+      plus: Tensors of the same shape, of any float dtype, which are added first, in float32: what
+        a small adapter changes would be lost if bfloat16 rounded the sum.
+      dtype: of the result, that of input_tensor by default.
+      collections: graph collections that beta and gamma join.
+    """
+    width = get_shape_list(input_tensor)[-1]
+    with tf.variable_scope(name or "LayerNorm"):
+        collections = list(collections) + [tf.GraphKeys.GLOBAL_VARIABLES]
+        beta = tf.get_variable(
+            "beta", [width], initializer=tf.zeros_initializer(), collections=collections
+        )
+        gamma = tf.get_variable(
+            "gamma", [width], initializer=tf.ones_initializer(), collections=collections
+        )
+        return _normalized_sum([input_tensor, *plus], gamma, beta, dtype or input_tensor.dtype)
+
+
+def _normalized_sum(terms, gamma, beta, dtype):
+    @tf.custom_gradient
+    def run(gamma, beta, *terms):
+        output, normal, inverse_stddev = _normalize(dtype)(gamma, beta, *terms)
+
+        def gradient(d_output):
+            d_sum = _normalize_gradient(gamma, normal, inverse_stddev, d_output)
+            d_terms = [tf.cast(d_sum, term.dtype) for term in terms]
+            d_gamma, d_beta = _column_sums(d_output * normal), _column_sums(d_output)
+            return [tf.cast(d_gamma, gamma.dtype), tf.cast(d_beta, beta.dtype), *d_terms]
+
+        return output, gradient
+
+    return run(tf.convert_to_tensor(gamma), tf.convert_to_tensor(beta), *terms)
+
+
+@functools.lru_cache(maxsize=None)
+def _normalize(dtype):
+    """The function of (gamma, beta, terms) that returns, in that dtype, output and normalized sum,
+    and one over the standard deviation, float32."""
+
+    @fused
+    def normalize(gamma, beta, *terms):
+        total = tf.add_n(_float32(*terms))
+        centred = total - tf.reduce_mean(total, -1, keepdims=True)
+        variance = tf.reduce_mean(centred * centred, -1, keepdims=True)
+        inverse_stddev = tf.math.rsqrt(variance + 1e-12)
+        normal = centred * inverse_stddev
+        return tf.cast(normal * gamma + beta, dtype), tf.cast(normal, dtype), inverse_stddev
+
+    return normalize
+
+
+@fused
+def _normalize_gradient(gamma, normal, inverse_stddev, d_output):
+    h, d = _float32(normal, d_output)
+    d = d * gamma
+    along = h * tf.reduce_mean(d * h, -1, keepdims=True)
+    d_sum = inverse_stddev * (d - tf.reduce_mean(d, -1, keepdims=True) - along)
+    return tf.cast(d_sum, d_output.dtype)
+
+
+def _column_sums(x):
+    """[D], the sums of [..., D] over all axes but the last."""
+    rows = tf.reshape(x, [-1, get_shape_list(x)[-1]])
+    if x.dtype == tf.float32:
+        return tf.reduce_sum(rows, 0)
+    # TensorFlow's sums of bfloat16 stop growing at 256 times a summand; its products are summed in
+    # float32.
+    return tf.matmul(tf.ones([1, tf.shape(rows)[0]], x.dtype), rows)[0]
+
+
+def attend(query, key, value, input_mask, dropout_prob=0.0, *, dropout_key=None):
+    """Scaled dot-product attention (Vaswani et al. 2017, arXiv 1706.03762, section 3.2.1).
+
+    Args:
+      query: float Tensor [B, N, F, H].
+      key, value: float Tensors [B, N, T, H].
+      input_mask: int32 Tensor [B, T]; positions with 0 are attended to by none.
+      dropout_prob, dropout_key: of the attention probabilities, see `dropout`.
+
+    Returns:
+      float Tensor [B, N, F, H].
+    """
+    scale = 1.0 / math.sqrt(get_shape_list(query)[-1])
+    # -10000 before the softmax is as good as removal, and stays finite in half precision.
+    blocked = -10000.0 * (1.0 - tf.cast(input_mask, tf.float32))[:, tf.newaxis, tf.newaxis, :]
+
+    @tf.custom_gradient
+    def run(query, key, value):
+        scores = tf.matmul(query, key, transpose_b=True)  # [B, N, F, T]
+        probs = tf.nn.softmax(_scale_and_block(scale)(scores, blocked))
+        dropped = dropout(probs, dropout_prob, key=dropout_key)
+        context = tf.matmul(dropped, value)
+
+        def gradient(d_context):
+            d_value = tf.matmul(dropped, d_context, transpose_a=True)
+            d_dropped = tf.matmul(d_context, value, transpose_b=True)
+            d_scores = _softmax_gradient(scale)(probs, dropped, d_dropped, context, d_context)
+            return tf.matmul(d_scores, key), tf.matmul(d_scores, query, transpose_a=True), d_value
+
+        return context, gradient
+
+    return run(query, key, value)
+
+
+@functools.lru_cache(maxsize=None)
+def _scale_and_block(scale):
+    @fused
+    def scale_and_block(scores, blocked):
+        return tf.cast(scale * tf.cast(scores, tf.float32) + blocked, scores.dtype)
+
+    return scale_and_block
+
+
+@functools.lru_cache(maxsize=None)
+def _softmax_gradient(scale):
+    """Through dropout, softmax and scaling. What a softmax takes off each row, the sum of
+    probabilities times their gradients, is that of the context times its own, which is shorter
+    (Dao et al. 2022, arXiv 2205.14135, appendix B.2)."""
+
+    @fused
+    def softmax_gradient(probs, dropped, d_dropped, context, d_context):
+        p, a, d = _float32(probs, dropped, d_dropped)
+        c, d_c = _float32(context, d_context)
+        return tf.cast(scale * (a * d - p * tf.reduce_sum(c * d_c, -1, keepdims=True)), probs.dtype)
+
+    return softmax_gradient
+
+
+# ---- Matrix products
+
+
+def create_initializer(initializer_range=0.02):
+    """A truncated normal of that stddev.
+
+    In a graph with a seed a variable's values follow from the seed and its name alone. TensorFlow's
+    own initializer draws others as soon as a graph has one operation more.
+    """
+
+    def initialize(shape, dtype=tf.float32, partition_info=None):
+        del partition_info
+        graph = tf.get_default_graph()
+        seed = None if graph.seed is None else zlib.crc32(graph.get_name_scope().encode())
+        return tf.truncated_normal(shape, stddev=initializer_range, dtype=dtype, seed=seed)
+
+    return initialize
+
+
+def dense(input_tensor, units, name, *, activation=None, initializer_range=0.02):
+    """act(x W + b) with variables `<name>/kernel` and `<name>/bias`, float32.
+
+    Args:
+      input_tensor: float Tensor [rows, in]; its dtype is that of the product and of the result.
+      units: the width of the output.
+
+    Returns:
+      float Tensor [rows, units].
+    """
+    rows = get_shape_list(input_tensor, expected_rank=2, name=name)
+    with tf.variable_scope(name):
+        kernel = tf.get_variable(
+            "kernel", [rows[-1], units], initializer=create_initializer(initializer_range)
+        )
+        bias = tf.get_variable("bias", [units], initializer=tf.zeros_initializer())
+        output = affine(input_tensor, kernel, bias)
+        return activation(output) if activation else output
+
+
+def affine(input_tensor, kernel, bias):
+    """x W + b in the dtype of x, whatever that of W and b.
+
+    Args:
+      input_tensor: float Tensor [rows, in].
+      kernel: float Tensor or variable [in, units].
+      bias: float Tensor or variable [units].
+    """
+
+    @tf.custom_gradient
+    def run(x, kernel, bias):
+        def gradient(d_output):
+            d_x = tf.matmul(d_output, kernel, transpose_b=True)
+            d_kernel = tf.matmul(x, d_output, transpose_a=True)
+            return d_x, d_kernel, _column_sums(d_output)
+
+        return tf.nn.bias_add(tf.matmul(x, kernel), bias), gradient
+
+    return run(*[tf.cast(tensor, input_tensor.dtype) for tensor in (input_tensor, kernel, bias)])
+
+
+def split_heads(projected, batch_size, num_heads):
+    """[B * S, N * H] → [B, N, S, H]."""
+    width = get_shape_list(projected)[-1]
+    heads = tf.reshape(projected, [batch_size, -1, num_heads, width // num_heads])
+    return tf.transpose(heads, [0, 2, 1, 3])
+
+
+def merge_heads(context):
+    """[B, N, S, H] → [B * S, N * H]."""
+    _, num_heads, _, size = get_shape_list(context, expected_rank=4)
+    return tf.reshape(tf.transpose(context, [0, 2, 1, 3]), [-1, num_heads * size])
+
+
+# ---- Shapes
+
+
+def get_shape_list(tensor, expected_rank=None, name=None):
+    """A tensor's shape as a list: ints where known, scalar Tensors where not.
+
+    Raises:
+      ValueError: the rank is not `expected_rank` (an int or a collection of ints).
+    """
+    if expected_rank is not None:
+        assert_rank(tensor, expected_rank, name)
+    static = tensor.shape.as_list()
+    if None not in static:
+        return static
+    dynamic = tf.shape(tensor)
+    return [dynamic[axis] if size is None else size for axis, size in enumerate(static)]
+
+
+def assert_rank(tensor, expected_rank, name=None):
+    """Raises ValueError, naming tensor and scope, if the rank is not (one of) `expected_rank`."""
+    expected = [expected_rank] if isinstance(expected_rank, int) else list(expected_rank)
+    if tensor.shape.ndims not in expected:
+        raise ValueError(
+            "Tensor {} in scope {!r} must have rank {}, but its shape is {}.".format(
+                name or tensor.name,
+                tf.get_variable_scope().name,
+                " or ".join(str(rank) for rank in expected),
+                tensor.shape,
+            )
+        )
