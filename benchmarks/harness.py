@@ -1,0 +1,397 @@
+"""Contestants side by side: processes that take turns, and what is said of their times.
+
+A benchmark is a script that names its contestants, has them measured in turns (A B C A B C ...) and
+hands the result to `publish`. A contestant is either a worker, which builds its model once and then
+works whenever it is asked (`take_turns`; the other side is worker.py), or a process that is run
+whole each time (`take_turns_whole`).
+"""
+
+import argparse
+import contextlib
+import datetime
+import json
+import os
+import platform
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from typing import NamedTuple
+
+import worker
+
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(FOLDER)
+RESULTS = os.path.join(FOLDER, "RESULTS.md")
+
+_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
+
+
+class Contestant(NamedTuple):
+    """A command line under a name; `{scratch}` in it stands for a new folder at each run."""
+
+    name: str
+    command: list
+
+
+class Timing(NamedTuple):
+    """What was measured of a contestant.
+
+    Attributes:
+      name: the contestant's.
+      first: seconds of the first call.
+      seconds: list of float, those of the calls that count.
+      bytes: the most RAM it held.
+      facts: dict that the contestant gave of itself.
+    """
+
+    name: str
+    first: float
+    seconds: list
+    bytes: int
+    facts: dict
+
+    @property
+    def median(self):
+        return statistics.median(self.seconds)
+
+
+class Target(NamedTuple):
+    """What is to be shown: ours takes at most `share` of the time of `peer`."""
+
+    peer: str
+    share: float
+
+
+def arguments(description, peers=True):
+    """The command line that all benchmarks share."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--repeats", type=int, default=5, help="counted calls of each contestant")
+    parser.add_argument(
+        "--results", default=RESULTS, help="Markdown file to write to; empty for none"
+    )
+    if peers:
+        python = os.path.join(ROOT, ".venv-peers", "bin", "python")
+        parser.add_argument("--peers", default=python, help="Python with requirements-peers.txt")
+    return parser
+
+
+def data_arguments(parser, bert=True):
+    """Adds where the data are, and the BERT; BERT's environment variables are the default."""
+    parser.add_argument("--glue_dir", default=os.environ.get("GLUE_DIR"), help="holds MRPC")
+    if bert:
+        demo = os.path.join(ROOT, "demo", "bert")
+        default = os.environ.get("BERT_BASE_DIR", demo)
+        parser.add_argument("--bert_dir", default=default, help="holds bert_model.ckpt")
+
+
+def parse(parser):
+    """Parses the command line, and looks how busy the machine is without the benchmark.
+
+    A path that is not there ends the program with a sentence.
+    """
+    values = parser.parse_args()
+    values.busy = busy_share()
+    peers = getattr(values, "peers", sys.executable)
+    if not os.access(peers, os.X_OK):
+        parser.error(f"--peers: there is no {peers}; `make .venv-peers/installed` makes one.")
+    for name, needed in (("glue_dir", "MRPC/train.tsv"), ("bert_dir", "vocab.txt")):
+        folder = getattr(values, name, ROOT)
+        if folder is None or (folder != ROOT and not os.path.exists(os.path.join(folder, needed))):
+            parser.error(f"--{name}={folder}: there is no {needed} in it.")
+    return values
+
+
+def busy_share(seconds=1.0):
+    """The share of the cores' time that processes took in the next `seconds`."""
+
+    def ticks():
+        with open("/proc/stat", encoding="ascii") as reader:
+            fields = [int(field) for field in reader.readline().split()[1:]]
+        return sum(fields), fields[3] + fields[4]  # All, and those idle or waiting for a disk.
+
+    total, idle = ticks()
+    time.sleep(seconds)
+    later_total, later_idle = ticks()
+    return 1 - (later_idle - idle) / max(later_total - total, 1)
+
+
+def own(name, script, *options):
+    """A contestant in this environment: a script of this folder."""
+    return Contestant(name, [sys.executable, os.path.join(FOLDER, script), *options])
+
+
+def peer(name, python, script, *options):
+    """A contestant in the peers' environment."""
+    return Contestant(name, [python, os.path.join(FOLDER, script), *options])
+
+
+def _environment(**more):
+    # The root for our modules; peers' libraries must not ask their hub for anything.
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "HF_HUB_OFFLINE": "1"}
+    return dict(os.environ, PYTHONPATH=ROOT, **quiet, **more)
+
+
+class _Worker:
+    """A contestant's process, blocked on its stdin until it is asked."""
+
+    def __init__(self, contestant):
+        self.name = contestant.name
+        # Answers have a pipe of their own, which no library's talk disturbs.
+        read, write = os.pipe()
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  See `close`.
+        self._process = subprocess.Popen(
+            contestant.command,
+            stdin=subprocess.PIPE,
+            stdout=self._log,
+            stderr=self._log,
+            pass_fds=[write],
+            env=_environment(**{worker.REPLIES: str(write)}),
+            text=True,
+        )
+        os.close(write)
+        self._replies = os.fdopen(read)
+        self.facts = self._answer()
+
+    def ask(self, question):
+        self._process.stdin.write(question + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self):
+        line = self._replies.readline()
+        if not line:
+            self._process.wait()
+            raise SystemExit(f"{self.name} failed:\n{_end_of(self._log)}")
+        return json.loads(line)
+
+    def close(self):
+        self._process.stdin.close()
+        self._replies.close()
+        self._process.wait()
+        self._log.close()
+
+
+def _end_of(log):
+    """The last lines of a file that is open for reading."""
+    log.seek(0)
+    return log.read()[-4000:]
+
+
+def take_turns(contestants, repeats):
+    """Measures workers one call at a time, in turns; before each call is one that is not timed.
+
+    Args:
+      contestants: list of `Contestant`, whose programs call `worker.serve`.
+      repeats: int, the calls of each that count, besides the first one.
+
+    Returns:
+      list of `Timing`.
+    """
+    with contextlib.ExitStack() as stack:
+        workers = []
+        for contestant in contestants:
+            log(f"{contestant.name}: building")
+            workers.append(stack.enter_context(contextlib.closing(_Worker(contestant))))
+        seconds = [[] for _ in workers]
+        for question in ["first"] + ["run"] * repeats:
+            for process, times in zip(workers, seconds):
+                times.append(process.ask(question)["seconds"])
+                log(f"{process.name}: {times[-1]:.3f} s ({question})")
+        return [
+            Timing(
+                process.name,
+                times[0],
+                times[1:],
+                process.ask("memory")["bytes"],
+                process.facts,
+            )
+            for process, times in zip(workers, seconds)
+        ]
+
+
+def take_turns_whole(contestants, repeats, warm_up=0):
+    """Runs whole processes in turns.
+
+    Returns:
+      list of `Timing`, whose facts are "marks", a list of each counted run's marks, dicts with
+      "name" and "seconds" since the process was started, and the "version" that came with one.
+    """
+    runs = [[] for _ in contestants]
+    for turn in range(warm_up + repeats):
+        for contestant, measured in zip(contestants, runs):
+            measured.append(_run_whole(contestant))
+            log(f"{contestant.name}: {measured[-1][0]:.1f} s" + " (warm-up)" * (turn < warm_up))
+    return [
+        Timing(
+            contestant.name,
+            measured[0][0],
+            [seconds for seconds, _, _ in measured[warm_up:]],
+            max(size for _, size, _ in measured),
+            {
+                "marks": [marks for _, _, marks in measured[warm_up:]],
+                "version": next(m["version"] for m in measured[0][2] if "version" in m),
+            },
+        )
+        for contestant, measured in zip(contestants, runs)
+    ]
+
+
+def _run_whole(contestant):
+    """Returns (seconds, bytes, marks) of one run from start to exit."""
+    scratch = tempfile.mkdtemp()
+    try:
+        command = [part.replace("{scratch}", scratch) for part in contestant.command]
+        path = os.path.join(scratch, "marks")
+        with open(os.path.join(scratch, "log"), "w+") as output:
+            start = time.time()
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=_environment(**{worker.MARKS: path}),
+            )
+            _, status, usage = os.wait4(process.pid, 0)
+            seconds = time.time() - start
+            if status:
+                raise SystemExit(f"{contestant.name} failed:\n{_end_of(output)}")
+        with open(path, encoding="utf-8") as reader:
+            marks = [json.loads(line) for line in reader]
+        for mark in marks:
+            mark["seconds"] = mark.pop("time") - start
+        return seconds, 1024 * usage.ru_maxrss, marks
+    finally:
+        shutil.rmtree(scratch)
+
+
+def last_mark(marks, name):
+    """The seconds since the start when a run was at `name` for the last time."""
+    return [mark["seconds"] for mark in marks if mark["name"] == name][-1]
+
+
+def first_mark(marks, name):
+    """The seconds since the start when a run was at `name` for the first time."""
+    return next(mark["seconds"] for mark in marks if mark["name"] == name)
+
+
+def table(header, rows):
+    """A Markdown table: the first column to the left, the others to the right."""
+    lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
+    return ["| " + " | ".join(line) + " |" for line in lines]
+
+
+def compare(timings, ours, floor=None):
+    """The table of contestants.
+
+    Args:
+      timings: list of `Timing`.
+      ours: name of the contestant whose time is divided by each other's.
+      floor: seconds that the work takes at least, None where none is known.
+
+    Returns:
+      list of Markdown lines.
+    """
+    median = {timing.name: timing.median for timing in timings}
+    header = ["contestant", "median", "min", "ours takes", "first call", "peak memory"]
+    rows = [
+        [
+            timing.name,
+            f"{timing.median:.3g} s",
+            f"{min(timing.seconds):.3g} s",
+            f"{median[ours] / timing.median:.2f}×",
+            f"{timing.first:.3g} s",
+            f"{timing.bytes / 1e9:.2f} GB",
+        ]
+        for timing in timings
+    ]
+    if floor:
+        header.insert(4, "share of the floor's rate")
+        for row, timing in zip(rows, timings):
+            row.insert(4, f"{floor / timing.median:.0%}")
+    return table(header, rows)
+
+
+def judge(timings, ours, targets):
+    """One Markdown line for each `Target` whose peer took part: reached or not, by how much."""
+    median = {timing.name: timing.median for timing in timings}
+    lines = []
+    for target in (target for target in targets if target.peer in median):
+        share = median[ours] / median[target.peer]
+        verdict = "reached" if share <= target.share else "missed"
+        lines.append(
+            f"- {ours}: at most {target.share:.3g}× the time of {target.peer} is the target,"
+            f" {share:.3g}× was measured: {verdict}."
+        )
+    return lines
+
+
+def publish(values, section, title, lines, versions=()):
+    """Prints a benchmark's result, and writes it to its own section of the results' file.
+
+    Args:
+      values: parsed command line of `arguments`.
+      section: str, the section's name, which stands in its markers.
+      title: its heading.
+      lines: list of Markdown lines.
+      versions: names and versions of the libraries compared.
+    """
+    how = (
+        f"{values.repeats} runs of each contestant, in turns; medians. Before the start the cores"
+        f" were {values.busy:.0%} busy with other work."
+    )
+    text = "\n".join([f"## {title}", "", how, "", *lines, "", *machine(versions)])
+    print(text)
+    if values.results:
+        old = ""
+        if os.path.exists(values.results):
+            with open(values.results, encoding="utf-8") as reader:
+                old = reader.read()
+        with open(values.results, "w", encoding="utf-8") as writer:
+            writer.write(with_section(old, section, text))
+
+
+def with_section(document, section, text):
+    """The document with `text` in the section's place, at its end if it has none yet."""
+    begin, end = f"<!-- {section} -->", f"<!-- end of {section} -->"
+    block = f"{begin}\n{text}\n{end}"
+    document = document or "# Results\n\nWritten by the scripts of this folder.\n"
+    old = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
+    if old.search(document):
+        return old.sub(lambda _: block, document)
+    return f"{document.rstrip()}\n\n{block}\n"
+
+
+def machine(versions=()):
+    """What the machine is, and when this was: Markdown lines."""
+    with open("/proc/cpuinfo", encoding="utf-8") as reader:
+        cpu = dict(re.findall(r"^([\w ]+?)\s*: (.*)$", reader.read(), re.MULTILINE))
+    with open("/proc/meminfo", encoding="ascii") as reader:
+        gigabytes = int(re.search(r"MemTotal:\s+(\d+)", reader.read()).group(1)) / 2**20
+    found = [flag for flag in _FLAGS if flag in cpu.get("flags", "").split()]
+    missing = [flag for flag in _FLAGS if flag not in found]
+    revision = subprocess.run(
+        ["git", "-C", ROOT, "describe", "--always", "--dirty"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    return [
+        f"{datetime.date.today()}, revision {revision.stdout.strip() or 'unknown'}."
+        f" {cpu.get('model name', platform.machine())},"
+        f" {len(os.sched_getaffinity(0))} cores, {gigabytes:.0f} GB; with {', '.join(found)},"
+        f" without {', '.join(missing)}. Python {platform.python_version()};"
+        f" {', '.join(sorted(set(versions)))}."
+    ]
+
+
+def versions_of(timings):
+    """The versions that workers gave of their libraries."""
+    return [timing.facts["version"] for timing in timings]
+
+
+def log(message):
+    """Says on stderr how far a benchmark is."""
+    print(message, file=sys.stderr, flush=True)

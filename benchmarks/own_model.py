@@ -1,0 +1,78 @@
+"""Contestant: one training step or forward pass of this project, by the graph that it trains."""
+
+import environment  # noqa: F401  First of all: it sets what TensorFlow reads.
+
+# isort: split
+import tensorflow.compat.v1 as tf
+
+import modeling
+import run_classifier
+import training
+import tuning
+import worker
+import workload
+
+_STEPS = 1000  # Of the schedule; the rate has no influence on the time.
+
+
+def settings(sizes, precision, first_adapted_layer=0, **more):
+    """The `training.ModelSettings` of a training from random weights, unless `more` says other.
+
+    With a first adapted layer above 0, LayerNorms are trained from there on too, else all.
+    """
+    layers = range(first_adapted_layer, sizes["num_hidden_layers"])
+    return training.ModelSettings(
+        bert_config=modeling.BertConfig(**sizes),
+        adapter_fn=modeling.AdapterConfig(size=workload.ADAPTER_SIZE).build(),
+        adapter_layers=tuple(layers) if first_adapted_layer else None,
+        tuning=tuning.Tuning("adapters", layer_norms="adapted" if first_adapted_layer else "all"),
+        learning_rate=workload.LEARNING_RATE,
+        num_train_steps=_STEPS,
+        num_warmup_steps=_STEPS // 10,
+        random_seed=12345,
+        precision=precision,
+        pooled_only=True,  # As the classifier's training sets it.
+        **more,
+    )
+
+
+def build(model, work):
+    """Builds the graph that training (or predicting) builds, as it does for batches of any length.
+
+    Args:
+      model: `training.ModelSettings`.
+      work: "step" or "forward".
+
+    Returns:
+      function without arguments that does the work once and returns loss or probabilities.
+    """
+    batch = workload.features(model.bert_config.vocab_size)
+    inputs = {
+        name: tf.placeholder(tf.int32, [workload.BATCH_SIZE] + [None] * (values.ndim - 1))
+        for name, values in batch.items()
+    }
+    run = training.RunSettings(output_dir="unused", train_batch_size=workload.BATCH_SIZE)
+    head = run_classifier.classifier_head(workload.NUM_LABELS)
+    estimator = training.build_estimator(model, run, head)
+    mode = tf.estimator.ModeKeys.TRAIN if work == "step" else tf.estimator.ModeKeys.PREDICT
+    params = {"batch_size": workload.BATCH_SIZE}
+    tf.set_random_seed(0)
+    spec = training.model_fn_builder(model, head)(inputs, None, mode, params)
+    session = tf.Session(config=estimator.config.session_config)
+    session.run(tf.global_variables_initializer())
+    fetches = (spec.loss, spec.train_op) if work == "step" else spec.predictions["probabilities"]
+    feed = {inputs[name]: values for name, values in batch.items()}
+    return lambda: session.run(fetches, feed)
+
+
+def main():
+    arguments = workload.parser(__doc__).parse_args()
+    sizes = workload.MODELS[arguments.model]
+    model = settings(sizes, arguments.precision, arguments.first_adapted_layer)
+    run = build(model, arguments.work)
+    worker.serve(run, facts={"version": "TensorFlow " + tf.__version__})
+
+
+if __name__ == "__main__":
+    tf.disable_eager_execution()
+    main()

@@ -1,0 +1,127 @@
+"""Trains MRPC in float32 and in bfloat16 from the same seeds, and compares what comes out.
+
+    python benchmarks/precision.py --glue_dir=... --bert_dir=... --runs=output/precision
+
+Prints the paired difference of dev accuracy with its standard error, and how far the training
+losses are apart. A run that --runs holds already is not repeated.
+"""
+
+import os
+import statistics
+import subprocess
+import sys
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import harness
+import progress
+import run_classifier
+
+_PRECISIONS = ("float32", "bfloat16")
+_SMOOTHED_STEPS = 20  # One batch's loss is noise: losses are compared as means of so many.
+
+
+def train(values, seed, precision):
+    """Trains and evaluates in a process of its own; returns (dev accuracy, losses by step)."""
+    output_dir = os.path.join(values.runs, f"{precision}-{seed}")
+    results = os.path.join(output_dir, "eval_results.txt")
+    if not os.path.exists(results):
+        harness.log(f"seed {seed}, {precision}")
+        bert = {name: os.path.join(values.bert_dir, name) for name in os.listdir(values.bert_dir)}
+        command = [
+            sys.executable,
+            __file__,
+            "run_classifier",
+            "--task_name=MRPC",
+            "--data_dir=" + os.path.join(values.glue_dir, "MRPC"),
+            "--bert_config_file=" + bert["bert_config.json"],
+            "--vocab_file=" + bert["vocab.txt"],
+            "--init_checkpoint=" + os.path.join(values.bert_dir, "bert_model.ckpt"),
+            f"--num_train_epochs={values.epochs}",
+            f"--random_seed={seed}",
+            f"--precision={precision}",
+            "--output_dir=" + output_dir,
+            "--overwrite_output_dir",
+        ]
+        environment = dict(os.environ, PYTHONPATH=harness.ROOT)
+        subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
+    with open(results, encoding="utf-8") as reader:
+        scores = dict(line.rstrip("\n").split(" = ") for line in reader)
+    return float(scores["eval_accuracy"]), read_losses(output_dir)
+
+
+def read_losses(output_dir):
+    """float [steps], what the run wrote for TensorBoard."""
+    losses = {}
+    for path in tf.io.gfile.glob(os.path.join(output_dir, "events.out.tfevents.*")):
+        for event in tf.train.summary_iterator(path):
+            for value in event.summary.value:
+                if value.tag == "loss":
+                    losses[event.step] = value.simple_value
+    return np.array([losses[step] for step in sorted(losses)])
+
+
+def smoothed(losses):
+    """The running mean of `_SMOOTHED_STEPS` losses."""
+    return np.convolve(losses, np.full(_SMOOTHED_STEPS, 1 / _SMOOTHED_STEPS), mode="valid")
+
+
+def report(accuracies, losses):
+    """Markdown lines.
+
+    Args:
+      accuracies: dict from precision to a list, one a seed.
+      losses: dict from precision to a list of float [steps], one a seed.
+    """
+    full, half = (accuracies[precision] for precision in _PRECISIONS)
+    differences = [100 * (b - a) for a, b in zip(full, half)]
+    error = statistics.stdev(differences) / len(differences) ** 0.5
+    rows = [[str(i + 1), f"{a:.1%}", f"{b:.1%}"] for i, (a, b) in enumerate(zip(full, half))]
+    rows.append(["mean", f"{statistics.mean(full):.2%}", f"{statistics.mean(half):.2%}"])
+    mean = [smoothed(np.mean(losses[precision], axis=0)) for precision in _PRECISIONS]
+    apart = np.abs(mean[1] / mean[0] - 1)
+    single = [np.abs(smoothed(b) / smoothed(a) - 1).max() for a, b in zip(*losses.values())]
+    return [
+        *harness.table(["seed", *_PRECISIONS], rows),
+        "",
+        f"bfloat16 minus float32, paired: {statistics.mean(differences):+.2f} points of dev"
+        f" accuracy, standard error {error:.2f}.",
+        "",
+        f"Training loss, running mean of {_SMOOTHED_STEPS} steps: averaged over the seeds at most"
+        f" {apart.max():.2%} apart along the training, {np.mean(apart):.2%} on average; of a"
+        f" single seed at most {max(single):.2%}.",
+    ]
+
+
+def main():
+    parser = harness.arguments(__doc__, peers=False)
+    harness.data_arguments(parser)
+    parser.add_argument("--seeds", type=int, default=10, help="1 to this number")
+    parser.add_argument("--epochs", type=float, default=5, help="epochs of each training")
+    parser.add_argument("--runs", default="output/precision", help="holds the trainings' output")
+    values = harness.parse(parser)
+    values.repeats = values.seeds
+    accuracies, losses = ({precision: [] for precision in _PRECISIONS} for _ in range(2))
+    for seed in range(1, values.seeds + 1):
+        for precision in _PRECISIONS:
+            accuracy, run_losses = train(values, seed, precision)
+            accuracies[precision].append(accuracy)
+            losses[precision].append(run_losses)
+    title = f"MRPC in float32 and bfloat16, {values.seeds} seeds, {values.epochs:g} epochs"
+    lines = report(accuracies, losses)
+    harness.publish(values, "precision", title, lines, ["TensorFlow " + tf.__version__])
+
+
+def main_of_a_run():
+    progress._SUMMARY_EVERY_STEPS = 1
+    del sys.argv[1]
+    run_classifier.define_flags()
+    run_classifier.errors.run(run_classifier.main)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["run_classifier"]:
+        main_of_a_run()
+    else:
+        main()

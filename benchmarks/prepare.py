@@ -1,0 +1,109 @@
+"""Writes one BERT twice, with the same weights: for this project and for HuggingFace's.
+
+    python benchmarks/prepare.py DESTINATION --bert_dir=... | --model=bert-base --vocab_file=...
+
+DESTINATION/ours holds bert_config.json, vocab.txt and bert_model.ckpt, with untrained adapters and
+head, so that one can predict with it; DESTINATION/huggingface the encoder as config.json,
+model.safetensors and vocab.txt.
+"""
+
+import environment  # noqa: F401  First of all: it sets what TensorFlow reads.
+
+# isort: split
+import argparse
+import json
+import os
+import shutil
+
+import safetensors.numpy
+import tensorflow.compat.v1 as tf
+
+import modeling
+import own_model
+import run_classifier
+import training
+import workload
+
+_RENAMED = (
+    ("layer_", "layer."),
+    ("_embeddings", "_embeddings.weight"),
+    ("gamma", "weight"),
+    ("beta", "bias"),
+    ("kernel", "weight"),
+    ("/", "."),
+)
+
+
+def huggingface_name(name):
+    """HuggingFace's name of one of the encoder's variables."""
+    for google, huggingface in _RENAMED:
+        name = name.replace(google, huggingface)
+    return name
+
+
+def write(destination, sizes, vocab_file, init_checkpoint=None):
+    """Writes both folders.
+
+    Args:
+      destination: folder to make.
+      sizes: dict, the arguments of `modeling.BertConfig`.
+      vocab_file: path.
+      init_checkpoint: prefix of the encoder's checkpoint, None for random weights.
+    """
+    ours, theirs = (os.path.join(destination, name) for name in ("ours", "huggingface"))
+    for folder in (ours, theirs):
+        os.makedirs(folder)
+        shutil.copy(vocab_file, os.path.join(folder, "vocab.txt"))
+    with open(os.path.join(ours, "bert_config.json"), "w") as writer:
+        writer.write(modeling.BertConfig(**sizes).to_json_string())
+    with open(os.path.join(theirs, "config.json"), "w") as writer:
+        json.dump(dict(sizes, model_type="bert", layer_norm_eps=1e-12), writer)
+    values = _write_checkpoint(os.path.join(ours, "bert_model.ckpt"), sizes, init_checkpoint)
+    encoder = {
+        huggingface_name(name): (value.T if name.endswith("/kernel") else value).copy()
+        for name, value in values.items()
+        if name.startswith("bert/") and "/adapters/" not in name
+    }
+    path = os.path.join(theirs, "model.safetensors")
+    safetensors.numpy.save_file(encoder, path, metadata={"format": "pt"})
+
+
+def _write_checkpoint(prefix, sizes, init_checkpoint):
+    """Writes encoder, adapters and head; returns dict from names to arrays."""
+    settings = own_model.settings(sizes, "float32", init_checkpoint=init_checkpoint)
+    features = {
+        name: tf.constant(values)
+        for name, values in workload.features(sizes["vocab_size"], 1, 8).items()
+    }
+    head = run_classifier.classifier_head(workload.NUM_LABELS)
+    mode = tf.estimator.ModeKeys.PREDICT
+    training.model_fn_builder(settings, head)(features, None, mode, {"batch_size": 1})
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        tf.train.Saver().save(session, prefix, write_meta_graph=False)
+        return session.run({v.op.name: v for v in tf.global_variables()})
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("destination")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--bert_dir", help="weights of this BERT")
+    source.add_argument("--model", choices=sorted(workload.MODELS), help="random weights")
+    parser.add_argument("--vocab_file", help="with --model")
+    values = parser.parse_args()
+    if values.model:
+        write(values.destination, workload.MODELS[values.model], values.vocab_file)
+        return
+    config_file, vocab_file, checkpoint = (
+        os.path.join(values.bert_dir, name)
+        for name in ("bert_config.json", "vocab.txt", "bert_model.ckpt")
+    )
+    config = modeling.BertConfig.from_json_file(config_file).to_dict()
+    sizes = {name: config[name] for name in workload.MODELS["bert-base"]}
+    write(values.destination, sizes, vocab_file, checkpoint)
+
+
+if __name__ == "__main__":
+    tf.disable_eager_execution()
+    main()

@@ -1,0 +1,127 @@
+"""One training step, or one forward pass, of ours and the peers.
+
+    python benchmarks/step.py --model=bert-base
+    python benchmarks/step.py --model=minilm-l6 --work=forward
+
+Batch 32, 128 tokens, no padding. What is measured is the work, not the reading of data. PyTorch and
+plain TensorFlow are compared with one after the other, each with ours and the floor in the same
+turns: TensorFlow keeps the memory it has had, and all of BERT-Base's together need 28 GB.
+"""
+
+import re
+
+import harness
+import workload
+from harness import Target
+
+_OURS = "ours, bfloat16"
+_PLAIN = "plain TensorFlow, float32"
+_ADAPTERS = "PyTorch adapters, bfloat16"
+
+# The project's own aims, by model; a step's alone.
+_TARGETS = {
+    "bert-base": [Target(_ADAPTERS, 0.8), Target(_PLAIN, 1 / 1.8)],
+    "minilm-l6": [Target(_ADAPTERS, 0.6)],
+}
+
+
+def against_torch(peers, model, work):
+    """Ours in bfloat16, PyTorch's, and the floors: list of `harness.Contestant`."""
+    half, full = _options(model, work, "bfloat16"), _options(model, work, "float32")
+
+    def torch(name, *options):
+        return harness.peer(name, peers, "torch_bert.py", *options)
+
+    if work == "step":
+        strongest = torch("PyTorch LoRA r=8, bfloat16", *half, "--method=lora")
+    else:
+        strongest = torch("PyTorch adapters, weights in bfloat16", *half, "--cast_weights")
+    library = "--library=torch"
+    return [
+        harness.own(_OURS, "own_model.py", *half),
+        torch(_ADAPTERS, *half),
+        strongest,
+        torch("PyTorch adapters, float32", *full),
+        _floor("bfloat16, TensorFlow", half),
+        _floor("bfloat16, TensorFlow, [CLS] only", half, "--only_first"),
+        harness.peer("floor, bfloat16, PyTorch", peers, "products.py", *half, library),
+    ]
+
+
+def against_plain(peers, model, work):
+    """Ours in both precisions, plain TensorFlow, and the floors."""
+    half, full = _options(model, work, "bfloat16"), _options(model, work, "float32")
+    return [
+        harness.own(_OURS, "own_model.py", *half),
+        harness.own("ours, float32", "own_model.py", *full),
+        harness.own(_PLAIN, "plain_bert.py", *full),
+        _floor("bfloat16, TensorFlow", half),
+        _floor("float32, TensorFlow", full),
+    ]
+
+
+_GROUPS = {"PyTorch": against_torch, "plain TensorFlow": against_plain}
+
+
+def _options(model, work, precision):
+    return ["--model=" + model, "--work=" + work, "--precision=" + precision]
+
+
+def _floor(name, options, *more):
+    """The matrix products alone, by TensorFlow."""
+    return harness.own("floor, " + name, "products.py", *options, "--library=tensorflow", *more)
+
+
+def floor_seconds(timings):
+    """The time of the fastest products in bfloat16, all of them."""
+    names = [f"floor, bfloat16, {library}" for library in ("TensorFlow", "PyTorch")]
+    return min((timing.median for timing in timings if timing.name in names), default=None)
+
+
+def describe(timings, targets):
+    """Markdown lines: the contestants, the floors' rates, and the targets."""
+    lines = [*harness.compare(timings, _OURS, floor_seconds(timings)), ""]
+    for timing in timings:
+        if "flops" in timing.facts:
+            flops = timing.facts["flops"]
+            rate = flops / timing.median / 1e9
+            lines.append(f"- {timing.name}: {flops / 1e9:,.0f} GFLOP at {rate:.0f} GFLOP/s")
+    return [*lines, *harness.judge(timings, _OURS, targets), ""]
+
+
+_FLOORS = (
+    "A floor is the matrix products of the work, of the same shapes and type and with nothing"
+    " between them; the share is that of the table's fastest bfloat16 floor. [CLS] only: the last"
+    " layer's products that are left if nothing is computed that only other positions' outputs"
+    " need, as in ours; a peer computes them all."
+)
+
+
+def main():
+    parser = harness.arguments(__doc__)
+    parser.add_argument("--model", choices=sorted(workload.MODELS), default="bert-base")
+    parser.add_argument("--work", choices=["step", "forward"], default="step")
+    parser.add_argument(
+        "--only",
+        default="",
+        help="regular expression: these contestants beside ours, and a section of their own",
+    )
+    values = harness.parse(parser)
+    targets = _TARGETS[values.model] if values.work == "step" else []
+    lines, versions = [], []
+    for name, group in _GROUPS.items():
+        ours, *others = group(values.peers, values.model, values.work)
+        others = [other for other in others if re.search(values.only, other.name)]
+        if not others:
+            continue
+        timings = harness.take_turns([ours, *others], values.repeats)
+        lines += [f"### Against {name}", "", *describe(timings, targets)]
+        versions += harness.versions_of(timings)
+    work = {"step": "training step", "forward": "forward pass"}[values.work]
+    title = f"One {work}: {values.model}, batch {workload.BATCH_SIZE}, {workload.LENGTH} tokens"
+    section = f"{values.work} {values.model} {values.only}".rstrip()
+    harness.publish(values, section, title, [*lines, _FLOORS], versions)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""Runs a script of the project and marks how far it has got; the script knows nothing of it.
+
+    python benchmarks/traced.py run_classifier.py --task_name=MRPC ...
+
+Marks (see worker.py): python, imports, data, graph, session, step (each), end.
+"""
+
+import os
+import runpy
+import sys
+
+import worker
+
+worker.mark("python")
+
+import environment  # noqa: F401  First of all: it sets what TensorFlow reads.
+
+# isort: split
+import tensorflow.compat.v1 as tf
+from absl import app
+
+import training
+
+_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def marked(function, before=None, after=None, **values):
+    """The function, with marks of these names before (with `values`) and after each call."""
+
+    def call(*arguments, **options):
+        if before:
+            worker.mark(before, **values)
+        result = function(*arguments, **options)
+        if after:
+            worker.mark(after)
+        return result
+
+    return call
+
+
+def install():
+    """Puts marks around what every script goes through."""
+    app.run = marked(app.run, before="imports", version="TensorFlow " + tf.__version__)
+    for name in ("train", "evaluate", "predict"):
+        setattr(training.Runner, name, marked(getattr(training.Runner, name), before="data"))
+    build = training.model_fn_builder
+
+    def model_fn_builder(*arguments, **options):
+        model_fn = build(*arguments, **options)
+
+        # Estimator looks at the arguments' names.
+        def marked_model_fn(features, labels, mode, params, config=None):
+            spec = model_fn(features, labels, mode, params, config)
+            worker.mark("graph")
+            return spec
+
+        return marked_model_fn
+
+    training.model_fn_builder = model_fn_builder
+    session = tf.train.MonitoredSession
+    session.__init__ = marked(session.__init__, after="session")
+    session.run = marked(session.run, after="step")
+
+
+def main():
+    script = os.path.join(_ROOT, sys.argv[1])
+    sys.argv = [script, *sys.argv[2:]]
+    install()
+    try:
+        runpy.run_path(script, run_name="__main__")
+    finally:
+        worker.mark("end")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""What every contestant is given: the sizes of the models, a batch, and the products in a step.
+
+Runs in every contestant's environment, so it needs nothing but NumPy. Axes as in modeling.py.
+"""
+
+import argparse
+from typing import NamedTuple, Tuple
+
+import numpy as np
+
+ADAPTER_SIZE = 64
+NUM_LABELS = 2
+LEARNING_RATE = 3e-4
+BATCH_SIZE = 32
+LENGTH = 128
+
+_COMMON = {
+    "vocab_size": 30522,
+    "num_attention_heads": 12,
+    "max_position_embeddings": 512,
+    "type_vocab_size": 2,
+}
+# By name: the arguments of `modeling.BertConfig` and of transformers.BertConfig alike.
+MODELS = {
+    "bert-base": dict(_COMMON, hidden_size=768, num_hidden_layers=12, intermediate_size=3072),
+    "minilm-l6": dict(_COMMON, hidden_size=384, num_hidden_layers=6, intermediate_size=1536),
+}
+
+
+def parser(description):
+    """The command line that all contestants of one training step or forward pass share."""
+    result = argparse.ArgumentParser(description=description)
+    result.add_argument("--model", choices=sorted(MODELS), required=True)
+    result.add_argument("--work", choices=["step", "forward"], default="step")
+    result.add_argument("--precision", choices=["float32", "bfloat16"], default="float32")
+    result.add_argument(
+        "--first_adapted_layer", type=int, default=0, help="layers below have no adapters"
+    )
+    return result
+
+
+def features(vocab_size, batch_size=BATCH_SIZE, length=LENGTH):
+    """A batch of random ids without padding: dict of int32 arrays, named as in our features."""
+    random = np.random.RandomState(0)
+    shape = [batch_size, length]
+    arrays = {
+        "input_ids": random.randint(0, vocab_size, shape),
+        "input_mask": np.ones(shape),
+        "segment_ids": np.broadcast_to(np.arange(length) >= length // 2, shape),
+        "label_ids": random.randint(0, NUM_LABELS, batch_size),
+        "is_real_example": np.ones(batch_size),
+    }
+    return {name: values.astype(np.int32) for name, values in arrays.items()}
+
+
+class Product(NamedTuple):
+    """One matrix product: (name, shape) of both operands, and which of them is transposed.
+
+    Operands of one name are the same matrix; no two products of a step have both in common.
+    """
+
+    left: Tuple[str, Tuple[int, ...]]
+    right: Tuple[str, Tuple[int, ...]]
+    transpose_left: bool = False
+    transpose_right: bool = False
+
+    @property
+    def flops(self):
+        *batch, rows, columns = self.left[1]
+        inner = rows if self.transpose_left else columns
+        outer = columns if self.transpose_left else rows
+        width = self.right[1][-2 if self.transpose_right else -1]
+        return 2 * int(np.prod(batch, dtype=np.int64)) * outer * inner * width
+
+
+def products(
+    sizes, batch_size=BATCH_SIZE, length=LENGTH, *, backward, first_layer=0, only_first=False
+):
+    """The encoder's matrix products in a forward pass or a training step.
+
+    Args:
+      sizes: a value of `MODELS`.
+      backward: bool; with the backward pass of adapter tuning: all gradients with regard to
+        inputs, and those of the adapters' weights.
+      first_layer: the lowest layer in which anything is trained; above 0 the backward pass ends
+        at that layer's first adapter.
+      only_first: bool; of the last layer nothing is computed that only other positions' outputs
+        need than the first's.
+
+    Returns:
+      list of `Product`, in the order of execution.
+    """
+    last = sizes["num_hidden_layers"] - 1
+    forward_pass, backward_pass = [], []
+    for index in range(last + 1):
+        queries = 1 if only_first and index == last else length
+        attention, rest = _layer(index, sizes, batch_size, queries, length)
+        forward_pass += [step[0] for step in attention + rest]
+        gradients = [product for step in reversed(rest) for product in step[1:]]
+        if index > first_layer or first_layer == 0:
+            gradients += [product for step in reversed(attention) for product in step[1:]]
+        else:  # Neither the first adapter's input nor anything below it needs a gradient.
+            gradients.remove(rest[0][1])
+        if index >= first_layer:
+            backward_pass = gradients + backward_pass
+    return forward_pass + backward_pass if backward else forward_pass
+
+
+def _layer(index, sizes, batch_size, queries, length):
+    """Two lists of (a product, its gradients): up to the attention's projection, and from there.
+
+    The second begins with the first adapter; the products' order is that of execution.
+    """
+    width, inner = sizes["hidden_size"], sizes["intermediate_size"]
+    heads = sizes["num_attention_heads"]
+    pairs, head = batch_size * heads, width // heads
+    rows, all_rows = batch_size * queries, batch_size * length
+
+    def dense(name, rows, inputs, outputs, trained=False):
+        x, dy = (f"x{rows}x{inputs}", (rows, inputs)), (f"dy{rows}x{outputs}", (rows, outputs))
+        kernel = (f"{name}{index}", (inputs, outputs))
+        step = [Product(x, kernel), Product(dy, kernel, transpose_right=True)]
+        if trained:  # Matrices of their own: else the layers' gradients were one product.
+            x, dy = ((f"{name}{index}{n}", shape) for n, shape in (x, dy))
+            step.append(Product(x, dy, transpose_left=True))
+        return step
+
+    def adapter(name):
+        down = dense(name + "down", rows, width, ADAPTER_SIZE, trained=True)
+        return [down, dense(name + "up", rows, ADAPTER_SIZE, width, trained=True)]
+
+    query = (f"q{index}", (pairs, queries, head))
+    probs, d_scores = ((f"{name}{queries}", (pairs, queries, length)) for name in ("p", "ds"))
+    key, value = ((f"{name}{index}", (pairs, length, head)) for name in "kv")
+    d_context = (f"dc{index}", query[1])
+    attention = [
+        dense("query", rows, width, width),
+        dense("key", all_rows, width, width),
+        dense("value", all_rows, width, width),
+        [
+            Product(query, key, transpose_right=True),
+            Product(d_scores, key),
+            Product(d_scores, query, transpose_left=True),
+        ],
+        [
+            Product(probs, value),
+            Product(d_context, value, transpose_right=True),
+            Product(probs, d_context, transpose_left=True),
+        ],
+        dense("projection", rows, width, width),
+    ]
+    rest = [
+        *adapter("first"),
+        dense("intermediate", rows, width, inner),
+        dense("output", rows, inner, width),
+        *adapter("second"),
+    ]
+    return attention, rest
