@@ -400,6 +400,48 @@ class OwnModelTest(tf.test.TestCase):
                 self.assertNotEqual(results[0][0], results[2][0])
             self.assertEqual(bool(trained), work == "step")
 
+    def test_adapters_in_the_upper_layers_alone(self):
+        import own_model
+
+        sizes = dict(SIZES, max_position_embeddings=128)
+        with tf.Graph().as_default():
+            own_model.build(own_model.settings(sizes, "float32", first_adapted_layer=1), "step")
+            slots = [v.op.name for v in tf.global_variables() if "adam_m" in v.op.name]
+        self.assertLen(slots, 4 * 2 + 2 * 2 + 2)
+        for name in slots:
+            self.assertRegex(name, "^bert/encoder/layer_1/|^output_")
+
+
+class StepTest(tf.test.TestCase):
+    def test_every_target_has_its_contestant_and_every_group_ours_and_a_floor(self):
+        import step
+
+        for work in ("step", "forward"):
+            names = set()
+            for group in step._GROUPS.values():
+                contestants = [c.name for c in group("python", "bert-base", work)]
+                self.assertEqual(contestants[0], step._OURS)
+                self.assertIn("floor, bfloat16, TensorFlow", contestants)
+                names.update(contestants)
+            self.assertEqual(set(step._TARGETS), set(workload.MODELS))
+            for targets in step._TARGETS.values():
+                self.assertLessEqual({target.peer for target in targets}, names)
+
+    def test_the_share_is_of_the_fastest_whole_floor_in_bfloat16(self):
+        import step
+
+        timings = [
+            timing("floor, bfloat16, TensorFlow", 3.0, facts={"flops": 6e9}),
+            timing("floor, bfloat16, TensorFlow, [CLS] only", 1.0),
+            timing("floor, float32, TensorFlow", 2.0),
+            timing("floor, bfloat16, PyTorch", 2.5),
+            timing(step._OURS, 5.0),
+        ]
+        self.assertEqual(step.floor_seconds(timings), 2.5)
+        lines = step.describe(timings, [])
+        self.assertIn("- floor, bfloat16, TensorFlow: 6 GFLOP at 2 GFLOP/s", lines)
+        self.assertEqual(cells(lines[-4])[4], "50%")
+
 
 class MarkTest(tf.test.TestCase):
     def test_marks_are_written_only_where_asked_for(self):
