@@ -297,18 +297,16 @@ def parse_layers(text, num_layers):
     layers = set()
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
-        first, last = (
-            (int(match.group(1)), int(match.group(2) or match.group(1))) if match else (1, 0)
-        )
-        if first > last:
+        named = match and range(int(match.group(1)), int(match.group(2) or match.group(1)) + 1)
+        if not named:
             raise UserError(
                 f"--adapter_layers={text}: {part!r} is no layer and no range; {expected}."
             )
-        if last >= num_layers:
+        if named[-1] >= num_layers:
             raise UserError(
                 f"--adapter_layers={text}: the encoder has {num_layers} layers; {expected}."
             )
-        layers.update(range(first, last + 1))
+        layers.update(named)
     return tuple(sorted(layers))
 
 

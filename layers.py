@@ -25,8 +25,6 @@ from errors import UserError
 
 LAYER_NORM = "layer_norm"  # Graph collection, as in adapter-bert: an adapted encoder's LayerNorms.
 
-_TENSORFLOW_2 = not tf.__version__.startswith("1.")
-
 
 def fused(function):
     """Has XLA compile a function of Tensors, element-wise but for sums over rows, into one pass.
@@ -172,8 +170,8 @@ def dropout(input_tensor, dropout_prob, *, key: Optional[DropoutKey] = None):
         return tf.nn.dropout(input_tensor, rate=dropout_prob)
     site = zlib.crc32(f"{key.seed}/{tf.get_variable_scope().name}".encode())
     step = tf.cast(key.step, tf.int64) + 2**32 * tf.cast(key.micro_step, tf.int64)
-    draw = _hash_key if can_fuse() else _random_bytes
-    random = draw(tf.shape(input_tensor), tf.stack([site, step]))
+    seed = tf.stack([site, step])
+    random = _hash_key(seed) if can_fuse() else _random_bytes(tf.shape(input_tensor), seed)
     drop = _dropper(max(1, round(256 * dropout_prob)))
 
     @tf.custom_gradient
@@ -211,9 +209,8 @@ def _random_bytes(shape, seed):
     return tf.reshape(tf.reshape(tf.bitcast(words, tf.uint8), [-1])[:count], shape)
 
 
-def _hash_key(shape, seed):
+def _hash_key(seed):
     """int32 Tensor [2], drawn by TensorFlow's generator."""
-    del shape
     return tf.random.stateless_uniform([2], seed, -(2**31), 2**31 - 1, tf.int32)
 
 

@@ -232,7 +232,10 @@ class BertModel:
                     embeddings,
                     input_mask,
                     config,
-                    functools.partial(_adapter_of_layer, adapter_fn, adapter_layers),
+                    [
+                        adapter_fn if adapter_layers is None or index in adapter_layers else None
+                        for index in range(config.num_hidden_layers)
+                    ],
                     dropout_key,
                     pooled_only=pooled_only,
                     recompute_activations=recompute_activations,
@@ -343,11 +346,6 @@ def _adapter_projection(index, rows, columns, init_scale):
     return weights, variable(f"biases{index}", [1, columns], tf.zeros_initializer())
 
 
-def _adapter_of_layer(adapter_fn, adapter_layers, index):
-    """The adapter function of a layer, which may have none."""
-    return adapter_fn if adapter_layers is None or index in adapter_layers else None
-
-
 def get_assignment_map_from_checkpoint(tvars, init_checkpoint):
     """Pairs the variables of a graph with the tensors of a checkpoint that have their names.
 
@@ -444,7 +442,7 @@ def transformer_model(
     input_tensor,
     input_mask,
     config,
-    adapter_of_layer,
+    adapter_fns,
     dropout_key=None,
     *,
     pooled_only=False,
@@ -456,8 +454,8 @@ def transformer_model(
       input_tensor: float Tensor [B, S, D].
       input_mask: int32 Tensor [B, S].
       config: `BertConfig`.
-      adapter_of_layer: function from a layer's index to the function that is applied to the output
-        of each of its projections, or to None.
+      adapter_fns: list, for each layer the function that is applied to the output of each of its
+        projections, or None.
 
     Returns:
       A list of float Tensors [B, S, D], the output of each layer; where `pooled_only` the last is
@@ -467,14 +465,14 @@ def transformer_model(
     # A matrix all the way: reshapes between [B, S, D] and [B * S, D] are not free on TPUs.
     hidden = tf.reshape(input_tensor, [-1, shape[-1]])
     outputs = []
-    for index in range(config.num_hidden_layers):
+    for index, adapter_fn in enumerate(adapter_fns):
         layer = functools.partial(
             transformer_layer,
             input_mask=input_mask,
             config=config,
-            adapter_fn=adapter_of_layer(index),
+            adapter_fn=adapter_fn,
             dropout_key=dropout_key,
-            first_only=pooled_only and index == config.num_hidden_layers - 1,
+            first_only=pooled_only and index == len(adapter_fns) - 1,
         )
         with tf.variable_scope(f"layer_{index}"):
             hidden = recomputed(layer, hidden) if recompute_activations else layer(hidden)

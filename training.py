@@ -56,7 +56,7 @@ class ModelSettings:
       use_tpu: the model runs on a TPU.
       use_one_hot_embeddings: as in `modeling.BertModel`.
       random_seed: of initial values and dropout masks; None for TensorFlow's own dropout.
-      precision: a key of `devices.PRECISIONS`, what lies between the variables and the outputs.
+      precision: "float32" or "bfloat16", of what lies between the variables and the outputs.
       pooled_only: the head reads the pooled output alone, see `modeling.BertModel`.
       recompute_activations: as in `modeling.BertModel`.
       gradient_accumulation_steps: number of equal parts in which a batch is computed, one after
