@@ -31,15 +31,7 @@ import plain_tokenizer  # noqa: E402
 import worker  # noqa: E402
 import workload  # noqa: E402
 
-SIZES = {
-    "vocab_size": len(tiny.VOCABULARY),
-    "hidden_size": 8,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 16,
-    "max_position_embeddings": 40,
-    "type_vocab_size": 2,
-}
+SIZES = tiny.SIZES
 
 
 def timing(name, *seconds, **fields):

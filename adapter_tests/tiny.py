@@ -19,18 +19,21 @@ WORDS = _WORDS.split()
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, ".", "##s"]
 
 
+# Of a `modeling.BertConfig`.
+SIZES = {
+    "vocab_size": len(VOCABULARY),
+    "hidden_size": 8,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+    "max_position_embeddings": 40,
+    "type_vocab_size": 2,
+}
+
+
 def config(**sizes):
     """A `modeling.BertConfig` of 2 layers, 8 wide, that fits `VOCABULARY`."""
-    defaults = {
-        "vocab_size": len(VOCABULARY),
-        "hidden_size": 8,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "intermediate_size": 16,
-        "max_position_embeddings": 40,
-        "type_vocab_size": 2,
-    }
-    return modeling.BertConfig(**{**defaults, **sizes})
+    return modeling.BertConfig(**{**SIZES, **sizes})
 
 
 def write_bert(folder, **sizes):

@@ -1,7 +1,18 @@
-"""Reads MRPC as GLUE holds it; runs in every contestant's environment."""
+"""MRPC as GLUE holds it, and how our script is given it; runs in every contestant's environment."""
 
 import csv
 import os
+
+
+def flags(glue_dir, bert_dir):
+    """The flags of run_classifier.py for MRPC and for the BERT of a folder with BERT's names."""
+    return [
+        "--task_name=MRPC",
+        f"--data_dir={os.path.join(glue_dir, 'MRPC')}",
+        f"--bert_config_file={os.path.join(bert_dir, 'bert_config.json')}",
+        f"--vocab_file={os.path.join(bert_dir, 'vocab.txt')}",
+        f"--init_checkpoint={os.path.join(bert_dir, 'bert_model.ckpt')}",
+    ]
 
 
 def read(glue_dir, split):

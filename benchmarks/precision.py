@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import harness
+import mrpc
 import progress
 import run_classifier
 
@@ -28,16 +29,11 @@ def train(values, seed, precision):
     results = os.path.join(output_dir, "eval_results.txt")
     if not os.path.exists(results):
         harness.log(f"seed {seed}, {precision}")
-        bert = {name: os.path.join(values.bert_dir, name) for name in os.listdir(values.bert_dir)}
         command = [
             sys.executable,
             __file__,
             "run_classifier",
-            "--task_name=MRPC",
-            "--data_dir=" + os.path.join(values.glue_dir, "MRPC"),
-            "--bert_config_file=" + bert["bert_config.json"],
-            "--vocab_file=" + bert["vocab.txt"],
-            "--init_checkpoint=" + os.path.join(values.bert_dir, "bert_model.ckpt"),
+            *mrpc.flags(values.glue_dir, values.bert_dir),
             f"--num_train_epochs={values.epochs}",
             f"--random_seed={seed}",
             f"--precision={precision}",

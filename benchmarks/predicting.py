@@ -8,7 +8,6 @@ batch padded to its longest pair.
 """
 
 import os
-import tempfile
 
 import epoch
 import harness
@@ -22,35 +21,15 @@ _CAST = "PyTorch adapters, weights in bfloat16"
 _TARGETS = [Target(_TORCH, 1 / 1.25), Target(_CAST, 1 / 1.25)]
 
 
-def ours(name, glue_dir, prepared, *options):
+def ours(name, glue_dir, folder, *options):
     """A contestant that predicts with run_classifier.py."""
-    return harness.own(
-        name,
-        "traced.py",
-        "run_classifier.py",
-        "--task_name=MRPC",
-        "--do_predict",
-        "--output_dir={scratch}/output",
-        f"--data_dir={os.path.join(glue_dir, 'MRPC')}",
-        f"--bert_config_file={prepared}/ours/bert_config.json",
-        f"--vocab_file={prepared}/ours/vocab.txt",
-        f"--init_checkpoint={prepared}/ours/bert_model.ckpt",
-        *options,
-    )
-
-
-def predicting_only(timing):
-    """The same contestant's time from the model being ready to the last batch's result."""
-    seconds = [
-        harness.last_mark(marks, "step") - harness.first_mark(marks, "session")
-        for marks in timing.facts["marks"]
-    ]
-    return timing._replace(seconds=seconds, first=seconds[0])
+    bert_dir = os.path.join(folder, "ours")
+    return epoch.run_classifier(name, glue_dir, bert_dir, "--do_predict", *options)
 
 
 def describe(timings, num_rows):
     """Markdown lines: throughput while predicting, the targets, and whole processes."""
-    only = [predicting_only(timing) for timing in timings]
+    only = [epoch.steps_alone(timing) for timing in timings]
     ours = only[0]
     header = ["contestant", "rows/s while predicting", "ours is faster by"]
     rows = [
@@ -72,13 +51,11 @@ def main():
     if values.model:
         vocab_file = os.path.join(values.bert_dir, "vocab.txt")
         source = ["--model=" + values.model, "--vocab_file=" + vocab_file]
-    with tempfile.TemporaryDirectory() as folder:
-        prepared = os.path.join(folder, "prepared")
-        epoch.prepare(prepared, *source)
-        torch = [values.peers, "predict", glue_dir, prepared]
+    with epoch.prepared(*source) as folder:
+        torch = [values.peers, "predict", glue_dir, folder]
         contestants = [
-            ours(_OURS, glue_dir, prepared, "--predict_batch_size=32"),
-            ours("ours, batch 8 (the default)", glue_dir, prepared),
+            ours(_OURS, glue_dir, folder, "--predict_batch_size=32"),
+            ours("ours, batch 8 (the default)", glue_dir, folder),
             epoch.torch(_TORCH, *torch),
             epoch.torch(_CAST, *torch, "--cast_weights"),
         ]

@@ -3,9 +3,7 @@
 python benchmarks/startup.py --glue_dir=... --bert_dir=...
 """
 
-import os
 import statistics
-import tempfile
 
 import epoch
 import harness
@@ -52,16 +50,14 @@ def main():
     harness.data_arguments(parser)
     values = harness.parse(parser)
     glue_dir, bert_dir = values.glue_dir, values.bert_dir
-    with tempfile.TemporaryDirectory() as folder:
-        prepared = os.path.join(folder, "prepared")
-        epoch.prepare(prepared, "--bert_dir=" + bert_dir)
+    with epoch.prepared("--bert_dir=" + bert_dir) as folder:
         steps = f"--max_steps={_STEPS}"
         # MRPC has 3,668 rows: 0.03 epochs in batches of 32 are 3 steps.
         contestants = [
             epoch.ours(_OURS, glue_dir, bert_dir, "--num_train_epochs=0.03"),
             epoch.plain("plain TensorFlow, float32, padded to 128", glue_dir, bert_dir, steps),
             epoch.torch(
-                "PyTorch adapters, bfloat16", values.peers, "train", glue_dir, prepared, steps
+                "PyTorch adapters, bfloat16", values.peers, "train", glue_dir, folder, steps
             ),
         ]
         timings = harness.take_turns_whole(contestants, values.repeats, warm_up=1)
