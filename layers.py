@@ -220,12 +220,19 @@ def _hashed_bytes(shape, key):
     Two rounds of multiply and xorshift with the constants of "lowbias32", whose every input bit
     flips every output bit with a probability near 1/2 (Wellons, nullprogram.com, 2018).
     """
-    bits = tf.reshape(tf.range(tf.reduce_prod(shape)), shape)
-    for word in (key[0], key[1]):
-        bits = tf.bitwise.bitwise_xor(bits, word)
-        for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B - 2**32)):
-            bits = factor * tf.bitwise.bitwise_xor(bits, _shift_right(bits, shift))
+    width = shape[-1]
+    # Counted from the key: an index that depends on nothing would be compiled in as a constant of
+    # the tensor's size, which takes longer than all the rest.
+    rows = key[0] + width * tf.range(tf.reduce_prod(shape[:-1]))
+    bits = tf.reshape(rows[:, tf.newaxis] + tf.range(width), shape)
+    bits = _mix(tf.bitwise.bitwise_xor(_mix(bits), key[1]))
     return _shift_right(bits, 24)
+
+
+def _mix(bits):
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B - 2**32)):
+        bits = factor * tf.bitwise.bitwise_xor(bits, _shift_right(bits, shift))
+    return bits
 
 
 def _shift_right(bits, shift):

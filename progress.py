@@ -41,7 +41,10 @@ class ProgressHook(tf.train.SessionRunHook):
         now = time.monotonic()
         self._shown = self._summarized = (step, now)  # At which step, and when.
         self._due = now
-        self._writer = self._summary_dir and tf.summary.FileWriterCache.get(self._summary_dir)
+        # A file is named by the second: a training resumed in the same one would overwrite it.
+        self._writer = self._summary_dir and tf.summary.FileWriter(
+            self._summary_dir, filename_suffix=f".{step}"
+        )
         self._bar = None
         if self._stream.isatty():
             self._bar = tqdm(
@@ -70,7 +73,7 @@ class ProgressHook(tf.train.SessionRunHook):
         if self._bar is not None:
             self._bar.close()
         if self._writer:
-            self._writer.flush()
+            self._writer.close()
 
     def _rate(self, since, step, now):
         """Examples per second since (step, time)."""

@@ -12,6 +12,7 @@ Loading weights, choosing variables, optimizing, checkpoints and progress are wr
 import contextlib
 import dataclasses
 import itertools
+import posixpath
 import signal
 import threading
 from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
@@ -261,8 +262,9 @@ def build_estimator(model, run, head):
         model_dir=run.output_dir,
         tf_random_seed=model.random_seed,
         session_config=devices.session_config(),
-        save_checkpoints_steps=run.save_checkpoints_steps,
-        # `ProgressHook` prints and writes summaries.
+        # `SaveHook` saves, `ProgressHook` prints and writes summaries.
+        save_checkpoints_steps=None,
+        save_checkpoints_secs=None,
         save_summary_steps=0,
         log_step_count_steps=None,
         tpu_config=tf.estimator.tpu.TPUConfig(
@@ -311,6 +313,41 @@ class StopOnInterrupt(tf.train.SessionRunHook):
             raise KeyboardInterrupt
 
 
+class SaveHook(tf.train.SessionRunHook):
+    """Saves the variables at the multiples of some number of steps, and at the end.
+
+    Estimator's own hook also writes the graph, three times in two formats, and what is not trained
+    yet: seconds of every start.
+
+    Args:
+      output_dir: path.
+      every_steps: int.
+    """
+
+    def __init__(self, output_dir, every_steps):
+        self._prefix = posixpath.join(output_dir, "model.ckpt")
+        self._every_steps = every_steps
+
+    def after_create_session(self, session, coord):
+        self._global_step = tf.train.get_global_step()
+        (self._saver,) = tf.get_collection(tf.GraphKeys.SAVERS)
+        self._saved = session.run(self._global_step)
+
+    def after_run(self, run_context, run_values):
+        step = run_context.session.run(self._global_step)
+        if step // self._every_steps > self._saved // self._every_steps:
+            self._save(run_context.session, step)
+
+    def end(self, session):
+        step = session.run(self._global_step)
+        if step > self._saved:
+            self._save(session, step)
+
+    def _save(self, session, step):
+        self._saver.save(session, self._prefix, global_step=step, write_meta_graph=False)
+        self._saved = step
+
+
 class Runner:
     """A model, the place where it runs, and the three things that can be done with them.
 
@@ -341,8 +378,9 @@ class Runner:
             arrays, is_training=True, drop_remainder=True, fixed_length=self._model.use_tpu
         )
         try:
+            save = SaveHook(self._run.output_dir, self._run.save_checkpoints_steps)
             with self._explained(), StopOnInterrupt() as stop:
-                self._estimator.train(input_fn, hooks=[stop], max_steps=last_step)
+                self._estimator.train(input_fn, hooks=[stop, save], max_steps=last_step)
         except KeyboardInterrupt:
             logging.warning(
                 "Stopped; the same command goes on from step %d, the last checkpoint.",

@@ -74,10 +74,9 @@ class ProgressTest(tf.test.TestCase):
 
     def summaries(self):
         """The summaries in the folder: {step: {tag: value}}."""
-        tf.summary.FileWriterCache.clear()
-        (path,) = glob.glob(os.path.join(self.folder, "events.out.tfevents.*"))
         return {
             event.step: {value.tag: value.simple_value for value in event.summary.value}
+            for path in glob.glob(os.path.join(self.folder, "events.out.tfevents.*"))
             for event in tf.train.summary_iterator(path)
             if event.HasField("summary")
         }

@@ -70,6 +70,12 @@ class TrainingTestCase(tf.test.TestCase):
         model_settings = training.ModelSettings(**settings)
         return training.Runner(model_settings, run, run_classifier.classifier_head(2))
 
+    def start(self, *method, **options):
+        """A checkpoint of what a training starts from: a step of warmup has the rate 0."""
+        folder = self.new_dir()
+        self.runner(folder, *method, steps=1, num_warmup_steps=1, **options).train(tiny.arrays())
+        return os.path.join(folder, "model.ckpt-1")
+
     def new_dir(self):
         return tempfile.mkdtemp(dir=self.get_temp_dir())
 
@@ -84,7 +90,7 @@ class FreezingTest(TrainingTestCase):
     def train(self, method, num_layers=None, **options):
         output_dir = self.new_dir()
         self.runner(output_dir, method, num_layers, **options).train(tiny.arrays())
-        start = weights(os.path.join(output_dir, "model.ckpt-0"))
+        start = weights(self.start(method, num_layers, **options))
         for name, value in self.pretrained.items():
             self.assertAllEqual(value, start[name])
         return start, weights(output_dir)
@@ -395,11 +401,6 @@ class LessMemoryTest(TrainingTestCase):
         with contextlib.nullcontext() if dropout else keep:
             self.runner(folder, method, steps=3, batch_size=12, **settings).train(tiny.arrays(24))
         return weights(folder)
-
-    def start(self, method):
-        folder = self.new_dir()
-        self.runner(folder, method, steps=1).train(tiny.arrays())
-        return os.path.join(folder, "model.ckpt-0")
 
     def assertNear(self, found, expected, tolerance):
         """Equal to float error, measured on the largest element of each tensor."""
