@@ -30,11 +30,13 @@ bench: .venv/installed .venv-peers/installed
 	.venv/bin/python benchmarks/step.py --model=bert-base --work=forward
 	.venv/bin/python benchmarks/step.py --model=minilm-l6 --work=forward
 	.venv/bin/python benchmarks/upper_half.py --model=bert-base
+	.venv/bin/python benchmarks/upper_half.py --model=minilm-l6
 	.venv/bin/python benchmarks/epoch.py
 	.venv/bin/python benchmarks/predicting.py
 	.venv/bin/python benchmarks/predicting.py --model=bert-base
 	.venv/bin/python benchmarks/tokenizing.py $(SQUAD_FILES:%=--squad_file=%)
 	.venv/bin/python benchmarks/startup.py
+	.venv/bin/python benchmarks/precision.py
 
 clean:
 	rm -rf .venv .venv-tf1 .venv-peers demo/bert demo/download output

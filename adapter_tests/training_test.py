@@ -211,6 +211,14 @@ class ResumingTest(TrainingTestCase):
         self.assertEqual(signal.getsignal(signal.SIGINT), before)
         self.assertEqual(checkpoints.last_step(folder), 3)
 
+    def test_checkpoints_come_at_multiples_and_at_the_end(self):
+        folder = self.new_dir()
+        self.runner(folder, steps=5, save=2).train(tiny.arrays())
+        left = {name for name in os.listdir(folder) if "tfevents" not in name}
+        parts = (".index", ".data-00000-of-00001")
+        checkpoints_left = {f"model.ckpt-{step}{part}" for step in (2, 4, 5) for part in parts}
+        self.assertEqual(left, {"checkpoint"} | checkpoints_left)
+
     def test_finished_training_is_left_alone(self):
         folder = self.new_dir()
         self.runner(folder).train(tiny.arrays())
