@@ -180,9 +180,22 @@ def input_fn_of(arrays, is_training, drop_remainder, fixed_length=True):
             {name: tf.as_dtype(values.dtype) for name, values in arrays.items()},
             {name: shape(values) for name, values in arrays.items()},
         )
-        return dataset.prefetch(2)
+        return _untuned(dataset.prefetch(2))
 
     return input_fn
+
+
+def _untuned(dataset):
+    """Switches off tf.data's search for buffer sizes, of which nothing here leaves it any.
+
+    Its thread sleeps up to a minute, and a session that closes waits for it.
+    """
+    options = tf.data.Options()
+    if tf.__version__.startswith("1."):
+        options.experimental_optimization.autotune = False
+    else:
+        options.autotune.enabled = False
+    return dataset.with_options(options)
 
 
 def write_tfrecord(arrays, output_file):
@@ -214,7 +227,7 @@ def read_tfrecord(input_file, seq_length):
     """
     lengths = dict.fromkeys(_INT_FEATURES[:3], [seq_length])
     with tf.Graph().as_default(), tf.Session() as session:
-        dataset = tf.data.TFRecordDataset(input_file).batch(1024)
+        dataset = _untuned(tf.data.TFRecordDataset(input_file).batch(1024))
         batch = tf.parse_example(
             tf.data.make_one_shot_iterator(dataset).get_next(),
             {name: tf.FixedLenFeature(lengths.get(name, []), tf.int64) for name in _INT_FEATURES},

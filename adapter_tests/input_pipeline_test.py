@@ -368,6 +368,15 @@ class InputFnTest(tf.test.TestCase):
         self.check(run(input_fn({"batch_size": 7})), [list(range(7))])
         self.check(run(input_fn({"batch_size": 8})), [])
 
+    def test_nothing_is_tuned(self):
+        # A session that closes waits up to a minute for the thread that tunes.
+        dataset = input_pipeline.input_fn_of(self.arrays, True, True)({"batch_size": 3})
+        options = dataset.options()
+        if tf.__version__.startswith("1."):
+            self.assertFalse(options.experimental_optimization.autotune)
+        else:
+            self.assertFalse(options.autotune.enabled)
+
     def test_shapes_that_are_known_before_the_run(self):
         for is_training, drop_remainder, fixed_length, rows, columns in (
             (True, True, True, 3, 20),
