@@ -243,7 +243,9 @@ def _shift_right(bits, shift):
 # ---- Sums over rows: normalization and attention
 
 
-def layer_norm(input_tensor, name=None, *, plus=(), dtype=None, collections=(LAYER_NORM,)):
+def layer_norm(
+    input_tensor, name=None, *, plus=(), dtype=None, collections=(LAYER_NORM,), trains=True
+):
     """Normalizes the last axis (Ba et al. 2016, arXiv 1607.06450), epsilon 1e-12.
 
     Args:
@@ -253,6 +255,8 @@ def layer_norm(input_tensor, name=None, *, plus=(), dtype=None, collections=(LAY
         a small adapter changes would be lost if bfloat16 rounded the sum.
       dtype: of the result, that of input_tensor by default.
       collections: graph collections that beta and gamma join.
+      trains: bool; keep what the gradient needs. Without, a gradient computes it anew, and there
+        should be none.
     """
     width = get_shape_list(input_tensor)[-1]
     with tf.variable_scope(name or "LayerNorm"):
@@ -263,15 +267,17 @@ def layer_norm(input_tensor, name=None, *, plus=(), dtype=None, collections=(LAY
         gamma = tf.get_variable(
             "gamma", [width], initializer=tf.ones_initializer(), collections=collections
         )
-        return _normalized_sum([input_tensor, *plus], gamma, beta, dtype or input_tensor.dtype)
+        dtype = dtype or input_tensor.dtype
+        return _normalized_sum([input_tensor, *plus], gamma, beta, dtype, trains)
 
 
-def _normalized_sum(terms, gamma, beta, dtype):
+def _normalized_sum(terms, gamma, beta, dtype, trains):
     @tf.custom_gradient
     def run(gamma, beta, *terms):
-        output, normal, inverse_stddev = _normalize(dtype)(gamma, beta, *terms)
+        output, *kept = _normalize(dtype, trains)(gamma, beta, *terms)
 
         def gradient(d_output):
+            normal, inverse_stddev = kept or _normalize(dtype, True)(gamma, beta, *terms)[1:]
             d_sum = _normalize_gradient(gamma, normal, inverse_stddev, d_output)
             d_terms = [tf.cast(d_sum, term.dtype) for term in terms]
             d_gamma, d_beta = _column_sums(d_output * normal), _column_sums(d_output)
@@ -283,9 +289,9 @@ def _normalized_sum(terms, gamma, beta, dtype):
 
 
 @functools.lru_cache(maxsize=None)
-def _normalize(dtype):
-    """The function of (gamma, beta, terms) that returns, in that dtype, output and normalized sum,
-    and one over the standard deviation, float32."""
+def _normalize(dtype, trains):
+    """The function of (gamma, beta, terms) that returns a list: the output in that dtype and, if it
+    `trains`, the normalized sum, likewise, and one over the standard deviation, float32."""
 
     @fused
     def normalize(gamma, beta, *terms):
@@ -294,7 +300,8 @@ def _normalize(dtype):
         variance = tf.reduce_mean(centred * centred, -1, keepdims=True)
         inverse_stddev = tf.math.rsqrt(variance + 1e-12)
         normal = centred * inverse_stddev
-        return tf.cast(normal * gamma + beta, dtype), tf.cast(normal, dtype), inverse_stddev
+        output = tf.cast(normal * gamma + beta, dtype)
+        return [output, tf.cast(normal, dtype), inverse_stddev] if trains else [output]
 
     return normalize
 

@@ -434,7 +434,9 @@ def embedding_postprocessor(
     one_hot_types = tf.one_hot(tf.reshape(token_type_ids, [-1]), depth=config.type_vocab_size)
     output = input_tensor + tf.reshape(tf.matmul(one_hot_types, types), shape)
     output += positions[tf.newaxis, :seq_length]
-    output = layer_norm(output, dtype=dtype, collections=layer_norm_collections)
+    output = layer_norm(
+        output, dtype=dtype, collections=layer_norm_collections, trains=_trains(config)
+    )
     return dropout(output, config.hidden_dropout_prob, key=dropout_key)
 
 
@@ -526,7 +528,14 @@ def _add_and_norm(input_tensor, residual, config, adapter_fn, dropout_key):
     output = dropout(output, config.hidden_dropout_prob, key=dropout_key)
     terms = output if adapter_fn is None else adapter_fn(output)
     terms = list(terms) if isinstance(terms, (list, tuple)) else [terms]
-    return layer_norm(residual, plus=terms, collections=_layer_norm_collections(adapter_fn))
+    collections = _layer_norm_collections(adapter_fn)
+    return layer_norm(residual, plus=terms, collections=collections, trains=_trains(config))
+
+
+def _trains(config):
+    # `BertModel` takes dropout out of its config where nothing is trained. A training without any
+    # is slower for it, and no worse.
+    return config.hidden_dropout_prob > 0
 
 
 def attention(queries, hidden, input_mask, config, dropout_key=None):

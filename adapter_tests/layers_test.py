@@ -1,3 +1,4 @@
+import functools
 import math
 from unittest import mock
 
@@ -65,16 +66,18 @@ class BothWaysTest(tf.test.TestCase):
             x = x - x.mean(-1, keepdims=True)
             return x / np.sqrt((x**2).mean(-1, keepdims=True)) * gamma + beta
 
-        def function(x, y):
+        def function(x, y, trains=True):
             with tf.variable_scope("norm", reuse=tf.AUTO_REUSE):
                 layers.layer_norm(x, plus=[y])
                 variables = {v.op.name.split("/")[-1]: v for v in tf.global_variables()}
             initial = {"gamma": gamma, "beta": beta}
             values = [tf.constant(initial[name], tf.float32) for name in ("gamma", "beta")]
             self.assertEqual(set(variables), set(initial))
-            return layers._normalized_sum([x, y], *values, tf.float32)
+            return layers._normalized_sum([x, y], *values, tf.float32, trains)
 
-        self.check(function, reference, [RANDOM.normal(size=[2, 3, 6]) for _ in range(2)])
+        inputs = [RANDOM.normal(size=[2, 3, 6]) for _ in range(2)]
+        self.check(function, reference, inputs)
+        self.check(functools.partial(function, trains=False), reference, inputs)
 
     def test_layer_norm_of_its_variables(self):
         x = RANDOM.normal(size=[2, 3, 6])
@@ -83,10 +86,13 @@ class BothWaysTest(tf.test.TestCase):
             centred = x - x.mean(-1, keepdims=True)
             return centred / np.sqrt((centred**2).mean(-1, keepdims=True)) * gamma + beta
 
-        def function(gamma, beta):
-            return layers._normalized_sum([tf.constant(x, tf.float32)], gamma, beta, tf.float32)
+        def function(gamma, beta, trains=True):
+            terms = [tf.constant(x, tf.float32)]
+            return layers._normalized_sum(terms, gamma, beta, tf.float32, trains)
 
-        self.check(function, reference, RANDOM.normal(size=[2, 6]))
+        inputs = RANDOM.normal(size=[2, 6])
+        self.check(function, reference, inputs)
+        self.check(functools.partial(function, trains=False), reference, inputs)
 
     def test_attention(self):
         mask = np.array([[1, 1, 1, 0], [1, 1, 0, 0]])
