@@ -232,23 +232,12 @@ class BertModel:
                     embeddings,
                     input_mask,
                     config,
-                    [
-                        adapter_fn if adapter_layers is None or index in adapter_layers else None
-                        for index in range(config.num_hidden_layers)
-                    ],
+                    _adapter_of_each_layer(adapter_fn, adapter_layers, config.num_hidden_layers),
                     dropout_key,
                     pooled_only=pooled_only,
                     recompute_activations=recompute_activations,
                 )
-            first = last if pooled_only else last[:, 0, :]
-            with tf.variable_scope("pooler"):
-                self.pooled_output = dense(
-                    tf.cast(first, tf.float32),
-                    config.hidden_size,
-                    "dense",
-                    activation=tf.tanh,
-                    initializer_range=config.initializer_range,
-                )
+            self.pooled_output = _pool(last if pooled_only else last[:, 0, :], config)
         self.embedding_output = tf.cast(embeddings, tf.float32)
         self.all_encoder_layers = [tf.cast(layer, tf.float32) for layer in layers_below]
         self.sequence_output = None
@@ -367,6 +356,26 @@ def get_assignment_map_from_checkpoint(tvars, init_checkpoint):
             initialized_variable_names[name] = 1
             initialized_variable_names[name + ":0"] = 1
     return assignment_map, initialized_variable_names
+
+
+def _adapter_of_each_layer(adapter_fn, adapter_layers, num_layers):
+    """A list of `num_layers` adapter functions, None where the layer has none."""
+    return [
+        adapter_fn if adapter_layers is None or index in adapter_layers else None
+        for index in range(num_layers)
+    ]
+
+
+def _pool(first, config):
+    """The first position's output [B, D] through BERT's pooler, in float32."""
+    with tf.variable_scope("pooler"):
+        return dense(
+            tf.cast(first, tf.float32),
+            config.hidden_size,
+            "dense",
+            activation=tf.tanh,
+            initializer_range=config.initializer_range,
+        )
 
 
 def _layer_norm_collections(adapter_fn):
