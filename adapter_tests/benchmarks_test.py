@@ -8,6 +8,7 @@ import gzip
 import json
 import os
 import re
+import subprocess
 import sys
 import tempfile
 import textwrap
@@ -60,6 +61,18 @@ class StructureTest(tf.test.TestCase):
         self.assertGreater(len(here), 10)
         self.assertEqual(here & there, set())
         self.assertEqual({name[:-3] for name in here} & set(sys.builtin_module_names), set())
+
+    def test_what_make_bench_runs_starts_anywhere(self):
+        with open(os.path.join(ROOT, "Makefile"), encoding="utf-8") as reader:
+            scripts = sorted(set(re.findall(r"benchmarks/\w+\.py", reader.read())))
+        self.assertIn("benchmarks/precision.py", scripts)
+        environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        for script in scripts:
+            command = [sys.executable, os.path.join(ROOT, script), "--help"]
+            helped = subprocess.run(
+                command, cwd=tempfile.gettempdir(), env=environ, stdout=subprocess.PIPE, check=True
+            )
+            self.assertIn(b"--repeats", helped.stdout, script)
 
     def test_no_path_of_any_machine(self):
         for path in glob.glob(os.path.join(FOLDER, "*.py")):

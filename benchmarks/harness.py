@@ -27,6 +27,9 @@ FOLDER = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(FOLDER)
 RESULTS = os.path.join(FOLDER, "RESULTS.md")
 
+# Whoever imports this module first can import the project's, wherever it was started.
+sys.path.append(ROOT)
+
 _FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
 
 

@@ -6,6 +6,12 @@ Prints the paired difference of dev accuracy with its standard error, and how fa
 losses are apart. A run that --runs holds already is not repeated.
 """
 
+import harness  # First of all: with it the project's modules are found.
+
+# isort: split
+import environment  # noqa: F401  Before TensorFlow: it sets what TensorFlow reads.
+
+# isort: split
 import os
 import statistics
 import subprocess
@@ -14,7 +20,6 @@ import sys
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-import harness
 import mrpc
 import progress
 import run_classifier
