@@ -45,8 +45,7 @@ def train(values, seed, precision):
             "--output_dir=" + output_dir,
             "--overwrite_output_dir",
         ]
-        environment = dict(os.environ, PYTHONPATH=harness.ROOT)
-        subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     with open(results, encoding="utf-8") as reader:
         scores = dict(line.rstrip("\n").split(" = ") for line in reader)
     return float(scores["eval_accuracy"]), read_losses(output_dir)
