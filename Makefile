@@ -36,6 +36,8 @@ bench: .venv/installed .venv-peers/installed
 	.venv/bin/python benchmarks/predicting.py --model=bert-base
 	.venv/bin/python benchmarks/tokenizing.py $(SQUAD_FILES:%=--squad_file=%)
 	.venv/bin/python benchmarks/startup.py
+	.venv/bin/python benchmarks/switching.py --model=bert-base
+	.venv/bin/python benchmarks/switching.py --model=minilm-l6
 	.venv/bin/python benchmarks/precision.py
 
 clean:

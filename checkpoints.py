@@ -5,6 +5,7 @@
 be loaded at all, before a graph is built. `from_hub` takes the weights out of a TF-Hub module.
 """
 
+import hashlib
 import os
 import re
 from typing import NamedTuple, Optional
@@ -13,12 +14,15 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 import tensorflow_hub as hub
 
+import files
 import modeling
 from errors import UserError
 
 # The size of an attention head in every BERT that Google has released: the one size of a model
 # that its tensors' shapes do not tell.
 _HEAD_SIZE = 64
+
+MOMENTS = ("/adam_m", "/adam_v")  # Adam's, beside each trained variable.
 
 
 class PretrainedBert(NamedTuple):
@@ -35,6 +39,17 @@ class PretrainedBert(NamedTuple):
     vocab_file: str
     init_checkpoint: str
     do_lower_case: Optional[bool]
+
+
+class EncoderSizes(NamedTuple):
+    """The sizes of an encoder, by their names in bert_config.json."""
+
+    vocab_size: int
+    hidden_size: int
+    num_hidden_layers: int
+    intermediate_size: int
+    max_position_embeddings: int
+    type_vocab_size: int
 
 
 def encoder_shapes(config):
@@ -122,6 +137,11 @@ def check_encoder(prefix, config, flag="--init_checkpoint"):
     wanted = encoder_shapes(config)
     where = f"{flag} {prefix}"
     missing = [name for name in wanted if name not in found]
+    if "bert/embeddings/word_embeddings" in missing and any(n.endswith(MOMENTS) for n in found):
+        raise UserError(
+            f"{where} holds only what a task trained; give the pretrained BERT below it, and the"
+            " task's folder as --adapter."
+        )
     if len(missing) == len(wanted):
         raise UserError(f"{where} holds no BERT encoder, but {_a_few(found)}.")
     for name, shape in wanted.items():
@@ -147,12 +167,99 @@ def check_tensors(prefix, flag="--init_checkpoint"):
     """Reads all tensors of a checkpoint; raises UserError if one of them is damaged."""
     reader = open_checkpoint(prefix, flag)
     for name in sorted(reader.get_variable_to_shape_map()):
-        try:
-            reader.get_tensor(name)
-        except tf.errors.OpError as error:
-            raise UserError(
-                f"{flag} {prefix} is damaged: its {name} cannot be read ({_reason(error)})."
-            ) from error
+        read_tensor(reader, name, f"{flag} {prefix}")
+
+
+def read_tensor(reader, name, where):
+    """A tensor of an open checkpoint; raises UserError if it is damaged, `where` begins it."""
+    try:
+        return reader.get_tensor(name)
+    except tf.errors.OpError as error:
+        raise UserError(
+            f"{where} is damaged: its {name} cannot be read ({_reason(error)})."
+        ) from error
+
+
+def fingerprint(get_tensor, config):
+    """What tells one pretrained encoder from another, whatever file its weights come from.
+
+    SHA-256 of all tensors of `encoder_shapes`, sorted by name: for each a line with name and shape,
+    and its float32 values, little-endian.
+
+    Args:
+      get_tensor: function from a name to an array, such as a checkpoint reader's.
+      config: `modeling.BertConfig` or `EncoderSizes`.
+
+    Returns:
+      str, 64 hexadecimal digits.
+    """
+    sha256 = hashlib.sha256()
+    for name, shape in sorted(encoder_shapes(config).items()):
+        sha256.update(f"{name} {list(shape)}\n".encode())
+        sha256.update(np.ascontiguousarray(get_tensor(name), "<f4"))
+    return sha256.hexdigest()
+
+
+def trained_tensors(prefix, flag="--output_dir"):
+    """What a training checkpoint holds but for Adam's moments and the step.
+
+    Args:
+      prefix: the checkpoint's prefix.
+      flag: what the error calls it.
+
+    Returns:
+      A dict from names to float32 arrays.
+
+    Raises:
+      UserError: the checkpoint is damaged.
+    """
+    reader = open_checkpoint(prefix, flag)
+    names = [
+        name
+        for name in sorted(reader.get_variable_to_shape_map())
+        if not name.endswith(MOMENTS) and name != tf.GraphKeys.GLOBAL_STEP
+    ]
+    return {name: read_tensor(reader, name, f"{flag} {prefix}") for name in names}
+
+
+def write(prefix, tensors):
+    """Writes arrays as a TensorFlow checkpoint, which appears whole or not at all.
+
+    By the operation that a Saver uses, and through placeholders, for a graph that held BERT-Large
+    as constants would be near its 2 GB.
+
+    Args:
+      prefix: the checkpoint's prefix.
+      tensors: dict from names to arrays.
+
+    Raises:
+      UserError: it cannot be written.
+    """
+    no_gpu = tf.ConfigProto(device_count={"GPU": 0})
+    with tf.Graph().as_default(), tf.Session(config=no_gpu) as session:
+        inputs = [tf.placeholder(value.dtype, value.shape) for value in tensors.values()]
+        partial = prefix + ".partial"
+        save = tf.raw_ops.SaveV2(
+            prefix=partial,
+            tensor_names=list(tensors),
+            shape_and_slices=[""] * len(tensors),
+            tensors=inputs,
+        )
+        with files.written(prefix):
+            session.run(save, dict(zip(inputs, tensors.values())))
+            # An index never stands beside another checkpoint's data.
+            if tf.io.gfile.exists(prefix + ".index"):
+                tf.io.gfile.remove(prefix + ".index")
+            for end in (".data-00000-of-00001", ".index"):
+                tf.io.gfile.rename(partial + end, prefix + end, overwrite=True)
+
+
+def step_of(prefix, flag="--output_dir"):
+    """The global step that a checkpoint holds, 0 if it holds none; UserError if it is damaged."""
+    reader = open_checkpoint(prefix, flag)
+    if not reader.has_tensor(tf.GraphKeys.GLOBAL_STEP):
+        return 0
+    return int(read_tensor(reader, tf.GraphKeys.GLOBAL_STEP, f"{flag} {prefix}"))
 
 
 def last_step(output_dir):
@@ -162,30 +269,7 @@ def last_step(output_dir):
       output_dir: the run's folder, or None.
     """
     checkpoint = output_dir and tf.train.latest_checkpoint(output_dir)
-    return int(tf.train.load_checkpoint(checkpoint).get_tensor("global_step")) if checkpoint else 0
-
-
-def describe(output_dir):
-    """What the last checkpoint of a run holds: a line about its parameters, one about its files.
-
-    Trained is what has Adam's moments.
-    """
-    prefix = tf.train.latest_checkpoint(output_dir)
-    sizes = {
-        name: int(np.prod(shape, dtype=np.int64)) for name, shape in tf.train.list_variables(prefix)
-    }
-    moments = ("/adam_m", "/adam_v")
-    trained = sum(size for name, size in sizes.items() if name + moments[0] in sizes)
-    total = sum(
-        size
-        for name, size in sizes.items()
-        if not name.endswith(moments) and name != tf.GraphKeys.GLOBAL_STEP
-    )
-    held = sum(tf.io.gfile.stat(path).length for path in tf.io.gfile.glob(prefix + ".*"))
-    return [
-        f"Trained: {trained:,} of {total:,} parameters ({trained / total:.2%})",
-        f"Checkpoint: {prefix} ({held / 1e6:.1f} MB)",
-    ]
+    return step_of(checkpoint) if checkpoint else 0
 
 
 def from_hub(handle):
@@ -287,12 +371,29 @@ def _hub_config(folder, prefix, where):
 def _config_from_shapes(shapes, where):
     """The `modeling.BertConfig` of an encoder; rates and activation are those of all of Google's.
 
+    Raises:
+      UserError: a tensor that tells a size is missing, or the width is not a multiple of 64.
+    """
+    sizes = encoder_sizes(shapes, where)
+    if sizes.hidden_size % _HEAD_SIZE:
+        raise UserError(
+            f"{where} has no bert_config.json, and without one its hidden size must be a multiple "
+            f"of {_HEAD_SIZE}, the size of an attention head, but it is {sizes.hidden_size}."
+        )
+    return modeling.BertConfig(
+        num_attention_heads=sizes.hidden_size // _HEAD_SIZE, **sizes._asdict()
+    )
+
+
+def encoder_sizes(shapes, where):
+    """The sizes of an encoder that its tensors' shapes tell.
+
     Args:
       shapes: dictionary from variable names to lists of int.
       where: begins the error's sentence.
 
     Raises:
-      UserError: a tensor that tells a size is missing, or the width is not a multiple of 64.
+      UserError: a tensor that tells a size is missing.
     """
     try:
         vocab_size, hidden_size = shapes["bert/embeddings/word_embeddings"]
@@ -304,16 +405,10 @@ def _config_from_shapes(shapes, where):
             f"{where} expected the variables of a BERT, but there is no {error.args[0]}, only "
             f"{_a_few(shapes)}."
         ) from error
-    if hidden_size % _HEAD_SIZE:
-        raise UserError(
-            f"{where} has no bert_config.json, and without one its hidden size must be a multiple "
-            f"of {_HEAD_SIZE}, the size of an attention head, but it is {hidden_size}."
-        )
-    return modeling.BertConfig(
+    return EncoderSizes(
         vocab_size=vocab_size,
         hidden_size=hidden_size,
         num_hidden_layers=_count_layers(shapes),
-        num_attention_heads=hidden_size // _HEAD_SIZE,
         intermediate_size=intermediate_size,
         max_position_embeddings=positions,
         type_vocab_size=segments,

@@ -6,6 +6,7 @@ the parsed values, so that nothing here depends on a global and scripts can be i
 
 import math
 import re
+import threading
 
 import tensorflow.compat.v1 as tf
 from absl import flags, logging
@@ -14,6 +15,7 @@ import checkpoints
 import devices
 import modeling
 import paths
+import task_adapters
 import tokenization
 import training
 import tuning
@@ -24,6 +26,7 @@ def define(flag_values=flags.FLAGS):
     """Defines BERT's shared flags, with BERT's names and defaults, and adapter-bert's own."""
     at = {"flag_values": flag_values}
     _define_paths(at)
+    _define_results(at)
     _define_training(at)
     _define_tuning(at)
     _define_devices(at)
@@ -49,8 +52,33 @@ def _define_paths(at):
     flags.DEFINE_bool(
         "do_lower_case", True, "Lower-case the text: True for uncased models, else False.", **at
     )
+
+
+def _define_results(at):
     flags.DEFINE_string(
         "output_dir", None, "Where checkpoints and results go. Default: output/<task>.", **at
+    )
+    flags.DEFINE_string(
+        "adapter",
+        None,
+        "Folder of a task adapter, output_dir/adapter of an earlier run: what is evaluated and"
+        " predicted with, or trained further. It answers flags that are not given.",
+        **at,
+    )
+    flags.DEFINE_bool(
+        "save_full_checkpoint",
+        False,
+        "After the training write BERT and adapters together, as output_dir/full_model.ckpt, which"
+        " BERT's and adapter-bert's own code can load.",
+        **at,
+    )
+    flags.DEFINE_integer(
+        "eval_every_steps",
+        0,
+        "Evaluate on the dev set every so many steps too, and keep the task adapter that scores"
+        " best; 0 evaluates at the end, and keeps the last.",
+        lower_bound=0,
+        **at,
     )
     flags.DEFINE_bool(
         "overwrite_output_dir", False, "Remove an earlier run's files in output_dir first.", **at
@@ -175,12 +203,55 @@ def stages(values):
     return chosen or ["train", "eval"]
 
 
-def pretrained_bert(values, required=True):
+def given_adapter(values):
+    """The `task_adapters.TaskAdapter` of --adapter, which answers flags that are not given.
+
+    Returns:
+      None without the flag.
+
+    Raises:
+      UserError: it is missing or damaged.
+    """
+    if values.adapter is None:
+        return None
+    given = task_adapters.load(values.adapter)
+    description = given.description
+    answers = {
+        "task_name": description.task,
+        "max_seq_length": description.max_seq_length,
+        "do_lower_case": description.do_lower_case,
+        "tuning": description.tuning.method,
+    }
+    if not values["tuning"].present or values.tuning == description.tuning.method:
+        answers.update(_answers_of_method(description))
+    for name, answer in answers.items():
+        if not values[name].present:
+            values[name].value = answer
+    return given
+
+
+def _answers_of_method(description):
+    """Flag → what a task adapter's description says of it, for flags that go with its method."""
+    method, adapter = description.tuning, description.adapter
+    answers = {"num_top_layers": method.num_top_layers, "train_pooler": method.train_pooler}
+    if adapter:
+        layers = adapter.layers and ",".join(str(layer) for layer in adapter.layers)
+        answers.update(
+            layer_norms=method.layer_norms,
+            adapter_fn=adapter.fn,
+            adapter_size=adapter.size,
+            adapter_activation=adapter.activation,
+            adapter_init_scale=adapter.init_scale,
+            adapter_layers=layers,
+        )
+    return answers
+
+
+def pretrained_bert(values):
     """Finds the pretrained BERT and checks that its parts belong together.
 
     Args:
       values: parsed flags.
-      required: bool; whether a missing checkpoint is an error (training cannot do without).
 
     Returns:
       (`checkpoints.PretrainedBert`, `tokenization.FullTokenizer`).
@@ -194,13 +265,12 @@ def pretrained_bert(values, required=True):
         config_file = paths.find_bert("bert_config_file", values.bert_config_file)
         vocab_file = values.spm_model_file or paths.find_bert("vocab_file", values.vocab_file)
         bert = checkpoints.PretrainedBert(
-            config=_read_config(config_file),
+            config=modeling.BertConfig.from_json_file(config_file),
             vocab_file=vocab_file,
-            init_checkpoint=paths.find_bert("init_checkpoint", values.init_checkpoint, required),
+            init_checkpoint=paths.find_bert("init_checkpoint", values.init_checkpoint),
             do_lower_case=None,
         )
-        if bert.init_checkpoint:
-            checkpoints.check_encoder(bert.init_checkpoint, bert.config)
+        checkpoints.check_encoder(bert.init_checkpoint, bert.config)
     lower_case = values.do_lower_case
     if bert.do_lower_case not in (None, lower_case):
         raise UserError(
@@ -215,15 +285,6 @@ def pretrained_bert(values, required=True):
     tokenization.check_vocab_casing(tokenizer.vocab, lower_case, bert.vocab_file)
     tokenization.check_vocab_size(tokenizer.vocab, bert.config.vocab_size, bert.vocab_file)
     return bert, tokenizer
-
-
-def _read_config(config_file):
-    config = modeling.BertConfig.from_json_file(config_file)
-    try:
-        modeling.check_config(config)
-    except UserError as error:
-        raise UserError(f"{config_file}: {error}") from None
-    return config
 
 
 def _from_hub(values):
@@ -401,3 +462,11 @@ def silence_tensorflow():
     tf.get_logger().propagate = False  # absl's handler would print it once more.
     talkative = logging.get_verbosity() > logging.INFO
     tf.logging.set_verbosity(tf.logging.INFO if talkative else tf.logging.FATAL)
+    if not talkative:
+        threading.excepthook = _report_thread
+
+
+def _report_thread(failure):
+    """Python's report of an error in a thread, but for one that the main thread raises again."""
+    if failure.thread.name != "EventLoggerThread":
+        threading.__excepthook__(failure)

@@ -1,105 +1,48 @@
-"""Converts pretrained weights of other formats into what the scripts here read.
+"""Converts pretrained weights and task adapters from and to other formats, and describes them.
 
-    python convert_checkpoint.py from_huggingface SOURCE_DIR DESTINATION_DIR
+    python convert_checkpoint.py from_huggingface SOURCE_DIR BERT_DIR
+    python convert_checkpoint.py to_huggingface BERT_DIR DESTINATION_DIR
+    python convert_checkpoint.py from_adapter_bert CHECKPOINT BERT_DIR ADAPTER_DIR --task=MRPC
+    python convert_checkpoint.py to_full_checkpoint ADAPTER_DIR BERT_DIR CHECKPOINT
+    python convert_checkpoint.py to_adapterhub ADAPTER_DIR DESTINATION_DIR
+    python convert_checkpoint.py from_adapterhub SOURCE_DIR BERT_DIR ADAPTER_DIR
+    python convert_checkpoint.py describe PATH
 
-reads a HuggingFace BERT (config.json, model.safetensors, vocab.txt) and writes the folder that
-Google's releases of BERT are: bert_config.json, vocab.txt and the checkpoint bert_model.ckpt. No
-value changes but for half precision, which is widened to float32; PyTorch is not needed.
+BERT_DIR is a folder like those of Google's releases: bert_config.json, vocab.txt and the checkpoint
+bert_model.ckpt. ADAPTER_DIR is a task adapter, see task_adapters.py.
 """
 
 import environment  # noqa: F401  First of all: a missing TensorFlow gets a sentence.
 
 # isort: split
 import argparse
-import contextlib
-import json
+import collections
+import dataclasses
+import functools
 import os
-import re
 import sys
-import uuid
 
 import numpy as np
-import safetensors
 import tensorflow.compat.v1 as tf
 
+import adapterhub
 import checkpoints
 import errors
+import files
+import huggingface
 import modeling
+import task_adapters
+import tokenization
+import tuning
 from errors import UserError
 
-_CONFIG, _WEIGHTS, _VOCABULARY = "config.json", "model.safetensors", "vocab.txt"
-_CHECKPOINT = "bert_model.ckpt"
-_WRITTEN = (
-    "bert_config.json",
-    _VOCABULARY,
+_CONFIG, _CHECKPOINT = "bert_config.json", "bert_model.ckpt"
+_GOOGLE_FILES = (
+    _CONFIG,
+    huggingface.VOCABULARY,
     _CHECKPOINT + ".index",
     _CHECKPOINT + ".data-00000-of-00001",
 )
-
-_CONFIG_FIELDS = (
-    "vocab_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "hidden_act",
-    "hidden_dropout_prob",
-    "attention_probs_dropout_prob",
-    "max_position_embeddings",
-    "type_vocab_size",
-    "initializer_range",
-)
-
-# What HuggingFace's config can vary and bert_config.json cannot, with the value that BERT has.
-_FIXED_FIELDS = {
-    "model_type": "bert",
-    "position_embedding_type": "absolute",
-    "is_decoder": False,
-    "layer_norm_eps": 1e-12,
-}
-
-# HuggingFace's "gelu" is the exact form and its "gelu_new" the tanh form, which Google's "gelu" is.
-# They differ by less than 1e-3, and BERTs have been trained with either.
-_ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu", "relu": "relu"}
-
-# From Google's names to HuggingFace's, in this order.
-_RENAMINGS = (
-    (r"^bert/", ""),
-    (r"/layer_", "/layer/"),
-    (r"_embeddings$", r"\g<0>/weight"),
-    (r"/LayerNorm/gamma$", "/LayerNorm/weight"),
-    (r"/LayerNorm/beta$", "/LayerNorm/bias"),
-    (r"/(kernel|output_weights)$", "/weight"),
-    (r"/output_bias$", "/bias"),
-    (r"/", "."),
-)
-
-_BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")  # Constants, not weights.
-
-# Second copies that some releases hold, and the tensors that they are tied to.
-_TIED = {
-    "cls.predictions.decoder.weight": "embeddings.word_embeddings.weight",
-    "cls.predictions.decoder.bias": "cls.predictions.bias",
-}
-
-
-def main(argv=None):
-    """Runs the subcommand that the command line names."""
-    parser = argparse.ArgumentParser(description="Converts pretrained weights of other formats.")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    command = commands.add_parser(
-        "from_huggingface", help="a HuggingFace BERT to a checkpoint with Google's names"
-    )
-    command.add_argument(
-        "source", metavar="SOURCE_DIR", help=f"holds {_CONFIG}, {_WEIGHTS} and {_VOCABULARY}"
-    )
-    command.add_argument("destination", metavar="DESTINATION_DIR", help="the folder to make")
-    command.add_argument(
-        "--overwrite", action="store_true", help="replace what an earlier conversion wrote"
-    )
-    command.set_defaults(function=from_huggingface)
-    arguments = vars(parser.parse_args(argv))
-    arguments.pop("function")(**arguments)
 
 
 def from_huggingface(source, destination, *, overwrite=False):
@@ -111,227 +54,366 @@ def from_huggingface(source, destination, *, overwrite=False):
       overwrite: whether to replace an earlier conversion.
 
     Raises:
-      UserError: a file is missing or broken; the model is not a BERT that Google's format can
-        express; a tensor is missing, of another shape, or has no place; or the destination is in
-        use.
+      UserError: see `huggingface.read`; or the destination is in use.
     """
     destination = destination.rstrip("/")
-    _check_destination(destination, overwrite)
-    paths = [os.path.join(source, name) for name in (_CONFIG, _WEIGHTS, _VOCABULARY)]
-    missing = [path for path in paths if not tf.io.gfile.exists(path)]
-    if missing:
-        raise UserError(
-            f"SOURCE_DIR {source} is not a HuggingFace BERT: there is no file "
-            f"{' and no file '.join(missing)}."
-        )
-    config_file, weights_file, vocab_file = paths
-    config = _read_config(config_file)
-    tensors = _to_google(_read_safetensors(weights_file), config, weights_file)
-    with _whole_folder(destination) as folder:
-        with tf.io.gfile.GFile(os.path.join(folder, "bert_config.json"), "w") as writer:
+    _check_destination(destination, overwrite, _GOOGLE_FILES)
+    config, tensors, vocab_file = huggingface.read(source, "SOURCE_DIR")
+    with files.whole_folder(destination) as folder:
+        with tf.io.gfile.GFile(os.path.join(folder, _CONFIG), "w") as writer:
             writer.write(config.to_json_string())
-        tf.io.gfile.copy(vocab_file, os.path.join(folder, _VOCABULARY))
-        _write_checkpoint(os.path.join(folder, _CHECKPOINT), tensors)
-    parameters = sum(value.size for value in tensors.values())
-    print(f"{destination}: wrote {len(tensors)} tensors, {parameters:,} parameters.")
+        tf.io.gfile.copy(vocab_file, os.path.join(folder, huggingface.VOCABULARY))
+        checkpoints.write(os.path.join(folder, _CHECKPOINT), tensors)
+    print(f"{destination}: wrote {_count(tensors)}.")
 
 
-def _read_config(path):
-    """Reads HuggingFace's config.json as a `modeling.BertConfig` of Google's fields."""
-    try:
-        with tf.io.gfile.GFile(path, "r") as reader:
-            fields = dict(json.loads(reader.read()))
-    except (ValueError, TypeError) as error:
-        raise UserError(f"{path}: expected a JSON object ({error}).") from error
-    for name, expected in _FIXED_FIELDS.items():
-        found = fields.get(name, expected)
-        if found != expected:
-            raise UserError(f"{path}: {name} must be {expected!r} for BERT, but is {found!r}.")
-    missing = [name for name in _CONFIG_FIELDS if name not in fields]
-    if missing:
-        raise UserError(f"{path}: lacks {', '.join(missing)}.")
-    if fields["hidden_act"] not in _ACTIVATIONS:
-        raise UserError(
-            f"{path}: hidden_act must be one of {', '.join(_ACTIVATIONS)}, but is "
-            f"{fields['hidden_act']!r}."
-        )
-    fields["hidden_act"] = _ACTIVATIONS[fields["hidden_act"]]
-    return modeling.BertConfig(**{name: fields[name] for name in _CONFIG_FIELDS})
-
-
-def _read_safetensors(path):
-    """Reads the weights: a dictionary from HuggingFace's names, in one spelling, to float32."""
-    with tf.io.gfile.GFile(path, "rb") as reader:
-        content = reader.read()
-    try:
-        entries = safetensors.deserialize(content)
-    except safetensors.SafetensorError as error:
-        raise UserError(f"{path}: is damaged or not a safetensors file ({error}).") from error
-    tensors = {}
-    for name, entry in entries:
-        # Task models put the encoder under "bert."; the first releases spelt LayerNorm TensorFlow's
-        # way.
-        name = re.sub(r"^bert\.", "", name)
-        name = name.replace("LayerNorm.gamma", "LayerNorm.weight")
-        name = name.replace("LayerNorm.beta", "LayerNorm.bias")
-        if name in _BUFFERS:
-            continue
-        if name in tensors:
-            raise UserError(f"{path}: holds {name} twice, under two spellings.")
-        if entry["dtype"] not in _DECODERS:
-            raise UserError(
-                f"{path}: {name} must be one of {', '.join(_DECODERS)}, but is {entry['dtype']}."
-            )
-        tensors[name] = _DECODERS[entry["dtype"]](entry["data"]).reshape(entry["shape"])
-    return tensors
-
-
-def _decode_bfloat16(data):
-    """bfloat16, which NumPy lacks, is the upper half of a float32."""
-    return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
-
-
-# From safetensors' names of types to functions from little-endian bytes to float32 [size].
-_DECODERS = {
-    "F32": lambda data: np.frombuffer(data, "<f4"),
-    "F16": lambda data: np.frombuffer(data, "<f2").astype(np.float32),
-    "BF16": _decode_bfloat16,
-}
-
-
-def _to_google(tensors, config, path):
-    """Gives every tensor its name and layout in Google's checkpoints.
+def to_huggingface(bert, destination, *, overwrite=False):
+    """Converts a BERT with Google's names to HuggingFace's format, with its pretraining heads.
 
     Args:
-      tensors: dictionary from HuggingFace's names to arrays; a projection is [output, input].
-      config: `modeling.BertConfig`.
-      path: the file, for errors.
+      bert: folder with bert_config.json, vocab.txt and bert_model.ckpt.
+      destination: folder to make.
+      overwrite: whether to replace an earlier conversion.
 
-    Returns:
-      A dictionary from Google's names to arrays; a kernel is [input, output].
+    Raises:
+      UserError: the BERT is missing, broken or no BERT; or the destination is in use.
     """
-    tensors = _without_tied(tensors, path)
-    heads = {name.split(".")[1] for name in tensors if name.startswith("cls.")}
-    shapes = checkpoints.encoder_shapes(config)
-    for name, shape in _pretraining_shapes(config).items():
-        if name.split("/")[1] in heads:
-            shapes[name] = shape
-    names = {_huggingface_name(name): name for name in shapes}
-    _check_same(set(names), set(tensors), path)
-    result = {}
-    for name, google_name in names.items():
-        value, shape = tensors[name], shapes[google_name]
-        if google_name.endswith("/kernel"):
-            value = value.T
-        if value.shape != shape:
-            raise UserError(
-                f"{path}: {name} has the shape {list(tensors[name].shape)}, which does not fit "
-                f"{google_name} {list(shape)}, as {_CONFIG} asks for."
-            )
-        result[google_name] = value
-    return result
+    destination = destination.rstrip("/")
+    _check_destination(destination, overwrite, huggingface.FILES)
+    config, reader = _open_bert(bert)
+    shapes = huggingface.google_shapes(config, reader.get_variable_to_shape_map())
+    tensors = {name: checkpoints.read_tensor(reader, name, f"BERT_DIR {bert}") for name in shapes}
+    with files.whole_folder(destination) as folder:
+        huggingface.write(folder, config, tensors)
+        vocab_file = os.path.join(bert, huggingface.VOCABULARY)
+        tf.io.gfile.copy(vocab_file, os.path.join(folder, huggingface.VOCABULARY))
+    print(f"{destination}: wrote {_count(tensors)}.")
 
 
-def _without_tied(tensors, path):
-    """Leaves out second copies of a tensor, which must equal the first."""
-    tensors = dict(tensors)
-    for copy, original in _TIED.items():
-        if copy in tensors:
-            value = tensors.pop(copy)
-            if not np.array_equal(value, tensors.setdefault(original, value)):
-                raise UserError(f"{path}: {copy} must equal {original} in BERT, but does not.")
-    return tensors
+def from_adapter_bert(
+    checkpoint, bert, adapter, *, task, labels, max_seq_length=128, cased=False, overwrite=False
+):
+    """Takes the task adapter out of a checkpoint of the original adapter-bert's.
 
+    What such a checkpoint does not say must be told. All of it that adapters do not train must
+    equal the pretrained BERT to the last bit.
 
-def _pretraining_shapes(config):
-    """The tensors of BERT's two pretraining heads: Google's names and shapes."""
-    hidden = config.hidden_size
-    return {
-        "cls/predictions/transform/dense/kernel": (hidden, hidden),
-        "cls/predictions/transform/dense/bias": (hidden,),
-        "cls/predictions/transform/LayerNorm/beta": (hidden,),
-        "cls/predictions/transform/LayerNorm/gamma": (hidden,),
-        "cls/predictions/output_bias": (config.vocab_size,),
-        "cls/seq_relationship/output_weights": (2, hidden),
-        "cls/seq_relationship/output_bias": (2,),
-    }
+    Args:
+      checkpoint: prefix of the checkpoint.
+      bert: folder with the BERT that it was trained from.
+      adapter: folder to make.
+      task, labels, max_seq_length: as in `task_adapters.Description`.
+      cased: bool; texts were not lower-cased.
+      overwrite: whether to replace a task adapter.
 
-
-def _huggingface_name(name):
-    """HuggingFace's name for a tensor of Google's.
-
-    bert/encoder/layer_0/attention/self/query/kernel -> encoder.layer.0.attention.self.query.weight
+    Raises:
+      UserError: the checkpoint holds no adapters, was trained from another BERT, or has another
+        number of labels.
     """
-    for pattern, replacement in _RENAMINGS:
-        name = re.sub(pattern, replacement, name)
-    return name
+    _check_destination(adapter, overwrite, task_adapters.FILES, "ADAPTER_DIR")
+    config, reader = _open_bert(bert)
+    held, where = checkpoints.trained_tensors(checkpoint, "CHECKPOINT"), f"CHECKPOINT {checkpoint}"
+    bias = held.get("output_bias")
+    if bias is not None and bias.size != len(labels):
+        raise UserError(f"--labels={','.join(labels)}: {where} has {bias.size} outputs.")
+    description = dataclasses.replace(
+        _told(bert, config, max_seq_length, cased),
+        task=task,
+        labels=tuple(labels),
+        adapter=modeling.AdapterConfig(_adapter_size(held, where)),
+        global_step=checkpoints.step_of(checkpoint, "CHECKPOINT"),
+    )
+    trained = task_adapters.shapes(description)
+    for name in sorted(set(held) - set(trained)):
+        read = functools.partial(checkpoints.read_tensor, reader, name, f"BERT_DIR {bert}")
+        if not reader.has_tensor(name) or not np.array_equal(held[name], read()):
+            raise UserError(f"{where} was not trained from BERT_DIR {bert}: {name} differs.")
+    tensors = {name: held[name] for name in trained if name in held}
+    task_adapters.check_tensors(tensors, description, where)
+    task_adapters.save(adapter, task_adapters.TaskAdapter(description, tensors))
+    print(f"{adapter}: wrote {_count(tensors)}.")
 
 
-def _check_same(wanted, found, path):
-    """Raises UserError, naming them, if tensors are missing or have no place."""
-    problems = [
-        f"{len(names)} {verdict} ({', '.join(sorted(names)[:10])}{', ...' * (len(names) > 10)})"
-        for names, verdict in (
-            (wanted - found, "tensors that its config asks for are missing"),
-            (found - wanted, "of its tensors have no place in BERT"),
-        )
-        if names
+def to_full_checkpoint(adapter, bert, checkpoint, *, overwrite=False):
+    """Writes a task adapter and its backbone as one checkpoint, which BERT's own code can load.
+
+    Args:
+      adapter: folder of the task adapter.
+      bert: folder with the BERT that it was trained on.
+      checkpoint: prefix of the checkpoint to write.
+      overwrite: whether to replace a checkpoint.
+
+    Raises:
+      UserError: the task adapter is damaged or fits another BERT, or there is a checkpoint.
+    """
+    if tf.io.gfile.exists(checkpoint + ".index") and not overwrite:
+        raise UserError(f"CHECKPOINT {checkpoint} is there already; use a new name or --overwrite.")
+    made = task_adapters.load(adapter, "ADAPTER_DIR")
+    task_adapters.to_full_checkpoint(made, os.path.join(bert, _CHECKPOINT), checkpoint, "BERT_DIR")
+    print(f"{checkpoint}: wrote {made.description.backbone.name} with {_count(made.tensors)}.")
+
+
+def to_adapterhub(adapter, destination, *, overwrite=False):
+    """Converts a task adapter to AdapterHub's format; prints the lines of Python that load it.
+
+    Args:
+      adapter: folder of the task adapter.
+      destination: folder to make; see `adapterhub`.
+      overwrite: whether to replace an earlier conversion.
+
+    Raises:
+      UserError: it is damaged, or the format has no place for it.
+    """
+    _check_destination(destination, overwrite, adapterhub.FILES)
+    made = task_adapters.load(adapter, "ADAPTER_DIR")
+    with files.whole_folder(destination) as folder:
+        adapterhub.write(folder, made)
+    print(f"{destination}: wrote {_count(made.tensors)}. To load them:\n")
+    hidden_act = huggingface.activation_name(made.description.backbone.config.get("hidden_act"))
+    print(adapterhub.LOADING.format(folder=destination, hidden_act=hidden_act))
+
+
+def from_adapterhub(source, bert, adapter, *, max_seq_length=128, cased=False, overwrite=False):
+    """Converts a task adapter from AdapterHub's format.
+
+    What that format does not say must be told.
+
+    Args:
+      source: folder; see `adapterhub`.
+      bert: folder with the BERT that it was trained on.
+      adapter: folder to make.
+      max_seq_length: as in `task_adapters.Description`.
+      cased: bool; texts were not lower-cased.
+      overwrite: whether to replace a task adapter.
+
+    Raises:
+      UserError: see `adapterhub.read`; or the destination is in use.
+    """
+    _check_destination(adapter, overwrite, task_adapters.FILES, "ADAPTER_DIR")
+    config, _ = _open_bert(bert)
+    made = adapterhub.read(source, _told(bert, config, max_seq_length, cased))
+    task_adapters.save(adapter, made)
+    print(f"{adapter}: wrote {_count(made.tensors)}.")
+
+
+def describe(path):
+    """Prints what a task adapter, a checkpoint, or a folder that holds a BERT is.
+
+    Args:
+      path: a folder or a checkpoint's prefix.
+
+    Raises:
+      UserError: it is none of these, or damaged.
+    """
+    path = path.rstrip("/")
+    for name, describe_folder in (
+        (adapterhub.HEAD_CONFIG, _describe_adapterhub),
+        (task_adapters.CONFIG_FILE, _describe_adapter),
+        (_CHECKPOINT + ".index", _describe_bert),
+        (huggingface.CONFIG, _describe_huggingface),
+    ):
+        if tf.io.gfile.exists(os.path.join(path, name)):
+            lines = describe_folder(path)
+            break
+    else:
+        lines = _describe_checkpoint(path)
+    print("\n".join(lines))
+
+
+def _describe_adapter(folder):
+    made = task_adapters.load(folder, "PATH")
+    description = made.description
+    adapter = description.adapter
+    what = f"adapters of size {adapter.size}, " if adapter else ""
+    lines = [
+        f"Task adapter: {description.task}, {description.kind}, trained with {what}"
+        f"--tuning={description.tuning.method}, {description.global_step} steps",
+        f"Labels: {', '.join(description.labels) or 'none'}",
+        f"Holds: {_count(made.tensors)}, {files.megabytes(folder + '/')}",
+        f"Backbone: {description.backbone.name}, fingerprint {description.backbone.fingerprint}",
     ]
-    if problems:
-        raise UserError(f"{path}: {', and '.join(problems)}.")
+    scores = ", ".join(f"{name} {value:.4f}" for name, value in sorted(description.scores.items()))
+    return lines + ([f"Dev scores: {scores}"] if scores else [])
 
 
-def _check_destination(destination, overwrite):
+def _describe_adapterhub(folder):
+    where = f"PATH {folder}"
+    name, adapter, head, tensors = adapterhub.read_files(folder, where)
+    return [
+        f"AdapterHub task adapter: {name}, {adapter.get('architecture') or 'bottleneck'}, reduction"
+        f" factor {adapter.get('reduction_factor')}, {adapter.get('non_linearity')}",
+        f"Labels: {', '.join(adapterhub.labels_of(head, where)) or 'none'}",
+        f"Holds: {_count(tensors)}, {files.megabytes(folder + '/')}",
+    ]
+
+
+def _describe_bert(folder):
+    return _describe_checkpoint(os.path.join(folder, _CHECKPOINT))
+
+
+def _describe_checkpoint(prefix):
+    reader = checkpoints.open_checkpoint(prefix, "PATH")
+    shapes = reader.get_variable_to_shape_map()
+    parameters = collections.Counter()
+    for name, shape in shapes.items():
+        parameters[_part(name)] += int(np.prod(shape, dtype=np.int64))
+    lines = [
+        f"Checkpoint: {len(shapes)} tensors, {files.megabytes(prefix)}",
+        *(f"{part}: {count:,} parameters" for part, count in sorted(parameters.items())),
+    ]
+    where = f"PATH {prefix}"
+    if "bert/embeddings/word_embeddings" in shapes and "bert/encoder/layer_0/" in "\n".join(shapes):
+        read = functools.partial(checkpoints.read_tensor, reader, where=where)
+        lines.append(_describe_encoder(checkpoints.encoder_sizes(shapes, where), read))
+    return lines
+
+
+def _describe_huggingface(folder):
+    config, tensors, _ = huggingface.read(folder, "PATH")
+    return [f"HuggingFace BERT: {_count(tensors)}", _describe_encoder(config, tensors.get)]
+
+
+def _describe_encoder(config, get_tensor):
+    return (
+        f"BERT: {config.num_hidden_layers} layers, hidden size {config.hidden_size}, fingerprint"
+        f" {checkpoints.fingerprint(get_tensor, config)}"
+    )
+
+
+def _part(name):
+    """Which part of a model a tensor of a checkpoint is."""
+    if name == tf.GraphKeys.GLOBAL_STEP:
+        return "Step"
+    if name.endswith(checkpoints.MOMENTS):
+        return "Optimizer"
+    if name.startswith("cls/"):
+        return "Pretraining heads"
+    try:
+        kind = tuning.role_of(name, ["bert/"]).kind
+    except ValueError:
+        return "Others"
+    return {"adapter": "Adapters", "head": "Head"}.get(kind, "Backbone")
+
+
+def _open_bert(folder):
+    """(`modeling.BertConfig`, checkpoint reader) of a folder like those of Google's releases."""
+    config = modeling.BertConfig.from_json_file(os.path.join(folder, _CONFIG))
+    prefix = os.path.join(folder, _CHECKPOINT)
+    checkpoints.check_encoder(prefix, config, "BERT_DIR")
+    if not tf.io.gfile.exists(os.path.join(folder, huggingface.VOCABULARY)):
+        raise UserError(f"BERT_DIR {folder}: there is no {huggingface.VOCABULARY} in it.")
+    return config, checkpoints.open_checkpoint(prefix, "BERT_DIR")
+
+
+def _adapter_size(tensors, where):
+    sizes = {value.shape[-1] for name, value in tensors.items() if name.endswith("/weights1")}
+    if len(sizes) != 1:
+        raise UserError(f"{where}: expected adapters of one size, found {sorted(sizes) or 'none'}.")
+    return sizes.pop()
+
+
+def _told(bert, config, max_seq_length, cased):
+    """A `task_adapters.Description` of what other formats do not say; the rest is to be filled."""
+    vocabulary = tokenization.load_vocab(os.path.join(bert, huggingface.VOCABULARY))
+    return task_adapters.Description(
+        task="",
+        kind="classification",
+        labels=(),
+        max_seq_length=max_seq_length,
+        do_lower_case=not cased,
+        vocabulary=task_adapters.digest(vocabulary),
+        backbone=task_adapters.backbone_of(os.path.join(bert, _CHECKPOINT), config),
+        tuning=tuning.Tuning(),
+        adapter=None,
+        global_step=0,
+        training={},
+        scores={},
+        versions=task_adapters.versions(),
+    )
+
+
+def _count(tensors):
+    parameters = sum(value.size for value in tensors.values())
+    return f"{len(tensors)} tensors, {parameters:,} parameters"
+
+
+def _check_destination(destination, overwrite, written, what="DESTINATION_DIR"):
     """Raises UserError unless the destination is free, or holds what may be replaced."""
-    where = f"DESTINATION_DIR {destination}"
+    where = f"{what} {destination}"
     if not tf.io.gfile.exists(destination):
         return
     if not tf.io.gfile.isdir(destination):
         raise UserError(f"{where} is a file; expected a folder or a new name.")
     existing = tf.io.gfile.listdir(destination)
-    others = sorted(set(existing) - set(_WRITTEN))
-    if others:
-        raise UserError(f"{where} holds {others[0]}, which no conversion wrote; use a new folder.")
-    if existing and not overwrite:
-        raise UserError(f"{where} holds a checkpoint already; use a new folder, or --overwrite.")
-
-
-@contextlib.contextmanager
-def _whole_folder(destination):
-    """Yields a new folder beside the destination, which takes its place if all went well."""
-    unique = uuid.uuid4().hex[:8]
-    partial, replaced = f"{destination}.{unique}.partial", f"{destination}.{unique}.replaced"
-    try:
-        tf.io.gfile.makedirs(partial)
-        yield partial
-        if tf.io.gfile.exists(destination):
-            tf.io.gfile.rename(destination, replaced)
-        tf.io.gfile.rename(partial, destination)
-        if tf.io.gfile.exists(replaced):
-            tf.io.gfile.rmtree(replaced)
-    except tf.errors.OpError as error:
-        reason = error.message.split("\n")[0]
-        raise UserError(f"DESTINATION_DIR {destination} cannot be written ({reason}).") from error
-    finally:
-        if tf.io.gfile.exists(partial):
-            tf.io.gfile.rmtree(partial)
-
-
-def _write_checkpoint(prefix, tensors):
-    """Writes arrays as a TensorFlow checkpoint, by the operation that a Saver uses.
-
-    Through placeholders, for a graph that held BERT-Large as constants would be near its 2 GB.
-    """
-    no_gpu = tf.ConfigProto(device_count={"GPU": 0})
-    with tf.Graph().as_default(), tf.Session(config=no_gpu) as session:
-        inputs = [tf.placeholder(value.dtype, value.shape) for value in tensors.values()]
-        save = tf.raw_ops.SaveV2(
-            prefix=prefix,
-            tensor_names=list(tensors),
-            shape_and_slices=[""] * len(tensors),
-            tensors=inputs,
+    if existing and set(existing) != set(written):
+        differing = min(set(existing) ^ set(written))
+        verdict = "holds" if differing in existing else "lacks"
+        raise UserError(
+            f"{where} is no conversion of this kind: it {verdict} {differing}; use a new folder."
         )
-        session.run(save, dict(zip(inputs, tensors.values())))
+    if existing and not overwrite:
+        raise UserError(f"{where} holds a conversion already; use a new folder, or --overwrite.")
+
+
+def main(argv=None):
+    """Runs the subcommand that the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for function, arguments in _COMMANDS.items():
+        summary = function.__doc__.split("\n")[0].rstrip(".")
+        command = commands.add_parser(function.__name__, help=summary, description=summary)
+        for name, options in arguments.items():
+            command.add_argument(name, **options)
+        command.set_defaults(function=function)
+    arguments = vars(parser.parse_args(argv))
+    arguments.pop("function")(**arguments)
+
+
+def _names(text):
+    return tuple(name.strip() for name in text.split(","))
+
+
+def _folder(name, text):
+    return {name: {"metavar": f"{name.upper()}_DIR", "help": text}}
+
+
+_BERT = _folder("bert", "holds bert_config.json, vocab.txt and bert_model.ckpt")
+_ADAPTER = _folder("adapter", "a task adapter, as a run leaves it in output_dir/adapter")
+_DESTINATION = _folder("destination", "the folder to make")
+_OVERWRITE = {"--overwrite": {"action": "store_true", "help": "replace what is there"}}
+_TEXTS = {
+    "--max_seq_length": {"type": int, "default": 128, "help": "tokens to which texts were cut"},
+    "--cased": {"action": "store_true", "help": "texts were not lower-cased"},
+}
+_CHECKPOINT_PREFIX = {"checkpoint": {"metavar": "CHECKPOINT", "help": "a checkpoint's prefix"}}
+
+_COMMANDS = {
+    from_huggingface: {
+        **_folder("source", "holds config.json, model.safetensors and vocab.txt"),
+        **_DESTINATION,
+        **_OVERWRITE,
+    },
+    to_huggingface: {**_BERT, **_DESTINATION, **_OVERWRITE},
+    from_adapter_bert: {
+        **_CHECKPOINT_PREFIX,
+        **_BERT,
+        **_ADAPTER,
+        "--task": {"required": True, "help": "name of the task, such as MRPC"},
+        "--labels": {"required": True, "type": _names, "help": "in the head's order, as in 0,1"},
+        **_TEXTS,
+        **_OVERWRITE,
+    },
+    to_full_checkpoint: {**_ADAPTER, **_BERT, **_CHECKPOINT_PREFIX, **_OVERWRITE},
+    to_adapterhub: {**_ADAPTER, **_DESTINATION, **_OVERWRITE},
+    from_adapterhub: {
+        **_folder("source", "what save_adapter wrote, with layer_norms.safetensors"),
+        **_BERT,
+        **_ADAPTER,
+        **_TEXTS,
+        **_OVERWRITE,
+    },
+    describe: {"path": {"metavar": "PATH", "help": "a task adapter, a BERT or a checkpoint"}},
+}
 
 
 if __name__ == "__main__":

@@ -42,6 +42,8 @@ from recomputation import recomputed
 ADAPTERS = "adapters"  # Graph collections, as in adapter-bert: what an adapter function made,
 HEAD = "head"  # and the variables of a task's own layers.
 
+_TOO_LARGE = 1 << 31  # TensorFlow computes with shapes in int32.
+
 
 class BertConfig:
     """The sizes and rates of a BERT, as bert_config.json holds them.
@@ -97,7 +99,7 @@ class BertConfig:
 
     @classmethod
     def from_json_file(cls, json_file):
-        """Reads bert_config.json; a file that is missing, not JSON or incomplete is a UserError."""
+        """Reads bert_config.json; UserError if it is missing, no JSON or no BERT's."""
         try:
             with tf.io.gfile.GFile(json_file, "r") as reader:
                 values = json.loads(reader.read())
@@ -107,7 +109,12 @@ class BertConfig:
             raise UserError(f"{json_file}: is not valid JSON ({error}).") from error
         if not isinstance(values, dict) or not isinstance(values.get("vocab_size"), int):
             raise UserError(f"{json_file}: is not a BERT config, it has no vocab_size.")
-        return cls.from_dict(values)
+        config = cls.from_dict(values)
+        try:
+            check_config(config)
+        except UserError as error:
+            raise UserError(f"{json_file}: {error}") from None
+        return config
 
     def to_dict(self):
         return copy.deepcopy(self.__dict__)
@@ -139,6 +146,8 @@ class AdapterConfig:
     def __post_init__(self):
         if self.size < 1:
             raise UserError(f"--adapter_size must be at least 1, but is {self.size}.")
+        if self.size >= _TOO_LARGE:
+            raise UserError(f"--adapter_size={self.size} is more than TensorFlow computes with.")
         if not 0 <= self.init_scale < math.inf:
             raise UserError(
                 f"--adapter_init_scale must be a number from 0 up, but is {self.init_scale}."
@@ -158,6 +167,19 @@ class AdapterConfig:
             activation=self.activation,
             apart=True,
         )
+
+    def shapes(self, width):
+        """The variables of one adapter.
+
+        Args:
+          width: D, of what it adapts.
+
+        Returns:
+          A dict from names, below the scope of the projection that it follows, to tuples of int.
+        """
+        with tf.Graph().as_default():
+            self.build()(tf.zeros([1, width]))
+            return {v.op.name: tuple(v.shape.as_list()) for v in tf.trainable_variables()}
 
 
 class BertModel:
@@ -592,7 +614,7 @@ def check_config(config):
     """Raises UserError if no model has these sizes and this activation."""
     for name in _SIZES:
         size = getattr(config, name)
-        if not isinstance(size, numbers.Integral) or size < 1:
+        if not isinstance(size, numbers.Integral) or not 1 <= size < _TOO_LARGE:
             raise UserError(
                 f"{name} of the BERT config must be a whole number above 0, but is {size!r}."
             )

@@ -47,16 +47,20 @@ def find_data_dir(data_dir, task):
     )
 
 
-def find_bert(flag, value, required=True):
+def same(one, other):
+    """Whether two paths lead to the same place."""
+    return os.path.realpath(one) == os.path.realpath(other)
+
+
+def find_bert(flag, value):
     """A file of the pretrained BERT: the flag, else in $BERT_BASE_DIR, else `make demo`'s.
 
     Args:
       flag: a key of `BERT_FILES`.
       value: the flag's value or None.
-      required: bool; whether its absence everywhere is an error.
 
-    Returns:
-      path, or None where nothing was found and nothing is required.
+    Raises:
+      UserError: it is nowhere.
     """
     if value:
         return value
@@ -71,12 +75,10 @@ def find_bert(flag, value, required=True):
     if tf.io.gfile.isdir(DEMO_BERT) and tf.io.gfile.glob(path + "*"):
         logging.info("--%s: %s (from `make demo`)", flag, path)
         return path
-    if required:
-        raise UserError(
-            "No pretrained BERT: give --{}, or set BERT_BASE_DIR to a folder with {}, or run"
-            " `make demo`.".format(flag, ", ".join(BERT_FILES.values()))
-        )
-    return None
+    raise UserError(
+        "No pretrained BERT: give --{}, or set BERT_BASE_DIR to a folder with {}, or run"
+        " `make demo`.".format(flag, ", ".join(BERT_FILES.values()))
+    )
 
 
 def _existing_folder(path, source):

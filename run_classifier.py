@@ -9,22 +9,20 @@ functions below are those of BERT's script of this name, so that code written fo
 import environment  # noqa: F401  First of all: a missing TensorFlow gets a sentence.
 
 # isort: split
-import dataclasses
-import hashlib
 import os
 
 import tensorflow.compat.v1 as tf
-from absl import flags, logging
+from absl import flags
 
-import checkpoints
 import classifier_tasks
 import common_flags
-import devices
 import errors
+import files
 import input_pipeline
+import jobs
 import modeling
 import paths
-import run_directory
+import task_adapters
 import training
 from classifier_tasks import (  # noqa: F401  BERT's users import these from here.
     ColaProcessor,
@@ -209,52 +207,29 @@ def run(values):
     Returns:
       The report that ends the run: a list of lines.
     """
+    given = common_flags.given_adapter(values)
     if not values.task_name:
         raise UserError("--task_name is not given, for example --task_name=MRPC.")
     processor = classifier_tasks.get_processor(values.task_name)
-    stages = common_flags.stages(values)
-    data_dir = paths.find_data_dir(values.data_dir, processor.task.name)
-    bert, tokenizer = common_flags.pretrained_bert(values, required="train" in stages)
-    common_flags.check_sequence_length(values, bert.config, shortest=4)
-    method, adapter = common_flags.tuning_settings(values, bert.config)
-    examples = {stage: _read_examples(processor, stage, data_dir) for stage in stages}
-
-    schedule = {}
-    if "train" in stages:
-        schedule = common_flags.schedule(values, method.method, len(examples["train"]))
+    name, labels = processor.task.name, processor.get_labels()
+    data_dir = paths.find_data_dir(values.data_dir, name)
     output_dir = values.output_dir or os.path.join("output", values.task_name.lower())
-    run_settings, use_tpu = common_flags.run_settings(values, output_dir, values.eval_batch_size)
-    precision = devices.choose_precision(values.precision, use_tpu)
-    logging.info("Computing in %s (--precision=%s).", precision, values.precision)
-    # After all that may be refused: an earlier run is overwritten only by one that goes on.
-    run_directory.claim(
-        output_dir,
-        _record(values, processor, bert, tokenizer, method, adapter, schedule, examples, precision),
-        trains="train" in stages,
-        overwrite=values.overwrite_output_dir,
+    job = jobs.Job(values, given, output_dir, values.eval_batch_size, shortest=4)
+    examples = {stage: _read_examples(processor, stage, data_dir) for stage in job.stages}
+    trained_on = examples.get("train", ())
+    job.begin(
+        jobs.Task(name, "classification", tuple(labels), score="eval_accuracy"),
+        classifier_head(len(labels)),
+        num_rows=len(trained_on),
+        digest=task_adapters.digest((e.text_a, e.text_b, e.label) for e in trained_on),
     )
-    model_settings = training.ModelSettings(
-        bert_config=bert.config,
-        init_checkpoint=bert.init_checkpoint,
-        adapter_fn=adapter and adapter.build(),
-        adapter_layers=adapter and adapter.layers,
-        tuning=method,
-        use_tpu=use_tpu,
-        use_one_hot_embeddings=use_tpu,
-        random_seed=values.random_seed,
-        precision=precision,
-        pooled_only=True,
-        recompute_activations=values.recompute_activations,
-        gradient_accumulation_steps=values.gradient_accumulation_steps,
-        **schedule,
-    )
-    labels = processor.get_labels()
-    runner = training.Runner(model_settings, run_settings, classifier_head(len(labels)))
     arrays = {
-        stage: classifier_tasks.examples_to_arrays(rows, labels, values.max_seq_length, tokenizer)
+        stage: classifier_tasks.examples_to_arrays(
+            rows, labels, values.max_seq_length, job.tokenizer
+        )
         for stage, rows in examples.items()
     }
-    return _run_stages(runner, arrays, output_dir, processor.task.name, precision)
+    return _run_stages(job, arrays, output_dir, name)
 
 
 def _read_examples(processor, stage, data_dir):
@@ -267,60 +242,25 @@ def _read_examples(processor, stage, data_dir):
     return readers[stage](data_dir)
 
 
-def _record(values, processor, bert, tokenizer, method, adapter, schedule, examples, precision):
-    """What settings.json keeps of a run, see `run_directory`."""
-    model = {
-        "task": processor.task.name,
-        "labels": processor.get_labels(),
-        "bert_config": bert.config.to_dict(),
-        "adapter": adapter and dataclasses.asdict(adapter),
-        "do_lower_case": values.do_lower_case,
-        "vocabulary": _digest(tokenizer.vocab),
-    }
-    training_settings = {
-        "tuning": dataclasses.asdict(method),
-        "init_checkpoint": bert.init_checkpoint and os.path.abspath(bert.init_checkpoint),
-        "max_seq_length": values.max_seq_length,
-        "train_batch_size": values.train_batch_size,
-        "gradient_accumulation_steps": values.gradient_accumulation_steps,
-        "random_seed": values.random_seed,
-        "precision": precision,
-        "data": _digest((e.text_a, e.text_b, e.label) for e in examples.get("train", ())),
-        **schedule,
-    }
-    return {"model": model, "training": training_settings}
-
-
-def _digest(items):
-    """A short name for a sequence of strings or tuples of them."""
-    sha256 = hashlib.sha256()
-    for item in items:
-        sha256.update(repr(item).encode())
-    return sha256.hexdigest()[:16]
-
-
-def _run_stages(runner, arrays, output_dir, task, precision):
+def _run_stages(job, arrays, output_dir, task):
     """Trains, evaluates and predicts what there are arrays for; returns the report's lines."""
     report = []
     if "train" in arrays:
-        runner.train(arrays["train"])
-        report += checkpoints.describe(output_dir)
+        report += job.train(arrays["train"], arrays.get("eval"))
     if "eval" in arrays:
-        logging.info("Evaluating on %d examples.", len(arrays["eval"]["input_ids"]))
-        result = {**runner.evaluate(arrays["eval"]), "precision": precision}
+        result = job.evaluate(arrays["eval"])
         lines = [f"{key} = {str(result[key])}\n" for key in sorted(result)]
         path = os.path.join(output_dir, "eval_results.txt")
-        run_directory.write_atomically(path, "".join(lines))
+        files.write_atomically(path, "".join(lines))
         score = "{} dev: accuracy {:.1%}, loss {:.4f} at step {}".format(
             task, result["eval_accuracy"], result["eval_loss"], result["global_step"]
         )
         report = [score, *report, "Scores: " + path]
     if "predict" in arrays:
-        logging.info("Predicting %d examples.", len(arrays["predict"]["input_ids"]))
-        rows = (row["probabilities"] for row in runner.predict(arrays["predict"]))
+        rows = (row["probabilities"] for row in job.predict(arrays["predict"]))
         lines = ["\t".join(str(p) for p in probabilities) + "\n" for probabilities in rows]
         path = os.path.join(output_dir, "test_results.tsv")
-        run_directory.write_atomically(path, "".join(lines))
+        files.write_atomically(path, "".join(lines))
         report.append(f"Predictions: {path} ({len(lines)} rows)")
     return report
 

@@ -15,6 +15,8 @@ import tensorflow.compat.v1 as tf
 from absl import logging
 
 import checkpoints
+import files
+import task_adapters
 from errors import UserError
 
 SETTINGS_FILE = "settings.json"
@@ -27,17 +29,11 @@ _RUN_FILES = (
     "events.out.tfevents.*",
     "eval",
     SETTINGS_FILE,
+    task_adapters.FOLDER,
+    "full_model.ckpt.*",
     "eval_results.txt",
     "test_results.tsv",
 )
-
-
-def write_atomically(path, text):
-    """Writes a text file: a reader, or a kill, sees the old content or the new, nothing between."""
-    temporary = path + ".tmp"
-    with tf.io.gfile.GFile(temporary, "w") as writer:
-        writer.write(text)
-    tf.io.gfile.rename(temporary, path, overwrite=True)
 
 
 def claim(output_dir, settings, trains, overwrite=False):
@@ -51,20 +47,30 @@ def claim(output_dir, settings, trains, overwrite=False):
 
     Raises:
       UserError: another model lies there, or a run with other training settings would go on with
-        its weights (the differences are named), or the last checkpoint there is lost or broken.
+        its weights (the differences are named), or replace its task adapter; or the last
+        checkpoint there is lost or broken.
     """
     path = posixpath.join(output_dir, SETTINGS_FILE)
+    adapter = posixpath.join(output_dir, task_adapters.FOLDER)
     _make(output_dir)
-    if trains and overwrite:
-        _clear(output_dir)
+    if trains:
+        files.recover(adapter)
+        if overwrite:
+            _clear(output_dir)
     checkpoint = _latest_checkpoint(output_dir)
     # JSON has no tuples: what is compared is what will be read.
     settings = json.loads(json.dumps(settings, sort_keys=True))
     if checkpoint:
         checkpoints.open_checkpoint(checkpoint, flag="--output_dir")
         _compare(path, settings, ("model", "training") if trains else ("model",))
+    elif trains and tf.io.gfile.exists(adapter):
+        raise UserError(
+            f"{adapter} is a finished task adapter, whose checkpoints are gone; give another"
+            " --output_dir, or --overwrite_output_dir."
+        )
     if trains:
-        write_atomically(path, json.dumps(settings, indent=2, sort_keys=True) + "\n")
+        _remove_leftovers(output_dir)
+        files.write_atomically(path, json.dumps(settings, indent=2, sort_keys=True) + "\n")
 
 
 def _latest_checkpoint(output_dir):
@@ -83,26 +89,39 @@ def _latest_checkpoint(output_dir):
     return checkpoint
 
 
+def _remove_leftovers(output_dir):
+    """Removes what a kill or a full disk left half-written; TensorFlow names most of it itself."""
+    for path in _matching(
+        output_dir, ("*.tempstate*", "checkpoint.tmp*", "full_model.ckpt.partial.*")
+    ):
+        tf.io.gfile.remove(path)
+
+
 def _make(output_dir):
-    try:
-        tf.io.gfile.makedirs(output_dir)
-        probe = posixpath.join(output_dir, ".writable")
-        write_atomically(probe, "")
-        tf.io.gfile.remove(probe)
-    except tf.errors.OpError as error:
+    if set(output_dir) & set("*?[\\"):
         raise UserError(
-            f"--output_dir={output_dir}: cannot be written to ({error.message})."
-        ) from error
+            f"--output_dir={output_dir}: TensorFlow finds no checkpoint where the path holds"
+            " *, ?, [ or a backslash."
+        )
+    probe = posixpath.join(output_dir, ".writable")
+    with files.written(f"--output_dir={output_dir}"):
+        tf.io.gfile.makedirs(output_dir)
+        with tf.io.gfile.GFile(probe, "w") as writer:
+            writer.write("")
+        tf.io.gfile.remove(probe)
 
 
 def _clear(output_dir):
-    for pattern in _RUN_FILES:
-        for path in tf.io.gfile.glob(posixpath.join(output_dir, pattern)):
-            logging.info("--overwrite_output_dir removes %s", path)
-            if tf.io.gfile.isdir(path):
-                tf.io.gfile.rmtree(path)
-            else:
-                tf.io.gfile.remove(path)
+    for path in _matching(output_dir, _RUN_FILES):
+        logging.info("--overwrite_output_dir removes %s", path)
+        if tf.io.gfile.isdir(path):
+            tf.io.gfile.rmtree(path)
+        else:
+            tf.io.gfile.remove(path)
+
+
+def _matching(folder, patterns):
+    return tf.io.gfile.glob([posixpath.join(folder, pattern) for pattern in patterns])
 
 
 def _compare(path, settings, sections):

@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import itertools
 import posixpath
+import re
 import signal
 import threading
 from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
@@ -23,6 +24,7 @@ from absl import logging
 
 import checkpoints
 import devices
+import files
 import input_pipeline
 import modeling
 import optimization
@@ -48,7 +50,10 @@ class ModelSettings:
 
     Attributes:
       bert_config: `modeling.BertConfig`.
-      init_checkpoint: prefix of the pretrained checkpoint, None for random weights.
+      init_checkpoint: prefix of the pretrained checkpoint, None for random weights. What does not
+        train is read from it at every start, and never written.
+      task_checkpoint: prefix of a checkpoint that training starts from: it holds the variables that
+        train, all of them and no other.
       adapter_fn, adapter_layers: as in `modeling.BertModel`.
       tuning: `tuning.Tuning`; None chooses by the graph, see `tuning.default_tuning`.
       learning_rate: peak of the schedule.
@@ -66,6 +71,7 @@ class ModelSettings:
 
     bert_config: modeling.BertConfig
     init_checkpoint: Optional[str] = None
+    task_checkpoint: Optional[str] = None
     adapter_fn: Any = "feedforward_adapter"
     adapter_layers: Optional[Tuple[int, ...]] = None
     tuning: Optional[Tuning] = None
@@ -128,7 +134,7 @@ def model_fn_builder(settings, head):
         if mode == tf.estimator.ModeKeys.TRAIN:
             return _training_spec(settings, head, features, params, config)
         output = _forward(settings, head, features, is_training=False)
-        scaffold_fn = _initialize(settings)
+        scaffold_fn = _scaffold_fn(settings, tuning.trained_variables(settings.tuning))
         if mode == tf.estimator.ModeKeys.PREDICT:
             return tf.estimator.tpu.TPUEstimatorSpec(
                 mode, predictions=output.predictions, scaffold_fn=scaffold_fn
@@ -182,7 +188,7 @@ def _training_spec(settings, head, features, params, config):
         settings.num_train_steps,
         settings.num_warmup_steps,
     )
-    scaffold_fn = _initialize(settings)
+    scaffold_fn = _scaffold_fn(settings, trained)
     step = optimization.take_step(gradients, trained, learning_rate, settings.use_tpu)
     # A TPU's tensors cannot be fetched from the host: there the hook knows the step alone.
     scalars = {}
@@ -203,32 +209,73 @@ def _training_spec(settings, head, features, params, config):
     )
 
 
-def _initialize(settings):
-    """Points the variables' initializers at the pretrained checkpoint.
+def _scaffold_fn(settings, trained):
+    """What initializes, restores and saves the graph's variables.
+
+    Args:
+      settings: `ModelSettings`.
+      trained: list of the variables that train.
 
     Returns:
-      The scaffold_fn that does it, on TPUs; None elsewhere, where it is done.
+      A function without arguments that returns the Scaffold. It also points the variables'
+      initializers at the checkpoints on a TPU, on whose host Estimator calls it; elsewhere that is
+      done here.
 
     Raises:
-      UserError: the checkpoint lacks a tensor that is neither an adapter's nor the head's, or
-        holds one of another shape.
+      UserError: the pretrained checkpoint lacks a tensor that is neither an adapter's nor the
+        head's, or holds one of another shape.
     """
-    if not settings.init_checkpoint:
-        return None
-    variables = tf.trainable_variables()
-    assignment, found = modeling.get_assignment_map_from_checkpoint(
-        variables, settings.init_checkpoint
-    )
-    _check_assignment(variables, found, settings.init_checkpoint)
+    sources = []
+    if settings.init_checkpoint:
+        variables = tf.trainable_variables()
+        assignment, found = modeling.get_assignment_map_from_checkpoint(
+            variables, settings.init_checkpoint
+        )
+        _check_assignment(variables, found, settings.init_checkpoint)
+        sources.append((settings.init_checkpoint, assignment))
+    if settings.task_checkpoint:
+        assignment, _ = modeling.get_assignment_map_from_checkpoint(
+            trained, settings.task_checkpoint
+        )
+        sources.append((settings.task_checkpoint, assignment))
+    # Random weights that no checkpoint holds must be written, or are lost.
+    kept = {variable.op.name for variable in trained} if settings.init_checkpoint else None
+
+    def initialize():
+        for checkpoint, assignment in sources:
+            tf.train.init_from_checkpoint(checkpoint, assignment)
 
     def scaffold():
-        tf.train.init_from_checkpoint(settings.init_checkpoint, assignment)
-        return tf.train.Scaffold()
+        if settings.use_tpu:
+            initialize()
+        return _partial_scaffold(kept)
 
-    if settings.use_tpu:
-        return scaffold
-    scaffold()
-    return None
+    if not settings.use_tpu:
+        initialize()
+    return scaffold
+
+
+def _partial_scaffold(kept):
+    """A Scaffold that saves no frozen variable, but initializes them at every start.
+
+    Args:
+      kept: names of the trainable variables that are saved; None for all.
+    """
+    frozen = [v for v in tf.trainable_variables() if kept is not None and v.op.name not in kept]
+    names = {variable.op.name for variable in frozen}
+    saved = [v for v in tf.global_variables() if v.op.name not in names]
+    saver = tf.train.Saver(saved, save_relative_paths=True)
+    tf.add_to_collection(tf.GraphKeys.SAVERS, saver)
+    # A restored session runs local_init_op and not init_op, a new one both; and local_init_op must
+    # not wait for the variables that it initializes.
+    return tf.train.Scaffold(
+        init_op=tf.variables_initializer(saved),
+        local_init_op=tf.group(
+            tf.variables_initializer(frozen), tf.train.Scaffold.default_local_init_op()
+        ),
+        ready_for_local_init_op=tf.constant([], tf.string),
+        saver=saver,
+    )
 
 
 def _check_assignment(variables, found, init_checkpoint):
@@ -344,7 +391,8 @@ class SaveHook(tf.train.SessionRunHook):
             self._save(session, step)
 
     def _save(self, session, step):
-        self._saver.save(session, self._prefix, global_step=step, write_meta_graph=False)
+        with files.written(f"{self._prefix}-{step}"):
+            self._saver.save(session, self._prefix, global_step=step, write_meta_graph=False)
         self._saved = step
 
 
@@ -366,9 +414,9 @@ class Runner:
         self._head = head
         self._estimator = build_estimator(model, run, head)
 
-    def train(self, arrays):
-        """Trains from the last checkpoint, if there is one, to the end of the schedule."""
-        first_step, last_step = self.last_step(), self._model.num_train_steps
+    def train(self, arrays, stop=None):
+        """Trains from the last checkpoint, if there is one, to a step; by default to the last."""
+        first_step, last_step = self.last_step(), stop or self._model.num_train_steps
         if first_step >= last_step:
             logging.info("Trained already: the last checkpoint is of step %d.", first_step)
             return
@@ -379,8 +427,8 @@ class Runner:
         )
         try:
             save = SaveHook(self._run.output_dir, self._run.save_checkpoints_steps)
-            with self._explained(), StopOnInterrupt() as stop:
-                self._estimator.train(input_fn, hooks=[stop, save], max_steps=last_step)
+            with self._explained(), StopOnInterrupt() as interrupt:
+                self._estimator.train(input_fn, hooks=[interrupt, save], max_steps=last_step)
         except KeyboardInterrupt:
             logging.warning(
                 "Stopped; the same command goes on from step %d, the last checkpoint.",
@@ -388,40 +436,49 @@ class Runner:
             )
             raise
 
-    def evaluate(self, arrays):
+    def evaluate(self, arrays, checkpoint=None):
         """The head's metrics over all rows, "loss" and "global_step": a dict of floats.
 
         "loss" is Estimator's own: the mean over batches, also where the last one is short.
+
+        Args:
+          arrays: see above.
+          checkpoint: prefix of what was trained, the last checkpoint by default.
         """
-        self._check_trained(arrays)
+        checkpoint = checkpoint or self._trained(arrays)
         input_fn, steps, _ = self._planned_rows(arrays, self._run.eval_batch_size)
         with self._explained():
-            return self._estimator.evaluate(input_fn, steps=steps)
+            return self._estimator.evaluate(input_fn, steps, checkpoint_path=checkpoint)
 
-    def predict(self, arrays):
+    def predict(self, arrays, checkpoint=None):
         """Yields the head's predictions of each row, in order: a dict of NumPy arrays.
 
         All rows are predicted before the first one is yielded. What the head gives for each token
         is as long as the batch that the row was in.
+
+        Args:
+          arrays: see above.
+          checkpoint: prefix of what was trained, the last checkpoint by default.
         """
-        self._check_trained(arrays)
+        checkpoint = checkpoint or self._trained(arrays)
         input_fn, _, order = self._planned_rows(arrays, self._run.predict_batch_size)
-        return self._predictions(input_fn, order)
+        return self._predictions(input_fn, order, checkpoint)
 
     def last_step(self):
         """The global step of the last checkpoint, 0 before the first."""
         with self._explained():
             return checkpoints.last_step(self._run.output_dir)
 
-    def _predictions(self, input_fn, order):
+    def _predictions(self, input_fn, order, checkpoint):
         with self._explained():
-            predictions = list(itertools.islice(self._estimator.predict(input_fn), len(order)))
+            rows = self._estimator.predict(input_fn, checkpoint_path=checkpoint)
+            predictions = list(itertools.islice(rows, len(order)))
         for place in np.argsort(order):
             yield predictions[place]
 
     @contextlib.contextmanager
     def _explained(self):
-        """Raises UserError for a loss that diverged, and for a damaged checkpoint."""
+        """Raises UserError for a loss that diverged, a full disk and a damaged checkpoint."""
         try:
             yield
         except tf.train.NanLossDuringTrainingError as error:
@@ -429,6 +486,12 @@ class Runner:
                 f"The loss is no longer a number: --learning_rate={self._model.learning_rate} is"
                 " too high, or the pretrained weights are broken."
             ) from error
+        except RuntimeError as error:
+            # TensorBoard's writer gives its reason in words alone.
+            unwritten = re.match(r"(.+tfevents.*); (.+)", str(error))
+            if not unwritten:
+                raise
+            raise UserError("{} cannot be written ({}).".format(*unwritten.groups())) from error
         except tf.errors.OpError:
             # TensorFlow names a wrong checksum, but not always whose: only now read all tensors.
             own = tf.train.latest_checkpoint(self._run.output_dir)
@@ -455,14 +518,17 @@ class Runner:
         arrays = {name: values[order] for name, values in arrays.items()}
         return input_pipeline.input_fn_of(arrays, False, False, fixed_length=False), None, order
 
-    def _check_trained(self, arrays):
-        """Raises UserError if there is no trained adapter and head to evaluate.
+    def _trained(self, arrays):
+        """The prefix of the last checkpoint.
 
-        They come from the last checkpoint or, before there is one, from init_checkpoint, which is
-        a task's own checkpoint then.
+        None before there is one: all weights come from init_checkpoint, which is a task's own then.
+
+        Raises:
+          UserError: neither holds a trained adapter and head.
         """
-        if tf.train.latest_checkpoint(self._run.output_dir):
-            return
+        checkpoint = tf.train.latest_checkpoint(self._run.output_dir)
+        if checkpoint:
+            return checkpoint
         init_checkpoint = self._model.init_checkpoint
         held = tf.train.list_variables(init_checkpoint) if init_checkpoint else []
         held = {name for name, _ in held}
@@ -476,3 +542,4 @@ class Runner:
                 " checkpoint, and --init_checkpoint"
                 f" {init_checkpoint} no {untrained[-1]}; train first (--do_train)."
             )
+        return None

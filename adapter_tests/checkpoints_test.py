@@ -2,6 +2,7 @@
 in which a checkpoint can be broken, hub modules that the tests export themselves, and what a run's
 own checkpoints tell."""
 
+import hashlib
 import os
 import shutil
 import tempfile
@@ -448,28 +449,93 @@ class RunTest(CheckpointTestCase):
             self.save_step(step)
             self.assertEqual(checkpoints.last_step(self.folder), step)
 
-    def test_description(self):
-        prefix = self.save_step(
-            5,
-            **{
-                "bert/frozen": np.zeros([10, 96], np.float32),
-                "output_weights": np.zeros([4, 9], np.float32),
-                "output_weights/adam_m": np.zeros([4, 9], np.float32),
-                "output_weights/adam_v": np.zeros([4, 9], np.float32),
-                "output_bias": np.zeros([4], np.float32),
-                "output_bias/adam_m": np.zeros([4], np.float32),
-                "output_bias/adam_v": np.zeros([4], np.float32),
-            },
+    def test_the_step_of_a_checkpoint(self):
+        self.assertEqual(checkpoints.step_of(self.save_step(12)), 12)
+        self.assertEqual(checkpoints.step_of(self.save({"a": np.zeros(1)})), 0)
+
+    def test_trained_tensors(self):
+        tensors = {
+            "output_weights": np.ones([4, 9], np.float32),
+            "output_weights/adam_m": np.zeros([4, 9], np.float32),
+            "output_weights/adam_v": np.zeros([4, 9], np.float32),
+        }
+        prefix = self.save_step(5, **tensors)
+        found = checkpoints.trained_tensors(prefix)
+        self.assertEqual(set(found), {"output_weights"})
+        self.assertAllEqual(found["output_weights"], tensors["output_weights"])
+        with open(prefix + ".data-00000-of-00001", "r+b") as stream:
+            stream.write(b"\xff" * 10)
+        self.assert_refused(["--output_dir", "damaged"], checkpoints.trained_tensors, prefix)
+
+    def test_a_training_checkpoint_is_no_bert(self):
+        slots = {"output_weights" + slot: np.zeros(2, np.float32) for slot in checkpoints.MOMENTS}
+        self.assert_refused(
+            ["only what a task trained", "--adapter"],
+            checkpoints.check_encoder,
+            self.save_step(5, **slots),
+            TINY,
         )
-        # A user's file and an older checkpoint, which are not counted.
-        for other in ("model.ckpt-50.index", "notes"):
-            with open(os.path.join(self.folder, other), "wb") as stream:
-                stream.truncate(10**7)
-        with open(prefix + ".data-00000-of-00001", "ab") as stream:
-            stream.truncate(2500000)
-        trained, files = checkpoints.describe(self.folder)
-        self.assertEqual(trained, "Trained: 40 of 1,000 parameters (4.00%)")
-        self.assertEqual(files, f"Checkpoint: {prefix} (2.5 MB)")
+
+
+class WriteTest(CheckpointTestCase):
+    def test_what_is_written_is_read(self):
+        tensors = {
+            "a/b": np.arange(6, dtype=np.float32).reshape(2, 3),
+            "global_step": np.array(7, np.int64),
+        }
+        checkpoints.write(self.prefix, tensors)
+        reader = tf.train.NewCheckpointReader(self.prefix)
+        self.assertEqual(set(reader.get_variable_to_shape_map()), set(tensors))
+        for name, value in tensors.items():
+            found = reader.get_tensor(name)
+            self.assertEqual(found.dtype, value.dtype)
+            self.assertAllEqual(found, value)
+
+    def test_a_place_that_cannot_be_written(self):
+        file = self.save({"a": np.zeros(1)}) + ".index"
+        prefix = os.path.join(file, "inside")
+        self.assert_refused(
+            [prefix + " cannot be written"], checkpoints.write, prefix, {"a": np.zeros(1)}
+        )
+
+
+class FingerprintTest(CheckpointTestCase):
+    def tensors(self):
+        random = np.random.RandomState(0)
+        return {
+            name: random.normal(size=shape).astype(np.float32)
+            for name, shape in checkpoints.encoder_shapes(TINY).items()
+        }
+
+    def test_it_is_the_sha256_of_names_shapes_and_values(self):
+        tensors = self.tensors()
+        expected = hashlib.sha256()
+        for name in sorted(tensors):
+            shape = ", ".join(str(size) for size in tensors[name].shape)
+            expected.update(f"{name} [{shape}]\n".encode() + tensors[name].tobytes())
+        self.assertEqual(checkpoints.fingerprint(tensors.get, TINY), expected.hexdigest())
+
+    def test_what_lies_beside_the_encoder_does_not_count(self):
+        tensors = self.tensors()
+        plain = self.save(tensors)
+        more = self.save(
+            {**tensors, "global_step": np.int64(3), "cls/predictions/output_bias": np.zeros(11)},
+            prefix=os.path.join(self.folder, "more.ckpt"),
+        )
+        found = {
+            checkpoints.fingerprint(tf.train.NewCheckpointReader(prefix).get_tensor, TINY)
+            for prefix in (plain, more)
+        }
+        self.assertEqual(found, {checkpoints.fingerprint(tensors.get, TINY)})
+
+    def test_every_tensor_counts(self):
+        tensors = self.tensors()
+        found = {checkpoints.fingerprint(tensors.get, TINY)}
+        for name, value in tensors.items():
+            changed = value.copy()
+            changed.flat[-1] += 1e-6 + abs(changed.flat[-1]) * 1e-6
+            found.add(checkpoints.fingerprint({**tensors, name: changed}.get, TINY))
+        self.assertLen(found, 1 + len(tensors))
 
 
 if __name__ == "__main__":

@@ -51,6 +51,9 @@ BERT_FLAGS = {
 OUR_FLAGS = {
     "bert_hub_module_handle": ("string", None),
     "spm_model_file": ("string", None),
+    "adapter": ("string", None),
+    "save_full_checkpoint": ("bool", False),
+    "eval_every_steps": ("int", 0),
     "overwrite_output_dir": ("bool", False),
     "random_seed": ("int", 12345),
     "gradient_accumulation_steps": ("int", 1),
@@ -82,14 +85,16 @@ def parsed(*arguments):
 
 
 def names_read(module):
-    """What a module's code, but for the definitions of flags, reads of `values` or names."""
+    """What a module's code, but for the definitions of flags, names or reads of `values`."""
     with open(os.path.join(FOLDER, module + ".py")) as reader:
         tree = ast.parse(reader.read())
     functions = [node for node in tree.body if "define" not in getattr(node, "name", "")]
     names = set()
     for node in (inner for function in functions for inner in ast.walk(function)):
-        if isinstance(node, ast.Attribute) and getattr(node.value, "id", None) == "values":
-            names.add(node.attr)
+        if isinstance(node, ast.Attribute):
+            owner = getattr(node.value, "id", None) or getattr(node.value, "attr", None)
+            if owner in ("values", "_values"):
+                names.add(node.attr)
         elif type(node).__name__ in ("Str", "Constant"):
             names.add(node.s if type(node).__name__ == "Str" else node.value)
     return names
@@ -120,7 +125,7 @@ class DefineTest(tf.test.TestCase):
         )
 
     def test_every_flag_is_read(self):
-        read = set().union(*map(names_read, ("run_classifier", "common_flags", "paths")))
+        read = set().union(*map(names_read, ("run_classifier", "jobs", "common_flags", "paths")))
         self.assertEqual([name for name in defined() if name not in read], [])
         self.assertNotIn("a_flag_that_is_not_there", read)
 

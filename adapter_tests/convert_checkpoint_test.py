@@ -1,114 +1,29 @@
-"""Tests of convert_checkpoint.py: tiny HuggingFace BERTs with random weights, converted and
-compared tensor by tensor by way of a table of names written out by hand."""
+"""Tests of convert_checkpoint.py: conversions there and back, and the folders they leave."""
 
 import contextlib
+import dataclasses
 import filecmp
 import io
-import json
 import os
-import struct
 import tempfile
+import unittest
 from unittest import mock
 
 import numpy as np
-import safetensors.numpy
 import tensorflow.compat.v1 as tf
 
+import checkpoints
 import convert_checkpoint
 import errors
 import modeling
+import run_classifier
+import task_adapters
+import tokenization
+from adapter_tests import adapterhub_test, huggingface_test, tiny
+from adapter_tests.huggingface_test import ENCODER, as_google, random_tensors
 from errors import UserError
 
-CONFIG = {
-    "architectures": ["BertModel"],
-    "attention_probs_dropout_prob": 0.2,
-    "hidden_act": "gelu",
-    "hidden_dropout_prob": 0.3,
-    "hidden_size": 4,
-    "initializer_range": 0.05,
-    "intermediate_size": 6,
-    "layer_norm_eps": 1e-12,
-    "max_position_embeddings": 8,
-    "model_type": "bert",
-    "num_attention_heads": 2,
-    "num_hidden_layers": 2,
-    "pad_token_id": 0,
-    "position_embedding_type": "absolute",
-    "type_vocab_size": 2,
-    "vocab_size": 9,
-}
-
-# HuggingFace's name, its shape, Google's name (its kernels are transposed); L is a layer's number.
-EMBEDDINGS = [
-    ("embeddings.word_embeddings.weight", (9, 4), "bert/embeddings/word_embeddings"),
-    ("embeddings.token_type_embeddings.weight", (2, 4), "bert/embeddings/token_type_embeddings"),
-    ("embeddings.position_embeddings.weight", (8, 4), "bert/embeddings/position_embeddings"),
-    ("embeddings.LayerNorm.weight", (4,), "bert/embeddings/LayerNorm/gamma"),
-    ("embeddings.LayerNorm.bias", (4,), "bert/embeddings/LayerNorm/beta"),
-]
-LAYER = [
-    ("attention.self.query.weight", (4, 4), "attention/self/query/kernel"),
-    ("attention.self.query.bias", (4,), "attention/self/query/bias"),
-    ("attention.self.key.weight", (4, 4), "attention/self/key/kernel"),
-    ("attention.self.key.bias", (4,), "attention/self/key/bias"),
-    ("attention.self.value.weight", (4, 4), "attention/self/value/kernel"),
-    ("attention.self.value.bias", (4,), "attention/self/value/bias"),
-    ("attention.output.dense.weight", (4, 4), "attention/output/dense/kernel"),
-    ("attention.output.dense.bias", (4,), "attention/output/dense/bias"),
-    ("attention.output.LayerNorm.weight", (4,), "attention/output/LayerNorm/gamma"),
-    ("attention.output.LayerNorm.bias", (4,), "attention/output/LayerNorm/beta"),
-    ("intermediate.dense.weight", (6, 4), "intermediate/dense/kernel"),
-    ("intermediate.dense.bias", (6,), "intermediate/dense/bias"),
-    ("output.dense.weight", (4, 6), "output/dense/kernel"),
-    ("output.dense.bias", (4,), "output/dense/bias"),
-    ("output.LayerNorm.weight", (4,), "output/LayerNorm/gamma"),
-    ("output.LayerNorm.bias", (4,), "output/LayerNorm/beta"),
-]
-POOLER = [
-    ("pooler.dense.weight", (4, 4), "bert/pooler/dense/kernel"),
-    ("pooler.dense.bias", (4,), "bert/pooler/dense/bias"),
-]
-ENCODER = (
-    EMBEDDINGS
-    + [
-        (f"encoder.layer.{i}.{theirs}", shape, f"bert/encoder/layer_{i}/{google}")
-        for i in range(2)
-        for theirs, shape, google in LAYER
-    ]
-    + POOLER
-)
-PREDICTIONS = [
-    (
-        "cls.predictions.transform.dense.weight",
-        (4, 4),
-        "cls/predictions/transform/dense/kernel",
-    ),
-    ("cls.predictions.transform.dense.bias", (4,), "cls/predictions/transform/dense/bias"),
-    (
-        "cls.predictions.transform.LayerNorm.weight",
-        (4,),
-        "cls/predictions/transform/LayerNorm/gamma",
-    ),
-    ("cls.predictions.transform.LayerNorm.bias", (4,), "cls/predictions/transform/LayerNorm/beta"),
-    ("cls.predictions.bias", (9,), "cls/predictions/output_bias"),
-]
-SEQ_RELATIONSHIP = [
-    ("cls.seq_relationship.weight", (2, 4), "cls/seq_relationship/output_weights"),
-    ("cls.seq_relationship.bias", (2,), "cls/seq_relationship/output_bias"),
-]
-
-
-def random_tensors(table, seed=0):
-    rng = np.random.RandomState(seed)
-    return {name: rng.normal(size=shape).astype(np.float32) for name, shape, _ in table}
-
-
-def as_google(table, tensors):
-    """What must come out: {Google's name: array}."""
-    return {
-        google: tensors[name].T if google.endswith("kernel") else tensors[name]
-        for name, _, google in table
-    }
+SHARED = os.environ.get("ADAPTER_BERT_DATA")
 
 
 class ConvertTestCase(tf.test.TestCase):
@@ -119,13 +34,8 @@ class ConvertTestCase(tf.test.TestCase):
         self.destination = os.path.join(self.folder, "destination")
         os.mkdir(self.source)
 
-    def write_source(self, tensors, **config):
-        with open(os.path.join(self.source, "config.json"), "w") as stream:
-            json.dump(dict(CONFIG, **config), stream)
-        with open(os.path.join(self.source, "vocab.txt"), "w", encoding="utf-8") as stream:
-            stream.write("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n##ä\nb\nc\n")
-        tensors = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
-        safetensors.numpy.save_file(tensors, os.path.join(self.source, "model.safetensors"))
+    def write_source(self, tensors):
+        huggingface_test.write_source(self.source, tensors)
 
     def convert(self, **options):
         convert_checkpoint.from_huggingface(self.source, self.destination, **options)
@@ -153,121 +63,6 @@ class ConvertTestCase(tf.test.TestCase):
         self.assertEqual(sorted(os.listdir(self.folder)), before)
 
 
-class TensorsTest(ConvertTestCase):
-    def test_every_tensor_of_the_encoder(self):
-        tensors = random_tensors(ENCODER)
-        self.write_source(tensors)
-        self.convert()
-        self.assert_equal_tensors(self.converted(), as_google(ENCODER, tensors))
-
-    def test_the_spelling_of_the_first_releases_with_heads(self):
-        table = ENCODER + PREDICTIONS + SEQ_RELATIONSHIP
-        tensors = random_tensors(table)
-        spelt = {}
-        for name, value in tensors.items():
-            name = name if name.startswith("cls.") else "bert." + name
-            name = name.replace("LayerNorm.weight", "LayerNorm.gamma")
-            spelt[name.replace("LayerNorm.bias", "LayerNorm.beta")] = value
-        self.write_source(spelt)
-        self.convert()
-        self.assert_equal_tensors(self.converted(), as_google(table, tensors))
-
-    def test_buffers_are_left_out(self):
-        tensors = random_tensors(ENCODER)
-        for prefix in ("", "bert."):
-            buffers = {
-                prefix + "embeddings.position_ids": np.arange(8)[np.newaxis],
-                prefix + "embeddings.token_type_ids": np.zeros([1, 8], np.int64),
-            }
-            self.write_source(dict(tensors, **buffers))
-            self.convert(overwrite=True)
-            self.assert_equal_tensors(self.converted(), as_google(ENCODER, tensors))
-
-    def test_one_head_alone(self):
-        table = ENCODER + PREDICTIONS
-        tensors = random_tensors(table)
-        self.write_source(tensors)
-        self.convert()
-        self.assert_equal_tensors(self.converted(), as_google(table, tensors))
-
-    def test_a_head_must_be_whole(self):
-        tensors = random_tensors(ENCODER + SEQ_RELATIONSHIP)
-        del tensors["cls.seq_relationship.bias"]
-        self.write_source(tensors)
-        self.assert_refused("model.safetensors", "1 tensors", "missing (cls.seq_relationship.bias)")
-
-    def test_tied_copies_are_left_out_and_must_be_equal(self):
-        table = ENCODER + PREDICTIONS
-        tensors = random_tensors(table)
-        tied = {
-            "cls.predictions.decoder.weight": tensors["embeddings.word_embeddings.weight"].copy(),
-            "cls.predictions.decoder.bias": tensors["cls.predictions.bias"].copy(),
-        }
-        self.write_source(dict(tensors, **tied))
-        self.convert()
-        self.assert_equal_tensors(self.converted(), as_google(table, tensors))
-        for name in tied:
-            self.write_source(dict(tensors, **{name: tied[name] + 1}))
-            self.assert_refused("model.safetensors", name, "must equal", overwrite=True)
-
-    def test_half_precision_is_widened(self):
-        tensors = random_tensors(ENCODER)
-        halves = {name: value.astype(np.float16) for name, value in tensors.items()}
-        self.write_source(halves)
-        self.convert()
-        widened = {name: value.astype(np.float32) for name, value in halves.items()}
-        self.assert_equal_tensors(self.converted(), as_google(ENCODER, widened))
-
-    def test_bfloat16_is_widened(self):
-        tensors = random_tensors(ENCODER)
-        self.write_source(tensors)
-        upper = {name: value.view(np.uint32) >> 16 for name, value in tensors.items()}
-        header, data = {}, b""  # NumPy has no bfloat16, so the file is put together by hand.
-        for name, value in upper.items():
-            start, data = len(data), data + value.astype("<u2").tobytes()
-            header[name] = {
-                "dtype": "BF16",
-                "shape": value.shape,
-                "data_offsets": [start, len(data)],
-            }
-        header = json.dumps(header).encode()
-        with open(os.path.join(self.source, "model.safetensors"), "wb") as stream:
-            stream.write(struct.pack("<Q", len(header)) + header + data)
-        self.convert()
-        widened = {name: (value << 16).view(np.float32) for name, value in upper.items()}
-        self.assert_equal_tensors(self.converted(), as_google(ENCODER, widened))
-        word = self.converted()["bert/embeddings/word_embeddings"]
-        original = tensors["embeddings.word_embeddings.weight"]
-        self.assertAllClose(word, original, rtol=2**-7, atol=0)
-
-    def test_other_types(self):
-        tensors = random_tensors(ENCODER)
-        tensors["pooler.dense.bias"] = np.zeros([4], np.int64)
-        self.write_source(tensors)
-        self.assert_refused("pooler.dense.bias", "F32, F16, BF16", "is I64")
-
-    def test_tensors_without_a_place_are_listed(self):
-        table = ENCODER + [("classifier.weight", (2, 4), ""), ("cls.weight", (2,), "")]
-        self.write_source(random_tensors(table))
-        self.assert_refused("model.safetensors", "no place in BERT (classifier.weight, cls.weight)")
-
-    def test_missing_tensors_are_listed(self):
-        self.write_source(random_tensors(ENCODER[:-2]))
-        self.assert_refused("2 tensors", "missing (pooler.dense.bias, pooler.dense.weight)")
-
-    def test_a_tensor_in_two_spellings(self):
-        tensors = random_tensors(ENCODER)
-        tensors["bert.pooler.dense.bias"] = tensors["pooler.dense.bias"] + 1
-        self.write_source(tensors)
-        self.assert_refused("pooler.dense.bias twice")
-
-    def test_another_shape(self):
-        self.write_source(random_tensors(ENCODER), intermediate_size=7)
-        self.assert_refused(
-            "encoder.layer.0.intermediate.dense.weight has the shape [6, 4]", "kernel [4, 7]"
-        )
-
-
 class LoadingTest(ConvertTestCase):
     def test_a_fresh_model_loads_it(self):
         tensors = random_tensors(ENCODER)
@@ -290,61 +85,6 @@ class LoadingTest(ConvertTestCase):
         self.assertAllClose(pooled, np.tanh(np.matmul(sequence[:, 0], weight.T) + bias))
 
 
-class ConfigTest(ConvertTestCase):
-    def test_googles_fields(self):
-        self.write_source(random_tensors(ENCODER))
-        self.convert()
-        with open(os.path.join(self.destination, "bert_config.json")) as stream:
-            written = json.load(stream)
-        self.assertEqual(
-            written,
-            {
-                "attention_probs_dropout_prob": 0.2,
-                "hidden_act": "gelu",
-                "hidden_dropout_prob": 0.3,
-                "hidden_size": 4,
-                "initializer_range": 0.05,
-                "intermediate_size": 6,
-                "max_position_embeddings": 8,
-                "num_attention_heads": 2,
-                "num_hidden_layers": 2,
-                "type_vocab_size": 2,
-                "vocab_size": 9,
-            },
-        )
-
-    def test_activations(self):
-        tensors = random_tensors(ENCODER)
-        for theirs, ours in (("gelu", "gelu"), ("gelu_new", "gelu"), ("relu", "relu")):
-            self.write_source(tensors, hidden_act=theirs)
-            self.convert(overwrite=True)
-            config_file = os.path.join(self.destination, "bert_config.json")
-            self.assertEqual(modeling.BertConfig.from_json_file(config_file).hidden_act, ours)
-        self.write_source(tensors, hidden_act="swish")
-        self.assert_refused("config.json", "gelu, gelu_new, relu", "'swish'", overwrite=True)
-
-    def test_what_googles_config_cannot_say(self):
-        tensors = random_tensors(ENCODER)
-        for field, value in (
-            ("model_type", "roberta"),
-            ("position_embedding_type", "relative_key"),
-            ("is_decoder", True),
-            ("layer_norm_eps", 1e-5),
-        ):
-            self.write_source(tensors, **{field: value})
-            self.assert_refused("config.json", field, "must be", repr(value))
-
-    def test_a_broken_config(self):
-        self.write_source(random_tensors(ENCODER))
-        for content in ("{", "[1]", '{"hidden_size": 4'):
-            with open(os.path.join(self.source, "config.json"), "w") as stream:
-                stream.write(content)
-            self.assert_refused("config.json", "expected a JSON object")
-        with open(os.path.join(self.source, "config.json"), "w") as stream:
-            json.dump({key: CONFIG[key] for key in CONFIG if key != "vocab_size"}, stream)
-        self.assert_refused("config.json", "lacks vocab_size")
-
-
 class FilesTest(ConvertTestCase):
     def test_the_folder_is_whole(self):
         self.write_source(random_tensors(ENCODER))
@@ -361,22 +101,6 @@ class FilesTest(ConvertTestCase):
         )
         paths = [os.path.join(folder, "vocab.txt") for folder in (self.source, self.destination)]
         self.assertTrue(filecmp.cmp(*paths, shallow=False))
-
-    def test_missing_files_are_named(self):
-        self.assert_refused("config.json", "model.safetensors", "vocab.txt", "no file")
-        self.write_source(random_tensors(ENCODER))
-        os.remove(os.path.join(self.source, "vocab.txt"))
-        self.assert_refused("no file " + os.path.join(self.source, "vocab.txt"))
-
-    def test_damaged_safetensors(self):
-        self.write_source(random_tensors(ENCODER))
-        path = os.path.join(self.source, "model.safetensors")
-        with open(path, "rb") as stream:
-            content = stream.read()
-        for damaged in (b"", content[:100], content[:-1], b"version https://git-lfs" * 9):
-            with open(path, "wb") as stream:
-                stream.write(damaged)
-            self.assert_refused(path, "damaged")
 
     def test_a_destination_in_use(self):
         first, second = random_tensors(ENCODER), random_tensors(ENCODER, seed=1)
@@ -405,7 +129,7 @@ class FilesTest(ConvertTestCase):
     def test_a_destination_that_cannot_be_written(self):
         self.write_source(random_tensors(ENCODER))
         blocked = os.path.join(self.source, "vocab.txt", "inside")
-        with self.assertRaisesRegex(UserError, "DESTINATION_DIR .*inside cannot be written"):
+        with self.assertRaisesRegex(UserError, "inside cannot be written"):
             convert_checkpoint.from_huggingface(self.source, blocked)
 
     def test_an_interrupted_run_leaves_what_was_there(self):
@@ -416,7 +140,7 @@ class FilesTest(ConvertTestCase):
 
         first = random_tensors(ENCODER)
         self.write_source(first)
-        broken = mock.patch.object(convert_checkpoint, "_write_checkpoint", interrupted)
+        broken = mock.patch.object(checkpoints, "write", interrupted)
         with broken, self.assertRaises(KeyboardInterrupt):
             self.convert()
         self.assertEqual(os.listdir(self.folder), ["source"])
@@ -425,6 +149,225 @@ class FilesTest(ConvertTestCase):
             self.convert(overwrite=True)
         self.assertEqual(sorted(os.listdir(self.folder)), ["destination", "source"])
         self.assert_equal_tensors(self.converted(), as_google(ENCODER, first))
+
+
+class AdapterTestCase(tf.test.TestCase):
+    """A tiny BERT, and a task adapter that fits it."""
+
+    def setUp(self):
+        super().setUp()
+        self.folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        self.bert = tiny.write_bert(self.path("bert"))
+        self.prefix = os.path.join(self.bert, "bert_model.ckpt")
+        made = adapterhub_test.task_adapter()
+        vocabulary = tokenization.load_vocab(os.path.join(self.bert, "vocab.txt"))
+        self.made = made._replace(
+            description=dataclasses.replace(
+                made.description,
+                vocabulary=task_adapters.digest(vocabulary),
+                backbone=task_adapters.backbone_of(self.prefix, tiny.config()),
+            )
+        )
+        self.adapter = self.path("adapter")
+        task_adapters.save(self.adapter, self.made)
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def assert_same_tensors(self, found):
+        self.assertEqual(set(found), set(self.made.tensors))
+        for name, value in self.made.tensors.items():
+            np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+    def output(self, *arguments):
+        with contextlib.redirect_stdout(io.StringIO()) as output:
+            convert_checkpoint.main(list(arguments))
+        return output.getvalue()
+
+
+class AdapterBertTest(AdapterTestCase):
+    def from_adapter_bert(self, checkpoint, labels="no,yes", **options):
+        more = [f"--{name}={value}" for name, value in options.items()]
+        return self.output(
+            "from_adapter_bert",
+            checkpoint,
+            self.bert,
+            self.path("taken"),
+            "--task=MRPC",
+            "--labels=" + labels,
+            *more,
+        )
+
+    def test_there_and_back(self):
+        full = self.path("full.ckpt")
+        self.output("to_full_checkpoint", self.adapter, self.bert, full)
+        self.from_adapter_bert(full, max_seq_length=16)
+        found = task_adapters.load(self.path("taken"))
+        self.assert_same_tensors(found.tensors)
+        task_adapters.check_fits(found.description, self.made.description, "taken")
+        self.assertEqual(found.description.global_step, self.made.description.global_step)
+
+    def test_the_optimizers_tensors_are_left_out(self):
+        full, with_slots = self.path("full.ckpt"), self.path("slots.ckpt")
+        self.output("to_full_checkpoint", self.adapter, self.bert, full)
+        reader = tf.train.NewCheckpointReader(full)
+        tensors = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+        slots = {
+            name + slot: np.ones_like(value)
+            for name, value in self.made.tensors.items()
+            for slot in ("/adam_m", "/adam_v")
+        }
+        checkpoints.write(with_slots, {**tensors, **slots})
+        self.from_adapter_bert(with_slots)
+        self.assert_same_tensors(task_adapters.load(self.path("taken")).tensors)
+
+    def test_refused(self):
+        full = self.path("full.ckpt")
+        self.output("to_full_checkpoint", self.adapter, self.bert, full)
+        with self.assertRaisesRegex(UserError, "--labels=a,b,c: .* has 2 outputs"):
+            self.from_adapter_bert(full, labels="a,b,c")
+        with self.assertRaisesRegex(UserError, "expected adapters of one size, found none"):
+            self.from_adapter_bert(self.prefix)
+        tiny.write_bert(self.bert, initializer_range=0.1)
+        with self.assertRaisesRegex(UserError, "was not trained from BERT_DIR"):
+            self.from_adapter_bert(full)
+        self.assertFalse(os.path.exists(self.path("taken")))
+
+    def test_a_checkpoint_is_replaced_whole(self):
+        full = self.path("full.ckpt")
+        arguments = ("to_full_checkpoint", self.adapter, self.bert, full)
+        self.output(*arguments)
+        self.output(*arguments, "--overwrite")
+        checkpoints.check_tensors(full)
+        self.assertEqual([name for name in os.listdir(self.folder) if "partial" in name], [])
+
+    def test_a_checkpoint_is_not_replaced_unasked(self):
+        arguments = ("to_full_checkpoint", self.adapter, self.bert, self.prefix)
+        with self.assertRaisesRegex(UserError, "is there already"):
+            self.output(*arguments)
+
+    @unittest.skipUnless(SHARED, "ADAPTER_BERT_DATA does not name the shared folder")
+    def test_the_originals_weights_and_logits(self):
+        golden = np.load(os.path.join(SHARED, "goldens", "model_public.npz"))
+        self.bert = os.path.join(SHARED, "checkpoints", "minilm-l6-uncased")
+        reader = tf.train.NewCheckpointReader(os.path.join(self.bert, "bert_model.ckpt"))
+        tensors = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+        added = {name[5:]: golden[name] for name in golden.files if name.startswith("init/")}
+        tensors.update((name, value.astype(np.float32)) for name, value in added.items())
+        original, full = self.path("original.ckpt"), self.path("full.ckpt")
+        checkpoints.write(original, tensors)
+        self.from_adapter_bert(original, labels="0,1")
+        self.output("to_full_checkpoint", self.path("taken"), self.bert, full)
+        config = modeling.BertConfig.from_json_file(os.path.join(self.bert, "bert_config.json"))
+        batch = (golden["batch/" + n][:8] for n in ("input_ids", "input_mask", "segment_ids"))
+        with tf.Graph().as_default(), tf.Session() as session:
+            labels = np.zeros(8, np.int32)
+            logits = run_classifier.create_model(config, False, *batch, labels, 2, False)[2]
+            tf.train.Saver().restore(session, full)
+            found = session.run(logits)
+        self.assertAllClose(found, golden["forward/logits"], atol=1e-4, rtol=0)
+
+
+class OtherFormatsTest(AdapterTestCase):
+    def test_huggingface_and_back(self):
+        self.output("to_huggingface", self.bert, self.path("theirs"))
+        self.output("from_huggingface", self.path("theirs"), self.path("back"))
+        readers = [
+            tf.train.NewCheckpointReader(os.path.join(folder, "bert_model.ckpt"))
+            for folder in (self.bert, self.path("back"))
+        ]
+        shapes = [reader.get_variable_to_shape_map() for reader in readers]
+        self.assertEqual(*shapes)
+        for name in shapes[0]:
+            np.testing.assert_array_equal(*(reader.get_tensor(name) for reader in readers))
+        for name in ("bert_config.json", "vocab.txt"):
+            paths = [os.path.join(folder, name) for folder in (self.bert, self.path("back"))]
+            self.assertTrue(filecmp.cmp(*paths, shallow=False), name)
+
+    def test_adapterhub_and_back(self):
+        printed = self.output("to_adapterhub", self.adapter, self.path("theirs"))
+        self.assertIn(f'load_adapter("{self.path("theirs")}"', printed)
+        self.output("from_adapterhub", self.path("theirs"), self.bert, self.path("back"))
+        found = task_adapters.load(self.path("back"))
+        self.assert_same_tensors(found.tensors)
+        task_adapters.check_fits(found.description, self.made.description, "back")
+
+    def test_a_task_adapter_is_no_conversion_to_replace(self):
+        before = task_adapters.load(self.adapter)
+        with self.assertRaisesRegex(UserError, "is no conversion of this kind"):
+            self.output("to_adapterhub", self.adapter, self.adapter, "--overwrite")
+        self.assertEqual(task_adapters.load(self.adapter).description, before.description)
+
+    def test_a_bert_without_its_vocabulary(self):
+        os.remove(os.path.join(self.bert, "vocab.txt"))
+        with self.assertRaisesRegex(UserError, "BERT_DIR .*there is no vocab.txt"):
+            self.output("to_huggingface", self.bert, self.path("theirs"))
+
+    def test_a_damaged_bert(self):
+        data = self.prefix + ".data-00000-of-00001"
+        with open(data, "r+b") as writer:
+            writer.seek(100)
+            writer.write(b"damage")
+        for arguments in (
+            ("to_huggingface", self.bert, self.path("theirs")),
+            ("to_full_checkpoint", self.adapter, self.bert, self.path("full.ckpt")),
+        ):
+            with self.assertRaisesRegex(UserError, "BERT_DIR .* is damaged"):
+                self.output(*arguments)
+
+
+class DescribeTest(AdapterTestCase):
+    def test_a_task_adapter(self):
+        printed = self.output("describe", self.adapter)
+        for part in (
+            "Task adapter: MRPC, classification, trained with adapters of size 4",
+            "Labels: no, yes",
+            "28 tensors, 402 parameters",
+            self.made.description.backbone.fingerprint,
+            "eval_accuracy 0.7500",
+        ):
+            self.assertIn(part, printed)
+
+    def test_checkpoints(self):
+        full = self.path("full.ckpt")
+        self.output("to_full_checkpoint", self.adapter, self.bert, full)
+        fingerprint = self.made.description.backbone.fingerprint
+        plain = self.output("describe", self.bert)
+        self.assertIn("Backbone: ", plain)
+        self.assertIn(fingerprint, plain)
+        printed = self.output("describe", full)
+        self.assertIn("Adapters: 304 parameters", printed)
+        self.assertIn("Head: 18 parameters", printed)
+        self.assertNotIn("Optimizer", printed)
+
+    def test_a_checkpoint_of_another_model(self):
+        albert = self.path("albert.ckpt")
+        embeddings = np.zeros([5, 4], np.float32)
+        checkpoints.write(
+            albert,
+            {
+                "bert/embeddings/word_embeddings": embeddings,
+                "bert/encoder/transformer/group_0/inner_group_0/x": embeddings,
+            },
+        )
+        self.assertIn("Others: 20 parameters", self.output("describe", albert))
+
+    def test_a_huggingface_bert(self):
+        self.output("to_huggingface", self.bert, self.path("theirs"))
+        printed = self.output("describe", self.path("theirs"))
+        self.assertIn(self.made.description.backbone.fingerprint, printed)
+
+    def test_a_task_adapter_of_adapterhub(self):
+        self.output("to_adapterhub", self.adapter, self.path("theirs"))
+        printed = self.output("describe", self.path("theirs"))
+        for part in ("AdapterHub", "MRPC", "gelu_new", "Labels: no, yes", "28 tensors, 402"):
+            self.assertIn(part, printed)
+
+    def test_nothing_there(self):
+        for path in (self.path("nothing"), self.folder):
+            with self.assertRaises(UserError) as caught:
+                self.output("describe", path)
+            self.assertIn(path, str(caught.exception))
 
 
 class CommandLineTest(ConvertTestCase):
@@ -446,7 +389,7 @@ class CommandLineTest(ConvertTestCase):
         self.assertEqual((code, output), (1, ""))
         self.assertEqual(
             complaints,
-            f"Error: DESTINATION_DIR {self.destination} holds a checkpoint already; use a new "
+            f"Error: DESTINATION_DIR {self.destination} holds a conversion already; use a new "
             "folder, or --overwrite.\n",
         )
         code, _, _ = self.run_main(*arguments, "--overwrite")

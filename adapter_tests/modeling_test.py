@@ -323,10 +323,10 @@ class FunctionsTest(tf.test.TestCase):
     def test_config_round_trip(self):
         path = os.path.join(self.get_temp_dir(), "bert_config.json")
         with open(path, "w") as writer:
-            writer.write('{"vocab_size": 7, "hidden_size": 4, "pooler_type": "first"}')
+            writer.write('{"vocab_size": 7, "hidden_size": 24, "pooler_type": "first"}')
         config = modeling.BertConfig.from_json_file(path)
         self.assertEqual(
-            (config.vocab_size, config.hidden_size, config.pooler_type), (7, 4, "first")
+            (config.vocab_size, config.hidden_size, config.pooler_type), (7, 24, "first")
         )
         self.assertEqual(config.num_hidden_layers, 12)
 

@@ -111,9 +111,7 @@ class FindBertTest(PathsTestCase):
 
     def test_bert_base_dir_that_is_no_folder(self):
         os.environ["BERT_BASE_DIR"] = missing = os.path.join(self.folder, "none")
-        self.assert_refused(
-            ["$BERT_BASE_DIR", missing], paths.find_bert, "init_checkpoint", None, required=False
-        )
+        self.assert_refused(["$BERT_BASE_DIR", missing], paths.find_bert, "init_checkpoint", None)
 
     def test_then_the_demo(self):
         demo = self.make("demo", "bert")
@@ -132,7 +130,6 @@ class FindBertTest(PathsTestCase):
             "vocab_file",
             None,
         )
-        self.assertIsNone(paths.find_bert("init_checkpoint", None, required=False))
 
 
 if __name__ == "__main__":

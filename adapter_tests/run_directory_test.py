@@ -75,6 +75,36 @@ class ClaimTest(RunDirectoryTestCase):
         self.assertEqual(os.listdir(self.folder), ["settings.json"])
         self.assertEqual(self.recorded(), json.loads(json.dumps(SETTINGS)))
 
+    def test_a_task_adapter_that_a_kill_left_beside_its_place_is_back(self):
+        self.train()
+        self.write("adapter.replaced/adapter_config.json", "adapter.partial/half_written")
+        self.claim(trains=False)
+        self.assertTrue(os.path.exists(os.path.join(self.folder, "adapter.partial")))
+        self.claim()
+        self.assertFalse(os.path.exists(os.path.join(self.folder, "adapter.partial")))
+        self.assertEqual(os.listdir(os.path.join(self.folder, "adapter")), ["adapter_config.json"])
+
+    def test_a_finished_task_adapter_without_checkpoints_is_not_replaced(self):
+        self.claim()
+        self.write("adapter/adapter_config.json")
+        self.assert_refused("adapter", "--output_dir")
+        self.claim(trains=False)
+        self.claim(overwrite=True)
+        self.assertFalse(os.path.exists(os.path.join(self.folder, "adapter")))
+
+    def test_a_name_that_tensorflow_takes_for_a_pattern(self):
+        for name in ("run[1]", "what?", "a*"):
+            self.folder = os.path.join(self.get_temp_dir(), name)
+            self.assert_refused(self.folder, "TensorFlow")
+            self.assertFalse(os.path.exists(self.folder))
+
+    def test_what_a_kill_left_half_written_goes(self):
+        self.train()
+        left = ["model.ckpt-9.index.tempstate1", "checkpoint.tmp5", "full_model.ckpt.partial.index"]
+        self.write(*left)
+        self.claim()
+        self.assertEqual(set(os.listdir(self.folder)) & set(left), set())
+
     def test_what_does_not_train_leaves_no_mark(self):
         self.claim(trains=False)
         self.assertEqual(os.listdir(self.folder), [])
@@ -232,40 +262,8 @@ class UnwritableTest(RunDirectoryTestCase):
 
     def test_a_folder_that_cannot_be_written_to(self):
         denied = tf.errors.PermissionDeniedError(None, None, "Permission denied")
-        with mock.patch.object(tf.io.gfile, "rename", side_effect=denied):
+        with mock.patch.object(tf.io.gfile, "remove", side_effect=denied):
             self.assert_refused(f"--output_dir={self.folder}", "Permission denied")
-
-
-class WriteAtomicallyTest(RunDirectoryTestCase):
-    def setUp(self):
-        super().setUp()
-        self.path = os.path.join(self.folder, "eval_results.txt")
-
-    def read(self):
-        with open(self.path, encoding="utf-8") as reader:
-            return reader.read()
-
-    def test_writes_and_replaces(self):
-        self.write("eval_results.txt")
-        for text in ("accuracy = 0.9\nloss = 0.5\n", "Genauigkeit ≥ ½", ""):
-            run_directory.write_atomically(self.path, text)
-            self.assertEqual(self.read(), text)
-            self.assertEqual(os.listdir(self.folder), ["eval_results.txt"])
-
-    def test_the_old_text_stands_until_the_new_is_complete(self):
-        self.write("eval_results.txt")
-        rename = tf.io.gfile.rename
-        seen = []
-
-        def look_and_rename(source, target, overwrite):
-            with open(source) as reader:
-                seen.append((self.read(), reader.read(), target))
-            rename(source, target, overwrite)
-
-        with mock.patch.object(tf.io.gfile, "rename", look_and_rename):
-            run_directory.write_atomically(self.path, "new")
-        self.assertEqual(seen, [("of an earlier run", "new", self.path)])
-        self.assertEqual(self.read(), "new")
 
 
 if __name__ == "__main__":

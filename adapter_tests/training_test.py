@@ -71,10 +71,17 @@ class TrainingTestCase(tf.test.TestCase):
         return training.Runner(model_settings, run, run_classifier.classifier_head(2))
 
     def start(self, *method, **options):
-        """A checkpoint of what a training starts from: a step of warmup has the rate 0."""
+        """A checkpoint of all that a training starts from: a step of warmup has the rate 0."""
         folder = self.new_dir()
         self.runner(folder, *method, steps=1, num_warmup_steps=1, **options).train(tiny.arrays())
-        return os.path.join(folder, "model.ckpt-1")
+        return self.full_checkpoint(folder)
+
+    def full_checkpoint(self, folder):
+        """Writes the pretrained BERT with what a run trained; returns the checkpoint's prefix."""
+        prefix = os.path.join(folder, "full.ckpt")
+        trained = checkpoints.trained_tensors(tf.train.latest_checkpoint(folder))
+        checkpoints.write(prefix, {**self.pretrained, **trained})
+        return prefix
 
     def new_dir(self):
         return tempfile.mkdtemp(dir=self.get_temp_dir())
@@ -96,15 +103,13 @@ class FreezingTest(TrainingTestCase):
         return start, weights(output_dir)
 
     def check(self, start_and_end, encoder_trains):
-        """Every trained tensor moved and has slots; every other is bit-equal and has none."""
+        """What trains moved and is saved, with Adam's slots and the step, and nothing else is."""
         start, end = start_and_end
-        for name, before in start.items():
-            if "/adam_" in name or name == "global_step":
-                continue
-            trained = encoder_trains(name) if name in self.pretrained else True
-            self.assertEqual(not np.array_equal(before, end[name]), trained, name)
-            for slot in ("/adam_m", "/adam_v"):
-                self.assertEqual(name + slot in end, trained, name)
+        trained = {n for n in start if n not in self.pretrained or encoder_trains(n)}
+        slots = {name + slot for name in trained for slot in ("/adam_m", "/adam_v")}
+        self.assertEqual(set(end), {*trained, *slots, "global_step"})
+        for name in trained:
+            self.assertNotAllEqual(start[name], end[name], name)
 
     def test_adapters(self):
         values = self.train("adapters")
@@ -306,9 +311,26 @@ class EvaluationTest(TrainingTestCase):
         runner = self.runner(trained)
         runner.train(rows)
         expected = [row["probabilities"] for row in runner.predict(rows)]
-        prefix = tf.train.latest_checkpoint(trained)
+        prefix = self.full_checkpoint(trained)
         found = self.runner(empty, init_checkpoint=prefix).predict(rows)
         self.assertAllEqual(expected, [row["probabilities"] for row in found])
+
+
+class TaskCheckpointTest(TrainingTestCase):
+    """A training that starts from another's adapter."""
+
+    def test_it_starts_there(self):
+        first, second = self.new_dir(), self.new_dir()
+        self.runner(first).train(tiny.arrays())
+        given = tf.train.latest_checkpoint(first)
+        task = os.path.join(second, "task.ckpt")
+        checkpoints.write(task, checkpoints.trained_tensors(given))
+        options = {"task_checkpoint": task, "num_warmup_steps": 1, "steps": 1}
+        self.runner(second, **options).train(tiny.arrays())  # At the rate 0.
+        before, after = weights(given), weights(second)
+        self.assertEqual(after["global_step"], 1)
+        for name in checkpoints.trained_tensors(given):
+            self.assertAllEqual(before[name], after[name], name)
 
 
 class PaddingTest(TrainingTestCase):

@@ -15,30 +15,15 @@ import json
 import os
 import shutil
 
-import safetensors.numpy
 import tensorflow.compat.v1 as tf
 
+import checkpoints
+import huggingface
 import modeling
 import own_model
 import run_classifier
 import training
 import workload
-
-_RENAMED = (
-    ("layer_", "layer."),
-    ("_embeddings", "_embeddings.weight"),
-    ("gamma", "weight"),
-    ("beta", "bias"),
-    ("kernel", "weight"),
-    ("/", "."),
-)
-
-
-def huggingface_name(name):
-    """HuggingFace's name of one of the encoder's variables."""
-    for google, huggingface in _RENAMED:
-        name = name.replace(google, huggingface)
-    return name
 
 
 def write(destination, sizes, vocab_file, init_checkpoint=None):
@@ -54,18 +39,16 @@ def write(destination, sizes, vocab_file, init_checkpoint=None):
     for folder in (ours, theirs):
         os.makedirs(folder)
         shutil.copy(vocab_file, os.path.join(folder, "vocab.txt"))
+    config = modeling.BertConfig(**sizes)
     with open(os.path.join(ours, "bert_config.json"), "w") as writer:
-        writer.write(modeling.BertConfig(**sizes).to_json_string())
+        writer.write(config.to_json_string())
+    values = _write_checkpoint(os.path.join(ours, "bert_model.ckpt"), sizes, init_checkpoint)
+    huggingface.write(
+        theirs, config, {name: values[name] for name in checkpoints.encoder_shapes(config)}
+    )
+    # The exact GELU, which is the fast one in PyTorch.
     with open(os.path.join(theirs, "config.json"), "w") as writer:
         json.dump(dict(sizes, model_type="bert", layer_norm_eps=1e-12), writer)
-    values = _write_checkpoint(os.path.join(ours, "bert_model.ckpt"), sizes, init_checkpoint)
-    encoder = {
-        huggingface_name(name): (value.T if name.endswith("/kernel") else value).copy()
-        for name, value in values.items()
-        if name.startswith("bert/") and "/adapters/" not in name
-    }
-    path = os.path.join(theirs, "model.safetensors")
-    safetensors.numpy.save_file(encoder, path, metadata={"format": "pt"})
 
 
 def _write_checkpoint(prefix, sizes, init_checkpoint):

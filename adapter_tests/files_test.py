@@ -1,0 +1,183 @@
+"""Tests of files.py: what a reader finds after a write that went well, failed or was cut off."""
+
+import os
+import tempfile
+from unittest import mock
+
+import tensorflow.compat.v1 as tf
+
+import files
+from errors import UserError
+
+KILLED = 9  # An exit code that nothing else has.
+
+
+class FilesTestCase(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.root = tempfile.mkdtemp(dir=self.get_temp_dir())
+        self.path = os.path.join(self.root, "thing")
+
+    def content(self, *names):
+        with open(os.path.join(self.path, *names)) as reader:
+            return reader.read()
+
+    def write_folder(self, text):
+        with files.whole_folder(self.path) as partial:
+            for name in ("a", "b"):
+                with open(os.path.join(partial, name), "w") as writer:
+                    writer.write(text)
+
+
+class WriteAtomicallyTest(FilesTestCase):
+    def test_new_and_replaced(self):
+        for text in ("first", "the second one"):
+            files.write_atomically(self.path, text)
+            self.assertEqual(self.content(), text)
+            self.assertEqual(os.listdir(self.root), ["thing"])
+
+    def test_a_kill_leaves_the_old_file(self):
+        files.write_atomically(self.path, "first")
+        killed = mock.patch.object(tf.io.gfile, "rename", side_effect=KeyboardInterrupt)
+        with killed, self.assertRaises(KeyboardInterrupt):
+            files.write_atomically(self.path, "second")
+        self.assertEqual(self.content(), "first")
+        files.write_atomically(self.path, "third")
+        self.assertEqual(os.listdir(self.root), ["thing"])
+
+    def test_a_place_that_cannot_be_written(self):
+        files.write_atomically(self.path, "a file, not a folder")
+        inside = os.path.join(self.path, "inside")
+        with self.assertRaisesRegex(UserError, rf"^{inside} cannot be written \([^\n]+\)\.$"):
+            files.write_atomically(inside, "text")
+
+
+class WholeFolderTest(FilesTestCase):
+    def test_new_and_replaced(self):
+        for text in ("first", "second"):
+            self.write_folder(text)
+            self.assertEqual((self.content("a"), self.content("b")), (text, text))
+            self.assertEqual(os.listdir(self.root), ["thing"])
+
+    def test_a_replaced_folder_keeps_nothing_of_the_old_one(self):
+        self.write_folder("first")
+        with files.whole_folder(self.path + "/") as partial:
+            open(os.path.join(partial, "c"), "w").close()
+        self.assertEqual(os.listdir(self.path), ["c"])
+
+    def test_an_error_inside_leaves_the_old_folder(self):
+        self.write_folder("first")
+        with self.assertRaises(KeyError), files.whole_folder(self.path) as partial:
+            open(os.path.join(partial, "a"), "w").close()
+            raise KeyError
+        self.assertEqual((self.content("a"), self.content("b")), ("first", "first"))
+        self.assertEqual(os.listdir(self.root), ["thing"])
+
+    def test_a_full_disk_is_said(self):
+        self.write_folder("first")
+        sentence = r"thing cannot be written \(No space left on device\)\.$"
+        with self.assertRaisesRegex(UserError, sentence), files.whole_folder(self.path):
+            raise OSError(28, "No space left on device")
+        self.assertEqual(self.content("a"), "first")
+
+    def test_a_kill_before_and_after_each_step_leaves_a_whole_folder(self):
+        # The three changes to the file system that make a folder take another's place.
+        steps = (("rename", 0), ("rename", 1), ("rmtree", 0))
+        for operation, count in steps:
+            for done in (False, True):
+                with self.subTest(operation=operation, count=count, done=done):
+                    self._kill(operation, count, done)
+
+    def _kill(self, operation, count, done):
+        self.write_folder("first")
+        child = os.fork()
+        if not child:
+            self._die_at(operation, count, done)
+            self.write_folder("second")
+            os._exit(0)
+        self.assertEqual(os.WEXITSTATUS(os.waitpid(child, 0)[1]), KILLED)
+        files.recover(self.path)
+        text = self.content("a")
+        self.assertIn(text, ("first", "second"))
+        self.assertEqual(self.content("b"), text)
+        self.assertEqual(os.listdir(self.root), ["thing"])
+        files.recover(self.path)
+        tf.io.gfile.rmtree(self.path)
+
+    def _die_at(self, operation, count, done):
+        """Ends this process at the operation's call of that number, before or after it."""
+        original, calls = getattr(tf.io.gfile, operation), []
+
+        def dying(*arguments, **options):
+            calls.append(arguments)
+            if len(calls) <= count or done:
+                original(*arguments, **options)
+            if len(calls) > count:
+                os._exit(KILLED)
+
+        setattr(tf.io.gfile, operation, dying)
+
+
+class RecoverTest(FilesTestCase):
+    def test_nothing_to_do(self):
+        files.recover(self.path)
+        self.assertEqual(os.listdir(self.root), [])
+        self.write_folder("first")
+        files.recover(self.path)
+        self.assertEqual(self.content("a"), "first")
+
+    def test_half_written_folders_go(self):
+        os.mkdir(self.path + ".partial")
+        files.recover(self.path)
+        self.assertEqual(os.listdir(self.root), [])
+
+    def test_the_old_folder_comes_back(self):
+        self.write_folder("first")
+        os.rename(self.path, self.path + ".replaced")
+        os.mkdir(self.path + ".partial")
+        files.recover(self.path)
+        self.assertEqual(os.listdir(self.root), ["thing"])
+        self.assertEqual(self.content("b"), "first")
+
+    def test_readers_find_what_a_kill_moved(self):
+        self.assertEqual(files.current(self.path + "/"), self.path)
+        self.write_folder("first")
+        self.assertEqual(files.current(self.path), self.path)
+        os.rename(self.path, self.path + ".replaced")
+        self.assertEqual(files.current(self.path), self.path + ".replaced")
+
+    def test_a_place_that_cannot_be_written(self):
+        self.write_folder("first")
+        os.mkdir(self.path + ".partial")
+        refused = tf.errors.PermissionDeniedError(None, None, "not yours")
+        removal = mock.patch.object(tf.io.gfile, "rmtree", side_effect=refused)
+        with removal, self.assertRaisesRegex(UserError, "cannot be written .not yours."):
+            files.recover(self.path)
+
+    def test_a_failure_between_the_renames_leaves_the_old_folder(self):
+        self.write_folder("first")
+        rename = tf.io.gfile.rename
+
+        def failing(source, destination, **options):
+            if source.endswith(".partial"):
+                raise KeyboardInterrupt
+            rename(source, destination, **options)
+
+        interrupted = mock.patch.object(tf.io.gfile, "rename", failing)
+        with interrupted, self.assertRaises(KeyboardInterrupt):
+            self.write_folder("second")
+        self.assertEqual(os.listdir(self.root), ["thing"])
+        self.assertEqual(self.content("a"), "first")
+
+
+class MegabytesTest(FilesTestCase):
+    def test_all_that_match_and_no_other(self):
+        for name, size in (("a.index", 40000), ("a.data", 1200000), ("b.data", 5000000)):
+            with open(os.path.join(self.root, name), "wb") as writer:
+                writer.write(bytes(size))
+        self.assertEqual(files.megabytes(os.path.join(self.root, "a.")), "1.2 MB")
+        self.assertEqual(files.megabytes(self.root + "/"), "6.2 MB")
+
+
+if __name__ == "__main__":
+    tf.test.main()

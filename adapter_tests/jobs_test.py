@@ -1,0 +1,383 @@
+"""Tests of jobs.py by way of run_classifier: what training leaves, and what --adapter does."""
+
+import functools
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import safetensors.numpy
+import tensorflow.compat.v1 as tf
+
+import checkpoints
+import run_classifier
+import task_adapters
+from adapter_tests import tiny
+from adapter_tests.run_classifier_test import FOLDER, ScriptTestCase, contents, parsed, read
+
+# How often a run dies at a random moment; more finds more.
+KILLS = int(os.environ.get("ADAPTER_BERT_KILLS", "3"))
+
+ADAPTERS = [
+    f"bert/encoder/layer_{layer}/{site}/adapters/{part}"
+    for layer in range(2)
+    for site in ("attention/output", "output")
+    for part in ("weights1", "biases1", "weights2", "biases2")
+]
+LAYER_NORMS = [
+    f"bert/{scope}/LayerNorm/{part}"
+    for scope in (
+        "embeddings",
+        *(f"encoder/layer_{i}/{site}" for i in range(2) for site in ("attention/output", "output")),
+    )
+    for part in ("beta", "gamma")
+]
+HEAD = ["output_weights", "output_bias"]
+
+
+class JobsTestCase(ScriptTestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.trained = os.path.join(cls.root, "trained")
+        code, cls.report, stderr = cls.call(cls.trained)
+        assert code is None, stderr
+        cls.adapter = os.path.join(cls.trained, "adapter")
+
+    def predict(self, output_dir, *arguments):
+        """test_results.tsv, as bytes."""
+        self.succeed("--do_predict", *arguments, output_dir=output_dir)
+        return read(os.path.join(output_dir, "test_results.tsv"), "rb")
+
+
+class SavedTest(JobsTestCase):
+    def test_a_checkpoint_holds_what_was_trained(self):
+        reader = tf.train.NewCheckpointReader(os.path.join(self.trained, "model.ckpt-3"))
+        trained = ADAPTERS + LAYER_NORMS + HEAD
+        moments = [name + slot for name in trained for slot in ("/adam_m", "/adam_v")]
+        self.assertEqual(
+            set(reader.get_variable_to_shape_map()), {*trained, *moments, "global_step"}
+        )
+
+    def test_the_adapter_holds_the_same(self):
+        reader = tf.train.NewCheckpointReader(os.path.join(self.trained, "model.ckpt-3"))
+        tensors = safetensors.numpy.load_file(os.path.join(self.adapter, "adapter.safetensors"))
+        self.assertEqual(set(tensors), {*ADAPTERS, *LAYER_NORMS, *HEAD})
+        for name, value in tensors.items():
+            np.testing.assert_array_equal(value, reader.get_tensor(name), err_msg=name)
+        # Adapters of 3 after both sublayers of 2 layers, 5 LayerNorms, 2 labels; all 8 wide.
+        parameters = 4 * (8 * 3 + 3 + 3 * 8 + 8) + 5 * 2 * 8 + 2 * 8 + 2
+        self.assertEqual(sum(value.nbytes for value in tensors.values()), 4 * parameters)
+        self.assertIn(f"Adapter: {self.adapter} (0.0 MB)", self.report)
+
+    def test_what_the_description_says(self):
+        described = task_adapters.describe(self.adapter)
+        self.assertEqual(described.task, "MRPC")
+        self.assertEqual(described.labels, ("0", "1"))
+        self.assertEqual(described.max_seq_length, 16)
+        self.assertEqual(described.adapter.size, 3)
+        self.assertEqual(described.global_step, 3)
+        self.assertEqual(described.training["learning_rate"], 0.01)
+        self.assertEqual(described.backbone.name, "bert")
+        scores = dict(
+            line.split(" = ")
+            for line in read(os.path.join(self.trained, "eval_results.txt")).splitlines()
+        )
+        self.assertAllClose(described.scores["eval_accuracy"], float(scores["eval_accuracy"]))
+
+    def test_other_methods_save_what_they_trained(self):
+        everything = set(checkpoints.encoder_shapes(tiny.config()))
+        layer = {name for name in everything if "/layer_1/" in name}
+        pooler = {name for name in everything if "/pooler/" in name}
+        for method, names in (
+            ("head", set()),
+            ("layer_norm", set(LAYER_NORMS)),
+            ("top_layers", layer | pooler),
+            ("full", everything),
+        ):
+            top = ["--num_top_layers=1"] if method == "top_layers" else []
+            output_dir = os.path.join(self.folder, method)
+            flags = ["--tuning=" + method, "--num_train_epochs=0.4", *top]
+            self.succeed("--do_train", *flags, output_dir=output_dir)
+            adapter = task_adapters.load(os.path.join(output_dir, "adapter"))
+            self.assertEqual(set(adapter.tensors), names | set(HEAD), method)
+            self.assertIsNone(adapter.description.adapter)
+            self.assertEqual(
+                self.predict(
+                    os.path.join(self.folder, "p" + method), "--adapter=" + output_dir + "/adapter"
+                ),
+                self.predict(output_dir, *flags),
+            )
+
+    def test_a_full_checkpoint(self):
+        self.succeed("--save_full_checkpoint", "--do_train")
+        full = tf.train.NewCheckpointReader(self.path("full_model.ckpt"))
+        names = {*checkpoints.encoder_shapes(tiny.config()), *ADAPTERS, *HEAD, "global_step"}
+        self.assertEqual(set(full.get_variable_to_shape_map()), names)
+        # BERT's README: a fine-tuned checkpoint as --init_checkpoint, into another folder.
+        expected = self.predict(self.output_dir)
+        found = self.predict(
+            os.path.join(self.folder, "other"), "--init_checkpoint=" + self.path("full_model.ckpt")
+        )
+        self.assertEqual(found, expected)
+
+
+class BestTest(JobsTestCase):
+    def test_the_best_adapter_is_kept(self):
+        flags = ["--num_train_epochs=3", "--eval_every_steps=2"]
+        report = self.succeed("--do_train", "--do_eval", "--do_predict", *flags)
+        states = tf.train.get_checkpoint_state(self.output_dir).all_model_checkpoint_paths
+        accuracies = {}
+        for prefix in states:
+            step = checkpoints.step_of(prefix)
+            probe = os.path.join(self.folder, f"probe{step}")
+            shutil.copytree(self.output_dir, probe)
+            shutil.rmtree(os.path.join(probe, "adapter"))
+            tf.train.update_checkpoint_state(probe, os.path.join(probe, os.path.basename(prefix)))
+            self.succeed("--do_eval", output_dir=probe)
+            results = read(os.path.join(probe, "eval_results.txt"))
+            accuracies[step] = float(re.search(r"eval_accuracy = (\S+)", results).group(1))
+        best = max(accuracies, key=lambda step: (accuracies[step], -step))
+        described = task_adapters.describe(self.path("adapter"))
+        self.assertEqual(described.global_step, best)
+        self.assertAllClose(described.scores["eval_accuracy"], accuracies[best])
+        self.assertIn(f"at step {best}", report)
+        # What is kept is what predicts, and training is as without evaluations.
+        expected = self.predict(
+            os.path.join(self.folder, "given"), "--adapter=" + self.path("adapter")
+        )
+        self.assertEqual(read(self.path("test_results.tsv"), "rb"), expected)
+        other = os.path.join(self.folder, "other")
+        self.succeed("--do_train", "--num_train_epochs=3", output_dir=other)
+        last, without = (
+            tf.train.NewCheckpointReader(tf.train.latest_checkpoint(folder))
+            for folder in (self.output_dir, other)
+        )
+        for name in last.get_variable_to_shape_map():
+            np.testing.assert_array_equal(last.get_tensor(name), without.get_tensor(name))
+
+    def test_going_on_without_it_is_refused(self):
+        flags = ["--do_train", "--do_eval", "--num_train_epochs=0.7"]
+        self.succeed(*flags, "--eval_every_steps=1")
+        before = contents(self.path("adapter"))
+        code, _, stderr = self.call(self.output_dir, *flags)
+        self.assert_one_sentence(code, stderr, ["eval_every_steps was 1, is now 0"])
+        self.assertEqual(contents(self.path("adapter")), before)
+
+    def test_it_needs_the_dev_set(self):
+        code, _, stderr = self.call(self.output_dir, "--do_train", "--eval_every_steps=2")
+        self.assert_one_sentence(code, stderr, ["--eval_every_steps needs --do_eval"])
+
+
+class FoundAdapterTest(JobsTestCase):
+    """An output_dir with a task adapter and nothing else."""
+
+    def setUp(self):
+        super().setUp()
+        shutil.copytree(self.adapter, self.path("adapter"))
+
+    def test_it_is_used(self):
+        self.assertEqual(self.predict(self.output_dir), self.predict(self.trained))
+
+    def test_it_is_found_where_a_kill_left_it(self):
+        os.rename(self.path("adapter"), self.path("adapter.replaced"))
+        self.assertEqual(self.predict(self.output_dir), self.predict(self.trained))
+
+    def test_another_models_is_refused(self):
+        for flags, part in (
+            (["--adapter_size=8"], "adapter_size is 3 there and 8 here"),
+            (["--tuning=head"], 'method is "adapters" there and "head" here'),
+        ):
+            code, _, stderr = self.call(self.output_dir, "--do_predict", *flags)
+            self.assert_one_sentence(code, stderr, ["--output_dir", "does not fit", part])
+            self.assertEqual(os.listdir(self.output_dir), ["adapter"])
+
+    def test_training_does_not_replace_it(self):
+        code, _, stderr = self.call(self.output_dir, "--do_train")
+        self.assert_one_sentence(code, stderr, ["finished task adapter", "--overwrite_output_dir"])
+        self.assertEqual(contents(self.path("adapter")), contents(self.adapter))
+
+
+class AdapterFlagTest(JobsTestCase):
+    def test_the_same_predictions_with_another_seed(self):
+        expected = self.predict(self.trained)
+        found = self.predict(self.output_dir, "--adapter=" + self.adapter, "--random_seed=7")
+        self.assertEqual(found, expected)
+        self.assertEqual(os.listdir(self.output_dir), ["test_results.tsv"])
+
+    def test_it_answers_flags(self):
+        values = [
+            flag
+            for flag in self.base_flags
+            if not flag.startswith(("--task_name", "--max_seq_length", "--adapter_size"))
+        ]
+        more = ["--adapter=" + self.adapter, "--do_eval", "--output_dir=" + self.output_dir]
+        found = run_classifier.run(parsed(*values, *more))
+        self.assertIn("MRPC dev: accuracy", found[0])
+        self.assertIn("at step 3", found[0])
+
+    def test_perfect_memory(self):
+        before = self.predict(os.path.join(self.folder, "before"), "--adapter=" + self.adapter)
+        files = contents(self.trained)
+        other = tiny.write_mrpc(os.path.join(self.folder, "other_data"), seed=5)
+        self.succeed("--data_dir=" + other, "--random_seed=3")
+        after = self.predict(os.path.join(self.folder, "after"), "--adapter=" + self.adapter)
+        self.assertEqual(after, before)
+        self.assertEqual(contents(self.trained), files)
+
+    def test_further_training(self):
+        given = task_adapters.load(self.adapter)
+        frozen = ["--learning_rate=1e-30", "--adapter=" + self.adapter]
+        self.succeed("--do_train", *frozen)
+        found = task_adapters.load(self.path("adapter"))
+        for name, value in given.tensors.items():
+            np.testing.assert_array_equal(found.tensors[name], value, err_msg=name)
+        self.assertEqual(
+            found.description.training["started_from"], task_adapters.tensors_digest(given)
+        )
+        self.assertEqual(found.description.global_step, 3)
+
+    def test_what_does_not_fit(self):
+        bert = tiny.write_bert(os.path.join(self.folder, "bert"), initializer_range=0.1)
+        heads = os.path.join(self.folder, "heads.json")
+        with open(heads, "w") as writer:
+            writer.write(tiny.config(num_attention_heads=1).to_json_string())
+        tensors = {**task_adapters.load(self.adapter).tensors}
+        description = task_adapters.describe(self.adapter)
+        lacking, extra, shaped = (os.path.join(self.folder, n) for n in ("l", "e", "s"))
+        for folder, changes in (
+            (lacking, {"output_bias": None}),
+            (extra, {"bert/pooler/dense/bias": np.zeros(8, np.float32)}),
+            (shaped, {ADAPTERS[0]: np.zeros([8, 4], np.float32)}),
+        ):
+            changed = {k: v for k, v in {**tensors, **changes}.items() if v is not None}
+            task_adapters.save(folder, task_adapters.TaskAdapter(description, changed))
+        own = "--adapter=" + self.adapter
+        for arguments, parts in (
+            ([own, "--adapter_size=4"], ["adapter_size is 3 there and 4 here"]),
+            ([own, "--adapter_activation=relu"], ['adapter_activation is "gelu" there']),
+            ([own, "--tuning=head"], ['method is "adapters" there and "head" here']),
+            ([own, "--bert_config_file=" + heads], ["num_attention_heads is 2 there and 1 here"]),
+            ([own, "--init_checkpoint=" + bert + "/bert_model.ckpt"], ["backbone is"]),
+            (["--adapter=" + self.folder], ["is no task adapter", "adapter_config.json"]),
+            (["--adapter=" + lacking], ['lacks "output_bias"']),
+            (["--adapter=" + extra], ['holds "bert/pooler/dense/bias"']),
+            (["--adapter=" + shaped], ["weights1 has the shape [8, 4]"]),
+        ):
+            for stage in ("--do_predict", "--do_train"):
+                code, _, stderr = self.call(self.output_dir, stage, *arguments)
+                with self.subTest(arguments=arguments, stage=stage, stderr=stderr):
+                    self.assert_one_sentence(code, stderr, ["--adapter", *parts])
+
+    def test_it_is_not_replaced_by_its_own_further_training(self):
+        shutil.copytree(self.trained, self.output_dir)
+        own = "--adapter=" + self.path("adapter/")
+        for arguments in ([own], [own, "--overwrite_output_dir"]):
+            code, _, stderr = self.call(self.output_dir, "--do_train", *arguments)
+            self.assert_one_sentence(code, stderr, ["--adapter", "another --output_dir"])
+            self.assertEqual(contents(self.path("adapter")), contents(self.adapter))
+
+    def test_every_choice_of_layer_norms_is_answered(self):
+        for index, flags in enumerate(
+            (["--layer_norms=all"], ["--layer_norms=none", "--train_pooler"], [])
+        ):
+            made, used = (os.path.join(self.folder, name + str(index)) for name in "mu")
+            flags = ["--adapter_layers=1", *flags]
+            self.succeed("--do_train", "--num_train_epochs=0.4", *flags, output_dir=made)
+            expected = self.predict(made, *flags)
+            self.assertEqual(self.predict(used, f"--adapter={made}/adapter"), expected)
+
+    def test_a_training_checkpoint_is_no_pretrained_bert(self):
+        prefix = os.path.join(self.trained, "model.ckpt-3")
+        code, _, stderr = self.call(self.output_dir, "--init_checkpoint=" + prefix)
+        self.assert_one_sentence(code, stderr, [prefix, "--adapter"])
+
+
+class ProcessTest(JobsTestCase):
+    """The script as a process of its own, perhaps one that something ends early."""
+
+    def start(self, *arguments, **options):
+        return subprocess.Popen(
+            [
+                sys.executable,
+                os.path.join(FOLDER, "run_classifier.py"),
+                *self.base_flags,
+                "--output_dir=" + self.output_dir,
+                *arguments,
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            universal_newlines=True,
+            **options,
+        )
+
+    def assert_whole(self):
+        """What has been finished can be read."""
+        if os.path.exists(self.path("adapter")):
+            task_adapters.load(self.path("adapter"))
+        checkpoint = tf.train.latest_checkpoint(self.output_dir)
+        if checkpoint:
+            checkpoints.check_tensors(checkpoint)
+
+    def test_kill_at_any_moment(self):
+        flags = ["--save_checkpoints_steps=1", "--num_train_epochs=4"]
+        begun = time.time()
+        self.assertEqual(self.start(*flags).wait(), 0)
+        seconds = time.time() - begun
+        expected = contents(self.path("adapter"))
+        shutil.rmtree(self.output_dir)
+        random = np.random.RandomState(1)
+        had_adapter = False
+        for _ in range(KILLS):
+            process = self.start(*flags)
+            time.sleep(random.uniform(0, 1) * seconds)
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+            self.assert_whole()
+            # A finished adapter may be beside its place, never gone.
+            has_adapter = any(
+                os.path.exists(self.path(name)) for name in ("adapter", "adapter.replaced")
+            )
+            self.assertTrue(has_adapter or not had_adapter)
+            had_adapter = has_adapter
+        process = self.start(*flags)
+        _, stderr = process.communicate()
+        self.assertEqual(process.returncode, 0, stderr)
+        self.assertEqual(contents(self.path("adapter")), expected)
+        names = os.listdir(self.output_dir)
+        leftovers = [name for name in names if ".partial" in name or ".tempstate" in name]
+        self.assertEqual(leftovers, [])
+
+    def test_the_same_predictions(self):
+        flags = ["--do_predict", "--adapter=" + self.adapter, "--random_seed=9"]
+        self.assertEqual(self.start(*flags).wait(), 0)
+        self.assertEqual(read(self.path("test_results.tsv"), "rb"), self.predict(self.trained))
+
+    def test_a_full_disk(self):
+        shutil.copytree(self.trained, self.output_dir)
+
+        def limit(size):
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+        other = "--output_dir=" + os.path.join(self.folder, "other")
+        for size, flags, what in (
+            (2000, ["--do_train", "--do_eval", "--save_full_checkpoint"], "full_model.ckpt"),
+            (2000, ["--do_train", other], "model.ckpt-3"),
+            (50, ["--do_eval"], "(tfevents.*|eval_results.txt|task.ckpt)"),
+        ):
+            process = self.start(*flags, preexec_fn=functools.partial(limit, size))
+            _, stderr = process.communicate()
+            self.assertEqual(process.returncode, 1)
+            self.assertRegex(stderr, rf"(?m)^Error: .*{what} cannot be written \([^\n]+\)\.$")
+            self.assertNotIn("Traceback", stderr)
+        self.assertEqual(contents(self.path("adapter")), contents(self.adapter))
+
+
+if __name__ == "__main__":
+    tf.test.main()

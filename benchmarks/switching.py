@@ -1,0 +1,123 @@
+"""How long a model in memory takes to change to another task.
+
+    python benchmarks/switching.py --model=bert-base
+
+One contestant reads a task adapter from its folder, checks it and puts its tensors in place. The
+other restores a checkpoint of the whole model, as without adapters each task has one.
+"""
+
+import harness  # First of all: with it the project's modules are found.
+
+# isort: split
+import environment  # noqa: F401  Before TensorFlow: it sets what TensorFlow reads.
+
+# isort: split
+import os
+import statistics
+import tempfile
+import time
+
+import tensorflow.compat.v1 as tf
+
+import common_flags
+import files
+import modeling
+import own_model
+import run_classifier
+import task_adapters
+import training
+import tuning
+import workload
+
+
+def build(model):
+    """Builds a model for predicting, with random weights.
+
+    Args:
+      model: `training.ModelSettings`.
+
+    Returns:
+      (session, list of the variables that a task trains, list of all variables).
+    """
+    features = {
+        name: tf.constant(values)
+        for name, values in workload.features(model.bert_config.vocab_size, 1, 8).items()
+    }
+    head = run_classifier.classifier_head(workload.NUM_LABELS)
+    mode = tf.estimator.ModeKeys.PREDICT
+    training.model_fn_builder(model, head)(features, None, mode, {"batch_size": 1})
+    session = tf.Session()
+    session.run(tf.global_variables_initializer())
+    return session, tuning.trained_variables(model.tuning), tf.trainable_variables()
+
+
+def describe(model):
+    """The `task_adapters.Description` of such a model."""
+    return task_adapters.Description(
+        task="MRPC",
+        kind="classification",
+        labels=tuple(str(i) for i in range(workload.NUM_LABELS)),
+        max_seq_length=128,
+        do_lower_case=True,
+        vocabulary="",
+        backbone=task_adapters.Backbone("random", "", model.bert_config.to_dict()),
+        tuning=model.tuning,
+        adapter=modeling.AdapterConfig(size=workload.ADAPTER_SIZE),
+        global_step=0,
+        training={},
+        scores={},
+        versions=task_adapters.versions(),
+    )
+
+
+def take_turns(runs, repeats):
+    """Calls functions in turns, each once untimed; returns name → list of seconds."""
+    seconds = {name: [] for name in runs}
+    for turn in range(repeats + 1):
+        for name, run in runs.items():
+            start = time.perf_counter()
+            run()
+            if turn:
+                seconds[name].append(time.perf_counter() - start)
+    return seconds
+
+
+def main():
+    parser = harness.arguments(__doc__, peers=False)
+    parser.add_argument("--model", choices=sorted(workload.MODELS), default="bert-base")
+    values = harness.parse(parser)
+    model = own_model.settings(workload.MODELS[values.model], "float32")
+    session, trained, variables = build(model)
+    saver = tf.train.Saver(variables)
+    inputs = [tf.placeholder(v.dtype.base_dtype, v.shape) for v in trained]
+    assign = [variable.assign(value).op for variable, value in zip(trained, inputs)]
+    with tempfile.TemporaryDirectory() as root:
+        folder, prefix = os.path.join(root, "adapter"), os.path.join(root, "model.ckpt")
+        tensors = {v.op.name: value for v, value in zip(trained, session.run(trained))}
+        task_adapters.save(folder, task_adapters.TaskAdapter(describe(model), tensors))
+        saver.save(session, prefix, write_meta_graph=False)
+
+        def put_in_place():
+            found = task_adapters.load(folder).tensors
+            session.run(assign, {x: found[v.op.name] for v, x in zip(trained, inputs)})
+
+        names = ("task adapter", "full checkpoint")
+        runs = dict(zip(names, (put_in_place, lambda: saver.restore(session, prefix))))
+        sizes = [files.megabytes(folder + "/"), files.megabytes(prefix + ".")]
+        seconds = take_turns(runs, values.repeats)
+    medians = [statistics.median(seconds[name]) for name in names]
+    rows = [
+        [name, size, f"{1000 * median:.1f} ms", f"{medians[0] / median:.2f}×"]
+        for name, size, median in zip(names, sizes, medians)
+    ]
+    header = ["what is loaded", "files", "median", "a task adapter takes"]
+    title = f"Changing to another task ({values.model}, in memory)"
+    section = "switching " + values.model
+    version = "TensorFlow " + tf.__version__
+    harness.publish(values, section, title, harness.table(header, rows), [version])
+
+
+if __name__ == "__main__":
+    common_flags.silence_tensorflow()
+    tf.disable_eager_execution()
+    main()

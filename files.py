@@ -1,0 +1,101 @@
+"""Files and folders that appear whole or not at all, whenever a kill comes or the disk is full."""
+
+import contextlib
+import posixpath
+import re
+
+import tensorflow.compat.v1 as tf
+
+from errors import UserError
+
+_PARTIAL, _REPLACED = ".partial", ".replaced"
+
+
+def write_atomically(path, text):
+    """Writes a text file: a reader, or a kill, sees the old content or the new, nothing between.
+
+    Raises:
+      UserError: the file cannot be written; what was there before stays.
+    """
+    temporary = path + _PARTIAL
+    with written(path):
+        with tf.io.gfile.GFile(temporary, "w") as writer:
+            writer.write(text)
+        tf.io.gfile.rename(temporary, path, overwrite=True)
+
+
+@contextlib.contextmanager
+def whole_folder(folder):
+    """Yields a new folder beside `folder`, which takes its place if all went well.
+
+    A kill leaves the old one or the new one, at worst beside its place: readers find it by
+    `current`, the next writer puts it back by `recover`.
+
+    Raises:
+      UserError: it cannot be written; what was there before stays.
+    """
+    folder = folder.rstrip("/")
+    recover(folder)
+    partial = folder + _PARTIAL
+    try:
+        with written(folder):
+            tf.io.gfile.makedirs(partial)
+            yield partial
+            if tf.io.gfile.exists(folder):
+                tf.io.gfile.rename(folder, folder + _REPLACED)
+            tf.io.gfile.rename(partial, folder)
+    finally:
+        recover(folder)
+
+
+def recover(folder):
+    """Ends what a killed `whole_folder` began: the old folder is back, or the new one is there.
+
+    Raises:
+      UserError: it cannot be written.
+    """
+    replaced = folder + _REPLACED
+    with written(folder):
+        if current(folder) == replaced:
+            tf.io.gfile.rename(replaced, folder)
+        for leftover in (replaced, folder + _PARTIAL):
+            if tf.io.gfile.exists(leftover):
+                tf.io.gfile.rmtree(leftover)
+
+
+def current(folder):
+    """Where a reader finds what `whole_folder` last finished: there, or where a kill left it."""
+    folder = folder.rstrip("/")
+    replaced = folder + _REPLACED
+    moved = tf.io.gfile.exists(replaced) and not tf.io.gfile.exists(folder)
+    return replaced if moved else folder
+
+
+def megabytes(prefix):
+    """How large all files are whose paths begin so: a text, such as "9.7 MB"."""
+    folder, start = posixpath.split(prefix)
+    names = [name for name in tf.io.gfile.listdir(folder or ".") if name.startswith(start)]
+    size = sum(tf.io.gfile.stat(posixpath.join(folder, name)).length for name in names)
+    return f"{size / 1e6:.1f} MB"
+
+
+@contextlib.contextmanager
+def written(path):
+    """While entered, an error of the file system is a UserError that names the path.
+
+    Raises:
+      UserError: see above.
+    """
+    try:
+        yield
+    except (OSError, tf.errors.OpError) as error:
+        raise UserError(f"{path} cannot be written ({_reason(error)}).") from error
+
+
+def _reason(error):
+    """What the file system says, out of all that TensorFlow says."""
+    text = getattr(error, "message", None) or getattr(error, "strerror", None) or str(error)
+    # A graph's error holds the place in the graph, and each line of Python that led to it.
+    in_graph = re.search(r"(.+)\n\s*\[\[\{\{node", text)
+    line = in_graph.group(1) if in_graph else text.strip().split("\n")[0]
+    return line.split("; ")[-1].rstrip(".")

@@ -1,0 +1,282 @@
+"""A run, from its flags to the task adapter it leaves: what every training script does alike.
+
+job = Job(values, given, output_dir, eval_batch_size, shortest)
+...                                    the script reads its data
+job.begin(task, head, rows, digest)    nothing is refused any more, and output_dir is ours
+job.train(arrays), job.evaluate(arrays), job.predict(arrays)
+"""
+
+import dataclasses
+import math
+import os
+import posixpath
+import tempfile
+from typing import NamedTuple, Tuple
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+from absl import logging
+
+import checkpoints
+import common_flags
+import devices
+import files
+import paths
+import run_directory
+import task_adapters
+import training
+from errors import UserError
+
+_FULL_CHECKPOINT = "full_model.ckpt"
+
+
+class Task(NamedTuple):
+    """What a run works on: name, kind and labels as in `task_adapters.Description`, and the score
+    (larger is better) that tells which of several task adapters is the best."""
+
+    name: str
+    kind: str
+    labels: Tuple[str, ...]
+    score: str
+
+
+class Job:
+    """A run as its flags ask for it.
+
+    Args:
+      values: parsed flags.
+      given: `task_adapters.TaskAdapter` of --adapter, or None.
+      output_dir: where the run takes place.
+      eval_batch_size: int.
+      shortest: the least --max_seq_length that holds a text.
+
+    Attributes:
+      stages: those to run, of train, eval and predict.
+      bert, tokenizer: see `common_flags.pretrained_bert`.
+
+    Raises:
+      UserError: a flag is wrong, or what it names is missing, broken or does not fit.
+    """
+
+    def __init__(self, values, given, output_dir, eval_batch_size, shortest):
+        self.stages = common_flags.stages(values)
+        if values.eval_every_steps and "train" in self.stages and "eval" not in self.stages:
+            raise UserError("--eval_every_steps needs --do_eval, which reads the dev set.")
+        self.bert, self.tokenizer = common_flags.pretrained_bert(values)
+        common_flags.check_sequence_length(values, self.bert.config, shortest)
+        self._tuning, self._adapter = common_flags.tuning_settings(values, self.bert.config)
+        self._run, self._use_tpu = common_flags.run_settings(values, output_dir, eval_batch_size)
+        self._precision = devices.choose_precision(values.precision, self._use_tpu)
+        logging.info("Computing in %s (--precision=%s).", self._precision, values.precision)
+        self._values = values
+        self._given = given
+        self._temporary = []
+        self._best_prefix = None
+
+    def begin(self, task, head, num_rows, digest):
+        """Takes the directory, and makes the model; what may be refused is refused before.
+
+        Args:
+          task: `Task`.
+          head: see `training.model_fn_builder`.
+          num_rows: int, rows of the training data; not read where nothing is trained.
+          digest: str, of the training data.
+
+        Raises:
+          UserError: --adapter or the run in the directory is of another model, or too few rows.
+        """
+        values, schedule, trains = self._values, {}, "train" in self.stages
+        if trains:
+            schedule = common_flags.schedule(values, self._tuning.method, num_rows)
+        self._task = task
+        self._description = self._describe(task, {"data": digest, **schedule})
+        if self._given:
+            where = f"--adapter {values.adapter}"
+            task_adapters.check_fits(self._given.description, self._description, where)
+            if trains and paths.same(values.adapter, self._adapter_folder):
+                raise UserError(
+                    f"{where} is that of --output_dir {self._run.output_dir}; to train it further"
+                    " give another --output_dir."
+                )
+        run_directory.claim(
+            self._run.output_dir,
+            self._settings(),
+            trains,
+            overwrite=values.overwrite_output_dir,
+        )
+        self._model = self._model_settings(schedule)
+        self._runner = training.Runner(self._model, self._run, head)
+
+    def _model_settings(self, schedule):
+        values = self._values
+        return training.ModelSettings(
+            bert_config=self.bert.config,
+            init_checkpoint=self.bert.init_checkpoint,
+            task_checkpoint=self._given and self._as_checkpoint(self._given),
+            adapter_fn=self._adapter and self._adapter.build(),
+            adapter_layers=self._adapter and self._adapter.layers,
+            tuning=self._tuning,
+            use_tpu=self._use_tpu,
+            use_one_hot_embeddings=self._use_tpu,
+            random_seed=values.random_seed,
+            precision=self._precision,
+            pooled_only=self._task.kind != "span",
+            recompute_activations=values.recompute_activations,
+            gradient_accumulation_steps=values.gradient_accumulation_steps,
+            **schedule,
+        )
+
+    def train(self, arrays, dev_arrays=None):
+        """Trains, or goes on, to the end of the schedule; leaves the task adapter.
+
+        Args:
+          arrays: see `training.Runner`.
+          dev_arrays: those of the dev set, for --eval_every_steps.
+
+        Returns:
+          The report's lines: parameters, adapter.
+        """
+        last, every = self._model.num_train_steps, self._values.eval_every_steps
+        for stop in [*range(every, last, every), last] if every else [last]:
+            if stop < self._runner.last_step():
+                continue
+            self._runner.train(arrays, stop)
+            if every:
+                self._keep_the_best(dev_arrays)
+        made = self._made()
+        if not every and not self._is_saved(made):
+            task_adapters.save(self._adapter_folder, made)
+        result = task_adapters.load(self._adapter_folder, "--output_dir")
+        saved = f"Adapter: {self._adapter_folder} ({files.megabytes(self._adapter_folder + '/')})"
+        report = [self._parameters(result), saved]
+        if self._values.save_full_checkpoint:
+            prefix = posixpath.join(self._run.output_dir, _FULL_CHECKPOINT)
+            task_adapters.to_full_checkpoint(result, self.bert.init_checkpoint, prefix)
+            report.append(f"Full checkpoint: {prefix} ({files.megabytes(prefix + '.')})")
+        return report
+
+    def evaluate(self, arrays):
+        """The dev set's scores, see `training.Runner.evaluate`; they are kept with the adapter."""
+        if "train" in self.stages and self._values.eval_every_steps:
+            best = task_adapters.describe(self._adapter_folder, "--output_dir")
+            scores = {**best.scores, "global_step": best.global_step}
+        else:
+            logging.info("Evaluating on %d examples.", len(arrays["input_ids"]))
+            scores = self._runner.evaluate(arrays, self._result())
+            if "train" in self.stages:
+                self._save_with_scores(scores)
+        return {**scores, "precision": self._precision}
+
+    def predict(self, arrays):
+        """Yields each row's predictions, see `training.Runner.predict`."""
+        logging.info("Predicting %d examples.", len(arrays["input_ids"]))
+        return self._runner.predict(arrays, self._result())
+
+    def _keep_the_best(self, dev_arrays):
+        """Evaluates the last checkpoint; saves its adapter if none so far scored as well."""
+        scores = self._runner.evaluate(dev_arrays)
+        now, name, best = scores[self._task.score], self._task.score, -math.inf
+        logging.info("Step %d: %s %.4f on the dev set.", scores["global_step"], name, now)
+        if tf.io.gfile.exists(self._adapter_folder):
+            held = task_adapters.describe(self._adapter_folder, "--output_dir")
+            best = held.scores.get(name, best)
+        if now > best:
+            self._save_with_scores(scores)
+
+    def _save_with_scores(self, scores):
+        made = self._made()
+        numbers = {n: float(value) for n, value in scores.items() if n != "global_step"}
+        description = dataclasses.replace(made.description, scores=numbers)
+        task_adapters.save(self._adapter_folder, made._replace(description=description))
+
+    def _result(self):
+        """The prefix of what is evaluated: the given adapter, else the one that was made.
+
+        None for the last checkpoint, or --init_checkpoint if there is none and that holds it all.
+        """
+        if "train" in self.stages and not self._values.eval_every_steps:
+            return None
+        if self._given and "train" not in self.stages:
+            return self._model.task_checkpoint
+        if not tf.io.gfile.exists(files.current(self._adapter_folder)):
+            return None
+        if self._best_prefix is None:
+            made = task_adapters.load(self._adapter_folder, "--output_dir")
+            where = f"--output_dir {self._run.output_dir}: its task adapter"
+            task_adapters.check_fits(made.description, self._description, where)
+            self._best_prefix = self._as_checkpoint(made)
+        return self._best_prefix
+
+    @property
+    def _adapter_folder(self):
+        return posixpath.join(self._run.output_dir, task_adapters.FOLDER)
+
+    def _describe(self, task, training_settings):
+        """What the run makes or asks for: its `Description`, so far without steps and scores."""
+        values = self._values
+        return task_adapters.Description(
+            task=task.name,
+            kind=task.kind,
+            labels=tuple(task.labels),
+            max_seq_length=values.max_seq_length,
+            do_lower_case=values.do_lower_case,
+            vocabulary=task_adapters.digest(self.tokenizer.vocab),
+            backbone=task_adapters.backbone_of(self.bert.init_checkpoint, self.bert.config),
+            tuning=self._tuning,
+            adapter=self._adapter,
+            global_step=0,
+            training={
+                "train_batch_size": values.train_batch_size,
+                "gradient_accumulation_steps": values.gradient_accumulation_steps,
+                "random_seed": values.random_seed,
+                "precision": self._precision,
+                "eval_every_steps": values.eval_every_steps,
+                "started_from": self._given and task_adapters.tensors_digest(self._given),
+                **training_settings,
+            },
+            scores={},
+            versions=task_adapters.versions(),
+        )
+
+    def _settings(self):
+        """What `run_directory.claim` compares."""
+        made = self._description
+        return {
+            "model": {"task": made.task, **task_adapters.essence(made)},
+            "training": {
+                "max_seq_length": made.max_seq_length,
+                "bert_config": made.backbone.config,
+                **made.training,
+            },
+        }
+
+    def _as_checkpoint(self, adapter):
+        """Writes an adapter where TensorFlow can read it, for as long as the job lives."""
+        with files.written("The folder for temporary files"):
+            self._temporary.append(tempfile.TemporaryDirectory())
+        prefix = os.path.join(self._temporary[-1].name, "task.ckpt")
+        task_adapters.to_checkpoint(adapter, prefix)
+        return prefix
+
+    def _made(self):
+        """The `TaskAdapter` in the last checkpoint."""
+        step = self._runner.last_step()
+        prefix = tf.train.latest_checkpoint(self._run.output_dir)
+        description = dataclasses.replace(self._description, global_step=step)
+        return task_adapters.TaskAdapter(description, checkpoints.trained_tensors(prefix))
+
+    def _is_saved(self, made):
+        """Whether the folder holds that adapter already, perhaps with its scores."""
+        if not tf.io.gfile.exists(self._adapter_folder):
+            return False
+        held = task_adapters.load(self._adapter_folder, "--output_dir")
+        same = dataclasses.replace(held.description, scores={}) == made.description
+        return same and task_adapters.tensors_digest(held) == task_adapters.tensors_digest(made)
+
+    def _parameters(self, made):
+        """A line: how many parameters were trained, out of how many."""
+        shapes = checkpoints.encoder_shapes(self.bert.config)
+        shapes.update((name, value.shape) for name, value in made.tensors.items())
+        total = sum(int(np.prod(shape)) for shape in shapes.values())
+        trained = sum(value.size for value in made.tensors.values())
+        return f"Trained: {trained:,} of {total:,} parameters ({trained / total:.2%})"
