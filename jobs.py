@@ -246,6 +246,7 @@ class Job:
             "training": {
                 "max_seq_length": made.max_seq_length,
                 "bert_config": made.backbone.config,
+                "adapter_init_scale": made.adapter and made.adapter.init_scale,
                 **made.training,
             },
         }

@@ -127,6 +127,12 @@ class SavedTest(JobsTestCase):
         self.assertEqual(found, expected)
 
 
+    def test_going_on_from_another_beginning_is_refused(self):
+        shutil.copytree(self.trained, self.output_dir)
+        code, _, stderr = self.call(self.output_dir, "--do_train", "--adapter_init_scale=0.5")
+        self.assert_one_sentence(code, stderr, ["adapter_init_scale was 0.001, is now 0.5"])
+
+
 class BestTest(JobsTestCase):
     def test_the_best_adapter_is_kept(self):
         flags = ["--num_train_epochs=3", "--eval_every_steps=2"]
