@@ -12,7 +12,6 @@ import json
 import os
 
 import numpy as np
-import safetensors.numpy
 import tensorflow.compat.v1 as tf
 
 import huggingface
@@ -83,11 +82,9 @@ def write(folder, adapter):
     tensors = {_ADAPTER: {}, _HEAD: {}, _LAYER_NORMS: {}}
     for own, value in adapter.tensors.items():
         file, other = _place(own, name)
-        value = value.reshape(-1) if "/biases" in own else _flip(file, value)
-        tensors[file][other] = np.ascontiguousarray(value)
+        tensors[file][other] = value.reshape(-1) if "/biases" in own else _flip(file, value)
     for file, content in tensors.items():
-        with tf.io.gfile.GFile(os.path.join(folder, file + ".safetensors"), "wb") as writer:
-            writer.write(safetensors.numpy.save(content, metadata={"format": "pt"}))
+        huggingface.write_safetensors(os.path.join(folder, file + ".safetensors"), content)
     shared = {
         "hidden_size": description.backbone.config["hidden_size"],
         "model_class": "BertAdapterModel",

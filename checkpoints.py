@@ -183,8 +183,7 @@ def read_tensor(reader, name, where):
 def fingerprint(get_tensor, config):
     """What tells one pretrained encoder from another, whatever file its weights come from.
 
-    SHA-256 of all tensors of `encoder_shapes`, sorted by name: for each a line with name and shape,
-    and its float32 values, little-endian.
+    The `sha256_of` all tensors of `encoder_shapes`.
 
     Args:
       get_tensor: function from a name to an array, such as a checkpoint reader's.
@@ -193,8 +192,21 @@ def fingerprint(get_tensor, config):
     Returns:
       str, 64 hexadecimal digits.
     """
+    return sha256_of(get_tensor, encoder_shapes(config))
+
+
+def sha256_of(get_tensor, shapes):
+    """SHA-256 of tensors, as 64 hexadecimal digits.
+
+    In the order of their names: for each a line with name and shape, and its float32 values,
+    little-endian.
+
+    Args:
+      get_tensor: function from a name to an array.
+      shapes: dict from names to shapes.
+    """
     sha256 = hashlib.sha256()
-    for name, shape in sorted(encoder_shapes(config).items()):
+    for name, shape in sorted(shapes.items()):
         sha256.update(f"{name} {list(shape)}\n".encode())
         sha256.update(np.ascontiguousarray(get_tensor(name), "<f4"))
     return sha256.hexdigest()

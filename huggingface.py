@@ -117,10 +117,8 @@ def write(folder, config, tensors):
     for name, value in tensors.items():
         prefix = "bert." if pretrained and name.startswith("bert/") else ""
         value = value.T if name.endswith("/kernel") else value
-        renamed[prefix + name_of(name)] = np.ascontiguousarray(value)
-    with tf.io.gfile.GFile(os.path.join(folder, _WEIGHTS), "wb") as writer:
-        # PyTorch's own loader asks for this entry.
-        writer.write(safetensors.numpy.save(renamed, metadata={"format": "pt"}))
+        renamed[prefix + name_of(name)] = value
+    write_safetensors(os.path.join(folder, _WEIGHTS), renamed)
 
 
 def _read_config(path):
@@ -191,6 +189,18 @@ def read_safetensors(path, left_out=()):
             )
         tensors[name] = _DECODERS[entry["dtype"]](entry["data"]).reshape(entry["shape"])
     return tensors
+
+
+def write_safetensors(path, tensors):
+    """Writes a file of safetensors for PyTorch, whose own loader asks for the entry "format".
+
+    Args:
+      path: the file.
+      tensors: dict from names to arrays.
+    """
+    tensors = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
+    with tf.io.gfile.GFile(path, "wb") as writer:
+        writer.write(safetensors.numpy.save(tensors, metadata={"format": "pt"}))
 
 
 def _decode_bfloat16(data):

@@ -143,10 +143,12 @@ class Job:
             self._runner.train(arrays, stop)
             if every:
                 self._keep_the_best(dev_arrays)
-        made = self._made()
-        if not every and not self._is_saved(made):
-            task_adapters.save(self._adapter_folder, made)
-        result = task_adapters.load(self._adapter_folder, "--output_dir")
+        if every:
+            result = task_adapters.load(self._adapter_folder, "--output_dir")
+        else:
+            result = self._made()
+            if not self._is_saved(result):
+                task_adapters.save(self._adapter_folder, result)
         saved = f"Adapter: {self._adapter_folder} ({files.megabytes(self._adapter_folder + '/')})"
         report = [self._parameters(result), saved]
         if self._values.save_full_checkpoint:

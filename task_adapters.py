@@ -13,6 +13,7 @@ import functools
 import hashlib
 import itertools
 import json
+import math
 import os
 import platform
 import struct
@@ -256,11 +257,8 @@ def digest(items):
 
 def tensors_digest(adapter):
     """A short name for the tensors of a `TaskAdapter`."""
-    sha256 = hashlib.sha256()
-    for name, value in sorted(adapter.tensors.items()):
-        sha256.update(f"{name} {list(value.shape)}\n".encode())
-        sha256.update(np.ascontiguousarray(value, "<f4"))
-    return sha256.hexdigest()[:16]
+    shapes = {name: value.shape for name, value in adapter.tensors.items()}
+    return checkpoints.sha256_of(adapter.tensors.get, shapes)[:16]
 
 
 def versions():
@@ -373,14 +371,12 @@ def to_full_checkpoint(adapter, init_checkpoint, prefix, flag="--init_checkpoint
             f"{where} is not the backbone that the task adapter was"
             f" trained on, {adapter.description.backbone.name}: their fingerprints differ."
         )
-    tensors.update(adapter.tensors)
-    step = np.array(adapter.description.global_step, np.int64)
-    checkpoints.write(prefix, {**tensors, tf.GraphKeys.GLOBAL_STEP: step})
+    to_checkpoint(adapter._replace(tensors={**tensors, **adapter.tensors}), prefix)
 
 
 def _read_description(folder, where):
     """Returns (`Description`, the JSON object that it stands in)."""
-    content = _read(f"{folder}/{CONFIG_FILE}", where)
+    content = _read(f"{folder}/{CONFIG_FILE}", where, _LARGEST_CONFIG)
     where = f"{where}: {CONFIG_FILE}"
     try:
         record = json.loads(content.decode("utf-8"))
@@ -404,11 +400,11 @@ def _read_description(folder, where):
     return _from_json(Description, described, where), record
 
 
-def _read(path, where):
-    """The bytes of a file; a description's stay below `_LARGEST_CONFIG`."""
+def _read(path, where, largest=math.inf):
+    """The bytes of a file, of which it may hold so many."""
     try:
-        if path.endswith(CONFIG_FILE) and tf.io.gfile.stat(path).length > _LARGEST_CONFIG:
-            raise UserError(f"{where}: {CONFIG_FILE} is over {_LARGEST_CONFIG:,} bytes.")
+        if tf.io.gfile.stat(path).length > largest:
+            raise UserError(f"{where}: {os.path.basename(path)} is over {largest:,} bytes.")
         with tf.io.gfile.GFile(path, "rb") as reader:
             return reader.read()
     except tf.errors.NotFoundError as error:

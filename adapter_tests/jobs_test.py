@@ -126,7 +126,6 @@ class SavedTest(JobsTestCase):
         )
         self.assertEqual(found, expected)
 
-
     def test_going_on_from_another_beginning_is_refused(self):
         shutil.copytree(self.trained, self.output_dir)
         code, _, stderr = self.call(self.output_dir, "--do_train", "--adapter_init_scale=0.5")
