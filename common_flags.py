@@ -75,8 +75,21 @@ def _define_results(at):
     flags.DEFINE_integer(
         "eval_every_steps",
         0,
-        "Evaluate on the dev set every so many steps too, and keep the task adapter that scores"
-        " best; 0 evaluates at the end, and keeps the last.",
+        "Evaluate on the dev set every so many steps; 0 evaluates at the end alone, or after each"
+        " epoch with one of the next two flags.",
+        lower_bound=0,
+        **at,
+    )
+    flags.DEFINE_bool(
+        "keep_best",
+        False,
+        "Keep the task adapter of the evaluation with the best score, in place of the last.",
+        **at,
+    )
+    flags.DEFINE_integer(
+        "early_stopping_patience",
+        0,
+        "Stop after so many evaluations without a better score; 0 trains to the end.",
         lower_bound=0,
         **at,
     )

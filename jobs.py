@@ -7,11 +7,10 @@ job.train(arrays), job.evaluate(arrays), job.predict(arrays)
 """
 
 import dataclasses
-import math
 import os
 import posixpath
 import tempfile
-from typing import NamedTuple, Tuple
+from typing import Callable, Dict, NamedTuple, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -21,11 +20,13 @@ import checkpoints
 import common_flags
 import devices
 import files
+import metrics
 import paths
 import run_directory
 import task_adapters
 import training
 from errors import UserError
+from evaluations import Evaluations
 
 _FULL_CHECKPOINT = "full_model.ckpt"
 
@@ -38,6 +39,13 @@ class Task(NamedTuple):
     kind: str
     labels: Tuple[str, ...]
     score: str
+
+
+class EvalSet(NamedTuple):
+    """Rows to evaluate on: arrays as in `training.Runner`, and score_fn as in its `evaluate`."""
+
+    arrays: Dict[str, np.ndarray]
+    score_fn: Callable
 
 
 class Job:
@@ -60,8 +68,9 @@ class Job:
 
     def __init__(self, values, given, output_dir, eval_batch_size, shortest):
         self.stages = common_flags.stages(values)
-        if values.eval_every_steps and "train" in self.stages and "eval" not in self.stages:
-            raise UserError("--eval_every_steps needs --do_eval, which reads the dev set.")
+        for flag in ("eval_every_steps", "keep_best", "early_stopping_patience"):
+            if values[flag].value and "train" in self.stages and "eval" not in self.stages:
+                raise UserError(f"--{flag} needs --do_eval, which reads the dev set.")
         self.bert, self.tokenizer = common_flags.pretrained_bert(values)
         common_flags.check_sequence_length(values, self.bert.config, shortest)
         self._tuning, self._adapter = common_flags.tuning_settings(values, self.bert.config)
@@ -73,14 +82,14 @@ class Job:
         self._temporary = []
         self._best_prefix = None
 
-    def begin(self, task, head, num_rows, digest):
+    def begin(self, task, head, num_rows, settings):
         """Takes the directory, and makes the model; what may be refused is refused before.
 
         Args:
           task: `Task`.
           head: see `training.model_fn_builder`.
           num_rows: int, rows of the training data; not read where nothing is trained.
-          digest: str, of the training data.
+          settings: dict of JSON values that decide the weights too, as the digest of the data.
 
         Raises:
           UserError: --adapter or the run in the directory is of another model, or too few rows.
@@ -88,8 +97,9 @@ class Job:
         values, schedule, trains = self._values, {}, "train" in self.stages
         if trains:
             schedule = common_flags.schedule(values, self._tuning.method, num_rows)
+            self._eval_every = self._evaluation_interval(num_rows)
         self._task = task
-        self._description = self._describe(task, {"data": digest, **schedule})
+        self._description = self._describe(task, {**settings, **schedule})
         if self._given:
             where = f"--adapter {values.adapter}"
             task_adapters.check_fits(self._given.description, self._description, where)
@@ -106,6 +116,13 @@ class Job:
         )
         self._model = self._model_settings(schedule)
         self._runner = training.Runner(self._model, self._run, head)
+
+    def _evaluation_interval(self, num_rows):
+        """After how many steps the dev set is read, meanwhile; 0 for never."""
+        values = self._values
+        if values.eval_every_steps or not (values.keep_best or values.early_stopping_patience):
+            return values.eval_every_steps
+        return max(1, num_rows // values.train_batch_size)
 
     def _model_settings(self, schedule):
         values = self._values
@@ -126,24 +143,28 @@ class Job:
             **schedule,
         )
 
-    def train(self, arrays, dev_arrays=None):
+    def train(self, arrays, eval_sets=()):
         """Trains, or goes on, to the end of the schedule; leaves the task adapter.
 
         Args:
           arrays: see `training.Runner`.
-          dev_arrays: those of the dev set, for --eval_every_steps.
+          eval_sets: list of `EvalSet`, for evaluations meanwhile.
 
         Returns:
           The report's lines: parameters, adapter.
         """
-        last, every = self._model.num_train_steps, self._values.eval_every_steps
+        last, every = self._model.num_train_steps, self._eval_every
+        evaluations = self._evaluations()
         for stop in [*range(every, last, every), last] if every else [last]:
             if stop < self._runner.last_step():
                 continue
             self._runner.train(arrays, stop)
-            if every:
-                self._keep_the_best(dev_arrays)
-        if every:
+            if every and evaluations.at(stop) is None:
+                self._evaluate_meanwhile(eval_sets, evaluations)
+            if 0 < self._values.early_stopping_patience <= evaluations.since_best():
+                logging.info("Stopped early: the best score is %.4f.", evaluations.best())
+                break
+        if self._values.keep_best:
             result = task_adapters.load(self._adapter_folder, "--output_dir")
         else:
             result = self._made()
@@ -157,14 +178,14 @@ class Job:
             report.append(f"Full checkpoint: {prefix} ({files.megabytes(prefix + '.')})")
         return report
 
-    def evaluate(self, arrays):
-        """The dev set's scores, see `training.Runner.evaluate`; they are kept with the adapter."""
-        if "train" in self.stages and self._values.eval_every_steps:
+    def evaluate(self, eval_sets):
+        """The scores of a list of `EvalSet`, together; they are kept with the adapter."""
+        scores = None
+        if "train" in self.stages and self._values.keep_best:
             best = task_adapters.describe(self._adapter_folder, "--output_dir")
-            scores = {**best.scores, "global_step": best.global_step}
-        else:
-            logging.info("Evaluating on %d examples.", len(arrays["input_ids"]))
-            scores = self._runner.evaluate(arrays, self._result())
+            scores = self._evaluations().at(best.global_step)
+        if scores is None:
+            scores = self._scores(eval_sets, self._result())
             if "train" in self.stages:
                 self._save_with_scores(scores)
         return {**scores, "precision": self._precision}
@@ -174,20 +195,28 @@ class Job:
         logging.info("Predicting %d examples.", len(arrays["input_ids"]))
         return self._runner.predict(arrays, self._result())
 
-    def _keep_the_best(self, dev_arrays):
-        """Evaluates the last checkpoint; saves its adapter if none so far scored as well."""
-        scores = self._runner.evaluate(dev_arrays)
-        now, name, best = scores[self._task.score], self._task.score, -math.inf
-        logging.info("Step %d: %s %.4f on the dev set.", scores["global_step"], name, now)
-        if tf.io.gfile.exists(self._adapter_folder):
-            held = task_adapters.describe(self._adapter_folder, "--output_dir")
-            best = held.scores.get(name, best)
-        if now > best:
+    def _evaluations(self):
+        return Evaluations(self._run.output_dir, self._task.score)
+
+    def _scores(self, eval_sets, checkpoint=None):
+        scores = {}
+        for rows in eval_sets:
+            logging.info("Evaluating on %d examples.", len(rows.arrays["input_ids"]))
+            scores.update(self._runner.evaluate(rows.arrays, rows.score_fn, checkpoint))
+        return scores
+
+    def _evaluate_meanwhile(self, eval_sets, evaluations):
+        """Evaluates the last checkpoint; saves its adapter if the best is kept and this is it."""
+        scores = self._scores(eval_sets)
+        step, now = scores["global_step"], scores[self._task.score]
+        logging.info("Step %d: %s %.4f on the dev set.", step, self._task.score, now)
+        if self._values.keep_best and now > evaluations.best():
             self._save_with_scores(scores)
+        evaluations.add(step, scores)  # Only now: a kill before it repeats the evaluation.
 
     def _save_with_scores(self, scores):
         made = self._made()
-        numbers = {n: float(value) for n, value in scores.items() if n != "global_step"}
+        numbers = {n: v for n, v in metrics.numbers(scores).items() if n != "global_step"}
         description = dataclasses.replace(made.description, scores=numbers)
         task_adapters.save(self._adapter_folder, made._replace(description=description))
 
@@ -196,7 +225,7 @@ class Job:
 
         None for the last checkpoint, or --init_checkpoint if there is none and that holds it all.
         """
-        if "train" in self.stages and not self._values.eval_every_steps:
+        if "train" in self.stages and not self._values.keep_best:
             return None
         if self._given and "train" not in self.stages:
             return self._model.task_checkpoint
@@ -232,13 +261,24 @@ class Job:
                 "gradient_accumulation_steps": values.gradient_accumulation_steps,
                 "random_seed": values.random_seed,
                 "precision": self._precision,
-                "eval_every_steps": values.eval_every_steps,
+                **self._selection(),
                 "started_from": self._given and task_adapters.tensors_digest(self._given),
                 **training_settings,
             },
             scores={},
             versions=task_adapters.versions(),
         )
+
+    def _selection(self):
+        """Which step's adapter is kept, as settings; none where it is the last one's."""
+        values = self._values
+        if "train" not in self.stages or not (values.keep_best or values.early_stopping_patience):
+            return {}
+        return {
+            "keep_best": values.keep_best,
+            "early_stopping_patience": values.early_stopping_patience,
+            "evaluated_every": self._eval_every,
+        }
 
     def _settings(self):
         """What `run_directory.claim` compares."""

@@ -94,12 +94,28 @@ class ProgressHook(tf.train.SessionRunHook):
 
     def _summarize(self, step, now, scalars):
         rate = self._rate(self._summarized, step, now)
-        values = [
-            tf.Summary.Value(tag=name, simple_value=value)
-            for name, value in dict(scalars, examples_per_second=rate).items()
-        ]
-        self._writer.add_summary(tf.Summary(value=values), step)
+        self._writer.add_summary(_summary(dict(scalars, examples_per_second=rate)), step)
         self._summarized = (step, now)
+
+
+def write_scalars(folder, step, scalars):
+    """Writes numbers of one step where TensorBoard finds them.
+
+    Args:
+      folder: path; the name of its last part is what TensorBoard calls the run.
+      step: int.
+      scalars: dict from names to floats.
+    """
+    with tf.Graph().as_default():  # Outside of one TensorFlow 2 makes no such writer.
+        writer = tf.summary.FileWriter(folder, filename_suffix=f".{step}")
+    writer.add_summary(_summary(scalars), step)
+    writer.close()
+
+
+def _summary(scalars):
+    return tf.Summary(
+        value=[tf.Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
+    )
 
 
 def _describe(scalars, rate):

@@ -9,67 +9,43 @@ functions below are those of BERT's script of this name, so that code written fo
 import environment  # noqa: F401  First of all: a missing TensorFlow gets a sentence.
 
 # isort: split
+import itertools
+import math
 import os
 
-import tensorflow.compat.v1 as tf
 from absl import flags
 
+import classification_heads
+import classifier_features
+import classifier_results
 import classifier_tasks
 import common_flags
 import errors
-import files
+import feature_cache
 import input_pipeline
 import jobs
+import metrics
 import modeling
 import paths
+import table_tasks
 import task_adapters
+import tokenization
 import training
-from classifier_tasks import (  # noqa: F401  BERT's users import these from here.
-    ColaProcessor,
-    DataProcessor,
+from classifier_features import (  # noqa: F401  BERT's users import these from here.
     InputExample,
     InputFeatures,
-    MnliProcessor,
-    MrpcProcessor,
     PaddingInputExample,
-    XnliProcessor,
     convert_examples_to_features,
     convert_single_example,
 )
+from classifier_tasks import (  # noqa: F401  And these.
+    ColaProcessor,
+    DataProcessor,
+    MnliProcessor,
+    MrpcProcessor,
+    XnliProcessor,
+)
 from errors import UserError
-
-
-def classification_loss(pooled_output, labels, num_labels, is_training, dropout_key=None):
-    """A linear layer and softmax over the pooled output (Devlin et al. 2018, section 4.1).
-
-    Args:
-      pooled_output: float Tensor [B, D].
-      labels: int32 Tensor [B].
-      num_labels: int.
-      is_training: bool; a tenth of the inputs is dropped where true.
-      dropout_key: `modeling.DropoutKey` or None.
-
-    Returns:
-      (loss [], per_example_loss [B], logits [B, num_labels], probabilities [B, num_labels]).
-    """
-    collections = [modeling.HEAD, tf.GraphKeys.GLOBAL_VARIABLES]
-    weights = tf.get_variable(
-        "output_weights",
-        [num_labels, pooled_output.shape[-1]],
-        initializer=modeling.create_initializer(),
-        collections=collections,
-    )
-    bias = tf.get_variable(
-        "output_bias", [num_labels], initializer=tf.zeros_initializer(), collections=collections
-    )
-    with tf.variable_scope("loss"):
-        if is_training:
-            pooled_output = modeling.dropout(pooled_output, 0.1, key=dropout_key)
-        logits = tf.nn.bias_add(tf.matmul(pooled_output, weights, transpose_b=True), bias)
-        log_probs = tf.nn.log_softmax(logits)
-        one_hot_labels = tf.one_hot(labels, depth=num_labels)
-        per_example_loss = -tf.reduce_sum(one_hot_labels * log_probs, axis=-1)
-        return tf.reduce_mean(per_example_loss), per_example_loss, logits, tf.nn.softmax(logits)
 
 
 def create_model(
@@ -87,7 +63,7 @@ def create_model(
     """BERT with adapters and the classification head, as BERT's function of this name.
 
     Returns:
-      What `classification_loss` returns.
+      What `classification_heads.classification_loss` returns.
     """
     encoder = modeling.BertModel(
         bert_config,
@@ -99,35 +75,9 @@ def create_model(
         adapter_fn=adapter_fn,
         pooled_only=True,
     )
-    return classification_loss(encoder.get_pooled_output(), labels, num_labels, is_training)
-
-
-def classifier_head(num_labels):
-    """The head that `training.model_fn_builder` takes."""
-
-    def head(encoder, features, is_training, dropout_key):
-        labels = features["label_ids"]
-        loss, per_example_loss, logits, probabilities = classification_loss(
-            encoder.get_pooled_output(), labels, num_labels, is_training, dropout_key
-        )
-        weights = tf.cast(features.get("is_real_example", tf.ones_like(labels)), tf.float32)
-        return training.HeadOutput(
-            loss=loss,
-            predictions={"probabilities": probabilities},
-            metric_fn=metric_fn,
-            metric_inputs=[per_example_loss, labels, logits, weights],
-        )
-
-    return head
-
-
-def metric_fn(per_example_loss, label_ids, logits, is_real_example):
-    """Accuracy and mean loss [B] over the rows that are not padding (weight 0)."""
-    predictions = tf.argmax(logits, axis=-1, output_type=tf.int32)
-    return {
-        "eval_accuracy": tf.metrics.accuracy(label_ids, predictions, weights=is_real_example),
-        "eval_loss": tf.metrics.mean(per_example_loss, weights=is_real_example),
-    }
+    return classification_heads.classification_loss(
+        encoder.get_pooled_output(), labels, num_labels, is_training
+    )
 
 
 def model_fn_builder(
@@ -154,13 +104,13 @@ def model_fn_builder(
         use_one_hot_embeddings=use_one_hot_embeddings,
         pooled_only=True,
     )
-    return training.model_fn_builder(settings, classifier_head(num_labels))
+    return training.model_fn_builder(settings, classification_heads.classifier_head(num_labels))
 
 
 def input_fn_builder(features, seq_length, is_training, drop_remainder):
     """An input_fn over a list of `InputFeatures`, as BERT's function of this name."""
     del seq_length  # The features have it.
-    arrays = classifier_tasks.features_to_arrays(features)
+    arrays = classifier_features.features_to_arrays(features)
     return input_pipeline.input_fn_of(arrays, is_training, drop_remainder)
 
 
@@ -169,7 +119,7 @@ def file_based_convert_examples_to_features(
 ):
     """Writes the features of a list of `InputExample` to a TFRecord file."""
     features = convert_examples_to_features(examples, label_list, max_seq_length, tokenizer)
-    input_pipeline.write_tfrecord(classifier_tasks.features_to_arrays(features), output_file)
+    input_pipeline.write_tfrecord(classifier_features.features_to_arrays(features), output_file)
 
 
 def file_based_input_fn_builder(input_file, seq_length, is_training, drop_remainder):
@@ -181,12 +131,38 @@ def file_based_input_fn_builder(input_file, seq_length, is_training, drop_remain
 def define_flags(flag_values=flags.FLAGS):
     """Defines all flags of this script."""
     at = {"flag_values": flag_values}
-    names = ", ".join(task.upper() for task in sorted(classifier_tasks.TASKS))
+    names = [task.name for task in classifier_tasks.TASKS.values()]
+    names = ", ".join([*names, *table_tasks.LAYOUTS, "custom"])
     flags.DEFINE_string("task_name", None, f"The task: {names}.", **at)
     flags.DEFINE_string(
         "data_dir",
         None,
-        "Folder with the task's .tsv files. Default: $GLUE_DIR/<task>, else the demo's.",
+        "Folder with the task's files. Default: $GLUE_DIR/<task>, else the demo's.",
+        **at,
+    )
+    column = "--task_name=custom: the column, or the key in .jsonl files, of the "
+    flags.DEFINE_string("text_column", None, column + "text.", **at)
+    flags.DEFINE_string("text_b_column", None, column + "second text of a pair.", **at)
+    flags.DEFINE_string("label_column", None, column + "label.", **at)
+    flags.DEFINE_enum(
+        "label_type",
+        "class",
+        sorted(_KINDS),
+        "--task_name=custom: labels are names of classes; numbers to be predicted; or sets of"
+        " labels, a,b,c or a list in .jsonl files.",
+        **at,
+    )
+    flags.DEFINE_string(
+        "feature_cache_dir",
+        None,
+        "Where texts are kept as token ids, to be read the next time. Default:"
+        " ~/.cache/adapter-bert/features; none keeps nothing.",
+        **at,
+    )
+    flags.DEFINE_string(
+        "class_weights",
+        None,
+        "Factors of the training loss: balanced, or one for each label in their order, as in 1,5.",
         **at,
     )
     flags.DEFINE_integer(
@@ -210,59 +186,182 @@ def run(values):
     given = common_flags.given_adapter(values)
     if not values.task_name:
         raise UserError("--task_name is not given, for example --task_name=MRPC.")
-    processor = classifier_tasks.get_processor(values.task_name)
-    name, labels = processor.task.name, processor.get_labels()
-    data_dir = paths.find_data_dir(values.data_dir, name)
+    processor, data_dir = _find_task(values, given)
+    task, labels = processor.task, processor.get_labels()
     output_dir = values.output_dir or os.path.join("output", values.task_name.lower())
     job = jobs.Job(values, given, output_dir, values.eval_batch_size, shortest=4)
     examples = {stage: _read_examples(processor, stage, data_dir) for stage in job.stages}
-    trained_on = examples.get("train", ())
+    trained_on = examples.get("train", {}).get("train", ())
+    if values.class_weights and task.kind != "classification":
+        raise UserError("--class_weights goes with labels that are classes (--label_type=class).")
+    weights = _class_weights(values.class_weights, labels, [e.label for e in trained_on])
     job.begin(
-        jobs.Task(name, "classification", tuple(labels), score="eval_accuracy"),
-        classifier_head(len(labels)),
+        jobs.Task(task.name, task.kind, tuple(labels), score="eval_" + task.score),
+        _head(task.kind, len(labels), weights),
         num_rows=len(trained_on),
-        digest=task_adapters.digest((e.text_a, e.text_b, e.label) for e in trained_on),
+        settings={
+            "data": task_adapters.digest((e.text_a, e.text_b, e.label) for e in trained_on),
+            **({"class_weights": weights} if weights else {}),
+        },
     )
     arrays = {
-        stage: classifier_tasks.examples_to_arrays(
-            rows, labels, values.max_seq_length, job.tokenizer
-        )
-        for stage, rows in examples.items()
+        stage: {
+            split: _features(rows, labels, values, job.tokenizer) for split, rows in splits.items()
+        }
+        for stage, splits in examples.items()
     }
-    return _run_stages(job, arrays, output_dir, name)
+    return _run_stages(job, arrays, processor, output_dir, values.eval_batch_size)
+
+
+def _head(kind, num_labels, class_weights):
+    if kind == "regression":
+        return classification_heads.regression_head
+    if kind == "multilabel":
+        return classification_heads.multilabel_head(num_labels)
+    return classification_heads.classifier_head(num_labels, class_weights)
+
+
+_KINDS = {"class": "classification", "float": "regression", "multilabel": "multilabel"}
+
+
+def _find_task(values, given):
+    """(the processor of --task_name, the folder of its data)."""
+    layout = _layout(values)
+    if layout is None:
+        processor = classifier_tasks.get_processor(
+            values.task_name, [*table_tasks.LAYOUTS, "custom"]
+        )
+        folder = processor.task.folder or processor.task.name
+        return processor, paths.find_data_dir(values.data_dir, folder)
+    data_dir = paths.find_data_dir(values.data_dir, layout.name)
+    known = given.description.labels if given else None
+    return table_tasks.TableProcessor(layout, data_dir, known), data_dir
+
+
+def _layout(values):
+    """The `table_tasks.Layout` of --task_name; None if it has none."""
+    if values.task_name.lower() == "custom":
+        if values.text_column is None or values.label_column is None:
+            raise UserError("--task_name=custom needs --text_column and --label_column.")
+        kind = _KINDS[values.label_type]
+        columns = values.text_column, values.label_column, values.text_b_column
+        return table_tasks.Layout("custom", *columns, kind)
+    for flag in ("text_column", "text_b_column", "label_column", "label_type"):
+        if values[flag].value != values[flag].default:
+            raise UserError(f"--{flag} goes with --task_name=custom, which reads data of any kind.")
+    return table_tasks.LAYOUTS.get(values.task_name.lower().replace("-", "_"))
+
+
+def _features(examples, labels, values, tokenizer):
+    """The arrays of some examples, from the cache if they have been made before."""
+
+    def make():
+        return classifier_features.examples_to_tokens(
+            examples, labels, values.max_seq_length, tokenizer
+        )
+
+    folder = values.feature_cache_dir
+    if folder == "none":
+        return classifier_features.padded(make())
+    key = feature_cache.key_of(
+        itertools.chain(
+            [tokenizer.fingerprint, tuple(labels), values.max_seq_length],
+            ((e.text_a, e.text_b, e.label) for e in examples),
+        ),
+        [classifier_features, tokenization],
+    )
+    folder = folder or feature_cache.default_folder()
+    return classifier_features.padded(feature_cache.cached(folder, key, make))
+
+
+def _class_weights(text, labels, trained_on):
+    """--class_weights as a list of a float for each label; None for equal weights.
+
+    "balanced" gives each label the same say: N / (L n) for the n of N rows that have it.
+    """
+    if text is None or not trained_on:
+        return None
+    if text == "balanced":
+        counts = [trained_on.count(label) for label in labels]
+        return [len(trained_on) / (len(labels) * count) if count else 0.0 for count in counts]
+    try:
+        weights = [float(part) for part in text.split(",")]
+    except ValueError:
+        weights = []
+    if len(weights) != len(labels) or not all(0 <= weight < math.inf for weight in weights):
+        raise UserError(
+            f"--class_weights={text}: expected balanced, or a number from 0 up for each label of"
+            f" {', '.join(labels)}."
+        )
+    return weights
+
+
+_SPLITS = {"train": "train", "eval": "dev", "predict": "test"}
 
 
 def _read_examples(processor, stage, data_dir):
-    """The `InputExample`s that a stage works on."""
-    readers = {
-        "train": processor.get_train_examples,
-        "eval": processor.get_dev_examples,
-        "predict": processor.get_test_examples,
-    }
-    return readers[stage](data_dir)
+    """The `InputExample`s that a stage works on, by split."""
+    splits = processor.splits_of(_SPLITS[stage], data_dir)
+    return {split: processor.get_examples(split, data_dir) for split in splits}
 
 
-def _run_stages(job, arrays, output_dir, task):
+def _run_stages(job, arrays, processor, output_dir, eval_batch_size):
     """Trains, evaluates and predicts what there are arrays for; returns the report's lines."""
-    report = []
+    task, report = processor.task, []
+    eval_sets = [
+        jobs.EvalSet(rows, _score_fn(task, split, eval_batch_size))
+        for split, rows in arrays.get("eval", {}).items()
+    ]
     if "train" in arrays:
-        report += job.train(arrays["train"], arrays.get("eval"))
-    if "eval" in arrays:
-        result = job.evaluate(arrays["eval"])
-        lines = [f"{key} = {str(result[key])}\n" for key in sorted(result)]
-        path = os.path.join(output_dir, "eval_results.txt")
-        files.write_atomically(path, "".join(lines))
-        score = "{} dev: accuracy {:.1%}, loss {:.4f} at step {}".format(
-            task, result["eval_accuracy"], result["eval_loss"], result["global_step"]
-        )
-        report = [score, *report, "Scores: " + path]
-    if "predict" in arrays:
-        rows = (row["probabilities"] for row in job.predict(arrays["predict"]))
-        lines = ["\t".join(str(p) for p in probabilities) + "\n" for probabilities in rows]
-        path = os.path.join(output_dir, "test_results.tsv")
-        files.write_atomically(path, "".join(lines))
-        report.append(f"Predictions: {path} ({len(lines)} rows)")
+        report += job.train(arrays["train"]["train"], eval_sets)
+    if eval_sets:
+        result = job.evaluate(eval_sets)
+        path = classifier_results.write_scores(output_dir, result, task)
+        summary = f"{_summary(task, 'eval', result)} at step {result['global_step']}"
+        report = [f"{task.name} dev: {summary}", *report, "Scores: " + path]
+    for split, rows in arrays.get("predict", {}).items():
+        predictions = classifier_results.stacked(list(job.predict(rows)))
+        written = classifier_results.write_predictions(output_dir, task, split, predictions)
+        count = len(rows["input_ids"])
+        report.append(f"Predictions: {', '.join(written)} ({count} rows)")
+        if processor.has_labels(split):
+            result = _named("test", classifier_results.scores(task, rows["label_ids"], predictions))
+            path = classifier_results.write_test_scores(output_dir, split, result, task)
+            report.append(f"{task.name} test: {_summary(task, 'test', result)} ({path})")
     return report
+
+
+def _score_fn(task, split, batch_size):
+    """What scores a dev set; a second one's scores have its name, as eval_mismatched_accuracy."""
+    second = split[len("dev_") :]
+
+    def score_fn(rows, predictions):
+        predictions = classifier_results.stacked(predictions)
+        found = classifier_results.scores(task, rows["label_ids"], predictions)
+        if second:
+            return _named("eval_" + second, found)
+        loss = classifier_results.mean_of_batches(predictions["loss"], batch_size)
+        return {**_named("eval", found), "loss": loss}
+
+    return score_fn
+
+
+def _named(start, scores):
+    return {f"{start}_{name}": value for name, value in scores.items()}
+
+
+def _summary(task, stage, result):
+    """A stage's scores on a line, the one that GLUE takes first."""
+    start = stage + "_"
+    shown = {
+        name[len(start) :]: value
+        for name, value in metrics.numbers(result).items()
+        if name.startswith(start)
+    }
+    return ", ".join(
+        f"{name} {shown[name]:.1%}" if name.endswith("accuracy") else f"{name} {shown[name]:.4f}"
+        for name in sorted(shown, key=lambda name: (name != task.score, name))
+    )
 
 
 def main(argv):

@@ -32,7 +32,11 @@ _RUN_FILES = (
     task_adapters.FOLDER,
     "full_model.ckpt.*",
     "eval_results.txt",
-    "test_results.tsv",
+    "eval_results.json",
+    "evaluations.json",
+    "test_results*.tsv",
+    "predictions*.tsv",
+    "submission",
 )
 
 

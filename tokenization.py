@@ -8,6 +8,7 @@ the checkpoint.
 """
 
 import collections
+import hashlib
 import re
 import sys
 import unicodedata
@@ -222,6 +223,8 @@ class FullTokenizer:
       vocab: OrderedDict, token -> id.
       inv_vocab: dict, id -> token.
       basic_tokenizer, wordpiece_tokenizer: the two steps of WordPiece; None with SentencePiece.
+      fingerprint: hex digest of all that decides tokens and ids but this module's code: the file,
+        the casing, Python's table of Unicode.
     """
 
     def __init__(self, vocab_file, do_lower_case=True, *, spm_model_file=None):
@@ -257,6 +260,9 @@ class FullTokenizer:
                 "(SentencePiece)"
             )
         self.inv_vocab = {index: token for token, index in self.vocab.items()}
+        content = _read_file(spm_model_file or vocab_file, "vocab_file")
+        settings = bool(spm_model_file), bool(do_lower_case), unicodedata.unidata_version
+        self.fingerprint = hashlib.sha256(repr(settings).encode() + content).hexdigest()
 
     def tokenize(self, text):
         """Returns the list of tokens of `text` (str, or bytes in UTF-8)."""

@@ -4,7 +4,7 @@ A script brings a head and its settings:
 
     def head(encoder, features, is_training, dropout_key): ...   # → HeadOutput
     runner = Runner(ModelSettings(...), RunSettings(...), head)
-    runner.train(arrays), runner.evaluate(arrays), runner.predict(arrays)
+    runner.train(arrays), runner.evaluate(arrays, score_fn), runner.predict(arrays)
 
 Loading weights, choosing variables, optimizing, checkpoints and progress are written here, once.
 """
@@ -26,11 +26,12 @@ import checkpoints
 import devices
 import files
 import input_pipeline
+import metrics
 import modeling
 import optimization
 import tuning
 from errors import UserError
-from progress import ProgressHook
+from progress import ProgressHook, write_scalars
 from tuning import Tuning
 
 # At BERT's own rate and epochs adapters stay at the majority class of MRPC; 3e-4 and 5 are those
@@ -413,6 +414,8 @@ class Runner:
         self._run = run
         self._head = head
         self._estimator = build_estimator(model, run, head)
+        evaluated = dataclasses.replace(run, predict_batch_size=run.eval_batch_size)
+        self._evaluator = build_estimator(model, evaluated, head)
 
     def train(self, arrays, stop=None):
         """Trains from the last checkpoint, if there is one, to a step; by default to the last."""
@@ -436,19 +439,27 @@ class Runner:
             )
             raise
 
-    def evaluate(self, arrays, checkpoint=None):
-        """The head's metrics over all rows, "loss" and "global_step": a dict of floats.
-
-        "loss" is Estimator's own: the mean over batches, also where the last one is short.
+    def evaluate(self, arrays, score_fn, checkpoint=None):
+        """Scores of the predictions of all rows; TensorBoard gets them too.
 
         Args:
           arrays: see above.
+          score_fn: function (arrays, list of the rows' predictions) → dict of floats, and of lists
+            of lists of them, which TensorBoard does not get.
           checkpoint: prefix of what was trained, the last checkpoint by default.
+
+        Returns:
+          That dict, with "global_step".
         """
         checkpoint = checkpoint or self._trained(arrays)
-        input_fn, steps, _ = self._planned_rows(arrays, self._run.eval_batch_size)
+        batch_size = self._run.eval_batch_size
+        predictions = list(self._predictions(self._evaluator, batch_size, arrays, checkpoint))
+        step = checkpoints.step_of(checkpoint) if checkpoint else 0
+        scores = score_fn(arrays, predictions)
         with self._explained():
-            return self._estimator.evaluate(input_fn, steps, checkpoint_path=checkpoint)
+            folder = posixpath.join(self._run.output_dir, "eval")
+            write_scalars(folder, step, metrics.numbers(scores))
+        return {**scores, "global_step": step}
 
     def predict(self, arrays, checkpoint=None):
         """Yields the head's predictions of each row, in order: a dict of NumPy arrays.
@@ -461,17 +472,18 @@ class Runner:
           checkpoint: prefix of what was trained, the last checkpoint by default.
         """
         checkpoint = checkpoint or self._trained(arrays)
-        input_fn, _, order = self._planned_rows(arrays, self._run.predict_batch_size)
-        return self._predictions(input_fn, order, checkpoint)
+        batch_size = self._run.predict_batch_size
+        return self._predictions(self._estimator, batch_size, arrays, checkpoint)
 
     def last_step(self):
         """The global step of the last checkpoint, 0 before the first."""
         with self._explained():
             return checkpoints.last_step(self._run.output_dir)
 
-    def _predictions(self, input_fn, order, checkpoint):
+    def _predictions(self, estimator, batch_size, arrays, checkpoint):
+        input_fn, order = self._planned_rows(arrays, batch_size)
         with self._explained():
-            rows = self._estimator.predict(input_fn, checkpoint_path=checkpoint)
+            rows = estimator.predict(input_fn, checkpoint_path=checkpoint)
             predictions = list(itertools.islice(rows, len(order)))
         for place in np.argsort(order):
             yield predictions[place]
@@ -504,19 +516,18 @@ class Runner:
             raise
 
     def _planned_rows(self, arrays, batch_size):
-        """Returns (input_fn, steps, order); order[i] is the row that comes at place i.
+        """Returns (input_fn, order); order[i] is the row that comes at place i.
 
-        TPUs take full batches in the rows' order. Elsewhere the longest rows come first, batches
-        are as long as they need to be, and the rows' end is the end: steps is None.
+        TPUs take full batches in the rows' order. Elsewhere the longest rows come first, and
+        batches are as long as they need to be.
         """
         if self._model.use_tpu:
             order = np.arange(len(arrays["input_ids"]))
             arrays = input_pipeline.pad_rows(arrays, batch_size)
-            steps = len(arrays["input_ids"]) // batch_size
-            return input_pipeline.input_fn_of(arrays, False, drop_remainder=True), steps, order
+            return input_pipeline.input_fn_of(arrays, False, drop_remainder=True), order
         order = input_pipeline.longest_first(arrays)
         arrays = {name: values[order] for name, values in arrays.items()}
-        return input_pipeline.input_fn_of(arrays, False, False, fixed_length=False), None, order
+        return input_pipeline.input_fn_of(arrays, False, False, fixed_length=False), order
 
     def _trained(self, arrays):
         """The prefix of the last checkpoint.

@@ -16,9 +16,9 @@ import safetensors.numpy
 import tensorflow.compat.v1 as tf
 
 import adapterhub
+import classification_heads
 import huggingface
 import modeling
-import run_classifier
 import task_adapters
 import tuning
 from adapter_tests import tiny
@@ -53,7 +53,9 @@ def task_adapter(size=4, layers=None, layer_norms="all", labels=("no", "yes"), a
             adapter_layers=layers,
         )
         pooled = encoder.get_pooled_output()
-        run_classifier.classification_loss(pooled, tf.zeros([1], tf.int32), len(labels) or 1, False)
+        classification_heads.classification_loss(
+            pooled, tf.zeros([1], tf.int32), len(labels) or 1, False
+        )
         tensors = {
             variable.op.name: rng.normal(0, 0.5, variable.shape.as_list()).astype(np.float32)
             for variable in tuning.trained_variables(method)
@@ -218,7 +220,7 @@ class PackageTest(AdapterHubTestCase):
                 adapter_fn=adapter.build(),
                 adapter_layers=adapter.layers,
             )
-            _, _, logits, _ = run_classifier.classification_loss(
+            _, _, logits, _ = classification_heads.classification_loss(
                 encoder.get_pooled_output(),
                 tf.zeros([len(arrays["input_ids"])], tf.int32),
                 len(made.description.labels) or 1,

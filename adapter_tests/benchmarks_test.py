@@ -16,6 +16,7 @@ import textwrap
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+import classification_heads
 import modeling
 import run_classifier
 import tokenization
@@ -290,7 +291,7 @@ class PlainBertTest(tf.test.TestCase):
             features["segment_ids"],
             scope="bert",
         )
-        loss, _, _, probabilities = run_classifier.classification_loss(
+        loss, _, _, probabilities = classification_heads.classification_loss(
             encoder.get_pooled_output(), features["label_ids"], 2, is_training=False
         )
         return loss, probabilities

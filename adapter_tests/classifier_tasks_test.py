@@ -1,15 +1,11 @@
 """Tests of classifier_tasks.py: small files with hand-computed examples and features, each error,
 and (where ADAPTER_BERT_DATA names the shared folder) the real files and the original's features."""
 
-import csv
-import itertools
 import os
-import random
 import unittest
-from unittest import mock
 
-import numpy as np
-import pytest
+import hypothesis
+import hypothesis.strategies as st
 import tensorflow.compat.v1 as tf
 
 import classifier_tasks as ct
@@ -17,18 +13,6 @@ from errors import UserError
 
 SHARED = os.environ.get("ADAPTER_BERT_DATA")
 needs_shared = unittest.skipUnless(SHARED, "ADAPTER_BERT_DATA does not name the shared folder")
-
-
-class WordTokenizer:
-    """Splits at spaces; a word's id is its place in the vocabulary below."""
-
-    ids = {"[PAD]": 0, "[CLS]": 1, "[SEP]": 2, "a": 3, "b": 4, "c": 5, "d": 6, "x": 7, "y": 8}
-
-    def tokenize(self, text):
-        return text.split()
-
-    def convert_tokens_to_ids(self, tokens):
-        return [self.ids[token] for token in tokens]
 
 
 class FileTestCase(tf.test.TestCase):
@@ -56,6 +40,22 @@ class FileTestCase(tf.test.TestCase):
         self.assertTrue(message.endswith("."), message)
         self.assertNotIn("\n", message)
 
+    def assert_one_sentence(self, error, part):
+        self.assertIn(part, str(error))
+        self.assertTrue(str(error).endswith("."), error)
+        self.assertNotIn("\n", str(error))
+
+
+many = hypothesis.settings(max_examples=200, deadline=None, database=None, derandomize=True)
+
+
+def files_of(*words):
+    """A hypothesis strategy for the bytes of small files, as like as not malformed."""
+    odd = [b"\t", b"\n", b"\r\n", b'"', b",", b"\0", b"\xff", b"\xef\xbb\xbf", b"\xff\xfe"]
+    odd += [b"\xe2\x80\xa8", b"{", b"}", b'":', b"[1]", *words]
+    part = st.one_of(st.sampled_from(odd), st.sampled_from(words), st.binary(max_size=4))
+    return st.lists(part, max_size=30).map(b"".join)
+
 
 def as_tuples(examples):
     return [(e.guid, e.text_a, e.text_b, e.label) for e in examples]
@@ -63,6 +63,8 @@ def as_tuples(examples):
 
 MNLI_ROW = "{}\tp\tq\tgenre\tb1\tb2\tp1\tp2\t{}\t{}"
 XNLI_DEV_ROW = "{}\t{}\tx\tx\tx\tx\t{}\t{}\t12"
+STSB_HEADER = "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2"
+STSB_ROW = "0\tmain-news\tMSRvid\t2012test\t24\tnone\tnone\tOne.\tTwo."
 
 # By task and split: the file's name, its content, and what must come out of it.
 EXPECTED = {
@@ -121,6 +123,89 @@ EXPECTED = {
         + "\n",
         [("test-9", "One.", "Two.", "contradiction")],
     ),
+    ("mnli", "dev_mismatched"): (
+        "dev_mismatched.tsv",
+        MNLI_ROW.format("index", "sentence1", "sentence2")
+        + "\tlabel1\tlabel2\tlabel3\tlabel4\tlabel5\tgold_label\n"
+        + MNLI_ROW.format("5", "One.", "Two.")
+        + "\tneutral\tneutral\tneutral\tneutral\tneutral\tentailment\n",
+        [("dev_mismatched-5", "One.", "Two.", "entailment")],
+    ),
+    ("mnli", "test_mismatched"): (
+        "test_mismatched.tsv",
+        MNLI_ROW.format("index", "sentence1", "sentence2")
+        + "\n"
+        + MNLI_ROW.format("8", "One.", "Two.")
+        + "\n",
+        [("test_mismatched-8", "One.", "Two.", "contradiction")],
+    ),
+    ("sst-2", "train"): (
+        "train.tsv",
+        'sentence\tlabel\na "fine" film \t1\ndull \t0\n',
+        [("train-1", 'a "fine" film ', None, "1"), ("train-2", "dull ", None, "0")],
+    ),
+    ("sst-2", "dev"): (
+        "dev.tsv",
+        "sentence\tlabel\ndull \t0\n",
+        [("dev-1", "dull ", None, "0")],
+    ),
+    ("sst-2", "test"): (
+        "test.tsv",
+        "index\tsentence\n0\ta film\n",
+        [("test-1", "a film", None, "0")],
+    ),
+    ("sts-b", "train"): (
+        "train.tsv",
+        STSB_HEADER + "\tscore\n" + STSB_ROW + "\t3.800\n",
+        [("train-1", "One.", "Two.", "3.800")],
+    ),
+    ("sts-b", "dev"): (
+        "dev.tsv",
+        STSB_HEADER + "\tscore\n" + STSB_ROW + "\t0\n",
+        [("dev-1", "One.", "Two.", "0")],
+    ),
+    ("sts-b", "test"): (
+        "test.tsv",
+        STSB_HEADER + "\n" + STSB_ROW + "\n",
+        [("test-1", "One.", "Two.", "0")],
+    ),
+    ("qqp", "train"): (
+        "train.tsv",
+        "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n7\t1\t2\tWho?\tWhat?\t1\n"
+        "8\t1\tWho?\n9\t3\t4\tHow?\tWhy?\t0\n",
+        [("train-1", "Who?", "What?", "1"), ("train-3", "How?", "Why?", "0")],
+    ),
+    ("qqp", "dev"): (
+        "dev.tsv",
+        "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n7\t1\t2\tWho?\tWhat?\t0\n",
+        [("dev-1", "Who?", "What?", "0")],
+    ),
+    ("qqp", "test"): (
+        "test.tsv",
+        "id\tquestion1\tquestion2\n0\tWho?\tWhat?\n",
+        [("test-1", "Who?", "What?", "0")],
+    ),
+    **{
+        (task, split): (
+            split + ".tsv",
+            f"index\t{first}\t{second}"
+            + ("\n" if split == "test" else "\tlabel\n")
+            + "0\tOne.\tTwo."
+            + ("\n" if split == "test" else f"\t{label}\n"),
+            [(split + "-1", "One.", "Two.", placeholder if split == "test" else label)],
+        )
+        for task, first, second, label, placeholder in (
+            ("qnli", "question", "sentence", "not_entailment", "entailment"),
+            ("rte", "sentence1", "sentence2", "not_entailment", "entailment"),
+            ("wnli", "sentence1", "sentence2", "1", "0"),
+        )
+        for split in ("train", "dev", "test")
+    },
+    ("ax", "test"): (
+        "diagnostic.tsv",
+        "index\tsentence1\tsentence2\n0\tOne.\tTwo.\n",
+        [("test-1", "One.", "Two.", "contradiction")],
+    ),
     ("xnli", "train"): (
         "multinli/multinli.train.zh.tsv",
         "premise\thypo\tlabel\n他来了\t他走了\tcontradictory\n甲\t乙\tneutral\n",
@@ -144,6 +229,13 @@ LABELS = {
     "mrpc": ["0", "1"],
     "mnli": ["contradiction", "entailment", "neutral"],
     "xnli": ["contradiction", "entailment", "neutral"],
+    "ax": ["contradiction", "entailment", "neutral"],
+    "sst-2": ["0", "1"],
+    "sts-b": [],
+    "qqp": ["0", "1"],
+    "qnli": ["entailment", "not_entailment"],
+    "rte": ["entailment", "not_entailment"],
+    "wnli": ["0", "1"],
 }
 
 
@@ -158,7 +250,7 @@ class TableTest(FileTestCase):
                 folder = os.path.join(self.folder, task_name)
                 self.write(os.path.join(task_name, file_name), content)
                 processor = ct.get_processor(task_name)
-                examples = getattr(processor, f"get_{split}_examples")(folder)
+                examples = processor.get_examples(split, folder)
                 self.assertEqual(as_tuples(examples), expected)
 
     def test_named_processors_read_their_task(self):
@@ -175,15 +267,23 @@ class TableTest(FileTestCase):
             self.assertEqual(as_tuples(examples), expected)
 
     def test_labels(self):
+        self.assertEqual(set(LABELS), set(ct.TASKS))
         for task_name, labels in LABELS.items():
             self.assertEqual(ct.get_processor(task_name).get_labels(), labels)
 
     def test_name_in_any_case(self):
-        self.assertEqual(ct.get_processor("MrPc").task.name, "MRPC")
+        for given, name in (
+            ("MrPc", "MRPC"),
+            ("sst-2", "SST-2"),
+            ("SST2", "SST-2"),
+            ("stsb", "STS-B"),
+            ("STS_b", "STS-B"),
+        ):
+            self.assertEqual(ct.get_processor(given).task.name, name)
 
     def test_unknown_name(self):
         self.assert_refused(
-            ["--task_name=mprc", "cola, mnli, mrpc, xnli"], ct.get_processor, "mprc"
+            ["--task_name=mprc", "CoLA, SST-2, MRPC, STS-B"], ct.get_processor, "mprc"
         )
 
     def test_language(self):
@@ -223,66 +323,6 @@ class TableTest(FileTestCase):
                 getattr(processor, f"get_{split}_examples")(self.folder)
         with self.assertRaises(NotImplementedError):
             processor.get_labels()
-
-
-class ReadTsvTest(FileTestCase):
-    def read(self, content, quotechar=None):
-        return ct.DataProcessor._read_tsv(self.write("rows.tsv", content), quotechar)
-
-    def test_quotes_stay(self):
-        self.assertEqual(self.read('"a\t b"\n"c\td\n'), [['"a', ' b"'], ['"c', "d"]])
-
-    def test_only_newlines_end_lines(self):
-        odd = "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\rh"
-        self.assertEqual(self.read(odd + "\t1\n2\t3\n"), [[odd, "1"], ["2", "3"]])
-
-    def test_crlf_and_no_final_newline(self):
-        self.assertEqual(self.read("a\tb\r\nc\td"), [["a", "b"], ["c", "d"]])
-
-    def test_empty_fields_and_blank_lines(self):
-        self.assertEqual(self.read("\ta\t\n\nb\n"), [["", "a", ""], [], ["b"]])
-
-    def test_empty_file(self):
-        self.assertEqual(self.read(""), [])
-
-    def test_byte_order_mark_goes_only_at_the_start(self):
-        self.assertEqual(self.read("\ufeffa\n\ufeffb\n"), [["a"], ["\ufeffb"]])
-
-    def test_quotechar(self):
-        self.assertEqual(
-            self.read('"a\tb"\tc\n"d\n\u2028e"\t"f""g"\n', quotechar='"'),
-            [["a\tb", "c"], ["d\n\u2028e", 'f"g']],
-        )
-
-    def test_long_fields(self):
-        limit = csv.field_size_limit()
-        long = "x" * 200000
-        self.assertEqual(self.read(f"1\t{long}\n"), [["1", long]])
-        self.assertEqual(self.read(f'1\t"{long}"\n', quotechar='"'), [["1", long]])
-        self.assertEqual(csv.field_size_limit(), limit)
-
-    def test_malformed_csv(self):
-        self.assert_refused(["rows.tsv, line 2"], self.read, "a\tb\nc\rd\te\n", '"')
-
-    def test_not_utf8(self):
-        self.assert_refused(["rows.tsv, line 2", "not UTF-8"], self.read, b"a\tb\nc\xe9t\td\n")
-
-    def test_utf16(self):
-        for encoding in ("utf-16", "utf-16-le", "utf-16-be"):
-            self.assert_refused(
-                ["rows.tsv, line 1", "UTF-16"], self.read, "a\tb\n".encode(encoding)
-            )
-
-    def test_missing_file(self):
-        path = os.path.join(self.folder, "train.tsv")
-        self.assert_refused(
-            [path + " does not exist;", "--data_dir"], ct.DataProcessor._read_tsv, path
-        )
-
-    def test_unreadable_file(self):
-        self.assert_refused(
-            [self.folder, "cannot be read"], ct.DataProcessor._read_tsv, self.folder
-        )
 
 
 MRPC_HEADER = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
@@ -386,194 +426,6 @@ class RefusedRowsTest(FileTestCase):
         )
 
 
-class ConvertSingleExampleTest(tf.test.TestCase):
-    def convert(self, text_a, text_b, length, label="1", index=5):
-        example = ct.InputExample("train-1", text_a, text_b, label)
-        return ct.convert_single_example(index, example, ["0", "1"], length, WordTokenizer())
-
-    def assert_features(self, features, input_ids, input_mask, segment_ids):
-        self.assertEqual(features.input_ids, input_ids)
-        self.assertEqual(features.input_mask, input_mask)
-        self.assertEqual(features.segment_ids, segment_ids)
-        self.assertEqual(features.label_id, 1)
-        self.assertIs(features.is_real_example, True)
-
-    def test_single(self):
-        self.assert_features(
-            self.convert("a b", None, 6),
-            [1, 3, 4, 2, 0, 0],
-            [1, 1, 1, 1, 0, 0],
-            [0, 0, 0, 0, 0, 0],
-        )
-
-    def test_pair(self):
-        self.assert_features(
-            self.convert("a b", "x", 8),
-            [1, 3, 4, 2, 7, 2, 0, 0],
-            [1, 1, 1, 1, 1, 1, 0, 0],
-            [0, 0, 0, 0, 1, 1, 0, 0],
-        )
-
-    def test_single_is_cut_at_its_end(self):
-        self.assert_features(self.convert("a b c d", None, 4), [1, 3, 4, 2], [1] * 4, [0] * 4)
-
-    def test_pair_is_cut_where_it_is_longer(self):
-        self.assert_features(
-            self.convert("a b c d", "x y", 7),
-            [1, 3, 4, 2, 7, 8, 2],
-            [1] * 7,
-            [0, 0, 0, 0, 1, 1, 1],
-        )
-
-    def test_second_text_without_tokens_has_no_segment(self):
-        for text_b in ("", " "):
-            self.assert_features(
-                self.convert("a", text_b, 4), [1, 3, 2, 0], [1, 1, 1, 0], [0, 0, 0, 0]
-            )
-
-    def test_smallest_lengths(self):
-        self.assert_features(self.convert("a", None, 2), [1, 2], [1, 1], [0, 0])
-        # As in the original, a second text of which nothing is left loses its [SEP] too.
-        self.assert_features(self.convert("a", "x", 3), [1, 2, 0], [1, 1, 0], [0, 0, 0])
-
-    def test_too_small_lengths(self):
-        with self.assertRaisesRegex(UserError, "--max_seq_length=1 .* at least 2 "):
-            self.convert("a", None, 1)
-        with self.assertRaisesRegex(UserError, "--max_seq_length=2 .* at least 3 "):
-            self.convert("a", "x", 2)
-
-    def test_unknown_label(self):
-        for label in ("2", 1, None):
-            with self.assertRaisesRegex(UserError, f"train-1 .*{label!r}.*'0', '1'"):
-                self.convert("a", None, 4, label=label)
-
-    def test_padding_example(self):
-        features = ct.convert_single_example(0, ct.PaddingInputExample(), ["0"], 3, WordTokenizer())
-        self.assertEqual(features.input_ids, [0, 0, 0])
-        self.assertEqual(features.input_mask, [0, 0, 0])
-        self.assertEqual(features.segment_ids, [0, 0, 0])
-        self.assertEqual(features.label_id, 0)
-        self.assertIs(features.is_real_example, False)
-
-    def test_tokenizer_keeps_its_lists(self):
-        tokens = ["a", "b", "c"]
-
-        class Memo(WordTokenizer):
-            def tokenize(self, text):
-                return tokens
-
-        example = ct.InputExample("train-1", "a b c", None, "0")
-        ct.convert_single_example(0, example, ["0"], 3, Memo())
-        self.assertEqual(tokens, ["a", "b", "c"])
-
-    def test_only_the_first_examples_are_logged_and_quietly(self):
-        with self.assertLogs("absl", "DEBUG") as logged:
-            for index in range(10):
-                self.convert("a", None, 4, index=index)
-        self.assertEqual([record.levelname for record in logged.records], ["DEBUG"] * 3)
-
-
-class TruncateSeqPairTest(tf.test.TestCase):
-    def test_longer_first_and_second_in_a_tie(self):
-        cases = [
-            ("abcd", "xy", 6, "abcd", "xy"),
-            ("abcd", "xy", 4, "ab", "xy"),
-            ("abcd", "xy", 3, "ab", "x"),
-            ("ab", "wxyz", 5, "ab", "wxy"),
-            ("ab", "xy", 3, "ab", "x"),
-            ("ab", "xy", 0, "", ""),
-        ]
-        for a, b, length, expected_a, expected_b in cases:
-            tokens_a, tokens_b = list(a), list(b)
-            ct._truncate_seq_pair(tokens_a, tokens_b, length)
-            self.assertEqual((tokens_a, tokens_b), (list(expected_a), list(expected_b)))
-
-    def test_against_token_by_token(self):
-        for length_a, length_b, length in itertools.product(range(8), range(8), range(15)):
-            tokens_a, tokens_b = list("abcdefg"[:length_a]), list("tuvwxyz"[:length_b])
-            expected_a, expected_b = list(tokens_a), list(tokens_b)
-            while len(expected_a + expected_b) > length:
-                longer = expected_a if len(expected_a) > len(expected_b) else expected_b
-                longer.pop()
-            ct._truncate_seq_pair(tokens_a, tokens_b, length)
-            self.assertEqual((tokens_a, tokens_b), (expected_a, expected_b))
-
-
-class ConvertExamplesTest(tf.test.TestCase):
-    def assert_arrays(self, arrays, expected):
-        self.assertEqual(set(arrays), set(expected))
-        for name, values in expected.items():
-            self.assertEqual(arrays[name].dtype, np.int32)
-            self.assertAllEqual(arrays[name], values)
-
-    def test_features_and_arrays(self):
-        examples = [
-            ct.InputExample("dev-1", "a", "x", "1"),
-            ct.InputExample("dev-2", "b c", None, "0"),
-            ct.PaddingInputExample(),
-        ]
-        expected = {
-            "input_ids": [[1, 3, 2, 7, 2], [1, 4, 5, 2, 0], [0] * 5],
-            "input_mask": [[1, 1, 1, 1, 1], [1, 1, 1, 1, 0], [0] * 5],
-            "segment_ids": [[0, 0, 0, 1, 1], [0] * 5, [0] * 5],
-            "label_ids": [1, 0, 0],
-            "is_real_example": [1, 1, 0],
-        }
-        features = ct.convert_examples_to_features(examples, ["0", "1"], 5, WordTokenizer())
-        self.assert_arrays(ct.features_to_arrays(features), expected)
-        arrays = ct.examples_to_arrays(examples, ["0", "1"], 5, WordTokenizer())
-        self.assert_arrays(arrays, expected)
-
-    def test_arrays_without_features(self):
-        generator = random.Random(0)
-        words = list("abcdxy")
-        examples = [ct.PaddingInputExample()]
-        for index in range(200):
-            text_a, text_b = (
-                " ".join(generator.choice(words) for _ in range(generator.randrange(12)))
-                for _ in range(2)
-            )
-            text_b = generator.choice([text_b, None])
-            examples.append(ct.InputExample(index, text_a, text_b, generator.choice("01")))
-        examples.append(ct.PaddingInputExample())
-        for length in (3, 8, 40):
-            arguments = (examples, ["0", "1"], length, WordTokenizer())
-            features = ct.convert_examples_to_features(*arguments)
-            expected = ct.features_to_arrays(features)
-            self.assert_arrays(ct.examples_to_arrays(*arguments), expected)
-
-    def test_arrays_of_padding_alone(self):
-        arrays = ct.examples_to_arrays([ct.PaddingInputExample()], ["0"], 3, WordTokenizer())
-        zeros = dict.fromkeys(("input_ids", "input_mask", "segment_ids"), [[0, 0, 0]])
-        self.assert_arrays(arrays, dict(zeros, label_ids=[0], is_real_example=[0]))
-
-    def test_arrays_without_features_raise_the_same(self):
-        with self.assertRaisesRegex(UserError, "dev-7 .*'2'"):
-            example = ct.InputExample("dev-7", "a", None, "2")
-            ct.examples_to_arrays([example], ["0", "1"], 5, WordTokenizer())
-        with self.assertRaisesRegex(UserError, "--max_seq_length=2 "):
-            example = ct.InputExample("dev-7", "a", "b", "1")
-            ct.examples_to_arrays([example], ["0", "1"], 2, WordTokenizer())
-        with self.assertRaisesRegex(ValueError, "at least one"):
-            ct.examples_to_arrays([], ["0", "1"], 5, WordTokenizer())
-
-    def test_progress(self):
-        examples = [ct.InputExample("dev-1", "a", None, "0")] * 5
-        for convert in (ct.convert_examples_to_features, ct.examples_to_arrays):
-            with mock.patch.object(ct, "_PROGRESS_EVERY", 2), self.assertLogs(
-                "absl", "INFO"
-            ) as log:
-                convert(examples, ["0"], 4, WordTokenizer())
-            self.assertEqual(
-                [record.getMessage() for record in log.records],
-                ["Converted 2 of 5 examples.", "Converted 4 of 5 examples."],
-            )
-
-    def test_no_features(self):
-        with self.assertRaisesRegex(ValueError, "at least one"):
-            ct.features_to_arrays([])
-
-
 @needs_shared
 class SharedDataTest(tf.test.TestCase):
     def glue(self, *parts):
@@ -590,33 +442,50 @@ class SharedDataTest(tf.test.TestCase):
             ("MRPC", "test"): 1725,
             ("MNLI", "train"): 240,
             ("MNLI", "dev"): 240,
+            ("SST-2", "train"): 67349,
+            ("SST-2", "dev"): 872,
+            ("SST-2", "test"): 1821,
+            ("STS-B", "train"): 5749,
+            ("STS-B", "dev"): 1500,
+            ("STS-B", "test"): 1379,
+            ("QNLI", "train"): 160,
+            ("QNLI", "dev"): 5463,
+            ("QNLI", "test"): 5463,
+            ("QQP", "train"): 160,
+            ("QQP", "dev"): 160,
+            ("AX", "test"): 1104,
         }
         for (task_name, split), count in counts.items():
-            examples = ct.read_examples(ct.TASKS[task_name.lower()], split, self.glue(task_name))
+            task = ct.TASKS[task_name.lower()]
+            examples = ct.read_examples(task, split, self.glue(task.folder or task.name))
             self.assertLen(examples, count)
 
-    def test_features_are_the_originals(self):
-        tokenization = pytest.importorskip("tokenization")
-        tokenizer = tokenization.FullTokenizer(
-            os.path.join(SHARED, "checkpoints", "minilm-l6-uncased", "vocab.txt"), True
-        )
-        golden = np.load(os.path.join(SHARED, "goldens", "classifier_features_public.npz"))
-        sets = {
-            "mrpc": ("mrpc", "dev", "MRPC"),
-            "cola": ("cola", "dev", "CoLA"),
-            "mrpc_test": ("mrpc", "test", "MRPC"),
-            "cola_test": ("cola", "test", "CoLA"),
-        }
-        for name, (task_name, split, folder) in sets.items():
-            task = ct.TASKS[task_name]
-            examples = ct.read_examples(task, split, self.glue(folder))[:100]
-            for length in (128, 32):
-                arguments = (examples, list(task.labels), length, tokenizer)
-                features = ct.convert_examples_to_features(*arguments)
-                for arrays in (ct.features_to_arrays(features), ct.examples_to_arrays(*arguments)):
-                    for field in ("input_ids", "input_mask", "segment_ids", "label_ids"):
-                        expected = golden[f"{name}_{length}_{field}"]
-                        self.assertAllEqual(arrays[field], expected, f"{name} {length} {field}")
+
+class PropertiesTest(FileTestCase):
+    @many
+    @hypothesis.given(
+        st.sampled_from(
+            [(name, split) for name, task in ct.TASKS.items() for split in task.splits]
+        ),
+        files_of(b"0\t", b"1\t", b"a\tb\t", b"entailment", b"label\n", b"3.5\n", b"zh\t"),
+        st.booleans(),
+    )
+    def test_any_bytes_are_read_or_refused(self, row, content, goes_on):
+        name, split = row
+        file_name, good, _ = EXPECTED[name, split]
+        content = (good.encode("utf-8") if goes_on else b"") + content
+        path = self.write(file_name, content)
+        try:
+            examples = ct.get_processor(name).get_examples(split, self.folder)
+        except UserError as error:
+            self.assert_one_sentence(error, path)
+        else:
+            # No row is lost in silence but a header, and those that a task may leave out.
+            rows = content.decode("utf-8-sig").rstrip("\r\n").count("\n") + 1
+            rows -= ct.TASKS[name].splits[split].header
+            self.assertTrue(examples)
+            if name not in ("qqp", "xnli"):
+                self.assertEqual(len(examples), rows)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Tests of jobs.py by way of run_classifier: what training leaves, and what --adapter does."""
 
 import functools
+import json
 import os
 import re
 import resource
@@ -134,7 +135,7 @@ class SavedTest(JobsTestCase):
 
 class BestTest(JobsTestCase):
     def test_the_best_adapter_is_kept(self):
-        flags = ["--num_train_epochs=3", "--eval_every_steps=2"]
+        flags = ["--num_train_epochs=3", "--eval_every_steps=2", "--keep_best"]
         report = self.succeed("--do_train", "--do_eval", "--do_predict", *flags)
         states = tf.train.get_checkpoint_state(self.output_dir).all_model_checkpoint_paths
         accuracies = {}
@@ -168,15 +169,30 @@ class BestTest(JobsTestCase):
 
     def test_going_on_without_it_is_refused(self):
         flags = ["--do_train", "--do_eval", "--num_train_epochs=0.7"]
-        self.succeed(*flags, "--eval_every_steps=1")
+        self.succeed(*flags, "--eval_every_steps=1", "--keep_best")
         before = contents(self.path("adapter"))
         code, _, stderr = self.call(self.output_dir, *flags)
-        self.assert_one_sentence(code, stderr, ["eval_every_steps was 1, is now 0"])
+        self.assert_one_sentence(code, stderr, ["keep_best was true, is now not set"])
         self.assertEqual(contents(self.path("adapter")), before)
 
     def test_it_needs_the_dev_set(self):
-        code, _, stderr = self.call(self.output_dir, "--do_train", "--eval_every_steps=2")
-        self.assert_one_sentence(code, stderr, ["--eval_every_steps needs --do_eval"])
+        for flag in ("--eval_every_steps=2", "--keep_best", "--early_stopping_patience=1"):
+            code, _, stderr = self.call(self.output_dir, "--do_train", flag)
+            name = flag.split("=")[0]
+            self.assert_one_sentence(code, stderr, [f"{name} needs --do_eval"])
+
+    def test_early_stopping(self):
+        # At this rate nothing changes: no evaluation is better than the first.
+        flags = ["--num_train_epochs=5", "--learning_rate=1e-30", "--early_stopping_patience=2"]
+        for _ in range(2):  # The second run finds that the first is done.
+            self.succeed(*flags)
+            self.assertEqual(checkpoints.last_step(self.output_dir), 9)
+        evaluated = json.loads(read(self.path("evaluations.json")))
+        self.assertEqual(sorted(map(int, evaluated)), [3, 6, 9])
+        self.assertEqual(task_adapters.describe(self.path("adapter")).global_step, 9)
+        kept = os.path.join(self.folder, "kept")
+        self.succeed(*flags, "--keep_best", output_dir=kept)
+        self.assertEqual(task_adapters.describe(os.path.join(kept, "adapter")).global_step, 3)
 
 
 class FoundAdapterTest(JobsTestCase):
@@ -213,7 +229,10 @@ class AdapterFlagTest(JobsTestCase):
         expected = self.predict(self.trained)
         found = self.predict(self.output_dir, "--adapter=" + self.adapter, "--random_seed=7")
         self.assertEqual(found, expected)
-        self.assertEqual(os.listdir(self.output_dir), ["test_results.tsv"])
+        self.assertEqual(
+            sorted(os.listdir(self.output_dir)),
+            ["predictions.tsv", "submission", "test_results.tsv"],
+        )
 
     def test_it_answers_flags(self):
         values = [
@@ -223,7 +242,7 @@ class AdapterFlagTest(JobsTestCase):
         ]
         more = ["--adapter=" + self.adapter, "--do_eval", "--output_dir=" + self.output_dir]
         found = run_classifier.run(parsed(*values, *more))
-        self.assertIn("MRPC dev: accuracy", found[0])
+        self.assertIn("MRPC dev: f1", found[0])
         self.assertIn("at step 3", found[0])
 
     def test_perfect_memory(self):

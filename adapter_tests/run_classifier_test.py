@@ -26,6 +26,7 @@ import task_adapters
 import tokenization
 import tuning
 from adapter_tests import tiny
+from errors import UserError
 
 FOLDER = os.path.dirname(os.path.abspath(run_classifier.__file__))
 SEQ_LENGTH = 16
@@ -237,20 +238,17 @@ class LibraryTest(tf.test.TestCase):
         self.assertAllClose(per_example_loss, expected_losses, atol=1e-5)
         self.assertAllClose(loss, expected_losses.mean(), atol=1e-5)
 
-    def test_metrics_leave_padding_out(self):
-        logits = [[2.0, 1.0], [0.0, 3.0], [1.0, 0.0], [9.0, 0.0], [0.0, 9.0]]
-        with tf.Graph().as_default(), tf.Session() as session:
-            metrics = run_classifier.metric_fn(
-                tf.constant([0.5, 1.0, 3.0, 100.0, 100.0]),
-                tf.constant([0, 1, 1, 0, 0]),
-                tf.constant(logits),
-                tf.constant([1.0, 1.0, 1.0, 0.0, 0.0]),
-            )
-            session.run(tf.local_variables_initializer())
-            session.run([update for _, update in metrics.values()])
-            values = session.run({name: value for name, (value, _) in metrics.items()})
-        # Rows 0 and 1 are right, row 2 is wrong, rows 3 (right) and 4 (wrong) do not count.
-        self.assertAllClose(values, {"eval_accuracy": 2 / 3, "eval_loss": 4.5 / 3})
+
+class ClassWeightsTest(tf.test.TestCase):
+    def test_balanced_weights(self):
+        labels, rows = ["a", "b", "c"], ["a"] * 6 + ["b"] * 2
+        found = run_classifier._class_weights("balanced", labels, rows)
+        self.assertAllClose(found, [8 / (3 * 6), 8 / (3 * 2), 0.0])
+        self.assertEqual(run_classifier._class_weights("1,0.5,2", labels, rows), [1.0, 0.5, 2.0])
+        self.assertIsNone(run_classifier._class_weights(None, labels, rows))
+        for text in ("1,2", "1,2,x", "1,2,-1", "1,2,nan", "1,2,inf", "Balanced", ""):
+            with self.assertRaisesRegex(UserError, "--class_weights=.* a, b, c"):
+                run_classifier._class_weights(text, labels, rows)
 
 
 class ScriptTestCase(tf.test.TestCase):
@@ -319,12 +317,20 @@ class ScriptTestCase(tf.test.TestCase):
 class ScriptTest(ScriptTestCase):
     def test_trains_and_evaluates_by_default_then_predicts(self):
         report = self.succeed()
-        for part in (" dev: accuracy ", "Trained: ", "eval_results.txt", "Adapter: "):
+        for part in (" dev: f1 ", "accuracy ", "Trained: ", "eval_results.txt", "Adapter: "):
             self.assertIn(part, report)
         self.assertFalse(os.path.exists(self.path("test_results.tsv")))
         self.assertEqual(
             [line.split(" = ")[0] for line in read(self.path("eval_results.txt")).splitlines()],
-            ["eval_accuracy", "eval_loss", "global_step", "loss", "precision"],
+            [
+                "eval_accuracy",
+                "eval_f1",
+                "eval_loss",
+                "eval_matthews",
+                "global_step",
+                "loss",
+                "precision",
+            ],
         )
         first = self.results()
         self.assertEqual(first["global_step"], "3")
@@ -343,6 +349,51 @@ class ScriptTest(ScriptTestCase):
         )
         losses = -np.log(probabilities[np.arange(24), labels])
         self.assertAllClose(float(first["eval_loss"]), losses.mean(), rtol=1e-4)
+
+    def test_data_of_ones_own(self):
+        folder = os.path.join(self.folder, "mails")
+        rows = "".join(
+            f'"{{""subject"": ""dog""}}\nthe woman likes it","{kind}",{score}\n'
+            for kind, score in 9 * [("play", 1.5), ("work, hard", -2), ("rest", 0)]
+        )
+        for name in ("train", "dev", "test"):
+            write(os.path.join(folder, name + ".csv"), "body,folder,score\n" + rows)
+        flags = ["--task_name=custom", "--data_dir=" + folder, "--text_column=body"]
+        stages = ["--do_train", "--do_eval", "--do_predict"]
+        report = self.succeed(*flags, "--label_column=folder", *stages)
+        self.assertRegex(report, r"custom dev: accuracy [\d.]+%, loss [\d.]+, macro_f1 [\d.]+, ")
+        self.assertRegex(report, r"custom test: accuracy [\d.]+%, ")
+        dev, test = (
+            json.loads(read(self.path(name))) for name in ("eval_results.json", "test_scores.json")
+        )
+        # The three sets are one: what is said of dev is true of test, and of the predictions.
+        self.assertEqual(dev["labels"], ["play", "rest", "work, hard"])
+        self.assertEqual(test["score"], "test_accuracy")
+        for name in ("accuracy", "macro_f1", "confusion_matrix"):
+            self.assertEqual(dev["eval_" + name], test["test_" + name])
+        lines = read(self.path("predictions.tsv")).splitlines()
+        header, *lines = [line.split("\t") for line in lines]
+        self.assertEqual(header, ["index", "label", *dev["labels"]])
+        found = np.zeros([3, 3], int)
+        for line, label in zip(lines, 9 * [0, 2, 1]):
+            found[label, dev["labels"].index(line[1])] += 1
+            self.assertEqual(np.argmax(np.array(line[2:], float)), dev["labels"].index(line[1]))
+        self.assertAllEqual(dev["eval_confusion_matrix"], found)
+
+        numbers = os.path.join(self.folder, "numbers")
+        more = ["--label_column=score", "--label_type=float", *stages]
+        report = self.succeed(*flags, *more, output_dir=numbers)
+        self.assertRegex(report, r"custom dev: pearson \S+, loss \S+, mse \S+, spearman ")
+        self.assertLen(read(os.path.join(numbers, "test_results.tsv")).splitlines(), 27)
+
+    def test_the_best_adapters_matrix(self):
+        self.succeed("--do_train", "--do_eval", "--keep_best", "--num_train_epochs=2")
+        kept = json.loads(read(self.path("eval_results.json")))
+        again = os.path.join(self.folder, "again")
+        self.succeed("--do_eval", "--adapter=" + self.path("adapter"), output_dir=again)
+        found = json.loads(read(os.path.join(again, "eval_results.json")))
+        self.assertEqual(kept["eval_confusion_matrix"], found["eval_confusion_matrix"])
+        self.assertEqual(np.sum(kept["eval_confusion_matrix"]), 24)
 
     def test_what_is_not_trained_is_not_evaluated(self):
         for stage in ("--do_eval", "--do_predict"):
@@ -613,7 +664,10 @@ class BadInputTest(ScriptTestCase):
                 (arguments, parts)
                 for arguments, parts in (
                     (["--task_name="], ["--task_name"]),
-                    (["--task_name=mrpx"], ["--task_name=mrpx", "mrpc"]),
+                    (["--task_name=mrpx"], ["--task_name=mrpx", "MRPC", "sms_spam", "custom"]),
+                    (["--task_name=custom"], ["needs --text_column and --label_column"]),
+                    (["--label_type=float"], ["--label_type goes with --task_name=custom"]),
+                    (["--text_column=a"], ["--text_column goes with --task_name=custom"]),
                     (["--max_seq_length=41"], ["--max_seq_length=41", "40"]),
                     (["--max_seq_length=3"], ["--max_seq_length=3"]),
                     (["--adapter_size=0"], ["--adapter_size", "0"]),
@@ -726,7 +780,7 @@ class CommandLineTest(ScriptTestCase):
         stdout, stderr = process.communicate()
         self.assertEqual(process.returncode, 0, stderr)
         self.assertIn("step 1/1", stdout)
-        self.assertIn("MRPC dev: accuracy", stdout)
+        self.assertIn("MRPC dev: f1", stdout)
         self.assertIn("Scores: " + self.path("eval_results.txt"), stdout)
         for line in stderr.splitlines():
             self.assertRegex(line, r"^\d\d:\d\d:\d\d ")

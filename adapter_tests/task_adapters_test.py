@@ -14,8 +14,8 @@ import safetensors.numpy
 import tensorflow.compat.v1 as tf
 
 import checkpoints
+import classification_heads
 import modeling
-import run_classifier
 import task_adapters
 import tuning
 from adapter_tests import tiny
@@ -181,7 +181,7 @@ class ShapesTest(TaskAdaptersTestCase):
                 adapter_layers=adapter and adapter.layers,
             )
             pooled, labels = encoder.get_pooled_output(), tf.zeros([1], tf.int32)
-            run_classifier.classification_loss(pooled, labels, len(described.labels), False)
+            classification_heads.classification_loss(pooled, labels, len(described.labels), False)
             trained = tuning.trained_variables(described.tuning)
             return {variable.op.name: tuple(variable.shape.as_list()) for variable in trained}
 

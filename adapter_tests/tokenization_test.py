@@ -597,6 +597,21 @@ class SentencePieceTest(_TestCase):
         self.path = self.write(self.model, "test.model")
         self.reference = _processor(self.model)
 
+    def test_fingerprint(self):
+        other = _train("--pad_id=0 --unk_id=1 --control_symbols=[CLS],[SEP] --model_type=bpe")
+        vocab = self.write(["[UNK]", "[CLS]", "[SEP]", "a"])
+        twice = self.write(["[UNK]", "[CLS]", "[SEP]", "a", "[UNK]"], "twice.txt")  # The same keys.
+        options = [
+            dict(vocab_file=None, do_lower_case=case, spm_model_file=path)
+            for path in (self.path, self.write(other, "other.model"))
+            for case in (True, False)
+        ]
+        options += [dict(vocab_file=path) for path in (vocab, twice)]
+        found = [tokenization.FullTokenizer(**each).fingerprint for each in options]
+        self.assertLen(set(found), len(options))
+        again = [tokenization.FullTokenizer(**each).fingerprint for each in options]
+        self.assertEqual(found, again)
+
     def test_pieces_and_ids(self):
         for do_lower_case in (True, False):
             tokenizer = tokenization.FullTokenizer(None, do_lower_case, spm_model_file=self.path)

@@ -14,9 +14,9 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import checkpoints
+import classification_heads
 import input_pipeline
 import modeling
-import run_classifier
 import training
 import tuning
 from adapter_tests import tiny
@@ -68,7 +68,7 @@ class TrainingTestCase(tf.test.TestCase):
         )
         settings.update(model)
         model_settings = training.ModelSettings(**settings)
-        return training.Runner(model_settings, run, run_classifier.classifier_head(2))
+        return training.Runner(model_settings, run, classification_heads.classifier_head(2))
 
     def start(self, *method, **options):
         """A checkpoint of all that a training starts from: a step of warmup has the rate 0."""
@@ -271,6 +271,15 @@ class ResumingTest(TrainingTestCase):
         self.assertSameWeights(straight, killed)
 
 
+def accuracy_and_loss(arrays, predictions):
+    """A score_fn for `training.Runner.evaluate`, from the probabilities alone."""
+    probabilities = np.array([row["probabilities"] for row in predictions])
+    labels = arrays["label_ids"]
+    right = probabilities[np.arange(len(labels)), labels]
+    accuracy = np.mean(probabilities.argmax(axis=1) == labels)
+    return {"accuracy": float(accuracy), "loss": float(-np.log(right).mean())}
+
+
 class EvaluationTest(TrainingTestCase):
     def test_scores_do_not_depend_on_the_batch_size(self):
         folder = self.new_dir()
@@ -279,12 +288,14 @@ class EvaluationTest(TrainingTestCase):
         results = []
         for batch_size in (1, 5, 13, 32):
             runner = self.runner(folder)
-            runner._run = training.RunSettings(folder, eval_batch_size=batch_size)
-            runner._estimator = training.build_estimator(
-                runner._model, runner._run, run_classifier.classifier_head(2)
+            runner._run = training.RunSettings(
+                folder, eval_batch_size=batch_size, predict_batch_size=batch_size
             )
-            result = runner.evaluate(rows)
-            results.append([result["eval_accuracy"], result["eval_loss"]])
+            runner._evaluator = training.build_estimator(
+                runner._model, runner._run, classification_heads.classifier_head(2)
+            )
+            result = runner.evaluate(rows, accuracy_and_loss)
+            results.append([result["accuracy"], result["loss"]])
             self.assertEqual(result["global_step"], 4)
         self.assertAllClose(results, [results[0]] * 4, rtol=1e-5)
 
@@ -293,17 +304,25 @@ class EvaluationTest(TrainingTestCase):
         rows = tiny.arrays(rows=13)
         runner = self.runner(folder)
         runner.train(rows)
-        probabilities = np.array([row["probabilities"] for row in runner.predict(rows)])
-        self.assertEqual(probabilities.shape, (13, 2))
-        accuracy = np.mean(probabilities.argmax(axis=1) == rows["label_ids"])
-        self.assertAllClose(runner.evaluate(rows)["eval_accuracy"], accuracy)
-        right = probabilities[np.arange(13), rows["label_ids"]]
-        self.assertAllClose(runner.evaluate(rows)["eval_loss"], -np.log(right).mean(), rtol=1e-4)
+        predictions = list(runner.predict(rows))
+        self.assertEqual(np.shape([row["probabilities"] for row in predictions]), (13, 2))
+        found = runner.evaluate(rows, accuracy_and_loss)
+        self.assertEqual(found.pop("global_step"), 4)
+        self.assertAllClose(found, accuracy_and_loss(rows, predictions), rtol=1e-5)
+        losses = [row["loss"] for row in predictions]
+        self.assertAllClose(found["loss"], np.mean(losses), rtol=1e-4)
+        events = tf.io.gfile.glob(os.path.join(folder, "eval", "events*.4"))
+        shown = {
+            value.tag: value.simple_value
+            for event in tf.train.summary_iterator(events[0])
+            for value in event.summary.value
+        }
+        self.assertAllClose(shown, found)
 
     def test_untrained_is_refused(self):
         runner = self.runner(self.new_dir())
         with self.assertRaisesRegex(UserError, "do_train"):
-            runner.evaluate(tiny.arrays())
+            runner.evaluate(tiny.arrays(), accuracy_and_loss)
 
     def test_a_tasks_own_checkpoint_is_evaluated(self):
         trained, empty = self.new_dir(), self.new_dir()
@@ -358,9 +377,7 @@ class PaddingTest(TrainingTestCase):
     def test_scores_and_predictions(self):
         runner, fixed = self.runner(self.folder, learning_rate=0.03), self.fixed_runner()
         runner.train(self.rows)
-        scores, expected = runner.evaluate(self.rows), fixed.evaluate(self.rows)
-        self.assertEqual(expected.pop("global_step"), scores.pop("global_step"))
-        self.assertEqual(set(scores), {"eval_accuracy", "eval_loss", "loss"})
+        scores, expected = (some.evaluate(self.rows, accuracy_and_loss) for some in (runner, fixed))
         self.assertAllClose(scores, expected, rtol=0, atol=1e-5)
         for count in (24, 13):
             rows = {name: values[:count] for name, values in self.rows.items()}
@@ -399,7 +416,7 @@ class PaddingTest(TrainingTestCase):
     def test_trained_weights(self):
         def head(encoder, features, is_training, dropout_key):
             del is_training, dropout_key  # Dropout's masks have the batch's shape.
-            return run_classifier.classifier_head(2)(encoder, features, False, None)
+            return classification_heads.classifier_head(2)(encoder, features, False, None)
 
         bert_config = tiny.config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
         trained = []
@@ -474,7 +491,7 @@ class ModelFnTest(TrainingTestCase):
     def build(self, **model):
         settings = {"bert_config": tiny.config(), "num_train_steps": 5, **model}
         model_fn = training.model_fn_builder(
-            training.ModelSettings(**settings), run_classifier.classifier_head(2)
+            training.ModelSettings(**settings), classification_heads.classifier_head(2)
         )
         with tf.Graph().as_default():
             features = {name: tf.constant(values) for name, values in tiny.arrays().items()}

@@ -12,6 +12,7 @@ def flags(glue_dir, bert_dir):
         f"--bert_config_file={os.path.join(bert_dir, 'bert_config.json')}",
         f"--vocab_file={os.path.join(bert_dir, 'vocab.txt')}",
         f"--init_checkpoint={os.path.join(bert_dir, 'bert_model.ckpt')}",
+        "--feature_cache_dir=none",  # Each run makes its features, as the peers do.
     ]
 
 

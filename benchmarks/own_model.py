@@ -5,8 +5,8 @@ import environment  # noqa: F401  First of all: it sets what TensorFlow reads.
 # isort: split
 import tensorflow.compat.v1 as tf
 
+import classification_heads
 import modeling
-import run_classifier
 import training
 import tuning
 import worker
@@ -52,7 +52,7 @@ def build(model, work):
         for name, values in batch.items()
     }
     run = training.RunSettings(output_dir="unused", train_batch_size=workload.BATCH_SIZE)
-    head = run_classifier.classifier_head(workload.NUM_LABELS)
+    head = classification_heads.classifier_head(workload.NUM_LABELS)
     estimator = training.build_estimator(model, run, head)
     mode = tf.estimator.ModeKeys.TRAIN if work == "step" else tf.estimator.ModeKeys.PREDICT
     params = {"batch_size": workload.BATCH_SIZE}

@@ -18,10 +18,10 @@ import shutil
 import tensorflow.compat.v1 as tf
 
 import checkpoints
+import classification_heads
 import huggingface
 import modeling
 import own_model
-import run_classifier
 import training
 import workload
 
@@ -58,7 +58,7 @@ def _write_checkpoint(prefix, sizes, init_checkpoint):
         name: tf.constant(values)
         for name, values in workload.features(sizes["vocab_size"], 1, 8).items()
     }
-    head = run_classifier.classifier_head(workload.NUM_LABELS)
+    head = classification_heads.classifier_head(workload.NUM_LABELS)
     mode = tf.estimator.ModeKeys.PREDICT
     training.model_fn_builder(settings, head)(features, None, mode, {"batch_size": 1})
     with tf.Session() as session:

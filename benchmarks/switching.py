@@ -19,11 +19,11 @@ import time
 
 import tensorflow.compat.v1 as tf
 
+import classification_heads
 import common_flags
 import files
 import modeling
 import own_model
-import run_classifier
 import task_adapters
 import training
 import tuning
@@ -43,7 +43,7 @@ def build(model):
         name: tf.constant(values)
         for name, values in workload.features(model.bert_config.vocab_size, 1, 8).items()
     }
-    head = run_classifier.classifier_head(workload.NUM_LABELS)
+    head = classification_heads.classifier_head(workload.NUM_LABELS)
     mode = tf.estimator.ModeKeys.PREDICT
     training.model_fn_builder(model, head)(features, None, mode, {"batch_size": 1})
     session = tf.Session()

@@ -1,0 +1,246 @@
+"""Examples of text classification → the ids that BERT reads.
+
+Names, positional arguments and results are those of BERT's run_classifier.py.
+
+Shapes: N examples, S = max_seq_length.
+"""
+
+import itertools
+
+import numpy as np
+from absl import logging
+
+from errors import UserError
+
+_LOGGED_EXAMPLES = 3
+_PROGRESS_EVERY = 10000
+
+
+class InputExample:
+    """One row: a text or a pair of texts, and its label.
+
+    Attributes:
+      guid: a str, unique among the examples of a split.
+      text_a: a str, not tokenized.
+      text_b: a str, or None where a single text is classified.
+      label: a str out of the task's labels (any of them where the true one is not known).
+    """
+
+    def __init__(self, guid, text_a, text_b=None, label=None):
+        self.guid = guid
+        self.text_a = text_a
+        self.text_b = text_b
+        self.label = label
+
+
+class PaddingInputExample:
+    """Fills the last batch where batches must be full, as on a TPU; weighs nothing in a metric."""
+
+
+class InputFeatures:
+    """What BERT reads of one example.
+
+    Attributes:
+      input_ids: list of S ints, the tokens' ids, 0 after the last one.
+      input_mask: list of S ints, 1 for tokens and 0 for padding.
+      segment_ids: list of S ints, 1 for the tokens of text_b and its [SEP], else 0.
+      label_id: int, the label's place in the list of labels; a regression's number; for a set of
+        labels a list of 0 and 1, one for each of the list.
+      is_real_example: False for what a `PaddingInputExample` became.
+    """
+
+    def __init__(self, input_ids, input_mask, segment_ids, label_id, is_real_example=True):
+        self.input_ids = input_ids
+        self.input_mask = input_mask
+        self.segment_ids = segment_ids
+        self.label_id = label_id
+        self.is_real_example = is_real_example
+
+
+def convert_single_example(ex_index, example, label_list, max_seq_length, tokenizer):
+    """Turns an example into features: [CLS] text_a [SEP], or [CLS] text_a [SEP] text_b [SEP].
+
+    Args:
+      ex_index: the example's place in its list; the first few are logged at absl's verbosity 1.
+      example: an `InputExample` or `PaddingInputExample`.
+      label_list: the task's labels; empty for a regression, whose labels are numbers. An example
+        with a set of labels has a tuple of them.
+      max_seq_length: S, the special tokens included. Longer texts lose their end.
+      tokenizer: has `tokenize(text)` and `convert_tokens_to_ids(tokens)`.
+
+    Returns:
+      `InputFeatures`. Those of a `PaddingInputExample` are zeros.
+
+    Raises:
+      UserError: the label is not in label_list, or not even the special tokens fit into S.
+    """
+    if isinstance(example, PaddingInputExample):
+        zeros = [0] * max_seq_length
+        return InputFeatures(zeros, list(zeros), list(zeros), label_id=0, is_real_example=False)
+
+    input_ids, length_a, label_id = _encode(
+        ex_index, example, label_list, max_seq_length, tokenizer
+    )
+    length = len(input_ids)
+    padding = [0] * (max_seq_length - length)
+    return InputFeatures(
+        input_ids=input_ids + padding,
+        input_mask=[1] * length + padding,
+        segment_ids=[0] * length_a + [1] * (length - length_a) + padding,
+        label_id=label_id,
+    )
+
+
+def _encode(ex_index, example, label_list, max_seq_length, tokenizer):
+    """`convert_single_example` without padding, and without `PaddingInputExample`s.
+
+    Returns:
+      ids: list of at most S ints.
+      length_a: int, how many of them, from the start on, are of segment 0.
+      label_id: int, or a regression's number.
+    """
+    label_id = _label_id(example, label_list)
+    # Copies: they are cut in place, and belong to the tokenizer.
+    tokens_a = list(tokenizer.tokenize(example.text_a))
+    tokens_b = list(tokenizer.tokenize(example.text_b)) if example.text_b else []
+    specials = 3 if tokens_b else 2
+    if max_seq_length < specials:
+        raise UserError(
+            f"--max_seq_length={max_seq_length} is too small, expected at least {specials} for "
+            "[CLS] and [SEP]."
+        )
+    _truncate_seq_pair(tokens_a, tokens_b, max_seq_length - specials)
+    tokens = ["[CLS]", *tokens_a, "[SEP]"]
+    length_a = len(tokens)
+    if tokens_b:
+        tokens += tokens_b
+        tokens.append("[SEP]")
+    if ex_index < _LOGGED_EXAMPLES:
+        logging.vlog(
+            1, "Example %s: %s; label %s (%d)", example.guid, tokens, example.label, label_id
+        )
+    return list(tokenizer.convert_tokens_to_ids(tokens)), length_a, label_id
+
+
+def _label_id(example, label_list):
+    if not label_list:
+        return float(example.label)
+    if isinstance(example.label, tuple):
+        return [int(label in example.label) for label in label_list]
+    if example.label not in label_list:
+        expected = ", ".join(map(repr, label_list))
+        raise UserError(
+            f"Example {example.guid} has the label {example.label!r}, expected one of {expected} "
+            "(any of them where the true one is not known)."
+        )
+    return label_list.index(example.label)
+
+
+def _truncate_seq_pair(tokens_a, tokens_b, max_length):
+    """Shortens two lists in place to max_length together, always the longer one by its last token.
+
+    So each token cut off comes from the text that has more to spare; in a tie it is tokens_b's.
+    """
+    if len(tokens_a) + len(tokens_b) <= max_length:
+        return
+    length_b = max(max_length // 2, max_length - len(tokens_a))
+    del tokens_b[length_b:]
+    del tokens_a[max_length - len(tokens_b) :]
+
+
+def convert_examples_to_features(examples, label_list, max_seq_length, tokenizer):
+    """`convert_single_example` of each example: a list of `InputFeatures` in the same order."""
+    return [
+        convert_single_example(index, example, label_list, max_seq_length, tokenizer)
+        for index, example in _with_progress(examples)
+    ]
+
+
+def _with_progress(examples):
+    """`enumerate(examples)`, with a line in the log now and then."""
+    for index, example in enumerate(examples):
+        if index and index % _PROGRESS_EVERY == 0:
+            logging.info("Converted %d of %d examples.", index, len(examples))
+        yield index, example
+
+
+def examples_to_arrays(examples, label_list, max_seq_length, tokenizer):
+    """`features_to_arrays` of `convert_examples_to_features`, without the lists in between.
+
+    Padding takes most of those lists, and most of their time.
+    """
+    return padded(examples_to_tokens(examples, label_list, max_seq_length, tokenizer))
+
+
+def examples_to_tokens(examples, label_list, max_seq_length, tokenizer):
+    """What `padded` makes arrays of, a tenth as large: the rows' tokens, one after the other.
+
+    Returns:
+      A dict of arrays: "ids" [all tokens]; "lengths" and "lengths_a" [N], of the whole row and of
+      its first segment; "label_ids" and "is_real_example" [N]; "max_seq_length" [].
+    """
+    if not examples:
+        raise ValueError("expected at least one example")
+    is_real = [not isinstance(example, PaddingInputExample) for example in examples]
+    ids, lengths_a, label_ids = zip(
+        *(
+            _encode(index, example, label_list, max_seq_length, tokenizer)
+            if is_real[index]
+            else ((), 0, 0)
+            for index, example in _with_progress(examples)
+        )
+    )
+    return {
+        "ids": np.array(list(itertools.chain.from_iterable(ids)), np.int32),
+        "lengths": np.array([len(row) for row in ids], np.int32),
+        "lengths_a": np.array(lengths_a, np.int32),
+        "label_ids": _column(label_ids),
+        "is_real_example": _column(is_real),
+        "max_seq_length": np.array(max_seq_length),
+    }
+
+
+def padded(tokens):
+    """The arrays, as of `features_to_arrays`, of what `examples_to_tokens` gave."""
+    positions = np.arange(tokens["max_seq_length"])
+    input_mask = positions < tokens["lengths"][:, None]
+    input_ids = np.zeros(input_mask.shape, np.int32)
+    input_ids[input_mask] = tokens["ids"]
+    return {
+        "input_ids": input_ids,
+        "input_mask": _column(input_mask),
+        "segment_ids": _column(input_mask & (positions >= tokens["lengths_a"][:, None])),
+        "label_ids": tokens["label_ids"],
+        "is_real_example": tokens["is_real_example"],
+    }
+
+
+def features_to_arrays(features):
+    """Stacks features into int32 arrays.
+
+    Args:
+      features: a list of at least one `InputFeatures`, all of the same length S.
+
+    Returns:
+      A dict: "input_ids", "input_mask" and "segment_ids" [N, S]; "label_ids" and
+      "is_real_example" [N]. label_ids are float32 where the labels are numbers.
+    """
+    if not features:
+        raise ValueError("expected at least one InputFeatures")
+    columns = {
+        "input_ids": "input_ids",
+        "input_mask": "input_mask",
+        "segment_ids": "segment_ids",
+        "label_ids": "label_id",
+        "is_real_example": "is_real_example",
+    }
+    return {
+        name: _column([getattr(f, attribute) for f in features])
+        for name, attribute in columns.items()
+    }
+
+
+def _column(values):
+    """Values as int32, or float32 if they are a regression's."""
+    values = np.asarray(values)
+    return values.astype(np.float32 if values.dtype.kind == "f" else np.int32)

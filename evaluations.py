@@ -1,0 +1,59 @@
+"""The dev scores of a training's checkpoints, which outlive a kill: output_dir/evaluations.json."""
+
+import json
+import math
+import posixpath
+
+import tensorflow.compat.v1 as tf
+
+import files
+from errors import UserError
+
+FILE = "evaluations.json"
+
+
+class Evaluations:
+    """What was scored at which step.
+
+    Args:
+      folder: output_dir.
+      score: name of the score, the larger the better, that tells what is best.
+
+    Raises:
+      UserError: the file there is damaged.
+    """
+
+    def __init__(self, folder, score):
+        self._path = posixpath.join(folder, FILE)
+        self._score = score
+        self._by_step = {}
+        if tf.io.gfile.exists(self._path):
+            self._by_step = self._read()
+
+    def _read(self):
+        try:
+            with tf.io.gfile.GFile(self._path, "r") as reader:
+                record = json.loads(reader.read())
+            return {int(step): {**scores} for step, scores in record.items()}
+        except (AttributeError, TypeError, ValueError, RecursionError) as error:
+            raise UserError(f"{self._path}: expected scores by step ({error}).") from error
+
+    def at(self, step):
+        """A step's scores, None if it was not evaluated."""
+        return self._by_step.get(step)
+
+    def add(self, step, scores):
+        """Records a step's scores (JSON values); the file is written whole or not at all."""
+        self._by_step[step] = scores
+        text = json.dumps(self._by_step, indent=2, sort_keys=True, default=float) + "\n"
+        files.write_atomically(self._path, text)
+
+    def best(self):
+        """The best score, -inf before the first."""
+        return max((scores[self._score] for scores in self._by_step.values()), default=-math.inf)
+
+    def since_best(self):
+        """How many evaluations have come after the first with the best score."""
+        best = self.best()
+        scores = [self._by_step[step][self._score] for step in sorted(self._by_step)]
+        return len(scores) - 1 - scores.index(best) if scores else 0

@@ -1,0 +1,103 @@
+"""(labels, predictions) → numbers, by scikit-learn and SciPy; defined for every input.
+
+Where a textbook's formula divides by zero (one class only, constant scores, no rows at all) the
+number is 0. N rows, L labels.
+"""
+
+import warnings
+
+import numpy as np
+import scipy.stats
+import sklearn.metrics
+
+
+def classification(labels, predictions, num_labels):
+    """Scores of single labels.
+
+    Args:
+      labels, predictions: int arrays [N], from 0 to L - 1.
+      num_labels: L.
+
+    Returns:
+      A dict of floats: accuracy; matthews, the correlation coefficient (for many classes that of
+      Gorodkin 2004); and f1 of label 1 where L is 2, else macro_f1, the mean of all labels' F1.
+    """
+    if not len(labels):
+        return dict.fromkeys(("accuracy", "matthews", "f1" if num_labels == 2 else "macro_f1"), 0.0)
+    scores = {
+        "accuracy": float(np.mean(np.equal(labels, predictions))),
+        "matthews": _quietly(sklearn.metrics.matthews_corrcoef, labels, predictions),
+    }
+    if num_labels == 2:
+        scores["f1"] = _f1(labels, predictions, average="binary")
+    else:
+        scores["macro_f1"] = _f1(labels, predictions, average="macro", labels=np.arange(num_labels))
+    return scores
+
+
+def multilabel(labels, predictions):
+    """Scores of sets of labels.
+
+    Args:
+      labels, predictions: 0/1 arrays [N, L].
+
+    Returns:
+      A dict of floats: accuracy, the share of rows with the very set; micro_f1 over all decisions;
+      macro_f1, the mean of all labels' F1.
+    """
+    if not len(labels):
+        return dict.fromkeys(("accuracy", "micro_f1", "macro_f1"), 0.0)
+    return {
+        "accuracy": float(np.mean(np.all(np.equal(labels, predictions), axis=1))),
+        "micro_f1": _f1(labels, predictions, average="micro"),
+        "macro_f1": _f1(labels, predictions, average="macro"),
+    }
+
+
+def regression(targets, predictions):
+    """Scores of numbers.
+
+    Args:
+      targets, predictions: float arrays [N].
+
+    Returns:
+      A dict of floats: pearson and spearman, the correlations; mse, the mean squared error.
+    """
+    targets, predictions = np.asarray(targets, np.float64), np.asarray(predictions, np.float64)
+    if not len(targets):
+        return dict.fromkeys(("pearson", "spearman", "mse"), 0.0)
+    return {
+        "pearson": _correlation(scipy.stats.pearsonr, targets, predictions),
+        "spearman": _correlation(scipy.stats.spearmanr, targets, predictions),
+        "mse": float(np.mean(np.square(targets - predictions))),
+    }
+
+
+def confusion_matrix(labels, predictions, num_labels):
+    """int array [L, L]: entry [i, j] counts the rows of label i that were taken for j."""
+    if not len(labels):
+        return np.zeros([num_labels, num_labels], int)
+    return sklearn.metrics.confusion_matrix(labels, predictions, labels=np.arange(num_labels))
+
+
+def numbers(scores):
+    """Those of a dict's values that are single numbers, as floats."""
+    single = (int, float, np.number)
+    return {name: float(value) for name, value in scores.items() if isinstance(value, single)}
+
+
+def _f1(truth, found, **options):
+    return float(sklearn.metrics.f1_score(truth, found, zero_division=0, **options))
+
+
+def _correlation(measure, targets, predictions):
+    if len(targets) < 2 or np.ptp(targets) == 0 or np.ptp(predictions) == 0:
+        return 0.0
+    return _quietly(lambda: np.nan_to_num(measure(targets, predictions)[0]))
+
+
+def _quietly(measure, *arguments):
+    """The float that a function returns, without its warnings of nearly constant inputs."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return float(measure(*arguments))

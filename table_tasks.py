@@ -1,0 +1,367 @@
+"""Classification tasks whose rows stand in tables with named columns: your own, and the paper's.
+
+`LAYOUTS` has a row for each of the 17 further tasks of Houlsby et al. 2019 (section 3.4, table 3),
+as their files are published.
+"""
+
+import collections
+import itertools
+import json
+import math
+import os
+from typing import Dict, NamedTuple, Optional, Tuple
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import tables
+from classifier_features import InputExample
+from classifier_tasks import SplitProcessor, Task
+from errors import UserError
+
+_ENDINGS = ("tsv", "txt", "csv", "jsonl")
+_FILE_NAMES = {"train": ("train",), "dev": ("dev", "valid", "validation"), "test": ("test",)}
+_SPLIT_SEED = 0
+
+
+class Layout(NamedTuple):
+    """Which columns of a table hold what.
+
+    Attributes:
+      name: the task's.
+      text_a, text_b, label: names of columns; text_b is None where one text is classified. A label
+        that ends in * is the first column that begins so.
+      kind: as in `classifier_tasks.Task`.
+      files: the names of what was published: one file, or folders with a folder for each label. It
+        is split. Where it is missing, files train, dev and test with the same columns are read.
+      columns: the names of columns of a published file that has no header.
+      labels: in the order of their ids; empty where they are found in the training rows.
+      aliases: other spellings of labels in the file, compared without surrounding spaces.
+      left_out: labels whose rows are not read.
+      skip_empty: rows without a text are not read.
+    """
+
+    name: str
+    text_a: str
+    label: str
+    text_b: Optional[str] = None
+    kind: str = "classification"
+    files: Tuple[str, ...] = ()
+    columns: Tuple[str, ...] = ()
+    labels: Tuple[str, ...] = ()
+    aliases: Dict[str, str] = {}
+    left_out: Tuple[str, ...] = ()
+    skip_empty: bool = False
+
+    def label_in(self, table):
+        """The place of the label's column in a `tables.Table`; None if it has none."""
+        if self.label.endswith("*"):
+            names = [name for name in table.columns if name.startswith(self.label[:-1])]
+            return table.columns.index(names[0]) if names else None
+        if self.label not in table.columns:
+            return None
+        return table.column(self.label, "--label_column")
+
+
+_NEWS = ("ID", "TITLE", "URL", "PUBLISHER", "CATEGORY", "STORY", "HOSTNAME", "TIMESTAMP")
+
+LAYOUTS = {
+    layout.name: layout
+    for layout in (
+        Layout(
+            "airline",
+            "text",
+            "airline_sentiment",
+            files=("Tweets.csv",),
+            labels=("negative", "neutral", "positive"),
+        ),
+        Layout(
+            "corporate_messaging",
+            "text",
+            "category",
+            files=("Corporate-messaging-DFE.csv",),
+            labels=("Action", "Dialogue", "Exclude", "Information"),
+        ),
+        Layout(
+            "disasters",
+            "text",
+            "choose_one",
+            files=("socialmedia-disaster-tweets-DFE.csv",),
+            labels=("Not Relevant", "Relevant"),
+            left_out=("Can't Decide",),
+        ),
+        Layout(
+            "economic_news_relevance",
+            "text",
+            "relevance",
+            files=("Full-Economic-News-DFE-839861.csv",),
+            labels=("no", "yes"),
+            left_out=("not sure",),
+        ),
+        Layout("newsgroups", "text", "label", files=("20news-bydate-train", "20news-bydate-test")),
+        Layout("emotion", "content", "sentiment", files=("text_emotion.csv",)),
+        Layout(
+            "global_warming",
+            "tweet",
+            "existence",
+            files=("1377884570_tweet_global_warming.csv",),
+            labels=("No", "Yes"),
+            aliases={"N": "No", "Y": "Yes"},
+            left_out=("", "NA", "N/A"),
+        ),
+        Layout(
+            "political_audience",
+            "text",
+            "audience",
+            files=("political_social_media.csv",),
+            labels=("constituency", "national"),
+        ),
+        Layout(
+            "political_bias",
+            "text",
+            "bias",
+            files=("political_social_media.csv",),
+            labels=("neutral", "partisan"),
+        ),
+        Layout("political_message", "text", "message", files=("political_social_media.csv",)),
+        Layout(
+            "primary_emotions", "sentence", "emotion", files=("primary-plutchik-wheel-DFE.csv",)
+        ),
+        Layout("progressive_opinion", "tweet", "q2_*", files=("progressive-tweet-sentiment.csv",)),
+        Layout("progressive_stance", "tweet", "q1_*", files=("progressive-tweet-sentiment.csv",)),
+        Layout(
+            "us_economic_performance",
+            "text",
+            "positivity",
+            files=("us-economic-newspaper.csv",),
+            labels=("no", "yes"),
+            aliases={"": "no", **{str(i): "yes" for i in range(1, 10)}},
+        ),
+        Layout(
+            "customer_complaints",
+            "Consumer complaint narrative",
+            "Issue",
+            files=("Consumer_Complaints.csv",),
+            skip_empty=True,
+        ),
+        Layout(
+            "news_aggregator",
+            "TITLE",
+            "CATEGORY",
+            files=("newsCorpora.csv",),
+            columns=_NEWS,
+            labels=("b", "e", "m", "t"),
+        ),
+        Layout(
+            "sms_spam",
+            "text",
+            "label",
+            files=("SMSSpamCollection",),
+            columns=("label", "text"),
+            labels=("ham", "spam"),
+        ),
+    )
+}
+
+
+_SCORES = {"classification": "accuracy", "regression": "pearson", "multilabel": "micro_f1"}
+
+
+class TableProcessor(SplitProcessor):
+    """The processor of a `Layout`.
+
+    Args:
+      layout: `Layout`.
+      data_dir: folder of the files.
+      labels: those of a trained model, in place of what the training file holds; or None.
+
+    Raises:
+      UserError: files or columns are missing, or a row is wrong; file and line are named.
+    """
+
+    def __init__(self, layout, data_dir, labels=None):
+        self._layout = layout
+        self._data_dir = data_dir
+        self._tables = {}
+        if labels is None:
+            labels = layout.labels or self._found_labels()
+        kind, score = layout.kind, _SCORES[layout.kind]
+        super().__init__(Task(layout.name, tuple(labels), {}, kind=kind, score=score))
+
+    def splits_of(self, stage, data_dir):
+        """There is one split for each stage."""
+        del data_dir
+        return [stage]
+
+    def has_labels(self, split):
+        """Only a test file's rows may be without."""
+        return split != "test" or self._layout.label_in(self._split(split)) is not None
+
+    def get_examples(self, split, data_dir):
+        del data_dir
+        table = self._split(split)
+        layout, label = self._layout, self._layout.label_in(table)
+        if label is None and split != "test":
+            raise table.no_column(layout.label, "--label_column")
+        texts = [
+            table.column(name, flag)
+            for name, flag in ((layout.text_a, "--text_column"), (layout.text_b, "--text_b_column"))
+            if name
+        ]
+        return [
+            InputExample(
+                f"{split}-{row.line}",
+                *(row.fields[place] for place in texts),
+                label=self._label(row, label, table.path),
+            )
+            for row in table.rows
+        ]
+
+    def _split(self, split):
+        """The `Table` of a split: its own file, or its share of the training file's rows."""
+        own = self._path(split)
+        if own and split != "train":
+            return self._table(own)
+        table = self._training_table()
+        missing = [name for name in ("dev", "test") if not self._path(name)]
+        if split == "train" and not missing:
+            return table
+        rows = shared_out(table.rows, {"train": 8, **dict.fromkeys(missing, 1)})[split]
+        if not rows:
+            raise UserError(
+                f"{table.path}: {len(table.rows)} rows are too few to set some apart as {split};"
+                f" give a file {split}.tsv, .csv or .jsonl."
+            )
+        return table._replace(rows=rows)
+
+    def _training_table(self):
+        """The `Table` of the training file, before anything is set apart."""
+        path = self._path("train")
+        if path is None:
+            expected = self._layout.files or [f"train.{ending}" for ending in _ENDINGS]
+            raise UserError(f"{self._data_dir}: found none of {', '.join(expected)} in --data_dir.")
+        return self._table(path)
+
+    def _path(self, split):
+        """Where a split lies; None if it is to be a share of the training file."""
+        published = [os.path.join(self._data_dir, name) for name in self._layout.files]
+        if published and all(map(tf.io.gfile.exists, published)):
+            return published[0] if split == "train" else None
+        paths = [
+            os.path.join(self._data_dir, f"{name}.{ending}")
+            for name in _FILE_NAMES[split]
+            for ending in _ENDINGS
+        ]
+        found = [path for path in paths if tf.io.gfile.exists(path)]
+        if len(found) > 1:
+            raise UserError(f"{self._data_dir}: found {' and '.join(found)}, expected one of them.")
+        return found[0] if found else None
+
+    def _table(self, path):
+        """A file's `Table`, but for the rows that are left out."""
+        if path not in self._tables:
+            self._tables[path] = self._kept(self._read(path))
+        return self._tables[path]
+
+    def _read(self, path):
+        layout = self._layout
+        if os.path.basename(path) not in layout.files:
+            return tables.read_table(path)
+        if tf.io.gfile.isdir(path):
+            folders = [os.path.join(self._data_dir, name) for name in layout.files]
+            return tables.read_folders(folders, (layout.label, layout.text_a))
+        return tables.read_table(path, layout.columns, or_latin1=True)
+
+    def _kept(self, table):
+        layout, label = self._layout, self._layout.label_in(table)
+        rows = table.rows
+        if layout.left_out and label is not None:
+            rows = [row for row in rows if self._spelled(row.fields[label]) not in layout.left_out]
+        if layout.skip_empty:
+            text = table.column(layout.text_a, "--text_column")
+            rows = [row for row in rows if row.fields[text].strip()]
+        if not rows:
+            raise UserError(f"{table.path}: all {len(table.rows)} rows are left out.")
+        return table._replace(rows=rows)
+
+    def _found_labels(self):
+        if self._layout.kind == "regression":
+            return ()
+        table = self._training_table()
+        label = self._layout.label_in(table)
+        if label is None:
+            raise table.no_column(self._layout.label, "--label_column")
+        labels = [self._spelled(row.fields[label]) for row in table.rows]
+        if self._layout.kind == "multilabel":
+            return sorted(set(itertools.chain.from_iterable(map(_label_set, labels))))
+        if "" in labels:
+            line = table.rows[labels.index("")].line
+            raise UserError(f"{table.path}, line {line}: found no label, expected one in each row.")
+        if len(set(labels)) < 2:
+            raise UserError(
+                f"{table.path}: found only the label {labels[0]!r} in {len(labels)} rows,"
+                " expected two labels or more."
+            )
+        return sorted(set(labels))
+
+    def _spelled(self, label):
+        """A label as the task has it, on one line."""
+        label = " ".join(label.split())
+        return self._layout.aliases.get(label, label)
+
+    def _label(self, row, place, path):
+        """A row's label, checked; where there is none any one stands in its place."""
+        kind, known = self._layout.kind, self.task.labels
+        if place is None:
+            return {"multilabel": (), "regression": "0"}.get(kind, known and known[0])
+        label = self._spelled(row.fields[place])
+        where = f"{path}, line {row.line}"
+        if kind == "regression":
+            return _checked_number(label, where)
+        labels = _label_set(label) if kind == "multilabel" else (label,)
+        for one in labels:
+            if one not in known:
+                expected = ", ".join(known[:10]) + (", ..." if len(known) > 10 else "")
+                raise UserError(f"{where}: found the label {one!r}, expected one of {expected}.")
+        return labels if kind == "multilabel" else label
+
+
+def _label_set(text):
+    """A set of labels as a tuple: "a,b" or the JSON list ["a", "b"]; nothing is the empty set."""
+    try:
+        labels = json.loads(text) if text.startswith("[") else text.split(",")
+    except ValueError:
+        labels = text.split(",")
+    return tuple(label for label in (str(label).strip() for label in labels) if label)
+
+
+def shared_out(rows, shares):
+    """Deals rows out at random, always in the same way.
+
+    Four fifths are for training, and of the rest the first half (rounded down) is dev, as in the
+    paper's table 3; where there is a file for one of these, the other takes a tenth.
+
+    Args:
+      rows: list.
+      shares: dict from "train" and one or both of "dev" and "test" to their weights.
+
+    Returns:
+      A dict from the same names to lists of rows, in the order of `rows`.
+    """
+    order = np.random.RandomState(_SPLIT_SEED).permutation(len(rows))
+    left, weight, parts = order, sum(shares.values()), collections.OrderedDict()
+    for name, share in shares.items():
+        count = len(left) * share // weight
+        parts[name], left = left[:count], left[count:]
+        weight -= share
+    return {name: [rows[i] for i in sorted(places)] for name, places in parts.items()}
+
+
+def _checked_number(label, where):
+    try:
+        finite = math.isfinite(float(label))
+    except ValueError:
+        finite = False
+    if not finite:
+        raise UserError(f"{where}: found the label {label!r}, expected a number.")
+    return label
