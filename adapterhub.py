@@ -108,6 +108,11 @@ def _check(description):
             f" this is of --tuning={description.tuning.method}"
             + (f" with {description.adapter.fn}." if description.adapter else ".")
         )
+    if description.kind not in ("classification", "regression"):
+        raise UserError(
+            f"A head of the kind {description.kind} has no counterpart here in AdapterHub's format,"
+            " expected classification or regression."
+        )
     if description.tuning.train_pooler:
         raise UserError("AdapterHub's format has no place for a trained pooler (--train_pooler).")
 

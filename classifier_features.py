@@ -78,27 +78,20 @@ def convert_single_example(ex_index, example, label_list, max_seq_length, tokeni
         zeros = [0] * max_seq_length
         return InputFeatures(zeros, list(zeros), list(zeros), label_id=0, is_real_example=False)
 
-    input_ids, length_a, label_id = _encode(
-        ex_index, example, label_list, max_seq_length, tokenizer
-    )
-    length = len(input_ids)
-    padding = [0] * (max_seq_length - length)
+    ids_a, ids_b, label_id = _encode(ex_index, example, label_list, max_seq_length, tokenizer)
+    cls_id, sep_id = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
+    first, second = [cls_id, *ids_a, sep_id], [*ids_b, sep_id] if ids_b else []
+    padding = [0] * (max_seq_length - len(first) - len(second))
     return InputFeatures(
-        input_ids=input_ids + padding,
-        input_mask=[1] * length + padding,
-        segment_ids=[0] * length_a + [1] * (length - length_a) + padding,
+        input_ids=first + second + padding,
+        input_mask=[1] * (len(first) + len(second)) + padding,
+        segment_ids=[0] * len(first) + [1] * len(second) + padding,
         label_id=label_id,
     )
 
 
 def _encode(ex_index, example, label_list, max_seq_length, tokenizer):
-    """`convert_single_example` without padding, and without `PaddingInputExample`s.
-
-    Returns:
-      ids: list of at most S ints.
-      length_a: int, how many of them, from the start on, are of segment 0.
-      label_id: int, or a regression's number.
-    """
+    """What `convert_single_example` makes a row of: (ids of text_a, ids of text_b, label_id)."""
     label_id = _label_id(example, label_list)
     # Copies: they are cut in place, and belong to the tokenizer.
     tokens_a = list(tokenizer.tokenize(example.text_a))
@@ -110,16 +103,18 @@ def _encode(ex_index, example, label_list, max_seq_length, tokenizer):
             "[CLS] and [SEP]."
         )
     _truncate_seq_pair(tokens_a, tokens_b, max_seq_length - specials)
-    tokens = ["[CLS]", *tokens_a, "[SEP]"]
-    length_a = len(tokens)
-    if tokens_b:
-        tokens += tokens_b
-        tokens.append("[SEP]")
     if ex_index < _LOGGED_EXAMPLES:
         logging.vlog(
-            1, "Example %s: %s; label %s (%d)", example.guid, tokens, example.label, label_id
+            1,
+            "Example %s: %s, %s; label %s (%s)",
+            example.guid,
+            tokens_a,
+            tokens_b,
+            example.label,
+            label_id,
         )
-    return list(tokenizer.convert_tokens_to_ids(tokens)), length_a, label_id
+    ids = list(tokenizer.convert_tokens_to_ids(tokens_a + tokens_b))
+    return ids[: len(tokens_a)], ids[len(tokens_a) :], label_id
 
 
 def _label_id(example, label_list):
@@ -164,54 +159,35 @@ def _with_progress(examples):
         yield index, example
 
 
-def examples_to_arrays(examples, label_list, max_seq_length, tokenizer):
-    """`features_to_arrays` of `convert_examples_to_features`, without the lists in between.
-
-    Padding takes most of those lists, and most of their time.
-    """
-    return padded(examples_to_tokens(examples, label_list, max_seq_length, tokenizer))
-
-
-def examples_to_tokens(examples, label_list, max_seq_length, tokenizer):
-    """What `padded` makes arrays of, a tenth as large: the rows' tokens, one after the other.
+def text_arrays(examples, label_list, max_seq_length, tokenizer):
+    """What `rows.TextRows` takes; its rows are those of `convert_examples_to_features`.
 
     Returns:
-      A dict of arrays: "ids" [all tokens]; "lengths" and "lengths_a" [N], of the whole row and of
-      its first segment; "label_ids" and "is_real_example" [N]; "max_seq_length" [].
+      A dict of arrays: "tokens" and the slices of it that make the rows; "label_ids" and
+      "is_real_example" [N].
     """
     if not examples:
         raise ValueError("expected at least one example")
     is_real = [not isinstance(example, PaddingInputExample) for example in examples]
-    ids, lengths_a, label_ids = zip(
+    ids_a, ids_b, label_ids = zip(
         *(
             _encode(index, example, label_list, max_seq_length, tokenizer)
             if is_real[index]
-            else ((), 0, 0)
+            else ((), (), 0)
             for index, example in _with_progress(examples)
         )
     )
+    lengths = np.array([(len(a), len(b)) for a, b in zip(ids_a, ids_b)])
+    starts = np.cumsum(lengths).reshape(lengths.shape) - lengths  # a, b, a, b, ...
+    pairs = itertools.chain.from_iterable(zip(ids_a, ids_b))
     return {
-        "ids": np.array(list(itertools.chain.from_iterable(ids)), np.int32),
-        "lengths": np.array([len(row) for row in ids], np.int32),
-        "lengths_a": np.array(lengths_a, np.int32),
+        "tokens": np.array(list(itertools.chain.from_iterable(pairs)), np.int32),
+        "a_start": starts[:, 0],
+        "a_length": lengths[:, 0],
+        "b_start": starts[:, 1],
+        "b_length": lengths[:, 1],
         "label_ids": _column(label_ids),
         "is_real_example": _column(is_real),
-        "max_seq_length": np.array(max_seq_length),
-    }
-
-
-def padded(tokens):
-    """The arrays, as of `features_to_arrays`, of what `examples_to_tokens` gave."""
-    positions = np.arange(tokens["max_seq_length"])
-    input_mask = positions < tokens["lengths"][:, None]
-    input_ids = np.zeros(input_mask.shape, np.int32)
-    input_ids[input_mask] = tokens["ids"]
-    return {
-        "input_ids": input_ids,
-        "input_mask": _column(input_mask),
-        "segment_ids": _column(input_mask & (positions >= tokens["lengths_a"][:, None])),
-        "label_ids": tokens["label_ids"],
-        "is_real_example": tokens["is_real_example"],
     }
 
 

@@ -4,7 +4,6 @@ A task's predictions are a dict of arrays over its N rows: "loss" [N], and "prob
 its L labels (each for itself in a multilabel task) or, for a regression, "prediction" [N].
 """
 
-import json
 import posixpath
 
 import numpy as np
@@ -47,38 +46,6 @@ def mean_of_batches(losses, batch_size):
     """The mean of batches' means, the last of which may be small: BERT's "loss"."""
     batches = [losses[start : start + batch_size] for start in range(0, len(losses), batch_size)]
     return float(np.mean([np.mean(batch) for batch in batches]))
-
-
-def write_scores(folder, result, task):
-    """Writes eval_results.txt, BERT's, and eval_results.json, which has all there is.
-
-    Args:
-      folder: path.
-      result: dict from names to numbers, lists and texts.
-      task: `classifier_tasks.Task`.
-
-    Returns:
-      The path of eval_results.txt.
-    """
-    path = posixpath.join(folder, "eval_results.txt")
-    lines = [f"{key} = {str(result[key])}\n" for key in sorted(result) if np.ndim(result[key]) == 0]
-    files.write_atomically(path, "".join(lines))
-    _write_record(posixpath.join(folder, "eval_results.json"), result, task, "eval")
-    return path
-
-
-def write_test_scores(folder, split, result, task):
-    """Writes the scores of a test split that has labels, and returns the path."""
-    path = posixpath.join(folder, f"test_scores{split[len('test') :]}.json")
-    _write_record(path, result, task, "test")
-    return path
-
-
-def _write_record(path, result, task, stage):
-    """As JSON, which also names the task, the score that it is told by, and the matrix's labels."""
-    names = {"task": task.name, "score": f"{stage}_{task.score}", "labels": list(task.labels)}
-    text = json.dumps({**names, **result}, indent=2, sort_keys=True, default=float) + "\n"
-    files.write_atomically(path, text)
 
 
 def write_predictions(folder, task, split, predictions):

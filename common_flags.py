@@ -13,6 +13,7 @@ from absl import flags, logging
 
 import checkpoints
 import devices
+import feature_cache
 import modeling
 import paths
 import task_adapters
@@ -48,6 +49,13 @@ def _define_paths(at):
     )
     flags.DEFINE_string(
         "spm_model_file", None, "SentencePiece model, in place of --vocab_file.", **at
+    )
+    flags.DEFINE_string(
+        "feature_cache_dir",
+        None,
+        "Where texts are kept as token ids, to be read the next time. Default:"
+        " ~/.cache/adapter-bert/features; none keeps nothing.",
+        **at,
     )
     flags.DEFINE_bool(
         "do_lower_case", True, "Lower-case the text: True for uncased models, else False.", **at
@@ -216,6 +224,13 @@ def stages(values):
     return chosen or ["train", "eval"]
 
 
+def feature_folder(values):
+    """Where --feature_cache_dir keeps features; None for nowhere."""
+    if values.feature_cache_dir == "none":
+        return None
+    return values.feature_cache_dir or feature_cache.default_folder()
+
+
 def given_adapter(values):
     """The `task_adapters.TaskAdapter` of --adapter, which answers flags that are not given.
 
@@ -238,7 +253,7 @@ def given_adapter(values):
     if not values["tuning"].present or values.tuning == description.tuning.method:
         answers.update(_answers_of_method(description))
     for name, answer in answers.items():
-        if not values[name].present:
+        if name in values and not values[name].present:
             values[name].value = answer
     return given
 

@@ -1,9 +1,10 @@
-"""The dev scores of a training's checkpoints, which outlive a kill: output_dir/evaluations.json."""
+"""Dev scores: those of a training's checkpoints, which outlive a kill, and those of the result."""
 
 import json
 import math
 import posixpath
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 import files
@@ -57,3 +58,27 @@ class Evaluations:
         best = self.best()
         scores = [self._by_step[step][self._score] for step in sorted(self._by_step)]
         return len(scores) - 1 - scores.index(best) if scores else 0
+
+
+def write_results(folder, result, about):
+    """Writes eval_results.txt, BERT's, and eval_results.json, which has all there is.
+
+    Args:
+      folder: path.
+      result: dict from names to numbers, lists and texts.
+      about: dict, what else the latter tells.
+
+    Returns:
+      The path of eval_results.txt.
+    """
+    path = posixpath.join(folder, "eval_results.txt")
+    lines = [f"{key} = {str(result[key])}\n" for key in sorted(result) if np.ndim(result[key]) == 0]
+    files.write_atomically(path, "".join(lines))
+    write_record(posixpath.join(folder, "eval_results.json"), {**about, **result})
+    return path
+
+
+def write_record(path, record):
+    """Writes a dict of scores, and of what they are of, as JSON."""
+    text = json.dumps(record, indent=2, sort_keys=True, default=float) + "\n"
+    files.write_atomically(path, text)

@@ -1,17 +1,22 @@
-"""Arrays that are made once and kept under a key of everything that they depend on."""
+"""Arrays that are made once, in parts, and kept on disk under a key of all that they depend on.
 
+They are read by mapping their files, so that memory does not grow with them.
+"""
+
+import contextlib
 import hashlib
-import io
+import json
 import os
-import posixpath
-import zipfile
+import shutil
+import tempfile
+import zlib
 
 import numpy as np
-import tensorflow.compat.v1 as tf
 from absl import logging
 
-import files
 from errors import UserError
+
+_INDEX = "index.json"
 
 
 def default_folder():
@@ -37,37 +42,107 @@ def key_of(parts, modules):
 
 
 def cached(folder, key, make):
-    """The arrays of a key: read if they are there, else made and written whole.
+    """The arrays of a key: those that are there, else made and written whole.
 
-    A file that is damaged is made anew. A folder that cannot be written costs the cache, not the
-    run; both are logged.
+    Damaged ones are made anew. A folder that cannot be written costs the cache, not the run; both
+    are logged.
 
     Args:
-      folder: path.
+      folder: local folder; None keeps nothing.
       key: str, see `key_of`.
-      make: function without arguments that returns a dict of arrays.
+      make: function of a function `add`, which takes dicts of arrays; arrays of one name are joined
+        along their first axis.
+
+    Returns:
+      A dict of arrays, which cannot be written to.
+
+    Raises:
+      UserError: the folder is no local one, or nothing can be written at all.
     """
-    path = posixpath.join(folder, key + ".npz")
-    if tf.io.gfile.exists(path):
+    if folder and "://" in folder:
+        raise UserError(f"--feature_cache_dir={folder}: expected a local folder, or none.")
+    path = folder and os.path.join(folder, key)
+    if path and os.path.exists(path):
         try:
-            with tf.io.gfile.GFile(path, "rb") as reader:
-                arrays = np.load(io.BytesIO(reader.read()), allow_pickle=False)
-            return {name: arrays[name] for name in arrays.files}
-        except (tf.errors.OpError, EOFError, OSError, ValueError, zipfile.BadZipFile) as error:
+            return _mapped(path)
+        except (AttributeError, OSError, TypeError, ValueError) as error:
             logging.warning("%s is damaged (%s), and is made anew.", path, error)
-    arrays = make()
+            shutil.rmtree(path, ignore_errors=True)
+    if path:
+        try:
+            _write(path, make)
+            return _mapped(path)
+        except OSError as error:
+            logging.warning("Features are not kept: %s cannot be written (%s).", path, error)
     try:
-        with files.written(path):
-            _write(path, arrays)
-    except UserError as error:
-        logging.warning("Features are not kept: %s", error)
+        with tempfile.TemporaryDirectory() as temporary:
+            path = os.path.join(temporary, key)
+            _write(path, make)
+            return _mapped(path)  # What is mapped stays, with or without a name.
+    except OSError as error:
+        raise UserError(f"{path} cannot be written ({error}).") from error
+
+
+def _write(path, make):
+    """Writes a folder whole; of two that write the same one, the first is as good as the second."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    partial = tempfile.mkdtemp(prefix=f"{os.path.basename(path)}.", dir=os.path.dirname(path))
+    try:
+        with _Writer(partial) as writer:
+            make(writer.add)
+        try:
+            os.rename(partial, path)
+        except OSError:
+            if not os.path.exists(path):
+                raise
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+class _Writer:
+    """Appends parts of arrays to files of a folder; leaving it writes the index."""
+
+    def __init__(self, folder):
+        self._folder = folder
+        self._stack = contextlib.ExitStack()
+        self._files = {}
+        self._index = {}
+
+    def __enter__(self):
+        return self
+
+    def add(self, arrays):
+        for name, values in arrays.items():
+            values = np.ascontiguousarray(values)
+            if name not in self._files:
+                file = open(os.path.join(self._folder, name), "wb")  # noqa: SIM115  See __exit__.
+                self._files[name] = self._stack.enter_context(file)
+                self._index[name] = [values.dtype.str, [0, *values.shape[1:]], 0]
+            _, shape, checksum = entry = self._index[name]
+            self._files[name].write(values.data if values.size else b"")
+            shape[0] += len(values)
+            entry[2] = zlib.crc32(values.data if values.size else b"", checksum)
+
+    def __exit__(self, kind, error, trace):
+        self._stack.close()
+        if kind is None:
+            with open(os.path.join(self._folder, _INDEX), "w") as writer:
+                json.dump(self._index, writer)
+
+
+def _mapped(path):
+    """The arrays of a folder; ValueError for a checksum that differs."""
+    with open(os.path.join(path, _INDEX)) as reader:
+        index = json.load(reader)
+    arrays = {}
+    for name, (dtype, shape, checksum) in index.items():
+        values = np.zeros(shape, dtype)
+        if values.size:
+            file = os.path.join(path, name)
+            if os.path.getsize(file) != values.nbytes:
+                raise ValueError(f"{name} has another size")
+            values = np.memmap(file, dtype, "r", shape=tuple(shape))
+        if zlib.crc32(values.data if values.size else b"") != checksum:
+            raise ValueError(f"{name} has another checksum")
+        arrays[name] = values
     return arrays
-
-
-def _write(path, arrays):
-    content, partial = io.BytesIO(), f"{path}.{os.getpid()}"  # Other runs may write the same.
-    np.savez(content, **arrays)
-    tf.io.gfile.makedirs(posixpath.dirname(path))
-    with tf.io.gfile.GFile(partial, "wb") as writer:
-        writer.write(content.getvalue())
-    tf.io.gfile.rename(partial, path, overwrite=True)

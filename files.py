@@ -1,6 +1,7 @@
 """Files and folders that appear whole or not at all, whenever a kill comes or the disk is full."""
 
 import contextlib
+import hashlib
 import posixpath
 import re
 
@@ -77,6 +78,24 @@ def megabytes(prefix):
     names = [name for name in tf.io.gfile.listdir(folder or ".") if name.startswith(start)]
     size = sum(tf.io.gfile.stat(posixpath.join(folder, name)).length for name in names)
     return f"{size / 1e6:.1f} MB"
+
+
+def sha256(path):
+    """The hex digest of a file, which need not fit into memory.
+
+    Raises:
+      UserError: it cannot be read.
+    """
+    digest = hashlib.sha256()
+    try:
+        with tf.io.gfile.GFile(path, "rb") as reader:
+            for content in iter(lambda: reader.read(1 << 20), b""):
+                digest.update(content)
+    except tf.errors.NotFoundError as error:
+        raise UserError(f"{path} does not exist.") from error
+    except tf.errors.OpError as error:
+        raise UserError(f"{path} cannot be read ({_reason(error)}).") from error
+    return digest.hexdigest()
 
 
 @contextlib.contextmanager

@@ -5,8 +5,8 @@ Batches are planned, then gathered: `epoch_order`, `training_batches` and
 the middle reads exactly what an unbroken one would have read from there on. tf.data only hands the
 rows over.
 
-Where shapes may vary, on CPU and GPU, rows of like length share a batch, which `trim` cuts to the
-next length of `BUCKETS`.
+Where shapes may vary, on CPU and GPU, rows of like length share a batch, which is cut to the next
+length of `BUCKETS`.
 """
 
 import bisect
@@ -18,6 +18,7 @@ import tensorflow.compat.v1 as tf
 
 import checkpoints
 from errors import UserError
+from rows import rows_of
 
 _INT_FEATURES = ("input_ids", "input_mask", "segment_ids", "label_ids", "is_real_example")
 
@@ -87,32 +88,24 @@ def training_batches_by_length(lengths, batch_size, seed, start_step=0):
         done = 0
 
 
-def evaluation_batches(num_rows, batch_size):
-    """Yields the rows of the file's order, the last batch as short as it comes."""
-    for start in range(0, num_rows, batch_size):
-        yield np.arange(start, min(start + batch_size, num_rows))
+def evaluation_batches(order, batch_size):
+    """Yields the rows of an order (or of range(order)), the last batch as short as it comes."""
+    order = np.arange(order) if np.ndim(order) == 0 else order
+    for start in range(0, len(order), batch_size):
+        yield order[start : start + batch_size]
 
 
-def pad_rows(arrays, multiple):
-    """Appends rows of weight 0 (is_real_example 0) up to a multiple, for TPUs' fixed shapes."""
-    missing = -len(arrays["is_real_example"]) % multiple
-    return {
-        name: np.concatenate([rows, np.zeros((missing,) + rows.shape[1:], rows.dtype)])
-        for name, rows in arrays.items()
-    }
+def padded_to(order, multiple):
+    """Appends -1, rows of weight 0, up to a multiple, for TPUs' fixed shapes."""
+    return np.concatenate([order, np.full(-len(order) % multiple, -1, np.int64)])
 
 
-def row_lengths(arrays):
-    """The tokens of each row, int64 [rows], from the input_mask [rows, S] among the arrays."""
-    return np.count_nonzero(arrays["input_mask"], axis=1)
-
-
-def longest_first(arrays):
+def longest_first(lengths):
     """The order, int64 [rows], that puts the longest rows first, equal ones as they stand.
 
     Batches of it hold the least padding, and the first one needs the most memory.
     """
-    return np.argsort(-row_lengths(arrays), kind="stable")
+    return np.argsort(-lengths, kind="stable")
 
 
 def bucket_of(length, longest):
@@ -121,64 +114,54 @@ def bucket_of(length, longest):
     return min([longest, *BUCKETS[place : place + 1]])
 
 
-def trim(batch):
-    """Cuts off the columns that are padding in every row of a batch, as far as `BUCKETS` goes.
+def input_fn_of(arrays, is_training, drop_remainder, fixed_length=True, order=None):
+    """An Estimator's input_fn over rows.
 
     Args:
-      batch: dict of NumPy arrays [rows, ...], among them input_mask [rows, S].
-
-    Returns:
-      The dict, with all arrays [rows, S] cut to the bucket of the longest row.
-    """
-    seq_length = batch["input_mask"].shape[1]
-    longest = np.flatnonzero(batch["input_mask"].any(axis=0)).max(initial=0) + 1
-    length = bucket_of(longest, seq_length)
-    return {name: v[:, :length] if v.shape[1:] == (seq_length,) else v for name, v in batch.items()}
-
-
-def input_fn_of(arrays, is_training, drop_remainder, fixed_length=True):
-    """An Estimator's input_fn over rows in memory.
-
-    Args:
-      arrays: dict of NumPy arrays that share their first axis, the rows.
+      arrays: `rows.TextRows`, or a dict of NumPy arrays as of `rows.PaddedRows`.
       is_training: bool; shuffled and endless where true, in order and once where not.
       drop_remainder: bool; leaves a short last batch out, for fixed shapes.
       fixed_length: bool; keeps the padding that no row of a batch needs, as TPUs want it. Without
         it, rows of like length are trained on together, and every batch is cut to its bucket.
+      order: int [rows], where not training: which rows come, all of them as they stand by default;
+        -1 is a row of padding.
 
     Returns:
       input_fn(params, config=None) → Dataset of dicts. The order follows from
       config.tf_random_seed; training starts after the steps of config.model_dir's last checkpoint.
     """
-    num_rows = len(next(iter(arrays.values())))
+    rows = rows_of(arrays)
 
     def input_fn(params, config=None):
         batch_size = params["batch_size"]
 
         def plan():
             if not is_training:
-                return evaluation_batches(num_rows, batch_size)
+                return evaluation_batches(len(rows) if order is None else order, batch_size)
             seed = (config and config.tf_random_seed) or 0
             start = checkpoints.last_step(config.model_dir) if config else 0
             if fixed_length:
-                return training_batches(num_rows, batch_size, seed, start)
-            return training_batches_by_length(row_lengths(arrays), batch_size, seed, start)
+                return training_batches(len(rows), batch_size, seed, start)
+            return training_batches_by_length(rows.lengths, batch_size, seed, start)
 
         def gather():
-            for rows in plan():
-                if not drop_remainder or len(rows) == batch_size:
-                    batch = {name: values[rows] for name, values in arrays.items()}
-                    yield batch if fixed_length else trim(batch)
+            for indices in plan():
+                if not drop_remainder or len(indices) == batch_size:
+                    longest = rows.lengths[indices].max(initial=0)
+                    yield rows.take(
+                        indices, None if fixed_length else bucket_of(longest, rows.max_seq_length)
+                    )
 
         def shape(values):
-            rows = batch_size if is_training or drop_remainder else None
+            num_rows = batch_size if is_training or drop_remainder else None
             columns = values.shape[1:] if fixed_length else (None,) * (values.ndim - 1)
-            return (rows,) + columns
+            return (num_rows,) + columns
 
+        one = rows.take([0])
         dataset = tf.data.Dataset.from_generator(
             gather,
-            {name: tf.as_dtype(values.dtype) for name, values in arrays.items()},
-            {name: shape(values) for name, values in arrays.items()},
+            {name: tf.as_dtype(values.dtype) for name, values in one.items()},
+            {name: shape(values) for name, values in one.items()},
         )
         return _untuned(dataset.prefetch(2))
 

@@ -27,6 +27,7 @@ import task_adapters
 import training
 from errors import UserError
 from evaluations import Evaluations
+from rows import rows_of
 
 _FULL_CHECKPOINT = "full_model.ckpt"
 
@@ -192,7 +193,7 @@ class Job:
 
     def predict(self, arrays):
         """Yields each row's predictions, see `training.Runner.predict`."""
-        logging.info("Predicting %d examples.", len(arrays["input_ids"]))
+        logging.info("Predicting %d examples.", len(rows_of(arrays)))
         return self._runner.predict(arrays, self._result())
 
     def _evaluations(self):
@@ -201,7 +202,7 @@ class Job:
     def _scores(self, eval_sets, checkpoint=None):
         scores = {}
         for rows in eval_sets:
-            logging.info("Evaluating on %d examples.", len(rows.arrays["input_ids"]))
+            logging.info("Evaluating on %d examples.", len(rows_of(rows.arrays)))
             scores.update(self._runner.evaluate(rows.arrays, rows.score_fn, checkpoint))
         return scores
 
@@ -321,5 +322,6 @@ class Job:
         shapes = checkpoints.encoder_shapes(self.bert.config)
         shapes.update((name, value.shape) for name, value in made.tensors.items())
         total = sum(int(np.prod(shape)) for shape in shapes.values())
-        trained = sum(value.size for value in made.tensors.values())
+        unread = "/pooler/" if self._task.kind == "span" else None  # No gradient reaches it.
+        trained = sum(v.size for name, v in made.tensors.items() if not (unread and unread in name))
         return f"Trained: {trained:,} of {total:,} parameters ({trained / total:.2%})"

@@ -12,6 +12,7 @@ import environment  # noqa: F401  First of all: a missing TensorFlow gets a sent
 import itertools
 import math
 import os
+import posixpath
 
 from absl import flags
 
@@ -21,6 +22,7 @@ import classifier_results
 import classifier_tasks
 import common_flags
 import errors
+import evaluations
 import feature_cache
 import input_pipeline
 import jobs
@@ -46,6 +48,7 @@ from classifier_tasks import (  # noqa: F401  And these.
     XnliProcessor,
 )
 from errors import UserError
+from rows import TextRows
 
 
 def create_model(
@@ -153,13 +156,6 @@ def define_flags(flag_values=flags.FLAGS):
         **at,
     )
     flags.DEFINE_string(
-        "feature_cache_dir",
-        None,
-        "Where texts are kept as token ids, to be read the next time. Default:"
-        " ~/.cache/adapter-bert/features; none keeps nothing.",
-        **at,
-    )
-    flags.DEFINE_string(
         "class_weights",
         None,
         "Factors of the training loss: balanced, or one for each label in their order, as in 1,5.",
@@ -205,9 +201,7 @@ def run(values):
         },
     )
     arrays = {
-        stage: {
-            split: _features(rows, labels, values, job.tokenizer) for split, rows in splits.items()
-        }
+        stage: {split: _rows(some, labels, values, job.tokenizer) for split, some in splits.items()}
         for stage, splits in examples.items()
     }
     return _run_stages(job, arrays, processor, output_dir, values.eval_batch_size)
@@ -252,17 +246,8 @@ def _layout(values):
     return table_tasks.LAYOUTS.get(values.task_name.lower().replace("-", "_"))
 
 
-def _features(examples, labels, values, tokenizer):
-    """The arrays of some examples, from the cache if they have been made before."""
-
-    def make():
-        return classifier_features.examples_to_tokens(
-            examples, labels, values.max_seq_length, tokenizer
-        )
-
-    folder = values.feature_cache_dir
-    if folder == "none":
-        return classifier_features.padded(make())
+def _rows(examples, labels, values, tokenizer):
+    """The `TextRows` of some examples, from the cache if they have been made before."""
     key = feature_cache.key_of(
         itertools.chain(
             [tokenizer.fingerprint, tuple(labels), values.max_seq_length],
@@ -270,8 +255,13 @@ def _features(examples, labels, values, tokenizer):
         ),
         [classifier_features, tokenization],
     )
-    folder = folder or feature_cache.default_folder()
-    return classifier_features.padded(feature_cache.cached(folder, key, make))
+
+    def make(add):
+        add(classifier_features.text_arrays(examples, labels, values.max_seq_length, tokenizer))
+
+    arrays = feature_cache.cached(common_flags.feature_folder(values), key, make)
+    specials = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
+    return TextRows(arrays, *specials, values.max_seq_length)
 
 
 def _class_weights(text, labels, trained_on):
@@ -316,19 +306,25 @@ def _run_stages(job, arrays, processor, output_dir, eval_batch_size):
         report += job.train(arrays["train"]["train"], eval_sets)
     if eval_sets:
         result = job.evaluate(eval_sets)
-        path = classifier_results.write_scores(output_dir, result, task)
+        path = evaluations.write_results(output_dir, result, _about(task, "eval"))
         summary = f"{_summary(task, 'eval', result)} at step {result['global_step']}"
         report = [f"{task.name} dev: {summary}", *report, "Scores: " + path]
     for split, rows in arrays.get("predict", {}).items():
         predictions = classifier_results.stacked(list(job.predict(rows)))
         written = classifier_results.write_predictions(output_dir, task, split, predictions)
-        count = len(rows["input_ids"])
+        count = len(rows)
         report.append(f"Predictions: {', '.join(written)} ({count} rows)")
         if processor.has_labels(split):
             result = _named("test", classifier_results.scores(task, rows["label_ids"], predictions))
-            path = classifier_results.write_test_scores(output_dir, split, result, task)
+            path = posixpath.join(output_dir, f"test_scores{split[len('test') :]}.json")
+            evaluations.write_record(path, {**_about(task, "test"), **result})
             report.append(f"{task.name} test: {_summary(task, 'test', result)} ({path})")
     return report
+
+
+def _about(task, stage):
+    """What a file of scores tells of them: the task, its score, the labels of its matrix."""
+    return {"task": task.name, "score": f"{stage}_{task.score}", "labels": list(task.labels)}
 
 
 def _score_fn(task, split, batch_size):

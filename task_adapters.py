@@ -67,8 +67,8 @@ class Description:
 
     Attributes:
       task: its name, such as "MRPC".
-      kind: "classification" or "regression".
-      labels: in the order of the head's outputs; none for regression.
+      kind: "classification", "regression", "multilabel" or "span".
+      labels: in the order of the head's outputs; none for regression and spans.
       max_seq_length: tokens to which texts were cut.
       do_lower_case: whether texts were lower-cased.
       vocabulary: digest of the vocabulary.
@@ -199,8 +199,11 @@ def shapes(description):
     for layer, site in itertools.product(adapted, ("attention/output", "output")):
         for name, shape in _adapter_shapes(adapter, config.hidden_size).items():
             result[f"bert/encoder/layer_{layer}/{site}/{name}"] = shape
-    outputs = len(description.labels) or 1
-    result["output_weights"], result["output_bias"] = (outputs, config.hidden_size), (outputs,)
+    outputs, scope = len(description.labels) or 1, ""
+    if description.kind == "span":  # The logits of an answer's first and last token.
+        outputs, scope = 2, "cls/squad/"
+    result[scope + "output_weights"] = (outputs, config.hidden_size)
+    result[scope + "output_bias"] = (outputs,)
     return result
 
 

@@ -32,6 +32,7 @@ import optimization
 import tuning
 from errors import UserError
 from progress import ProgressHook, write_scalars
+from rows import rows_of
 from tuning import Tuning
 
 # At BERT's own rate and epochs adapters stay at the majority class of MRPC; 3e-4 and 5 are those
@@ -181,8 +182,9 @@ def _training_spec(settings, head, features, params, config):
         features,
         settings.gradient_accumulation_steps,
     )
-    logging.info(tuning.summary(trained))
-    logging.vlog(1, "Trained: %s", ", ".join(variable.op.name for variable in trained))
+    reached = [v for v, gradient in zip(trained, gradients) if gradient is not None]
+    logging.info(tuning.summary(reached))
+    logging.vlog(1, "Trained: %s", ", ".join(variable.op.name for variable in reached))
     learning_rate = optimization.warmup_then_linear_decay(
         tf.train.get_or_create_global_step(),
         settings.learning_rate,
@@ -405,8 +407,8 @@ class Runner:
       run: `RunSettings`.
       head: see `model_fn_builder`.
 
-    `arrays`, below, is a dict of NumPy arrays whose rows are examples: input_ids, input_mask,
-    segment_ids [rows, S], is_real_example [rows], and what the head reads.
+    `arrays`, below, is `rows.TextRows`, or a dict of NumPy arrays whose rows are examples:
+    input_ids, input_mask, segment_ids [rows, S], is_real_example [rows], and what the head reads.
     """
 
     def __init__(self, model, run, head):
@@ -481,7 +483,7 @@ class Runner:
             return checkpoints.last_step(self._run.output_dir)
 
     def _predictions(self, estimator, batch_size, arrays, checkpoint):
-        input_fn, order = self._planned_rows(arrays, batch_size)
+        input_fn, order = self._planned_rows(rows_of(arrays), batch_size)
         with self._explained():
             rows = estimator.predict(input_fn, checkpoint_path=checkpoint)
             predictions = list(itertools.islice(rows, len(order)))
@@ -515,19 +517,20 @@ class Runner:
                     checkpoints.check_tensors(prefix, flag)
             raise
 
-    def _planned_rows(self, arrays, batch_size):
+    def _planned_rows(self, rows, batch_size):
         """Returns (input_fn, order); order[i] is the row that comes at place i.
 
         TPUs take full batches in the rows' order. Elsewhere the longest rows come first, and
         batches are as long as they need to be.
         """
         if self._model.use_tpu:
-            order = np.arange(len(arrays["input_ids"]))
-            arrays = input_pipeline.pad_rows(arrays, batch_size)
-            return input_pipeline.input_fn_of(arrays, False, drop_remainder=True), order
-        order = input_pipeline.longest_first(arrays)
-        arrays = {name: values[order] for name, values in arrays.items()}
-        return input_pipeline.input_fn_of(arrays, False, False, fixed_length=False), order
+            order = np.arange(len(rows))
+            padded = input_pipeline.padded_to(order, batch_size)
+            return input_pipeline.input_fn_of(rows, False, True, order=padded), order
+        order = input_pipeline.longest_first(rows.lengths)
+        return input_pipeline.input_fn_of(
+            rows, False, False, fixed_length=False, order=order
+        ), order
 
     def _trained(self, arrays):
         """The prefix of the last checkpoint.
@@ -544,7 +547,7 @@ class Runner:
         held = tf.train.list_variables(init_checkpoint) if init_checkpoint else []
         held = {name for name, _ in held}
         with tf.Graph().as_default():
-            row = {name: tf.constant(values[:1]) for name, values in arrays.items()}
+            row = {name: tf.constant(one) for name, one in rows_of(arrays).take([0]).items()}
             _forward(self._model, self._head, row, is_training=False)
             untrained = [v.op.name for v in tf.trainable_variables() if v.op.name not in held]
         if untrained:

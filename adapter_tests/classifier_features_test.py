@@ -12,6 +12,7 @@ import tensorflow.compat.v1 as tf
 
 import classifier_features as cf
 import classifier_tasks
+import rows
 import tokenization
 from errors import UserError
 
@@ -28,6 +29,13 @@ class WordTokenizer:
 
     def convert_tokens_to_ids(self, tokens):
         return [self.ids[token] for token in tokens]
+
+
+def taken_rows(examples, label_list, max_seq_length, tokenizer):
+    """All arrays of `text_arrays`' rows."""
+    arrays = cf.text_arrays(examples, label_list, max_seq_length, tokenizer)
+    specials = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
+    return rows.TextRows(arrays, *specials, max_seq_length).take(np.arange(len(examples)))
 
 
 class ConvertSingleExampleTest(tf.test.TestCase):
@@ -165,7 +173,7 @@ class ConvertExamplesTest(tf.test.TestCase):
         }
         features = cf.convert_examples_to_features(examples, ["0", "1"], 5, WordTokenizer())
         self.assert_arrays(cf.features_to_arrays(features), expected)
-        arrays = cf.examples_to_arrays(examples, ["0", "1"], 5, WordTokenizer())
+        arrays = taken_rows(examples, ["0", "1"], 5, WordTokenizer())
         self.assert_arrays(arrays, expected)
 
     def test_arrays_without_features(self):
@@ -184,26 +192,26 @@ class ConvertExamplesTest(tf.test.TestCase):
             arguments = (examples, ["0", "1"], length, WordTokenizer())
             features = cf.convert_examples_to_features(*arguments)
             expected = cf.features_to_arrays(features)
-            self.assert_arrays(cf.examples_to_arrays(*arguments), expected)
+            self.assert_arrays(taken_rows(*arguments), expected)
 
     def test_arrays_of_padding_alone(self):
-        arrays = cf.examples_to_arrays([cf.PaddingInputExample()], ["0"], 3, WordTokenizer())
+        arrays = taken_rows([cf.PaddingInputExample()], ["0"], 3, WordTokenizer())
         zeros = dict.fromkeys(("input_ids", "input_mask", "segment_ids"), [[0, 0, 0]])
         self.assert_arrays(arrays, dict(zeros, label_ids=[0], is_real_example=[0]))
 
     def test_arrays_without_features_raise_the_same(self):
         with self.assertRaisesRegex(UserError, "dev-7 .*'2'"):
             example = cf.InputExample("dev-7", "a", None, "2")
-            cf.examples_to_arrays([example], ["0", "1"], 5, WordTokenizer())
+            cf.text_arrays([example], ["0", "1"], 5, WordTokenizer())
         with self.assertRaisesRegex(UserError, "--max_seq_length=2 "):
             example = cf.InputExample("dev-7", "a", "b", "1")
-            cf.examples_to_arrays([example], ["0", "1"], 2, WordTokenizer())
+            cf.text_arrays([example], ["0", "1"], 2, WordTokenizer())
         with self.assertRaisesRegex(ValueError, "at least one"):
-            cf.examples_to_arrays([], ["0", "1"], 5, WordTokenizer())
+            cf.text_arrays([], ["0", "1"], 5, WordTokenizer())
 
     def test_progress(self):
         examples = [cf.InputExample("dev-1", "a", None, "0")] * 5
-        for convert in (cf.convert_examples_to_features, cf.examples_to_arrays):
+        for convert in (cf.convert_examples_to_features, cf.text_arrays):
             with mock.patch.object(cf, "_PROGRESS_EVERY", 2), self.assertLogs(
                 "absl", "INFO"
             ) as log:
@@ -239,7 +247,7 @@ class GoldenTest(tf.test.TestCase):
             for length in (128, 32):
                 arguments = (examples, list(task.labels), length, tokenizer)
                 features = cf.convert_examples_to_features(*arguments)
-                for arrays in (cf.features_to_arrays(features), cf.examples_to_arrays(*arguments)):
+                for arrays in (cf.features_to_arrays(features), taken_rows(*arguments)):
                     for field in ("input_ids", "input_mask", "segment_ids", "label_ids"):
                         expected = golden[f"{name}_{length}_{field}"]
                         self.assertAllEqual(arrays[field], expected, f"{name} {length} {field}")

@@ -1,6 +1,5 @@
 """Tests of classifier_results.py: scores by hand, and files in BERT's and in GLUE's format."""
 
-import json
 import os
 import re
 import tempfile
@@ -86,30 +85,6 @@ class FilesTest(tf.test.TestCase):
     def rows(self, *names):
         with open(os.path.join(self.folder, *names)) as reader:
             return [line.split("\t") for line in reader.read().splitlines()]
-
-    def test_scores(self):
-        result = {
-            "eval_f1": 0.5,
-            "eval_confusion_matrix": [[1, 0], [2, 3]],
-            "loss": np.float32(0.25),
-            "precision": "float32",
-        }
-        path = classifier_results.write_scores(self.folder, result, TASKS["mrpc"])
-        with open(path) as reader:
-            self.assertEqual(reader.read(), "eval_f1 = 0.5\nloss = 0.25\nprecision = float32\n")
-        record = {**result, "task": "MRPC", "score": "eval_f1", "labels": ["0", "1"]}
-        with open(os.path.join(self.folder, "eval_results.json")) as reader:
-            self.assertEqual(json.load(reader), record)
-
-    def test_scores_of_labelled_test_sets(self):
-        for split, name in (("test", "test_scores.json"), ("test_b", "test_scores_b.json")):
-            path = classifier_results.write_test_scores(
-                self.folder, split, {"test_accuracy": 0.5}, TASKS["sst-2"]
-            )
-            self.assertEqual(path, os.path.join(self.folder, name))
-            with open(path) as reader:
-                record = json.load(reader)
-            self.assertEqual((record["score"], record["test_accuracy"]), ("test_accuracy", 0.5))
 
     def test_labels(self):
         predictions = {"probabilities": probabilities([1, 0, 1], 2)}

@@ -1,5 +1,6 @@
 """Tests of evaluations.py: what is best, for how long, and what a restart finds."""
 
+import json
 import math
 import os
 import tempfile
@@ -8,7 +9,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from errors import UserError
-from evaluations import Evaluations
+from evaluations import Evaluations, write_results
 
 
 class EvaluationsTest(tf.test.TestCase):
@@ -38,6 +39,24 @@ class EvaluationsTest(tf.test.TestCase):
                 writer.write(text)
             with self.assertRaisesRegex(UserError, "evaluations.json: expected"):
                 Evaluations(self.folder, "f1")
+
+
+class ResultsTest(tf.test.TestCase):
+    def test_both_files(self):
+        folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        result = {
+            "eval_f1": 0.5,
+            "eval_confusion_matrix": [[1, 0], [2, 3]],
+            "loss": np.float32(0.25),
+            "precision": "float32",
+        }
+        path = write_results(folder, result, {"task": "MRPC", "labels": ["0", "1"]})
+        self.assertEqual(path, os.path.join(folder, "eval_results.txt"))
+        with open(path) as reader:
+            self.assertEqual(reader.read(), "eval_f1 = 0.5\nloss = 0.25\nprecision = float32\n")
+        with open(os.path.join(folder, "eval_results.json")) as reader:
+            record = json.load(reader)
+        self.assertEqual(record, {**result, "task": "MRPC", "labels": ["0", "1"]})
 
 
 if __name__ == "__main__":

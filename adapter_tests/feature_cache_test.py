@@ -8,6 +8,7 @@ import tensorflow.compat.v1 as tf
 
 import feature_cache
 import tables
+from errors import UserError
 
 
 class CacheTest(tf.test.TestCase):
@@ -16,36 +17,73 @@ class CacheTest(tf.test.TestCase):
         self.folder = os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "features")
         self.made = 0
 
-    def make(self):
+    def make(self, add):
         self.made += 1
-        return {"ids": np.arange(5, dtype=np.int32), "length": np.array(7), "none": np.zeros([0])}
+        add({"ids": np.arange(5, dtype=np.int32), "pairs": np.ones([2, 3])})
+        add({"ids": np.zeros([0], np.int32), "pairs": np.zeros([1, 3]), "none": np.zeros([0, 4])})
+        add({"ids": np.array([9, 7], np.int32)})
 
-    def cached(self, key="key"):
-        found = feature_cache.cached(self.folder, key, self.make)
-        for name, value in self.make().items():
+    EXPECTED = {
+        "ids": np.array([0, 1, 2, 3, 4, 9, 7], np.int32),
+        "pairs": np.array([[1.0] * 3, [1.0] * 3, [0.0] * 3]),
+        "none": np.zeros([0, 4]),
+    }
+
+    def cached(self, key="key", folder=None):
+        found = feature_cache.cached(folder or self.folder, key, self.make)
+        self.assertEqual(set(found), set(self.EXPECTED))
+        for name, value in self.EXPECTED.items():
             self.assertEqual(found[name].dtype, value.dtype)
             np.testing.assert_array_equal(found[name], value)
-        self.made -= 1  # The one above.
         return self.made
 
     def test_made_once(self):
         self.assertEqual([self.cached(), self.cached(), self.cached("other")], [1, 1, 2])
-        self.assertEqual(sorted(os.listdir(self.folder)), ["key.npz", "other.npz"])
+        self.assertEqual(sorted(os.listdir(self.folder)), ["key", "other"])
+
+    def test_kept_nowhere(self):
+        found = [feature_cache.cached(None, "key", self.make)["ids"] for _ in range(2)]
+        self.assertEqual(self.made, 2)
+        for ids in found:
+            np.testing.assert_array_equal(ids, self.EXPECTED["ids"])
+        self.assertFalse(os.path.exists(self.folder))
 
     def test_a_damaged_file_is_made_anew(self):
         self.cached()
-        path = os.path.join(self.folder, "key.npz")
-        with open(path, "rb") as reader:
-            whole = reader.read()
-        middle = whole.index(np.arange(5, dtype=np.int32).tobytes()) + 4
-        damaged = whole[:middle] + bytes([whole[middle] ^ 255]) + whole[middle + 1 :]
-        for content in (b"", b"no archive", whole[:-10], damaged):
-            with open(path, "wb") as writer:
-                writer.write(content)
-            before = self.made
-            with self.assertLogs("absl", "WARNING"):
+        for name in ("ids", "pairs", "index.json"):
+            path = os.path.join(self.folder, "key", name)
+            with open(path, "rb") as reader:
+                whole = reader.read()
+            middle = len(whole) // 2
+            flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
+            for content in (b"", b"[]", whole[:-1], whole + b"0", flipped, None):
+                if content is None:
+                    os.remove(path)
+                else:
+                    with open(path, "wb") as writer:
+                        writer.write(content)
+                before = self.made
+                with self.subTest(name=name, content=content), self.assertLogs("absl", "WARNING"):
+                    self.assertEqual(self.cached(), before + 1)
                 self.assertEqual(self.cached(), before + 1)
-            self.assertEqual(self.cached(), before + 1)
+
+    def test_errors_of_what_is_made_are_its_own(self):
+        def fail(add):
+            add({"ids": np.arange(3)})
+            raise UserError("The data are wrong.")
+
+        with self.assertRaisesRegex(UserError, "The data are wrong"):
+            feature_cache.cached(self.folder, "key", fail)
+        self.assertEqual(os.listdir(self.folder), [])
+
+    def test_another_process_was_first(self):
+        def slow(add):
+            self.cached()
+            self.make(add)
+
+        found = feature_cache.cached(self.folder, "key", slow)
+        np.testing.assert_array_equal(found["ids"], self.EXPECTED["ids"])
+        self.assertEqual(os.listdir(self.folder), ["key"])
 
     def test_a_folder_that_cannot_be_written(self):
         with open(self.folder, "w"):
@@ -53,6 +91,10 @@ class CacheTest(tf.test.TestCase):
         with self.assertLogs("absl", "WARNING") as log:
             self.assertEqual(self.cached(), 1)
         self.assertIn("Features are not kept", log.output[0])
+
+    def test_a_folder_elsewhere(self):
+        with self.assertRaisesRegex(UserError, "--feature_cache_dir=gs://a: .* local"):
+            feature_cache.cached("gs://a", "key", self.make)
 
 
 class KeyTest(tf.test.TestCase):

@@ -192,15 +192,9 @@ class PlanByLengthTest(tf.test.TestCase):
 
 
 class LengthTest(tf.test.TestCase):
-    def arrays(self):
-        mask = [[1, 1, 0, 0], [1, 1, 1, 1], [0, 0, 0, 0], [1, 0, 0, 0], [1, 1, 0, 0]]
-        return {"input_mask": np.array(mask, np.int32)}
-
-    def test_row_lengths(self):
-        self.assertAllEqual(input_pipeline.row_lengths(self.arrays()), [2, 4, 0, 1, 2])
-
     def test_longest_first(self):
-        self.assertAllEqual(input_pipeline.longest_first(self.arrays()), [1, 0, 4, 3, 2])
+        lengths = np.array([2, 4, 0, 1, 2])
+        self.assertAllEqual(input_pipeline.longest_first(lengths), [1, 0, 4, 3, 2])
 
     def test_buckets(self):
         for length, longest, expected in (
@@ -235,66 +229,12 @@ class LengthTest(tf.test.TestCase):
                 self.assertBetween(bucket, length, max(8, length * 1.34))
 
 
-class PadRowsTest(tf.test.TestCase):
+class PaddedToTest(tf.test.TestCase):
     def test_rows_of_weight_0_fill_the_last_batch(self):
-        arrays = tiny.arrays(rows=5, seq_length=6)
-        padded = input_pipeline.pad_rows(arrays, 4)
-        self.assertEqual(set(padded), set(arrays))
-        for name, values in padded.items():
-            self.assertEqual(values.dtype, arrays[name].dtype)
-            self.assertEqual(values.shape, (8,) + arrays[name].shape[1:])
-            self.assertAllEqual(values[:5], arrays[name])
-            self.assertAllEqual(values[5:], np.zeros((3,) + arrays[name].shape[1:]))
-
-    def test_full_batches_stay_as_they_are(self):
-        arrays = tiny.arrays(rows=8)
-        for multiple in (1, 4, 8):
-            self.assertAllEqual(
-                input_pipeline.pad_rows(arrays, multiple)["input_ids"], arrays["input_ids"]
-            )
-
-
-class TrimTest(tf.test.TestCase):
-    def batch(self, lengths, seq_length):
-        mask = (np.arange(seq_length) < np.array(lengths)[:, None]).astype(np.int32)
-        return {
-            "input_ids": mask * np.arange(1, seq_length + 1, dtype=np.int32),
-            "input_mask": mask,
-            "label_ids": np.arange(len(lengths)),
-        }
-
-    def test_lengths(self):
-        # (lengths of rows, columns) → columns that stay.
-        for lengths, seq_length, expected in (
-            ([3, 5], 32, 8),
-            ([8, 1], 32, 8),
-            ([9, 8], 32, 12),
-            ([32, 1], 32, 32),
-            ([17, 1], 19, 19),
-            ([3], 5, 5),
-            ([0, 0], 32, 8),
-            ([0, 13], 32, 16),
-        ):
-            batch = self.batch(lengths, seq_length)
-            trimmed = input_pipeline.trim(batch)
-            message = (lengths, seq_length)
-            self.assertEqual(trimmed["input_ids"].shape, (len(lengths), expected), message)
-            self.assertAllEqual(trimmed["input_ids"], batch["input_ids"][:, :expected])
-            self.assertEqual(trimmed["input_ids"].sum(), batch["input_ids"].sum(), message)
-            self.assertEqual(trimmed["input_mask"].shape, (len(lengths), expected), message)
-            self.assertAllEqual(trimmed["label_ids"], batch["label_ids"])
-
-    def test_a_gap_in_the_mask_is_no_end(self):
-        batch = {"input_mask": np.array([[1] + [0] * 8 + [1] + [0] * 14])}
-        self.assertEqual(input_pipeline.trim(batch)["input_mask"].shape, (1, 12))
-
-    def test_what_is_not_as_long_as_the_sequence_stays_whole(self):
-        batch = dict(
-            self.batch([3, 5], 32), scores=np.ones([2, 12]), pairs=np.ones([2, 32, 2], np.int32)
-        )
-        trimmed = input_pipeline.trim(batch)
-        self.assertEqual(trimmed["scores"].shape, (2, 12))
-        self.assertEqual(trimmed["pairs"].shape, (2, 32, 2))
+        order = np.array([3, 0, 1, 2, 4])
+        self.assertAllEqual(input_pipeline.padded_to(order, 4), [3, 0, 1, 2, 4, -1, -1, -1])
+        for multiple in (1, 5):
+            self.assertAllEqual(input_pipeline.padded_to(order, multiple), order)
 
 
 class InputFnTest(tf.test.TestCase):
@@ -361,6 +301,11 @@ class InputFnTest(tf.test.TestCase):
             input_fn = input_pipeline.input_fn_of(self.arrays, False, False, fixed_length)
             batches = run(input_fn({"batch_size": 3}, Config(self.model_dir, 11)))
             self.check(batches, [[0, 1, 2], [3, 4, 5], [6]], fixed_length)
+
+    def test_evaluation_in_another_order(self):
+        order = np.array([4, 6, 0, 1])
+        input_fn = input_pipeline.input_fn_of(self.arrays, False, False, False, order)
+        self.check(run(input_fn({"batch_size": 3})), [[4, 6, 0], [1]], fixed_length=False)
 
     def test_evaluation_without_the_remainder(self):
         input_fn = input_pipeline.input_fn_of(self.arrays, False, True)

@@ -17,6 +17,7 @@ import checkpoints
 import classification_heads
 import input_pipeline
 import modeling
+import rows
 import training
 import tuning
 from adapter_tests import tiny
@@ -394,14 +395,15 @@ class PaddingTest(TrainingTestCase):
     def batches(self, runner):
         """(longest row, columns) of each batch that a prediction reads."""
         seen = []
-        trim = input_pipeline.trim
+        take = rows.PaddedRows.take
 
-        def spy(batch):
-            trimmed = trim(batch)
-            seen.append((batch["input_mask"].sum(axis=1).max(), trimmed["input_ids"].shape[1]))
-            return trimmed
+        def spy(padded, indices, length=None):
+            batch = take(padded, indices, length)
+            if length is not None:
+                seen.append((batch["input_mask"].sum(axis=1).max(), batch["input_ids"].shape[1]))
+            return batch
 
-        with mock.patch.object(input_pipeline, "trim", spy):
+        with mock.patch.object(rows.PaddedRows, "take", spy):
             list(runner.predict(self.rows))
         return seen
 
@@ -420,11 +422,11 @@ class PaddingTest(TrainingTestCase):
 
         bert_config = tiny.config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
         trained = []
-        for trim in (input_pipeline.trim, lambda batch: batch):
+        for bucket_of in (input_pipeline.bucket_of, lambda length, longest: longest):
             folder = self.new_dir()
             runner = self.runner(folder, bert_config=bert_config, learning_rate=1e-3)
             runner = training.Runner(runner._model, runner._run, head)
-            with mock.patch.object(input_pipeline, "trim", trim):
+            with mock.patch.object(input_pipeline, "bucket_of", bucket_of):
                 runner.train(self.rows)
             trained.append(weights(folder))
         self.assertEqual(set(trained[0]), set(trained[1]))

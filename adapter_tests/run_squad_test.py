@@ -1,0 +1,304 @@
+"""Tests of run_squad.py: the head beside NumPy, the whole script on a tiny BERT and tiny data."""
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import tempfile
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+import checkpoints
+import common_flags
+import errors
+import run_squad
+import squad_scores
+import task_adapters
+from adapter_tests import tiny
+
+# Without articles, of which the scores know nothing.
+WORDS = [word for word in tiny.VOCABULARY if word.isalpha() and word not in ("a", "an", "the")]
+
+
+def parsed(*arguments):
+    values = flags.FlagValues()
+    run_squad.define_flags(values)
+    values(["run_squad.py", *arguments])
+    return values
+
+
+def read_json(*path):
+    with open(os.path.join(*path)) as reader:
+        return json.load(reader)
+
+
+def write_squad(path, num_questions=24, seed=0, impossible=False):
+    """Writes questions whose answer is the word after the one that they ask for; returns path."""
+    random, paragraphs = np.random.RandomState(seed), []
+    for index in range(num_questions):
+        words = random.choice(WORDS, 12, replace=True).tolist()
+        place = random.randint(11)
+        start = len(" ".join(words[: place + 1])) + 1
+        answer = {"text": words[place + 1], "answer_start": start}
+        none = impossible and index % 3 == 0
+        qa = {"id": f"q{index}", "question": words[place], "answers": [] if none else [answer]}
+        if impossible:
+            qa["is_impossible"] = none
+        paragraphs.append({"context": " ".join(words), "qas": [qa]})
+    with open(path, "w") as writer:
+        json.dump({"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]}, writer)
+    return path
+
+
+class FakeEncoder:
+    def __init__(self, sequence_output):
+        self.sequence_output = tf.constant(sequence_output, tf.float32)
+
+    def get_sequence_output(self):
+        return self.sequence_output
+
+
+class HeadTest(tf.test.TestCase):
+    def test_against_numpy(self):
+        random = np.random.RandomState(0)
+        sequence, weights = random.normal(size=[2, 5, 4]), random.normal(size=[2, 4])
+        bias = np.array([0.5, -0.25])
+        lengths, starts, ends = [5, 3], [1, 0], [4, 2]
+        mask = (np.arange(5) < np.array(lengths)[:, None]).astype(np.int32)
+        features = {"input_mask": mask, "start_positions": starts, "end_positions": ends}
+        with tf.Graph().as_default(), tf.Session() as session:
+            tensors = {name: tf.constant(values) for name, values in features.items()}
+            output = run_squad.squad_head(FakeEncoder(sequence), tensors, True, None)
+            session.run(tf.global_variables_initializer())
+            for variable, value in zip(tf.trainable_variables(), (weights, bias)):
+                variable.load(value, session)
+            names = [variable.op.name for variable in tf.trainable_variables()]
+            loss, predictions = session.run((output.loss, output.predictions))
+        self.assertEqual(names, ["cls/squad/output_weights", "cls/squad/output_bias"])
+        logits = np.moveaxis(sequence @ weights.T + bias, -1, 0)
+        losses = []
+        for row, length in enumerate(lengths):
+            for kind, positions in enumerate((starts, ends)):
+                odds = np.exp(logits[kind, row, :length])
+                losses.append(-np.log(odds[positions[row]] / odds.sum()))
+        self.assertAllClose(loss, np.mean(losses), rtol=1e-5)
+        for name, expected in zip(("start_logits", "end_logits"), logits):
+            self.assertAllClose(predictions[name][0], expected[0], atol=1e-5)
+            self.assertAllClose(predictions[name][1, :3], expected[1, :3], atol=1e-5)
+            self.assertAllLess(predictions[name][1, 3:], -9000)
+
+
+class ScriptTestCase(tf.test.TestCase):
+    VERSION_2 = False
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.root = tempfile.mkdtemp(dir=tf.test.get_temp_dir())
+        bert = tiny.write_bert(os.path.join(cls.root, "bert"))
+        cls.train_file, cls.predict_file = (
+            write_squad(os.path.join(cls.root, name), count, seed, cls.VERSION_2)
+            for seed, (name, count) in enumerate((("train.json", 40), ("dev.json", 21)))
+        )
+        cls.base_flags = [
+            "--train_file=" + cls.train_file,
+            "--predict_file=" + cls.predict_file,
+            "--bert_config_file=" + os.path.join(bert, "bert_config.json"),
+            "--vocab_file=" + os.path.join(bert, "vocab.txt"),
+            "--init_checkpoint=" + os.path.join(bert, "bert_model.ckpt"),
+            "--max_seq_length=12",  # Two windows a paragraph.
+            "--max_query_length=3",
+            "--doc_stride=4",
+            "--adapter_size=3",
+            "--train_batch_size=8",
+            "--num_train_epochs=1",
+            "--learning_rate=0.01",
+            *(["--version_2_with_negative"] if cls.VERSION_2 else []),
+        ]
+
+    def setUp(self):
+        super().setUp()
+        self.folder = tempfile.mkdtemp(dir=self.root)
+        self.output_dir = os.path.join(self.folder, "output")
+
+    def call(self, output_dir, *arguments):
+        """Runs the script; later flags win. Returns (exit code, report, stderr)."""
+        report = []
+        values = parsed(*self.base_flags, "--output_dir=" + output_dir, *arguments)
+        common_flags.silence_tensorflow()
+        with contextlib.redirect_stderr(io.StringIO()) as stderr:
+            code = errors.exit_code(lambda: report.extend(run_squad.run(values)))
+        return code, "\n".join(report), stderr.getvalue()
+
+    def succeed(self, *arguments, output_dir=None):
+        code, report, stderr = self.call(output_dir or self.output_dir, *arguments)
+        self.assertIsNone(code, stderr)
+        return report
+
+    def truths(self):
+        data = read_json(self.predict_file)["data"]
+        return {
+            qa["id"]: [answer["text"] for answer in qa["answers"]]
+            for article in data
+            for paragraph in article["paragraphs"]
+            for qa in paragraph["qas"]
+        }
+
+
+class Version1Test(ScriptTestCase):
+    def test_trains_evaluates_and_predicts(self):
+        report = self.succeed("--do_train", "--do_eval", "--do_predict")
+        self.assertRegex(report, r"SQuAD: f1 [\d.]+, exact_match [\d.]+ at step 5\n")
+        for part in ("Trained: ", "Adapter: ", "eval_results.txt", "(21 questions)"):
+            self.assertIn(part, report)
+        self.assertFalse(os.path.exists(os.path.join(self.output_dir, "null_odds.json")))
+        predictions = read_json(self.output_dir, "predictions.json")
+        nbest = read_json(self.output_dir, "nbest_predictions.json")
+        self.assertEqual(predictions, {key: entries[0]["text"] for key, entries in nbest.items()})
+        self.assertEqual(list(predictions), [f"q{i}" for i in range(21)])
+        results = read_json(self.output_dir, "eval_results.json")
+        expected = squad_scores.scores_v1(self.truths(), predictions)
+        self.assertAllClose(results["eval_f1"], expected["f1"])
+        self.assertAllClose(results["eval_exact_match"], expected["exact_match"])
+
+        # Other batches, another process's way to the same weights: the same answers.
+        elsewhere = os.path.join(self.folder, "elsewhere")
+        adapter = "--adapter=" + os.path.join(self.output_dir, "adapter")
+        self.succeed("--do_predict", adapter, "--predict_batch_size=5", output_dir=elsewhere)
+        self.assertEqual(read_json(elsewhere, "predictions.json"), predictions)
+        self.assertFalse(os.path.exists(os.path.join(elsewhere, "eval_results.txt")))
+
+    def test_the_head_is_trained_and_saved(self):
+        self.succeed("--do_train")
+        adapter = task_adapters.load(os.path.join(self.output_dir, "adapter"))
+        self.assertEqual((adapter.description.kind, adapter.description.labels), ("span", ()))
+        self.assertEqual(adapter.tensors["cls/squad/output_weights"].shape, (2, 8))
+        last = checkpoints.trained_tensors(tf.train.latest_checkpoint(self.output_dir))
+        self.assertNotAllEqual(last["cls/squad/output_bias"], np.zeros(2))
+        self.assertEqual(set(last), set(adapter.tensors))
+
+    def test_every_tuning_method_trains(self):
+        for flags_of_method in (["full"], ["top_layers", "--num_top_layers=1"], ["head"]):
+            folder = os.path.join(self.folder, flags_of_method[0])
+            with self.assertLogs("absl", "INFO") as log:
+                report = self.succeed(
+                    "--tuning=" + flags_of_method[0], *flags_of_method[1:], output_dir=folder
+                )
+            # What is said before the training and after it; the pooler has no part in it.
+            (before,) = [line for line in log.output if "Training " in line]
+            count = before.partition("Training ")[2].split(" of ")[0]
+            self.assertIn(f"Trained: {count} of ", report)
+
+    def test_a_run_is_taken_up(self):
+        self.succeed("--do_train")
+        with self.assertLogs("absl", "INFO") as log:
+            self.succeed("--do_train")
+        self.assertIn("Trained already", "\n".join(log.output))
+        code, _, stderr = self.call(self.output_dir, "--do_train", "--doc_stride=5")
+        self.assertEqual(code, 1)
+        self.assertIn("doc_stride was 4, is now 5", stderr)
+
+    def test_the_best_is_kept(self):
+        self.succeed(
+            "--do_train", "--do_eval", "--do_predict", "--keep_best", "--eval_every_steps=2"
+        )
+        results = read_json(self.output_dir, "eval_results.json")
+        scored = read_json(self.output_dir, "evaluations.json")
+        self.assertEqual(results["eval_f1"], max(each["eval_f1"] for each in scored.values()))
+        expected = squad_scores.scores_v1(
+            self.truths(), read_json(self.output_dir, "predictions.json")
+        )
+        self.assertAllClose(results["eval_f1"], expected["f1"])
+
+    def test_refused(self):
+        unlabelled = os.path.join(self.folder, "unlabelled.json")
+        content = read_json(self.predict_file)
+        for paragraph in content["data"][0]["paragraphs"]:
+            del paragraph["qas"][0]["answers"]
+        with open(unlabelled, "w") as writer:
+            json.dump(content, writer)
+        trained = os.path.join(self.folder, "trained")
+        self.succeed("--do_train", output_dir=trained)
+        shutil.copytree(trained, self.output_dir)
+        for arguments, part in (
+            (["--do_train", "--train_file="], "--train_file is not given"),
+            (["--do_predict", "--predict_file="], "--predict_file is not given"),
+            (["--do_train", "--train_file=" + unlabelled], "q0 has 0 answers"),
+            (["--do_eval", "--predict_file=" + unlabelled], "no question has an answer"),
+            (["--do_train", "--train_file=none.json"], "none.json does not exist"),
+            (["--do_train", "--max_seq_length=6"], "--max_seq_length=6 leaves no room"),
+            (["--do_train", "--doc_stride=0"], "--doc_stride=0"),
+            (["--do_train", "--train_pooler"], "--train_pooler"),
+            (["--do_train", "--max_seq_length=41"], "--max_seq_length=41"),
+        ):
+            code, _, stderr = self.call(self.output_dir, *arguments)
+            with self.subTest(arguments=arguments):
+                self.assertEqual(code, 1)
+                self.assertRegex(stderr, r"\AError: [^\n]+\.\n\Z")
+                self.assertIn(part, stderr)
+        # Without answers a file is predicted.
+        self.succeed("--do_predict", "--predict_file=" + unlabelled)
+        self.assertLen(read_json(self.output_dir, "predictions.json"), 21)
+
+
+class Version2Test(ScriptTestCase):
+    VERSION_2 = True
+
+    def test_trains_evaluates_and_predicts(self):
+        report = self.succeed("--do_train", "--do_eval", "--do_predict")
+        self.assertRegex(report, r"SQuAD: f1 [\d.]+, HasAns_exact [\d.]+, ")
+        predictions, odds = (
+            read_json(self.output_dir, name) for name in ("predictions.json", "null_odds.json")
+        )
+        for key, text in predictions.items():
+            self.assertEqual(text == "", odds[key] > 0)
+        results = read_json(self.output_dir, "eval_results.json")
+        expected = squad_scores.scores_v2(self.truths(), predictions, odds)
+        for name, value in expected.items():
+            self.assertAllClose(results["eval_" + name], value, msg=name)
+        self.assertEqual(results["eval_NoAns_total"], 7)
+
+
+class LibraryTest(tf.test.TestCase):
+    def test_model_fn_builder(self):
+        folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        prefix = os.path.join(tiny.write_bert(os.path.join(folder, "bert")), "bert_model.ckpt")
+        model_fn = run_squad.model_fn_builder(tiny.config(), prefix, 1e-2, 2, 0, False, False)
+        estimator = tf.estimator.tpu.TPUEstimator(
+            model_fn,
+            config=tf.estimator.tpu.RunConfig(model_dir=os.path.join(folder, "output")),
+            use_tpu=False,
+            train_batch_size=4,
+            predict_batch_size=4,
+        )
+        arrays = tiny.arrays(rows=4)
+        arrays = {name: arrays[name] for name in ("input_ids", "input_mask", "segment_ids")}
+        arrays["unique_ids"] = np.arange(4, dtype=np.int32) + 1000000000
+        arrays["start_positions"] = arrays["end_positions"] = np.ones(4, np.int32)
+
+        def input_fn(params):
+            return tf.data.Dataset.from_tensors(arrays).repeat()
+
+        estimator.train(input_fn, max_steps=2)
+        first = next(estimator.predict(input_fn))
+        self.assertEqual(first["unique_ids"], 1000000000)
+        self.assertEqual(first["start_logits"].shape, (10,))
+
+    def test_create_model(self):
+        arrays = tiny.arrays(rows=3)
+        with tf.Graph().as_default():
+            logits = run_squad.create_model(
+                tiny.config(),
+                False,
+                *(tf.constant(arrays[n]) for n in ("input_ids", "input_mask", "segment_ids")),
+                False,
+            )
+            self.assertEqual([tensor.shape.as_list() for tensor in logits], [[3, 10]] * 2)
+            self.assertLen(tf.get_collection("head"), 2)
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,112 @@
+"""Tests of squad_scores.py: by hand, by brute force, and (where ADAPTER_BERT_DATA names the shared
+folder) the official scripts' scores."""
+
+import gzip
+import json
+import os
+import unittest
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import squad_scores as ss
+
+SHARED = os.environ.get("ADAPTER_BERT_DATA")
+
+
+class AnswersTest(tf.test.TestCase):
+    def test_normalize(self):
+        for text, expected in (
+            ("The  Cat!", "cat"),
+            ("an apple a day", "apple day"),
+            ("theory", "theory"),
+            ("U.S.", "us"),
+            ("the", ""),
+        ):
+            self.assertEqual(ss.normalize_answer(text), expected)
+
+    def test_exact_match(self):
+        self.assertEqual(ss.exact_match("The Cat.", "cat"), 1.0)
+        self.assertEqual(ss.exact_match("cats", "cat"), 0.0)
+
+    def test_f1(self):
+        for prediction, truth, expected in (
+            ("the red cat", "red cat", 1.0),
+            ("red cat sat", "a cat", 2 * (1 / 3) * 1 / (1 / 3 + 1)),
+            ("cat cat", "cat", 2 * 0.5 * 1 / 1.5),
+            ("dog", "cat", 0.0),
+            ("", "cat", 0.0),
+            ("the", "", 1.0),
+        ):
+            self.assertAllClose(ss.f1(prediction, truth), expected, rtol=1e-12)
+
+
+class ScoresTest(tf.test.TestCase):
+    def test_version_1(self):
+        truths = {"a": ["cat", "red cat"], "b": ["dog"], "c": ["cow"], "d": []}
+        found = ss.scores_v1(truths, {"a": "Red cat", "b": "dog house", "d": "x"})
+        self.assertAllClose(found, {"exact_match": 25.0, "f1": 100 * (1 + 2 / 3) / 4})
+        self.assertEqual(ss.scores_v1({}, {}), {"exact_match": 0.0, "f1": 0.0})
+
+    def test_version_2(self):
+        truths = {"a": ["cat"], "b": ["dog"], "c": [], "d": []}
+        predictions = {"a": "cat", "b": "", "c": "", "d": "cow"}
+        odds = {"a": -1.0, "b": 0.5, "c": 0.2, "d": -0.5}
+        found = ss.scores_v2(truths, predictions, odds)
+        self.assertAllClose(
+            {name: found[name] for name in ("exact", "f1", "HasAns_exact", "NoAns_f1")},
+            {"exact": 50.0, "f1": 50.0, "HasAns_exact": 50.0, "NoAns_f1": 50.0},
+        )
+        totals = [found[start + "total"] for start in ("", "HasAns_", "NoAns_")]
+        self.assertEqual(totals, [4.0, 2.0, 2.0])
+        # Answering "a" alone is right of it and of both that have no answer.
+        self.assertEqual((found["best_exact"], found["best_exact_thresh"]), (75.0, -1.0))
+
+    def test_best_threshold_by_brute_force(self):
+        random = np.random.RandomState(0)
+        for _ in range(50):
+            keys = range(8)
+            truths = {key: ["x"] * random.randint(2) for key in keys}
+            predictions = {key: "x" * random.randint(2) for key in keys}
+            values = {
+                key: random.rand() if truths[key] else float(not predictions[key]) for key in keys
+            }
+            odds = {key: random.randn() for key in keys}
+            sums = {
+                threshold: sum(
+                    values[key] if odds[key] <= threshold else float(not truths[key])
+                    for key in keys
+                )
+                for threshold in [-9.0, *odds.values()]
+            }
+            best, threshold = ss.best_threshold(truths, predictions, values, odds)
+            self.assertAlmostEqual(best, max(sums.values()))
+            if best > sums[-9.0]:
+                self.assertAlmostEqual(sums[threshold], best)
+
+    @unittest.skipUnless(SHARED, "ADAPTER_BERT_DATA does not name the shared folder")
+    def test_scores_are_the_official_ones(self):
+        for version in (1, 2):
+            goldens = os.path.join(SHARED, "goldens", f"squad_v{version}_public")
+            with gzip.open(goldens + ".json.gz") as reader:
+                golden = json.loads(reader.read().decode("utf-8"))
+            with open(goldens + "_input.json", encoding="utf-8") as reader:
+                content = json.load(reader)
+            truths = {
+                qa["id"]: [answer["text"] for answer in qa["answers"]]
+                for article in content["data"]
+                for paragraph in article["paragraphs"]
+                for qa in paragraph["qas"]
+            }
+            for part in golden.values():
+                arguments = [truths, part["scored_predictions"]]
+                if version == 1:
+                    found = ss.scores_v1(*arguments)
+                else:
+                    found = ss.scores_v2(*arguments, part["null_odds"])
+                self.assertEqual(set(found), set(part["official_scores"]))
+                self.assertAllClose(found, part["official_scores"], rtol=0, atol=1e-9)
+
+
+if __name__ == "__main__":
+    tf.test.main()

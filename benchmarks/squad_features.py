@@ -1,0 +1,58 @@
+"""From SQuAD's JSON to features on disk, on one core: questions a second, and memory.
+
+    python benchmarks/squad_features.py --squad_file=train.json
+
+Ours, and BERT's way: a paragraph is tokenized for each of its questions, character by character,
+and every row is written with its padding.
+"""
+
+import os
+
+import harness
+from harness import Target
+
+_OURS = "ours"
+_PLAIN = "BERT's way"
+_TARGETS = [Target(_PLAIN, 1 / 8)]
+
+
+def describe(timings):
+    """Markdown lines: rates, memory above that of the imports, and what lies on the disk."""
+    header = ["contestant", "questions/s", "memory above the imports", "on disk"]
+    rows = [
+        [
+            timing.name,
+            f"{timing.facts['questions'] / timing.median:,.0f}",
+            f"{timing.facts['memory'] / 1e6:.0f} MB",
+            f"{timing.facts['bytes'] / 1e6:.1f} MB",
+        ]
+        for timing in timings
+    ]
+    facts = timings[0].facts
+    corpus = f"{facts['questions']:,} questions, {facts['rows']:,} windows of 384 WordPieces."
+    return [corpus, "", *harness.table(header, rows)]
+
+
+def main():
+    parser = harness.arguments(__doc__, peers=False)
+    parser.add_argument("--bert_dir", default=os.environ.get("BERT_BASE_DIR"), help="has vocab.txt")
+    parser.add_argument("--squad_file", required=True, help="SQuAD's JSON, with one answer each")
+    values = harness.parse(parser)
+    common = [
+        "--squad_file=" + values.squad_file,
+        "--vocab_file=" + os.path.join(values.bert_dir, "vocab.txt"),
+    ]
+    contestants = [
+        harness.own(name, "squad_worker.py", "--way=" + way, *common)
+        for name, way in ((_OURS, "ours"), (_PLAIN, "plain"))
+    ]
+    timings = harness.take_turns(contestants, values.repeats)
+    lines = describe(timings) + ["", *harness.compare(timings, _OURS)]
+    lines += ["", *harness.judge(timings, _OURS, _TARGETS)]
+    harness.publish(
+        values, "squad_features", "SQuAD's features", lines, harness.versions_of(timings)
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,359 @@
+"""Trains, evaluates and predicts with BERT on SQuAD, adapters by default.
+
+    python run_squad.py --train_file=train-v1.1.json --predict_file=dev-v1.1.json
+
+trains and evaluates; --do_train, --do_eval and --do_predict choose. Flags, output files and the
+functions below are those of BERT's script of this name, so that code written for it runs.
+"""
+
+import environment  # noqa: F401  First of all: a missing TensorFlow gets a sentence.
+
+# isort: split
+import os
+import posixpath
+
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+import common_flags
+import errors
+import evaluations
+import feature_cache
+import files
+import jobs
+import metrics
+import modeling
+import squad_answers
+import squad_data
+import squad_scores
+import tokenization
+import training
+from errors import UserError
+from rows import TextRows
+from squad_answers import (  # noqa: F401  BERT's users import these from here.
+    RawResult,
+    get_final_text,
+    write_predictions,
+)
+from squad_data import (  # noqa: F401  And these.
+    InputFeatures,
+    SquadExample,
+    convert_examples_to_features,
+    read_squad_examples,
+)
+
+# What a logit of padding is lowered by: such a position is never taken for an answer's.
+_NEVER = -10000.0
+
+
+def create_model(
+    bert_config,
+    is_training,
+    input_ids,
+    input_mask,
+    segment_ids,
+    use_one_hot_embeddings,
+    *,
+    adapter_fn="feedforward_adapter",
+):
+    """BERT with adapters and the span head, as BERT's function of this name.
+
+    Returns:
+      (start_logits [B, S], end_logits [B, S]).
+    """
+    encoder = modeling.BertModel(
+        bert_config,
+        is_training,
+        input_ids,
+        input_mask,
+        segment_ids,
+        use_one_hot_embeddings,
+        adapter_fn=adapter_fn,
+    )
+    return span_logits(encoder.get_sequence_output())
+
+
+def span_logits(sequence_output):
+    """A linear layer on each token: is it the answer's first, its last (Devlin et al. 2018, 4.2)?
+
+    Args:
+      sequence_output: float Tensor [B, S, D].
+
+    Returns:
+      (start_logits [B, S], end_logits [B, S]).
+    """
+    collections = [modeling.HEAD, tf.GraphKeys.GLOBAL_VARIABLES]
+    weights = tf.get_variable(
+        "cls/squad/output_weights",
+        [2, sequence_output.shape[-1]],
+        initializer=modeling.create_initializer(),
+        collections=collections,
+    )
+    bias = tf.get_variable(
+        "cls/squad/output_bias", [2], initializer=tf.zeros_initializer(), collections=collections
+    )
+    logits = tf.einsum("bsd,kd->kbs", sequence_output, weights) + bias[:, None, None]
+    return tuple(tf.unstack(logits))
+
+
+def squad_head(encoder, features, is_training, dropout_key):
+    """The head that `training.model_fn_builder` takes.
+
+    The loss is the mean of the cross entropies of the first and the last token, over the tokens
+    that are there: BERT's script counts padding among them, of which a batch may have any amount.
+    """
+    del is_training, dropout_key
+    padding = 1.0 - tf.cast(features["input_mask"], tf.float32)
+    start, end = (
+        logits + padding * _NEVER for logits in span_logits(encoder.get_sequence_output())
+    )
+    loss = tf.zeros([])
+    if "start_positions" in features:
+        losses = [
+            tf.nn.sparse_softmax_cross_entropy_with_logits(labels=positions, logits=logits)
+            for positions, logits in (
+                (features["start_positions"], start),
+                (features["end_positions"], end),
+            )
+        ]
+        loss = tf.reduce_mean(tf.add_n(losses) / 2.0)
+    return training.HeadOutput(
+        loss=loss,
+        predictions={"start_logits": start, "end_logits": end},
+        metric_fn=lambda loss: {"eval_loss": tf.metrics.mean(loss)},
+        metric_inputs=[loss],
+    )
+
+
+def model_fn_builder(
+    bert_config,
+    init_checkpoint,
+    learning_rate,
+    num_train_steps,
+    num_warmup_steps,
+    use_tpu,
+    use_one_hot_embeddings,
+    *,
+    adapter_fn="feedforward_adapter",
+):
+    """The model_fn for TPUEstimator, as BERT's function of this name.
+
+    Predictions hold the features' unique_ids.
+    """
+    settings = training.ModelSettings(
+        bert_config=bert_config,
+        init_checkpoint=init_checkpoint,
+        adapter_fn=adapter_fn,
+        learning_rate=learning_rate,
+        num_train_steps=num_train_steps,
+        num_warmup_steps=num_warmup_steps,
+        use_tpu=use_tpu,
+        use_one_hot_embeddings=use_one_hot_embeddings,
+    )
+
+    def head(encoder, features, is_training, dropout_key):
+        output = squad_head(encoder, features, is_training, dropout_key)
+        unique_ids = {"unique_ids": features["unique_ids"]}
+        return output._replace(predictions={**unique_ids, **output.predictions})
+
+    return training.model_fn_builder(settings, head)
+
+
+def define_flags(flag_values=flags.FLAGS):
+    """Defines all flags of this script."""
+    at = {"flag_values": flag_values}
+    flags.DEFINE_string("train_file", None, "SQuAD's JSON for training, train-v1.1.json.", **at)
+    flags.DEFINE_string(
+        "predict_file", None, "SQuAD's JSON to predict and to evaluate on, dev-v1.1.json.", **at
+    )
+    flags.DEFINE_integer(
+        "max_seq_length", 384, "WordPieces of a question and a window of its paragraph.", **at
+    )
+    flags.DEFINE_integer(
+        "doc_stride", 128, "How far a window is from the one before, in WordPieces.", **at
+    )
+    flags.DEFINE_integer(
+        "max_query_length", 64, "WordPieces of a question; longer ones are cut.", 1, **at
+    )
+    flags.DEFINE_bool("do_eval", False, "Evaluate on --predict_file.", **at)
+    flags.DEFINE_integer("n_best_size", 20, "Answers in nbest_predictions.json.", 1, **at)
+    flags.DEFINE_integer("max_answer_length", 30, "WordPieces of an answer.", 1, **at)
+    flags.DEFINE_bool(
+        "version_2_with_negative", False, "Some questions have no answer (SQuAD 2.0).", **at
+    )
+    flags.DEFINE_float(
+        "null_score_diff_threshold",
+        0.0,
+        "How much better than any answer none must score to be predicted.",
+        **at,
+    )
+    flags.DEFINE_bool(
+        "verbose_logging", False, "Log each answer whose text is not found again.", **at
+    )
+    common_flags.define(flag_values)
+    flags.adopt_module_key_flags(common_flags, flag_values)
+
+
+def run(values):
+    """Does what the flags ask for.
+
+    Args:
+      values: parsed flags of `define_flags`.
+
+    Returns:
+      The report that ends the run: a list of lines.
+    """
+    given = common_flags.given_adapter(values)
+    limits = squad_data.Limits(values.max_seq_length, values.doc_stride, values.max_query_length)
+    squad_data.check_limits(limits)
+    if values.train_pooler:
+        raise UserError("--train_pooler: question answering does not read the pooler.")
+    output_dir = values.output_dir or os.path.join("output", "squad")
+    job = jobs.Job(values, given, output_dir, values.predict_batch_size, shortest=5)
+    train = predict = None
+    num_questions, settings = 0, {}
+    if "train" in job.stages:
+        train, num_questions = _rows(values, "train_file", job.tokenizer, limits)
+        settings = {
+            "data": files.sha256(values.train_file),
+            "doc_stride": values.doc_stride,
+            "max_query_length": values.max_query_length,
+            "version_2_with_negative": values.version_2_with_negative,
+        }
+    if {"eval", "predict"} & set(job.stages):
+        predict, _ = _rows(values, "predict_file", job.tokenizer, limits)
+    task = jobs.Task("SQuAD", "span", (), score="eval_f1")
+    job.begin(task, squad_head, num_questions, settings)
+    return _run_stages(job, train, predict, _Reader(values, job.tokenizer, limits), output_dir)
+
+
+def _rows(values, flag, tokenizer, limits):
+    """(`TextRows` of a file's windows, number of questions), from the cache if made before."""
+    path, is_training = values[flag].value, flag == "train_file"
+    if not path:
+        raise UserError(f"--{flag} is not given, expected SQuAD's JSON.")
+    version_2 = values.version_2_with_negative
+
+    def make(add):
+        examples = squad_data.squad_examples(path, is_training, version_2)
+        questions = squad_data.tokenized(examples, tokenizer, limits, is_training)
+        squad_data.add_rows(questions, tokenizer, add)
+
+    key = feature_cache.key_of(
+        [files.sha256(path), tokenizer.fingerprint, is_training, version_2, tuple(limits)],
+        [squad_data, tokenization],
+    )
+    arrays = feature_cache.cached(common_flags.feature_folder(values), key, make)
+    num_questions = int(arrays.pop("num_questions").sum())
+    specials = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
+    return TextRows(arrays, *specials, limits.max_seq_length), num_questions
+
+
+class _Reader:
+    """Makes answers of predictions, and scores of answers."""
+
+    def __init__(self, values, tokenizer, limits):
+        self._path = values.predict_file
+        self._tokenizer = tokenizer
+        self._limits = limits
+        self._settings = squad_answers.AnswerSettings(
+            values.n_best_size,
+            values.max_answer_length,
+            values.do_lower_case,
+            values.version_2_with_negative,
+            values.null_score_diff_threshold,
+            values.verbose_logging,
+            sentencepiece=values.spm_model_file is not None,
+        )
+
+    def answers(self, predictions):
+        """A dict from ids to `squad_answers.Answer`s, of an iterable of the windows' logits."""
+        predictions = iter(predictions)
+        examples = squad_data.squad_examples(self._path, False)
+        questions = squad_data.tokenized(examples, self._tokenizer, self._limits, False)
+        found, unique_id = {}, squad_data.FIRST_UNIQUE_ID
+        for index, question in enumerate(questions):
+            features = squad_data.window_features(
+                question, index, unique_id, self._tokenizer, self._limits.max_seq_length
+            )
+            windows = [(feature, _raw_result(feature, next(predictions))) for feature in features]
+            example = question.example
+            found[example.qas_id] = squad_answers.choose_answer(
+                example.doc_tokens, windows, self._settings
+            )
+            unique_id += len(features)
+        return found
+
+    def scores(self, answers):
+        """Those of the official script for the version, named eval_..."""
+        truths = squad_data.answer_texts(self._path)
+        texts = {key: answer.text for key, answer in answers.items()}
+        if self._settings.version_2_with_negative:
+            odds = {key: answer.null_odds for key, answer in answers.items()}
+            found = squad_scores.scores_v2(truths, texts, odds)
+        else:
+            found = squad_scores.scores_v1(truths, texts)
+        return {"eval_" + name: value for name, value in found.items()}
+
+    def write(self, folder, answers):
+        """Writes the files of BERT's script; returns their paths."""
+        names = ["predictions.json", "nbest_predictions.json", "null_odds.json"]
+        paths = [posixpath.join(folder, name) for name in names]
+        if not self._settings.version_2_with_negative:
+            paths[-1] = None
+        squad_answers.write_answers(answers, *paths)
+        return [path for path in paths if path]
+
+
+def _raw_result(feature, prediction):
+    start, end = (prediction[name].tolist() for name in ("start_logits", "end_logits"))
+    return RawResult(feature.unique_id, start, end)
+
+
+def _run_stages(job, train, predict, reader, output_dir):
+    """Trains, evaluates and predicts as the job asks for; returns the report's lines."""
+    report, answers = [], {}
+
+    def score_fn(rows, predictions):
+        del rows
+        answers.clear()
+        answers.update(reader.answers(predictions))
+        return reader.scores(answers)
+
+    eval_sets = [jobs.EvalSet(predict, score_fn)] if "eval" in job.stages else []
+    if train is not None:
+        report += job.train(train, eval_sets)
+    answers.clear()  # They may be of another step than the result's.
+    if eval_sets:
+        result = job.evaluate(eval_sets)
+        about = {"task": "SQuAD", "score": "eval_f1"}
+        path = evaluations.write_results(output_dir, result, about)
+        report = [_summary(result), *report, "Scores: " + path]
+    if "predict" in job.stages:
+        found = answers or reader.answers(job.predict(predict))
+        written = ", ".join(reader.write(output_dir, found))
+        report.append(f"Predictions: {written} ({len(found)} questions)")
+    return report
+
+
+def _summary(result):
+    """The line that tells the scores, F1 first."""
+    shown = {
+        name[len("eval_") :]: value
+        for name, value in metrics.numbers(result).items()
+        if name.startswith("eval_") and not name.endswith("total")
+    }
+    parts = [f"{name} {shown[name]:.2f}" for name in sorted(shown, key=lambda n: (n != "f1", n))]
+    return f"SQuAD: {', '.join(parts)} at step {result['global_step']}"
+
+
+def main(argv):
+    if argv[1:]:
+        raise UserError(f"{argv[1]}: flags only, written as --name=value.")
+    common_flags.silence_tensorflow()
+    print("\n".join(run(flags.FLAGS)))
+
+
+if __name__ == "__main__":
+    define_flags()
+    errors.run(main)

@@ -1,0 +1,120 @@
+"""Exact match and F1 of answers, as SQuAD's official evaluation scripts compute them.
+
+Rajpurkar et al. 2016 (v1.1) and 2018 (v2.0). All scores are percentages.
+"""
+
+import collections
+import re
+import string
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+# Odds above this count as no answer in the official script, unless it is told otherwise.
+_NO_ANSWER_ODDS = 1.0
+
+
+def normalize_answer(text):
+    """Lower case, without punctuation, articles and extra white space."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def exact_match(prediction, truth):
+    """1.0 or 0.0: whether two answers are the same, normalized."""
+    return float(normalize_answer(prediction) == normalize_answer(truth))
+
+
+def f1(prediction, truth):
+    """F1 of two answers' words, normalized; of an answer without words 1.0 if both are."""
+    words, true_words = normalize_answer(prediction).split(), normalize_answer(truth).split()
+    if not words or not true_words:
+        return float(words == true_words)
+    common = sum((collections.Counter(words) & collections.Counter(true_words)).values())
+    if not common:
+        return 0.0
+    precision, recall = common / len(words), common / len(true_words)
+    return 2 * precision * recall / (precision + recall)
+
+
+def scores_v1(truths, predictions):
+    """The scores of SQuAD 1.1.
+
+    Args:
+      truths: dict from ids to the texts of right answers.
+      predictions: dict from ids to texts; a question without one counts as wrong.
+
+    Returns:
+      A dict of floats: exact_match and f1.
+    """
+    found = {"exact_match": exact_match, "f1": f1}
+    sums = dict.fromkeys(found, 0.0)
+    for key, texts in truths.items():
+        for name, measure in found.items():
+            if key in predictions:
+                sums[name] += max((measure(predictions[key], t) for t in texts), default=0.0)
+    return {name: _percent(value, len(truths)) for name, value in sums.items()}
+
+
+def scores_v2(truths, predictions, null_odds):
+    """The scores of SQuAD 2.0.
+
+    Args:
+      truths: dict from ids to the texts of right answers, none where there is no answer.
+      predictions: dict from ids to texts, "" for no answer.
+      null_odds: dict from ids to how much rather there is no answer.
+
+    Returns:
+      A dict of floats: exact, f1 and total of all questions, of those that have an answer
+      (HasAns_...) and of those that have none (NoAns_...); best_exact, best_f1 and the thresholds
+      of null_odds, best_exact_thresh and best_f1_thresh, at which they would be reached.
+    """
+    truths = {key: [t for t in texts if normalize_answer(t)] for key, texts in truths.items()}
+    answered = [key for key in truths if key in predictions]
+    raw, decided = {}, {}
+    for name, measure in (("exact", exact_match), ("f1", f1)):
+        raw[name] = {
+            key: max(measure(predictions[key], text) for text in truths[key] or [""])
+            for key in answered
+        }
+        decided[name] = {
+            key: value if null_odds[key] <= _NO_ANSWER_ODDS else float(not truths[key])
+            for key, value in raw[name].items()
+        }
+    has_answer = [key for key in answered if truths[key]]
+    groups = {"": answered}
+    if has_answer:
+        groups["HasAns_"] = has_answer
+    if len(has_answer) < len(answered):
+        groups["NoAns_"] = [key for key in answered if not truths[key]]
+    found = {}
+    for start, keys in groups.items():
+        for name, values in decided.items():
+            found[start + name] = _percent(sum(values[key] for key in keys), len(keys))
+        found[start + "total"] = float(len(keys))
+    for name, values in raw.items():
+        best, threshold = best_threshold(truths, predictions, values, null_odds)
+        found["best_" + name] = _percent(best, len(values))
+        found[f"best_{name}_thresh"] = threshold
+    return found
+
+
+def best_threshold(truths, predictions, values, null_odds):
+    """(sum of the scores, threshold of the odds) where that sum is the highest.
+
+    Below the least odds all questions count as unanswered, and those are right that have no answer.
+    With each question in the order of their odds one more is answered: its score comes in, or what
+    it had for silence goes out.
+    """
+    best = current = sum(not truths[key] for key in values)
+    threshold = 0.0
+    for key in sorted(values, key=lambda key: null_odds[key]):
+        if truths[key]:
+            current += values[key]
+        elif predictions[key]:
+            current -= 1
+        if current > best:
+            best, threshold = current, null_odds[key]
+    return best, threshold
+
+
+def _percent(value, total):
+    return 100.0 * value / total if total else 0.0
