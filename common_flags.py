@@ -498,3 +498,19 @@ def _report_thread(failure):
     """Python's report of an error in a thread, but for one that the main thread raises again."""
     if failure.thread.name != "EventLoggerThread":
         threading.__excepthook__(failure)
+
+
+def main_of(run):
+    """The main of a training script.
+
+    Args:
+      run: function of the parsed flags, which returns the report that ends the run: its lines.
+    """
+
+    def main(argv):
+        if argv[1:]:
+            raise UserError(f"{argv[1]}: flags only, written as --name=value.")
+        silence_tensorflow()
+        print("\n".join(run(flags.FLAGS)))
+
+    return main

@@ -80,10 +80,19 @@ def confusion_matrix(labels, predictions, num_labels):
     return sklearn.metrics.confusion_matrix(labels, predictions, labels=np.arange(num_labels))
 
 
-def numbers(scores):
-    """Those of a dict's values that are single numbers, as floats."""
+def numbers(scores, start=""):
+    """Those of a dict's values that are single numbers, as floats.
+
+    Args:
+      scores: dict.
+      start: only names that begin so are taken, and lose it.
+    """
     single = (int, float, np.number)
-    return {name: float(value) for name, value in scores.items() if isinstance(value, single)}
+    return {
+        name[len(start) :]: float(value)
+        for name, value in scores.items()
+        if isinstance(value, single) and name.startswith(start)
+    }
 
 
 def _f1(truth, found, **options):

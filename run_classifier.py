@@ -348,23 +348,14 @@ def _named(start, scores):
 
 def _summary(task, stage, result):
     """A stage's scores on a line, the one that GLUE takes first."""
-    start = stage + "_"
-    shown = {
-        name[len(start) :]: value
-        for name, value in metrics.numbers(result).items()
-        if name.startswith(start)
-    }
+    shown = metrics.numbers(result, stage + "_")
     return ", ".join(
         f"{name} {shown[name]:.1%}" if name.endswith("accuracy") else f"{name} {shown[name]:.4f}"
         for name in sorted(shown, key=lambda name: (name != task.score, name))
     )
 
 
-def main(argv):
-    if argv[1:]:
-        raise UserError(f"{argv[1]}: flags only, written as --name=value.")
-    common_flags.silence_tensorflow()
-    print("\n".join(run(flags.FLAGS)))
+main = common_flags.main_of(run)
 
 
 if __name__ == "__main__":

@@ -213,22 +213,26 @@ def run(values):
     train = predict = None
     num_questions, settings = 0, {}
     if "train" in job.stages:
-        train, num_questions = _rows(values, "train_file", job.tokenizer, limits)
+        train, num_questions, digest = _rows(values, "train_file", job.tokenizer, limits)
         settings = {
-            "data": files.sha256(values.train_file),
+            "data": digest,
             "doc_stride": values.doc_stride,
             "max_query_length": values.max_query_length,
             "version_2_with_negative": values.version_2_with_negative,
         }
     if {"eval", "predict"} & set(job.stages):
-        predict, _ = _rows(values, "predict_file", job.tokenizer, limits)
+        predict, _, _ = _rows(values, "predict_file", job.tokenizer, limits)
     task = jobs.Task("SQuAD", "span", (), score="eval_f1")
     job.begin(task, squad_head, num_questions, settings)
     return _run_stages(job, train, predict, _Reader(values, job.tokenizer, limits), output_dir)
 
 
 def _rows(values, flag, tokenizer, limits):
-    """(`TextRows` of a file's windows, number of questions), from the cache if made before."""
+    """The `TextRows` of a file's windows, from the cache if they have been made before.
+
+    Returns:
+      (`TextRows`, number of questions, digest of the file).
+    """
     path, is_training = values[flag].value, flag == "train_file"
     if not path:
         raise UserError(f"--{flag} is not given, expected SQuAD's JSON.")
@@ -239,14 +243,15 @@ def _rows(values, flag, tokenizer, limits):
         questions = squad_data.tokenized(examples, tokenizer, limits, is_training)
         squad_data.add_rows(questions, tokenizer, add)
 
+    digest = files.sha256(path)
     key = feature_cache.key_of(
-        [files.sha256(path), tokenizer.fingerprint, is_training, version_2, tuple(limits)],
+        [digest, tokenizer.fingerprint, is_training, version_2, tuple(limits)],
         [squad_data, tokenization],
     )
     arrays = feature_cache.cached(common_flags.feature_folder(values), key, make)
     num_questions = int(arrays.pop("num_questions").sum())
     specials = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
-    return TextRows(arrays, *specials, limits.max_seq_length), num_questions
+    return TextRows(arrays, *specials, limits.max_seq_length), num_questions, digest
 
 
 class _Reader:
@@ -338,20 +343,13 @@ def _run_stages(job, train, predict, reader, output_dir):
 
 def _summary(result):
     """The line that tells the scores, F1 first."""
-    shown = {
-        name[len("eval_") :]: value
-        for name, value in metrics.numbers(result).items()
-        if name.startswith("eval_") and not name.endswith("total")
-    }
-    parts = [f"{name} {shown[name]:.2f}" for name in sorted(shown, key=lambda n: (n != "f1", n))]
+    shown = metrics.numbers(result, "eval_")
+    names = sorted(shown, key=lambda name: (name != "f1", name))
+    parts = [f"{name} {shown[name]:.2f}" for name in names if not name.endswith("total")]
     return f"SQuAD: {', '.join(parts)} at step {result['global_step']}"
 
 
-def main(argv):
-    if argv[1:]:
-        raise UserError(f"{argv[1]}: flags only, written as --name=value.")
-    common_flags.silence_tensorflow()
-    print("\n".join(run(flags.FLAGS)))
+main = common_flags.main_of(run)
 
 
 if __name__ == "__main__":

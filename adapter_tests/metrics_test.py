@@ -83,6 +83,10 @@ class NumbersTest(tf.test.TestCase):
         found = metrics.numbers(scores)
         self.assertEqual(found, {"f1": 0.5, "step": 3.0})
 
+    def test_names_that_begin_alike(self):
+        scores = {"eval_f1": 0.5, "eval_matrix": [[1]], "loss": 2.0, "eval_loss": 3}
+        self.assertEqual(metrics.numbers(scores, "eval_"), {"f1": 0.5, "loss": 3.0})
+
 
 class MultilabelTest(tf.test.TestCase):
     def test_against_the_formulas(self):

@@ -1,7 +1,6 @@
 """Tests of squad_answers.py: hand-made logits, texts by hand, and (where ADAPTER_BERT_DATA names
 the shared folder) the original's answers."""
 
-import gzip
 import json
 import os
 import tempfile
@@ -12,9 +11,8 @@ import tensorflow.compat.v1 as tf
 
 import squad_answers as sa
 import squad_data
-import tokenization
+from adapter_tests.squad_data_test import SHARED, minilm_tokenizer, squad_golden
 
-SHARED = os.environ.get("ADAPTER_BERT_DATA")
 WORDS = ["Steve", "Smith's", "cat", "sat."]
 TOKENS = ["[CLS]", "who", "[SEP]", "steve", "smith", "'", "s", "cat", "sat", ".", "[SEP]"]
 WORD_OF = {3: 0, 4: 1, 5: 1, 6: 1, 7: 2, 8: 3, 9: 3}
@@ -197,14 +195,10 @@ class WriteTest(tf.test.TestCase):
 
     @unittest.skipUnless(SHARED, "ADAPTER_BERT_DATA does not name the shared folder")
     def test_answers_are_the_originals(self):
-        tokenizer = tokenization.FullTokenizer(
-            os.path.join(SHARED, "checkpoints", "minilm-l6-uncased", "vocab.txt")
-        )
+        tokenizer = minilm_tokenizer()
         for version in (1, 2):
-            goldens = os.path.join(SHARED, "goldens", f"squad_v{version}_public")
-            with gzip.open(goldens + ".json.gz") as reader:
-                golden = json.loads(reader.read().decode("utf-8"))
-            examples = squad_data.read_squad_examples(goldens + "_input.json", False)
+            golden, _, path = squad_golden(version)
+            examples = squad_data.read_squad_examples(path, False)
             for setting in ("seq384", "seq96"):
                 self.check(examples, tokenizer, golden[setting], version == 2)
 

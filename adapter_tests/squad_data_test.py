@@ -33,6 +33,21 @@ def squad(*questions, context=CONTEXT):
 NAMES = ["data", "paragraphs", "context", "qas", "id", "question", "answers", "text"]
 
 
+def squad_golden(version):
+    """(what the original computed, its input, the input's path), from the shared folder."""
+    prefix = os.path.join(SHARED, "goldens", f"squad_v{version}_public")
+    with gzip.open(prefix + ".json.gz") as reader:
+        golden = json.loads(reader.read().decode("utf-8"))
+    path = prefix + "_input.json"
+    with open(path, encoding="utf-8") as reader:
+        return golden, json.load(reader), path
+
+
+def minilm_tokenizer():
+    folder = os.path.join(SHARED, "checkpoints", "minilm-l6-uncased")
+    return tokenization.FullTokenizer(os.path.join(folder, "vocab.txt"))
+
+
 class LetterTokenizer:
     """Splits words into pieces of two letters; the id of a piece is what its letters make."""
 
@@ -323,15 +338,9 @@ class FeaturesTest(FileTestCase):
 @unittest.skipUnless(SHARED, "ADAPTER_BERT_DATA does not name the shared folder")
 class GoldenTest(FileTestCase):
     def test_features_are_the_originals(self):
-        tokenizer = tokenization.FullTokenizer(
-            os.path.join(SHARED, "checkpoints", "minilm-l6-uncased", "vocab.txt")
-        )
+        tokenizer = minilm_tokenizer()
         for version in (1, 2):
-            goldens = os.path.join(SHARED, "goldens", f"squad_v{version}_public")
-            with gzip.open(goldens + ".json.gz") as reader:
-                golden = json.loads(reader.read().decode("utf-8"))
-            with open(goldens + "_input.json", encoding="utf-8") as reader:
-                content = json.load(reader)
+            golden, content, _ = squad_golden(version)
             for article in content["data"]:
                 for paragraph in article["paragraphs"]:
                     for qa in paragraph["qas"]:

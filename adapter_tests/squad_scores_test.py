@@ -1,17 +1,13 @@
 """Tests of squad_scores.py: by hand, by brute force, and (where ADAPTER_BERT_DATA names the shared
 folder) the official scripts' scores."""
 
-import gzip
-import json
-import os
 import unittest
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 import squad_scores as ss
-
-SHARED = os.environ.get("ADAPTER_BERT_DATA")
+from adapter_tests.squad_data_test import SHARED, squad_golden
 
 
 class AnswersTest(tf.test.TestCase):
@@ -87,11 +83,7 @@ class ScoresTest(tf.test.TestCase):
     @unittest.skipUnless(SHARED, "ADAPTER_BERT_DATA does not name the shared folder")
     def test_scores_are_the_official_ones(self):
         for version in (1, 2):
-            goldens = os.path.join(SHARED, "goldens", f"squad_v{version}_public")
-            with gzip.open(goldens + ".json.gz") as reader:
-                golden = json.loads(reader.read().decode("utf-8"))
-            with open(goldens + "_input.json", encoding="utf-8") as reader:
-                content = json.load(reader)
+            golden, content, _ = squad_golden(version)
             truths = {
                 qa["id"]: [answer["text"] for answer in qa["answers"]]
                 for article in content["data"]
