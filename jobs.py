@@ -6,9 +6,12 @@ job.begin(task, head, rows, digest)    nothing is refused any more, and output_d
 job.train(arrays), job.evaluate(arrays), job.predict(arrays)
 """
 
+import contextlib
 import dataclasses
+import json
 import os
 import posixpath
+import sys
 import tempfile
 from typing import Callable, Dict, NamedTuple, Tuple
 
@@ -17,6 +20,7 @@ import tensorflow.compat.v1 as tf
 from absl import logging
 
 import checkpoints
+import cluster
 import common_flags
 import devices
 import files
@@ -25,6 +29,7 @@ import paths
 import run_directory
 import task_adapters
 import training
+import tuning
 from errors import UserError
 from evaluations import Evaluations
 from rows import rows_of
@@ -49,6 +54,17 @@ class EvalSet(NamedTuple):
     score_fn: Callable
 
 
+def _start_again(lost):
+    """Replaces this process by a new one of the same command, without the state of TensorFlow's.
+
+    As if it were killed, which nothing here loses by.
+    """
+    logging.warning("%s has gone: starting again from the last checkpoint.", lost)
+    sys.stdout.flush()
+    # The last of two flags is the one that counts.
+    os.execv(sys.executable, [sys.executable, *sys.argv, "--nooverwrite_output_dir"])
+
+
 class Job:
     """A run as its flags ask for it.
 
@@ -68,20 +84,36 @@ class Job:
     """
 
     def __init__(self, values, given, output_dir, eval_batch_size, shortest):
+        self._values = values
+        self._given = given
         self.stages = common_flags.stages(values)
-        for flag in ("eval_every_steps", "keep_best", "early_stopping_patience"):
-            if values[flag].value and "train" in self.stages and "eval" not in self.stages:
-                raise UserError(f"--{flag} needs --do_eval, which reads the dev set.")
         self.bert, self.tokenizer = common_flags.pretrained_bert(values)
         common_flags.check_sequence_length(values, self.bert.config, shortest)
         self._tuning, self._adapter = common_flags.tuning_settings(values, self.bert.config)
         self._run, self._use_tpu = common_flags.run_settings(values, output_dir, eval_batch_size)
+        self._workers = self._run.distribution.workers
+        self._check_stages()
+        if self._use_tpu:
+            common_flags.check_paths_for_tpu(values, output_dir, self.bert.init_checkpoint)
         self._precision = devices.choose_precision(values.precision, self._use_tpu)
         logging.info("Computing in %s (--precision=%s).", self._precision, values.precision)
-        self._values = values
-        self._given = given
         self._temporary = []
         self._best_prefix = None
+
+    def _check_stages(self):
+        """What is evaluated meanwhile needs a dev set, and all workers in one process."""
+        for flag in ("eval_every_steps", "keep_best", "early_stopping_patience"):
+            if not self._values[flag].value or "train" not in self.stages:
+                continue
+            if "eval" not in self.stages:
+                raise UserError(f"--{flag} needs --do_eval, which reads the dev set.")
+            if len(self._workers.addresses) > 1:
+                raise UserError(
+                    f"--{flag} evaluates in the middle of the training, where"
+                    " --distribution=multi_worker cannot: its chief evaluates at the end."
+                )
+        if not self._workers.is_chief:
+            self.stages = [stage for stage in self.stages if stage == "train"]
 
     def begin(self, task, head, num_rows, settings):
         """Takes the directory, and makes the model; what may be refused is refused before.
@@ -109,12 +141,13 @@ class Job:
                     f"{where} is that of --output_dir {self._run.output_dir}; to train it further"
                     " give another --output_dir."
                 )
-        run_directory.claim(
-            self._run.output_dir,
-            self._settings(),
-            trains,
-            overwrite=values.overwrite_output_dir,
-        )
+        if self._workers.is_chief:
+            run_directory.claim(
+                self._run.output_dir,
+                self._settings(),
+                trains,
+                overwrite=values.overwrite_output_dir,
+            )
         self._model = self._model_settings(schedule)
         self._runner = training.Runner(self._model, self._run, head)
 
@@ -126,7 +159,7 @@ class Job:
         return max(1, num_rows // values.train_batch_size)
 
     def _model_settings(self, schedule):
-        values = self._values
+        values, num_layers = self._values, self.bert.config.num_hidden_layers
         return training.ModelSettings(
             bert_config=self.bert.config,
             init_checkpoint=self.bert.init_checkpoint,
@@ -135,7 +168,9 @@ class Job:
             adapter_layers=self._adapter and self._adapter.layers,
             tuning=self._tuning,
             use_tpu=self._use_tpu,
-            use_one_hot_embeddings=self._use_tpu,
+            # Where the embeddings train, a TPU adds up a product's gradient faster than a gather's.
+            use_one_hot_embeddings=self._use_tpu
+            and tuning.trains(tuning.Role("embeddings"), self._tuning, num_layers),
             random_seed=values.random_seed,
             precision=self._precision,
             pooled_only=self._task.kind != "span",
@@ -154,17 +189,10 @@ class Job:
         Returns:
           The report's lines: parameters, adapter.
         """
-        last, every = self._model.num_train_steps, self._eval_every
-        evaluations = self._evaluations()
-        for stop in [*range(every, last, every), last] if every else [last]:
-            if stop < self._runner.last_step():
-                continue
-            self._runner.train(arrays, stop)
-            if every and evaluations.at(stop) is None:
-                self._evaluate_meanwhile(eval_sets, evaluations)
-            if 0 < self._values.early_stopping_patience <= evaluations.since_best():
-                logging.info("Stopped early: the best score is %.4f.", evaluations.best())
-                break
+        with self._met():
+            self._train_to_the_end(arrays, eval_sets)
+        if not self._workers.is_chief:
+            return [f"Worker {self._workers.index} has done its part; the chief has the results."]
         if self._values.keep_best:
             result = task_adapters.load(self._adapter_folder, "--output_dir")
         else:
@@ -178,6 +206,44 @@ class Job:
             task_adapters.to_full_checkpoint(result, self.bert.init_checkpoint, prefix)
             report.append(f"Full checkpoint: {prefix} ({files.megabytes(prefix + '.')})")
         return report
+
+    def _train_to_the_end(self, arrays, eval_sets):
+        last, every = self._model.num_train_steps, self._eval_every
+        evaluations = self._evaluations()
+        for stop in [*range(every, last, every), last] if every else [last]:
+            if stop < self._runner.last_step():
+                continue
+            self._runner.train(arrays, stop)
+            if every and evaluations.at(stop) is None:
+                self._evaluate_meanwhile(eval_sets, evaluations)
+            if 0 < self._values.early_stopping_patience <= evaluations.since_best():
+                logging.info("Stopped early: the best score is %.4f.", evaluations.best())
+                break
+
+    @contextlib.contextmanager
+    def _met(self):
+        """While entered, all workers are there; one that goes has this one start again."""
+        if len(self._workers.addresses) < 2:
+            yield
+            return
+        meeting = cluster.meet(
+            self._workers, self._facts, self._values.worker_timeout, _start_again
+        )
+        yield
+        meeting.end()  # Not after an error: the others are to notice.
+
+    def _facts(self):
+        """What must be the same for all workers, see `cluster.meet`."""
+        facts = {
+            f"{group}: {name}": value
+            for group, settings in json.loads(json.dumps(self._settings())).items()
+            for name, value in settings.items()
+        }
+        return {
+            **facts,
+            "number of replicas": self._run.distribution.num_replicas,
+            "last checkpoint in --output_dir, which all share": self._runner.last_step(),
+        }
 
     def evaluate(self, eval_sets):
         """The scores of a list of `EvalSet`, together; they are kept with the adapter."""
@@ -296,9 +362,13 @@ class Job:
 
     def _as_checkpoint(self, adapter):
         """Writes an adapter where TensorFlow can read it, for as long as the job lives."""
-        with files.written("The folder for temporary files"):
-            self._temporary.append(tempfile.TemporaryDirectory())
-        prefix = os.path.join(self._temporary[-1].name, "task.ckpt")
+        if "://" in self._run.output_dir:  # A TPU's host reads no folder of this machine.
+            prefix = posixpath.join(self._run.output_dir, f"task_{len(self._temporary)}.ckpt")
+            self._temporary.append(prefix)
+        else:
+            with files.written("The folder for temporary files"):
+                self._temporary.append(tempfile.TemporaryDirectory())
+            prefix = os.path.join(self._temporary[-1].name, "task.ckpt")
         task_adapters.to_checkpoint(adapter, prefix)
         return prefix
 

@@ -15,10 +15,18 @@ Axes in shape comments:
 import functools
 import math
 import os
+import re
 import zlib
 from typing import Any, NamedTuple, Optional
 
+import numpy as np
 import tensorflow.compat.v1 as tf
+from tensorflow.python.ops import control_flow_util
+
+try:
+    from tensorflow.compiler.tf2xla.ops.gen_xla_ops import xla_optimization_barrier
+except ImportError:  # TensorFlow 1 has none.
+    xla_optimization_barrier = tuple
 
 import devices
 from errors import UserError
@@ -36,7 +44,7 @@ def fused(function):
     @functools.wraps(function)
     def call(*tensors):
         nonlocal compiled
-        if not can_fuse():
+        if not can_fuse() or in_xla():
             return function(*tensors)
         if compiled is None:
             compiled = tf.function(function, jit_compile=True, autograph=False)
@@ -55,6 +63,20 @@ def can_fuse():
         return False
     _compile_first()
     return True
+
+
+def in_xla():
+    """Whether what is built here is part of a program that XLA compiles whole, as a TPU's is."""
+    return control_flow_util.GraphOrParentsInXlaContext(tf.get_default_graph())
+
+
+def kept(tensor):
+    """What a backward pass is to keep of a forward pass, in its own dtype.
+
+    XLA takes a cast to bfloat16 and back for none. It would keep the float32 from which the tensor
+    was cast, twice as large.
+    """
+    return xla_optimization_barrier([tensor])[0] if in_xla() else tensor
 
 
 def _compile_first():
@@ -144,19 +166,22 @@ class DropoutKey(NamedTuple):
       seed: Python int, the run's --random_seed.
       step: scalar integer Tensor, the global step: a resumed run draws the same masks.
       micro_step: int or scalar integer Tensor, which part of an accumulated batch this is.
+      replica: int or scalar integer Tensor, which of the run's replicas this is.
     """
 
     seed: int
     step: Any
     micro_step: Any = 0
+    replica: Any = 0
 
 
 def dropout(input_tensor, dropout_prob, *, key: Optional[DropoutKey] = None):
     """Sets a share `dropout_prob` of the elements to zero and scales up the rest.
 
-    With a `key` the mask is a function of (seed, step, micro-step, site) alone, the site being the
-    variable scope of the call: neither the order of construction nor a restart changes it. Two
-    calls in one variable scope draw the same mask. One random byte decides an element, so that the
+    With a `key` the mask is a function of (seed, step, micro-step, replica, site) alone, the site
+    being the variable scope of the call: neither the order of construction nor a restart changes
+    it, but programs that XLA compiles whole draw other masks than the rest. Two calls in one
+    variable scope draw the same mask. One random byte decides an element, so that the
     share is the nearest of n / 256: 26 / 256 for 0.1.
 
     Args:
@@ -168,10 +193,7 @@ def dropout(input_tensor, dropout_prob, *, key: Optional[DropoutKey] = None):
         return input_tensor
     if key is None:
         return tf.nn.dropout(input_tensor, rate=dropout_prob)
-    site = zlib.crc32(f"{key.seed}/{tf.get_variable_scope().name}".encode())
-    step = tf.cast(key.step, tf.int64) + 2**32 * tf.cast(key.micro_step, tf.int64)
-    seed = tf.stack([site, step])
-    random = _hash_key(seed) if can_fuse() else _random_bytes(tf.shape(input_tensor), seed)
+    random = _random_source(key, tf.shape(input_tensor))
     drop = _dropper(max(1, round(256 * dropout_prob)))
 
     @tf.custom_gradient
@@ -179,6 +201,18 @@ def dropout(input_tensor, dropout_prob, *, key: Optional[DropoutKey] = None):
         return drop(x, random), lambda d_output: drop(d_output, random)
 
     return run(input_tensor)
+
+
+def _random_source(key, shape):
+    """What decides over the elements of a Tensor of that shape: see `_dropper`."""
+    site = zlib.crc32(f"{key.seed}/{tf.get_variable_scope().name}".encode())
+    if in_xla():
+        return _mixed_key(site, key)
+    replica, step, micro_step = (
+        tf.cast(part, tf.int64) for part in (key.replica, key.step, key.micro_step)
+    )
+    seed = tf.stack([site + 2**32 * replica, step + 2**32 * micro_step])
+    return _hash_key(seed) if can_fuse() else _random_bytes(shape, seed)
 
 
 @functools.lru_cache(maxsize=None)
@@ -212,6 +246,19 @@ def _random_bytes(shape, seed):
 def _hash_key(seed):
     """int32 Tensor [2], drawn by TensorFlow's generator."""
     return tf.random.stateless_uniform([2], seed, -(2**31), 2**31 - 1, tf.int32)
+
+
+def _mixed_key(site, key):
+    """int32 Tensor [2], mixed of a `DropoutKey` and the site's number.
+
+    Within a program for a TPU TensorFlow's generator is hundreds of operations on single numbers,
+    which take longer than the dropout itself.
+    """
+    site = np.int64([site, site ^ 0x9E3779B9]).astype(np.int32)  # Any other number in the second.
+    mixed = _mix(tf.constant(site))
+    for part in (key.step, key.micro_step, key.replica):
+        mixed = _mix(tf.bitwise.bitwise_xor(mixed, tf.cast(part, tf.int32)))
+    return mixed
 
 
 def _hashed_bytes(shape, key):
@@ -274,10 +321,11 @@ def layer_norm(
 def _normalized_sum(terms, gamma, beta, dtype, trains):
     @tf.custom_gradient
     def run(gamma, beta, *terms):
-        output, *kept = _normalize(dtype, trains)(gamma, beta, *terms)
+        output, *inner = _normalize(dtype, trains)(gamma, beta, *terms)
+        inner = [kept(tensor) for tensor in inner]
 
         def gradient(d_output):
-            normal, inverse_stddev = kept or _normalize(dtype, True)(gamma, beta, *terms)[1:]
+            normal, inverse_stddev = inner or _normalize(dtype, True)(gamma, beta, *terms)[1:]
             d_sum = _normalize_gradient(gamma, normal, inverse_stddev, d_output)
             d_terms = [tf.cast(d_sum, term.dtype) for term in terms]
             d_gamma, d_beta = _column_sums(d_output * normal), _column_sums(d_output)
@@ -318,8 +366,8 @@ def _normalize_gradient(gamma, normal, inverse_stddev, d_output):
 def _column_sums(x):
     """[D], the sums of [..., D] over all axes but the last."""
     rows = tf.reshape(x, [-1, get_shape_list(x)[-1]])
-    if x.dtype == tf.float32:
-        return tf.reduce_sum(rows, 0)
+    if x.dtype == tf.float32 or in_xla():
+        return tf.reduce_sum(tf.cast(rows, tf.float32), 0)
     # TensorFlow's sums of bfloat16 stop growing at 256 times a summand; its products are summed in
     # float32.
     return tf.matmul(tf.ones([1, tf.shape(rows)[0]], x.dtype), rows)[0]
@@ -377,13 +425,22 @@ def _softmax_gradient(scale):
     @fused
     def softmax_gradient(probs, dropped, d_dropped, context, d_context):
         p, a, d = _float32(probs, dropped, d_dropped)
-        c, d_c = _float32(context, d_context)
-        return tf.cast(scale * (a * d - p * tf.reduce_sum(c * d_c, -1, keepdims=True)), probs.dtype)
+        if in_xla():  # There the longer sum costs nothing, and to keep the context does.
+            along = tf.reduce_sum(a * d, -1, keepdims=True)
+        else:
+            c, d_c = _float32(context, d_context)
+            along = tf.reduce_sum(c * d_c, -1, keepdims=True)
+        return tf.cast(scale * (a * d - p * along), probs.dtype)
 
     return softmax_gradient
 
 
 # ---- Matrix products
+
+
+def variable_name(variable):
+    """A variable's name, the same for the copies that several replicas have of it."""
+    return re.sub(r"(/replica_\d+)?:\d+$", "", variable.name)
 
 
 def create_initializer(initializer_range=0.02):

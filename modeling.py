@@ -17,7 +17,6 @@ import functools
 import json
 import math
 import numbers
-import re
 from collections import OrderedDict
 from typing import Optional, Tuple
 
@@ -36,6 +35,7 @@ from layers import (  # noqa: F401 (what BERT's modeling offers, and DropoutKey)
     get_activation,
     get_shape_list,
     layer_norm,
+    variable_name,
 )
 from recomputation import recomputed
 
@@ -179,7 +179,7 @@ class AdapterConfig:
         """
         with tf.Graph().as_default():
             self.build()(tf.zeros([1, width]))
-            return {v.op.name: tuple(v.shape.as_list()) for v in tf.trainable_variables()}
+            return {variable_name(v): tuple(v.shape.as_list()) for v in tf.trainable_variables()}
 
 
 class BertModel:
@@ -369,7 +369,7 @@ def get_assignment_map_from_checkpoint(tvars, init_checkpoint):
       the variable of that name, for `tf.train.init_from_checkpoint`, and a dict whose keys are
       those variables' names, with and without ":0".
     """
-    names = OrderedDict((re.sub(r":\d+$", "", variable.name), variable) for variable in tvars)
+    names = OrderedDict((variable_name(variable), variable) for variable in tvars)
     assignment_map = OrderedDict()
     initialized_variable_names = {}
     for name, _ in tf.train.list_variables(init_checkpoint):

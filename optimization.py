@@ -9,9 +9,10 @@ import re
 from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
+from tensorflow.python.tpu import tpu_function
 
 import tuning
-from layers import get_shape_list
+from layers import get_shape_list, variable_name
 from modeling import ADAPTERS
 
 
@@ -113,11 +114,13 @@ def take_step(gradients, variables, learning_rate, use_tpu=False):
     pairs = [(g, v) for g, v in zip(gradients, variables) if g is not None]
     gradients, variables = zip(*pairs)
     global_step = tf.train.get_or_create_global_step()
-    num_replicas, gradients = _average_over_replicas(gradients, variables, use_tpu)
-    gradients, norm = tf.clip_by_global_norm(gradients, clip_norm=1.0)
-    # Under a distribution strategy `apply_gradients` adds up what the replicas hand it, which by
-    # now is the same everywhere.
-    gradients = [g / num_replicas for g in gradients] if num_replicas > 1 else gradients
+    gradients, norm = _average_over_replicas(gradients, variables, use_tpu)
+    gradients, norm = tf.clip_by_global_norm(gradients, clip_norm=1.0, use_norm=norm)
+    if not use_tpu:
+        # Under a distribution strategy `apply_gradients` adds up what the replicas hand it, which
+        # by now is the same everywhere.
+        num_replicas = tf.distribute.get_replica_context().num_replicas_in_sync
+        gradients = [g / num_replicas for g in gradients] if num_replicas > 1 else gradients
     optimizer = AdamWeightDecayOptimizer(
         learning_rate=learning_rate,
         weight_decay_rate=0.01,
@@ -239,23 +242,47 @@ def _divided(like, totals, divisor):
 def _average_over_replicas(gradients, variables, use_tpu):
     """Averages before clipping, so that N replicas of batch B / N step as one of batch B does.
 
+    Args:
+      gradients, variables, use_tpu: as in `take_step`, without None.
+
     Returns:
-      (number of replicas whose gradients `apply_gradients` will add up, the averaged gradients).
+      (the averaged gradients, their global norm).
+    """
+    num_replicas, mean = _mean_over_replicas(variables, use_tpu)
+    if num_replicas == 1:
+        return gradients, tf.global_norm(gradients)
+    averaged = mean([tf.convert_to_tensor(gradient) for gradient in gradients])
+    # The norm counts each slice, as it does those of a batch on one replica: of 1 / N of the rows,
+    # each is N times what it is there.
+    is_sliced = [isinstance(gradient, tf.IndexedSlices) for gradient in gradients]
+    squares = [tf.reduce_sum(tf.square(g.values)) for g, some in zip(gradients, is_sliced) if some]
+    norms = [tf.sqrt(square / num_replicas) for square in mean(squares)]
+    norms += [tf.norm(g) for g, some in zip(averaged, is_sliced) if not some]
+    return averaged, tf.norm(tf.stack(norms))
+
+
+def _mean_over_replicas(variables, use_tpu):
+    """(number of replicas, function of a list of Tensors that returns their means over these).
+
+    Args:
+      variables: list of variables, on whose devices the first means are needed.
+      use_tpu: bool.
     """
     if use_tpu:
-        replicas = tf.tpu.cross_replica_sum(tf.ones([]))
-        return 1, [tf.tpu.cross_replica_sum(tf.convert_to_tensor(g)) / replicas for g in gradients]
+        num_replicas = tpu_function.get_tpu_context().number_of_shards
+        return num_replicas, lambda tensors: [
+            tf.tpu.cross_replica_sum(tensor) / num_replicas for tensor in tensors
+        ]
     context = tf.distribute.get_replica_context()
-    replicas = context.num_replicas_in_sync
-    if replicas == 1:
-        return 1, gradients
 
-    def reduce(strategy, gradients):
-        pairs = list(zip(gradients, variables))
+    def reduce(strategy, tensors):
+        pairs = list(zip(tensors, variables))
         return strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.MEAN, pairs)
 
-    gradients = [tf.convert_to_tensor(g) for g in gradients]
-    return replicas, context.merge_call(reduce, args=(gradients,))
+    def mean(tensors):
+        return context.merge_call(reduce, args=(tensors,)) if tensors else []
+
+    return context.num_replicas_in_sync, mean
 
 
 class AdamWeightDecayOptimizer(tf.train.Optimizer):
@@ -293,7 +320,7 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
         self.beta_2 = beta_2
         self.epsilon = epsilon
         self.exclude_from_weight_decay = exclude_from_weight_decay or []
-        self._adapters = {variable.op.name for variable in tf.get_collection(ADAPTERS)}
+        self._adapters = {variable_name(variable) for variable in tf.get_collection(ADAPTERS)}
 
     def decay_of(self, name):
         """The weight decay of the variable of that name."""
@@ -314,7 +341,7 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
             m,
             v,
             tf.cast(self.learning_rate, var.dtype.base_dtype),
-            self.decay_of(var.op.name),
+            self.decay_of(variable_name(var)),
             self.beta_1,
             self.beta_2,
             self.epsilon,

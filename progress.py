@@ -7,6 +7,7 @@ import tensorflow.compat.v1 as tf
 from tqdm import tqdm
 
 _SUMMARY_EVERY_STEPS = 10
+_KEPT = "progress"  # Graph collection of `keep`'s variables.
 _BAR_FORMAT = "{l_bar}{bar}| step {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
 
 
@@ -17,7 +18,7 @@ class ProgressHook(tf.train.SessionRunHook):
       num_steps: int, the last step of the training.
       batch_size: int, examples a step.
       scalars: dict from name to scalar Tensor: all become summaries, "loss" and "learning_rate"
-        stand in the line too.
+        stand in the line too. None for those that `keep` has kept.
       summary_dir: where summaries go, None for nowhere.
       every_seconds: how often a line is printed; the first and the last always are.
       stream: text stream of the line; on a terminal it carries a bar instead.
@@ -35,8 +36,12 @@ class ProgressHook(tf.train.SessionRunHook):
 
     def begin(self):
         self._global_step = tf.train.get_global_step()
+        kept = tf.get_collection(_KEPT)
+        self._kept = {variable.op.name.split("/")[-1]: variable for variable in kept}
+        self._initialize = tf.variables_initializer(kept)
 
     def after_create_session(self, session, coord):
+        session.run(self._initialize)
         step = int(session.run(self._global_step))
         now = time.monotonic()
         self._shown = self._summarized = (step, now)  # At which step, and when.
@@ -52,7 +57,7 @@ class ProgressHook(tf.train.SessionRunHook):
             )
 
     def before_run(self, run_context):
-        return tf.train.SessionRunArgs(dict(self._scalars))
+        return tf.train.SessionRunArgs(dict(self._scalars or {}))
 
     def after_run(self, run_context, run_values):
         # Among the fetches the step would race with its update. This session is the bare one,
@@ -60,14 +65,17 @@ class ProgressHook(tf.train.SessionRunHook):
         step = int(run_context.session.run(self._global_step))
         now = time.monotonic()
         is_last = step >= self._num_steps
+        scalars = run_values.results
+        if self._scalars is None:
+            scalars = run_context.session.run(self._kept)
         if self._bar is not None:
             self._bar.update(step - self._bar.n)
         if is_last or now >= self._due:
-            self._show(step, now, run_values.results)
+            self._show(step, now, scalars)
         # A TPU's steps come many at a time: a summary is due whenever they pass a multiple.
         passed = step // _SUMMARY_EVERY_STEPS > self._summarized[0] // _SUMMARY_EVERY_STEPS
         if self._writer and (is_last or passed):
-            self._summarize(step, now, run_values.results)
+            self._summarize(step, now, scalars)
 
     def end(self, session):
         if self._bar is not None:
@@ -96,6 +104,29 @@ class ProgressHook(tf.train.SessionRunHook):
         rate = self._rate(self._summarized, step, now)
         self._writer.add_summary(_summary(dict(scalars, examples_per_second=rate)), step)
         self._summarized = (step, now)
+
+
+def keep(**scalars):
+    """TPUEstimator's host_call: keeps what a TPU sends to its host, for `ProgressHook` to read.
+
+    Args:
+      scalars: float Tensors [replicas] by name, of which the mean is kept.
+
+    Returns:
+      The op that does.
+    """
+    kept = []
+    for name, values in scalars.items():
+        variable = tf.get_variable(
+            f"progress/{name}",
+            [],
+            initializer=tf.zeros_initializer(),
+            trainable=False,
+            collections=[tf.GraphKeys.LOCAL_VARIABLES, _KEPT],
+            use_resource=True,
+        )
+        kept.append(variable.assign(tf.reduce_mean(values)))
+    return tf.group(kept)
 
 
 def write_scalars(folder, step, scalars):

@@ -4,7 +4,10 @@ Both kinds have the same three things: `len(rows)`, `rows.lengths` (int [N], tok
 `rows.take(indices, length)`; and `rows[name]`, a whole column. S is max_seq_length.
 """
 
+import types
+
 import numpy as np
+import tensorflow.compat.v1 as tf
 
 # What `TextRows` are made of; all other arrays are columns.
 PARTS = ("tokens", "a_start", "a_length", "b_start", "b_length")
@@ -26,6 +29,8 @@ class TextRows:
 
     def __init__(self, arrays, cls_id, sep_id, max_seq_length):
         self._parts = {name: arrays[name] for name in PARTS}
+        if not len(self._parts["tokens"]):
+            self._parts["tokens"] = np.zeros(1, np.int32)  # Something to take, if not to read.
         self._columns = {name: values for name, values in arrays.items() if name not in PARTS}
         self._cls_id, self._sep_id = cls_id, sep_id
         self.max_seq_length = max_seq_length
@@ -50,24 +55,32 @@ class TextRows:
           dict of "input_ids", "input_mask" and "segment_ids", int32 [B, length], and the columns
           [B, ...].
         """
+        return self._take(np.asarray(indices), length or self.max_seq_length, _NUMPY)
+
+    def in_graph(self):
+        """`take` for Tensors: a function of int32 [B], with the rows as constants of the graph."""
+        return lambda indices: self._take(indices, self.max_seq_length, _TENSORFLOW)
+
+    def _take(self, indices, length, ops):
         start_a, length_a, start_b, length_b = (
-            _taken(self._parts[name], indices)[:, None] for name in PARTS[1:]
+            ops.cast(_taken(self._parts[name], indices, ops), np.int32)[:, None]
+            for name in PARTS[1:]
         )
-        total = _taken(self.lengths, indices)[:, None]
-        places = np.arange(length or self.max_seq_length)
+        total = ops.cast(_taken(self.lengths, indices, ops), np.int32)[:, None]
+        places = ops.constant(np.arange(length, dtype=np.int32))
         offset_b = length_a + 2  # Where b begins.
         in_a = (places >= 1) & (places <= length_a)
         in_b = (places >= offset_b) & (places < offset_b + length_b)
-        sources = np.where(in_a, start_a + places - 1, start_b + places - offset_b)
-        mask = places < total
-        input_ids = np.where(places == 0, self._cls_id, self._sep_id) * mask
-        taken = in_a | in_b
-        input_ids[taken] = self._parts["tokens"][sources[taken]]
+        sources = ops.where(in_a, start_a + places - 1, start_b + places - offset_b)
+        is_text = in_a | in_b
+        tokens = ops.take(ops.constant(self._parts["tokens"]), ops.where(is_text, sources, 0))
+        specials = ops.where(places < 1, np.int32(self._cls_id), np.int32(self._sep_id))
+        mask = ops.cast(places < total, np.int32)
         return {
-            "input_ids": input_ids.astype(np.int32),
-            "input_mask": mask.astype(np.int32),
-            "segment_ids": (mask & (places >= offset_b)).astype(np.int32),
-            **{name: _taken(values, indices) for name, values in self._columns.items()},
+            "input_ids": mask * ops.where(is_text, ops.cast(tokens, np.int32), specials),
+            "input_mask": mask,
+            "segment_ids": mask * ops.cast(places >= offset_b, np.int32),
+            **{name: _taken(values, indices, ops) for name, values in self._columns.items()},
         }
 
 
@@ -99,17 +112,40 @@ class PaddedRows:
     def take(self, indices, length=None):
         """As that of `TextRows`; the arrays [N, S] are cut to the length."""
         padded = (self.max_seq_length,)
-        return {
-            name: _taken(values, indices)[:, :length]
-            if values.shape[1:] == padded
-            else _taken(values, indices)
+        taken = {
+            name: _taken(values, np.asarray(indices), _NUMPY)
             for name, values in self._arrays.items()
+        }
+        return {
+            name: values[:, :length] if values.shape[1:] == padded else values
+            for name, values in taken.items()
+        }
+
+    def in_graph(self):
+        """As that of `TextRows`."""
+        return lambda indices: {
+            name: _taken(values, indices, _TENSORFLOW) for name, values in self._arrays.items()
         }
 
 
-def _taken(values, indices):
+_NUMPY = types.SimpleNamespace(
+    constant=np.asarray,
+    where=np.where,
+    maximum=np.maximum,
+    take=lambda values, indices: np.take(values, indices, axis=0),
+    cast=lambda values, dtype: values.astype(dtype),
+)
+_TENSORFLOW = types.SimpleNamespace(
+    constant=tf.constant,
+    where=tf.where_v2,
+    maximum=tf.maximum,
+    take=tf.gather,
+    cast=tf.cast,
+)
+
+
+def _taken(values, indices, ops):
     """values[indices], with zeros for the indices -1."""
-    indices = np.asarray(indices)
-    taken = np.array(values[indices])
-    taken[indices < 0] = 0
-    return taken
+    taken = ops.take(ops.constant(values), ops.maximum(indices, 0))
+    is_row = (indices >= 0)[(...,) + (None,) * (values.ndim - 1)]
+    return taken * ops.cast(is_row, values.dtype)

@@ -31,6 +31,7 @@ _RUN_FILES = (
     SETTINGS_FILE,
     task_adapters.FOLDER,
     "full_model.ckpt.*",
+    "task_*.ckpt.*",
     "eval_results.txt",
     "eval_results.json",
     "evaluations.json",

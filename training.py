@@ -14,8 +14,6 @@ import dataclasses
 import itertools
 import posixpath
 import re
-import signal
-import threading
 from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 
 import numpy as np
@@ -23,15 +21,18 @@ import tensorflow.compat.v1 as tf
 from absl import logging
 
 import checkpoints
+import cluster
 import devices
-import files
+import hooks
 import input_pipeline
 import metrics
 import modeling
 import optimization
+import progress
 import tuning
+from distribution import Distribution
 from errors import UserError
-from progress import ProgressHook, write_scalars
+from layers import variable_name
 from rows import rows_of
 from tuning import Tuning
 
@@ -102,6 +103,7 @@ class RunSettings:
     num_tpu_cores: int = 8
     tpu_cluster: Any = None
     master: Optional[str] = None
+    distribution: Distribution = Distribution()
 
 
 class HeadOutput(NamedTuple):
@@ -155,7 +157,8 @@ def _forward(settings, head, features, is_training, micro_step=0):
     dropout_key = None
     if is_training and settings.random_seed is not None:
         step = tf.train.get_or_create_global_step()
-        dropout_key = modeling.DropoutKey(settings.random_seed, step, micro_step)
+        replica = devices.tpu_replica() if settings.use_tpu else _replica()
+        dropout_key = modeling.DropoutKey(settings.random_seed, step, micro_step, replica)
     encoder = modeling.BertModel(
         settings.bert_config,
         is_training,
@@ -183,8 +186,10 @@ def _training_spec(settings, head, features, params, config):
         settings.gradient_accumulation_steps,
     )
     reached = [v for v, gradient in zip(trained, gradients) if gradient is not None]
-    logging.info(tuning.summary(reached))
-    logging.vlog(1, "Trained: %s", ", ".join(variable.op.name for variable in reached))
+    is_chief = config is None or config.is_chief
+    if is_chief and _replica() == 0:
+        logging.info(tuning.summary(reached))
+        logging.vlog(1, "Trained: %s", ", ".join(variable_name(variable) for variable in reached))
     learning_rate = optimization.warmup_then_linear_decay(
         tf.train.get_or_create_global_step(),
         settings.learning_rate,
@@ -193,23 +198,32 @@ def _training_spec(settings, head, features, params, config):
     )
     scaffold_fn = _scaffold_fn(settings, trained)
     step = optimization.take_step(gradients, trained, learning_rate, settings.use_tpu)
-    # A TPU's tensors cannot be fetched from the host: there the hook knows the step alone.
-    scalars = {}
-    if not settings.use_tpu:
-        scalars = {
-            "loss": loss,
-            "learning_rate": step.learning_rate,
-            "gradient_norm": step.gradient_norm,
-        }
+    scalars = {
+        "loss": loss,
+        "learning_rate": step.learning_rate,
+        "gradient_norm": step.gradient_norm,
+    }
+    host_call = None
+    if settings.use_tpu:  # Its tensors cannot be fetched: they are sent to the host.
+        host_call = progress.keep, {name: scalars[name][tf.newaxis] for name in scalars}
+        scalars = None
     output_dir = config and config.model_dir
-    hook = ProgressHook(settings.num_train_steps, params["batch_size"], scalars, output_dir)
+    batch_size = params.get("train_batch_size", params["batch_size"])
+    hook = progress.ProgressHook(settings.num_train_steps, batch_size, scalars, output_dir)
     return tf.estimator.tpu.TPUEstimatorSpec(
         tf.estimator.ModeKeys.TRAIN,
         loss=loss,
         train_op=step.train_op,
-        training_hooks=[hook],
+        host_call=host_call,
+        training_hooks=[hook] if is_chief else [],
         scaffold_fn=scaffold_fn,
     )
+
+
+def _replica():
+    """Which of several replicas the graph is built for, an int."""
+    replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+    return replica if isinstance(replica, int) else int(tf.get_static_value(replica))
 
 
 def _scaffold_fn(settings, trained):
@@ -242,7 +256,7 @@ def _scaffold_fn(settings, trained):
         )
         sources.append((settings.task_checkpoint, assignment))
     # Random weights that no checkpoint holds must be written, or are lost.
-    kept = {variable.op.name for variable in trained} if settings.init_checkpoint else None
+    kept = {variable_name(variable) for variable in trained} if settings.init_checkpoint else None
 
     def initialize():
         for checkpoint, assignment in sources:
@@ -264,19 +278,24 @@ def _partial_scaffold(kept):
     Args:
       kept: names of the trainable variables that are saved; None for all.
     """
-    frozen = [v for v in tf.trainable_variables() if kept is not None and v.op.name not in kept]
-    names = {variable.op.name for variable in frozen}
-    saved = [v for v in tf.global_variables() if v.op.name not in names]
+    variables = tf.trainable_variables()
+    frozen = [v for v in variables if kept is not None and variable_name(v) not in kept]
+    names = {variable_name(variable) for variable in frozen}
+    saved = [v for v in tf.global_variables() if variable_name(v) not in names]
     saver = tf.train.Saver(saved, save_relative_paths=True)
     tf.add_to_collection(tf.GraphKeys.SAVERS, saver)
     # A restored session runs local_init_op and not init_op, a new one both; and local_init_op must
     # not wait for the variables that it initializes.
+    nothing_missing = tf.constant([], tf.string)
+    if tf.distribute.has_strategy():
+        # There Estimator asks whether it is true, which a Tensor cannot answer, and flattens it.
+        nothing_missing = [nothing_missing]
     return tf.train.Scaffold(
         init_op=tf.variables_initializer(saved),
         local_init_op=tf.group(
             tf.variables_initializer(frozen), tf.train.Scaffold.default_local_init_op()
         ),
-        ready_for_local_init_op=tf.constant([], tf.string),
+        ready_for_local_init_op=nothing_missing,
         saver=saver,
     )
 
@@ -286,7 +305,7 @@ def _check_assignment(variables, found, init_checkpoint):
     shapes = dict(tf.train.list_variables(init_checkpoint))
     roles = tuning.roles()
     for variable in variables:
-        name, shape = variable.op.name, variable.shape.as_list()
+        name, shape = variable_name(variable), variable.shape.as_list()
         if name in found and shapes[name] != shape:
             raise UserError(
                 f"--init_checkpoint {init_checkpoint}: its {name} has the shape {shapes[name]},"
@@ -299,33 +318,30 @@ def _check_assignment(variables, found, init_checkpoint):
 
 
 def build_estimator(model, run, head):
-    """The TPUEstimator of a run, which also runs on CPU and GPU.
+    """The TPUEstimator of what one process does alone, on TPU, GPU or CPU.
 
     Args:
       model: `ModelSettings`.
       run: `RunSettings`.
       head: see `model_fn_builder`.
     """
-    config = tf.estimator.tpu.RunConfig(
-        cluster=run.tpu_cluster,
-        master=run.master,
-        model_dir=run.output_dir,
-        tf_random_seed=model.random_seed,
-        session_config=devices.session_config(),
-        # `SaveHook` saves, `ProgressHook` prints and writes summaries.
-        save_checkpoints_steps=None,
-        save_checkpoints_secs=None,
-        save_summary_steps=0,
-        log_step_count_steps=None,
-        tpu_config=tf.estimator.tpu.TPUConfig(
-            iterations_per_loop=run.iterations_per_loop,
-            num_shards=run.num_tpu_cores,
-            per_host_input_for_training=tf.estimator.tpu.InputPipelineConfig.PER_HOST_V2,
-        ),
-    )
+    alone = contextlib.nullcontext() if model.use_tpu else cluster.hidden()
+    with alone:
+        config = tf.estimator.tpu.RunConfig(
+            cluster=run.tpu_cluster,
+            master=run.master,
+            tpu_config=tf.estimator.tpu.TPUConfig(
+                iterations_per_loop=run.iterations_per_loop,
+                num_shards=run.num_tpu_cores,
+                per_host_input_for_training=tf.estimator.tpu.InputPipelineConfig.PER_HOST_V2,
+            ),
+            session_config=devices.session_config(),
+            **_run_config(model, run),
+        )
     return tf.estimator.tpu.TPUEstimator(
         model_fn_builder(model, head),
         config=config,
+        params={"train_batch_size": run.train_batch_size},
         use_tpu=model.use_tpu,
         train_batch_size=run.train_batch_size,
         eval_batch_size=run.eval_batch_size,
@@ -334,69 +350,36 @@ def build_estimator(model, run, head):
     )
 
 
-class StopOnInterrupt(tf.train.SessionRunHook):
-    """While entered, Ctrl-C ends a training after its current step, which is saved.
-
-    Leaving raises KeyboardInterrupt then. A second Ctrl-C does not wait.
-    """
-
-    def __enter__(self):
-        self._asked = False
-        self._is_main_thread = threading.current_thread() is threading.main_thread()
-        if self._is_main_thread:  # No other thread may have signals handled.
-            self._previous = signal.signal(signal.SIGINT, self._ask)
-        return self
-
-    def _ask(self, signum, frame):
-        self._asked = True
-        signal.signal(signal.SIGINT, self._previous)
-        logging.warning("Stopping after this step; Ctrl-C once more stops at once.")
-
-    def after_run(self, run_context, run_values):
-        if self._asked:
-            run_context.request_stop()
-
-    def __exit__(self, kind, error, trace):
-        if self._is_main_thread:
-            signal.signal(signal.SIGINT, self._previous)
-        if self._asked and kind is None:
-            raise KeyboardInterrupt
+def _distributed_estimator(model, run, head):
+    """The Estimator that trains on several replicas, see `build_estimator`."""
+    model_fn = model_fn_builder(model, head)
+    config = tf.estimator.RunConfig(
+        train_distribute=run.distribution.strategy(),
+        session_config=devices.session_config(one_device=False),
+        **_run_config(model, run),
+    )
+    return tf.estimator.Estimator(
+        lambda features, labels, mode, params, config: model_fn(
+            features, labels, mode, params, config
+        ).as_estimator_spec(),
+        config=config,
+        params={
+            "train_batch_size": run.train_batch_size,
+            "batch_size": run.train_batch_size // run.distribution.num_replicas,
+        },
+    )
 
 
-class SaveHook(tf.train.SessionRunHook):
-    """Saves the variables at the multiples of some number of steps, and at the end.
-
-    Estimator's own hook also writes the graph, three times in two formats, and what is not trained
-    yet: seconds of every start.
-
-    Args:
-      output_dir: path.
-      every_steps: int.
-    """
-
-    def __init__(self, output_dir, every_steps):
-        self._prefix = posixpath.join(output_dir, "model.ckpt")
-        self._every_steps = every_steps
-
-    def after_create_session(self, session, coord):
-        self._global_step = tf.train.get_global_step()
-        (self._saver,) = tf.get_collection(tf.GraphKeys.SAVERS)
-        self._saved = session.run(self._global_step)
-
-    def after_run(self, run_context, run_values):
-        step = run_context.session.run(self._global_step)
-        if step // self._every_steps > self._saved // self._every_steps:
-            self._save(run_context.session, step)
-
-    def end(self, session):
-        step = session.run(self._global_step)
-        if step > self._saved:
-            self._save(session, step)
-
-    def _save(self, session, step):
-        with files.written(f"{self._prefix}-{step}"):
-            self._saver.save(session, self._prefix, global_step=step, write_meta_graph=False)
-        self._saved = step
+def _run_config(model, run):
+    """Arguments of every RunConfig: `SaveHook` saves, `ProgressHook` prints and summarizes."""
+    return {
+        "model_dir": run.output_dir,
+        "tf_random_seed": model.random_seed,
+        "save_checkpoints_steps": None,
+        "save_checkpoints_secs": None,
+        "save_summary_steps": 0,
+        "log_step_count_steps": None,
+    }
 
 
 class Runner:
@@ -427,19 +410,36 @@ class Runner:
             return
         if first_step:
             logging.info("Going on from the checkpoint of step %d.", first_step)
-        input_fn = input_pipeline.input_fn_of(
-            arrays, is_training=True, drop_remainder=True, fixed_length=self._model.use_tpu
-        )
+        if self._model.use_tpu:
+            input_fn = input_pipeline.input_fn_for_tpu(arrays, last_step=last_step)
+        else:
+            input_fn = input_pipeline.input_fn_of(arrays, True, True, fixed_length=False)
         try:
-            save = SaveHook(self._run.output_dir, self._run.save_checkpoints_steps)
-            with self._explained(), StopOnInterrupt() as interrupt:
-                self._estimator.train(input_fn, hooks=[interrupt, save], max_steps=last_step)
+            save = hooks.SaveHook(self._run.output_dir, self._run.save_checkpoints_steps)
+            saving = [save] if self._run.distribution.workers.is_chief else []
+            with self._explained(), hooks.StopOnInterrupt() as interrupt:
+                self._train(input_fn, [interrupt, *saving], last_step)
         except KeyboardInterrupt:
             logging.warning(
                 "Stopped; the same command goes on from step %d, the last checkpoint.",
                 self.last_step(),
             )
             raise
+
+    def _train(self, input_fn, own_hooks, last_step):
+        kind, estimator = self._run.distribution.kind, self._estimator
+        if kind != "none":
+            estimator = _distributed_estimator(self._model, self._run, self._head)
+        if kind != "multi_worker":
+            estimator.train(input_fn, hooks=own_hooks, max_steps=last_step)
+            return
+        # The one way in that brings the workers together; with no evaluator among them it
+        # evaluates nothing.
+        tf.estimator.train_and_evaluate(
+            estimator,
+            tf.estimator.TrainSpec(input_fn, last_step, own_hooks),
+            tf.estimator.EvalSpec(input_fn),
+        )
 
     def evaluate(self, arrays, score_fn, checkpoint=None):
         """Scores of the predictions of all rows; TensorBoard gets them too.
@@ -460,7 +460,7 @@ class Runner:
         scores = score_fn(arrays, predictions)
         with self._explained():
             folder = posixpath.join(self._run.output_dir, "eval")
-            write_scalars(folder, step, metrics.numbers(scores))
+            progress.write_scalars(folder, step, metrics.numbers(scores))
         return {**scores, "global_step": step}
 
     def predict(self, arrays, checkpoint=None):
@@ -526,7 +526,7 @@ class Runner:
         if self._model.use_tpu:
             order = np.arange(len(rows))
             padded = input_pipeline.padded_to(order, batch_size)
-            return input_pipeline.input_fn_of(rows, False, True, order=padded), order
+            return input_pipeline.input_fn_for_tpu(rows, order=padded), order
         order = input_pipeline.longest_first(rows.lengths)
         return input_pipeline.input_fn_of(
             rows, False, False, fixed_length=False, order=order
@@ -549,7 +549,8 @@ class Runner:
         with tf.Graph().as_default():
             row = {name: tf.constant(one) for name, one in rows_of(arrays).take([0]).items()}
             _forward(self._model, self._head, row, is_training=False)
-            untrained = [v.op.name for v in tf.trainable_variables() if v.op.name not in held]
+            names = [variable_name(variable) for variable in tf.trainable_variables()]
+        untrained = [name for name in names if name not in held]
         if untrained:
             raise UserError(
                 f"Nothing is trained yet: --output_dir {self._run.output_dir} holds no"

@@ -14,6 +14,7 @@ from typing import NamedTuple, Optional
 import tensorflow.compat.v1 as tf
 
 from errors import UserError
+from layers import variable_name
 from modeling import ADAPTERS, HEAD, LAYER_NORM
 
 METHODS = OrderedDict(
@@ -147,9 +148,9 @@ def role_of(name, scopes, collections=()):
 
 def roles():
     """An ordered dict from the name of each trainable variable of the graph to its `Role`."""
-    names = [variable.op.name for variable in tf.trainable_variables()]
+    names = [variable_name(variable) for variable in tf.trainable_variables()]
     claims = {
-        key: {variable.op.name for variable in tf.get_collection(key)}
+        key: {variable_name(variable) for variable in tf.get_collection(key)}
         for key in (ADAPTERS, LAYER_NORM, HEAD)
     }
     scopes = encoder_scopes(names)
@@ -165,9 +166,9 @@ def default_tuning():
     A `BertModel` with an adapter function, even one that makes no variables, puts its LayerNorms
     into the collection `layer_norm`; one without does not. A head's may lie there either way.
     """
-    scopes = tuple(encoder_scopes(v.op.name for v in tf.trainable_variables()))
+    scopes = tuple(encoder_scopes(variable_name(v) for v in tf.trainable_variables()))
     has_adapters = tf.get_collection(ADAPTERS) or any(
-        v.op.name.startswith(scopes) for v in tf.get_collection(LAYER_NORM)
+        variable_name(v).startswith(scopes) for v in tf.get_collection(LAYER_NORM)
     )
     return Tuning("adapters" if has_adapters else "full")
 
@@ -213,7 +214,7 @@ def trained_variables(tuning=None):
     num_layers = 1 + max((r.layer for r in role.values() if r.layer is not None), default=-1)
     tuning.check_depth(num_layers)
     adapted = {r.layer for r in role.values() if r.kind == "adapter" and r.layer is not None}
-    return [v for v in variables if trains(role[v.op.name], tuning, num_layers, adapted)]
+    return [v for v in variables if trains(role[variable_name(v)], tuning, num_layers, adapted)]
 
 
 def check_gradients(variables, gradients):
@@ -222,7 +223,7 @@ def check_gradients(variables, gradients):
     Raises:
       ValueError: an adapter or a variable of the head has no gradient: it would never be trained.
     """
-    missing = [v.op.name for v, gradient in zip(variables, gradients) if gradient is None]
+    missing = [variable_name(v) for v, gradient in zip(variables, gradients) if gradient is None]
     if not missing:
         return
     role = roles()

@@ -20,6 +20,7 @@ import classification_heads
 import modeling
 import run_classifier
 import tokenization
+import training
 from adapter_tests import tiny
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -27,9 +28,12 @@ FOLDER = os.path.join(ROOT, "benchmarks")
 sys.path.append(FOLDER)  # Its scripts import each other so.
 
 import harness  # noqa: E402
+import hlo_text  # noqa: E402
 import plain_bert  # noqa: E402
 import plain_mrpc  # noqa: E402
 import plain_tokenizer  # noqa: E402
+import tpu_ahead_of_time  # noqa: E402
+import tpu_program  # noqa: E402
 import worker  # noqa: E402
 import workload  # noqa: E402
 
@@ -79,6 +83,83 @@ class StructureTest(tf.test.TestCase):
         for path in glob.glob(os.path.join(FOLDER, "*.py")):
             with open(path, encoding="utf-8") as reader:
                 self.assertNotRegex(reader.read(), r"[\"'](/work|/tmp|/home|/root)\b", path)
+
+
+class HloTextTest(tf.test.TestCase):
+    TEXT = """
+HloModule m, entry_computation_layout={(f32[8,4]{1,0})->f32[]}
+ENTRY %main (p: f32[8,4]) -> f32[] {
+  %p = f32[8,4]{1,0:T(8,128)} parameter(0)
+  %ar = f32[8,4]{1,0:T(8,128)} all-reduce(f32[8,4]{1,0} %p), replica_groups={{0,1}}, to_apply=%s
+  %as = (f32[2,3]{1,0:T(8,128)S(1)}, bf16[5]{0}) all-reduce-start(%a, %b), to_apply=%s
+  %ad = (f32[2,3]{1,0}, bf16[5]{0}) all-reduce-done(%as)
+  ROOT %g = f32[16,4]{1,0} all-gather(f32[8,4]{1,0} %ar), dimensions={0}
+}
+"""
+
+    def test_collectives_and_their_bytes(self):
+        found = hlo_text.collectives(self.TEXT)
+        expected = [("all-reduce", 128), ("all-reduce", 34), ("all-gather", 256)]
+        self.assertEqual([tuple(collective) for collective in found], expected)
+        self.assertEqual(hlo_text.collectives("%a = f32[2]{0} add(%b, %all-reduce.1)"), [])
+
+    def test_bytes_of_a_shape(self):
+        for shape, size in (("f32[]", 4), ("(s64[2,3]{1,0}, pred[7])", 55), ("token[]", 0)):
+            self.assertEqual(hlo_text.bytes_of(shape), size)
+
+    def test_dynamic_shapes(self):
+        self.assertEqual(hlo_text.dynamic_shapes(self.TEXT), [])
+        for text in (
+            "%a = f32[<=128,4]{1,0} add(%b, %c)",
+            "%a = f32[2,<=4]{1,0} add(%b, %c)",
+            "%a = s32[] get-dimension-size(%b), dimensions={0}",
+            "%a = f32[4] set-dimension-size(%b, %c), dimensions={0}",
+            '%a = f32[4] custom-call(%b), custom_call_target="PadToStatic"',
+        ):
+            self.assertNotEmpty(hlo_text.dynamic_shapes(self.TEXT + text), text)
+        self.assertEqual(hlo_text.dynamic_shapes("compare(f32[2] %a), direction=LE"), [])
+
+
+class TpuTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        if tf.__version__.startswith("1."):
+            self.skipTest("TensorFlow 1 shows no XLA program.")
+
+    def lower(self, work, **more):
+        settings = training.ModelSettings(
+            bert_config=modeling.BertConfig(**SIZES),
+            num_train_steps=10,
+            num_warmup_steps=1,
+            use_tpu=True,
+            random_seed=1,
+            precision="bfloat16",
+            pooled_only=True,
+            **more,
+        )
+        head = classification_heads.classifier_head(2)
+        return tpu_program.lower(settings, head, work, 8, 16, 4)
+
+    def test_programs_are_static_and_keep_frozen_variables(self):
+        for work in tpu_program.WORKS:
+            program = self.lower(work)
+            self.assertEqual(hlo_text.dynamic_shapes(program.text), [])
+            self.assertIn("s32[8,2,16]", program.text)  # Steps, a replica's batch, tokens.
+            self.assertEqual(program.trained_bytes > 0, work == "train")
+            sums = len(re.findall(r"= (\S+) custom-call\(", program.text))
+            self.assertEqual(sums > 0, work == "train")
+            # Every replica has a dropout of its own.
+            self.assertEqual("replica-id()" in program.text, work == "train")
+
+    def test_a_missing_environment_and_a_batch_that_does_not_divide_are_a_sentence(self):
+        script = os.path.join(FOLDER, "tpu_ahead_of_time.py")
+        command = [sys.executable, script, "--jax_python=/nowhere/python"]
+        done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("--jax_python: there is no /nowhere/python; `make .venv-tpu", done.stderr)
+        setting = tpu_ahead_of_time.Setting("base", "train", "full", "2x2", 6, 128, 64, False)
+        with self.assertRaisesRegex(SystemExit, "--batch_size=6 does not divide by 4 cores."):
+            tpu_ahead_of_time.compile_step(setting, "unused")
 
 
 class TurnsTest(tf.test.TestCase):

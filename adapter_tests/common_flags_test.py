@@ -11,6 +11,7 @@ import tensorflow.compat.v1 as tf
 from absl import flags, logging
 
 import common_flags
+import distribution
 import modeling
 import run_classifier
 import tuning
@@ -53,6 +54,8 @@ OUR_FLAGS = {
     "spm_model_file": ("string", None),
     "adapter": ("string", None),
     "save_full_checkpoint": ("bool", False),
+    "distribution": ("string enum", "none"),
+    "worker_timeout": ("float", 300.0),
     "eval_every_steps": ("int", 0),
     "keep_best": ("bool", False),
     "text_column": ("string", None),
@@ -406,7 +409,7 @@ class RunSettingsTest(tf.test.TestCase):
             run, use_tpu = common_flags.run_settings(
                 parsed(*("--" + argument for argument in arguments)), "out", 8
             )
-        find.assert_called_once_with(True, "n", "z", "p", "grpc://h:1")
+        find.assert_called_once_with(True, "n", "z", "p", "grpc://h:1", 8)
         self.assertTrue(use_tpu)
         self.assertEqual((run.tpu_cluster, run.master), ("cluster", "grpc://h:1"))
 
@@ -424,8 +427,40 @@ class RunSettingsTest(tf.test.TestCase):
         message = "--gradient_accumulation_steps=5 does not divide --train_batch_size=12 into"
         with self.assertRaisesRegex(UserError, message):
             parts(5, 12)
-        with self.assertRaisesRegex(UserError, "each of --num_tpu_cores=8"):
+        with self.assertRaisesRegex(UserError, "each of the 8 replicas of --num_tpu_cores=8"):
             parts(8, 32, use_tpu=True)
+
+    def test_a_batch_that_replicas_cannot_share(self):
+        def settings(*arguments, eval_batch_size=8, use_tpu=False, replicas=1):
+            distributed = distribution.Distribution("mirrored", replicas)
+            with mock.patch.object(
+                common_flags.devices, "find_tpu", return_value=(use_tpu, None)
+            ), mock.patch.object(common_flags.distribution, "choose", return_value=distributed):
+                common_flags.run_settings(parsed(*arguments), "out", eval_batch_size)
+
+        settings("--train_batch_size=12", replicas=3)
+        settings("--train_batch_size=12", "--predict_batch_size=7", eval_batch_size=5, replicas=4)
+        settings("--num_tpu_cores=4", "--predict_batch_size=4", eval_batch_size=4, use_tpu=True)
+        for message, arguments, options in (
+            ("train_batch_size=32 .* 3 replicas of --distribution=mirrored", (), {"replicas": 3}),
+            ("train_batch_size=12 .* 8 replicas", ("--train_batch_size=12",), {"use_tpu": True}),
+            ("eval_batch_size=12 .* 8", (), {"use_tpu": True, "eval_batch_size": 12}),
+            ("predict_batch_size=6 .* 8", ("--predict_batch_size=6",), {"use_tpu": True}),
+        ):
+            with self.assertRaisesRegex(UserError, "--" + message + ".*choose a multiple"):
+                settings(*arguments, **options)
+
+    def test_paths_that_a_tpus_host_cannot_read(self):
+        def check(output_dir, init_checkpoint, *arguments):
+            common_flags.check_paths_for_tpu(parsed(*arguments), output_dir, init_checkpoint)
+
+        check("out", "bert.ckpt")
+        check("out", "bert.ckpt", "--tpu_name=local")
+        check("gs://b/out", "gs://b/bert.ckpt", "--tpu_name=my-tpu")
+        with self.assertRaisesRegex(UserError, "--output_dir=out: .* TPU my-tpu .* gs:// path"):
+            check("out", "gs://b/bert.ckpt", "--tpu_name=my-tpu")
+        with self.assertRaisesRegex(UserError, "--init_checkpoint=bert.ckpt: .* grpc://h:1"):
+            check("gs://b/out", "bert.ckpt", "--master=grpc://h:1")
 
 
 class CheckSequenceLengthTest(tf.test.TestCase):

@@ -1,6 +1,7 @@
 """Tests of devices.py on a machine without a TPU: gone on without, or refused at once."""
 
 import http.server
+import itertools
 import os
 import socket
 import threading
@@ -99,11 +100,19 @@ class FindTpuTest(tf.test.TestCase):
             self.assert_refused(["cannot be reached"], address)
 
     def test_a_tpu_in_this_machine_is_used(self):
-        with mock.patch.object(devices, "has_local_tpu", return_value=True):
-            for name in (None, "local"):
-                use_tpu, cluster = devices.find_tpu(True, name)
+        with mock.patch.object(devices, "_num_cores", return_value=4):
+            for name, cores in itertools.product((None, "local"), (None, 4)):
+                use_tpu, cluster = devices.find_tpu(True, name, num_tpu_cores=cores)
                 self.assertTrue(use_tpu)
                 self.assertIsInstance(cluster, tf.distribute.cluster_resolver.TPUClusterResolver)
+
+    def test_another_number_of_cores(self):
+        with mock.patch.object(devices, "_num_cores", return_value=4):
+            for name in (None, "local"):
+                self.assert_refused(["--num_tpu_cores=8", "the TPU has 4"], name, num_tpu_cores=8)
+        address = tf.train.Server.create_local_server().target
+        for where in ({"tpu_name": address}, {"master": address}):
+            self.assert_refused(["--num_tpu_cores=8", "has 0"], num_tpu_cores=8, **where)
 
 
 class SessionConfigTest(tf.test.TestCase):

@@ -83,6 +83,17 @@ class PlanTest(tf.test.TestCase):
         first, second = (take(input_pipeline.training_batches(20, 5, seed), 4) for seed in (1, 2))
         self.assertNotEqual(first, second)
 
+    def test_shares(self):
+        batches = [np.arange(6), np.arange(6, 12)]
+        for num_replicas, own, expected in (
+            (1, range(1), [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]),
+            (2, range(1, 2), [[3, 4, 5], [9, 10, 11]]),
+            (3, range(2), [[0, 1], [2, 3], [6, 7], [8, 9]]),
+            (3, range(0), []),
+        ):
+            found = take(input_pipeline.shares(batches, num_replicas, own), None)
+            self.assertEqual(found, expected)
+
     def test_evaluation_batches(self):
         def batches(num_rows, batch_size):
             return take(input_pipeline.evaluation_batches(num_rows, batch_size), None)
@@ -312,6 +323,62 @@ class InputFnTest(tf.test.TestCase):
         self.check(run(input_fn({"batch_size": 3})), [[0, 1, 2], [3, 4, 5]])
         self.check(run(input_fn({"batch_size": 7})), [list(range(7))])
         self.check(run(input_fn({"batch_size": 8})), [])
+
+    def together(self, datasets, each, steps):
+        """The rows of every step, put together from those of several hosts' `each` replicas."""
+        hosts = [run(dataset, each * steps) for dataset in datasets]
+        rows = []
+        for step in range(steps):
+            shares = [host[step * each : (step + 1) * each] for host in hosts]
+            rows.append([row for share in shares for b in share for row in b["label_ids"].tolist()])
+        return rows
+
+    def test_replicas_share_the_batches_of_one(self):
+        self.save_step(4)
+        lengths = self.arrays["input_mask"].sum(axis=1)
+        plan = take(input_pipeline.training_batches_by_length(lengths, 4, 11), 10)[4:]
+        input_fn = input_pipeline.input_fn_of(self.arrays, True, True, fixed_length=False)
+        for hosts, each in ((1, 1), (1, 2), (2, 1), (2, 2), (4, 1)):
+            datasets = [
+                input_fn(
+                    {"batch_size": 4 // (hosts * each)},
+                    Config(self.model_dir, 11),
+                    tf.distribute.InputContext(hosts, host, hosts * each),
+                )
+                for host in range(hosts)
+            ]
+            self.assertEqual(self.together(datasets, each, 6), plan)
+
+    def test_a_tpus_hosts_share_them_too(self):
+        self.save_step(4)
+        plan = take(input_pipeline.training_batches(7, 4, 11), 10)[4:]
+        input_fn = input_pipeline.input_fn_for_tpu(self.arrays, last_step=10)
+        for hosts, each in ((1, 1), (1, 4), (2, 2)):
+            datasets = []
+            for host in range(hosts):
+                context = mock.Mock(num_replicas=hosts * each)
+                context.current_input_fn_deployment.return_value = ("cpu", host, hosts, each)
+                params = {"batch_size": 4 // (hosts * each), "context": context}
+                datasets.append(input_fn(params, Config(self.model_dir, 11)))
+            self.assertEqual(self.together(datasets, each, 6), plan)
+            self.assertEmpty(run(datasets[0])[6 * each :])
+
+    def test_a_tpus_batches_are_those_of_fixed_length_made_within_the_graph(self):
+        order = np.array([4, 6, -1, 1, 3])
+        params, config = {"batch_size": 2}, Config(self.model_dir, 11)
+        with tf.Graph().as_default() as graph:
+            dataset = input_pipeline.input_fn_for_tpu(self.arrays, order)(params, config)
+            found = run(dataset)
+            for shape in self.shapes(dataset).values():
+                self.assertEqual(shape[0], 2)
+                self.assertNotIn(None, shape)
+            definition = graph.as_graph_def()
+        nodes = [definition.node, *(function.node_def for function in definition.library.function)]
+        self.assertNotRegex(" ".join(node.op for some in nodes for node in some), "PyFunc")
+        self.check(found[:1], [[4, 6]])
+        self.assertAllEqual(found[1]["is_real_example"], [0, 1])
+        self.assertAllEqual(found[1]["input_ids"][0], np.zeros(20))
+        self.assertLen(found, 2)  # Without the row that fills no batch.
 
     def test_nothing_is_tuned(self):
         # A session that closes waits up to a minute for the thread that tunes.

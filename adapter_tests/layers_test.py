@@ -161,6 +161,23 @@ class DropoutTest(tf.test.TestCase):
         other = self.draw(1, 5, 1)
         self.assertNear(np.mean((mask == 0) == (other == 0)), 0.82, 0.02)
 
+    def test_replicas_draw_masks_of_their_own(self):
+        mask = self.draw(1, 5)
+        self.assertAllEqual(mask, self.draw(1, 5, 0, 0))
+        others = [self.draw(1, 5, 0, replica) for replica in (1, 2)]
+        for one, other in ((mask, others[0]), (mask, others[1]), others):
+            self.assertNear(np.mean((one == 0) == (other == 0)), 0.82, 0.02)
+
+    def test_keys_in_a_program_compiled_whole(self):
+        def key_of(site, *parts):
+            return session.run(layers._mixed_key(site, layers.DropoutKey(0, *parts)))
+
+        with tf.Graph().as_default(), self.session() as session:
+            variants = [(7, 1), (8, 1), (7, 2), (7, 1, 1), (7, 1, 0, 1), (7, 1, 1, 1), (7, 0, 0, 0)]
+            keys = [tuple(key_of(*variant)) for variant in variants]
+        numbers = [number for key in keys for number in key]
+        self.assertLen(set(numbers), 2 * len(variants))
+
     def test_order_of_construction_does_not_matter(self):
         def masks(scopes):
             with tf.Graph().as_default(), self.session() as session:

@@ -2,6 +2,7 @@ import functools
 import json
 import multiprocessing
 import os
+import sys
 import tempfile
 import unittest
 
@@ -12,6 +13,11 @@ import modeling
 import optimization
 import run_classifier
 import tuning
+
+sys.path.append(os.path.join(os.path.dirname(os.path.dirname(__file__)), "benchmarks"))
+
+import hlo_text  # noqa: E402
+import tpu_program  # noqa: E402
 
 SHARED = os.environ.get("ADAPTER_BERT_DATA")
 
@@ -321,6 +327,48 @@ class GoldenTest(tf.test.TestCase):
             atol=1e-3,
         )
         self.assertAllClose(final_logits, golden["train/final_logits"], rtol=0, atol=1e-3)
+
+    @unittest.skipIf(tf.__version__.startswith("1."), "TensorFlow 1 shows no XLA program.")
+    def test_training_compiled_by_xla(self):
+        golden = np.load(os.path.join(SHARED, "goldens", "model_public.npz"))
+        hyper = json.loads(str(golden["hyper"]))
+        size, steps = hyper["batch_size"], hyper["steps"]
+        names = ("input_ids", "input_mask", "segment_ids", "label_ids")
+        with tf.Graph().as_default() as graph:
+            batch = [tf.placeholder(tf.int32, [size, hyper["seq_length"]]) for _ in names[:3]]
+            batch += [tf.placeholder(tf.int32, [size]), tf.placeholder(tf.int32, [])]
+            with tpu_program.whole_program(), tf.variable_scope("", use_resource=True):
+                loss, _ = self.build_without_dropout(batch[:-1])
+                rate = optimization.warmup_then_linear_decay(
+                    batch[-1], hyper["learning_rate"], steps, hyper["warmup_steps"]
+                )
+                step = optimization.minimize(loss, tuning.trained_variables(), rate)
+                with tf.control_dependencies([step.train_op]):
+                    outputs = [tf.identity(loss)]
+            variables = tf.global_variables()
+            with self.session(graph) as session:
+                session.run(tf.global_variables_initializer())
+                start = dict(zip([v.op.name for v in variables], session.run(variables)))
+        start.update((name, golden["init/" + name]) for name in start if "init/" + name in golden)
+        values = {v.op.name: tf.Variable(start[v.op.name], dtype=v.dtype) for v in variables}
+        definition = tpu_program.importable(graph, outputs)
+
+        @tf.function(jit_compile=True, autograph=False)
+        def run(*arrays):
+            fed = {tensor.name: array for tensor, array in zip(batch, arrays)}
+            return tpu_program.imported(definition, outputs, fed, values)
+
+        losses = []
+        for t in range(steps):
+            rows = slice(t % 4 * size, t % 4 * size + size)
+            arrays = [tf.constant(golden["batch/" + name][rows], tf.int32) for name in names]
+            arrays.append(tf.constant(t if t in self._STEPS_THAT_READ_FIRST else t + 1))
+            losses.append(run(*arrays)[0].numpy())
+        self.assertAllClose(losses, golden["train/losses"], rtol=0, atol=1e-3)
+        for stage in ("hlo", "optimized_hlo"):
+            text = run.experimental_get_compiler_ir(*arrays)(stage=stage)
+            self.assertIn("ENTRY", text)
+            self.assertEqual(hlo_text.dynamic_shapes(text), [])
 
     def build_without_dropout(self, batch):
         folder = os.path.join(SHARED, "checkpoints", "minilm-l6-uncased")

@@ -92,6 +92,32 @@ class ProgressTest(tf.test.TestCase):
             ],
         )
 
+    def test_what_a_tpu_has_sent_to_its_host(self):
+        # Two replicas send a value each, of which the line has the mean.
+        stream = io.StringIO()
+        with tf.Graph().as_default():
+            step = tf.train.get_or_create_global_step()
+            values = tf.stack([1.0, 3.0]) * tf.cast(step + 1, tf.float32)
+            host_call = progress.keep(loss=values, learning_rate=values / 100, other=values)
+            with tf.control_dependencies([host_call]):
+                train_op = step.assign_add(1)
+            self.assertEmpty([v for v in tf.global_variables() if "progress" in v.name])
+            hook = ProgressHook(2, 8, None, self.folder, stream=stream)
+            with tf.train.SingularMonitoredSession(hooks=[hook]) as session:
+                for _ in range(2):
+                    self.clock.now += 8.0
+                    session.run(train_op)
+        self.assertEqual(
+            stream.getvalue().splitlines(),
+            [
+                "step 1/2  loss 2.0000  lr 2.00e-02  1.0 examples/s  00:08 left",
+                "step 2/2  loss 4.0000  lr 4.00e-02  1.0 examples/s  00:00 left",
+            ],
+        )
+        self.assertEqual(
+            set(self.summaries()[2]), {"loss", "learning_rate", "other", "examples_per_second"}
+        )
+
     def test_the_last_step_has_a_line(self):
         self.assertEqual(
             self.train(27, 30, seconds=lambda step: 0.5).splitlines(),

@@ -51,6 +51,28 @@ class TextRowsTest(tf.test.TestCase):
             self.assertAllEqual(taken["label_ids"], some["label_ids"][indices])
             self.assertEqual(taken["label_ids"].dtype, np.float32)
 
+    def test_rows_without_a_token(self):
+        arrays = {name: np.zeros(2, np.int32) for name in rows.PARTS[1:]}
+        arrays.update(tokens=np.zeros(0, np.int32), is_real_example=np.array([1, 0]))
+        taken = rows.TextRows(arrays, CLS, SEP, 4).take([0, 1])
+        self.assertAllEqual(taken["input_ids"], [[CLS, SEP, 0, 0], [0, 0, 0, 0]])
+
+    def test_in_a_graph(self):
+        padded = self.rows().take([0, 1, 2, 3, 4])
+        indices = [3, 1, -1, 4, 1]
+        for some in (self.rows(), rows.PaddedRows(padded)):
+            with tf.Graph().as_default(), tf.Session() as session:
+                tensors = some.in_graph()(tf.constant(indices, tf.int32))
+                for name, tensor in tensors.items():
+                    self.assertEqual(tensor.shape[0], 5, name)
+                    self.assertTrue(tensor.shape.is_fully_defined(), name)
+                found = session.run(tensors)
+            expected = some.take(indices)
+            self.assertEqual(set(found), set(expected))
+            for name, values in expected.items():
+                self.assertEqual(found[name].dtype, values.dtype, name)
+                self.assertAllEqual(found[name], values, name)
+
     def test_rows_of_weight_0(self):
         for some, indices in ((self.rows(), [1, -1]), (self.rows((1, 1, 1, 1, 0)), [1, 4])):
             taken = some.take(indices)

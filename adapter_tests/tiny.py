@@ -5,6 +5,7 @@ Everything is made on the spot, in a folder of the test's own.
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -76,6 +77,13 @@ def write_mrpc(folder, rows=24, seed=0):
                 key = row if split == "test" else label
                 writer.write(f"{key}\t{row}\t{row + 1000}\t{a}\t{b}\n")
     return folder
+
+
+def free_port():
+    """A port of this machine at which nobody listens."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
 
 
 def train_sentencepiece(sentences, **options):

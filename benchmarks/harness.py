@@ -346,14 +346,19 @@ def publish(values, section, title, lines, versions=()):
         f"{values.repeats} runs of each contestant, in turns; medians. Before the start the cores"
         f" were {values.busy:.0%} busy with other work."
     )
-    text = "\n".join([f"## {title}", "", how, "", *lines, "", *machine(versions)])
+    write_section(values.results, section, title, [how, "", *lines, "", *machine(versions)])
+
+
+def write_section(path, section, title, lines):
+    """Prints a section of Markdown lines, and puts it into the file, if a path is given."""
+    text = "\n".join([f"## {title}", "", *lines])
     print(text)
-    if values.results:
+    if path:
         old = ""
-        if os.path.exists(values.results):
-            with open(values.results, encoding="utf-8") as reader:
+        if os.path.exists(path):
+            with open(path, encoding="utf-8") as reader:
                 old = reader.read()
-        with open(values.results, "w", encoding="utf-8") as writer:
+        with open(path, "w", encoding="utf-8") as writer:
             writer.write(with_section(old, section, text))
 
 

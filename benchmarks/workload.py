@@ -25,6 +25,10 @@ MODELS = {
     "bert-base": dict(_COMMON, hidden_size=768, num_hidden_layers=12, intermediate_size=3072),
     "minilm-l6": dict(_COMMON, hidden_size=384, num_hidden_layers=6, intermediate_size=1536),
 }
+# What only compilers and sums of bytes are given.
+LARGE = dict(
+    _COMMON, hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096
+)
 
 
 def parser(description):

@@ -1,0 +1,189 @@
+"""Tests of cluster.py: TF_CONFIG as it comes, and workers that meet over loopback."""
+
+import contextlib
+import json
+import os
+import socket
+import threading
+import time
+from unittest import mock
+
+import tensorflow.compat.v1 as tf
+
+import cluster
+from adapter_tests import tiny
+from errors import UserError
+
+
+class FromEnvironmentTest(tf.test.TestCase):
+    def read(self, config):
+        text = config if isinstance(config, str) else json.dumps(config)
+        with mock.patch.dict(os.environ, {"TF_CONFIG": text}):
+            try:
+                return cluster.from_environment()
+            finally:  # TensorFlow itself cannot read what is empty.
+                self.assertEqual("TF_CONFIG" in os.environ, bool(text.strip()))
+
+    def test_no_cluster(self):
+        for config in ("", " ", {}, {"cluster": {}}, {"task": {"type": "worker", "index": 0}}):
+            self.assertEqual(self.read(config), cluster.Cluster())
+        with mock.patch.dict(os.environ):
+            os.environ.pop("TF_CONFIG", None)
+            self.assertEqual(cluster.from_environment(), cluster.Cluster())
+
+    def test_workers(self):
+        jobs = {"worker": ["a:1", "b:2", "c:3"]}
+        found = self.read({"cluster": jobs, "task": {"type": "worker", "index": 2}})
+        self.assertEqual(found, cluster.Cluster(("a:1", "b:2", "c:3"), 2))
+        self.assertFalse(found.is_chief)
+        found = self.read({"cluster": jobs, "task": {"type": "worker", "index": "0"}})
+        self.assertTrue(found.is_chief)
+
+    def test_a_chief(self):
+        jobs = {"worker": ["b:2", "[::1]:3"], "chief": ["a:1"]}
+        addresses = ("a:1", "b:2", "[::1]:3")
+        for kind, index, place in (("chief", 0, 0), ("worker", 0, 1), ("worker", 1, 2)):
+            found = self.read({"cluster": jobs, "task": {"type": kind, "index": index}})
+            self.assertEqual(found, cluster.Cluster(addresses, place))
+
+    def test_what_is_malformed_is_named(self):
+        def worker(addresses, task=None):
+            return {"cluster": {"worker": addresses}, "task": task or {"type": "worker"}}
+
+        for config, part in (
+            ("{", "cannot be read"),
+            ("[]", "cannot be read"),
+            ("[" * 100000, "cannot be read"),
+            ({"cluster": ["a:1"]}, "cannot be read"),
+            (worker("a:1"), "worker is no list"),
+            (worker(["a"]), "'a' is no host:port"),
+            (worker(["a:b"]), "'a:b' is no host:port"),
+            (worker(["a:99999"]), "'a:99999' is no host:port"),
+            (worker(["http://a:1"]), "'http://a:1' is no host:port"),
+            (worker([1]), "cannot be read"),
+            (worker(["a:1", "a:1"]), "an address twice"),
+            (worker(["a:1"], {"type": "worker", "index": 1}), "task worker 1"),
+            (worker(["a:1"], {"type": "worker", "index": -1}), "task worker -1"),
+            (worker(["a:1"], {"type": "worker", "index": "x"}), "cannot be read"),
+            (worker(["a:1"], {"type": "chief", "index": 0}), "task chief 0"),
+            (worker(["a:1"], {"type": "evaluator", "index": 0}), "names evaluator"),
+            ({"cluster": {"worker": ["a:1"], "ps": ["b:1"]}}, "names ps"),
+            ({"cluster": {"chief": ["a:1", "b:1"]}, "task": {"type": "chief"}}, "2 chief"),
+        ):
+            with self.assertRaises(UserError) as caught:
+                self.read(config)
+            self.assertIn(part, str(caught.exception))
+            self.assertRegex(str(caught.exception), r"^TF_CONFIG [^\n]*\.$")
+
+    def test_hidden(self):
+        with mock.patch.dict(os.environ, {"TF_CONFIG": "x"}):
+            with cluster.hidden():
+                self.assertNotIn("TF_CONFIG", os.environ)
+            self.assertEqual(os.environ["TF_CONFIG"], "x")
+
+
+class MeetingTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.addresses = tuple(f"127.0.0.1:{tiny.free_port()}" for _ in range(3))
+        self.lost = []
+        self.changed = threading.Event()
+
+    def note_loss(self, name):
+        self.lost.append(name)
+        self.changed.set()
+
+    def meet(self, facts, seconds=20.0):
+        """What each worker (index → facts) comes back with: its `Meeting`, or its UserError."""
+        results = {}
+
+        def come(index):
+            workers = cluster.Cluster(self.addresses, index)
+            try:
+                results[index] = cluster.meet(
+                    workers, lambda: facts[index], seconds, self.note_loss
+                )
+            except UserError as error:
+                results[index] = error
+
+        threads = [threading.Thread(target=come, args=(index,)) for index in facts]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return results
+
+    def test_all_come_and_nobody_is_missed_after_the_end(self):
+        meetings = self.meet({0: {"a": 1}, 1: {"a": 1}, 2: {"a": 1}})
+        for meeting in meetings.values():
+            meeting.end()
+        self.assertFalse(self.changed.wait(0.5))
+
+    def test_a_worker_that_goes_is_missed_once(self):
+        meetings = self.meet({0: {}, 1: {}, 2: {}})
+        (connection,) = meetings[2]._connections.values()
+        meetings[2]._over.set()  # As if its process were gone.
+        connection.shutdown(socket.SHUT_RDWR)
+        connection.close()
+        self.assertTrue(self.changed.wait(20))
+        self.assertEqual(self.lost, [f"worker 2 ({self.addresses[2]})"])
+        for index in (0, 1):
+            meetings[index].end()
+
+    def test_other_facts(self):
+        results = self.meet({0: {"model: size": 8}, 1: {"model: size": 8}, 2: {"model: size": 4}})
+        self.assertEqual(
+            str(results[0]),
+            f"TF_CONFIG: worker 2 ({self.addresses[2]}) has another model: size than the chief: 4,"
+            " not 8.",
+        )
+        self.assertEqual(str(results[2]), str(results[0]))
+
+    def test_a_missing_worker(self):
+        results = self.meet({0: {}, 1: {}}, seconds=2.0)
+        expected = f"TF_CONFIG: worker 2 ({self.addresses[2]}) did not come within 2 seconds."
+        self.assertEqual(str(results[0]), expected)
+        self.assertIn(str(results[1]), (expected, self.no_chief()))
+
+    def test_a_missing_chief(self):
+        self.assertEqual(str(self.meet({1: {}}, seconds=2.0)[1]), self.no_chief())
+
+    def no_chief(self):
+        return f"TF_CONFIG: the chief ({self.addresses[0]}) did not answer within 2 seconds."
+
+    def test_a_port_that_is_taken(self):
+        with socket.socket() as other:
+            other.bind(("127.0.0.1", int(self.addresses[0].split(":")[1])))
+            other.listen(1)
+            self.assertRegex(str(self.meet({0: {}})[0]), "cannot be listened at .*in use")
+
+    def test_strangers_and_workers_that_come_twice(self):
+        said = (b"GET / HTTP/1.1\r\n\r\n", b'{"index": 7, "facts": {}}\n', b"", b"[]\n")
+        # The last one stands for a worker 1 that was killed while it waited.
+        said += (b'{"index": 1, "facts": {}}\n',)
+
+        def disturb():
+            host, port = self.addresses[0].split(":")
+            for message in said:
+                deadline = time.monotonic() + 10
+                while time.monotonic() < deadline:
+                    with contextlib.suppress(OSError):
+                        with socket.create_connection((host, int(port)), timeout=5) as connection:
+                            connection.sendall(message)
+                        break
+                    time.sleep(0.01)
+
+        chief = threading.Thread(target=lambda: found.update(self.meet({0: {}})))
+        found = {}
+        chief.start()
+        disturb()
+        found.update(self.meet({1: {}, 2: {}}))
+        chief.join()
+        for meeting in found.values():
+            self.assertIsInstance(meeting, cluster.Meeting, meeting)
+        for meeting in found.values():
+            meeting.end()
+
+
+if __name__ == "__main__":
+    tf.test.main()

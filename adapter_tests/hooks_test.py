@@ -1,0 +1,63 @@
+"""Tests of hooks.py on a graph that does nothing but count its steps."""
+
+import os
+import signal
+
+import tensorflow.compat.v1 as tf
+
+import hooks
+
+
+class HooksTest(tf.test.TestCase):
+    def train(self, steps, *own_hooks):
+        """Counts to `steps` from where the folder's last checkpoint stands; returns the step."""
+        folder = self.get_temp_dir()
+        with tf.Graph().as_default():
+            step = tf.train.get_or_create_global_step()
+            train_op = step.assign_add(1)
+            saver = tf.train.Saver([step])
+            tf.add_to_collection(tf.GraphKeys.SAVERS, saver)
+            with tf.train.MonitoredTrainingSession(
+                hooks=[tf.train.StopAtStepHook(last_step=steps), *own_hooks],
+                scaffold=tf.train.Scaffold(saver=saver),
+                checkpoint_dir=folder,
+                save_checkpoint_secs=None,
+                log_step_count_steps=None,
+                save_summaries_steps=None,
+            ) as session:
+                reached = 0
+                while not session.should_stop():
+                    reached = session.run(train_op)
+                return reached
+
+    def saved(self):
+        names = os.listdir(self.get_temp_dir())
+        return sorted(
+            int(name.split("-")[1].split(".")[0]) for name in names if name.endswith(".index")
+        )
+
+    def test_saves_at_multiples_and_at_the_end(self):
+        self.train(7, hooks.SaveHook(self.get_temp_dir(), 3))
+        self.assertEqual(self.saved(), [3, 6, 7])
+        self.train(9, hooks.SaveHook(self.get_temp_dir(), 3))
+        self.assertEqual(self.saved(), [3, 6, 7, 9])
+        self.assertEmpty([n for n in os.listdir(self.get_temp_dir()) if n.endswith(".meta")])
+
+    def test_ctrl_c_stops_after_the_step_and_gives_the_signal_back(self):
+        class Interrupt(tf.train.SessionRunHook):
+            def after_run(self, run_context, run_values):
+                os.kill(os.getpid(), signal.SIGINT)
+
+        before = signal.getsignal(signal.SIGINT)
+        with self.assertRaises(KeyboardInterrupt), hooks.StopOnInterrupt() as interrupt:
+            reached = self.train(5, Interrupt(), interrupt)
+        self.assertEqual(reached, 1)
+        self.assertEqual(signal.getsignal(signal.SIGINT), before)
+
+    def test_nothing_is_raised_where_nobody_asked(self):
+        with hooks.StopOnInterrupt() as interrupt:
+            self.assertEqual(self.train(2, interrupt), 2)
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,237 @@
+"""Compiles what TPUEstimator would run for a TPU v5e, without one; prints the compiler's figures.
+
+    python benchmarks/tpu_ahead_of_time.py --bert=base --batch_size=32 --topology=2x2
+    python benchmarks/tpu_ahead_of_time.py --table
+
+A step is the one of training.model_fn_builder in bfloat16, with random weights: forward, backward,
+the gradients' sum over replicas, clipping, Adam. The floors are the times that a core would need at
+197 TFLOP/s and at 819 GB/s, were it to do nothing else. The bytes are the compiler's count of what
+its operations read and write, in the core's own memory too, so that the true time may lie below
+their floor. Exits with 1 and a sentence if a step does not compile or has a dynamic shape.
+"""
+
+import harness  # First of all: with it the project's modules are found.
+
+# isort: split
+import environment  # noqa: F401  Before TensorFlow: it sets what TensorFlow reads.
+
+# isort: split
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from typing import NamedTuple
+
+import tensorflow.compat.v1 as tf
+
+import classification_heads
+import hlo_text
+import modeling
+import tpu_program
+import training
+import tuning
+import workload
+
+_FLOPS_PER_SECOND, _BYTES_PER_SECOND = 197e12, 819e9  # Of a v5e core: bfloat16, and its memory.
+_REPLICAS = {"1x1": 1, "2x2": 4}
+_SIZES = {"base": workload.MODELS["bert-base"], "large": workload.LARGE}
+_TABLE_LENGTHS, _TABLE_BATCHES = (128, 256, 512), (8, 32, 128, 256)
+
+
+class Setting(NamedTuple):
+    """What is compiled: a value of each flag of that name."""
+
+    bert: str
+    work: str
+    tuning: str
+    topology: str
+    batch_size: int
+    max_seq_length: int
+    adapter_size: int
+    one_hot: bool
+
+
+def compile_step(setting, python):
+    """The compiler's figures of a setting.
+
+    Returns:
+      A dict: what tpu_compiler.py prints, and "collectives", a list of `hlo_text.Collective`, and
+      "trained", the bytes of the variables that train.
+
+    Raises:
+      SystemExit: with a sentence, if it does not compile or is not static.
+    """
+    harness.log(f"compiling {setting}")
+    replicas = _REPLICAS[setting.topology]
+    if setting.batch_size % replicas:
+        raise SystemExit(f"--batch_size={setting.batch_size} does not divide by {replicas} cores.")
+    head = classification_heads.classifier_head(workload.NUM_LABELS)
+    program = tpu_program.lower(
+        _model(setting),
+        head,
+        setting.work,
+        setting.batch_size,
+        setting.max_seq_length,
+        replicas,
+    )
+    facts, compiled = _compile(program.serialized, replicas, python, setting)
+    for text in (program.text, compiled):
+        dynamic = hlo_text.dynamic_shapes(text)
+        if dynamic:
+            raise SystemExit(f"{setting}: the program has dynamic shapes: {', '.join(dynamic)}.")
+    facts.update(collectives=hlo_text.collectives(compiled), trained=program.trained_bytes)
+    return facts
+
+
+def _model(setting):
+    """The `training.ModelSettings` of a run on a TPU."""
+    adapter = None
+    if setting.tuning == "adapters":
+        adapter = modeling.AdapterConfig(size=setting.adapter_size).build()
+    return training.ModelSettings(
+        bert_config=modeling.BertConfig(**_SIZES[setting.bert]),
+        adapter_fn=adapter,
+        tuning=tuning.Tuning(setting.tuning),
+        num_train_steps=1000,  # The schedule costs nothing, however long.
+        num_warmup_steps=100,
+        use_tpu=True,
+        use_one_hot_embeddings=setting.one_hot,
+        random_seed=12345,
+        precision="bfloat16",
+        pooled_only=True,  # As the classifier's training sets it.
+    )
+
+
+def _compile(serialized, replicas, python, setting):
+    """(what tpu_compiler.py prints, the compiled program's text) of a serialized program."""
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = (os.path.join(folder, name) for name in ("program", "compiled"))
+        with open(source, "wb") as writer:
+            writer.write(serialized)
+        script = os.path.join(harness.FOLDER, "tpu_compiler.py")
+        done = subprocess.run(
+            [python, script, source, str(replicas), target],
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode:
+            reason = done.stderr.strip().splitlines()[-1:] or ["no reason given"]
+            raise SystemExit(f"{setting} does not compile for a TPU: {reason[0]}")
+        with open(target, encoding="utf-8") as reader:
+            return json.loads(done.stdout.splitlines()[-1]), reader.read()
+
+
+def row_of(setting, facts):
+    """A row of `HEADER`'s table."""
+    memory = facts["arguments"] + facts["outputs"] + facts["temporaries"]
+    exchanged = sum(collective.bytes for collective in facts["collectives"])
+    return [
+        f"{setting.bert}, {setting.work}, {setting.tuning}",
+        setting.topology,
+        str(setting.batch_size),
+        str(setting.max_seq_length),
+        f"{facts['flops'] / 1e12:.3g}",
+        f"{facts['bytes'] / 1e9:.3g}",
+        f"{1e3 * facts['flops'] / _FLOPS_PER_SECOND:.3g}",
+        f"{1e3 * facts['bytes'] / _BYTES_PER_SECOND:.3g}",
+        *(f"{facts[name] / 1e9:.2f}" for name in ("arguments", "outputs", "temporaries")),
+        f"{memory / 1e9:.2f}",
+        f"{exchanged / 1e6:.1f}",
+        f"{facts['trained'] / 1e6:.1f}",
+        f"{facts['seconds']:.0f}",
+    ]
+
+
+HEADER = [
+    "step",
+    "cores",
+    "batch",
+    "tokens",
+    "TFLOP",
+    "GB moved",
+    "arithmetic, ms",
+    "traffic, ms",
+    "arguments, GB",
+    "outputs, GB",
+    "temporaries, GB",
+    "memory, GB",
+    "between cores, MB",
+    "trained, MB",
+    "compiling, s",
+]
+
+
+def settings(values):
+    """The list of `Setting` that the command line asks for."""
+    works = list(tpu_program.WORKS) if values.work == "all" else [values.work]
+    asked = Setting(
+        values.bert,
+        works[0],
+        values.tuning,
+        values.topology,
+        values.batch_size,
+        values.max_seq_length,
+        values.adapter_size,
+        values.one_hot,
+    )
+    if not values.table:
+        return [asked._replace(work=work) for work in works]
+    return [
+        asked._replace(bert=bert, max_seq_length=length, batch_size=batch_size)
+        for bert in _SIZES
+        for length in _TABLE_LENGTHS
+        for batch_size in _TABLE_BATCHES
+    ]
+
+
+def exchange(facts):
+    """A Markdown line: what the cores exchange, beside the bytes that train."""
+    counts = Counter(collective.kind for collective in facts["collectives"])
+    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())) or "nothing"
+    total = sum(collective.bytes for collective in facts["collectives"])
+    return (
+        f"- Between cores: {kinds}; {total:,} bytes, and {facts['trained']:,} bytes of variables"
+        " train."
+    )
+
+
+def _parse():
+    parser = harness.arguments(__doc__, peers=False)
+    python = os.path.join(harness.ROOT, ".venv-tpu", "bin", "python")
+    parser.add_argument("--jax_python", default=python, help="Python with requirements-tpu.txt")
+    parser.add_argument("--bert", choices=sorted(_SIZES), default="base")
+    parser.add_argument("--work", choices=[*tpu_program.WORKS, "all"], default="train")
+    parser.add_argument("--tuning", choices=["adapters", "full"], default="adapters")
+    parser.add_argument("--topology", choices=sorted(_REPLICAS), default="1x1")
+    parser.add_argument("--batch_size", type=int, default=32, help="of all cores together")
+    parser.add_argument("--max_seq_length", type=int, default=128)
+    parser.add_argument("--adapter_size", type=int, default=64)
+    parser.add_argument("--one_hot", action="store_true", help="embeddings by a matrix product")
+    parser.add_argument("--table", action="store_true", help="lengths, batches, Base and Large")
+    values = parser.parse_args()
+    if not os.access(values.jax_python, os.X_OK):
+        parser.error(
+            f"--jax_python: there is no {values.jax_python}; `make .venv-tpu/installed` makes one."
+        )
+    return values
+
+
+def main():
+    values = _parse()
+    rows, lines, versions = [], [], {"TensorFlow " + tf.__version__}
+    for setting in settings(values):
+        facts = compile_step(setting, values.jax_python)
+        rows.append(row_of(setting, facts))
+        lines.append(exchange(facts))
+        versions.add(facts["version"])
+        harness.log(" ".join(rows[-1]))
+    lines = [*harness.table(HEADER, rows), "", *sorted(set(lines)), "", *harness.machine(versions)]
+    section = " ".join(["tpu", *(argument.lstrip("-") for argument in sys.argv[1:])])
+    title = "Compiled ahead of time for a TPU v5e"
+    harness.write_section(values.results, section, title, lines)
+
+
+if __name__ == "__main__":
+    main()

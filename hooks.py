@@ -1,0 +1,75 @@
+"""What a training does between its steps: end when asked to, and save."""
+
+import posixpath
+import signal
+import threading
+
+import tensorflow.compat.v1 as tf
+from absl import logging
+
+import files
+
+
+class StopOnInterrupt(tf.train.SessionRunHook):
+    """While entered, Ctrl-C ends a training after its current step, which is saved.
+
+    Leaving raises KeyboardInterrupt then. A second Ctrl-C does not wait.
+    """
+
+    def __enter__(self):
+        self._asked = False
+        self._is_main_thread = threading.current_thread() is threading.main_thread()
+        if self._is_main_thread:  # No other thread may have signals handled.
+            self._previous = signal.signal(signal.SIGINT, self._ask)
+        return self
+
+    def _ask(self, signum, frame):
+        self._asked = True
+        signal.signal(signal.SIGINT, self._previous)
+        logging.warning("Stopping after this step; Ctrl-C once more stops at once.")
+
+    def after_run(self, run_context, run_values):
+        if self._asked:
+            run_context.request_stop()
+
+    def __exit__(self, kind, error, trace):
+        if self._is_main_thread:
+            signal.signal(signal.SIGINT, self._previous)
+        if self._asked and kind is None:
+            raise KeyboardInterrupt
+
+
+class SaveHook(tf.train.SessionRunHook):
+    """Saves the variables at the multiples of some number of steps, and at the end.
+
+    Estimator's own hook also writes the graph, three times in two formats, and what is not trained
+    yet: seconds of every start.
+
+    Args:
+      output_dir: path.
+      every_steps: int.
+    """
+
+    def __init__(self, output_dir, every_steps):
+        self._prefix = posixpath.join(output_dir, "model.ckpt")
+        self._every_steps = every_steps
+
+    def after_create_session(self, session, coord):
+        self._global_step = tf.train.get_global_step()
+        self._saver = tf.get_collection(tf.GraphKeys.SAVERS)[0]  # Each replica has one.
+        self._saved = session.run(self._global_step)
+
+    def after_run(self, run_context, run_values):
+        step = run_context.session.run(self._global_step)
+        if step // self._every_steps > self._saved // self._every_steps:
+            self._save(run_context.session, step)
+
+    def end(self, session):
+        step = session.run(self._global_step)
+        if step > self._saved:
+            self._save(session, step)
+
+    def _save(self, session, step):
+        with files.written(f"{self._prefix}-{step}"):
+            self._saver.save(session, self._prefix, global_step=step, write_meta_graph=False)
+        self._saved = step
