@@ -168,7 +168,7 @@ def _receive(workers, facts, deadline, seconds):
     others = {i: f"worker {i} ({workers.addresses[i]})" for i in range(1, len(workers.addresses))}
     arrived, problem, own = {}, None, facts()
     with contextlib.closing(_listener(workers.addresses[0])) as listener:
-        logging.info("Waiting for %d other workers.", len(others))
+        logging.info("Waiting for %s.", " and ".join(others.values()))
         while not problem and len(arrived) < len(others):
             listener.settimeout(max(0.01, deadline - time.monotonic()))
             try:
