@@ -205,10 +205,15 @@ def _report_to_chief(workers, facts, deadline, seconds):
         try:
             left = max(0.01, deadline - time.monotonic())
             connection = socket.create_connection((host.strip("[]"), int(port)), timeout=left)
-            connection.sendall(_line({"index": workers.index, "facts": facts()}))
+        except OSError:
+            time.sleep(_POLL_SECONDS)
+            continue
+        message = _line({"index": workers.index, "facts": facts()})
+        try:
+            connection.sendall(message)
             problem = json.loads(_read_line(connection))["problem"]
         except (OSError, ValueError, KeyError, TypeError):
-            # Not there yet, or still the TensorFlow of a training that is about to end.
+            connection.close()  # Still the TensorFlow of a training that is about to end.
             time.sleep(_POLL_SECONDS)
             continue
         if problem:

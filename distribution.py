@@ -37,10 +37,9 @@ class Distribution(NamedTuple):
         if self.kind == "multi_worker":
             return tf.distribute.experimental.MultiWorkerMirroredStrategy()
         if self.kind == "mirrored":
-            gpus, names = devices.has_gpu(), _local_devices()
             # TensorFlow's own way to add up what lies on several CPU devices does not come back.
-            reduce = None if gpus else tf.distribute.ReductionToOneDevice()
-            return tf.distribute.MirroredStrategy(names, cross_device_ops=reduce)
+            reduce = None if devices.has_gpu() else tf.distribute.ReductionToOneDevice()
+            return tf.distribute.MirroredStrategy(_local_devices(), cross_device_ops=reduce)
         return None
 
 
@@ -75,11 +74,12 @@ def choose(kind, use_tpu):
             raise UserError(f"{flag} needs {cluster.VARIABLE}, which is not set.")
         each = max(1, len(_gpus()))
         return Distribution(kind, each * len(workers.addresses), workers)
-    if len(_local_devices()) == 1 and not _gpus():
+    num_devices = len(_local_devices())
+    if num_devices == 1 and not _gpus():
         raise UserError(
             f"{flag} trains on the GPUs of this machine, of which TensorFlow sees none."
         )
-    return Distribution(kind, len(_local_devices()))
+    return Distribution(kind, num_devices)
 
 
 def _gpus():

@@ -139,6 +139,17 @@ class MeetingTest(tf.test.TestCase):
         )
         self.assertEqual(str(results[2]), str(results[0]))
 
+    def test_a_workers_own_error_is_not_taken_for_a_missing_chief(self):
+        def broken():
+            raise UserError("--output_dir cannot be read.")
+
+        workers = cluster.Cluster(self.addresses, 1)
+        with socket.socket() as chief:
+            chief.bind(("127.0.0.1", int(self.addresses[0].split(":")[1])))
+            chief.listen(1)
+            with self.assertRaisesRegex(UserError, "--output_dir cannot be read"):
+                cluster.meet(workers, broken, 2.0, self.note_loss)
+
     def test_a_missing_worker(self):
         results = self.meet({0: {}, 1: {}}, seconds=2.0)
         expected = f"TF_CONFIG: worker 2 ({self.addresses[2]}) did not come within 2 seconds."
