@@ -38,7 +38,19 @@ model.load_state_dict(load_file("{folder}/layer_norms.safetensors"), strict=Fals
 model.eval()
 """
 
-_ACTIVATIONS = {huggingface.activation_name(own): own for own in ("gelu", "relu", "tanh", "linear")}
+_ACTIVATIONS = {
+    huggingface.activation_name(own): own
+    for own in ("gelu", "leaky_relu", "linear", "relu", "relu6", "sigmoid", "swish", "tanh")
+}
+# The variants that the package has, the default first, and what they are there.
+_VARIANTS = {
+    "sites": {
+        "both": {"mh_adapter": True, "output_adapter": True},
+        "attention": {"mh_adapter": True, "output_adapter": False},
+        "feed_forward": {"mh_adapter": False, "output_adapter": True},
+    },
+    "placement": {"sequential": {"is_parallel": False}, "parallel": {"is_parallel": True}},
+}
 _DOWN_BIAS = "adapter_down.0.bias"
 _PARTS = {
     "weights1": "adapter_down.0.weight",
@@ -48,17 +60,14 @@ _PARTS = {
 }
 _HEAD_PARTS = {"output_weights": "weight", "output_bias": "bias"}
 
-# What the package can vary in a bottleneck adapter, and how Houlsby et al. have it.
+# What the package can vary in a bottleneck adapter besides, and how Houlsby et al. have it.
 _HOULSBY = {
-    "mh_adapter": True,
-    "output_adapter": True,
     "original_ln_before": False,
     "original_ln_after": True,
     "ln_before": False,
     "ln_after": False,
     "residual_before_ln": True,
     "adapter_residual_before_ln": False,
-    "is_parallel": False,
     "scaling": 1.0,
     "use_gating": False,
     "phm_layer": False,
@@ -108,6 +117,16 @@ def _check(description):
             f" this is of --tuning={description.tuning.method}"
             + (f" with {description.adapter.fn}." if description.adapter else ".")
         )
+    for name, value in description.adapter.variant().items():
+        if name not in _VARIANTS:
+            raise UserError(
+                f"AdapterHub's format has no adapters like these (--adapter_{name}={value})."
+            )
+    activation = description.adapter.activation
+    if huggingface.activation_name(activation) not in _ACTIVATIONS:
+        raise UserError(
+            f"The package adapters has no such activation (--adapter_activation={activation})."
+        )
     if description.kind not in ("classification", "regression"):
         raise UserError(
             f"A head of the kind {description.kind} has no counterpart here in AdapterHub's format,"
@@ -123,6 +142,8 @@ def _adapter_config(description):
     return {
         "architecture": None,
         **_HOULSBY,
+        **_VARIANTS["sites"][adapter.sites],
+        **_VARIANTS["placement"][adapter.placement],
         "reduction_factor": reduction_factor(config["hidden_size"], adapter.size),
         "non_linearity": huggingface.activation_name(adapter.activation),
         "leave_out": [] if adapter.layers is None else sorted(set(every) - set(adapter.layers)),
@@ -255,8 +276,22 @@ def _adapter_of(config, tensors, backbone, where):
         raise UserError(f"{where}: its adapters must have one size, but have {sorted(sizes)}.")
     layers = tuple(i for i in range(backbone["num_hidden_layers"]) if i not in left_out)
     return modeling.AdapterConfig(
-        size=sizes.pop(), activation=_ACTIVATIONS[activation], layers=layers if left_out else None
+        size=sizes.pop(),
+        activation=_ACTIVATIONS[activation],
+        layers=layers if left_out else None,
+        **{name: _variant_of(config, name, where) for name in _VARIANTS},
     )
+
+
+def _variant_of(config, name, where):
+    """The value of the field of that name of a `modeling.AdapterConfig`."""
+    values = _VARIANTS[name]
+    default = next(iter(values.values()))
+    found = {field: config.get(field, default[field]) for field in default}
+    for value, expected in values.items():
+        if found == expected:
+            return value
+    raise UserError(f"{where}: there are no adapters with {json.dumps(found)}.")
 
 
 def labels_of(config, where):

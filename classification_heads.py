@@ -92,6 +92,19 @@ def multilabel_head(num_labels):
     return head
 
 
+def head_of(kind, num_labels, class_weights=None):
+    """The head of a task of that kind: classification, regression or multilabel.
+
+    Args:
+      num_labels, class_weights: see `classifier_head`.
+    """
+    if kind == "regression":
+        return regression_head
+    if kind == "multilabel":
+        return multilabel_head(num_labels)
+    return classifier_head(num_labels, class_weights)
+
+
 def _head_output(predictions, per_example_loss, features):
     """The `training.HeadOutput` of a head whose loss is the mean [B] of its rows'."""
     weights = tf.cast(features.get("is_real_example", tf.ones_like(per_example_loss)), tf.float32)

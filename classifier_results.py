@@ -4,6 +4,7 @@ A task's predictions are a dict of arrays over its N rows: "loss" [N], and "prob
 its L labels (each for itself in a multilabel task) or, for a regression, "prediction" [N].
 """
 
+import itertools
 import posixpath
 
 import numpy as np
@@ -30,16 +31,34 @@ def scores(task, labels, predictions):
       A dict of floats, those of `metrics` for the task's kind and "loss", the mean over rows; and
       for classes "confusion_matrix", L lists of L counts.
     """
+    found = answers(task, predictions)
+    result = {**answer_scores(task, labels, found), "loss": float(np.mean(predictions["loss"]))}
+    if task.kind == "classification":
+        confusion = metrics.confusion_matrix(labels, found, len(task.labels))
+        result["confusion_matrix"] = confusion.tolist()
+    return result
+
+
+def answers(task, predictions):
+    """What a task's predictions, or those of one row, come down to.
+
+    Returns:
+      array [...] of label ids or of a regression's numbers; bool [..., L] in a multilabel task.
+    """
     if task.kind == "regression":
-        found = metrics.regression(labels, predictions["prediction"])
-    elif task.kind == "multilabel":
-        found = metrics.multilabel(labels, predictions["probabilities"] > 0.5)
-    else:
-        answers = np.argmax(predictions["probabilities"], axis=-1)
-        found = metrics.classification(labels, answers, len(task.labels))
-        confusion = metrics.confusion_matrix(labels, answers, len(task.labels))
-        found["confusion_matrix"] = confusion.tolist()
-    return {**found, "loss": float(np.mean(predictions["loss"]))}
+        return predictions["prediction"]
+    if task.kind == "multilabel":
+        return predictions["probabilities"] > 0.5
+    return np.argmax(predictions["probabilities"], axis=-1)
+
+
+def answer_scores(task, labels, found):
+    """The scores of `answers` [N, ...]: floats by name, those of `metrics` for the task's kind."""
+    if task.kind == "regression":
+        return metrics.regression(labels, found)
+    if task.kind == "multilabel":
+        return metrics.multilabel(labels, found)
+    return metrics.classification(labels, found, len(task.labels))
 
 
 def mean_of_batches(losses, batch_size):
@@ -67,45 +86,79 @@ def write_predictions(folder, task, split, predictions):
     end = split[len("test") :] + ".tsv"
     numbers = predictions["prediction"][:, None] if task.kind == "regression" else None
     values = predictions["probabilities"] if numbers is None else numbers
-    answers = _answers(task, predictions)
-    names = task.labels if task.labels else ()
+    texts = _answer_texts(task, predictions)
     tables = {
         "test_results" + end: [list(map(str, row)) for row in values],
-        "predictions" + end: [
-            ["index", "label", *names],
-            *(
-                [str(index), answer, *(map(str, row) if names else ())]
-                for index, (answer, row) in enumerate(zip(answers, values))
-            ),
-        ],
+        _file_name("predictions", split): _prediction_rows(task, texts, predictions),
     }
     if split in task.submission:
         tf.io.gfile.makedirs(posixpath.join(folder, "submission"))
         tables[f"submission/{task.submission[split]}.tsv"] = [
             ["index", "prediction"],
-            *([str(index), answer] for index, answer in enumerate(_submitted(task, answers))),
+            *([str(index), text] for index, text in enumerate(_submitted(task, texts))),
         ]
-    paths = []
-    for name, rows in tables.items():
-        paths.append(posixpath.join(folder, name))
-        files.write_atomically(paths[-1], "".join("\t".join(row) + "\n" for row in rows))
-    return paths
+    return [_write_rows(folder, name, rows) for name, rows in tables.items()]
 
 
-def _answers(task, predictions):
-    """What is predicted, as texts: labels, or numbers."""
+def write_answers(folder, task, split, labels, predictions=None):
+    """Writes what the rows of a split are, and what they are taken for: to be compared.
+
+    labels.tsv (of a dev split dev_labels.tsv) has the columns index and label, dev_predictions.tsv
+    is as predictions.tsv.
+
+    Args:
+      folder, task, split: as in `write_predictions`; a dev split, or a test split with labels.
+      labels: as in `scores`.
+      predictions: see above; None where they are written already.
+    """
+    rows = [[str(index), text] for index, text in enumerate(_label_texts(task, labels))]
+    _write_rows(folder, _file_name("labels", split), [["index", "label"], *rows])
+    if predictions is not None:
+        rows = _prediction_rows(task, _answer_texts(task, predictions), predictions)
+        _write_rows(folder, _file_name("predictions", split), rows)
+
+
+def _file_name(name, split):
+    """predictions.tsv of "test", dev_predictions_mismatched.tsv of "dev_mismatched"."""
+    stage, _, second = split.partition("_")
+    return ("dev_" if stage == "dev" else "") + name + (f"_{second}" if second else "") + ".tsv"
+
+
+def _write_rows(folder, name, rows):
+    path = posixpath.join(folder, name)
+    files.write_atomically(path, "".join("\t".join(row) + "\n" for row in rows))
+    return path
+
+
+def _prediction_rows(task, texts, predictions):
+    """The rows of predictions.tsv: index, answer and, where there are labels, probabilities."""
+    rows = [[str(index), text] for index, text in enumerate(texts)]
+    if task.labels:
+        rows = [row + list(map(str, p)) for row, p in zip(rows, predictions["probabilities"])]
+    return [["index", "label", *task.labels], *rows]
+
+
+def _label_texts(task, labels):
+    """Labels as `scores` takes them, as `_answer_texts` writes answers."""
     if task.kind == "regression":
-        return [str(value) for value in predictions["prediction"]]
+        return [str(value) for value in labels]
     if task.kind == "multilabel":
-        return [
-            ",".join(label for label, probability in zip(task.labels, row) if probability > 0.5)
-            for row in predictions["probabilities"]
-        ]
-    return [task.labels[index] for index in np.argmax(predictions["probabilities"], axis=-1)]
+        return [",".join(itertools.compress(task.labels, row)) for row in labels]
+    return [task.labels[index] for index in labels]
 
 
-def _submitted(task, answers):
+def _answer_texts(task, predictions):
+    """What is predicted, as texts: labels, or numbers."""
+    found = answers(task, predictions)
+    if task.kind == "regression":
+        return [str(value) for value in found]
+    if task.kind == "multilabel":
+        return [",".join(label for label, has in zip(task.labels, row) if has) for row in found]
+    return [task.labels[index] for index in found]
+
+
+def _submitted(task, texts):
     """As GLUE's server takes them: STS-B's scores go from 0 to 5."""
     if task.kind == "regression":
-        return [f"{np.clip(float(answer), 0, 5):.3f}" for answer in answers]
-    return answers
+        return [f"{np.clip(float(text), 0, 5):.3f}" for text in texts]
+    return texts

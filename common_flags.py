@@ -1,9 +1,10 @@
-"""The flags that every training script shares, and the settings that they become.
+"""The flags that scripts share, and the settings that they become.
 
 Flags are defined by a function that a script's main module calls, and read by functions that take
 the parsed values, so that nothing here depends on a global and scripts can be imported together.
 """
 
+import dataclasses
 import math
 import re
 import threading
@@ -12,6 +13,7 @@ import warnings
 import tensorflow.compat.v1 as tf
 from absl import flags, logging
 
+import adapter_modules
 import checkpoints
 import devices
 import distribution
@@ -23,19 +25,24 @@ import tokenization
 import training
 import tuning
 from errors import UserError
+from layers import ACTIVATIONS
 
 
 def define(flag_values=flags.FLAGS):
-    """Defines BERT's shared flags, with BERT's names and defaults, and adapter-bert's own."""
+    """Defines those of a training: BERT's, with BERT's names and defaults, and adapter-bert's."""
     at = {"flag_values": flag_values}
-    _define_paths(at)
+    define_bert(flag_values)
     _define_results(at)
     _define_training(at)
     _define_tuning(at)
-    _define_devices(at)
+    _define_adapters(at)
+    define_devices(flag_values)
+    _define_distribution(at)
 
 
-def _define_paths(at):
+def define_bert(flag_values):
+    """Defines the flags that say which BERT is run, and where its features are kept."""
+    at = {"flag_values": flag_values}
     bert = " Default: from $BERT_BASE_DIR, else what `make demo` prepared."
     flags.DEFINE_string("bert_config_file", None, "bert_config.json of the BERT." + bert, **at)
     flags.DEFINE_string("vocab_file", None, "WordPiece vocabulary of the BERT." + bert, **at)
@@ -168,21 +175,6 @@ def _define_tuning(at):
     flags.DEFINE_bool(
         "train_pooler", False, "Train BERT's pooler with adapters, layer_norm or head.", **at
     )
-    adapter = modeling.AdapterConfig()
-    flags.DEFINE_string("adapter_fn", adapter.fn, "Kind of adapter: feedforward_adapter.", **at)
-    flags.DEFINE_integer("adapter_size", adapter.size, "Width of the adapters' bottleneck.", **at)
-    flags.DEFINE_string(
-        "adapter_activation", adapter.activation, "Their activation: gelu, relu, tanh.", **at
-    )
-    flags.DEFINE_float(
-        "adapter_init_scale",
-        adapter.init_scale,
-        "Standard deviation of their initial weights (the paper's text has 1e-2).",
-        **at,
-    )
-    flags.DEFINE_string(
-        "adapter_layers", None, "Layers that have them, from 0, as in 6-11 or 0,2-4; all.", **at
-    )
     flags.DEFINE_enum(
         "layer_norms",
         None,
@@ -193,7 +185,43 @@ def _define_tuning(at):
     )
 
 
-def _define_devices(at):
+def _define_adapters(at):
+    adapter = modeling.AdapterConfig()
+    flags.DEFINE_string("adapter_fn", adapter.fn, "Kind of adapter: feedforward_adapter.", **at)
+    flags.DEFINE_integer("adapter_size", adapter.size, "Width of the adapters' bottleneck.", **at)
+    flags.DEFINE_string(
+        "adapter_activation",
+        adapter.activation,
+        f"Their activation: {', '.join(ACTIVATIONS)}.",
+        **at,
+    )
+    flags.DEFINE_float(
+        "adapter_init_scale",
+        adapter.init_scale,
+        "Standard deviation of their initial weights (the paper's text has 1e-2).",
+        **at,
+    )
+    flags.DEFINE_string(
+        "adapter_layers", None, "Layers that have them, from 0, as in 6-11 or 0,2-4; all.", **at
+    )
+    flags.DEFINE_integer("adapter_depth", adapter.depth, "Hidden layers of each adapter.", **at)
+    for name, text in (
+        (
+            "normalization",
+            "Of the bottleneck, before its activation; batch: over all positions of a batch, and in"
+            " evaluation by moving averages, which are kept with the adapter.",
+        ),
+        ("sites", "The sub-layers of a layer that have adapters."),
+        ("placement", "What they read: the sub-layer's output, or what the sub-layer reads."),
+        ("interaction", "What a bottleneck's f makes of an output x: x + f, or x * (1 + f)."),
+    ):
+        values = list(adapter_modules.VARIANTS[name])
+        flags.DEFINE_enum("adapter_" + name, getattr(adapter, name), values, text, **at)
+
+
+def define_devices(flag_values):
+    """Defines the flags that say where, and how precisely, a model is computed."""
+    at = {"flag_values": flag_values}
     flags.DEFINE_bool(
         "use_tpu", False, "Run on a TPU; where there is none and none is named, without.", **at
     )
@@ -205,6 +233,15 @@ def _define_devices(at):
         " the processor or TPU has it natively, else float32.",
         **at,
     )
+    flags.DEFINE_string("tpu_name", None, "Cloud TPU to use: name, grpc:// address, local.", **at)
+    flags.DEFINE_string("tpu_zone", None, "GCE zone of the Cloud TPU.", **at)
+    flags.DEFINE_string("gcp_project", None, "Project of the Cloud TPU.", **at)
+    flags.DEFINE_string("master", None, "Address of a TensorFlow master.", **at)
+    flags.DEFINE_integer("num_tpu_cores", 8, "TPU cores to use.", 1, **at)
+
+
+def _define_distribution(at):
+    flags.DEFINE_integer("iterations_per_loop", 1000, "TPU steps between two looks.", 1, **at)
     flags.DEFINE_enum(
         "distribution",
         "none",
@@ -221,12 +258,6 @@ def _define_devices(at):
         1.0,
         **at,
     )
-    flags.DEFINE_string("tpu_name", None, "Cloud TPU to use: name, grpc:// address, local.", **at)
-    flags.DEFINE_string("tpu_zone", None, "GCE zone of the Cloud TPU.", **at)
-    flags.DEFINE_string("gcp_project", None, "Project of the Cloud TPU.", **at)
-    flags.DEFINE_string("master", None, "Address of a TensorFlow master.", **at)
-    flags.DEFINE_integer("num_tpu_cores", 8, "TPU cores to use.", 1, **at)
-    flags.DEFINE_integer("iterations_per_loop", 1000, "TPU steps between two looks.", 1, **at)
 
 
 def stages(values):
@@ -261,14 +292,14 @@ def given_adapter(values):
     if values.adapter is None:
         return None
     given = task_adapters.load(values.adapter)
-    description = given.description
+    description, method = given.description, given.description.tuning.method
     answers = {
         "task_name": description.task,
         "max_seq_length": description.max_seq_length,
         "do_lower_case": description.do_lower_case,
-        "tuning": description.tuning.method,
+        "tuning": method,
     }
-    if not values["tuning"].present or values.tuning == description.tuning.method:
+    if "tuning" in values and (not values["tuning"].present or values.tuning == method):
         answers.update(_answers_of_method(description))
     for name, answer in answers.items():
         if name in values and not values[name].present:
@@ -289,6 +320,11 @@ def _answers_of_method(description):
             adapter_activation=adapter.activation,
             adapter_init_scale=adapter.init_scale,
             adapter_layers=layers,
+            adapter_normalization=adapter.normalization,
+            adapter_depth=adapter.depth,
+            adapter_sites=adapter.sites,
+            adapter_placement=adapter.placement,
+            adapter_interaction=adapter.interaction,
         )
     return answers
 
@@ -376,6 +412,11 @@ def tuning_settings(values, config):
         values.adapter_init_scale,
         values.adapter_fn,
         layers,
+        values.adapter_normalization,
+        values.adapter_depth,
+        values.adapter_sites,
+        values.adapter_placement,
+        values.adapter_interaction,
     )
     if method.method != "adapters":
         return method, None
@@ -464,6 +505,24 @@ def run_settings(values, output_dir, eval_batch_size):
         equal parts.
     """
     distributed = distribution.choose(values.distribution, values.use_tpu)
+    run, use_tpu = evaluation_settings(values, output_dir, eval_batch_size)
+    run = dataclasses.replace(
+        run,
+        train_batch_size=values.train_batch_size,
+        predict_batch_size=values.predict_batch_size,
+        save_checkpoints_steps=values.save_checkpoints_steps,
+        iterations_per_loop=values.iterations_per_loop,
+        distribution=distributed,
+    )
+    # Predictions are a single device's, or a TPU's.
+    shared = ["train_batch_size", "predict_batch_size"] if use_tpu else ["train_batch_size"]
+    _check_batches(run, use_tpu, shared)
+    _check_parts(run, use_tpu, values.gradient_accumulation_steps)
+    return run, use_tpu
+
+
+def evaluation_settings(values, output_dir, eval_batch_size):
+    """`run_settings` of a script that only evaluates, and has no flags of a training."""
     use_tpu, cluster = devices.find_tpu(
         values.use_tpu,
         values.tpu_name,
@@ -474,33 +533,36 @@ def run_settings(values, output_dir, eval_batch_size):
     )
     run = training.RunSettings(
         output_dir=output_dir,
-        train_batch_size=values.train_batch_size,
         eval_batch_size=eval_batch_size,
-        predict_batch_size=values.predict_batch_size,
-        save_checkpoints_steps=values.save_checkpoints_steps,
-        iterations_per_loop=values.iterations_per_loop,
         num_tpu_cores=values.num_tpu_cores,
         tpu_cluster=cluster,
         master=values.master if use_tpu else None,
-        distribution=distributed,
     )
-    _check_batches(run, use_tpu, values.gradient_accumulation_steps)
+    _check_batches(run, use_tpu, ["eval_batch_size"])
     return run, use_tpu
 
 
-def _check_batches(run, use_tpu, parts):
-    """Raises UserError unless each replica's batches, and the parts of them, are equal."""
-    replicas, among = run.distribution.num_replicas, f"--distribution={run.distribution.kind}"
-    flags_of_batches = ["train_batch_size"]
+def _replicas(run, use_tpu):
+    """(how many replicas share a batch, the flag that says so)."""
     if use_tpu:
-        replicas, among = run.num_tpu_cores, f"--num_tpu_cores={run.num_tpu_cores}"
-        flags_of_batches += ["eval_batch_size", "predict_batch_size"]
+        return run.num_tpu_cores, f"--num_tpu_cores={run.num_tpu_cores}"
+    return run.distribution.num_replicas, f"--distribution={run.distribution.kind}"
+
+
+def _check_batches(run, use_tpu, flags_of_batches):
+    """Raises UserError unless each replica's batches are equal."""
+    replicas, among = _replicas(run, use_tpu)
     for flag in flags_of_batches:
         if getattr(run, flag) % replicas:
             raise UserError(
                 f"--{flag}={getattr(run, flag)} does not fall into equal parts for the {replicas}"
                 f" replicas of {among}; choose a multiple of {replicas}."
             )
+
+
+def _check_parts(run, use_tpu, parts):
+    """Raises UserError unless the parts of each replica's batches are equal."""
+    replicas, among = _replicas(run, use_tpu)
     if run.train_batch_size % (parts * replicas):
         each = f" on each of the {replicas} replicas of {among}" if replicas > 1 else ""
         raise UserError(

@@ -35,6 +35,7 @@ import task_adapters
 import tokenization
 import tuning
 from errors import UserError
+from layers import MOVING
 
 _CONFIG, _CHECKPOINT = "bert_config.json", "bert_model.ckpt"
 _GOOGLE_FILES = (
@@ -225,11 +226,15 @@ def _describe_adapter(folder):
     description = made.description
     adapter = description.adapter
     what = f"adapters of size {adapter.size}, " if adapter else ""
+    if adapter and adapter.variant():
+        variant = ", ".join(f"{name} {value}" for name, value in adapter.variant().items())
+        what = f"adapters of size {adapter.size} ({variant}), "
+    parameters = task_adapters.parameters(made.tensors)
     lines = [
         f"Task adapter: {description.task}, {description.kind}, trained with {what}"
         f"--tuning={description.tuning.method}, {description.global_step} steps",
         f"Labels: {', '.join(description.labels) or 'none'}",
-        f"Holds: {_count(made.tensors)}, {files.megabytes(folder + '/')}",
+        f"Holds: {_count(parameters)}, {files.megabytes(folder + '/')}",
         f"Backbone: {description.backbone.name}, fingerprint {description.backbone.fingerprint}",
     ]
     scores = ", ".join(f"{name} {value:.4f}" for name, value in sorted(description.scores.items()))
@@ -286,6 +291,8 @@ def _part(name):
         return "Step"
     if name.endswith(checkpoints.MOMENTS):
         return "Optimizer"
+    if name.endswith(MOVING):
+        return "Statistics"
     if name.startswith("cls/"):
         return "Pretraining heads"
     try:

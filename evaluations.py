@@ -33,10 +33,8 @@ class Evaluations:
 
     def _read(self):
         try:
-            with tf.io.gfile.GFile(self._path, "r") as reader:
-                record = json.loads(reader.read())
-            return {int(step): {**scores} for step, scores in record.items()}
-        except (AttributeError, TypeError, ValueError, RecursionError) as error:
+            return {int(step): {**scores} for step, scores in files.read_object(self._path).items()}
+        except (TypeError, ValueError) as error:
             raise UserError(f"{self._path}: expected scores by step ({error}).") from error
 
     def at(self, step):

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import json
 import posixpath
 import re
 
@@ -12,8 +13,8 @@ from errors import UserError
 _PARTIAL, _REPLACED = ".partial", ".replaced"
 
 
-def write_atomically(path, text):
-    """Writes a text file: a reader, or a kill, sees the old content or the new, nothing between.
+def write_atomically(path, content):
+    """Writes a file (str or bytes): a reader, or a kill, sees the old content or the new, no other.
 
     Raises:
       UserError: the file cannot be written; what was there before stays.
@@ -21,7 +22,7 @@ def write_atomically(path, text):
     temporary = path + _PARTIAL
     with written(path):
         with tf.io.gfile.GFile(temporary, "w") as writer:
-            writer.write(text)
+            writer.write(content)
         tf.io.gfile.rename(temporary, path, overwrite=True)
 
 
@@ -78,6 +79,30 @@ def megabytes(prefix):
     names = [name for name in tf.io.gfile.listdir(folder or ".") if name.startswith(start)]
     size = sum(tf.io.gfile.stat(posixpath.join(folder, name)).length for name in names)
     return f"{size / 1e6:.1f} MB"
+
+
+def read_object(path, where=None, expected="a JSON object"):
+    """The JSON object in a file, a dict.
+
+    Args:
+      path: of the file.
+      where: what an error calls it, the path by default.
+      expected: what an error says that a file with other JSON should hold.
+
+    Raises:
+      UserError: it cannot be read, or is no JSON object.
+    """
+    where = where or path
+    try:
+        with tf.io.gfile.GFile(path, "r") as reader:
+            found = json.loads(reader.read())
+    except tf.errors.OpError as error:
+        raise UserError(f"{where}: cannot be read ({_reason(error)}).") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{where}: cannot be read ({error}).") from error
+    if not isinstance(found, dict):
+        raise UserError(f"{where}: expected {expected}, found another value.")
+    return found
 
 
 def sha256(path):

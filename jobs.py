@@ -1,9 +1,11 @@
-"""A run, from its flags to the task adapter it leaves: what every training script does alike.
+"""A run, from its flags to the task adapter it leaves: what every script does alike.
 
 job = Job(values, given, output_dir, eval_batch_size, shortest)
 ...                                    the script reads its data
 job.begin(task, head, rows, digest)    nothing is refused any more, and output_dir is ours
 job.train(arrays), job.evaluate(arrays), job.predict(arrays)
+
+`FinishedJob` is one that trains nothing: it has --adapter, and none of a training's flags.
 """
 
 import contextlib
@@ -65,7 +67,118 @@ def _start_again(lost):
     os.execv(sys.executable, [sys.executable, *sys.argv, "--nooverwrite_output_dir"])
 
 
-class Job:
+class _AnyJob:
+    """What both kinds of jobs have: a BERT, a place to compute, and task adapters as checkpoints.
+
+    Args:
+      values: parsed flags, those of `common_flags.define_bert` and `define_devices` among them.
+      given: `task_adapters.TaskAdapter` of --adapter, or None.
+      shortest: the least --max_seq_length that holds a text.
+    """
+
+    def __init__(self, values, given, shortest):
+        self._values = values
+        self._given = given
+        self.bert, self.tokenizer = common_flags.pretrained_bert(values)
+        common_flags.check_sequence_length(values, self.bert.config, shortest)
+        self._temporary = []
+
+    def _take_place(self, run, use_tpu):
+        """Computes where `training.RunSettings` say."""
+        self._run, self._use_tpu = run, use_tpu
+        if use_tpu:
+            common_flags.check_paths_for_tpu(
+                self._values, run.output_dir, self.bert.init_checkpoint
+            )
+        asked = self._values.precision
+        self.precision = devices.choose_precision(asked, use_tpu)
+        logging.info("Computing in %s (--precision=%s).", self.precision, asked)
+
+    def _texts_and_backbone(self):
+        """Fields of a `task_adapters.Description`: the BERT, and how texts are read."""
+        return {
+            "max_seq_length": self._values.max_seq_length,
+            "do_lower_case": self._values.do_lower_case,
+            "vocabulary": task_adapters.digest(self.tokenizer.vocab),
+            "backbone": task_adapters.backbone_of(self.bert.init_checkpoint, self.bert.config),
+        }
+
+    def _check_given(self, wanted):
+        """Raises UserError unless --adapter is of that `task_adapters.Description`'s model."""
+        where = f"--adapter {self._values.adapter}"
+        task_adapters.check_fits(self._given.description, wanted, where)
+
+    def _model_settings(self, description, **more):
+        """The `training.ModelSettings` of a `task_adapters.Description`, and more of its fields."""
+        adapter = description.adapter
+        return training.ModelSettings(
+            bert_config=self.bert.config,
+            init_checkpoint=self.bert.init_checkpoint,
+            task_checkpoint=self._given and self._as_checkpoint(self._given),
+            adapter_fn=adapter and adapter.build(),
+            adapter_layers=adapter and adapter.layers,
+            tuning=description.tuning,
+            use_tpu=self._use_tpu,
+            precision=self.precision,
+            pooled_only=description.kind != "span",
+            **more,
+        )
+
+    def _as_checkpoint(self, adapter):
+        """Writes an adapter where TensorFlow can read it, for as long as the job lives."""
+        if "://" in self._run.output_dir:  # A TPU's host reads no folder of this machine.
+            prefix = posixpath.join(self._run.output_dir, f"task_{len(self._temporary)}.ckpt")
+            self._temporary.append(prefix)
+        else:
+            with files.written("The folder for temporary files"):
+                self._temporary.append(tempfile.TemporaryDirectory())
+            prefix = os.path.join(self._temporary[-1].name, "task.ckpt")
+        task_adapters.to_checkpoint(adapter, prefix)
+        return prefix
+
+
+class FinishedJob(_AnyJob):
+    """A task adapter on the BERT that it was trained on, to be evaluated in any way.
+
+    Args:
+      values, given, shortest: as of `Job`; given is not None.
+      output_dir: where results go.
+      eval_batch_size: int.
+
+    Attributes:
+      bert, tokenizer: see `common_flags.pretrained_bert`.
+      precision: what it computes in.
+
+    Raises:
+      UserError: as `Job` does.
+    """
+
+    def __init__(self, values, given, output_dir, eval_batch_size, shortest):
+        super().__init__(values, given, shortest)
+        self._take_place(*common_flags.evaluation_settings(values, output_dir, eval_batch_size))
+
+    def begin(self, task, head):
+        """Makes the model; raises UserError if --adapter is of another one.
+
+        Args:
+          task, head: as of `Job.begin`.
+        """
+        wanted = dataclasses.replace(
+            self._given.description,
+            kind=task.kind,
+            labels=tuple(task.labels),
+            **self._texts_and_backbone(),
+        )
+        self._check_given(wanted)
+        self._model = self._model_settings(wanted)
+        self._runner = training.Runner(self._model, self._run, head)
+
+    def stream(self, arrays):
+        """Yields (index, predictions) of each row, see `training.Runner.stream`."""
+        return self._runner.stream(arrays, self._model.task_checkpoint)
+
+
+class Job(_AnyJob):
     """A run as its flags ask for it.
 
     Args:
@@ -78,26 +191,21 @@ class Job:
     Attributes:
       stages: those to run, of train, eval and predict.
       bert, tokenizer: see `common_flags.pretrained_bert`.
+      precision: what it computes in.
 
     Raises:
       UserError: a flag is wrong, or what it names is missing, broken or does not fit.
     """
 
     def __init__(self, values, given, output_dir, eval_batch_size, shortest):
-        self._values = values
-        self._given = given
         self.stages = common_flags.stages(values)
-        self.bert, self.tokenizer = common_flags.pretrained_bert(values)
-        common_flags.check_sequence_length(values, self.bert.config, shortest)
+        super().__init__(values, given, shortest)
         self._tuning, self._adapter = common_flags.tuning_settings(values, self.bert.config)
-        self._run, self._use_tpu = common_flags.run_settings(values, output_dir, eval_batch_size)
-        self._workers = self._run.distribution.workers
+        run, use_tpu = common_flags.run_settings(values, output_dir, eval_batch_size)
+        self._workers = run.distribution.workers
         self._check_stages()
-        if self._use_tpu:
-            common_flags.check_paths_for_tpu(values, output_dir, self.bert.init_checkpoint)
-        self._precision = devices.choose_precision(values.precision, self._use_tpu)
-        logging.info("Computing in %s (--precision=%s).", self._precision, values.precision)
-        self._temporary = []
+        self._take_place(run, use_tpu)
+        self._check_batch_norm()
         self._best_prefix = None
 
     def _check_stages(self):
@@ -114,6 +222,24 @@ class Job:
                 )
         if not self._workers.is_chief:
             self.stages = [stage for stage in self.stages if stage == "train"]
+
+    def _check_batch_norm(self):
+        """Its statistics, in training, are those of the rows that a device sees at a time."""
+        normalization = self._adapter and self._adapter.normalization
+        if normalization != "batch" or "train" not in self.stages:
+            return
+        among = "--use_tpu=True" if self._use_tpu else f"--distribution={self._values.distribution}"
+        if self._use_tpu or self._run.distribution.kind != "none":
+            raise UserError(
+                "--adapter_normalization=batch takes statistics of the whole batch, of which each"
+                f" replica of {among} sees a part; expected none or layer, or one device."
+            )
+        if self._run.train_batch_size == self._values.gradient_accumulation_steps:
+            raise UserError(
+                "--adapter_normalization=batch needs more than one row at a time, but"
+                f" --train_batch_size={self._run.train_batch_size} in"
+                f" --gradient_accumulation_steps={self._run.train_batch_size} has one."
+            )
 
     def begin(self, task, head, num_rows, settings):
         """Takes the directory, and makes the model; what may be refused is refused before.
@@ -134,12 +260,11 @@ class Job:
         self._task = task
         self._description = self._describe(task, {**settings, **schedule})
         if self._given:
-            where = f"--adapter {values.adapter}"
-            task_adapters.check_fits(self._given.description, self._description, where)
+            self._check_given(self._description)
             if trains and paths.same(values.adapter, self._adapter_folder):
                 raise UserError(
-                    f"{where} is that of --output_dir {self._run.output_dir}; to train it further"
-                    " give another --output_dir."
+                    f"--adapter {values.adapter} is that of --output_dir {self._run.output_dir};"
+                    " to train it further give another --output_dir."
                 )
         if self._workers.is_chief:
             run_directory.claim(
@@ -148,7 +273,7 @@ class Job:
                 trains,
                 overwrite=values.overwrite_output_dir,
             )
-        self._model = self._model_settings(schedule)
+        self._model = self._model_settings(self._description, **self._training_settings(schedule))
         self._runner = training.Runner(self._model, self._run, head)
 
     def _evaluation_interval(self, num_rows):
@@ -158,26 +283,18 @@ class Job:
             return values.eval_every_steps
         return max(1, num_rows // values.train_batch_size)
 
-    def _model_settings(self, schedule):
+    def _training_settings(self, schedule):
+        """Fields of `training.ModelSettings` that only a training reads."""
         values, num_layers = self._values, self.bert.config.num_hidden_layers
-        return training.ModelSettings(
-            bert_config=self.bert.config,
-            init_checkpoint=self.bert.init_checkpoint,
-            task_checkpoint=self._given and self._as_checkpoint(self._given),
-            adapter_fn=self._adapter and self._adapter.build(),
-            adapter_layers=self._adapter and self._adapter.layers,
-            tuning=self._tuning,
-            use_tpu=self._use_tpu,
+        return {
             # Where the embeddings train, a TPU adds up a product's gradient faster than a gather's.
-            use_one_hot_embeddings=self._use_tpu
+            "use_one_hot_embeddings": self._use_tpu
             and tuning.trains(tuning.Role("embeddings"), self._tuning, num_layers),
-            random_seed=values.random_seed,
-            precision=self._precision,
-            pooled_only=self._task.kind != "span",
-            recompute_activations=values.recompute_activations,
-            gradient_accumulation_steps=values.gradient_accumulation_steps,
+            "random_seed": values.random_seed,
+            "recompute_activations": values.recompute_activations,
+            "gradient_accumulation_steps": values.gradient_accumulation_steps,
             **schedule,
-        )
+        }
 
     def train(self, arrays, eval_sets=()):
         """Trains, or goes on, to the end of the schedule; leaves the task adapter.
@@ -200,7 +317,7 @@ class Job:
             if not self._is_saved(result):
                 task_adapters.save(self._adapter_folder, result)
         saved = f"Adapter: {self._adapter_folder} ({files.megabytes(self._adapter_folder + '/')})"
-        report = [self._parameters(result), saved]
+        report = [self._parameters(), saved]
         if self._values.save_full_checkpoint:
             prefix = posixpath.join(self._run.output_dir, _FULL_CHECKPOINT)
             task_adapters.to_full_checkpoint(result, self.bert.init_checkpoint, prefix)
@@ -255,7 +372,7 @@ class Job:
             scores = self._scores(eval_sets, self._result())
             if "train" in self.stages:
                 self._save_with_scores(scores)
-        return {**scores, "precision": self._precision}
+        return {**scores, "precision": self.precision, **self._counts()}
 
     def predict(self, arrays):
         """Yields each row's predictions, see `training.Runner.predict`."""
@@ -316,10 +433,7 @@ class Job:
             task=task.name,
             kind=task.kind,
             labels=tuple(task.labels),
-            max_seq_length=values.max_seq_length,
-            do_lower_case=values.do_lower_case,
-            vocabulary=task_adapters.digest(self.tokenizer.vocab),
-            backbone=task_adapters.backbone_of(self.bert.init_checkpoint, self.bert.config),
+            **self._texts_and_backbone(),
             tuning=self._tuning,
             adapter=self._adapter,
             global_step=0,
@@ -327,7 +441,7 @@ class Job:
                 "train_batch_size": values.train_batch_size,
                 "gradient_accumulation_steps": values.gradient_accumulation_steps,
                 "random_seed": values.random_seed,
-                "precision": self._precision,
+                "precision": self.precision,
                 **self._selection(),
                 "started_from": self._given and task_adapters.tensors_digest(self._given),
                 **training_settings,
@@ -360,18 +474,6 @@ class Job:
             },
         }
 
-    def _as_checkpoint(self, adapter):
-        """Writes an adapter where TensorFlow can read it, for as long as the job lives."""
-        if "://" in self._run.output_dir:  # A TPU's host reads no folder of this machine.
-            prefix = posixpath.join(self._run.output_dir, f"task_{len(self._temporary)}.ckpt")
-            self._temporary.append(prefix)
-        else:
-            with files.written("The folder for temporary files"):
-                self._temporary.append(tempfile.TemporaryDirectory())
-            prefix = os.path.join(self._temporary[-1].name, "task.ckpt")
-        task_adapters.to_checkpoint(adapter, prefix)
-        return prefix
-
     def _made(self):
         """The `TaskAdapter` in the last checkpoint."""
         step = self._runner.last_step()
@@ -387,11 +489,21 @@ class Job:
         same = dataclasses.replace(held.description, scores={}) == made.description
         return same and task_adapters.tensors_digest(held) == task_adapters.tensors_digest(made)
 
-    def _parameters(self, made):
+    def _parameters(self):
         """A line: how many parameters were trained, out of how many."""
-        shapes = checkpoints.encoder_shapes(self.bert.config)
-        shapes.update((name, value.shape) for name, value in made.tensors.items())
-        total = sum(int(np.prod(shape)) for shape in shapes.values())
-        unread = "/pooler/" if self._task.kind == "span" else None  # No gradient reaches it.
-        trained = sum(v.size for name, v in made.tensors.items() if not (unread and unread in name))
+        counts = self._counts()
+        trained, total = counts["trained_parameters"], counts["total_parameters"]
         return f"Trained: {trained:,} of {total:,} parameters ({trained / total:.2%})"
+
+    def _counts(self):
+        """How many parameters train, how many there are, and how many of these are BERT's own."""
+        trained = task_adapters.parameters(task_adapters.shapes(self._description))
+        encoder = checkpoints.encoder_shapes(self.bert.config)
+        counts = {"backbone_parameters": encoder, "total_parameters": {**encoder, **trained}}
+        if self._task.kind == "span":  # No gradient reaches the pooler, which they do not read.
+            trained = {name: shape for name, shape in trained.items() if "/pooler/" not in name}
+        counts["trained_parameters"] = trained
+        return {
+            name: sum(int(np.prod(shape)) for shape in shapes.values())
+            for name, shapes in counts.items()
+        }

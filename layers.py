@@ -32,6 +32,10 @@ import devices
 from errors import UserError
 
 LAYER_NORM = "layer_norm"  # Graph collection, as in adapter-bert: an adapted encoder's LayerNorms.
+# What the names of moving statistics end in: a forward pass reads them, and no gradient moves them.
+MOVING = ("/moving_mean", "/moving_variance")
+TOO_LARGE = 1 << 31  # TensorFlow computes with shapes in int32.
+_STATISTICS = "batch_statistics"  # Graph collection of what `keep_statistics` leaves.
 
 
 def fused(function):
@@ -135,25 +139,36 @@ def _gelu_gradient(x, d_output):
     return tf.cast(0.5 * d * (1.0 + tanh + u * (1.0 - tanh * tanh) * slope), x.dtype)
 
 
-_ACTIVATIONS = {"gelu": gelu, "relu": tf.nn.relu, "tanh": tf.tanh, "linear": None, "": None}
+ACTIVATIONS = {
+    "elu": tf.nn.elu,
+    "gelu": gelu,
+    # The slope below 0 of Maas et al. 2013, and of PyTorch.
+    "leaky_relu": functools.partial(tf.nn.leaky_relu, alpha=0.01),
+    "linear": None,
+    "relu": tf.nn.relu,
+    "relu6": tf.nn.relu6,
+    "sigmoid": tf.sigmoid,
+    "swish": tf.nn.swish,
+    "tanh": tf.tanh,
+}
 
 
 def get_activation(activation_string):
-    """The activation of a name: gelu, relu, tanh; None for "linear"; a function is returned as is.
+    """The activation of a name, a key of `ACTIVATIONS` in any case.
+
+    Returns:
+      A function; None for "linear" and ""; what is no string as it is.
 
     Raises:
       UserError: an unknown name.
     """
     if not isinstance(activation_string, str):
         return activation_string
-    name = activation_string.lower()
-    if name not in _ACTIVATIONS:
-        raise UserError(
-            "There is no activation {!r}; known are {}.".format(
-                activation_string, ", ".join(sorted(filter(None, _ACTIVATIONS)))
-            )
-        )
-    return _ACTIVATIONS[name]
+    name = activation_string.lower() or "linear"
+    if name not in ACTIVATIONS:
+        known = ", ".join(ACTIVATIONS)
+        raise UserError(f"There is no activation {activation_string!r}; known are {known}.")
+    return ACTIVATIONS[name]
 
 
 # ---- Dropout
@@ -373,6 +388,52 @@ def _column_sums(x):
     return tf.matmul(tf.ones([1, tf.shape(rows)[0]], x.dtype), rows)[0]
 
 
+def batch_norm(input_tensor, statistics=None, name=None, *, collections=()):
+    """Normalizes each column over all rows (Ioffe and Szegedy 2015, arXiv 1502.03167).
+
+    Args:
+      input_tensor: float Tensor [rows, in]. Each row counts, those of padding too.
+      statistics: list, in training: the rows' own mean and variance normalize them, and are added
+        to it as pairs (moving variable, float32 Tensor [in]). None: the moving ones normalize.
+      name: variable scope, "BatchNorm" by default.
+      collections: graph collections that beta and gamma join; the moving mean and variance, which
+        do not train, join none.
+
+    Returns:
+      float Tensor [rows, in].
+    """
+    width = get_shape_list(input_tensor, expected_rank=2)[-1]
+    zeros, ones = tf.zeros_initializer(), tf.ones_initializer()
+    with tf.variable_scope(name or "BatchNorm"):
+        collections = list(collections) + [tf.GraphKeys.GLOBAL_VARIABLES]
+        beta = tf.get_variable("beta", [width], initializer=zeros, collections=collections)
+        gamma = tf.get_variable("gamma", [width], initializer=ones, collections=collections)
+        moving = [
+            tf.get_variable("moving_mean", [width], initializer=zeros, trainable=False),
+            tf.get_variable("moving_variance", [width], initializer=ones, trainable=False),
+        ]
+    (rows,) = _float32(input_tensor)
+    moments = moving
+    if statistics is not None:
+        moments = tf.nn.moments(rows, [0])
+        statistics.extend(zip(moving, moments))
+    # Small against the variance of a bottleneck whose weights have a stddev of 1e-3, about 1e-4.
+    output = tf.nn.batch_normalization(rows, *moments, beta, gamma, variance_epsilon=1e-6)
+    return tf.cast(output, input_tensor.dtype)
+
+
+def keep_statistics(statistics):
+    """Leaves pairs (moving variable, value of this batch) for `take_statistics`."""
+    tf.get_collection_ref(_STATISTICS).extend(statistics)
+
+
+def take_statistics():
+    """The pairs that training's `batch_norm` has left in the graph since the last call, a list."""
+    left = tf.get_collection_ref(_STATISTICS)
+    taken, left[:] = left[:], []
+    return taken
+
+
 def attend(query, key, value, input_mask, dropout_prob=0.0, *, dropout_key=None):
     """Scaled dot-product attention (Vaswani et al. 2017, arXiv 1706.03762, section 3.2.1).
 
@@ -441,6 +502,11 @@ def _softmax_gradient(scale):
 def variable_name(variable):
     """A variable's name, the same for the copies that several replicas have of it."""
     return re.sub(r"(/replica_\d+)?:\d+$", "", variable.name)
+
+
+def moving_variables():
+    """The moving statistics of all batch normalizations of the graph."""
+    return [v for v in tf.global_variables() if variable_name(v).endswith(MOVING)]
 
 
 def create_initializer(initializer_range=0.02):

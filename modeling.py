@@ -1,28 +1,33 @@
 """BERT with adapter modules: the configurations, the encoder, and every variable it is made of.
 
-The encoder is Devlin et al. 2018 (https://arxiv.org/abs/1810.04805); the adapters are Houlsby et
-al. 2019 (https://arxiv.org/abs/1902.00751), section 2.1. Variable names are those of Google's
-checkpoints. Read it from the top: `BertModel`, then the parts it is built of; the arithmetic lies
-in `layers`, of which BERT's users find the names they know here, too.
+The encoder is Devlin et al. 2018 (https://arxiv.org/abs/1810.04805). Variable names are those of
+Google's checkpoints. Read it from the top: `BertModel`, then the parts it is built of; the adapters
+lie in `adapter_modules`, the arithmetic in `layers`, and of both the names that users of BERT and
+adapter-bert know are found here, too.
 
 Axes in shape comments:
     B  batch            F  "from" positions (queries)    N  attention heads
     S  positions        T  "to" positions (keys)         H  size of one head
-    D  hidden size, N * H                                m  adapter size
+    D  hidden size, N * H
 """
 
 import copy
-import dataclasses
 import functools
 import json
-import math
 import numbers
 from collections import OrderedDict
-from typing import Optional, Tuple
 
 import tensorflow.compat.v1 as tf
 
 import layers
+from adapter_modules import (  # noqa: F401 (what adapter-bert's modeling offers, and AdapterConfig)
+    ADAPTERS,
+    AdapterConfig,
+    adapters_of_layers,
+    feedforward_adapter,
+    gated,
+    get_adapter,
+)
 from errors import UserError
 from layers import (  # noqa: F401 (what BERT's modeling offers, and DropoutKey)
     LAYER_NORM,
@@ -39,10 +44,7 @@ from layers import (  # noqa: F401 (what BERT's modeling offers, and DropoutKey)
 )
 from recomputation import recomputed
 
-ADAPTERS = "adapters"  # Graph collections, as in adapter-bert: what an adapter function made,
-HEAD = "head"  # and the variables of a task's own layers.
-
-_TOO_LARGE = 1 << 31  # TensorFlow computes with shapes in int32.
+HEAD = "head"  # Graph collection, as in adapter-bert: the variables of a task's own layers.
 
 
 class BertConfig:
@@ -123,79 +125,21 @@ class BertConfig:
         return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"
 
 
-@dataclasses.dataclass(frozen=True)
-class AdapterConfig:
-    """What stands after each projection of each layer (Houlsby et al. 2019, section 2.1).
-
-    Attributes:
-      size: m, the width of the bottleneck. 64 is adapter-bert's default and loses 0.8 GLUE points
-        against full fine-tuning; 8 to 256 is the range of the paper.
-      activation: between the two projections, a name that `get_activation` knows.
-      init_scale: stddev of the truncated normal both projections start from, so small that the
-        adapter starts as the identity. 1e-3 is adapter-bert's code, 1e-2 the paper's text.
-      fn: the adapter's name; see `get_adapter`.
-      layers: indices of the layers that have one, from 0; None for all.
-    """
-
-    size: int = 64
-    activation: str = "gelu"
-    init_scale: float = 1e-3
-    fn: str = "feedforward_adapter"
-    layers: Optional[Tuple[int, ...]] = None
-
-    def __post_init__(self):
-        if self.size < 1:
-            raise UserError(f"--adapter_size must be at least 1, but is {self.size}.")
-        if self.size >= _TOO_LARGE:
-            raise UserError(f"--adapter_size={self.size} is more than TensorFlow computes with.")
-        if not 0 <= self.init_scale < math.inf:
-            raise UserError(
-                f"--adapter_init_scale must be a number from 0 up, but is {self.init_scale}."
-            )
-        try:
-            get_activation(self.activation)
-        except UserError as error:
-            raise UserError(f"--adapter_activation: {error}") from None
-
-    def build(self):
-        """Returns the function that `BertModel` takes as `adapter_fn`, or None for "none"."""
-        adapter = get_adapter(self.fn)
-        return adapter and functools.partial(
-            adapter,
-            hidden_size=self.size,
-            init_scale=self.init_scale,
-            activation=self.activation,
-            apart=True,
-        )
-
-    def shapes(self, width):
-        """The variables of one adapter.
-
-        Args:
-          width: D, of what it adapts.
-
-        Returns:
-          A dict from names, below the scope of the projection that it follows, to tuples of int.
-        """
-        with tf.Graph().as_default():
-            self.build()(tf.zeros([1, width]))
-            return {variable_name(v): tuple(v.shape.as_list()) for v in tf.trainable_variables()}
-
-
 class BertModel:
-    """The encoder, with an adapter after both projections of every layer.
+    """The encoder, with adapters after the projections of its layers.
 
     Args:
       config: `BertConfig`.
-      is_training: bool; dropout is on only where true.
+      is_training: bool; dropout is on, and batch normalization is of the batch, only where true.
       input_ids: int32 Tensor [B, S].
       input_mask: int32 Tensor [B, S], 1 for a token and 0 for padding; all ones by default.
       token_type_ids: int32 Tensor [B, S], segment ids; all zeros by default.
       use_one_hot_embeddings: bool; look embeddings up by a matrix product, as TPUs like it.
       scope: name of the variable scope, "bert" by default.
-      adapter_fn: a name that `get_adapter` knows, a function from [B * S, D] to [B * S, D] that
-        registers its variables in the collection `adapters`, or None for plain BERT. Its Tensors
-        have the dtype below; it may return several, whose sum is meant.
+      adapter_fn: a name that `get_adapter` knows, what `AdapterConfig.build` returns, a function
+        from [B * S, D] to [B * S, D] that registers its variables in the collection `adapters`, or
+        None for plain BERT. Its Tensors have the dtype below; it may return several, whose sum is
+        meant.
       dropout_key: `DropoutKey` for reproducible masks; without it dropout is TensorFlow's own.
       adapter_layers: indices of the layers that `adapter_fn` adapts, None for all.
       dtype: tf.float32, or tf.bfloat16 for what lies between the variables and the outputs, which
@@ -204,6 +148,8 @@ class BertModel:
         a head on the pooled output reads. There is no sequence output then.
       recompute_activations: bool; the backward pass computes each layer anew, and less memory is
         needed. Needs a dropout key where there is dropout.
+      adapter_gates: float Tensor [B, L] for the L layers: 1 where both adapters of the layer count
+        for the sequence, 0 where they are taken out. None leaves all of them in.
 
     Raises:
       ValueError: shapes and config do not go together; raised before any variable is made.
@@ -225,16 +171,23 @@ class BertModel:
         dtype=tf.float32,
         pooled_only=False,
         recompute_activations=False,
+        adapter_gates=None,
     ):
         config = copy.deepcopy(config)
         if not is_training:
             config.hidden_dropout_prob = 0.0
             config.attention_probs_dropout_prob = 0.0
         adapter_fn = get_adapter(adapter_fn)
+        statistics = [] if is_training else None
 
         input_ids, input_mask, token_type_ids = _checked_inputs(
             config, input_ids, input_mask, token_type_ids
         )
+        adapters = adapters_of_layers(
+            adapter_fn, adapter_layers, config.num_hidden_layers, statistics
+        )
+        if adapter_gates is not None:
+            adapters = gated(adapters, _checked_gates(config, input_ids, adapter_gates))
 
         with tf.variable_scope(scope, default_name="bert"):
             with tf.variable_scope("embeddings"):
@@ -254,12 +207,14 @@ class BertModel:
                     embeddings,
                     input_mask,
                     config,
-                    _adapter_of_each_layer(adapter_fn, adapter_layers, config.num_hidden_layers),
+                    adapters,
                     dropout_key,
                     pooled_only=pooled_only,
                     recompute_activations=recompute_activations,
                 )
             self.pooled_output = _pool(last if pooled_only else last[:, 0, :], config)
+        # Now, since what recomputes a layer for its gradient makes its statistics once more.
+        layers.keep_statistics(statistics or ())
         self.embedding_output = tf.cast(embeddings, tf.float32)
         self.all_encoder_layers = [tf.cast(layer, tf.float32) for layer in layers_below]
         self.sequence_output = None
@@ -290,73 +245,6 @@ class BertModel:
         return self.embedding_table
 
 
-def get_adapter(function_string):
-    """The adapter function of a name.
-
-    Args:
-      function_string: "feedforward_adapter"; None, "" or "none" for no adapter; or a function,
-        which is returned as it is.
-
-    Raises:
-      UserError: an unknown name.
-    """
-    if not isinstance(function_string, str):
-        return function_string
-    name = function_string.lower()
-    if name in ("", "none"):
-        return None
-    if name not in _ADAPTER_FUNCTIONS:
-        raise UserError(
-            "--adapter_fn={}: there is no such adapter; known are {} and none.".format(
-                function_string, ", ".join(_ADAPTER_FUNCTIONS)
-            )
-        )
-    return _ADAPTER_FUNCTIONS[name]
-
-
-def feedforward_adapter(
-    input_tensor, hidden_size=64, init_scale=1e-3, *, activation="gelu", apart=False
-):
-    """A bottleneck with an inner skip connection (Houlsby et al. 2019, section 2.1, figure 2).
-
-    x + act(x W1 + b1) W2 + b2, which has 2mD + m + D parameters and starts near the identity.
-
-    Args:
-      input_tensor: float Tensor [..., D], x; its dtype is that of the products.
-      hidden_size: m, the width of the bottleneck.
-      init_scale: stddev of the truncated normal of W1 and W2.
-      activation: a name that `get_activation` knows.
-      apart: bool; return x and what is added to it as a pair. A caller who adds them up in float32
-        keeps what bfloat16 would round off.
-
-    Returns:
-      float Tensor [..., D], or two.
-    """
-    shape = get_shape_list(input_tensor)
-    act = get_activation(activation) or tf.identity
-    with tf.variable_scope("adapters"):
-        rows = tf.reshape(input_tensor, [-1, shape[-1]])
-        weights1, biases1 = _adapter_projection(1, shape[-1], hidden_size, init_scale)
-        weights2, biases2 = _adapter_projection(2, hidden_size, shape[-1], init_scale)
-        bottleneck = act(layers.affine(rows, weights1, biases1[0]))
-        added = tf.reshape(layers.affine(bottleneck, weights2, biases2[0]), shape)
-    return (input_tensor, added) if apart else input_tensor + added
-
-
-_ADAPTER_FUNCTIONS = {"feedforward_adapter": feedforward_adapter}
-
-
-def _adapter_projection(index, rows, columns, init_scale):
-    """Makes weights [rows, columns] and biases [1, columns], registered as an adapter's."""
-
-    def variable(name, shape, initializer):
-        collections = [ADAPTERS, tf.GraphKeys.GLOBAL_VARIABLES]
-        return tf.get_variable(name, shape, initializer=initializer, collections=collections)
-
-    weights = variable(f"weights{index}", [rows, columns], create_initializer(init_scale))
-    return weights, variable(f"biases{index}", [1, columns], tf.zeros_initializer())
-
-
 def get_assignment_map_from_checkpoint(tvars, init_checkpoint):
     """Pairs the variables of a graph with the tensors of a checkpoint that have their names.
 
@@ -378,14 +266,6 @@ def get_assignment_map_from_checkpoint(tvars, init_checkpoint):
             initialized_variable_names[name] = 1
             initialized_variable_names[name + ":0"] = 1
     return assignment_map, initialized_variable_names
-
-
-def _adapter_of_each_layer(adapter_fn, adapter_layers, num_layers):
-    """A list of `num_layers` adapter functions, None where the layer has none."""
-    return [
-        adapter_fn if adapter_layers is None or index in adapter_layers else None
-        for index in range(num_layers)
-    ]
 
 
 def _pool(first, config):
@@ -475,7 +355,7 @@ def transformer_model(
     input_tensor,
     input_mask,
     config,
-    adapter_fns,
+    adapters,
     dropout_key=None,
     *,
     pooled_only=False,
@@ -487,8 +367,7 @@ def transformer_model(
       input_tensor: float Tensor [B, S, D].
       input_mask: int32 Tensor [B, S].
       config: `BertConfig`.
-      adapter_fns: list, for each layer the function that is applied to the output of each of its
-        projections, or None.
+      adapters: what `adapters_of_layers` returns.
 
     Returns:
       A list of float Tensors [B, S, D], the output of each layer; where `pooled_only` the last is
@@ -498,14 +377,14 @@ def transformer_model(
     # A matrix all the way: reshapes between [B, S, D] and [B * S, D] are not free on TPUs.
     hidden = tf.reshape(input_tensor, [-1, shape[-1]])
     outputs = []
-    for index, adapter_fn in enumerate(adapter_fns):
+    for index, adapters_of_layer in enumerate(adapters):
         layer = functools.partial(
             transformer_layer,
             input_mask=input_mask,
             config=config,
-            adapter_fn=adapter_fn,
+            adapters=adapters_of_layer,
             dropout_key=dropout_key,
-            first_only=pooled_only and index == len(adapter_fns) - 1,
+            first_only=pooled_only and index == len(adapters) - 1,
         )
         with tf.variable_scope(f"layer_{index}"):
             hidden = recomputed(layer, hidden) if recompute_activations else layer(hidden)
@@ -514,14 +393,13 @@ def transformer_model(
     return [tf.reshape(hidden, shape) for hidden in whole] + outputs[len(whole) :]
 
 
-def transformer_layer(
-    hidden, input_mask, config, adapter_fn, dropout_key=None, *, first_only=False
-):
+def transformer_layer(hidden, input_mask, config, adapters, dropout_key=None, *, first_only=False):
     """One layer: self-attention, then the feed-forward layer, each closed by `_add_and_norm`.
 
     Args:
       hidden: float Tensor [B * S, D].
       input_mask: int32 Tensor [B, S].
+      adapters: dict from the scopes of projections to functions, see `adapters_of_layers`.
       first_only: bool; compute the first position of each sequence alone.
 
     Returns:
@@ -535,6 +413,7 @@ def transformer_layer(
         with tf.variable_scope("self"):
             context = attention(queries, hidden, input_mask, config, dropout_key)
         with tf.variable_scope("output"):
+            adapter_fn = adapters.get("attention/output")
             attended = _add_and_norm(context, queries, config, adapter_fn, dropout_key)
     with tf.variable_scope("intermediate"):
         intermediate = dense(
@@ -545,6 +424,7 @@ def transformer_layer(
             initializer_range=config.initializer_range,
         )
     with tf.variable_scope("output"):
+        adapter_fn = adapters.get("output")
         return _add_and_norm(intermediate, attended, config, adapter_fn, dropout_key)
 
 
@@ -557,7 +437,7 @@ def _add_and_norm(input_tensor, residual, config, adapter_fn, dropout_key):
         input_tensor, config.hidden_size, "dense", initializer_range=config.initializer_range
     )
     output = dropout(output, config.hidden_dropout_prob, key=dropout_key)
-    terms = output if adapter_fn is None else adapter_fn(output)
+    terms = output if adapter_fn is None else adapter_fn(output, residual)
     terms = list(terms) if isinstance(terms, (list, tuple)) else [terms]
     collections = _layer_norm_collections(adapter_fn)
     return layer_norm(residual, plus=terms, collections=collections, trains=_trains(config))
@@ -614,7 +494,7 @@ def check_config(config):
     """Raises UserError if no model has these sizes and this activation."""
     for name in _SIZES:
         size = getattr(config, name)
-        if not isinstance(size, numbers.Integral) or not 1 <= size < _TOO_LARGE:
+        if not isinstance(size, numbers.Integral) or not 1 <= size < layers.TOO_LARGE:
             raise UserError(
                 f"{name} of the BERT config must be a whole number above 0, but is {size!r}."
             )
@@ -651,3 +531,12 @@ def _checked_inputs(config, input_ids, input_mask, token_type_ids):
                 f" input_ids, {input_ids.shape}, but has {tensor.shape}."
             )
     return (input_ids, *others)
+
+
+def _checked_gates(config, input_ids, gates):
+    """Gates as a float Tensor [B, L], or None; ValueError if they have another shape."""
+    gates = tf.cast(gates, tf.float32)
+    expected = [input_ids.shape.as_list()[0], config.num_hidden_layers]
+    if not gates.shape.is_compatible_with(expected):
+        raise ValueError(f"adapter_gates must have the shape {expected}, but have {gates.shape}.")
+    return gates

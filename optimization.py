@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.tpu import tpu_function
 
 import tuning
-from layers import get_shape_list, variable_name
+from layers import get_shape_list, keep_statistics, take_statistics, variable_name
 from modeling import ADAPTERS
 
 
@@ -50,6 +50,26 @@ def adam_weight_decay(param, grad, m, v, learning_rate, weight_decay, beta_1, be
     v = beta_2 * v + (1.0 - beta_2) * tf.square(grad)
     update = m / (tf.sqrt(v) + epsilon) + weight_decay * param
     return param - learning_rate * update, m, v
+
+
+def moving_average(average, value, step, momentum=0.99):
+    """An exponential moving average after one more value.
+
+    The momentum rises to its own as (1 + t) / (10 + t), as in `tf.train.ExponentialMovingAverage`:
+    where the average started is soon forgotten. At 0.99 from the first step on, the variance of a
+    bottleneck, about 1e-4, would be lost behind its start of 1 for 1,000 steps.
+
+    Args:
+      average, value: float32 Tensors of one shape.
+      step: t, integer Tensor, the number of values so far.
+      momentum: float, what the average keeps of itself.
+
+    Returns:
+      float32 Tensor of that shape.
+    """
+    step = tf.cast(step, tf.float32)
+    momentum = tf.minimum(momentum, (1.0 + step) / (10.0 + step))
+    return momentum * average + (1.0 - momentum) * value
 
 
 class TrainStep(NamedTuple):
@@ -94,7 +114,7 @@ def minimize(loss, variables, learning_rate, use_tpu=False):
 
 
 def take_step(gradients, variables, learning_rate, use_tpu=False):
-    """Takes one step with BERT's optimizer and settings.
+    """Takes one step with BERT's optimizer and settings, moving statistics with it.
 
     Args:
       gradients: list of the loss's gradients, where None means that it does not depend on that
@@ -108,7 +128,8 @@ def take_step(gradients, variables, learning_rate, use_tpu=False):
       clipping.
 
     Raises:
-      ValueError: the loss does not depend on an adapter or on the head.
+      ValueError: the loss does not depend on an adapter or on the head; or each of several replicas
+        has statistics of its own.
     """
     tuning.check_gradients(variables, gradients)
     pairs = [(g, v) for g, v in zip(gradients, variables) if g is not None]
@@ -125,16 +146,31 @@ def take_step(gradients, variables, learning_rate, use_tpu=False):
         learning_rate=learning_rate,
         weight_decay_rate=0.01,
         adapter_weight_decay_rate=0.01,
-        exclude_from_weight_decay=["LayerNorm", "layer_norm", "bias"],
+        exclude_from_weight_decay=["LayerNorm", "layer_norm", "bias", "adapters/BatchNorm"],
     )
-    train_op = optimizer.apply_gradients(list(zip(gradients, variables)), global_step=global_step)
+    # First, since they read the step that applying the gradients advances.
+    with tf.control_dependencies(_update_statistics(global_step, use_tpu)):
+        pairs = list(zip(gradients, variables))
+        train_op = optimizer.apply_gradients(pairs, global_step=global_step)
     return TrainStep(train_op, learning_rate, norm)
+
+
+def _update_statistics(global_step, use_tpu):
+    """A list of operations, one for each moving statistic that this batch changes."""
+    statistics = take_statistics()
+    if statistics and (use_tpu or tf.distribute.has_strategy()):
+        raise ValueError("Batch normalization in training needs the whole batch on one device.")
+    return [
+        variable.assign(moving_average(variable, value, global_step)).op
+        for variable, value in statistics
+    ]
 
 
 def mean_gradients(loss_of, variables_of, features, num_parts=1):
     """The loss of a batch and its gradients, computed in equal parts, one after the other.
 
-    To float error they are those of the whole batch; the memory that they take is a part's.
+    To float error they are those of the whole batch, but where batch normalization takes its
+    statistics of a part at a time. The memory that they take is a part's.
 
     Args:
       loss_of: function (features, index of the part) → scalar float Tensor, the mean over the rows
@@ -163,17 +199,22 @@ def mean_gradients(loss_of, variables_of, features, num_parts=1):
 
     # The first part stands before the loop: it makes the variables, and tells which have gradients.
     loss, variables = loss_of_part(0, reuse=None), variables_of()
+    statistics = take_statistics()
     gradients = tf.gradients(loss, variables)
     used = [v for v, gradient in zip(variables, gradients) if gradient is not None]
 
     def later_part(index):
         loss = loss_of_part(index, reuse=True)
-        return [loss, *tf.gradients(loss, used)]
+        values = [value for _, value in take_statistics()]
+        return [loss, *tf.gradients(loss, used), *values]
 
     first = [loss, *(gradient for gradient in gradients if gradient is not None)]
+    first += [value for _, value in statistics]
     loss, *means = _mean_of_parts(first, later_part, num_parts)
     means = iter(means)
-    return loss, [None if g is None else next(means) for g in gradients], variables
+    gradients = [None if g is None else next(means) for g in gradients]
+    keep_statistics(zip([variable for variable, _ in statistics], means))
+    return loss, gradients, variables
 
 
 def _split(tensor, num_parts, name):

@@ -1,4 +1,4 @@
-"""How a training shows itself: a line (on a terminal a bar) and TensorBoard's scalars."""
+"""How far a run is: a line now and then (on a terminal a bar), and TensorBoard's scalars."""
 
 import sys
 import time
@@ -8,7 +8,74 @@ from tqdm import tqdm
 
 _SUMMARY_EVERY_STEPS = 10
 _KEPT = "progress"  # Graph collection of `keep`'s variables.
-_BAR_FORMAT = "{l_bar}{bar}| step {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
+_BAR_FORMAT = "{{l_bar}}{{bar}}| {} {{n_fmt}}/{{total_fmt}} [{{elapsed}}<{{remaining}}{{postfix}}]"
+
+
+class _Display:
+    """A line every few seconds, the last one always; on a terminal a bar in its place.
+
+    Args:
+      what: what is counted, in the singular.
+      done, total: ints, how many there are now and in the end.
+      examples: int, how many examples one of them is.
+      every_seconds: how often a line is printed.
+      wait: seconds until the first line.
+      stream: text stream, stdout by default.
+    """
+
+    def __init__(self, what, done, total, examples, every_seconds, wait=0.0, stream=None):
+        self._what, self._total, self._examples = what, total, examples
+        self._every_seconds = every_seconds
+        self._stream = stream or sys.stdout
+        now = time.monotonic()
+        self._shown = (done, now)  # How many, and when.
+        self._due = now + wait
+        self._bar = None
+        if self._stream.isatty():
+            bar_format = _BAR_FORMAT.format(what)
+            self._bar = tqdm(total=total, initial=done, file=self._stream, bar_format=bar_format)
+
+    def update(self, done, now, parts=()):
+        """Shows that so many are done, if it is time to; parts are texts to stand in the line."""
+        if self._bar is not None:
+            self._bar.update(done - self._bar.n)
+        if done < self._total and now < self._due:
+            return
+        rate = _rate(self._shown, (done, now), self._examples)
+        state = "  ".join([*parts, f"{rate:.1f} examples/s"])
+        if self._bar is not None:
+            self._bar.set_postfix_str(state)
+        else:
+            seconds = (self._total - done) * self._examples / rate if rate else 0
+            left = tqdm.format_interval(seconds)
+            line = f"{self._what} {done}/{self._total}  {state}  {left} left"
+            print(line, file=self._stream, flush=True)
+        self._shown = (done, now)
+        self._due = now + self._every_seconds
+
+    def close(self):
+        if self._bar is not None:
+            self._bar.close()
+
+
+def counted(examples, total, every_seconds=5.0, stream=None):
+    """Yields some examples, and shows meanwhile how many have come and how long it still takes.
+
+    Counting begins with the first, which had to wait until everything was made ready.
+
+    Args:
+      examples: iterable.
+      total: int, how many there are.
+      every_seconds, stream: as in `ProgressHook`.
+    """
+    display = None
+    for done, example in enumerate(examples, 1):
+        if display is None:
+            display = _Display("example", 1, total, 1, every_seconds, every_seconds, stream)
+        display.update(done, time.monotonic())
+        yield example
+    if display:
+        display.close()
 
 
 class ProgressHook(tf.train.SessionRunHook):
@@ -32,7 +99,7 @@ class ProgressHook(tf.train.SessionRunHook):
         self._scalars = scalars
         self._summary_dir = summary_dir
         self._every_seconds = every_seconds
-        self._stream = stream or sys.stdout
+        self._stream = stream
 
     def begin(self):
         self._global_step = tf.train.get_global_step()
@@ -43,18 +110,14 @@ class ProgressHook(tf.train.SessionRunHook):
     def after_create_session(self, session, coord):
         session.run(self._initialize)
         step = int(session.run(self._global_step))
-        now = time.monotonic()
-        self._shown = self._summarized = (step, now)  # At which step, and when.
-        self._due = now
+        self._summarized = (step, time.monotonic())  # At which step, and when.
         # A file is named by the second: a training resumed in the same one would overwrite it.
         self._writer = self._summary_dir and tf.summary.FileWriter(
             self._summary_dir, filename_suffix=f".{step}"
         )
-        self._bar = None
-        if self._stream.isatty():
-            self._bar = tqdm(
-                total=self._num_steps, initial=step, file=self._stream, bar_format=_BAR_FORMAT
-            )
+        self._display = _Display(
+            "step", step, self._num_steps, self._batch_size, self._every_seconds, 0.0, self._stream
+        )
 
     def before_run(self, run_context):
         return tf.train.SessionRunArgs(dict(self._scalars or {}))
@@ -64,44 +127,22 @@ class ProgressHook(tf.train.SessionRunHook):
         # without hooks: the read takes a fraction of a millisecond.
         step = int(run_context.session.run(self._global_step))
         now = time.monotonic()
-        is_last = step >= self._num_steps
         scalars = run_values.results
         if self._scalars is None:
             scalars = run_context.session.run(self._kept)
-        if self._bar is not None:
-            self._bar.update(step - self._bar.n)
-        if is_last or now >= self._due:
-            self._show(step, now, scalars)
+        self._display.update(step, now, _described(scalars))
         # A TPU's steps come many at a time: a summary is due whenever they pass a multiple.
         passed = step // _SUMMARY_EVERY_STEPS > self._summarized[0] // _SUMMARY_EVERY_STEPS
-        if self._writer and (is_last or passed):
+        if self._writer and (passed or step >= self._num_steps):
             self._summarize(step, now, scalars)
 
     def end(self, session):
-        if self._bar is not None:
-            self._bar.close()
+        self._display.close()
         if self._writer:
             self._writer.close()
 
-    def _rate(self, since, step, now):
-        """Examples per second since (step, time)."""
-        return (step - since[0]) * self._batch_size / max(now - since[1], 1e-9)
-
-    def _show(self, step, now, scalars):
-        rate = self._rate(self._shown, step, now)
-        state = _describe(scalars, rate)
-        if self._bar is not None:
-            self._bar.set_postfix_str(state)
-        else:
-            seconds = (self._num_steps - step) * self._batch_size / rate if rate else 0
-            left = tqdm.format_interval(seconds)
-            line = f"step {step}/{self._num_steps}  {state}  {left} left"
-            print(line, file=self._stream, flush=True)
-        self._shown = (step, now)
-        self._due = now + self._every_seconds
-
     def _summarize(self, step, now, scalars):
-        rate = self._rate(self._summarized, step, now)
+        rate = _rate(self._summarized, (step, now), self._batch_size)
         self._writer.add_summary(_summary(dict(scalars, examples_per_second=rate)), step)
         self._summarized = (step, now)
 
@@ -149,10 +190,15 @@ def _summary(scalars):
     )
 
 
-def _describe(scalars, rate):
+def _described(scalars):
     parts = []
     if "loss" in scalars:
         parts.append("loss {:.4f}".format(scalars["loss"]))
     if "learning_rate" in scalars:
         parts.append("lr {:.2e}".format(scalars["learning_rate"]))
-    return "  ".join([*parts, f"{rate:.1f} examples/s"])
+    return parts
+
+
+def _rate(before, after, examples):
+    """Examples a second between two (count, time), of which each counts for so many."""
+    return (after[0] - before[0]) * examples / max(after[1] - before[1], 1e-9)

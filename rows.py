@@ -1,7 +1,8 @@
 """Rows that BERT reads, taken by index: padded when they are taken, not before.
 
-Both kinds have the same three things: `len(rows)`, `rows.lengths` (int [N], tokens) and
-`rows.take(indices, length)`; and `rows[name]`, a whole column. S is max_seq_length.
+All kinds have the same three things: `len(rows)`, `rows.lengths` (int [N], tokens) and
+`rows.take(indices, length)`; and those that are examples `rows[name]`, a whole column. S is
+max_seq_length.
 """
 
 import types
@@ -125,6 +126,39 @@ class PaddedRows:
         """As that of `TextRows`."""
         return lambda indices: {
             name: _taken(values, indices, _TENSORFLOW) for name, values in self._arrays.items()
+        }
+
+
+class VariedRows:
+    """Rows that each come once with every value of a further column, and are stored once.
+
+    Row r with value v has the index r * V + v.
+
+    Args:
+      rows: `TextRows` or `PaddedRows`.
+      name: of the further column.
+      values: array [V, ...].
+    """
+
+    def __init__(self, rows, name, values):
+        self._rows, self._name, self._values = rows, name, values
+        self.max_seq_length = rows.max_seq_length
+        self.lengths = np.repeat(rows.lengths, len(values))
+
+    def __len__(self):
+        return len(self.lengths)
+
+    def take(self, indices, length=None):
+        """As that of `TextRows`."""
+        indices, which = np.divmod(indices, len(self._values))
+        return {**self._rows.take(indices, length), self._name: self._values[which]}
+
+    def in_graph(self):
+        """As that of `TextRows`."""
+        take, count = self._rows.in_graph(), len(self._values)
+        return lambda indices: {
+            **take(indices // count),
+            self._name: tf.gather(self._values, indices % count),
         }
 
 

@@ -9,7 +9,6 @@ functions below are those of BERT's script of this name, so that code written fo
 import environment  # noqa: F401  First of all: a missing TensorFlow gets a sentence.
 
 # isort: split
-import itertools
 import math
 import os
 import posixpath
@@ -18,20 +17,16 @@ from absl import flags
 
 import classification_heads
 import classifier_features
+import classifier_flags
 import classifier_results
-import classifier_tasks
 import common_flags
 import errors
 import evaluations
-import feature_cache
 import input_pipeline
 import jobs
 import metrics
 import modeling
-import paths
-import table_tasks
 import task_adapters
-import tokenization
 import training
 from classifier_features import (  # noqa: F401  BERT's users import these from here.
     InputExample,
@@ -48,7 +43,6 @@ from classifier_tasks import (  # noqa: F401  And these.
     XnliProcessor,
 )
 from errors import UserError
-from rows import TextRows
 
 
 def create_model(
@@ -134,40 +128,16 @@ def file_based_input_fn_builder(input_file, seq_length, is_training, drop_remain
 def define_flags(flag_values=flags.FLAGS):
     """Defines all flags of this script."""
     at = {"flag_values": flag_values}
-    names = [task.name for task in classifier_tasks.TASKS.values()]
-    names = ", ".join([*names, *table_tasks.LAYOUTS, "custom"])
-    flags.DEFINE_string("task_name", None, f"The task: {names}.", **at)
-    flags.DEFINE_string(
-        "data_dir",
-        None,
-        "Folder with the task's files. Default: $GLUE_DIR/<task>, else the demo's.",
-        **at,
-    )
-    column = "--task_name=custom: the column, or the key in .jsonl files, of the "
-    flags.DEFINE_string("text_column", None, column + "text.", **at)
-    flags.DEFINE_string("text_b_column", None, column + "second text of a pair.", **at)
-    flags.DEFINE_string("label_column", None, column + "label.", **at)
-    flags.DEFINE_enum(
-        "label_type",
-        "class",
-        sorted(_KINDS),
-        "--task_name=custom: labels are names of classes; numbers to be predicted; or sets of"
-        " labels, a,b,c or a list in .jsonl files.",
-        **at,
-    )
     flags.DEFINE_string(
         "class_weights",
         None,
         "Factors of the training loss: balanced, or one for each label in their order, as in 1,5.",
         **at,
     )
-    flags.DEFINE_integer(
-        "max_seq_length", 128, "WordPieces of a text or pair, longer ones are cut.", **at
-    )
     flags.DEFINE_bool("do_eval", False, "Evaluate on the dev set.", **at)
-    flags.DEFINE_integer("eval_batch_size", 8, "Examples in a batch of the evaluation.", 1, **at)
-    common_flags.define(flag_values)
-    flags.adopt_module_key_flags(common_flags, flag_values)
+    for module in (classifier_flags, common_flags):
+        module.define(flag_values)
+        flags.adopt_module_key_flags(module, flag_values)
 
 
 def run(values):
@@ -180,12 +150,10 @@ def run(values):
       The report that ends the run: a list of lines.
     """
     given = common_flags.given_adapter(values)
-    if not values.task_name:
-        raise UserError("--task_name is not given, for example --task_name=MRPC.")
-    processor, data_dir = _find_task(values, given)
+    processor, data_dir = classifier_flags.find_task(values, given)
     task, labels = processor.task, processor.get_labels()
     output_dir = values.output_dir or os.path.join("output", values.task_name.lower())
-    job = jobs.Job(values, given, output_dir, values.eval_batch_size, shortest=4)
+    job = jobs.Job(values, given, output_dir, values.eval_batch_size, classifier_flags.SHORTEST)
     examples = {stage: _read_examples(processor, stage, data_dir) for stage in job.stages}
     trained_on = examples.get("train", {}).get("train", ())
     if values.class_weights and task.kind != "classification":
@@ -193,7 +161,7 @@ def run(values):
     weights = _class_weights(values.class_weights, labels, [e.label for e in trained_on])
     job.begin(
         jobs.Task(task.name, task.kind, tuple(labels), score="eval_" + task.score),
-        _head(task.kind, len(labels), weights),
+        classification_heads.head_of(task.kind, len(labels), weights),
         num_rows=len(trained_on),
         settings={
             "data": task_adapters.digest((e.text_a, e.text_b, e.label) for e in trained_on),
@@ -201,67 +169,13 @@ def run(values):
         },
     )
     arrays = {
-        stage: {split: _rows(some, labels, values, job.tokenizer) for split, some in splits.items()}
+        stage: {
+            split: classifier_flags.rows_of(some, labels, values, job.tokenizer)
+            for split, some in splits.items()
+        }
         for stage, splits in examples.items()
     }
     return _run_stages(job, arrays, processor, output_dir, values.eval_batch_size)
-
-
-def _head(kind, num_labels, class_weights):
-    if kind == "regression":
-        return classification_heads.regression_head
-    if kind == "multilabel":
-        return classification_heads.multilabel_head(num_labels)
-    return classification_heads.classifier_head(num_labels, class_weights)
-
-
-_KINDS = {"class": "classification", "float": "regression", "multilabel": "multilabel"}
-
-
-def _find_task(values, given):
-    """(the processor of --task_name, the folder of its data)."""
-    layout = _layout(values)
-    if layout is None:
-        processor = classifier_tasks.get_processor(
-            values.task_name, [*table_tasks.LAYOUTS, "custom"]
-        )
-        folder = processor.task.folder or processor.task.name
-        return processor, paths.find_data_dir(values.data_dir, folder)
-    data_dir = paths.find_data_dir(values.data_dir, layout.name)
-    known = given.description.labels if given else None
-    return table_tasks.TableProcessor(layout, data_dir, known), data_dir
-
-
-def _layout(values):
-    """The `table_tasks.Layout` of --task_name; None if it has none."""
-    if values.task_name.lower() == "custom":
-        if values.text_column is None or values.label_column is None:
-            raise UserError("--task_name=custom needs --text_column and --label_column.")
-        kind = _KINDS[values.label_type]
-        columns = values.text_column, values.label_column, values.text_b_column
-        return table_tasks.Layout("custom", *columns, kind)
-    for flag in ("text_column", "text_b_column", "label_column", "label_type"):
-        if values[flag].value != values[flag].default:
-            raise UserError(f"--{flag} goes with --task_name=custom, which reads data of any kind.")
-    return table_tasks.LAYOUTS.get(values.task_name.lower().replace("-", "_"))
-
-
-def _rows(examples, labels, values, tokenizer):
-    """The `TextRows` of some examples, from the cache if they have been made before."""
-    key = feature_cache.key_of(
-        itertools.chain(
-            [tokenizer.fingerprint, tuple(labels), values.max_seq_length],
-            ((e.text_a, e.text_b, e.label) for e in examples),
-        ),
-        [classifier_features, tokenization],
-    )
-
-    def make(add):
-        add(classifier_features.text_arrays(examples, labels, values.max_seq_length, tokenizer))
-
-    arrays = feature_cache.cached(common_flags.feature_folder(values), key, make)
-    specials = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
-    return TextRows(arrays, *specials, values.max_seq_length)
 
 
 def _class_weights(text, labels, trained_on):
@@ -297,25 +211,33 @@ def _read_examples(processor, stage, data_dir):
 
 def _run_stages(job, arrays, processor, output_dir, eval_batch_size):
     """Trains, evaluates and predicts what there are arrays for; returns the report's lines."""
-    task, report = processor.task, []
+    task, report, predicted = processor.task, [], {}
     eval_sets = [
-        jobs.EvalSet(rows, _score_fn(task, split, eval_batch_size))
+        jobs.EvalSet(rows, _score_fn(task, split, eval_batch_size, predicted))
         for split, rows in arrays.get("eval", {}).items()
     ]
     if "train" in arrays:
         report += job.train(arrays["train"]["train"], eval_sets)
     if eval_sets:
+        predicted.clear()  # What was evaluated meanwhile is of other steps.
         result = job.evaluate(eval_sets)
         path = evaluations.write_results(output_dir, result, _about(task, "eval"))
         summary = f"{_summary(task, 'eval', result)} at step {result['global_step']}"
         report = [f"{task.name} dev: {summary}", *report, "Scores: " + path]
+        for split, rows in arrays["eval"].items():
+            if split not in predicted:  # The best step's scores were kept, not its predictions.
+                predicted[split] = classifier_results.stacked(list(job.predict(rows)))
+            labels = rows["label_ids"]
+            classifier_results.write_answers(output_dir, task, split, labels, predicted[split])
     for split, rows in arrays.get("predict", {}).items():
         predictions = classifier_results.stacked(list(job.predict(rows)))
         written = classifier_results.write_predictions(output_dir, task, split, predictions)
         count = len(rows)
         report.append(f"Predictions: {', '.join(written)} ({count} rows)")
         if processor.has_labels(split):
-            result = _named("test", classifier_results.scores(task, rows["label_ids"], predictions))
+            labels = rows["label_ids"]
+            classifier_results.write_answers(output_dir, task, split, labels)
+            result = _named("test", classifier_results.scores(task, labels, predictions))
             path = posixpath.join(output_dir, f"test_scores{split[len('test') :]}.json")
             evaluations.write_record(path, {**_about(task, "test"), **result})
             report.append(f"{task.name} test: {_summary(task, 'test', result)} ({path})")
@@ -327,12 +249,15 @@ def _about(task, stage):
     return {"task": task.name, "score": f"{stage}_{task.score}", "labels": list(task.labels)}
 
 
-def _score_fn(task, split, batch_size):
-    """What scores a dev set; a second one's scores have its name, as eval_mismatched_accuracy."""
+def _score_fn(task, split, batch_size, predicted):
+    """What scores a dev set, and leaves its predictions in the dict `predicted`.
+
+    A second dev set's scores have its name, as eval_mismatched_accuracy.
+    """
     second = split[len("dev_") :]
 
     def score_fn(rows, predictions):
-        predictions = classifier_results.stacked(predictions)
+        predictions = predicted[split] = classifier_results.stacked(predictions)
         found = classifier_results.scores(task, rows["label_ids"], predictions)
         if second:
             return _named("eval_" + second, found)

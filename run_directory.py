@@ -36,8 +36,14 @@ _RUN_FILES = (
     "eval_results.json",
     "evaluations.json",
     "test_results*.tsv",
+    "test_scores*.json",
     "predictions*.tsv",
+    "labels*.tsv",
+    "dev_predictions*.tsv",
+    "dev_labels*.tsv",
     "submission",
+    "ablation.json",
+    "ablation.txt",
 )
 
 
@@ -57,7 +63,7 @@ def claim(output_dir, settings, trains, overwrite=False):
     """
     path = posixpath.join(output_dir, SETTINGS_FILE)
     adapter = posixpath.join(output_dir, task_adapters.FOLDER)
-    _make(output_dir)
+    make(output_dir)
     if trains:
         files.recover(adapter)
         if overwrite:
@@ -102,7 +108,8 @@ def _remove_leftovers(output_dir):
         tf.io.gfile.remove(path)
 
 
-def _make(output_dir):
+def make(output_dir):
+    """Makes the directory, if need be; UserError if a run cannot write there."""
     if set(output_dir) & set("*?[\\"):
         raise UserError(
             f"--output_dir={output_dir}: TensorFlow finds no checkpoint where the path holds"
@@ -153,13 +160,10 @@ def _compare(path, settings, sections):
 def _read(path):
     if not tf.io.gfile.exists(path):
         return None
-    try:
-        with tf.io.gfile.GFile(path, "r") as reader:
-            recorded = json.loads(reader.read())
-    except (ValueError, tf.errors.OpError) as error:
-        raise UserError(f"{path}: cannot be read ({error}).") from error
-    if not isinstance(recorded, dict) or not all(isinstance(s, dict) for s in recorded.values()):
-        raise UserError(f"{path}: expected the objects model and training, found other JSON.")
+    expected = "the objects model and training"
+    recorded = files.read_object(path, expected=expected)
+    if not all(isinstance(section, dict) for section in recorded.values()):
+        raise UserError(f"{path}: expected {expected}, found other JSON.")
     return recorded
 
 

@@ -271,6 +271,11 @@ class _Reader:
             sentencepiece=values.spm_model_file is not None,
         )
 
+    @property
+    def task(self):
+        """What is answered, in two versions whose scores do not compare."""
+        return "SQuAD 2.0" if self._settings.version_2_with_negative else "SQuAD"
+
     def answers(self, predictions):
         """A dict from ids to `squad_answers.Answer`s, of an iterable of the windows' logits."""
         predictions = iter(predictions)
@@ -331,7 +336,7 @@ def _run_stages(job, train, predict, reader, output_dir):
     answers.clear()  # They may be of another step than the result's.
     if eval_sets:
         result = job.evaluate(eval_sets)
-        about = {"task": "SQuAD", "score": "eval_f1"}
+        about = {"task": reader.task, "score": "eval_f1"}
         path = evaluations.write_results(output_dir, result, about)
         report = [_summary(result), *report, "Scores: " + path]
     if "predict" in job.stages:

@@ -25,11 +25,13 @@ import safetensors
 import safetensors.numpy
 import tensorflow.compat.v1 as tf
 
+import adapter_modules
 import checkpoints
 import files
 import modeling
 import tuning
 from errors import UserError
+from layers import MOVING
 
 FOLDER = "adapter"
 CONFIG_FILE, TENSORS_FILE = FILES = ("adapter_config.json", "adapter.safetensors")
@@ -196,7 +198,8 @@ def shapes(description):
         for name, shape in checkpoints.encoder_shapes(config).items()
         if tuning.trains(tuning.role_of(name, ["bert/"]), method, num_layers, adapted)
     }
-    for layer, site in itertools.product(adapted, ("attention/output", "output")):
+    sites = adapter_modules.SITES[adapter.sites] if adapter else ()
+    for layer, site in itertools.product(adapted, sites):
         for name, shape in _adapter_shapes(adapter, config.hidden_size).items():
             result[f"bert/encoder/layer_{layer}/{site}/{name}"] = shape
     outputs, scope = len(description.labels) or 1, ""
@@ -218,6 +221,11 @@ def _adapted_layers(adapter, num_layers):
 
 
 _adapter_shapes = functools.lru_cache(maxsize=None)(modeling.AdapterConfig.shapes)
+
+
+def parameters(tensors):
+    """What of a dict by variables' names stands for parameters: all but moving statistics."""
+    return {name: value for name, value in tensors.items() if not name.endswith(MOVING)}
 
 
 def check_tensors(tensors, description, where):
@@ -295,8 +303,9 @@ def backbone_of(init_checkpoint, config):
 def essence(description):
     """What must agree for a task adapter to work in a model: a flat dict of JSON values by name.
 
-    Where it started from, what it scored and what made it may differ; so may the sequence length,
-    for a head reads the first position alone.
+    The adapter's variants stand there where they are not the defaults, for earlier versions had
+    none. Where it started from, what it scored and what made it may differ; so may the sequence
+    length, for a head reads the first position alone.
     """
     adapter = description.adapter
     parts = {
@@ -316,6 +325,7 @@ def essence(description):
             adapter_size=adapter.size,
             adapter_activation=adapter.activation,
             adapter_layers=layers,
+            **{f"adapter_{name}": value for name, value in adapter.variant().items()},
         )
     return parts
 
@@ -459,11 +469,12 @@ def _from_json(kind, value, where):
 
 def _dataclass_from_json(kind, value, where):
     types = typing.get_type_hints(kind)
-    if not isinstance(value, dict) or set(value) != set(types):
-        found = set(value) if isinstance(value, dict) else set()
-        difference = sorted(set(types) ^ found)
+    later = adapter_modules.VARIANTS if kind is modeling.AdapterConfig else ()
+    found = set(value) if isinstance(value, dict) else set()
+    difference = sorted((set(types) ^ found) - (set(later) - found))
+    if difference or not isinstance(value, dict):
         raise UserError(f"{where}: missing or unknown: {', '.join(difference[:5])}.")
-    fields = {name: _from_json(types[name], value[name], f"{where}.{name}") for name in types}
+    fields = {name: _from_json(types[name], value[name], f"{where}.{name}") for name in value}
     try:
         return kind(**fields)
     except UserError as error:

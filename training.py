@@ -11,7 +11,6 @@ Loading weights, choosing variables, optimizing, checkpoints and progress are wr
 
 import contextlib
 import dataclasses
-import itertools
 import posixpath
 import re
 from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
@@ -32,7 +31,7 @@ import progress
 import tuning
 from distribution import Distribution
 from errors import UserError
-from layers import variable_name
+from layers import moving_variables, variable_name
 from rows import rows_of
 from tuning import Tuning
 
@@ -56,7 +55,7 @@ class ModelSettings:
       init_checkpoint: prefix of the pretrained checkpoint, None for random weights. What does not
         train is read from it at every start, and never written.
       task_checkpoint: prefix of a checkpoint that training starts from: it holds the variables that
-        train, all of them and no other.
+        train and moving statistics, all of them and no other.
       adapter_fn, adapter_layers: as in `modeling.BertModel`.
       tuning: `tuning.Tuning`; None chooses by the graph, see `tuning.default_tuning`.
       learning_rate: peak of the schedule.
@@ -173,6 +172,7 @@ def _forward(settings, head, features, is_training, micro_step=0):
         dtype=tf.as_dtype(settings.precision),
         pooled_only=settings.pooled_only,
         recompute_activations=settings.recompute_activations and is_training,
+        adapter_gates=features.get("adapter_gates"),
     )
     return head(encoder, features, is_training, dropout_key)
 
@@ -242,17 +242,17 @@ def _scaffold_fn(settings, trained):
       UserError: the pretrained checkpoint lacks a tensor that is neither an adapter's nor the
         head's, or holds one of another shape.
     """
-    sources = []
+    sources, moving = [], moving_variables()
     if settings.init_checkpoint:
         variables = tf.trainable_variables()
         assignment, found = modeling.get_assignment_map_from_checkpoint(
-            variables, settings.init_checkpoint
+            variables + moving, settings.init_checkpoint
         )
         _check_assignment(variables, found, settings.init_checkpoint)
         sources.append((settings.init_checkpoint, assignment))
     if settings.task_checkpoint:
         assignment, _ = modeling.get_assignment_map_from_checkpoint(
-            trained, settings.task_checkpoint
+            trained + moving, settings.task_checkpoint
         )
         sources.append((settings.task_checkpoint, assignment))
     # Random weights that no checkpoint holds must be written, or are lost.
@@ -391,7 +391,8 @@ class Runner:
       head: see `model_fn_builder`.
 
     `arrays`, below, is `rows.TextRows`, or a dict of NumPy arrays whose rows are examples:
-    input_ids, input_mask, segment_ids [rows, S], is_real_example [rows], and what the head reads.
+    input_ids, input_mask, segment_ids [rows, S], is_real_example [rows], and what the head reads;
+    perhaps adapter_gates [rows, L], as in `modeling.BertModel`.
     """
 
     def __init__(self, model, run, head):
@@ -477,18 +478,31 @@ class Runner:
         batch_size = self._run.predict_batch_size
         return self._predictions(self._estimator, batch_size, arrays, checkpoint)
 
+    def stream(self, arrays, checkpoint=None):
+        """Yields (index, predictions) of each row as soon as its batch of the evaluation is there.
+
+        In the order of the batches. For more rows than memory has room for predictions.
+
+        Args:
+          arrays, checkpoint: as in `predict`.
+        """
+        checkpoint = checkpoint or self._trained(arrays)
+        return self._as_computed(self._evaluator, self._run.eval_batch_size, arrays, checkpoint)
+
     def last_step(self):
         """The global step of the last checkpoint, 0 before the first."""
         with self._explained():
             return checkpoints.last_step(self._run.output_dir)
 
     def _predictions(self, estimator, batch_size, arrays, checkpoint):
+        predictions = dict(self._as_computed(estimator, batch_size, arrays, checkpoint))
+        for index in range(len(predictions)):
+            yield predictions[index]
+
+    def _as_computed(self, estimator, batch_size, arrays, checkpoint):
         input_fn, order = self._planned_rows(rows_of(arrays), batch_size)
         with self._explained():
-            rows = estimator.predict(input_fn, checkpoint_path=checkpoint)
-            predictions = list(itertools.islice(rows, len(order)))
-        for place in np.argsort(order):
-            yield predictions[place]
+            yield from zip(order, estimator.predict(input_fn, checkpoint_path=checkpoint))
 
     @contextlib.contextmanager
     def _explained(self):
@@ -549,7 +563,8 @@ class Runner:
         with tf.Graph().as_default():
             row = {name: tf.constant(one) for name, one in rows_of(arrays).take([0]).items()}
             _forward(self._model, self._head, row, is_training=False)
-            names = [variable_name(variable) for variable in tf.trainable_variables()]
+            variables = tf.trainable_variables() + moving_variables()
+            names = [variable_name(variable) for variable in variables]
         untrained = [name for name in names if name not in held]
         if untrained:
             raise UserError(

@@ -41,7 +41,7 @@ class Tuning:
       train_pooler: train the pooler too; off, as adapter-bert leaves it frozen.
       layer_norms: one of `LAYER_NORMS`, for "adapters". The backward pass goes down to the lowest
         variable that trains: with adapters in the upper layers only, "all" takes it down to the
-        embeddings none the less, and "adapted" lets it end at the lowest adapter.
+        embeddings none the less, and "adapted" lets it end in the lowest layer that has one.
     """
 
     method: str = "adapters"

@@ -5,6 +5,7 @@ Python, as `make .venv-peers/installed` makes it.
 """
 
 import dataclasses
+import itertools
 import json
 import os
 import subprocess
@@ -39,9 +40,9 @@ model.save_adapter(sys.argv[3], name, use_safetensors=True)
 """
 
 
-def task_adapter(size=4, layers=None, layer_norms="all", labels=("no", "yes"), activation="gelu"):
+def task_adapter(size=4, layers=None, layer_norms="all", labels=("no", "yes"), **adapter):
     """A task adapter of `tiny.config()` with random weights of some size."""
-    adapter = modeling.AdapterConfig(size, activation, layers=layers)
+    adapter = modeling.AdapterConfig(size, layers=layers, **adapter)
     method = tuning.Tuning(layer_norms=layer_norms)
     rng = np.random.RandomState(3)
     with tf.Graph().as_default():
@@ -114,6 +115,15 @@ class WriteTest(AdapterHubTestCase):
         )
         np.testing.assert_array_equal(head["heads.MRPC.1.weight"], made.tensors["output_weights"])
 
+    def test_the_variants_that_the_package_has(self):
+        sites_of = {"both": (True, True), "attention": (True, False), "feed_forward": (False, True)}
+        for sites, placement in itertools.product(sites_of, ("sequential", "parallel")):
+            adapterhub.write(self.folder, task_adapter(sites=sites, placement=placement))
+            with open(os.path.join(self.folder, "adapter_config.json")) as reader:
+                config = json.load(reader)["config"]
+            self.assertEqual((config["mh_adapter"], config["output_adapter"]), sites_of[sites])
+            self.assertEqual(config["is_parallel"], placement == "parallel")
+
     def test_the_width_comes_out_of_the_reduction_factor(self):
         for hidden in (8, 128, 384, 768, 1024):
             for size in range(1, min(hidden, 520) + 1):
@@ -125,6 +135,11 @@ class WriteTest(AdapterHubTestCase):
         for changes, part in (
             ({"adapter": None, "tuning": tuning.Tuning("full")}, "--tuning=full"),
             ({"tuning": tuning.Tuning(train_pooler=True)}, "--train_pooler"),
+            ({"adapter": modeling.AdapterConfig(4, normalization="layer")}, "normalization=layer"),
+            ({"adapter": modeling.AdapterConfig(4, normalization="batch")}, "normalization=batch"),
+            ({"adapter": modeling.AdapterConfig(4, depth=2)}, "--adapter_depth=2"),
+            ({"adapter": modeling.AdapterConfig(4, interaction="multiply")}, "=multiply"),
+            ({"adapter": modeling.AdapterConfig(4, "elu")}, "--adapter_activation=elu"),
         ):
             changed = made._replace(description=dataclasses.replace(made.description, **changes))
             with self.assertRaisesRegex(UserError, part):
@@ -136,6 +151,8 @@ class ReadTest(AdapterHubTestCase):
         for options in (
             {},
             {"size": 3, "activation": "tanh"},
+            {"activation": "leaky_relu", "sites": "attention", "placement": "parallel"},
+            {"activation": "", "sites": "feed_forward"},
             {"layers": (1,), "layer_norms": "adapted"},
             {"layer_norms": "none"},
             {"labels": ()},
@@ -147,15 +164,26 @@ class ReadTest(AdapterHubTestCase):
                 os.remove(os.path.join(self.folder, "layer_norms.safetensors"))
             told = description(task="", labels=(), adapter=None)
             found = adapterhub.read(self.folder, told)
-            self.assertEqual(found.description, made.description)
+            self.assertEqual(
+                dataclasses.replace(found.description, adapter=None),
+                dataclasses.replace(made.description, adapter=None),
+            )
+            adapter = made.description.adapter
+            activation = adapter.activation or "linear"
+            expected = dataclasses.replace(adapter, activation=activation)
+            self.assertEqual(found.description.adapter, expected)
             self.assertEqual(set(found.tensors), set(made.tensors))
             for name, value in made.tensors.items():
                 np.testing.assert_array_equal(found.tensors[name], value, err_msg=name)
 
     def test_other_adapters(self):
         for file, fields, part in (
-            ("adapter_config.json", {"is_parallel": True}, "is_parallel False, these True"),
-            ("adapter_config.json", {"non_linearity": "swish"}, "non_linearity must be one of"),
+            ("adapter_config.json", {"scaling": 4.0}, "scaling 1.0, these 4.0"),
+            ("adapter_config.json", {"is_parallel": "yes"}, 'with {"is_parallel": "yes"}'),
+            ("adapter_config.json", {"mh_adapter": False, "output_adapter": False}, "no adapters"),
+            ("adapter_config.json", {"mh_adapter": [True]}, "no adapters"),
+            ("adapter_config.json", {"mh_adapter": False}, "has no place"),
+            ("adapter_config.json", {"non_linearity": "mish"}, "non_linearity must be one of"),
             ("adapter_config.json", {"leave_out": [0]}, "has no place"),
             ("head_config.json", {"layers": 2}, "layers 1, this one 2"),
             ("head_config.json", {"label2id": {"no": 0, "yes": 2}}, "label2id"),
@@ -186,7 +214,15 @@ class PackageTest(AdapterHubTestCase):
     def test_equal_logits_and_back(self):
         bert = os.path.join(self.folder, "bert")
         arrays = tiny.arrays()
-        for options in ({}, {"layers": (1,), "size": 3}, {"labels": ()}):
+        for options in (
+            {},
+            {"layers": (1,), "size": 3},
+            {"labels": ()},
+            {"sites": "attention", "activation": "leaky_relu"},
+            {"sites": "feed_forward", "activation": "sigmoid"},
+            {"placement": "parallel", "activation": "swish"},
+            {"placement": "parallel", "sites": "attention", "activation": "relu6"},
+        ):
             made = task_adapter(**options)
             source = os.path.join(self.folder, "source")
             os.makedirs(source, exist_ok=True)

@@ -151,6 +151,18 @@ class TpuTest(tf.test.TestCase):
             # Every replica has a dropout of its own.
             self.assertEqual("replica-id()" in program.text, work == "train")
 
+    def test_programs_of_adapters_variants_are_static(self):
+        for work, variant in (
+            ("train", dict(normalization="layer", depth=2, placement="parallel")),
+            ("train", dict(activation="swish", sites="attention", interaction="multiply")),
+            ("predict", dict(normalization="batch", sites="feed_forward")),
+        ):
+            adapter = modeling.AdapterConfig(4, **variant)
+            program = self.lower(work, adapter_fn=adapter.build())
+            self.assertEqual(hlo_text.dynamic_shapes(program.text), [], variant)
+        with self.assertRaisesRegex(ValueError, "one device"):
+            self.lower("train", adapter_fn=adapter.build())
+
     def test_a_missing_environment_and_a_batch_that_does_not_divide_are_a_sentence(self):
         script = os.path.join(FOLDER, "tpu_ahead_of_time.py")
         command = [sys.executable, script, "--jax_python=/nowhere/python"]

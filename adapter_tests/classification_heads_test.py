@@ -30,7 +30,9 @@ class HeadsTest(tf.test.TestCase):
 
     def test_class_weights(self):
         labels, factors = [0, 2, 2, 1], [1.0, 0.0, 5.0]
-        loss, predictions = self.run_head(classification_heads.classifier_head(3, factors), labels)
+        loss, predictions = self.run_head(
+            classification_heads.head_of("classification", 3, factors), labels
+        )
         odds = np.exp(self.POOLED @ self.WEIGHTS.T)
         losses = -np.log(odds[np.arange(4), labels] / odds.sum(axis=1))
         self.assertAllClose(loss, np.mean(np.array(factors)[labels] * losses), atol=1e-5)
@@ -38,7 +40,7 @@ class HeadsTest(tf.test.TestCase):
 
     def test_regression(self):
         labels = np.array([0.5, -1.0, 3.0, 0.0], np.float32)
-        loss, predictions = self.run_head(classification_heads.regression_head, labels)
+        loss, predictions = self.run_head(classification_heads.head_of("regression", 0), labels)
         expected = self.POOLED @ self.WEIGHTS[0]
         self.assertAllClose(predictions["prediction"], expected, atol=1e-5)
         self.assertAllClose(predictions["loss"], (expected - labels) ** 2, atol=1e-5)
@@ -46,7 +48,7 @@ class HeadsTest(tf.test.TestCase):
 
     def test_sets_of_labels(self):
         labels = np.array([[1, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0]])
-        loss, predictions = self.run_head(classification_heads.multilabel_head(3), labels)
+        loss, predictions = self.run_head(classification_heads.head_of("multilabel", 3), labels)
         expected = 1 / (1 + np.exp(-self.POOLED @ self.WEIGHTS.T))
         losses = -np.log(np.where(labels, expected, 1 - expected)).mean(axis=1)
         self.assertAllClose(predictions["probabilities"], expected, atol=1e-5)

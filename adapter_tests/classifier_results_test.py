@@ -64,6 +64,20 @@ class ScoresTest(tf.test.TestCase):
         with open(paths[1]) as reader:
             self.assertEqual([line.split("\t")[1] for line in reader][1:], ["x,y", "x", ""])
 
+    def test_answers_of_one_row_and_of_many_times_all(self):
+        odds = np.array([[[0.9, 0.8, 0.1], [0.2, 0.6, 0.7]], [[0.4, 0.3, 0.5], [0.0, 0.1, 0.0]]])
+        numbers = np.array([[0.5, -1.0], [2.0, 0.0]])
+        sets = [[[1, 1, 0], [0, 1, 1]], [[0, 0, 0], [0, 0, 0]]]
+        for kind, predictions, expected in (
+            ("classification", {"probabilities": odds}, [[0, 2], [2, 1]]),
+            ("multilabel", {"probabilities": odds}, sets),
+            ("regression", {"prediction": numbers}, numbers),
+        ):
+            task = Task("a task", ("x", "y", "z"), {}, kind=kind)
+            self.assertAllEqual(classifier_results.answers(task, predictions), expected)
+            one = {name: values[0, 1] for name, values in predictions.items()}
+            self.assertAllEqual(classifier_results.answers(task, one), expected[0][1])
+
     def test_every_tasks_score_is_among_them(self):
         for name, task in TASKS.items():
             if task.kind == "regression":
@@ -125,6 +139,52 @@ class FilesTest(tf.test.TestCase):
         self.assertEqual(
             self.rows("submission", "STS-B.tsv"),
             [["index", "prediction"], ["0", "0.000"], ["1", "2.346"], ["2", "5.000"]],
+        )
+
+    def test_answers_of_a_dev_set(self):
+        predictions = {"probabilities": probabilities([1, 0], 2), "loss": np.zeros(2)}
+        for split in ("dev", "dev_mismatched"):
+            classifier_results.write_answers(
+                self.folder, TASKS["rte"], split, np.array([1, 1]), predictions
+            )
+        names = ["dev_labels", "dev_labels_mismatched"]
+        names += ["dev_predictions", "dev_predictions_mismatched"]
+        self.assertEqual(sorted(os.listdir(self.folder)), [f"{name}.tsv" for name in names])
+        for end in ("", "_mismatched"):
+            self.assertEqual(
+                self.rows(f"dev_labels{end}.tsv"),
+                [["index", "label"], ["0", "not_entailment"], ["1", "not_entailment"]],
+            )
+            self.assertEqual(
+                self.rows(f"dev_predictions{end}.tsv"),
+                [
+                    ["index", "label", "entailment", "not_entailment"],
+                    ["0", "not_entailment", "0.3", "0.7"],
+                    ["1", "entailment", "0.7", "0.3"],
+                ],
+            )
+
+    def test_labels_of_a_test_set(self):
+        classifier_results.write_answers(self.folder, TASKS["sts-b"], "test", np.array([2.5, 0.0]))
+        self.assertEqual(os.listdir(self.folder), ["labels.tsv"])
+        self.assertEqual(self.rows("labels.tsv"), [["index", "label"], ["0", "2.5"], ["1", "0.0"]])
+
+    def test_answers_that_are_numbers_or_sets(self):
+        predictions = {"prediction": np.array([1.5, 3.0]), "loss": np.zeros(2)}
+        classifier_results.write_answers(
+            self.folder, TASKS["sts-b"], "dev", np.array([2.5, 0.0]), predictions
+        )
+        self.assertEqual(
+            self.rows("dev_predictions.tsv"), [["index", "label"], ["0", "1.5"], ["1", "3.0"]]
+        )
+        task = Task("tags", ("x", "y"), {}, kind="multilabel", score="micro_f1")
+        predictions = {"probabilities": np.array([[0.9, 0.8], [0.6, 0.4]]), "loss": np.zeros(2)}
+        classifier_results.write_answers(
+            self.folder, task, "dev", np.array([[0, 1], [0, 0]]), predictions
+        )
+        self.assertEqual([row[1] for row in self.rows("dev_labels.tsv")], ["label", "y", ""])
+        self.assertEqual(
+            [row[1] for row in self.rows("dev_predictions.tsv")], ["label", "x,y", "x"]
         )
 
     def test_two_test_sets(self):

@@ -78,8 +78,16 @@ OUR_FLAGS = {
     "adapter_activation": ("string", "gelu"),
     "adapter_init_scale": ("float", 1e-3),
     "adapter_layers": ("string", None),
+    "adapter_normalization": ("string enum", "none"),
+    "adapter_depth": ("int", 1),
+    "adapter_sites": ("string enum", "both"),
+    "adapter_placement": ("string enum", "sequential"),
+    "adapter_interaction": ("string enum", "add"),
     "layer_norms": ("string enum", None),
 }
+
+
+READERS = ("run_classifier", "classifier_flags", "jobs", "common_flags", "paths")
 
 
 def defined():
@@ -136,7 +144,7 @@ class DefineTest(tf.test.TestCase):
         )
 
     def test_every_flag_is_read(self):
-        read = set().union(*map(names_read, ("run_classifier", "jobs", "common_flags", "paths")))
+        read = set().union(*map(names_read, READERS))
         self.assertEqual([name for name in defined() if name not in read], [])
         self.assertNotIn("a_flag_that_is_not_there", read)
 
@@ -295,6 +303,30 @@ class TuningSettingsTest(tf.test.TestCase):
         self.assertEqual(method, tuning.Tuning(train_pooler=True))
         self.assertEqual(adapter, modeling.AdapterConfig(8, "relu", 0.01, "feedforward_adapter"))
 
+    def test_variants(self):
+        _, adapter = self.settings(
+            "--adapter_normalization=batch",
+            "--adapter_depth=3",
+            "--adapter_sites=feed_forward",
+            "--adapter_placement=parallel",
+            "--adapter_interaction=multiply",
+            "--adapter_activation=leaky_relu",
+        )
+        expected = modeling.AdapterConfig(
+            activation="leaky_relu",
+            normalization="batch",
+            depth=3,
+            sites="feed_forward",
+            placement="parallel",
+            interaction="multiply",
+        )
+        self.assertEqual(adapter, expected)
+
+    def test_the_help_names_every_activation(self):
+        text = parsed()["adapter_activation"].help
+        for name in ("elu", "gelu", "leaky_relu", "linear", "relu6", "sigmoid", "swish", "tanh"):
+            self.assertIn(f" {name}", text)
+
     def test_some_layers(self):
         method, adapter = self.settings("--adapter_layers=1")
         self.assertEqual((method.layer_norms, adapter.layers), ("adapted", (1,)))
@@ -337,7 +369,9 @@ class TuningSettingsTest(tf.test.TestCase):
             (["--adapter_size=-3"], "--adapter_size must be at least 1, but is -3"),
             (["--adapter_fn=parallel"], "--adapter_fn=parallel"),
             (["--adapter_fn=none"], "--tuning=full"),
-            (["--adapter_activation=swish"], "--adapter_activation"),
+            (["--adapter_activation=swosh"], "--adapter_activation"),
+            (["--adapter_depth=0"], "--adapter_depth=0: expected one of 1 to 100"),
+            (["--adapter_normalization=layer", "--adapter_size=1"], "--adapter_normalization"),
             (["--adapter_init_scale=-1"], "--adapter_init_scale"),
             (["--adapter_init_scale=nan"], "--adapter_init_scale"),
             (["--tuning=top_layers"], "--num_top_layers"),

@@ -328,6 +328,22 @@ class DescribeTest(AdapterTestCase):
         ):
             self.assertIn(part, printed)
 
+    def test_a_variant(self):
+        adapter = modeling.AdapterConfig(4, normalization="batch", depth=2)
+        made = self.made._replace(
+            description=dataclasses.replace(self.made.description, adapter=adapter)
+        )
+        shapes = task_adapters.shapes(made.description)
+        tensors = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+        task_adapters.save(self.adapter, made._replace(tensors=tensors))
+        printed = self.output("describe", self.adapter)
+        self.assertIn("adapters of size 4 (normalization batch, depth 2), --tuning", printed)
+        # 402 as above, and in 4 adapters 4 * 4 + 4 of a hidden layer and 8 of gamma and beta.
+        self.assertIn(f", {402 + 4 * 28} parameters", printed)
+        full = self.path("full.ckpt")
+        self.output("to_full_checkpoint", self.adapter, self.bert, full)
+        self.assertIn("Statistics: 32 parameters", self.output("describe", full))
+
     def test_checkpoints(self):
         full = self.path("full.ckpt")
         self.output("to_full_checkpoint", self.adapter, self.bert, full)

@@ -10,12 +10,15 @@ import signal
 import subprocess
 import sys
 import time
+from unittest import mock
 
 import numpy as np
 import safetensors.numpy
 import tensorflow.compat.v1 as tf
 
 import checkpoints
+import devices
+import distribution
 import run_classifier
 import task_adapters
 from adapter_tests import tiny
@@ -131,6 +134,43 @@ class SavedTest(JobsTestCase):
         shutil.copytree(self.trained, self.output_dir)
         code, _, stderr = self.call(self.output_dir, "--do_train", "--adapter_init_scale=0.5")
         self.assert_one_sentence(code, stderr, ["adapter_init_scale was 0.001, is now 0.5"])
+
+
+class VariantTest(JobsTestCase):
+    def test_moving_statistics_are_no_parameters(self):
+        report = self.succeed("--do_train", "--adapter_normalization=batch")
+        tensors = safetensors.numpy.load_file(self.path("adapter/adapter.safetensors"))
+        moving = {name for name in tensors if "/moving_" in name}
+        self.assertLen(moving, 2 * 4)
+        parameters = 4 * (8 * 3 + 3 + 3 * 8 + 8 + 2 * 3) + 5 * 2 * 8 + 2 * 8 + 2
+        self.assertEqual(sum(v.size for n, v in tensors.items() if n not in moving), parameters)
+        self.assertIn(f"Trained: {parameters} of ", report)
+
+    def test_batch_normalization_needs_the_batch_on_one_device(self):
+        batch = "--adapter_normalization=batch"
+        replicas = distribution.Distribution("mirrored", 2)
+        with mock.patch.object(distribution, "choose", return_value=replicas):
+            code, _, stderr = self.call(self.output_dir, "--do_train", batch)
+        self.assert_one_sentence(code, stderr, [batch, "--distribution="])
+        found = mock.patch.object(devices, "find_tpu", return_value=(True, None))
+        with found:
+            code, _, stderr = self.call(self.output_dir, "--do_train", "--use_tpu", batch)
+        self.assert_one_sentence(code, stderr, [batch, "replica of --use_tpu=True"])
+        parts = "--gradient_accumulation_steps=8"
+        code, _, stderr = self.call(self.output_dir, "--do_train", batch, parts)
+        self.assert_one_sentence(code, stderr, [batch, "--train_batch_size=8", parts])
+        self.assertFalse(os.path.exists(self.output_dir))
+
+    def test_a_directory_of_a_version_without_variants(self):
+        """Its settings.json has none of their names: it goes on with the defaults alone."""
+        shutil.copytree(self.trained, self.output_dir)
+        settings = json.loads(read(self.path("settings.json")))
+        names = ("normalization", "depth", "sites", "placement", "interaction")
+        self.assertEqual({"adapter_" + name for name in names} & set(settings["model"]), set())
+        more = "--adapter_depth=2"
+        code, _, stderr = self.call(self.output_dir, "--do_train", more)
+        self.assert_one_sentence(code, stderr, ["adapter_depth was not set, is now 2"])
+        self.succeed("--do_train")
 
 
 class BestTest(JobsTestCase):
@@ -315,6 +355,27 @@ class AdapterFlagTest(JobsTestCase):
             self.succeed("--do_train", "--num_train_epochs=0.4", *flags, output_dir=made)
             expected = self.predict(made, *flags)
             self.assertEqual(self.predict(used, f"--adapter={made}/adapter"), expected)
+
+    def test_every_variant_of_an_adapter_is_answered(self):
+        for index, flags in enumerate(
+            (
+                ["--adapter_normalization=batch", "--adapter_depth=2", "--adapter_sites=attention"],
+                [
+                    "--adapter_normalization=layer",
+                    "--adapter_placement=parallel",
+                    "--adapter_interaction=multiply",
+                    "--adapter_init_scale=0.5",
+                ],
+            )
+        ):
+            made, used = (os.path.join(self.folder, name + str(index)) for name in "mu")
+            self.succeed("--do_train", *flags, output_dir=made)
+            expected = self.predict(made, *flags)
+            self.assertEqual(self.predict(used, f"--adapter={made}/adapter"), expected)
+            code, _, stderr = self.call(
+                used, "--do_predict", f"--adapter={made}/adapter", "--adapter_normalization=none"
+            )
+            self.assert_one_sentence(code, stderr, ["adapter_normalization is"])
 
     def test_a_training_checkpoint_is_no_pretrained_bert(self):
         prefix = os.path.join(self.trained, "model.ckpt-3")

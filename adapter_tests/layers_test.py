@@ -260,6 +260,68 @@ class Bfloat16Test(tf.test.TestCase):
             self.assertAllEqual(session.run(gradient), [4096] * 3)
 
 
+class BatchNormTest(tf.test.TestCase):
+    X = RANDOM.normal(3, 2, size=[7, 4])
+    GAMMA, BETA, MEAN, VARIANCE = RANDOM.uniform(0.5, 2, size=[4, 4])
+
+    def run_on(self, x, dtype, statistics=None):
+        """(output, gradients of its squares' sum for x, beta and gamma, values of statistics)."""
+        with tf.Graph().as_default(), self.session() as session:
+            x = tf.constant(x, dtype)
+            output = layers.batch_norm(x, statistics, collections=["own"])
+            self.assertEqual(output.dtype, dtype)
+            names = [v.op.name for v in tf.get_collection("own")]
+            self.assertEqual(names, ["BatchNorm/beta", "BatchNorm/gamma"])
+            self.assertEqual(tf.get_collection("own"), tf.trainable_variables())
+            self.assertEqual(
+                [v.op.name for v in layers.moving_variables()],
+                ["BatchNorm/moving_mean", "BatchNorm/moving_variance"],
+            )
+            total = tf.reduce_sum(tf.cast(output, tf.float32) ** 2)
+            gradients = tf.gradients(total, [x, *tf.trainable_variables()])
+            session.run(tf.global_variables_initializer())
+            initial = (self.BETA, self.GAMMA, self.MEAN, self.VARIANCE)
+            for variable, value in zip(tf.global_variables(), initial):
+                variable.load(value, session)
+            pairs = [value for _, value in statistics or ()]
+            cast = [tf.cast(tensor, tf.float32) for tensor in (output, *gradients, *pairs)]
+            return session.run(cast)
+
+    def reference(self, x, gamma=GAMMA, beta=BETA):
+        return (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-6) * gamma + beta
+
+    def test_in_training_rows_are_normalized_by_their_own_statistics(self):
+        output, d_x, d_beta, d_gamma, mean, variance = self.run_on(self.X, tf.float32, [])
+        expected = self.reference(self.X)
+        self.assertAllClose(output, expected, atol=1e-5)
+        self.assertAllClose([mean, variance], [self.X.mean(0), self.X.var(0)], rtol=1e-5)
+        d_output = 2 * expected
+        self.assertAllClose(d_x, derivative(self.reference, self.X, d_output), atol=1e-3)
+        self.assertAllClose(d_beta, d_output.sum(0), rtol=1e-4, atol=1e-4)
+        self.assertAllClose(d_gamma, (d_output * (expected - self.BETA) / self.GAMMA).sum(0), 1e-4)
+
+    def test_in_evaluation_by_the_moving_ones(self):
+        normal = (self.X - self.MEAN) / np.sqrt(self.VARIANCE + 1e-6)
+        output = self.run_on(self.X, tf.float32)[0]
+        self.assertAllClose(output, normal * self.GAMMA + self.BETA, rtol=1e-4, atol=1e-5)
+
+    def test_bfloat16_has_float32_statistics(self):
+        if tf.__version__.startswith("1."):
+            self.skipTest("TensorFlow 1 has no bfloat16 products.")
+        # Sums of 4,096 rows of 1: in bfloat16 they would stop at 256.
+        x = np.ones([4096, 4]) + 2 * (np.arange(4096) % 2)[:, np.newaxis]
+        output, *_, mean, variance = self.run_on(x, tf.bfloat16, [])
+        self.assertAllClose([mean, variance], [[2.0] * 4, [1.0] * 4], rtol=1e-5)
+        self.assertAllClose(output, self.reference(x), rtol=1e-2, atol=1e-2)
+
+    def test_statistics_are_taken_once(self):
+        with tf.Graph().as_default():
+            layers.keep_statistics([("a", 1)])
+            layers.keep_statistics([("b", 2)])
+            self.assertEqual(layers.take_statistics(), [("a", 1), ("b", 2)])
+            self.assertEqual(layers.take_statistics(), [])
+
+
 class InitializerTest(tf.test.TestCase):
     def values(self, seed=None, operations=0):
         with tf.Graph().as_default(), self.session() as session:
@@ -298,9 +360,31 @@ class ActivationTest(tf.test.TestCase):
         # The exact values, x * Phi(x), of which the tanh form stays within 5e-4.
         self.assertAllClose(found, [-0.0455003, -0.1542688, 0, 0.8413447, 2.9959503], atol=5e-4)
 
+    def test_every_activation_equals_numpy(self):
+        def sigmoid(x):
+            return 1 / (1 + np.exp(-x))
+
+        expected = {
+            "elu": lambda x: np.where(x > 0, x, np.exp(x) - 1),
+            "gelu": lambda x: 0.5 * x * (1 + np.tanh(0.7978846 * (x + 0.044715 * x**3))),
+            "leaky_relu": lambda x: np.where(x > 0, x, 0.01 * x),
+            "relu": lambda x: np.maximum(x, 0),
+            "relu6": lambda x: np.clip(x, 0, 6),
+            "sigmoid": sigmoid,
+            "swish": lambda x: x * sigmoid(x),
+            "tanh": np.tanh,
+        }
+        self.assertEqual({*expected, "linear"}, set(layers.ACTIVATIONS))
+        x = np.linspace(-8, 8, 33)
+        with tf.Graph().as_default(), self.session() as session:
+            for name, reference in expected.items():
+                found = session.run(layers.get_activation(name)(tf.constant(x, tf.float32)))
+                self.assertAllClose(found, reference(x), atol=1e-5, msg=name)
+
     def test_get_activation(self):
         self.assertIs(layers.get_activation("GELU"), layers.gelu)
         self.assertIs(layers.get_activation(tf.tanh), tf.tanh)
-        self.assertIsNone(layers.get_activation("linear"))
+        for nothing in ("linear", ""):
+            self.assertIsNone(layers.get_activation(nothing))
         with self.assertRaisesRegex(UserError, "swoosh"):
             layers.get_activation("swoosh")

@@ -1,4 +1,5 @@
 import os
+import re
 import unittest
 
 import numpy as np
@@ -24,8 +25,11 @@ def parameters(variables):
     return sum(int(np.prod(variable.shape.as_list())) for variable in variables)
 
 
-def numpy_bert(values, config, input_ids, input_mask, token_type_ids, adapters):
-    """BERT and its adapters in NumPy, written from the papers; values: name → array."""
+def numpy_bert(values, config, input_ids, input_mask, token_type_ids, adapters, adapt=None):
+    """BERT and its adapters in NumPy, written from the papers; values: name → array.
+
+    `adapt` takes the default adapters' place: a function of (output, residual, scope).
+    """
 
     def dense(x, name):
         return x @ values[name + "/kernel"] + values[name + "/bias"]
@@ -44,6 +48,8 @@ def numpy_bert(values, config, input_ids, input_mask, token_type_ids, adapters):
             w = {k: values[name + "/adapters/" + k] for k in ("weights1", "weights2")}
             b = {k: values[name + "/adapters/" + k] for k in ("biases1", "biases2")}
             x = x + gelu(x @ w["weights1"] + b["biases1"]) @ w["weights2"] + b["biases2"]
+        if adapt:
+            x = adapt(x, residual, name)
         return norm(x + residual, name)
 
     x = values["bert/embeddings/word_embeddings"][input_ids]
@@ -146,7 +152,9 @@ class BertModelTest(tf.test.TestCase):
 
     def test_shapes_are_checked_before_variables_are_made(self):
         ids = tf.zeros([2, 4], tf.int32)
+        gates = {"input_ids": ids, "adapter_gates": tf.zeros([2, 2])}  # There are 3 layers.
         cases = [
+            (r"adapter_gates .* \[2, 3\], but .* \(2, 2\)", gates),
             ("input_ids", dict(input_ids=ids[0])),
             ("input_mask", dict(input_ids=ids, input_mask=tf.ones([2, 5], tf.int32))),
             ("token_type_ids", dict(input_ids=ids, token_type_ids=tf.ones([3, 4], tf.int32))),
@@ -245,6 +253,91 @@ class OptionsTest(tf.test.TestCase):
             # A bfloat16 has 8 bits: 0.4% of values around 2, over some roundings.
             self.assertAllClose(a, b, atol=0.05)
             self.assertNotAllEqual(a, b)
+
+
+def sum_adapter(x):
+    """A user's adapter, of one term: x and half of what it projects x to."""
+    weights = tf.get_variable("own", [8, 8], collections=["adapters", "variables"])
+    return x + 0.5 * tf.matmul(x, tf.cast(weights, x.dtype))
+
+
+class GatesTest(tf.test.TestCase):
+    """adapter_gates beside models whose adapters were edited."""
+
+    IDS = np.array([[3, 1, 4, 1], [5, 9, 2, 0], [7, 7, 1, 0]])
+    MASK = np.array([[1, 1, 1, 1], [1, 1, 1, 0], [1, 1, 0, 0]])
+    # Two terms, one, and one of a user's; with the last layer's whole output and without.
+    CASES = [
+        {"adapter_fn": modeling.AdapterConfig(size=5).build(), "pooled_only": True},
+        {"adapter_fn": modeling.feedforward_adapter},
+        {"adapter_fn": sum_adapter, "pooled_only": True},
+    ]
+
+    def pooled(self, gates=None, silent=((),), fetch=lambda output: output, **options):
+        """A list of `fetch(pooled output)`, one for each set of layers in `silent`.
+
+        The adapters of these layers add nothing, whatever they read.
+        """
+        random = np.random.RandomState(1)
+        with tf.Graph().as_default(), self.session() as session:
+            model = modeling.BertModel(
+                TINY, False, self.IDS, self.MASK, adapter_gates=gates, **options
+            )
+            fetches, found = fetch(model.get_pooled_output()), []
+            variables = sorted(tf.global_variables(), key=lambda v: v.name)
+            values = [random.normal(0, 0.3, variable.shape.as_list()) for variable in variables]
+            for layers in silent:
+                pattern = "layer_({})/.*(weights2|biases2|own)".format("|".join(map(str, layers)))
+                for variable, value in zip(variables, values):
+                    is_silent = layers and re.search(pattern, variable.name)
+                    variable.load(value * 0.0 if is_silent else value, session)
+                found.append(session.run(fetches))
+        return found
+
+    def assertSame(self, found, expected):
+        # TensorFlow 1 adds up in another order what is multiplied by a gate.
+        tolerance = 1e-6 if tf.__version__.startswith("1.") else 0.0
+        self.assertAllClose(found, expected, rtol=0.0, atol=tolerance)
+
+    def test_ones_are_no_gates(self):
+        for options in self.CASES:
+            self.assertSame(self.pooled(np.ones([3, 3]), **options), self.pooled(**options))
+
+    def test_each_row_has_its_own(self):
+        gates = np.array([[0, 1, 1], [1, 0, 0], [0, 0, 0]])
+        for options in self.CASES:
+            (found,) = self.pooled(gates, **options)
+            expected = self.pooled(silent=[(0,), (1, 2), (0, 1, 2), ()], **options)
+            for row in range(3):
+                self.assertAllClose(found[row], expected[row][row], atol=1e-6)
+                self.assertNotAllClose(found[row], expected[-1][row], atol=1e-4)
+
+    def test_bfloat16(self):
+        if tf.__version__.startswith("1."):
+            self.skipTest("TensorFlow 1 has no bfloat16 products.")
+        options = dict(self.CASES[0], dtype=tf.bfloat16)
+        expected = self.pooled(silent=[(), (1,)], **options)
+        for gates, one in zip(([1, 1, 1], [1, 0, 1]), expected):
+            self.assertSame(self.pooled(np.tile(gates, [3, 1]), **options), [one])
+
+    def test_layers_without_an_adapter_do_not_care(self):
+        for gates, options in (
+            ([0, 1, 0], {"adapter_layers": (1,)}),
+            ([0] * 3, {"adapter_fn": None}),
+        ):
+            found = self.pooled(np.tile(gates, [3, 1]), **options)
+            self.assertSame(found, self.pooled(**options))
+
+    def test_gradients_and_recomputed_activations(self):
+        def gradients(output):
+            adapters = sorted(tf.get_collection("adapters"), key=lambda v: v.name)
+            return tf.gradients(tf.reduce_sum(output**2), adapters)
+
+        options = dict(self.CASES[0], gates=np.array([[0, 1, 1]] * 3), fetch=gradients)
+        (plain,) = self.pooled(**options)
+        # The first eight, of layer 0, do not reach the output.
+        self.assertEqual([bool(np.any(gradient)) for gradient in plain], [False] * 8 + [True] * 16)
+        self.assertAllClose(self.pooled(recompute_activations=True, **options), [plain])
 
 
 class AdapterTest(tf.test.TestCase):

@@ -8,7 +8,9 @@ import unittest
 
 import numpy as np
 import tensorflow.compat.v1 as tf
+from tensorflow.python.tpu import tpu_function
 
+import layers
 import modeling
 import optimization
 import run_classifier
@@ -103,6 +105,17 @@ class AdamWeightDecayTest(tf.test.TestCase):
         self.assertEqual(values["global_step"], 5)
 
 
+class MovingAverageTest(tf.test.TestCase):
+    def test_the_momentum_rises(self):
+        """By hand: (1 + t) / (10 + t) of the average, at most 0.99, and the rest of the value."""
+        with tf.Graph().as_default(), self.session() as session:
+            for t, expected in ((0, 0.1 * 5 + 0.9 * 2), (8, 0.5 * 5 + 0.5 * 2)):
+                average = optimization.moving_average(tf.constant(5.0), 2.0, tf.constant(t))
+                self.assertAllClose(session.run(average), expected)
+            average = optimization.moving_average(tf.constant(5.0), 2.0, tf.constant(10**6))
+            self.assertAllClose(session.run(average), 0.99 * 5 + 0.01 * 2)
+
+
 class MinimizeTest(tf.test.TestCase):
     def test_clips_by_the_global_norm(self):
         with tf.Graph().as_default(), self.session() as session:
@@ -121,6 +134,34 @@ class MinimizeTest(tf.test.TestCase):
             used, unused = tf.get_variable("used", []), tf.get_variable("unused", [])
             with self.assertRaisesRegex(ValueError, "unused"):
                 optimization.minimize(used * 2, [used, unused], tf.constant(0.1))
+
+    def test_decay_and_statistics_of_an_adapters_variants(self):
+        """Where gradients are 0 what is left of a step is the weights' decay, of 0.01 each."""
+        decayed = {"weights1", "weights_hidden2", "weights2"}
+        for normalization in ("layer", "batch"):
+            with tf.Graph().as_default(), self.session() as session:
+                adapter = modeling.AdapterConfig(3, normalization=normalization, depth=2)
+                adapter.build()(tf.ones([2, 4]), statistics=[])
+                variables = tf.trainable_variables()
+                gradients = [tf.zeros_like(variable) for variable in variables]
+                step = optimization.take_step(gradients, variables, tf.constant(0.5))
+                session.run(tf.global_variables_initializer())
+                for variable in variables:
+                    variable.load(np.ones(variable.shape.as_list()), session)
+                session.run(step.train_op)
+                for variable in variables:
+                    name = variable.op.name[len("adapters/") :]
+                    expected = 0.995 if name in decayed else 1.0
+                    self.assertAllClose(np.unique(session.run(variable)), [expected], msg=name)
+
+    def test_statistics_of_several_replicas_are_refused(self):
+        with tf.Graph().as_default():
+            w = tf.get_variable("w", [])
+            layers.keep_statistics([(tf.get_variable("moving_mean", []), tf.constant(1.0))])
+            with tpu_function.tpu_shard_context(2), self.assertRaisesRegex(
+                ValueError, "one device"
+            ):
+                optimization.minimize(w**2, [w], tf.constant(0.1), use_tpu=True)
 
     def test_plain_bert_trains_everything_but_what_the_loss_does_not_use(self):
         config = modeling.BertConfig(9, 4, 1, 1, 4, max_position_embeddings=4, type_vocab_size=2)
@@ -232,6 +273,34 @@ class MeanGradientsTest(tf.test.TestCase):
         one_step = [f"{kind}{index}" for index in range(3) for kind in ("forward", "backward")]
         self.assertEqual(events[:6], one_step)
         self.assertEqual(events, one_step * 2)
+
+    def test_statistics_of_the_parts_are_averaged(self):
+        """Two steps of momentum 0.1 and 2 / 11, from 0, each by the mean over the parts."""
+
+        def loss_of(features, index):
+            w = tf.get_variable("w", [], initializer=tf.ones_initializer())
+            moving = tf.get_variable("n/moving_mean", [], initializer=tf.zeros_initializer())
+            value = tf.reduce_mean(features["x"]) ** 2
+            layers.keep_statistics([(moving, value)])
+            return w * tf.reduce_mean(features["x"])
+
+        for use_resource in (True, False):
+            with tf.Graph().as_default(), self.session() as session:
+                features = {"x": tf.constant(self.x, tf.float32)}
+                with tf.variable_scope("", use_resource=use_resource):
+                    _, gradients, variables = optimization.mean_gradients(
+                        loss_of, lambda: tf.trainable_variables()[:1], features, 3
+                    )
+                step = optimization.take_step(gradients, variables, tf.constant(0.1))
+                session.run(tf.global_variables_initializer())
+                expected = 0.0
+                value = np.mean([self.x[i : i + 2].mean() ** 2 for i in (0, 2, 4)])
+                for momentum in (0.1, 2 / 11):
+                    session.run(step.train_op)
+                    expected = momentum * expected + (1 - momentum) * value
+                    found = session.run(layers.moving_variables())
+                    self.assertAllClose(found, [expected], rtol=1e-5)
+                self.assertEqual(layers.take_statistics(), [])
 
     def test_parts_that_are_not_equal_are_an_error(self):
         with self.assertRaisesRegex(ValueError, "a batch of 6 has no 4 equal parts"):

@@ -222,5 +222,42 @@ class ProgressTest(tf.test.TestCase):
             self.assertTrue(stream.getvalue().startswith(first_line), stream.getvalue())
 
 
+class CountedTest(tf.test.TestCase):
+    def count(self, seconds, total, stream, **options):
+        """What is shown of examples that come after so many seconds each, and a minute's wait."""
+        clock = Clock()
+
+        def come():
+            clock.now += 60.0
+            for example, wait in enumerate(seconds):
+                clock.now += wait
+                yield example
+
+        with mock.patch.object(progress, "time", clock):
+            found = list(progress.counted(come(), total, stream=stream, **options))
+        self.assertEqual(found, list(range(len(seconds))))
+        return stream.getvalue()
+
+    def test_lines(self):
+        self.assertEqual(
+            self.count([2.0] * 10, 10, io.StringIO()).splitlines(),
+            [
+                "example 4/10  0.5 examples/s  00:12 left",
+                "example 7/10  0.5 examples/s  00:06 left",
+                "example 10/10  0.5 examples/s  00:00 left",
+            ],
+        )
+        self.assertEqual(
+            self.count([0.5] * 3, 6000, io.StringIO(), every_seconds=0.8).splitlines(),
+            ["example 3/6000  2.0 examples/s  49:58 left"],
+        )
+        self.assertEqual(self.count([], 0, io.StringIO()), "")
+
+    def test_a_terminal_gets_a_bar(self):
+        text = self.count([2.0] * 4, 4, Terminal())
+        self.assertEqual(text.count("\n"), 1)
+        self.assertRegex(text.split("\r")[-1], r"\| example 4/4 \[.*, 0.5 examples/s\]\n$")
+
+
 if __name__ == "__main__":
     tf.test.main()

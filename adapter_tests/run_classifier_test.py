@@ -323,6 +323,7 @@ class ScriptTest(ScriptTestCase):
         self.assertEqual(
             [line.split(" = ")[0] for line in read(self.path("eval_results.txt")).splitlines()],
             [
+                "backbone_parameters",
                 "eval_accuracy",
                 "eval_f1",
                 "eval_loss",
@@ -330,6 +331,8 @@ class ScriptTest(ScriptTestCase):
                 "global_step",
                 "loss",
                 "precision",
+                "total_parameters",
+                "trained_parameters",
             ],
         )
         first = self.results()
@@ -380,6 +383,13 @@ class ScriptTest(ScriptTestCase):
             self.assertEqual(np.argmax(np.array(line[2:], float)), dev["labels"].index(line[1]))
         self.assertAllEqual(dev["eval_confusion_matrix"], found)
 
+        # And of what is left of both, to be compared with another training's.
+        for name in ("predictions.tsv", "labels.tsv"):
+            self.assertEqual(read(self.path(name)), read(self.path("dev_" + name)))
+        labels = [line.split("\t") for line in read(self.path("labels.tsv")).splitlines()]
+        expected = [[str(i), dev["labels"][label]] for i, label in enumerate(9 * [0, 2, 1])]
+        self.assertEqual(labels, [["index", "label"], *expected])
+
         numbers = os.path.join(self.folder, "numbers")
         more = ["--label_column=score", "--label_type=float", *stages]
         report = self.succeed(*flags, *more, output_dir=numbers)
@@ -387,13 +397,19 @@ class ScriptTest(ScriptTestCase):
         self.assertLen(read(os.path.join(numbers, "test_results.tsv")).splitlines(), 27)
 
     def test_the_best_adapters_matrix(self):
-        self.succeed("--do_train", "--do_eval", "--keep_best", "--num_train_epochs=2")
+        # At this rate it gets worse: the best step is not the last, which is 6.
+        flags = ["--keep_best", "--num_train_epochs=2", "--learning_rate=0.1"]
+        self.succeed("--do_train", "--do_eval", *flags)
         kept = json.loads(read(self.path("eval_results.json")))
+        self.assertEqual(kept["global_step"], 3)
         again = os.path.join(self.folder, "again")
         self.succeed("--do_eval", "--adapter=" + self.path("adapter"), output_dir=again)
         found = json.loads(read(os.path.join(again, "eval_results.json")))
         self.assertEqual(kept["eval_confusion_matrix"], found["eval_confusion_matrix"])
         self.assertEqual(np.sum(kept["eval_confusion_matrix"]), 24)
+        # What comparisons read is of that adapter too, and not of the last step's.
+        for name in ("dev_predictions.tsv", "dev_labels.tsv"):
+            self.assertEqual(read(self.path(name)), read(os.path.join(again, name)))
 
     def test_what_is_not_trained_is_not_evaluated(self):
         for stage in ("--do_eval", "--do_predict"):
@@ -589,7 +605,7 @@ class BadInputTest(ScriptTestCase):
             ({"num_attention_heads": 3}, ["hidden_size 8", "num_attention_heads 3"]),
             ({"num_attention_heads": 0}, ["num_attention_heads", "0"]),
             ({"hidden_size": "8"}, ["hidden_size", "'8'"]),
-            ({"hidden_act": "swish"}, ["'swish'", "relu"]),
+            ({"hidden_act": "swosh"}, ["'swosh'", "relu"]),
         ):
             config = json.dumps(dict(tiny.config().to_dict(), **changes))
             path = os.path.join(tempfile.mkdtemp(dir=self.folder), "bert_config.json")
@@ -673,7 +689,7 @@ class BadInputTest(ScriptTestCase):
                     (["--adapter_size=0"], ["--adapter_size", "0"]),
                     (["--adapter_size=-3"], ["--adapter_size", "-3"]),
                     (["--adapter_fn=lora"], ["--adapter_fn=lora", "feedforward_adapter"]),
-                    (["--adapter_activation=swish"], ["--adapter_activation", "'swish'", "relu"]),
+                    (["--adapter_activation=swosh"], ["--adapter_activation", "'swosh'", "relu"]),
                     (["--learning_rate=0"], ["--learning_rate"]),
                     (["--learning_rate=nan"], ["--learning_rate"]),
                     (["--num_train_epochs=0"], ["--num_train_epochs"]),

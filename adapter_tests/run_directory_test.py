@@ -215,6 +215,8 @@ class OverwriteTest(RunDirectoryTestCase):
         "eval/events.out.tfevents.1.host",
         "eval_results.txt",
         "test_results.tsv",
+        "ablation.json",
+        "ablation.txt",
     )
     USERS = ("notes.txt", "train.log", "bert_config.json", "plots/eval_results.txt", "my.ckpt-5")
 

@@ -160,6 +160,7 @@ class Version1Test(ScriptTestCase):
         self.assertEqual(predictions, {key: entries[0]["text"] for key, entries in nbest.items()})
         self.assertEqual(list(predictions), [f"q{i}" for i in range(21)])
         results = read_json(self.output_dir, "eval_results.json")
+        self.assertEqual(results["task"], "SQuAD")
         expected = squad_scores.scores_v1(self.truths(), predictions)
         self.assertAllClose(results["eval_f1"], expected["f1"])
         self.assertAllClose(results["eval_exact_match"], expected["exact_match"])
@@ -256,6 +257,7 @@ class Version2Test(ScriptTestCase):
         for key, text in predictions.items():
             self.assertEqual(text == "", odds[key] > 0)
         results = read_json(self.output_dir, "eval_results.json")
+        self.assertEqual(results["task"], "SQuAD 2.0")
         expected = squad_scores.scores_v2(self.truths(), predictions, odds)
         for name, value in expected.items():
             self.assertAllClose(results["eval_" + name], value, msg=name)

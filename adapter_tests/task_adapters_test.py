@@ -15,6 +15,7 @@ import tensorflow.compat.v1 as tf
 
 import checkpoints
 import classification_heads
+import layers
 import modeling
 import task_adapters
 import tuning
@@ -46,6 +47,14 @@ def tensors(seed=0, **changes):
     rng = np.random.RandomState(seed)
     shapes = task_adapters.shapes(description(**changes))
     return {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+# Every field is another than the default.
+VARIANT = modeling.AdapterConfig(
+    3, "elu", 0.1, "feedforward_adapter", (1,), "batch", 2, "attention", "parallel", "multiply"
+)
+# What versions that had no variants wrote of an adapter.
+FIELDS_OF_OLD = ("size", "activation", "init_scale", "fn", "layers")
 
 
 class TaskAdaptersTestCase(tf.test.TestCase):
@@ -100,6 +109,7 @@ class SaveTest(TaskAdaptersTestCase):
             {"adapter": None, "tuning": tuning.Tuning("top_layers", num_top_layers=1)},
             {"kind": "regression", "labels": ()},
             {"adapter": modeling.AdapterConfig(layers=(1,)), "scores": {}},
+            {"adapter": VARIANT},
             {"labels": ("", "ja", "Straße\n")},
         ):
             saved = self.save(**changes)
@@ -159,6 +169,9 @@ class ShapesTest(TaskAdaptersTestCase):
             {},
             {"adapter": upper},
             {"adapter": upper, "tuning": tuning.Tuning(layer_norms="adapted")},
+            {"adapter": VARIANT, "tuning": tuning.Tuning(layer_norms="adapted")},
+            {"adapter": modeling.AdapterConfig(3, normalization="layer", sites="feed_forward")},
+            {"adapter": modeling.AdapterConfig(3, depth=3, interaction="multiply")},
             {"tuning": tuning.Tuning(layer_norms="none", train_pooler=True)},
             {"labels": ("a", "b", "c")},
             {"adapter": None, "tuning": tuning.Tuning("full")},
@@ -183,7 +196,16 @@ class ShapesTest(TaskAdaptersTestCase):
             pooled, labels = encoder.get_pooled_output(), tf.zeros([1], tf.int32)
             classification_heads.classification_loss(pooled, labels, len(described.labels), False)
             trained = tuning.trained_variables(described.tuning)
+            trained += layers.moving_variables()
             return {variable.op.name: tuple(variable.shape.as_list()) for variable in trained}
+
+    def test_parameters_are_all_but_moving_statistics(self):
+        shapes = task_adapters.shapes(description(adapter=VARIANT, tuning=tuning.Tuning()))
+        scope = "bert/encoder/layer_1/attention/output/adapters/BatchNorm/"
+        moving = {scope + "moving_mean", scope + "moving_variance"}
+        self.assertEqual(set(shapes) - set(task_adapters.parameters(shapes)), moving)
+        for name in moving:
+            self.assertEqual(shapes[name], (3,))
 
     def test_bert_base(self):
         config = modeling.BertConfig(vocab_size=30522)
@@ -199,6 +221,37 @@ class ShapesTest(TaskAdaptersTestCase):
             self.assertEqual(sum(value.nbytes for value in saved.tensors.values()), num_bytes)
             held = sum(os.path.getsize(path) for path in (self.config_file, self.tensors_file))
             self.assertBetween(held - num_bytes, 0, 32 << 10)
+
+
+class EarlierVersionTest(TaskAdaptersTestCase):
+    """A folder that a version without variants of adapters wrote."""
+
+    def write_old(self, fields):
+        """Saves a task adapter, and takes all but these fields of its adapter out of its files."""
+        saved = self.save()
+        content, record = self.read(self.tensors_file), self.record()
+        length = struct.unpack("<Q", content[:8])[0]
+        header, data = json.loads(content[8 : 8 + length].decode()), content[8 + length :]
+        del record["sha256"]
+        record["adapter"] = {name: record["adapter"][name] for name in fields}
+        header["__metadata__"]["adapter_config"] = json.dumps(record, sort_keys=True)
+        text = json.dumps(header).encode()
+        old = struct.pack("<Q", len(text)) + text + data
+        self.write(self.tensors_file, old)
+        self.write_record({**record, "sha256": hashlib.sha256(old).hexdigest()})
+        return saved
+
+    def test_it_is_loaded_with_the_defaults(self):
+        saved = self.write_old(FIELDS_OF_OLD)
+        self.assertEqual(set(self.record()["adapter"]), set(FIELDS_OF_OLD))
+        found = task_adapters.load(self.folder)
+        self.assert_equal_adapters(found, saved)
+        self.assertEqual(found.description.adapter.variant(), {})
+        task_adapters.check_fits(found.description, description(), "--adapter there")
+
+    def test_what_it_always_held_may_not_be_missing(self):
+        self.write_old(FIELDS_OF_OLD[1:])
+        self.assert_refused("missing or unknown: size.")
 
 
 class RefusedTest(TaskAdaptersTestCase):
@@ -235,6 +288,11 @@ class RefusedTest(TaskAdaptersTestCase):
             ({"global_step": "12"}, "global_step"),
             ({"global_step": True}, "global_step"),
             ({"adapter": {**record["adapter"], "size": 0}}, "at least 1"),
+            (
+                {"adapter": {**record["adapter"], "normalization": "group"}},
+                "--adapter_normalization=group: expected one of none, layer, batch",
+            ),
+            ({"adapter": {**record["adapter"], "gate": 1}}, "missing or unknown: gate"),
             ({"tuning": {**record["tuning"], "method": "magic"}}, "magic"),
         ):
             self.write_record({**record, **changes})
@@ -357,6 +415,13 @@ class RefusedTest(TaskAdaptersTestCase):
             {"adapter": {**adapter, "layers": [7]}},
             {"adapter": {**adapter, "layers": [-1]}},
             {"adapter": {**adapter, "size": 10**18}},
+            {"adapter": {**adapter, "depth": 10**9}},
+            {"adapter": {**adapter, "depth": 2}},
+            {"adapter": {**adapter, "depth": 1.0}},
+            {"adapter": {**adapter, "sites": "attention"}},
+            {"adapter": {**adapter, "sites": ["both"]}},
+            {"adapter": {**adapter, "normalization": "batch"}},
+            {"adapter": {**adapter, "placement": None}},
             {"adapter": {**adapter, "fn": "os.system"}},
             {"adapter": {**adapter, "fn": "none"}},
             {"adapter": None},
@@ -411,12 +476,32 @@ class CheckFitsTest(TaskAdaptersTestCase):
             ({"adapter": dataclasses.replace(adapter, size=8)}, "adapter_size is 4 there and 8"),
             ({"adapter": dataclasses.replace(adapter, activation="relu")}, "adapter_activation is"),
             ({"adapter": dataclasses.replace(adapter, layers=(1,))}, "adapter_layers is null"),
+            (
+                {"adapter": dataclasses.replace(adapter, depth=2)},
+                "adapter_depth is null there and 2",
+            ),
+            (
+                {"adapter": dataclasses.replace(adapter, placement="parallel")},
+                'adapter_placement is null there and "parallel" here',
+            ),
             ({"adapter": None, "tuning": tuning.Tuning("head")}, 'method is "adapters" there'),
         ):
             with self.assertRaises(UserError) as caught:
                 self.check(**changes)
             self.assertIn(part, str(caught.exception))
             self.assertStartsWith(str(caught.exception), "--adapter there (task MRPC, backbone")
+
+    def test_what_output_directories_of_earlier_versions_hold(self):
+        """The default's essence has the names that they recorded, and no others."""
+        self.assertEqual(
+            {name for name in task_adapters.essence(description()) if name.startswith("adapter_")},
+            {"adapter_fn", "adapter_size", "adapter_activation", "adapter_layers"},
+        )
+        variant = task_adapters.essence(description(adapter=VARIANT))
+        self.assertEqual(
+            [variant["adapter_" + name] for name in ("normalization", "depth", "sites")],
+            ["batch", 2, "attention"],
+        )
 
 
 class CheckpointsTest(TaskAdaptersTestCase):

@@ -152,6 +152,32 @@ class MethodsTest(TuningTestCase):
         for layer_norms, expected in (("all", LAYER_NORMS), ("adapted", upper), ("none", set())):
             self.assert_trains(adapters | expected, "adapters", layer_norms=layer_norms)
 
+    def test_variants_of_adapters(self):
+        """All that an adapter's variant makes trains, but for moving statistics."""
+        for normalization, own in (
+            ("batch", {"BatchNorm/beta", "BatchNorm/gamma"}),
+            ("layer", {"LayerNorm/beta", "LayerNorm/gamma"}),
+        ):
+            adapter = modeling.AdapterConfig(
+                normalization=normalization, depth=2, sites="feed_forward", layers=(1,)
+            )
+            own |= {"weights1", "biases1", "weights_hidden2", "biases_hidden2"}
+            own |= {"weights2", "biases2"}
+            adapters = {"bert/encoder/layer_1/output/adapters/" + name for name in own}
+            # "adapted" is of layers, whichever of their sub-layers have an adapter.
+            upper = {name for name in LAYER_NORMS if "/layer_1/" in name}
+            with tf.Graph().as_default():
+                modeling.BertModel(
+                    tiny.config(),
+                    True,
+                    tf.zeros([1, 2], tf.int32),
+                    adapter_fn=adapter.build(),
+                    adapter_layers=adapter.layers,
+                )
+                self.assert_trains(adapters | LAYER_NORMS, "adapters")
+                self.assert_trains(adapters | upper, "adapters", layer_norms="adapted")
+                self.assert_trains(adapters, "adapters", layer_norms="none")
+
     def test_the_backward_pass_ends_at_the_lowest_adapter(self):
         ids = tf.zeros([1, 2], tf.int32)
         model = modeling.BertModel(tiny.config(), False, ids, adapter_layers=(1,))
@@ -231,7 +257,9 @@ class RolesTest(TuningTestCase):
         self.assertEqual(dict(tuning.roles()), expected)
 
     def test_names_tell_the_roles_of_adapters_and_layer_norms_too(self):
-        for name in ADAPTERS:
+        parts = "{weights_hidden2,biases_hidden2,LayerNorm/gamma,BatchNorm/beta}"
+        variants = names("bert/encoder/layer_1/{attention/output,output}/adapters/" + parts)
+        for name in ADAPTERS | variants:
             self.assertEqual(tuning.role_of(name, ["bert/"]).kind, "adapter")
         for name in LAYER_NORMS:
             self.assertEqual(tuning.role_of(name, ["bert/"]).kind, "layer_norm")

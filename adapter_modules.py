@@ -1,0 +1,325 @@
+"""Adapter modules: what is inserted into the layers of an encoder, and the settings that say how.
+
+Houlsby et al. 2019 (https://arxiv.org/abs/1902.00751): section 2.1, and the variants of section
+3.6. An adapter adds to a sub-layer's output what a bottleneck makes of it, whose last weights are
+near 0 at first: each variant starts near the identity. Where variants differ by a function, it
+stands in a table.
+
+Axes in shape comments: D hidden size, m adapter size.
+"""
+
+import dataclasses
+import functools
+import math
+from typing import Callable, NamedTuple, Optional, Tuple
+
+import tensorflow.compat.v1 as tf
+
+import layers
+from errors import UserError
+from layers import create_initializer, get_activation, get_shape_list, variable_name
+
+ADAPTERS = "adapters"  # Graph collection, as in adapter-bert: what an adapter function made.
+
+# Where adapters stand: names → the scopes of the projections that they follow.
+SITES = {
+    "both": ("attention/output", "output"),
+    "attention": ("attention/output",),
+    "feed_forward": ("output",),
+}
+# What they read: the sub-layer's output, or what the sub-layer itself reads.
+PLACEMENTS = ("sequential", "parallel")
+# Of the bottleneck [rows, m], before its activation; statistics as in `layers.batch_norm`.
+NORMALIZATIONS = {
+    "none": lambda bottleneck, statistics: bottleneck,
+    "layer": lambda bottleneck, statistics: layers.layer_norm(bottleneck, collections=[ADAPTERS]),
+    "batch": lambda bottleneck, statistics: layers.batch_norm(
+        bottleneck, statistics, collections=[ADAPTERS]
+    ),
+}
+# What is added to x, of x and what the bottleneck makes: x + f, or x * (1 + f).
+INTERACTIONS = {"add": lambda x, change: change, "multiply": lambda x, change: x * change}
+
+# The fields of section 3.6 and their values. A file without one, of an earlier version, means its
+# default. Depth ends where a graph still takes seconds to build, of a description from anywhere.
+VARIANTS = {
+    "normalization": NORMALIZATIONS,
+    "depth": range(1, 101),
+    "sites": SITES,
+    "placement": PLACEMENTS,
+    "interaction": INTERACTIONS,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class AdapterConfig:
+    """What stands after the projections of the layers (Houlsby et al. 2019, sections 2.1 and 3.6).
+
+    An adapter has 2mD + (k-1)(m^2 + m) + m + D parameters, k its depth, and 2m more if it
+    normalizes.
+
+    Attributes:
+      size: m, the width of the bottleneck. 64 is adapter-bert's default and loses 0.8 GLUE points
+        against full fine-tuning; 8 to 256 is the range of the paper.
+      activation: between the two projections, a name that `get_activation` knows.
+      init_scale: stddev of the truncated normal both projections start from, so small that the
+        adapter starts as the identity. 1e-3 is adapter-bert's code, 1e-2 the paper's text.
+      fn: the adapter's name; see `get_adapter`.
+      layers: indices of the layers that have one, from 0; None for all.
+      normalization: a key of `NORMALIZATIONS`. In training "batch" takes its statistics over all
+        positions of the batch that the layer computes, padding too, or over those of a part where
+        gradients are accumulated; it needs the batch on one device. Elsewhere it takes moving ones.
+      depth: k, the number of hidden layers.
+      sites: a key of `SITES`.
+      placement: one of `PLACEMENTS`.
+      interaction: a key of `INTERACTIONS`.
+    """
+
+    size: int = 64
+    activation: str = "gelu"
+    init_scale: float = 1e-3
+    fn: str = "feedforward_adapter"
+    layers: Optional[Tuple[int, ...]] = None
+    normalization: str = "none"
+    depth: int = 1
+    sites: str = "both"
+    placement: str = "sequential"
+    interaction: str = "add"
+
+    def __post_init__(self):
+        if self.size < 1:
+            raise UserError(f"--adapter_size must be at least 1, but is {self.size}.")
+        if self.size >= layers.TOO_LARGE:
+            raise UserError(f"--adapter_size={self.size} is more than TensorFlow computes with.")
+        if not 0 <= self.init_scale < math.inf:
+            raise UserError(
+                f"--adapter_init_scale must be a number from 0 up, but is {self.init_scale}."
+            )
+        try:
+            get_activation(self.activation)
+        except UserError as error:
+            raise UserError(f"--adapter_activation: {error}") from None
+        for name, known in VARIANTS.items():
+            value = getattr(self, name)
+            if value not in known:
+                few = f"{known[0]} to {known[-1]}" if name == "depth" else ", ".join(known)
+                raise UserError(f"--adapter_{name}={value}: expected one of {few}.")
+        if self.normalization == "layer" and self.size == 1:
+            raise UserError(
+                "--adapter_normalization=layer with --adapter_size=1 leaves nothing of what the"
+                " adapter reads, since a single number less its mean is 0; expected 2 or more."
+            )
+
+    def variant(self):
+        """The fields of `VARIANTS` that are not adapter-bert's, by name."""
+        fields = {field.name: field.default for field in dataclasses.fields(self)}
+        values = {name: getattr(self, name) for name in VARIANTS}
+        return {name: value for name, value in values.items() if value != fields[name]}
+
+    def build(self):
+        """Returns the `Adapter` that `BertModel` takes as `adapter_fn`, or None for "none"."""
+        function = get_adapter(self.fn)
+        return function and Adapter(
+            functools.partial(
+                function,
+                hidden_size=self.size,
+                init_scale=self.init_scale,
+                activation=self.activation,
+                apart=True,
+                normalization=self.normalization,
+                depth=self.depth,
+                interaction=self.interaction,
+            ),
+            SITES[self.sites],
+            self.placement == "parallel",
+        )
+
+    def shapes(self, width):
+        """The variables of one adapter, moving statistics with them.
+
+        Args:
+          width: D, of what it adapts.
+
+        Returns:
+          A dict from names, below the scope of the projection that it follows, to tuples of int.
+        """
+        with tf.Graph().as_default():
+            x = tf.zeros([1, width])
+            self.build()(x, x)
+            return {variable_name(v): tuple(v.shape.as_list()) for v in tf.global_variables()}
+
+
+class Adapter(NamedTuple):
+    """An adapter function, and what of a sub-layer it adapts.
+
+    Attributes:
+      function: function of (what is read, beside=None, statistics=None), as `feedforward_adapter`.
+      sites: scopes of the projections that it follows.
+      is_parallel: bool; it reads what the sub-layer reads, and stands beside it.
+    """
+
+    function: Callable
+    sites: Tuple[str, ...] = SITES["both"]
+    is_parallel: bool = False
+
+    def __call__(self, output, residual=None, statistics=None):
+        """Adapts a sub-layer.
+
+        Args:
+          output: float Tensor [..., D], the sub-layer's output.
+          residual: float Tensor [..., D], what the sub-layer reads.
+          statistics: as in `layers.batch_norm`.
+
+        Returns:
+          What the function returns.
+        """
+        if self.is_parallel:
+            return self.function(residual, beside=output, statistics=statistics)
+        return self.function(output, statistics=statistics)
+
+
+def adapters_of_layers(adapter_fn, adapter_layers, num_layers, statistics):
+    """The adapters of an encoder.
+
+    Args:
+      adapter_fn: `Adapter`, or a function of a sub-layer's output alone, or None.
+      adapter_layers: indices of the layers that have adapters, None for all.
+      num_layers: int.
+      statistics: as in `layers.batch_norm`.
+
+    Returns:
+      A list of a dict for each layer: from the projections' scopes to functions of (output,
+      residual), see `Adapter`.
+    """
+    if adapter_fn is None:
+        return [{}] * num_layers
+    if not isinstance(adapter_fn, Adapter):
+        function = adapter_fn
+        adapter_fn = Adapter(lambda output, statistics: function(output))
+    adapt = functools.partial(adapter_fn, statistics=statistics)
+    return [
+        dict.fromkeys(adapter_fn.sites, adapt)
+        if adapter_layers is None or index in adapter_layers
+        else {}
+        for index in range(num_layers)
+    ]
+
+
+def gated(adapters, gates):
+    """The adapters of an encoder, each with a gate for each row.
+
+    Args:
+      adapters: what `adapters_of_layers` returns.
+      gates: float Tensor [B, L]: 1 where the adapters of a layer count, 0 where it is as if there
+        were none.
+    """
+    return [
+        {
+            site: functools.partial(_gated, adapt, gates[:, index])
+            for site, adapt in adapters_of_layer.items()
+        }
+        for index, adapters_of_layer in enumerate(adapters)
+    ]
+
+
+def _gated(adapt, gate, output, residual):
+    """Terms whose sum is gate * adapted + (1 - gate) * output.
+
+    gate is [B]; output, the residual and the terms are [B * F, D].
+    """
+    terms = adapt(output, residual)
+    terms = list(terms) if isinstance(terms, (list, tuple)) else [terms]
+    rows_each = get_shape_list(output)[0] // get_shape_list(gate)[0]
+    gate = tf.cast(tf.repeat(gate, rows_each)[:, tf.newaxis], output.dtype)
+    if terms[0] is output:  # Only what is added to it comes and goes.
+        return [output, *(gate * term for term in terms[1:])]
+    return [*(gate * term for term in terms), (1 - gate) * output]
+
+
+def get_adapter(function_string):
+    """The adapter function of a name.
+
+    Args:
+      function_string: "feedforward_adapter"; None, "" or "none" for no adapter; or a function,
+        which is returned as it is.
+
+    Raises:
+      UserError: an unknown name.
+    """
+    if not isinstance(function_string, str):
+        return function_string
+    name = function_string.lower()
+    if name in ("", "none"):
+        return None
+    if name not in _ADAPTER_FUNCTIONS:
+        raise UserError(
+            "--adapter_fn={}: there is no such adapter; known are {} and none.".format(
+                function_string, ", ".join(_ADAPTER_FUNCTIONS)
+            )
+        )
+    return _ADAPTER_FUNCTIONS[name]
+
+
+def feedforward_adapter(
+    input_tensor,
+    hidden_size=64,
+    init_scale=1e-3,
+    *,
+    activation="gelu",
+    apart=False,
+    normalization="none",
+    depth=1,
+    interaction="add",
+    beside=None,
+    statistics=None,
+):
+    """A bottleneck with an inner skip connection (Houlsby et al. 2019, section 2.1, figure 2).
+
+    x + f(x), f(x) = act(x W1 + b1) W2 + b2, which has 2mD + m + D parameters and starts near the
+    identity. The variants are those of section 3.6.
+
+    Args:
+      input_tensor: float Tensor [..., D], x; its dtype is that of the products.
+      hidden_size: m, the width of the bottleneck.
+      init_scale: stddev of the truncated normal of W1 and W2.
+      activation: a name that `get_activation` knows.
+      apart: bool; return x and what is added to it as a pair. A caller who adds them up in float32
+        keeps what bfloat16 would round off.
+      normalization: a key of `NORMALIZATIONS`, of x W1 + b1: 2m parameters.
+      depth: k, the number of hidden layers; each beyond the first is h → act(h W + b), W [m, m].
+      interaction: a key of `INTERACTIONS`; "multiply" makes it x * (1 + f(x)).
+      beside: float Tensor [..., D], y; makes it y + f(x) or y * (1 + f(x)).
+      statistics: as in `layers.batch_norm`: a list in training, else None.
+
+    Returns:
+      float Tensor [..., D], or two.
+    """
+    shape = get_shape_list(input_tensor)
+    act = get_activation(activation) or tf.identity
+    with tf.variable_scope("adapters"):
+        rows = tf.reshape(input_tensor, [-1, shape[-1]])
+        projected = _project(rows, "1", hidden_size, init_scale)
+        hidden = act(NORMALIZATIONS[normalization](projected, statistics))
+        for index in range(2, depth + 1):
+            # These keep the scale of what they read, and of gradients; init_scale would end both.
+            hidden = act(_project(hidden, f"_hidden{index}", hidden_size, hidden_size**-0.5))
+        change = tf.reshape(_project(hidden, "2", shape[-1], init_scale), shape)
+    adapted = input_tensor if beside is None else beside
+    added = INTERACTIONS[interaction](adapted, change)
+    return (adapted, added) if apart else adapted + added
+
+
+_ADAPTER_FUNCTIONS = {"feedforward_adapter": feedforward_adapter}
+
+
+def _project(rows, name, columns, init_scale):
+    """rows W + b, with W = weights<name> [in, columns] and b = biases<name> [1, columns]."""
+
+    def variable(name, shape, initializer):
+        collections = [ADAPTERS, tf.GraphKeys.GLOBAL_VARIABLES]
+        return tf.get_variable(name, shape, initializer=initializer, collections=collections)
+
+    shape = [get_shape_list(rows)[-1], columns]
+    weights = variable("weights" + name, shape, create_initializer(init_scale))
+    biases = variable("biases" + name, [1, columns], tf.zeros_initializer())
+    return layers.affine(rows, weights, biases[0])

@@ -1,0 +1,32 @@
+"""Records of trainings as `sweep_records` has them, made by hand for tests of what reads them."""
+
+import itertools
+
+BACKBONE = 10_000  # Parameters of the BERT that they are of.
+_KEYS = itertools.count()
+
+
+def record(task, value, seed=1, *, test=None, score="accuracy", trained=200, script=None, **flags):
+    """A finished training that scores `value` on the dev set and `test` on the test set."""
+    scores = {f"eval_{score}": value, "trained_parameters": trained}
+    if test is not None:
+        scores[f"test_{score}"] = test
+    return {
+        "key": f"{next(_KEYS):x}",
+        "script": script or "run_classifier.py",
+        "flags": {"task_name": task, "random_seed": seed, **flags},
+        "status": "done",
+        "seconds": 1.5,
+        "finished": "2026-11-22T12:00:00",
+        "task": task,
+        "score": f"eval_{score}",
+        "scores": {**scores, "backbone_parameters": BACKBONE},
+    }
+
+
+def seeds(task, values, tests=(None, None, None), **options):
+    """A setting's trainings, with the seeds 1, 2, ..."""
+    return [
+        record(task, value, seed, test=test, **options)
+        for seed, (value, test) in enumerate(zip(values, tests), start=1)
+    ]

@@ -1,0 +1,328 @@
+"""Tests of run_ablation.py: its numbers beside those of edited adapters, one by one."""
+
+import contextlib
+import io
+import json
+import os
+import re
+from unittest import mock
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+import classifier_results
+import errors
+import run_ablation
+import task_adapters
+import training
+from adapter_tests import tiny
+from adapter_tests.common_flags_test import READERS, names_read
+from adapter_tests.run_classifier_test import ScriptTestCase, contents, read, write
+
+
+def parsed(*arguments):
+    values = flags.FlagValues()
+    run_ablation.define_flags(values)
+    values(["run_ablation.py", *arguments])
+    return values
+
+
+class PartsTest(tf.test.TestCase):
+    def test_gates(self):
+        self.assertEqual(run_ablation.spans(3), [(0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2)])
+        self.assertAllEqual(
+            run_ablation.span_gates(3),
+            [[1, 1, 1], [0, 1, 1], [0, 0, 1], [0, 0, 0], [1, 0, 1], [1, 0, 0], [1, 1, 0]],
+        )
+        self.assertAllEqual(
+            run_ablation.span_gates(3, (0, 2)),
+            [[1, 1, 1], [0, 1, 1], [0, 1, 1], [0, 1, 0], [1, 1, 1], [1, 1, 0], [1, 1, 0]],
+        )
+        self.assertLen(run_ablation.span_gates(12), 79)
+
+    def record(self, **changes):
+        spans = [[0, 0, 0.75], [0, 1, 0.5], [0, 2, 0.25], [1, 1, 0.7496], [1, 2, 0.5], [2, 2, 0.5]]
+        record = {"task": "MRPC", "num_layers": 3, "num_rows": 408, "score": "accuracy"}
+        return {**record, "all": 0.75, "none": 0.25, "majority": 0.3, "spans": spans, **changes}
+
+    def test_report(self):
+        # The middle layer counts in both halves: (0 + 0.04) / 2 and (0.04 + 25) / 2.
+        self.assertEqual(
+            run_ablation.report(self.record()),
+            [
+                "MRPC dev, 408 rows: accuracy 75.0%. Its change in points without the adapters of"
+                " the layers from (row) to (column):",
+                "          0      1      2",
+                "   0    0.0  -25.0  -50.0",
+                "   1           0.0  -25.0",
+                "   2                -25.0",
+                "A single layer costs at most 25.0 points (layer 2); without any adapter it is"
+                " 25.0% (the majority class: 30.0%); a layer of the lower half costs 0.0 on"
+                " average, one of the upper half 12.5.",
+            ],
+        )
+
+    def test_report_of_numbers_and_of_a_single_layer(self):
+        record = self.record(score="spearman", num_layers=1, spans=[[0, 0, 0.8]], none=0.8)
+        del record["majority"]
+        self.assertEqual(
+            run_ablation.report(record)[2:],
+            [
+                "   0    5.0",
+                "A single layer costs at most -5.0 points (layer 0); without any adapter it is"
+                " 0.8000; a layer of the lower half costs -5.0 on average, one of the upper half"
+                " -5.0.",
+            ],
+        )
+
+    def test_every_flag_is_read(self):
+        read_names = names_read("run_ablation").union(*map(names_read, READERS[1:]))
+        self.assertEqual([name for name in parsed() if name not in read_names], [])
+
+    def test_it_has_no_flag_of_a_training(self):
+        values = parsed()
+        for name in ("do_train", "learning_rate", "tuning", "adapter_size", "train_batch_size"):
+            self.assertNotIn(name, values)
+        self.assertIn("feature_cache_dir", values)
+        self.assertIn("precision", values)
+
+
+class AblationTestCase(ScriptTestCase):
+    """A BERT of 3 layers and an adapter whose every layer changes what is answered."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        bert = tiny.write_bert(
+            os.path.join(cls.root, "bert3"), num_hidden_layers=3, initializer_range=0.4
+        )
+        cls.bert_flags = [
+            "--bert_config_file=" + os.path.join(bert, "bert_config.json"),
+            "--vocab_file=" + os.path.join(bert, "vocab.txt"),
+            "--init_checkpoint=" + os.path.join(bert, "bert_model.ckpt"),
+            "--precision=float32",
+            "--feature_cache_dir=none",
+        ]
+        cls.base_flags += cls.bert_flags
+        cls.adapter = cls.make("mrpc", "--do_train")
+
+    @classmethod
+    def make(cls, name, *arguments):
+        """Trains a little, and draws adapters and head anew, wide; returns the adapter's folder."""
+        output_dir = os.path.join(cls.root, "trained", name)
+        code, _, stderr = cls.call(output_dir, "--num_train_epochs=0.4", *arguments)
+        assert code is None, stderr
+        random = np.random.RandomState(1)
+        return cls.edited(
+            os.path.join(output_dir, "adapter"),
+            os.path.join(cls.root, name + "_adapter"),
+            "/adapters/|output_",  # The head's bias becomes 0.
+            lambda value: random.normal(0.0, 0.6, value.shape) if value.ndim > 1 else 0.0 * value,
+        )
+
+    @staticmethod
+    def edited(folder, new_folder, part, edit):
+        """A copy of a task adapter: where `part`, a pattern, is in its name, a tensor is edited."""
+        made = task_adapters.load(folder)
+        tensors = {
+            name: edit(value).astype(np.float32) if re.search(part, name) else value
+            for name, value in made.tensors.items()
+        }
+        task_adapters.save(new_folder, made._replace(tensors=tensors))
+        return new_folder
+
+    def without(self, adapter, first, last):
+        """The folder of an adapter whose layers from first to last add nothing."""
+        layers = "|".join(map(str, range(first, last + 1)))
+        part = f"layer_({layers})/.*/(weights2|biases2)"
+        return self.edited(adapter, f"{adapter}_{first}_{last}", part, np.zeros_like)
+
+    def scores(self, adapter, *arguments):
+        """What run_classifier.py says of an adapter on the dev set."""
+        output_dir = os.path.join(self.folder, os.path.basename(adapter))
+        self.succeed("--do_eval", "--adapter=" + adapter, *arguments, output_dir=output_dir)
+        return json.loads(read(os.path.join(output_dir, "eval_results.json")))
+
+    def ablate(self, *arguments, adapter=None):
+        """(exit code, report, stderr, what was printed meanwhile)."""
+        report, given = [], ["--adapter=" + (adapter or self.adapter)]
+        values = parsed(
+            "--data_dir=" + self.data,
+            "--output_dir=" + self.output_dir,
+            *self.bert_flags,
+            *given,
+            *arguments,
+        )
+        err, out = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stderr(err), contextlib.redirect_stdout(out):
+            code = errors.exit_code(lambda: report.extend(run_ablation.run(values)))
+        return code, "\n".join(report), err.getvalue(), out.getvalue()
+
+    def record(self, *arguments, adapter=None):
+        """ablation.json of a run that must succeed."""
+        code, _, stderr, _ = self.ablate(*arguments, adapter=adapter)
+        self.assertIsNone(code, stderr)
+        return json.loads(read(self.path("ablation.json")))
+
+
+class NumbersTest(AblationTestCase):
+    def test_they_are_those_of_edited_adapters(self):
+        forward = mock.patch.object(training, "_forward", side_effect=training._forward)
+        with forward as graphs:
+            code, report, stderr, shown = self.ablate("--eval_batch_size=7")
+        self.assertIsNone(code, stderr)
+        self.assertEqual(graphs.call_count, 1)
+        self.assertRegex(shown, r"example 168/168  .* 00:00 left\n\Z")  # 24 rows, 7 times.
+        found = json.loads(read(self.path("ablation.json")))
+        spans, f1 = found.pop("spans"), found["other_scores"]["f1"].pop("spans")
+        self.assertEqual([tuple(span[:2]) for span in spans], run_ablation.spans(3))
+        for (first, last, accuracy), of_f1 in zip(spans, f1):
+            expected = self.scores(self.without(self.adapter, first, last))
+            self.assertEqual([first, last, expected["eval_f1"]], of_f1)
+            self.assertEqual(expected["eval_accuracy"], accuracy)
+        whole = self.scores(self.adapter)
+        self.assertGreater(len({(a[2], b[2]) for a, b in zip(spans, f1)}), 2)
+        of = {name: found.pop(name) for name in ("adapter", "data")}
+        self.assertTrue(all(of.values()))
+        self.assertEqual(
+            found,
+            {
+                "task": "MRPC",
+                "labels": ["0", "1"],
+                "num_layers": 3,
+                "num_rows": 24,
+                "score": "accuracy",
+                "all": whole["eval_accuracy"],
+                "none": spans[2][2],
+                "majority": 0.5,
+                "other_scores": {"f1": {"all": whole["eval_f1"], "none": f1[2][2]}},
+                "max_seq_length": 16,
+                "precision": "float32",
+            },
+        )
+        path = self.path("ablation.json")
+        self.assertEqual(read(self.path("ablation.txt")) + "Ablation: " + path, report)
+
+    def own_task(self, label, *arguments):
+        """Flags of a task of numbers or sets, whose rows are the tiny MRPC's first sentences."""
+        folder = os.path.join(self.folder, "own")
+        rows = read(os.path.join(self.data, "dev.tsv")).splitlines()[1:]
+        lines = [f"{row.split(chr(9))[3]}\t{label(index)}\n" for index, row in enumerate(rows)]
+        for split in ("train", "dev"):
+            write(os.path.join(folder, split + ".tsv"), "text\tlabel\n" + "".join(lines))
+        columns = ["--text_column=text", "--label_column=label"]
+        return ["--task_name=custom", "--data_dir=" + folder, *columns, *arguments]
+
+    def test_numbers(self):
+        task = self.own_task(lambda index: index % 5 - 1.5, "--label_type=float")
+        adapter = self.make("numbers", "--do_train", *task)
+        found = self.record(*task, adapter=adapter)
+        self.assertEqual((found["score"], found["labels"]), ("spearman", []))
+        self.assertNotIn("majority", found)
+        pearson = found["other_scores"]["pearson"]
+        expected = self.scores(adapter, *task)
+        self.assertAllClose(found["all"], expected["eval_spearman"])
+        self.assertAllClose(pearson["all"], expected["eval_pearson"])
+        for (first, last, spearman), of_pearson in zip(found["spans"], pearson["spans"]):
+            expected = self.scores(self.without(adapter, first, last), *task)
+            self.assertAllClose(spearman, expected["eval_spearman"])
+            self.assertAllClose(of_pearson, [first, last, expected["eval_pearson"]], rtol=1e-4)
+        self.assertLen({found["all"], *(spearman for _, _, spearman in found["spans"])}, 7)
+
+    def test_adapters_in_one_layer_alone(self):
+        task = self.own_task(lambda index: index % 5 - 1.5, "--label_type=float")
+        adapter = self.make("upper", "--do_train", "--adapter_layers=1", *task)
+        found = self.record(*task, adapter=adapter)
+        with_it, without_it = found["all"], found["none"]
+        self.assertEqual(
+            [score for _, _, score in found["spans"]],
+            [with_it, without_it, without_it, without_it, without_it, with_it],
+        )
+        expected = self.scores(self.without(adapter, 1, 1), *task)["eval_spearman"]
+        self.assertAllClose(without_it, expected)
+        self.assertNotAllClose(with_it, without_it)
+
+    def test_sets_of_labels(self):
+        sets = ["a", "b", "a,b", "b"]
+        task = self.own_task(lambda index: sets[index % 4], "--label_type=multilabel")
+        adapter = self.make("sets", "--do_train", *task)
+        found = self.record(*task, adapter=adapter)
+        self.assertEqual((found["score"], found["majority"]), ("accuracy", 0.5))
+        expected = self.scores(self.without(adapter, 1, 1), *task)
+        self.assertEqual(found["spans"][3], [1, 1, expected["eval_accuracy"]])
+        micro = found["other_scores"]["micro_f1"]["spans"][3]
+        self.assertEqual(micro, [1, 1, expected["eval_micro_f1"]])
+
+
+class RunsTest(AblationTestCase):
+    def test_what_is_there_is_not_computed_again(self):
+        found = self.record()
+        write(self.path("ablation.json"), json.dumps({**found, "none": 0.125}))
+        before = contents(self.output_dir)
+        code, report, stderr, shown = self.ablate()
+        self.assertIsNone(code, stderr)
+        self.assertIn("without any adapter it is 12.5% ", report)
+        self.assertEqual(shown, "")
+        self.assertEqual(contents(self.output_dir), before)
+        self.assertEqual(self.record("--overwrite_output_dir"), found)
+
+    def test_what_is_there_of_another_adapter_or_of_other_data_is_not_replaced(self):
+        self.record()
+        before = contents(self.output_dir)
+        other = self.without(self.adapter, 0, 0)
+        dev = os.path.join(self.folder, "data")
+        tiny.write_mrpc(dev, seed=5)
+        for arguments, options, expected in (
+            ([], {"adapter": other}, "of another adapter;"),
+            (["--data_dir=" + dev], {}, "of another data;"),
+            (["--max_seq_length=9"], {"adapter": other}, "another adapter and another max_seq"),
+        ):
+            code, _, stderr, _ = self.ablate(*arguments, **options)
+            self.assert_one_sentence(code, stderr, [expected, "--overwrite_output_dir"])
+        self.assertEqual(contents(self.output_dir), before)
+
+    def test_a_kill_in_its_middle_leaves_nothing(self):
+        answers, calls = classifier_results.answers, []
+
+        def killed(*arguments):
+            calls.append(arguments)
+            if len(calls) > 100:
+                raise KeyboardInterrupt
+            return answers(*arguments)
+
+        with mock.patch.object(classifier_results, "answers", killed):
+            self.assertEqual(self.ablate()[0], 130)
+        self.assertEqual(contents(self.output_dir), {})
+        self.assertEqual(self.record()["num_rows"], 24)
+
+    def test_refused(self):
+        bare = self.make_bare()
+        code, _, stderr, _ = self.ablate(adapter=bare)
+        self.assert_one_sentence(code, stderr, [bare, "--tuning=head", "no adapters to remove"])
+        values = parsed("--task_name=mrpc")
+        with self.assertRaisesRegex(errors.UserError, "--adapter is not given"):
+            run_ablation.run(values)
+        other_bert = ["--init_checkpoint=" + os.path.join(self.bert, "bert_model.ckpt")]
+        other_bert += ["--bert_config_file=" + os.path.join(self.bert, "bert_config.json")]
+        for arguments, part in (
+            (other_bert, "backbone is"),
+            (["--task_name=mnli"], "dev_matched.tsv"),
+            (["--do_lower_case=false"], "do_lower_case is true there and false here"),
+            (["--max_seq_length=3"], "too short"),
+            (["--output_dir=" + os.path.join(self.adapter, "adapter_config.json")], "written"),
+        ):
+            code, _, stderr, _ = self.ablate(*arguments)
+            self.assert_one_sentence(code, stderr, [part])
+        write(self.path("ablation.json"), "[")
+        code, _, stderr, _ = self.ablate()
+        self.assert_one_sentence(code, stderr, [self.path("ablation.json"), "cannot be read"])
+
+    def make_bare(self):
+        output_dir = os.path.join(self.folder, "bare")
+        self.succeed("--do_train", "--num_train_epochs=0.4", "--tuning=head", output_dir=output_dir)
+        return os.path.join(output_dir, "adapter")
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,114 @@
+"""Tests of run_report.py: what is written of which records, and what is refused."""
+
+import json
+import os
+import tempfile
+
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+import run_report
+from adapter_tests.records import record, seeds
+from errors import UserError
+
+
+class RunReportTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        self.out = os.path.join(self.folder, "out")
+        self.write_records(
+            [
+                *seeds("CoLA", [0.2, 0.3], score="matthews"),
+                *seeds("MRPC", [0.8, 0.8]),
+                {**record("MRPC", 0.9), "status": "failed"},
+            ]
+        )
+
+    def write_records(self, records):
+        with open(os.path.join(self.folder, "results.jsonl"), "w") as writer:
+            writer.write("".join(json.dumps(entry) + "\n" for entry in records))
+
+    def run_report(self, *arguments, records=True):
+        values = flags.FlagValues()
+        run_report.define_flags(values)
+        given = [f"--records={self.folder}"] if records else []
+        values(["run_report.py", f"--report_dir={self.out}", *given, *arguments])
+        return run_report.run(values)
+
+    def read(self, name):
+        with open(os.path.join(self.out, name), encoding="utf-8") as reader:
+            return reader.read()
+
+    def assert_refused(self, pattern, *arguments, **options):
+        with self.assertRaisesRegex(UserError, pattern):
+            self.run_report(*arguments, **options)
+        self.assertFalse(os.path.exists(self.out))
+
+    def test_all_that_there_is(self):
+        lines = self.run_report()
+        names = ["table1.md", "table1.tsv", *(f"figure4.{e}" for e in ("md", "tsv", "png", "svg"))]
+        self.assertEqual(lines, [f"Written: {os.path.join(self.out, name)}" for name in names])
+        self.assertEqual(sorted(os.listdir(self.out)), sorted(names))
+        # The failed one's 90.0 is not there.
+        self.assertIn("| adapters 64 | 30.0 | 80.0 | 55.0 |", self.read("table1.md"))
+
+    def test_one_under_another_name_of_some_tasks(self):
+        self.run_report("--report=figure4", "--tasks=MRPC", "--name=sizes")
+        expected = [f"sizes.{ending}" for ending in ("md", "png", "svg", "tsv")]
+        self.assertEqual(sorted(os.listdir(self.out)), expected)
+        self.assertIn("](sizes.png)", self.read("sizes.md"))
+        self.assertNotIn("CoLA", self.read("sizes.tsv"))
+
+    def test_ablations_alone(self):
+        path = os.path.join(self.folder, "ablation.json")
+        content = {"task": "CoLA", "score": "accuracy", "num_layers": 1, "all": 0.7, "none": 0.6}
+        with open(path, "w") as writer:
+            json.dump({**content, "majority": 0.6, "spans": [[0, 0, 0.6]]}, writer)
+        self.run_report("--report=figure6", f"--ablations={path}", records=False)
+        self.assertIn("figure6.svg", os.listdir(self.out))
+
+    def test_refusals(self):
+        self.assert_refused("--report=figure9: expected all, or some of table1", "--report=figure9")
+        self.assert_refused(
+            "--report=table1,table2: found none of these: table2: trainings of further tasks",
+            "--report=table1,table2",
+        )
+        self.assert_refused("--tasks=RTE: nothing finished of it; found CoLA, MRPC", "--tasks=RTE")
+        self.assert_refused("--name=x is for one --report", "--report=all", "--name=x")
+        self.assert_refused("--records is not given", records=False)
+        missing = os.path.join(self.folder, "missing")
+        self.assert_refused("found no finished training", f"--records={missing}")
+
+    def test_trainings_of_several_berts(self):
+        backbones = [{"name": name, "fingerprint": name[::-1]} for name in ("base", "large")]
+        records = [{**record("MRPC", 0.8), "backbone": backbone} for backbone in backbones]
+        self.write_records(records)
+        self.assert_refused(r"several BERTs \(base, large\)")
+        self.write_records(records[:1])
+        self.run_report("--report=table1")
+
+    def test_a_place_that_cannot_be_written(self):
+        with open(self.out, "w"):
+            pass
+        with self.assertRaisesRegex(UserError, "cannot be written"):
+            self.run_report("--report=table1")
+
+    def test_compare(self):
+        for name, text in (
+            ("labels.tsv", "index\tlabel\n0\tno\n1\tyes\n"),
+            ("a.tsv", "index\tlabel\tno\tyes\n0\tno\t1\t0\n1\tyes\t0\t1\n"),
+            ("b.tsv", "index\tlabel\tno\tyes\n0\tyes\t0\t1\n1\tyes\t0\t1\n"),
+        ):
+            with open(os.path.join(self.folder, name), "w") as writer:
+                writer.write(text)
+        a, b, labels = (os.path.join(self.folder, n) for n in ("a.tsv", "b.tsv", "labels.tsv"))
+        lines = self.run_report(f"--compare={a},{b}", f"--labels={labels}", records=False)
+        self.assertIn("Accuracy: first 100.00%, second 50.00%, of 2 rows", lines)
+        self.assertRegex(lines[-1], "p = 1$")
+        self.assert_refused("--compare takes two files", f"--compare={a}", f"--labels={labels}")
+        self.assert_refused("--compare takes two files", f"--compare={a},{b}")
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,88 @@
+"""Tests of run_sweep.py: real trainings of a tiny model."""
+
+import json
+import os
+import tempfile
+
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+import run_sweep
+import sweep_records
+from adapter_tests import tiny
+from errors import UserError
+
+
+class RunSweepTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.root = tempfile.mkdtemp(dir=self.get_temp_dir())
+        self.folder = os.path.join(self.root, "sweep")
+        os.environ["BERT_BASE_DIR"] = tiny.write_bert(os.path.join(self.root, "bert"))
+        os.environ["GLUE_DIR"] = self.root
+        tiny.write_mrpc(os.path.join(self.root, "MRPC"))
+        for name in ("BERT_BASE_DIR", "GLUE_DIR"):
+            self.addCleanup(os.environ.pop, name)
+
+    def run_sweep(self, *arguments, further_flags=("--max_seq_length=16",)):
+        values = flags.FlagValues()
+        run_sweep.define_flags(values)
+        values(["run_sweep.py", f"--output_dir={self.folder}", *arguments])
+        return run_sweep.run(values, further_flags)
+
+    def grid(self, **common):
+        path = os.path.join(self.root, "grid.json")
+        grids = [{"adapter_size": [2, 4]}, {"tuning": "top_layers", "num_top_layers": [1, 99]}]
+        with open(path, "w") as writer:
+            json.dump({"common": {"task_name": "MRPC", **common}, "grids": grids}, writer)
+        return "--grid=" + path
+
+    def test_a_sweep_from_its_grid_to_its_table(self):
+        grid = self.grid(num_train_epochs=2, train_batch_size=8)
+        table = self.run_sweep(grid, "--only=num_top_layers=99", "--set=random_seed=7")
+        self.assertRegex(table[1], r"^MRPC  top_layers  1 +0 +1 +0$")
+        self.assertRegex(table[2], r"^failed: MRPC-top_layers-\w+: .*the encoder has 2 layers")
+        table = self.run_sweep(grid, "--set=random_seed=7")
+        self.assertRegex(table[1], r"^MRPC  adapters +2 +2 +0 +0 +eval_f1 \d\.\d+ adapter_size=\d$")
+        self.assertRegex(table[2], r"^MRPC  top_layers  2 +1 +1 +0 +eval_f1 ")
+        self.assertEqual(self.run_sweep(grid, "--set=random_seed=7", "--status"), table)
+        self.assertEqual(self.run_sweep(grid, "--set=random_seed=7", "--dry_run"), [])
+        for record in sweep_records.read(self.folder):
+            if record["flags"].get("adapter_size"):
+                self.check_counts(record)
+
+    def check_counts(self, record):
+        """By hand: h = 8 wide (see tiny.config), 2 layers with 2 adapters each, 5 LayerNorms."""
+        width, size = tiny.config().hidden_size, record["flags"]["adapter_size"]
+        adapters = 4 * (2 * width * size + size + width)
+        trained = adapters + 5 * 2 * width + 2 * width + 2
+        scores = record["scores"]
+        self.assertEqual(scores["trained_parameters"], trained)
+        self.assertEqual(
+            scores["total_parameters"], scores["backbone_parameters"] + adapters + 2 * width + 2
+        )
+
+    def test_shards_count_from_0_or_1(self):
+        self.assertEqual([run_sweep._shard(text) for text in ("1/2", "2/2")], [(1, 2), (0, 2)])
+        self.assertEqual([run_sweep._shard(text) for text in ("0/2", "1/1")], [(0, 2), (0, 1)])
+        for wrong in ("3/2", "1", "1/0", "-1/2", "a/b", "0/0"):
+            with self.assertRaisesRegex(UserError, "expected i/n"):
+                run_sweep._shard(wrong)
+
+    def test_mistakes_are_refused(self):
+        for arguments in ((), ("--preset=glue", self.grid())):
+            with self.assertRaisesRegex(UserError, "Give --preset or --grid"):
+                self.run_sweep(*arguments)
+        with self.assertRaisesRegex(UserError, "adaptr_size.*Did you mean"):
+            self.run_sweep(self.grid(adaptr_size=3))
+
+    def test_presets_are_listed_command_by_command(self):
+        arguments = "--preset=glue", "--only=task_name=MRPC", "--only=tuning=full"
+        commands = self.run_sweep(*arguments, "--dry_run", "--shard=1/3")
+        self.assertLen(commands, 5)  # Of 3 rates and 5 seeds.
+        self.assertIn("--task_name=MRPC", commands[0])
+        self.assertIn("--max_seq_length=16", commands[0])
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,167 @@
+"""Tests of sweep_grids.py: trials counted by hand, presets against the paper's counts."""
+
+import json
+import os
+
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+import classifier_tasks
+import run_classifier
+import run_squad
+import sweep_grids
+import table_tasks
+from errors import UserError
+
+
+def flags_of(trials):
+    return [dict(trial.flags) for trial in trials]
+
+
+class TrialsTest(tf.test.TestCase):
+    def test_a_grid_is_every_choice_of_its_lists(self):
+        trials = sweep_grids.trials_of(
+            [{"adapter_size": [8, 64], "random_seed": [1, 2, 3], "a": 5}]
+        )
+        on = {"do_train": True, "do_eval": True, "a": 5}
+        wanted = [{**on, "adapter_size": s, "random_seed": r} for s in (8, 64) for r in (1, 2, 3)]
+        self.assertEqual(flags_of(trials), wanted)
+
+    def test_a_trial_of_two_grids_comes_once(self):
+        grids = [{"adapter_size": [8, 64]}, {"adapter_size": [64.0, 256]}]
+        sizes = [flags["adapter_size"] for flags in flags_of(sweep_grids.trials_of(grids))]
+        self.assertEqual(sizes, [8, 64, 256])
+
+    def test_only_keeps_the_trials_with_these_values(self):
+        grids = [{"adapter_size": [8, 64], "task_name": ["CoLA", "MRPC"]}, {"tuning": "full"}]
+        trials = sweep_grids.trials_of(grids, [("task_name", ["CoLA"]), ("adapter_size", [64])])
+        self.assertLen(trials, 1)
+        with self.assertRaisesRegex(UserError, "no trial is left"):
+            sweep_grids.trials_of(grids, [("task_name", ["RTE"])])
+
+    def test_changed_replaces_a_flag_where_it_is_and_else_adds_it(self):
+        grids = [{"adapter_size": 8}, {"tuning": "full"}]
+        self.assertEqual(
+            sweep_grids.changed(grids, {"adapter_size": [1, 2], "random_seed": [3]}),
+            [{"adapter_size": [1, 2], "random_seed": [3]}, {"tuning": "full", "random_seed": [3]}],
+        )
+
+    def test_settings_are_numbers_truths_or_texts(self):
+        self.assertEqual(
+            sweep_grids.parse_setting("--learning_rate=3e-4,1,True,CoLA,null"),
+            ("learning_rate", [3e-4, 1, True, "CoLA", "null"]),
+        )
+        for wrong in ("learning_rate", "=3", "learning_rate="):
+            with self.assertRaisesRegex(UserError, "expected a flag and its values"):
+                sweep_grids.parse_setting(wrong)
+
+    def test_what_no_flag_can_be_is_refused(self):
+        for grid, complaint in (
+            ({"adapter_size": [None]}, "adapter_size: expected"),
+            ({"adapter_size": {"a": 1}}, "adapter_size: expected"),
+            ({"output_dir": "here"}, "one of its own"),
+            ({"script": "run_away.py"}, "run_away.py"),
+        ):
+            with self.assertRaisesRegex(UserError, complaint):
+                sweep_grids.trials_of([grid])
+
+    def test_keys_tell_trials_and_backbones_apart(self):
+        one, other = sweep_grids.trials_of([{"random_seed": [1, 2]}])
+        same = sweep_grids.trials_of([{"random_seed": 1.0, "do_eval": True}])[0]
+        self.assertEqual(one.key("a"), same.key("a"))
+        self.assertLen({one.key("a"), one.key("b"), other.key("a")}, 3)
+        # What a folder of results rests on must not change with the program.
+        self.assertEqual(one.key("a"), "86d5cd8d66fb73bd")
+
+    def test_a_trial_is_about_its_task(self):
+        for axes, what in (
+            ({"task_name": "CoLA"}, "CoLA"),
+            ({"script": "run_squad.py"}, "squad"),
+            ({"task_name": "custom", "data_dir": "$GLUE_DIR/mnli_9k"}, "mnli_9k"),
+            ({"task_name": "custom"}, "custom"),
+        ):
+            self.assertEqual(sweep_grids.trials_of([axes])[0].what, what)
+
+    def test_commands_fill_in_environment_variables(self):
+        trial = sweep_grids.trials_of([{"train_file": "$HERE_DIR/train.json"}])[0]
+        with self.assertRaisesRegex(UserError, r"--train_file=.*\$HERE_DIR is not set"):
+            trial.command("out")
+        os.environ["HERE_DIR"] = "/data"
+        self.addCleanup(os.environ.pop, "HERE_DIR")
+        command = trial.command("out")
+        self.assertEqual(command[0], "run_classifier.py")
+        self.assertIn("--train_file=/data/train.json", command)
+        self.assertIn("--output_dir=out", command)
+
+
+class FileTest(tf.test.TestCase):
+    def read(self, content):
+        path = os.path.join(self.get_temp_dir(), "grid.json")
+        with open(path, "w") as writer:
+            writer.write(content)
+        return sweep_grids.read_file(path)
+
+    def test_what_is_common_stands_in_each_grid(self):
+        content = {"common": {"random_seed": [1, 2], "a": 1}, "grids": [{"a": 2}, {"b": 3}]}
+        self.assertEqual(
+            self.read(json.dumps(content)),
+            [{"random_seed": [1, 2], "a": 2}, {"random_seed": [1, 2], "a": 1, "b": 3}],
+        )
+
+    def test_broken_files_are_refused(self):
+        for content, complaint in (
+            ("{", "cannot be read"),
+            ("[" * 100000, "cannot be read"),
+            ("[]", "expected an object with grids"),
+            ('{"grid": []}', "expected an object with grids"),
+            ('{"grids": [], "more": 1}', "expected an object with grids"),
+            ('{"grids": {}}', "grids a list"),
+            ('{"grids": [1]}', "grids a list"),
+        ):
+            with self.assertRaisesRegex(UserError, complaint):
+                self.read(content)
+        with self.assertRaisesRegex(UserError, "cannot be read"):
+            sweep_grids.read_file(os.path.join(self.get_temp_dir(), "missing.json"))
+
+
+class PresetsTest(tf.test.TestCase):
+    def test_the_papers_counts(self):
+        # By hand, from the grids of sections 3.2 to 3.6; each of them times its seeds.
+        for name, count in {
+            "glue": 8 * (3 * 3 * 2 + 3) * 5,
+            "further_tasks": 17 * (4 * 6 + 4) * 5,
+            "variable_fine_tuning": 17 * 8 * 4 * 5,
+            "sizes": 2 * 3 * (10 * 3 * 2 + 12 * 3 + 2 * 3 * 2),
+            "squad": 3 * (10 * 4 * 3 + 12 * 3 * 3 + 2 * 4 * 3 + 3 * 3),
+            "init_scales": 2 * 8 * 3 * 3,
+            "learning_rates": 2 * 2 * 6 * 3,
+            "variants": 2 * 3 * 3 * 2 * (1 + 2 + 2 + 3 + 2 + 1 + 1),
+        }.items():
+            self.assertLen(sweep_grids.trials_of(sweep_grids.PRESETS[name][1]), count, name)
+        self.assertLen(sweep_grids.PRESETS, 8)
+
+    def test_tasks_and_flags_are_known_to_their_scripts(self):
+        scripts = {"run_classifier.py": run_classifier, "run_squad.py": run_squad}
+        tasks = {*(task.name for task in classifier_tasks.TASKS.values()), *table_tasks.LAYOUTS}
+        for name, (_, grids) in sweep_grids.PRESETS.items():
+            for trial in sweep_grids.trials_of(grids):
+                values = flags.FlagValues()
+                scripts[trial.script].define_flags(values)
+                values(["x", *(f"--{flag}={value}" for flag, value in trial.flags)])
+                if trial.script == "run_classifier.py":
+                    self.assertIn(values.task_name, tasks, name)
+
+    def test_epochs_of_further_tasks_are_those_of_table_4(self):
+        trials = sweep_grids.trials_of(sweep_grids.PRESETS["further_tasks"][1])
+        epochs = {
+            (flags["task_name"], flags.get("tuning", "adapters")): flags["num_train_epochs"]
+            for flags in flags_of(trials)
+        }
+        self.assertEqual(epochs["corporate_messaging", "full"], 100)
+        self.assertEqual(epochs["corporate_messaging", "adapters"], 50)
+        self.assertEqual(epochs["sms_spam", "adapters"], 20)
+        self.assertLen(epochs, 34)
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,85 @@
+"""Tests of sweep_records.py: kills in the middle of a line, several files, broken ones."""
+
+import json
+import os
+import tempfile
+
+import tensorflow.compat.v1 as tf
+
+import sweep_records
+from errors import UserError
+
+
+def record(key, finished="2026-01-01T00:00:00", status="done", **more):
+    return {
+        "key": key,
+        "script": "run_classifier.py",
+        "flags": {},
+        "status": status,
+        "finished": finished,
+        "scores": {"eval_accuracy": 0.5},
+        **more,
+    }
+
+
+class SweepRecordsTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = tempfile.mkdtemp(dir=self.get_temp_dir(), prefix="a[b]")
+
+    def write(self, text, name="results.jsonl", mode="w"):
+        with open(os.path.join(self.folder, name), mode) as writer:
+            writer.write(text)
+
+    def keys(self):
+        return [record["key"] for record in sweep_records.read(self.folder)]
+
+    def test_what_was_added_is_read_in_the_order_of_its_end(self):
+        self.assertEqual(sweep_records.read(self.folder), [])
+        self.assertEqual(sweep_records.read(os.path.join(self.folder, "missing")), [])
+        sweep_records.append(self.folder, (0, 2), record("b", "2026-01-02T00:00:00"))
+        sweep_records.append(self.folder, (1, 2), record("a", "2026-01-01T00:00:00"))
+        sweep_records.append(self.folder, (0, 1), record("c", "2026-01-03T00:00:00"))
+        self.assertEqual(self.keys(), ["a", "b", "c"])
+        self.assertEqual(
+            sorted(os.listdir(self.folder)),
+            ["results.0-of-2.jsonl", "results.1-of-2.jsonl", "results.jsonl"],
+        )
+        self.assertEqual(sweep_records.read(self.folder)[0], record("a"))
+
+    def test_the_later_of_two_counts_but_no_failure_hides_a_success(self):
+        for day, status in enumerate(("failed", "done", "failed"), 1):
+            finished = f"2026-01-0{day}T00:00:00"
+            sweep_records.append(self.folder, (0, 1), record("a", finished, status, day=day))
+        sweep_records.append(self.folder, (0, 1), record("b", status="failed", reason="x"))
+        found = {r["key"]: r for r in sweep_records.read(self.folder)}
+        self.assertEqual((found["a"]["status"], found["a"]["day"]), ("done", 2))
+        self.assertEqual(found["b"]["reason"], "x")
+
+    def test_a_line_cut_short_anywhere_loses_no_other(self):
+        line = json.dumps(record("a"))
+        for length in range(len(line) - 1):
+            self.write(json.dumps(record("z")) + "\n" + line[:length])
+            self.assertEqual(self.keys(), ["z"])
+            sweep_records.append(self.folder, (0, 1), record("b", "2026-01-02T00:00:00"))
+            self.assertEqual(self.keys(), ["z", "b"])
+
+    def test_other_content_is_refused_with_its_line(self):
+        good = json.dumps(record("a")) + "\n"
+        unscored = {name: value for name, value in record("b").items() if name != "scores"}
+        for wrong in ("x", "[1]", '"text"', "{}", json.dumps(unscored), '{"key": 1}'):
+            self.write(good + wrong + "\n")
+            with self.assertRaisesRegex(UserError, "results.jsonl, line 2: expected the record"):
+                sweep_records.read(self.folder)
+        with open(os.path.join(self.folder, "results.jsonl"), "wb") as writer:
+            writer.write(b"\xff\xfe")
+        with self.assertRaisesRegex(UserError, "cannot be read"):
+            sweep_records.read(self.folder)
+
+    def test_a_folder_that_is_not_there_cannot_be_written(self):
+        with self.assertRaisesRegex(UserError, "cannot be written"):
+            sweep_records.append(os.path.join(self.folder, "missing"), (0, 1), record("a"))
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,275 @@
+"""Tests of sweeps.py and sweep_trials.py with a script in the place of a training."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import tensorflow.compat.v1 as tf
+
+import sweep_grids
+import sweep_records
+import sweeps
+import task_adapters
+from adapter_tests import task_adapters_test, tiny
+from errors import UserError
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+# What stands for run_classifier.py: notes each start, waits for the file "go", and leaves what a
+# training leaves.
+SCRIPT = """
+import json, os, shutil, signal, sys, time
+here = os.path.dirname(os.path.abspath(__file__))
+flags = dict(argument[2:].split("=", 1) for argument in sys.argv[1:] if "=" in argument)
+if "--only_check_args" in sys.argv:
+    if "adaptr_size" in flags:
+        sys.exit("Error: Unknown command line flag 'adaptr_size'.")
+    sys.exit()
+def interrupted(*_):
+    open(os.path.join(flags["output_dir"], "saved"), "w").close()
+    sys.exit(130)
+signal.signal(signal.SIGINT, interrupted)
+with open(os.path.join(here, "starts"), "a") as starts:
+    starts.write(flags["adapter_size"] + "\\n")
+print("step 1/2", flush=True)
+while not os.path.exists(os.path.join(here, "go")):
+    time.sleep(0.05)
+if flags["adapter_size"] == "13":
+    print("Error: 13 brings bad luck.")
+    print("a line after it")
+    sys.exit(1)
+if flags["adapter_size"] == "9":
+    os.kill(os.getpid(), signal.SIGKILL)
+output_dir = flags["output_dir"]
+if not os.path.exists(os.path.join(output_dir, "adapter")):
+    shutil.copytree(os.path.join(here, "adapter"), os.path.join(output_dir, "adapter"))
+for name in ("checkpoint", "model.ckpt-2.index", "other.txt"):
+    open(os.path.join(output_dir, name), "w").close()
+size = int(flags["adapter_size"])
+task = "custom" if flags.get("task_name") == "custom" else "MRPC"
+record = {"task": task, "score": "eval_f1", "eval_f1": size / 100, "labels": ["0", "1"]}
+with open(os.path.join(output_dir, "eval_results.json"), "w") as writer:
+    json.dump(record, writer)
+if "do_predict" in flags:
+    with open(os.path.join(output_dir, "test_scores.json"), "w") as writer:
+        json.dump({"task": "MRPC", "test_f1": size / 200}, writer)
+"""
+
+# A sweeper in a process of its own, which can be killed.
+SWEEPER = """
+import sys
+sys.path[:0] = [{root!r}]
+import sweep_grids, sweeps
+sweeps._HERE = {scripts!r}
+trials = sweep_grids.trials_of([{{"adapter_size": {sizes}}}])
+sweeps.Sweep(trials, sweeps.Settings({folder!r}, jobs={jobs}, shard={shard})).run()
+"""
+
+
+class SweepsTestCase(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        root = tempfile.mkdtemp(dir=self.get_temp_dir())
+        self.scripts, self.folder = os.path.join(root, "scripts"), os.path.join(root, "sweep")
+        bert = tiny.write_bert(os.path.join(root, "bert"))
+        os.environ["BERT_BASE_DIR"] = bert
+        self.addCleanup(os.environ.pop, "BERT_BASE_DIR")
+        os.makedirs(self.scripts)
+        with open(os.path.join(self.scripts, "run_classifier.py"), "w") as writer:
+            writer.write(SCRIPT)
+        adapter = task_adapters.TaskAdapter(
+            task_adapters_test.description(), task_adapters_test.tensors()
+        )
+        task_adapters.save(os.path.join(self.scripts, "adapter"), adapter)
+        before, sweeps._HERE = sweeps._HERE, self.scripts
+        self.addCleanup(setattr, sweeps, "_HERE", before)
+
+    def go(self):
+        """From now on trials end by themselves."""
+        with open(os.path.join(self.scripts, "go"), "w"):
+            pass
+
+    def starts(self):
+        path = os.path.join(self.scripts, "starts")
+        if not os.path.exists(path):
+            return []
+        with open(path) as reader:
+            return [int(size) for size in reader.read().split()]
+
+    def sweep(self, sizes, flags=(), **settings):
+        trials = sweep_grids.trials_of([{"adapter_size": list(sizes), **dict(flags)}])
+        return sweeps.Sweep(trials, sweeps.Settings(self.folder, **settings))
+
+    def sweeper(self, sizes, jobs=1, shard=(0, 1)):
+        """A process that sweeps."""
+        program = SWEEPER.format(
+            root=ROOT,
+            scripts=self.scripts,
+            sizes=list(sizes),
+            folder=self.folder,
+            jobs=jobs,
+            shard=shard,
+        )
+        return subprocess.Popen([sys.executable, "-c", program])
+
+    def wait_for(self, condition):
+        for _ in range(1200):
+            if condition():
+                return
+            time.sleep(0.1)
+        self.fail("It has not come within two minutes.")
+
+    def scores(self):
+        return {
+            record["flags"]["adapter_size"]: record["scores"]["eval_f1"]
+            for record in sweep_records.read(self.folder)
+            if record["status"] == "done"
+        }
+
+    def trial_folder(self, size, sweep):
+        (name,) = (
+            sweep.name(key)
+            for key, trial in sweep.trials.items()
+            if dict(trial.flags)["adapter_size"] == size
+        )
+        return os.path.join(self.folder, "trials", name)
+
+
+class SweepsTest(SweepsTestCase):
+    def test_every_trial_is_run_once_and_recorded(self):
+        self.go()
+        sweep = self.sweep([8, 64], {"do_predict": True})
+        self.assertLen(sweep.commands(), 2)
+        sweep.run()
+        self.assertEqual(self.starts(), [8, 64])
+        record = list(sweep.records().values())[1]
+        self.assertEqual(record["scores"], {"eval_f1": 0.64, "test_f1": 0.32})
+        self.assertEqual((record["task"], record["score"]), ("MRPC", "eval_f1"))
+        self.assertEqual(record["backbone"], {"name": "tiny", "fingerprint": "f" * 64})
+        self.assertEqual(record["flags"]["adapter_size"], 64)
+        again = self.sweep([8, 64, 128], {"do_predict": True})
+        self.assertLen(again.commands(), 1)
+        again.run()
+        self.assertEqual(self.starts(), [8, 64, 128])
+        self.assertEqual(self.scores(), {8: 0.08, 64: 0.64, 128: 1.28})
+
+    def test_custom_data_are_recorded_by_the_name_of_their_folder(self):
+        self.go()
+        sweep = self.sweep([8], {"task_name": "custom", "data_dir": "/data/reviews"})
+        sweep.run()
+        self.assertEqual([record["task"] for record in sweep.records().values()], ["reviews"])
+
+    def test_a_failure_is_recorded_and_the_sweep_goes_on(self):
+        self.go()
+        sweep = self.sweep([13, 9, 8])
+        sweep.run()
+        reasons = {
+            record["flags"]["adapter_size"]: record.get("reason")
+            for record in sweep.records().values()
+        }
+        wanted = {13: "13 brings bad luck.", 9: "killed by signal 9", 8: None}
+        self.assertEqual(reasons, wanted)
+        self.sweep([13, 9, 8]).run()
+        self.assertEqual(self.starts(), [13, 9, 8])
+        self.sweep([13, 9, 8], retry_failed=True).run()
+        self.assertEqual(self.starts(), [13, 9, 8, 13, 9])
+
+    def test_what_is_kept(self):
+        self.go()
+        for keep, size, left in (
+            ("adapters", 1, {"adapter", "other.txt"}),
+            ("scores", 2, {"other.txt"}),
+            ("all", 3, {"adapter", "other.txt", "checkpoint", "model.ckpt-2.index"}),
+        ):
+            sweep = self.sweep([size], keep=keep)
+            sweep.run()
+            found = set(os.listdir(self.trial_folder(size, sweep)))
+            always = {"log.txt", ".lock", "eval_results.json"}
+            found = {name for name in found - always if "tfevents" not in name}
+            self.assertEqual(found, left)
+
+    def test_another_bert_makes_other_trials(self):
+        self.go()
+        self.sweep([8]).run()
+        other = os.path.join(self.get_temp_dir(), "other")
+        tiny.write_bert(other, hidden_size=16)
+        os.environ["BERT_BASE_DIR"] = other
+        self.assertLen(self.sweep([8]).commands(), 1)
+
+    def test_two_jobs_run_side_by_side(self):
+        sweeper = self.sweeper([1, 2, 3], jobs=2)
+        self.wait_for(lambda: len(self.starts()) == 2)
+        sweep = self.sweep([1, 2, 3])
+        self.wait_for(lambda: set(sweep.running().values()) == {"step 1/2"})
+        self.assertLen(sweep.running(), 2)
+        self.go()
+        self.assertEqual(sweeper.wait(), 0)
+        self.assertEqual(sorted(self.starts()), [1, 2, 3])
+
+    def test_two_sweepers_share_a_folder(self):
+        sweepers = [self.sweeper(range(1, 6)) for _ in range(2)]
+        self.wait_for(lambda: len(self.starts()) == 2)
+        self.go()
+        self.assertEqual([sweeper.wait() for sweeper in sweepers], [0, 0])
+        self.assertEqual(sorted(self.starts()), [1, 2, 3, 4, 5])
+        self.assertEqual(self.scores(), {size: size / 100 for size in range(1, 6)})
+
+    def test_two_shards_share_a_folder(self):
+        self.go()
+        sweepers = [self.sweeper(range(1, 6), shard=(index, 2)) for index in range(2)]
+        self.assertEqual([sweeper.wait() for sweeper in sweepers], [0, 0])
+        self.assertEqual(sorted(self.starts()), [1, 2, 3, 4, 5])
+        with open(os.path.join(self.folder, "results.0-of-2.jsonl")) as reader:
+            sizes = [json.loads(line)["flags"]["adapter_size"] for line in reader]
+        self.assertEqual(sizes, [1, 3, 5])
+        self.assertEqual(self.scores(), {size: size / 100 for size in range(1, 6)})
+
+    def test_a_killed_sweep_goes_on_and_waits_for_what_still_runs(self):
+        sweeper = self.sweeper([1, 2])
+        self.wait_for(lambda: self.starts() == [1])
+        sweeper.kill()
+        sweeper.wait()
+        second = self.sweeper([1, 2])
+        self.wait_for(lambda: self.starts() == [1, 2])  # The first one still runs: not started.
+        self.go()
+        self.assertEqual(second.wait(), 0)
+        # Nobody was there when the first one ended: called again, it finds that it is done.
+        self.assertEqual(self.starts(), [1, 2, 1])
+        self.assertEqual(self.scores(), {1: 0.01, 2: 0.02})
+
+    def test_sigterm_has_trials_save_their_step(self):
+        sweeper = self.sweeper([1, 2])
+        self.wait_for(lambda: self.starts() == [1])
+        sweep = self.sweep([1, 2])
+        sweeper.send_signal(signal.SIGTERM)
+        self.assertNotEqual(sweeper.wait(), 0)
+        self.assertTrue(os.path.exists(os.path.join(self.trial_folder(1, sweep), "saved")))
+        self.assertEqual(sweep.running(), {})
+        self.assertEqual(sweep_records.read(self.folder), [])
+
+    def test_mistakes_are_refused_before_the_first_trial(self):
+        with self.assertRaisesRegex(UserError, "run_classifier.py does not take .*adaptr_size"):
+            self.sweep([1], {"adaptr_size": 2}).check_flags()
+        self.sweep([1]).check_flags()
+        for settings, complaint in (
+            ({"folder": "gs://bucket/sweep"}, "needs a local folder"),
+            ({"further_flags": ("--adapter_size=3",)}, "--adapter_size is a flag of the trials"),
+            ({"further_flags": ("precision",)}, "precision: expected a flag"),
+        ):
+            trials = sweep_grids.trials_of([{"adapter_size": 1}])
+            with self.assertRaisesRegex(UserError, complaint):
+                sweeps.Sweep(trials, sweeps.Settings(**{"folder": self.folder, **settings}))
+        with self.assertRaisesRegex(UserError, r"--init_checkpoint=.*\$NO_DIR is not set"):
+            self.sweep([1], {"init_checkpoint": "$NO_DIR/bert_model.ckpt"})
+        os.environ["BERT_BASE_DIR"] = self.scripts
+        with self.assertRaisesRegex(UserError, "index does not exist|no bert"):
+            self.sweep([1])
+        self.assertEqual(self.starts(), [])
+
+
+if __name__ == "__main__":
+    tf.test.main()

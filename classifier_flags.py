@@ -1,0 +1,118 @@
+"""The flags that name a classification task and its data, and what they become: examples, rows.
+
+As in `common_flags`, a script's main module defines them, and functions read the parsed values.
+"""
+
+import itertools
+
+from absl import flags
+
+import classifier_features
+import classifier_tasks
+import common_flags
+import feature_cache
+import paths
+import table_tasks
+import tokenization
+from errors import UserError
+from rows import TextRows
+
+_KINDS = {"class": "classification", "float": "regression", "multilabel": "multilabel"}
+
+SHORTEST = 4  # The least --max_seq_length: the special tokens of a pair, and one of its own.
+
+
+def define(flag_values=flags.FLAGS):
+    """Defines them."""
+    at = {"flag_values": flag_values}
+    names = [task.name for task in classifier_tasks.TASKS.values()]
+    names = ", ".join([*names, *table_tasks.LAYOUTS, "custom"])
+    flags.DEFINE_string("task_name", None, f"The task: {names}.", **at)
+    flags.DEFINE_string(
+        "data_dir",
+        None,
+        "Folder with the task's files. Default: $GLUE_DIR/<task>, else the demo's.",
+        **at,
+    )
+    column = "--task_name=custom: the column, or the key in .jsonl files, of the "
+    flags.DEFINE_string("text_column", None, column + "text.", **at)
+    flags.DEFINE_string("text_b_column", None, column + "second text of a pair.", **at)
+    flags.DEFINE_string("label_column", None, column + "label.", **at)
+    flags.DEFINE_enum(
+        "label_type",
+        "class",
+        sorted(_KINDS),
+        "--task_name=custom: labels are names of classes; numbers to be predicted; or sets of"
+        " labels, a,b,c or a list in .jsonl files.",
+        **at,
+    )
+    flags.DEFINE_integer(
+        "max_seq_length", 128, "WordPieces of a text or pair, longer ones are cut.", **at
+    )
+    flags.DEFINE_integer("eval_batch_size", 8, "Examples in a batch of the evaluation.", 1, **at)
+
+
+def find_task(values, given):
+    """The task that the flags name.
+
+    Args:
+      values: parsed flags.
+      given: `task_adapters.TaskAdapter` of --adapter, or None.
+
+    Returns:
+      (`classifier_tasks.SplitProcessor`, the folder of its data).
+
+    Raises:
+      UserError: there is no such task, or no data.
+    """
+    if not values.task_name:
+        raise UserError("--task_name is not given, for example --task_name=MRPC.")
+    layout = _layout(values)
+    if layout is None:
+        processor = classifier_tasks.get_processor(
+            values.task_name, [*table_tasks.LAYOUTS, "custom"]
+        )
+        folder = processor.task.folder or processor.task.name
+        return processor, paths.find_data_dir(values.data_dir, folder)
+    data_dir = paths.find_data_dir(values.data_dir, layout.name)
+    known = given.description.labels if given else None
+    return table_tasks.TableProcessor(layout, data_dir, known), data_dir
+
+
+def _layout(values):
+    """The `table_tasks.Layout` of --task_name; None if it has none."""
+    if values.task_name.lower() == "custom":
+        if values.text_column is None or values.label_column is None:
+            raise UserError("--task_name=custom needs --text_column and --label_column.")
+        kind = _KINDS[values.label_type]
+        columns = values.text_column, values.label_column, values.text_b_column
+        return table_tasks.Layout("custom", *columns, kind)
+    for flag in ("text_column", "text_b_column", "label_column", "label_type"):
+        if values[flag].value != values[flag].default:
+            raise UserError(f"--{flag} goes with --task_name=custom, which reads data of any kind.")
+    return table_tasks.LAYOUTS.get(values.task_name.lower().replace("-", "_"))
+
+
+def rows_of(examples, labels, values, tokenizer):
+    """The `TextRows` of some examples, from the cache if they have been made before.
+
+    Args:
+      examples: list of `InputExample`.
+      labels: the task's, see `classifier_features.convert_single_example`.
+      values: parsed flags.
+      tokenizer: `tokenization.FullTokenizer`.
+    """
+    key = feature_cache.key_of(
+        itertools.chain(
+            [tokenizer.fingerprint, tuple(labels), values.max_seq_length],
+            ((e.text_a, e.text_b, e.label) for e in examples),
+        ),
+        [classifier_features, tokenization],
+    )
+
+    def make(add):
+        add(classifier_features.text_arrays(examples, labels, values.max_seq_length, tokenizer))
+
+    arrays = feature_cache.cached(common_flags.feature_folder(values), key, make)
+    specials = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
+    return TextRows(arrays, *specials, values.max_seq_length)

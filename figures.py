@@ -1,0 +1,208 @@
+"""Drawing: panels of curves and of heatmaps on one sheet, which prints well in grey.
+
+Nothing here knows of trainings. The same panels give the same bytes, with one matplotlib.
+"""
+
+import collections
+import io
+import math
+from typing import List, NamedTuple, Optional, Tuple
+
+import matplotlib
+import numpy as np
+from matplotlib import ticker
+from matplotlib.figure import Figure
+
+_COLUMNS = 3  # Panels beside each other; three of them are a page wide.
+_PANEL_SIZE, _SINGLE_SIZE = (2.9, 2.6), (4.2, 3.2)  # Inches.
+_RC = {
+    "font.size": 8,
+    "axes.titlesize": 9,
+    "axes.grid": True,
+    "grid.color": "0.9",
+    "axes.axisbelow": True,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 4.5,
+    "svg.hashsalt": "adapter-bert",  # Else each file has random ids.
+}
+
+
+class Style(NamedTuple):
+    """How a series is told from others, without colour too: see matplotlib's names."""
+
+    color: str
+    marker: str
+    line: object
+
+
+# Dark and light take turns, so that neighbours differ in grey.
+STYLES = (
+    Style("#08519c", "o", "-"),
+    Style("#e6842a", "s", "--"),
+    Style("#1b7837", "^", ":"),
+    Style("#c994c7", "D", "-."),
+    Style("#252525", "v", (0, (6, 1, 1, 1, 1, 1))),
+    Style("#41b6c4", "P", (0, (1, 1))),
+    Style("#7f0000", "X", (0, (8, 2))),
+    Style("#999999", "<", (0, (3, 1, 1, 1))),
+)
+
+
+class Series(NamedTuple):
+    """Points of one kind, joined by a line.
+
+    Attributes:
+      label: what the legend says of it.
+      style: `Style`.
+      points: list of (x, y, low, high), x above 0; low and high are the ends of the error bar, or
+        of the band if `band`, None where there is none.
+    """
+
+    label: str
+    style: Style
+    points: List[Tuple[float, float, Optional[float], Optional[float]]]
+    band: bool = False
+
+
+class Panel(NamedTuple):
+    """Series over a logarithmic x axis; `zero` draws a line at y = 0."""
+
+    title: str
+    x_label: str
+    y_label: str
+    series: List[Series]
+    zero: bool = False
+
+
+class Heatmap(NamedTuple):
+    """A square matrix of numbers, [row, column]; what is NaN stays empty."""
+
+    title: str
+    x_label: str
+    y_label: str
+    values: np.ndarray
+    color_label: str
+
+
+def draw(panels):
+    """Draws panels as `figure_of` does.
+
+    Returns:
+      A dict from file endings, "png" and "svg", to bytes.
+    """
+    with matplotlib.rc_context(_RC):
+        figure = figure_of(panels)
+        return {"png": _saved(figure, "png", dpi=200), "svg": _saved(figure, "svg")}
+
+
+def figure_of(panels):
+    """Panels side by side, with one legend below them, as matplotlib's Figure.
+
+    Args:
+      panels: list of `Panel` and `Heatmap`, at least one. Those with the same x label share limits.
+    """
+    columns = min(len(panels), _COLUMNS)
+    rows = math.ceil(len(panels) / columns)
+    width, height = _PANEL_SIZE if len(panels) > 1 else _SINGLE_SIZE
+    figure = Figure((columns * width, rows * height), constrained_layout=True)
+    limits, legend = _limits(panels), {}
+    for index, panel in enumerate(panels):
+        axes = figure.add_subplot(rows, columns, index + 1)
+        axes.set_title(panel.title)
+        axes.set_xlabel(panel.x_label)
+        axes.set_ylabel(panel.y_label)
+        if isinstance(panel, Heatmap):
+            _draw_heatmap(figure, axes, panel)
+        else:
+            for series in panel.series:
+                artist = _draw_series(axes, series)
+                # A line in any panel is what the legend shows, rather than a lone point.
+                if len(series.points) > 1 or series.label not in legend:
+                    legend[series.label] = artist
+            if panel.zero:
+                axes.axhline(0, color="0.4", linewidth=0.8, zorder=1)
+            _set_logarithmic(axes.xaxis, *limits[panel.x_label])
+    if legend:
+        # Below the panels, where it covers nothing; what is saved is cut to what is drawn.
+        place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.01), "ncol": 2 * columns}
+        figure.legend(legend.values(), legend.keys(), frameon=False, **place)
+    return figure
+
+
+def _saved(figure, ending, **options):
+    stream = io.BytesIO()
+    # A date, or the version that made it, would make each file another.
+    metadata = {"svg": {"Date": None, "Creator": None}, "png": {"Software": None}}[ending]
+    figure.savefig(stream, format=ending, bbox_inches="tight", metadata=metadata, **options)
+    return stream.getvalue()
+
+
+def _limits(panels):
+    """x label → (least, greatest) x, with some room."""
+    found = collections.defaultdict(list)
+    for panel in panels:
+        for series in getattr(panel, "series", ()):
+            found[panel.x_label] += [point[0] for point in series.points]
+    return {label: (min(some) / 1.6, max(some) * 1.6) for label, some in found.items()}
+
+
+def _set_logarithmic(axis, least, greatest):
+    """Labels each power of ten, and where these are few also some multiples."""
+    axis.axes.set_xscale("log")
+    axis.axes.set_xlim(least, greatest)
+    axis.set_minor_formatter(ticker.NullFormatter())
+    if greatest / least < 1000:
+        multiples = (1, 2, 5) if greatest / least < 30 else (1, 3)
+        axis.set_major_locator(ticker.LogLocator(subs=multiples))
+        axis.set_major_formatter(ticker.FuncFormatter(_short))
+
+
+def _short(value, position):
+    """A tick's label: 2e-5, 0.5, 20, 2e6."""
+    del position
+    if 0.01 <= value < 10000:
+        return f"{value:g}"
+    mantissa, exponent = f"{value:.0e}".split("e")
+    return f"{mantissa}e{int(exponent)}"
+
+
+def _draw_series(axes, series):
+    """Returns what the legend shows of it."""
+    color, marker, line = series.style
+    x, y, low, high = (np.array(values, float) for values in zip(*series.points))
+    if series.band:
+        axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
+        for edge in (low, high):
+            axes.plot(x, edge, color=color, linestyle=line, linewidth=0.6)
+        low, high = y, y
+    return axes.errorbar(
+        *(x, y, np.stack([y - low, high - y])),
+        color=color,
+        marker=marker,
+        linestyle=line if len(x) > 1 else "",
+        capsize=2,
+        elinewidth=0.8,
+    )
+
+
+def _draw_heatmap(figure, axes, panel):
+    # Light means little lost, in colour and in print; white is no value at all.
+    image = axes.imshow(np.ma.masked_invalid(panel.values), cmap="cividis", aspect="auto")
+    axes.grid(False)
+    axes.set_xticks(range(len(panel.values)))
+    axes.set_yticks(range(len(panel.values)))
+    if len(panel.values) <= 12:  # Of more the numbers would not be readable.
+        _write_values(axes, panel.values)
+    figure.colorbar(image, ax=axes, label=panel.color_label)
+
+
+def _write_values(axes, values):
+    """Writes each number into its cell, light on dark and dark on light."""
+    middle = (np.nanmin(values) + np.nanmax(values)) / 2
+    decimals, size = (1, 7) if len(values) <= 8 else (0, 5)
+    for (row, column), value in np.ndenumerate(values):
+        if not np.isnan(value):
+            color = "white" if value < middle else "black"
+            shown = round(value, decimals) + 0.0  # No "-0".
+            text = f"{shown:.{decimals}f}".replace("-", "−")
+            axes.text(column, row, text, ha="center", va="center", color=color, fontsize=size)

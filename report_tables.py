@@ -1,0 +1,220 @@
+"""Chosen scores as cells, and cells as tables: what the reports of `reporting` are written of."""
+
+from typing import Any, List, NamedTuple
+
+import numpy as np
+
+import published
+import selection
+from selection import FULL, VALIDATION
+
+GAP = "–"
+
+
+class Cell(NamedTuple):
+    """What a method, at a level of its own (size, learning rate, ...) or None, scores on a task."""
+
+    method: str
+    level: Any
+    task: str
+    choice: selection.Choice
+
+    @property
+    def text(self):
+        """The score as tables have it."""
+        return _with_error(self.choice.value, self.choice.sem)
+
+    def numbers(self):
+        """All there is to know of it: a dict."""
+        choice = self.choice
+        chosen = " ".join(f"{name}={value}" for name, value in choice.setting.items())
+        return {
+            "method": self.method,
+            "level": self.level,
+            "task": self.task,
+            "score": choice.score,
+            "points": choice.value,
+            "sem": choice.sem,
+            "seeds": choice.seeds,
+            "trained_parameters": choice.trained,
+            "setting": chosen,
+        }
+
+
+class Table(NamedTuple):
+    """Columns and rows of texts, and what stands above them; nothing over the first."""
+
+    heading: str
+    columns: List[str]
+    rows: List[List[str]]
+
+
+def cells_of(label, records, split, choose=selection.choose_mean, level=None):
+    """A list with the `Cell` of each task that has a score.
+
+    Args:
+      label, level: of the cells.
+      records: those of the method and level.
+      split: whose scores are wanted.
+      choose: a function of `selection`.
+    """
+    by_task = selection.grouped(records, lambda record: published.order(record["task"]))
+    choices = {task: choose(some, split) for (_, task), some in by_task.items()}
+    return [Cell(label, level, task, choice) for task, choice in choices.items() if choice]
+
+
+def cells_along(label, records, key, split=VALIDATION):
+    """The `Cell`s of each level, which is `key(record)`, and task."""
+    by_level = selection.grouped(records, key).items()
+    return [cell for level, some in by_level for cell in cells_of(label, some, split, level=level)]
+
+
+def tasks_of(cells):
+    """The tasks of some cells, in the paper's order."""
+    return sorted({cell.task for cell in cells}, key=published.order)
+
+
+def seeds_of(cells):
+    """How many seeds stand behind each of some cells, as a text."""
+    counts = sorted({cell.choice.seeds for cell in cells}) or [0]
+    least = f"{counts[0]} to " if len(counts) > 1 else ""
+    return least + counted(counts[-1], "seed")
+
+
+def counted(count, noun):
+    """ "1 seed", "2 seeds"."""
+    return f"{count} {noun}" + ("" if count == 1 else "s")
+
+
+def methods_table(heading, cells, num_tasks=None):
+    """A row for each method, a column for each task, and the mean.
+
+    Args:
+      num_tasks: N; then total parameters, as a multiple of BERT's for N tasks, and those trained
+        per task follow. Full fine-tuning takes N times BERT; what trains a share p of it for each
+        task takes 1 + N p.
+    """
+    tasks = tasks_of(cells)
+    shared = shared_tasks(cells)
+    columns = ["", *map(published.title, tasks), "mean"]
+    columns += ["total parameters", "trained per task"] if num_tasks else []
+    rows = []
+    for method in dict.fromkeys(cell.method for cell in cells):
+        own = {cell.task: cell for cell in cells if cell.method == method}
+        mean = _mean([own[task].choice.value for task in shared])
+        row = [method, *(own[task].text if task in own else GAP for task in tasks), mean]
+        rows.append(row + (_costs(own, num_tasks) if num_tasks else []))
+    return Table(heading, columns, rows)
+
+
+def shared_tasks(cells):
+    """The tasks that all of the methods have, over which alone their means compare."""
+    methods = dict.fromkeys(cell.method for cell in cells)
+    shared = [{cell.task for cell in cells if cell.method == method} for method in methods]
+    return sorted(set.intersection(*shared), key=published.order) if shared else []
+
+
+def _costs(own, num_tasks):
+    """[total parameters, trained per task] of the cells of a method, by task."""
+    shares = [cell.choice.share for cell in own.values()]
+    if None in shares:
+        return [GAP, GAP]
+    if next(iter(own.values())).method == FULL.label:  # Its heads are not counted.
+        return [f"{num_tasks:.2f}×", "100%"]
+    share = float(np.mean(shares))
+    return [f"{1 + num_tasks * share:.2f}×", f"{share:.2%}"]
+
+
+def levels_table(heading, cells):
+    """A row for each method and level, a column for each task, and the parameters trained."""
+    tasks = tasks_of(cells)
+    rows = []
+    for method, level in dict.fromkeys((cell.method, cell.level) for cell in cells):
+        own = {cell.task: cell for cell in cells if (cell.method, cell.level) == (method, level)}
+        label = method if level is None else f"{method}, {level:g}"
+        texts = [own[task].text if task in own else GAP for task in tasks]
+        rows.append([label, *texts, _mean_trained(own.values())])
+    return Table(heading, ["", *map(published.title, tasks), "trained parameters"], rows)
+
+
+def variants_table(cells, default):
+    """A row for each method and level; for each task its score, and that less the default's.
+
+    Args:
+      default: the method that others of the same level are compared with.
+    """
+    tasks = tasks_of(cells)
+    found = {(cell.method, cell.level, cell.task): cell.choice for cell in cells}
+    rows = []
+    for method, level in dict.fromkeys((cell.method, cell.level) for cell in cells):
+        row = [method, str(level)]
+        for task in tasks:
+            own, usual = (found.get((name, level, task)) for name in (method, default))
+            row.append(_with_error(own.value, own.sem) if own else GAP)
+            row.append(f"{own.value - usual.value:+.1f}" if own and usual else GAP)
+        of_row = [cell for cell in cells if (cell.method, cell.level) == (method, level)]
+        rows.append([*row, _mean_trained(of_row)])
+    named = [text for task in tasks for text in (published.title(task), "difference")]
+    return Table("", ["adapter", "size", *named, "trained parameters"], rows)
+
+
+def turned(table):
+    """The table with its rows as columns."""
+    first, *rows = zip(table.columns, *table.rows)
+    return Table(table.heading, list(first), [list(row) for row in rows])
+
+
+def published_1(tasks):
+    """The paper's Table 1, for those of some tasks that it has: one `Table` in a list, or none."""
+    tasks = [task for task in tasks if task in published.TABLE_1[0].scores]
+    columns = ["", *tasks, "mean", "total parameters", "trained per task"]
+    rows = []
+    for row in published.TABLE_1:
+        values = [row.scores[task] for task in tasks]
+        texts = [f"{value:.1f}" for value in values]
+        rows.append([row.label, *texts, _mean(values), row.total, row.trained])
+    return [Table("The paper's, with BERT-Large: test scores", columns, rows)] if tasks else []
+
+
+def published_2(tasks):
+    """The paper's Table 2 likewise."""
+    found = [published.TABLE_2[task] for task in tasks if task in published.TABLE_2]
+    rows = [[row.title, *(_with_error(*pair) for pair in row[1:])] for row in found]
+    pairs = zip(*(row[1:] for row in found))
+    rows.append(["mean", *(_mean([value for value, _ in column]) for column in pairs)])
+    columns = ["", *published.COLUMNS_2]
+    return [Table("The paper's, with BERT-Base", columns, rows)] if found else []
+
+
+def _mean_trained(cells):
+    """The parameters trained per task, a mean, since tasks differ by their heads."""
+    trained = [cell.choice.trained for cell in cells if cell.choice.trained]
+    return f"{np.mean(trained):,.0f}" if trained else GAP
+
+
+def _mean(values):
+    return f"{np.mean(values):.1f}" if values else GAP
+
+
+def _with_error(value, sem):
+    return f"{value:.1f}" + ("" if sem is None else f" ± {sem:.1f}")
+
+
+def markdown(table):
+    """A `Table` as Markdown."""
+    rows = [table.columns, ["---"] * len(table.columns), *table.rows]
+    lines = "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    return f"## {table.heading}\n\n{lines}" if table.heading else lines
+
+
+def tsv(numbers):
+    """Dicts with the same keys as the text of a .tsv; None is an empty field."""
+    columns = list(numbers[0])
+    rows = [columns, *([_plain(row[name]) for name in columns] for row in numbers)]
+    return "".join("\t".join(row) + "\n" for row in rows)
+
+
+def _plain(value):
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return "" if value is None else str(value)

@@ -1,0 +1,513 @@
+"""The tables and figures of Houlsby et al. 2019, from the records of finished trainings.
+
+`REPORTS` lists them. Each is a function from a `Source` to a `Report`, whatever there is of the
+tasks, sizes and seeds that the paper has; what is missing is a gap. `rendered` makes the files'
+contents of it. Scores are in points, as in `selection`.
+"""
+
+import collections
+import itertools
+import json
+from typing import Any, Callable, Dict, List, NamedTuple
+
+import numpy as np
+
+import figures
+import published
+import report_tables
+import selection
+from errors import UserError
+from report_tables import Table, cells_along, cells_of, seeds_of, tasks_of
+from selection import ADAPTERS, FULL, HEAD, LAYER_NORM, NO_BERT, TEST, TOP_LAYERS, VALIDATION
+
+_PERCENTILES = (20, 50, 80)  # Over tasks, interpolated linearly.
+_SCALE, _RATE = "adapter_init_scale", "learning_rate"
+_DEFAULT = "default"
+_STYLES = dict(zip((ADAPTERS, TOP_LAYERS, LAYER_NORM, HEAD, FULL), figures.STYLES))
+_PARAMETERS = "Trained parameters per task"
+_SCORES = {
+    "accuracy": "accuracy (%)",
+    "f1": "F1 (%)",
+    "matthews": "Matthews correlation (× 100)",
+    "pearson": "Pearson correlation (× 100)",
+    "spearman": "Spearman correlation (× 100)",
+}
+_OVER = "mean ± standard error of the mean over"
+
+
+class Source(NamedTuple):
+    """What reports are made from: records of finished trainings, and `read_ablation`'s results."""
+
+    records: List[dict]
+    ablations: List[dict] = []
+
+
+class Report(NamedTuple):
+    """A table or figure before it is written.
+
+    Attributes:
+      title: one line.
+      caption: sentences that say how the numbers came about.
+      tables: list of `Table`.
+      numbers: the numbers behind it, dicts with the same keys; none if nothing was found.
+      panels: what `figures.draw` takes; empty for a mere table.
+    """
+
+    title: str
+    caption: str
+    tables: List[Table]
+    numbers: List[Dict[str, Any]]
+    panels: list = []
+
+
+def read_ablation(path):
+    """What run_ablation.py wrote: a dict, with scores in points.
+
+    Raises:
+      UserError: it is missing, or no such file.
+    """
+    try:
+        with open(path, encoding="utf-8") as reader:
+            found = json.load(reader)
+        size = found["num_layers"]
+        if not all(0 <= first <= last < size for first, last, _ in found["spans"]):
+            raise ValueError(f"a span that does not lie in {size} layers")
+        return {
+            **{name: found[name] for name in ("task", "score", "num_layers")},
+            **{name: 100 * found[name] for name in ("all", "none")},
+            # A regression has no classes.
+            "majority": 100 * found["majority"] if "majority" in found else None,
+            "spans": {(first, last): 100 * value for first, last, value in found["spans"]},
+        }
+    except OSError as error:
+        raise UserError(f"--ablations: {path} cannot be read ({error.strerror}).") from error
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        problem = f"{type(error).__name__}: {error}"
+        raise UserError(f"--ablations: {path} is no ablation.json ({problem}).") from error
+
+
+def table1(source):
+    """GLUE: full fine-tuning, adapters of each task's best size, adapters of one size."""
+    records, best = _glue(source.records), selection.choose_best
+    adapters = selection.usual(records, ADAPTERS)
+    by_size = selection.grouped(adapters, ADAPTERS.level_of)
+    label = f"adapters, size chosen per task ({', '.join(map(str, by_size))})"
+    cells = cells_of(FULL.label, selection.usual(records, FULL), VALIDATION, best)
+    cells += cells_of(label, adapters, VALIDATION, best)
+    accuracies = []
+    for size, some in by_size.items():
+        cells += cells_of(f"adapters {size}", some, VALIDATION, best)
+        # Chosen by accuracy, in place of the task's own score.
+        some = [{**record, "score": "eval_accuracy"} for record in some]
+        accuracies += cells_of(f"adapters {size}", some, VALIDATION, best)
+    tasks = tasks_of(cells)
+    caption = (
+        "Validation scores in points, for each task its own of GLUE: the best of all settings and"
+        f" {seeds_of(cells)}, by that score. {_mean_note(cells)}{_design_note(records)}"
+    )
+    tables = [report_tables.methods_table("", cells, len(tasks))]
+    if len(by_size) > 1 and accuracies:
+        heading = "Validation accuracy by adapter size"
+        tables.append(report_tables.methods_table(heading, accuracies))
+    tables += report_tables.published_1(tasks)
+    # Where the task's own score is accuracy, both have the same cells.
+    others = [cell for cell in accuracies if cell not in cells]
+    return Report("GLUE", caption, tables, _numbers(cells + others))
+
+
+def table2(source):
+    """The further tasks: the baseline without BERT, full and variable fine-tuning, adapters."""
+    records = _further(source.records)
+    full, top_layers = (selection.usual(records, method) for method in (FULL, TOP_LAYERS))
+    # Variable fine-tuning of all layers is full fine-tuning.
+    varied = {record["task"] for record in top_layers}
+    variable = top_layers + [record for record in full if record["task"] in varied]
+    cells = [
+        *cells_of(NO_BERT.label, selection.of_method(records, NO_BERT), TEST),
+        *cells_of(FULL.label, full, TEST),
+        *cells_of("variable fine-tuning", variable, TEST),
+        *cells_of(ADAPTERS.label, selection.usual(records, ADAPTERS), TEST),
+    ]
+    tasks = tasks_of(cells)
+    caption = (
+        f"Test scores in points, {_OVER} {seeds_of(cells)}; the setting, with the adapters' size or"
+        " the number of top layers, is each task's best by mean validation score."
+        f" {_mean_note(cells)}{_design_note(records)}"
+    )
+    tables = [report_tables.turned(report_tables.methods_table("", cells, len(tasks)))]
+    tables += report_tables.published_2(tasks)
+    return Report("Further tasks", caption, tables, _numbers(cells))
+
+
+def figure1(source):
+    """GLUE: what adapters and top layers score, less full fine-tuning, over the tasks."""
+    return _percentiles(_glue(source.records), VALIDATION, "GLUE")
+
+
+def figure3(source):
+    """The further tasks: as `figure1`, with test scores."""
+    return _percentiles(_further(source.records), TEST, "Further tasks")
+
+
+def figure4(source):
+    """Validation score against trained parameters, a panel for each task."""
+    records = [record for record in source.records if record["script"] == "run_classifier.py"]
+    return _against_parameters(records, "Score against trained parameters")
+
+
+def figure5(source):
+    """The same of SQuAD."""
+    records = [record for record in source.records if record["script"] == "run_squad.py"]
+    return _against_parameters(records, "SQuAD: score against trained parameters")
+
+
+def figure6(source):
+    """What the adapters of spans of layers are worth, and the scale of their initial weights."""
+    numbers, panels, tables, captions = [], [], [], []
+    if source.ablations:
+        numbers += [row for ablation in source.ablations for row in _span_numbers(ablation)]
+        panels += [_heatmap(ablation) for ablation in source.ablations]
+        tables.append(_spans_table(source.ablations))
+        captions.append(
+            "Change of the validation score, in percentage points, when the adapters of a span of"
+            " layers are removed from the trained model, which is not trained again. Layers count"
+            " from 0; the diagonal has the single layers."
+        )
+    cells = _by_scale(source.records)
+    if cells:
+        numbers += _numbers(cells)
+        panels.append(_scale_panel(cells))
+        heading = "By the standard deviation of the initial weights"
+        tables.append(report_tables.levels_table(heading, cells))
+        captions.append(
+            f"Validation score by the standard deviation of the adapters' initial weights, {_OVER}"
+            f" {seeds_of(cells)}; the other settings are the best at each by mean validation score."
+        )
+    title = "Adapters removed, and their initial weights"
+    return Report(title, " ".join(captions), tables, numbers, panels)
+
+
+def figure7(source):
+    """The best score at each learning rate, adapters beside full fine-tuning."""
+    cells = []
+    for method in (ADAPTERS, FULL):
+        records = [r for r in selection.usual(source.records, method) if _RATE in r["flags"]]
+        cells += _along(method, records, _RATE)
+    cells = _curves(cells)
+    panels = [_panel(cells, task, (ADAPTERS, FULL), "Learning rate") for task in tasks_of(cells)]
+    caption = (
+        f"Validation score at each learning rate, {_OVER} {seeds_of(cells)}; the other settings are"
+        " the best at each by mean validation score, among the adapter sizes that were trained at"
+        f" the most learning rates.{_design_note(source.records)}"
+    )
+    tables = [report_tables.levels_table("", cells)]
+    return Report("Robustness to the learning rate", caption, tables, _numbers(cells), panels)
+
+
+def variants(source):
+    """Section 3.6: adapters of other designs beside the usual one of their size."""
+    records = selection.of_method(source.records, ADAPTERS)
+    usual = selection.usual_design(records, ADAPTERS)
+    # Other initial weights are a study of their own: figure 6.
+    records = [record for record in records if _SCALE not in selection.difference(record, usual)]
+    cells = []
+    for size, some in selection.grouped(records, ADAPTERS.level_of).items():
+        designs = selection.grouped(some, lambda record: _design_label(record, usual))
+        default = designs.pop("", [])
+        varied = {record["task"] for others in designs.values() for record in others}
+        default = [record for record in default if record["task"] in varied]
+        for label, group in {_DEFAULT: default, **designs}.items():
+            cells += cells_of(label, group, VALIDATION, level=size)
+    caption = (
+        f"Validation scores in points, {_OVER} {seeds_of(cells)}, and their differences from the"
+        " default adapter of the same size; the other settings are each adapter's best by mean"
+        f" validation score.{_design_note(records)}"
+    )
+    tables = [report_tables.variants_table(cells, _DEFAULT)]
+    return Report("Variants of the adapter", caption, tables, _numbers(cells))
+
+
+class Kind(NamedTuple):
+    """A row of `REPORTS`: how it is made, and of what, for whoever has none of it."""
+
+    make: Callable[[Source], Report]
+    needs: str
+
+
+REPORTS = {
+    "table1": Kind(table1, "trainings of GLUE's tasks"),
+    "table2": Kind(table2, "trainings of further tasks, with test scores"),
+    "figure1": Kind(figure1, "adapters or top layers, and full fine-tuning, of GLUE's tasks"),
+    "figure3": Kind(figure3, "adapters or top layers, and full fine-tuning, of further tasks"),
+    "figure4": Kind(figure4, "trainings by run_classifier.py"),
+    "figure5": Kind(figure5, "trainings by run_squad.py"),
+    "figure6": Kind(figure6, "--ablations, or adapters with several --adapter_init_scale"),
+    "figure7": Kind(figure7, "trainings with several --learning_rate"),
+    "variants": Kind(variants, "adapters of other designs than the default"),
+}
+
+
+def rendered(name, report):
+    """The files of a report: a dict from their names to str or bytes.
+
+    Args:
+      name: what the files' names begin with.
+      report: `Report` of something.
+    """
+    images = figures.draw(report.panels) if report.panels else {}
+    image = [f"![{report.title}]({name}.png)"] if images else []
+    parts = [f"# {report.title}", *image, report.caption]
+    parts += [report_tables.markdown(table) for table in report.tables]
+    return {
+        name + ".md": "\n\n".join(parts) + "\n",
+        name + ".tsv": report_tables.tsv(report.numbers),
+        **{f"{name}.{ending}": content for ending, content in images.items()},
+    }
+
+
+def _numbers(cells):
+    return [cell.numbers() for cell in cells]
+
+
+def _glue(records):
+    """The records of GLUE's tasks; MNLI, whose two dev sets are two tasks there, gives two."""
+    found = []
+    for record in records:
+        if record["task"] in published.GLUE:
+            found.append(record)
+        elif record["task"] == "MNLI":
+            found.append({**record, "task": "MNLI-m"})
+            mismatched = {"eval_accuracy": record["scores"].get("eval_mismatched_accuracy")}
+            scores = {**record["scores"], **mismatched}
+            found.append({**record, "task": "MNLI-mm", "scores": scores})
+    return found
+
+
+def _further(records):
+    """The records of other tasks that have test scores."""
+    return [
+        record
+        for record in records
+        if record["task"] not in (*published.GLUE, "MNLI")
+        and selection.points(record, TEST) is not None
+    ]
+
+
+def _mean_note(cells):
+    shared, total = (
+        report_tables.counted(len(some), "task")
+        for some in (report_tables.shared_tasks(cells), tasks_of(cells))
+    )
+    return (
+        f"Means are over the {shared} that every method has; total parameters are those of {total},"
+        " as a multiple of BERT's."
+    )
+
+
+def _design_note(records):
+    """A sentence on the adapters where they are not the default ones."""
+    flags = selection.usual_design(records, ADAPTERS)
+    named = ", ".join(f"--{name}={value}" for name, value in flags.items())
+    return f" The adapters are those of {named}." if named else ""
+
+
+def _design_label(record, usual):
+    """How a record's adapters differ from the usual ones, as in "depth 2"; "" if they do not."""
+    different = selection.difference(record, usual).items()
+    return ", ".join(f"{name.replace('adapter_', '')} {value}" for name, value in different)
+
+
+def _along(method, records, flag):
+    """The `Cell`s along a flag, of the method's levels that were trained with most of its values.
+
+    A level that was trained with one value alone, in another study, would make that one the better.
+    """
+    kept = []
+    for some in selection.grouped(records, lambda record: record["task"]).values():
+        by_level = selection.grouped(some, method.level_of).values()
+        counts = [len({selection.flag_of(r, flag) for r in of_level}) for of_level in by_level]
+        for of_level, count in zip(by_level, counts):
+            kept += of_level if count == max(counts) else []
+    return cells_along(method.label, kept, lambda record: selection.flag_of(record, flag))
+
+
+def _curves(cells):
+    """The cells of the tasks of which some method has three levels: fewer make no curve."""
+    counts = collections.Counter((cell.method, cell.task) for cell in cells)
+    enough = {task for (_, task), count in counts.items() if count >= 3}
+    return [cell for cell in cells if cell.task in enough]
+
+
+def _by_scale(records):
+    """The `Cell`s of adapters that differ in their initial weights' scale alone."""
+    usual = selection.usual_design(records, ADAPTERS)
+    alike = [
+        record
+        for record in selection.of_method(records, ADAPTERS)
+        if set(selection.difference(record, usual)) <= {_SCALE}
+        and selection.flag_of(record, _SCALE) > 0  # The axis is logarithmic.
+    ]
+    return _curves(_along(ADAPTERS, alike, _SCALE))
+
+
+def _percentiles(records, split, title):
+    """Figures 1 and 3: percentiles over tasks of the difference from full fine-tuning."""
+    full = cells_of(FULL.label, selection.usual(records, FULL), split)
+    baseline = {cell.task: cell.choice.value for cell in full}
+    numbers, series = [], []
+    for method in (ADAPTERS, TOP_LAYERS):
+        cells = cells_along(method.label, selection.usual(records, method), method.level_of, split)
+        rows = _percentile_rows(cells, baseline)
+        if rows:
+            points = [(r["trained_parameters"], r["50th"], r["20th"], r["80th"]) for r in rows]
+            series.append(figures.Series(method.label, _STYLES[method], points, band=True))
+        numbers += rows
+    name = {VALIDATION: "validation", TEST: "test"}[split]
+    caption = (
+        f"Mean {name} score over seeds, in points, less full fine-tuning's on the same task:"
+        f" percentiles over the tasks ({len(baseline)} in all), against the mean of the parameters"
+        " trained per task (logarithmic axis). The other settings are each task's best by mean"
+        f" validation score.{_design_note(records)}"
+    )
+    panel = figures.Panel(
+        f"{title}: 20th, 50th and 80th percentile of tasks",
+        _PARAMETERS,
+        f"{name.capitalize()} score − full fine-tuning's (points)",
+        series,
+        zero=True,
+    )
+    title = f"{title}: difference from full fine-tuning"
+    return Report(title, caption, [_percentiles_table(numbers)], numbers, [panel])
+
+
+def _percentile_rows(cells, baseline):
+    """For each level the percentiles of the differences from `baseline` (task → points)."""
+    rows = []
+    for level in dict.fromkeys(cell.level for cell in cells):
+        own = [c for c in cells if c.level == level and c.task in baseline and c.choice.trained]
+        differences = {cell.task: cell.choice.value - baseline[cell.task] for cell in own}
+        if own:
+            values = np.percentile(list(differences.values()), _PERCENTILES)
+            rows.append(
+                {
+                    "method": own[0].method,
+                    "level": level,
+                    "trained_parameters": int(np.mean([cell.choice.trained for cell in own])),
+                    **{f"{p}th": float(value) for p, value in zip(_PERCENTILES, values)},
+                    "tasks": len(own),
+                    **{task: differences.get(task) for task in baseline},
+                }
+            )
+    return rows
+
+
+def _percentiles_table(rows):
+    names = [f"{p}th" for p in _PERCENTILES]
+    texts = [
+        [
+            f"{row['method']}, {row['level']}",
+            f"{row['trained_parameters']:,.0f}",
+            *(f"{row[name]:+.1f}" for name in names),
+            str(row["tasks"]),
+        ]
+        for row in rows
+    ]
+    columns = ["", "trained parameters", *(f"{name} percentile" for name in names), "tasks"]
+    return Table("", columns, texts)
+
+
+def _against_parameters(records, title):
+    """Figures 4 and 5: sizes of adapters, numbers of top layers, and single marks."""
+    methods, cells = (ADAPTERS, TOP_LAYERS, LAYER_NORM, HEAD, FULL), []
+    for method in methods:
+        cells += cells_along(method.label, selection.usual(records, method), method.level_of)
+    cells = [cell for cell in cells if cell.choice.trained]
+    panels = [_panel(cells, task, methods, _PARAMETERS) for task in tasks_of(cells)]
+    caption = (
+        "Validation score against the parameters trained per task (logarithmic axis): adapters by"
+        " size, the top layers by their number, and what else was trained in one way only;"
+        f" {_OVER} {seeds_of(cells)}, the other settings the best of each by mean validation"
+        f" score.{_design_note(records)}"
+    )
+    tables = [report_tables.levels_table("", cells)]
+    return Report(title, caption, tables, _numbers(cells), panels)
+
+
+def _panel(cells, task, methods, x_label):
+    """A task's `figures.Panel`, against trained parameters or else against the cells' levels."""
+    own = [cell for cell in cells if cell.task == task]
+    series = []
+    for method in methods:
+        some = [cell for cell in own if cell.method == method.label]
+        points = [
+            _point(cell, cell.choice.trained if x_label == _PARAMETERS else cell.level)
+            for cell in some
+        ]
+        if points:
+            series.append(figures.Series(method.label, _STYLES[method], points))
+    return figures.Panel(published.title(task), x_label, _score_label(own[0]), series)
+
+
+def _point(cell, x):
+    """(x, y, ends of the error bar): one standard error to each side."""
+    value, sem = cell.choice.value, cell.choice.sem
+    return (x, value, None, None) if sem is None else (x, value, value - sem, value + sem)
+
+
+def _score_label(cell):
+    _, _, name = cell.choice.score.partition("_")
+    return "Validation " + _SCORES.get(name, f"{name.replace('_', ' ')} (× 100)")
+
+
+def _scale_panel(cells):
+    series = [
+        figures.Series(
+            published.title(task), style, [_point(c, c.level) for c in cells if c.task == task]
+        )
+        for task, style in zip(tasks_of(cells), itertools.cycle(figures.STYLES))
+    ]
+    x_label = "Standard deviation of initial weights"
+    return figures.Panel("Initial weights", x_label, "Validation score (points)", series)
+
+
+def _heatmap(ablation):
+    size = ablation["num_layers"]
+    values = np.full([size, size], np.nan)
+    for (first, last), value in ablation["spans"].items():
+        values[first, last] = value - ablation["all"]
+    title = f"{published.title(ablation['task'])}: {ablation['score']}"
+    labels = "Last layer removed", "First layer removed"
+    return figures.Heatmap(title, *labels, values, "Change (percentage points)")
+
+
+def _spans_table(ablations):
+    columns = ["", "score", "all adapters", "worst single layer removed", "lower half removed"]
+    columns += ["upper half removed", "all removed", "majority class"]
+    rows = []
+    for ablation in ablations:
+        spans, size = ablation["spans"], ablation["num_layers"]
+        single = [spans[layer, layer] for layer in range(size) if (layer, layer) in spans]
+        values = [
+            *(ablation["all"], min(single, default=None)),
+            *(spans.get((0, size // 2 - 1)), spans.get((size // 2, size - 1))),
+            *(ablation["none"], ablation["majority"]),
+        ]
+        texts = [report_tables.GAP if value is None else f"{value:.1f}" for value in values]
+        rows.append([published.title(ablation["task"]), ablation["score"], *texts])
+    return Table("", columns, rows)
+
+
+def _span_numbers(ablation):
+    """As `Cell.numbers`, so that both parts of figure 6 stand in one file."""
+    removed = [("all adapters", None, ablation["all"]), ("no adapters", None, ablation["none"])]
+    if ablation["majority"] is not None:
+        removed.append(("majority class", None, ablation["majority"]))
+    removed += [
+        ("layers removed", f"{a}-{b}", v) for (a, b), v in sorted(ablation["spans"].items())
+    ]
+    choice = selection.Choice(f"{VALIDATION}_{ablation['score']}", 0.0, None, None, None, None, {})
+    cells = [
+        report_tables.Cell(method, level, ablation["task"], choice._replace(value=value))
+        for method, level, value in removed
+    ]
+    return _numbers(cells)

@@ -1,0 +1,272 @@
+"""What the adapters of each layer are worth: scores with those of every span of layers removed.
+
+    python run_ablation.py --adapter=output/mrpc/adapter
+
+Houlsby et al. 2019, figure 6, left: out of a finished task adapter the adapters of layers i to j
+are taken, for all i <= j, and nothing is trained after that; LayerNorms and head stay. One graph
+computes all spans: it reads, with each row, which layers' adapters count.
+
+output_dir/ablation.json has the dev scores:
+
+    {"task", "labels", "num_layers", "num_rows",
+     "score": "accuracy",              for a regression "spearman"
+     "all": with every adapter, "none": with none,
+     "majority": the share of the most frequent label; a regression has none,
+     "spans": [[first, last, score without the adapters of these layers and those between], ...],
+     "other_scores": {"f1": {"all", "none", "spans"}},      the task's own, where that is another
+     "adapter", "data", "max_seq_length", "precision"}      what they are of
+
+and ablation.txt the table and the sentence that the run prints.
+"""
+
+import environment  # noqa: F401  First of all: a missing TensorFlow gets a sentence.
+
+# isort: split
+import os
+import posixpath
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+import classification_heads
+import classifier_flags
+import classifier_results
+import common_flags
+import errors
+import evaluations
+import files
+import jobs
+import progress
+import run_directory
+import task_adapters
+from errors import UserError
+from rows import VariedRows
+
+_JSON, _TEXT = "ablation.json", "ablation.txt"
+
+# The paper shows accuracy, of CoLA too; for numbers there is none.
+_SCORES = {"classification": "accuracy", "multilabel": "accuracy", "regression": "spearman"}
+
+
+def define_flags(flag_values=flags.FLAGS):
+    """Defines all flags of this script."""
+    at = {"flag_values": flag_values}
+    flags.DEFINE_string(
+        "adapter",
+        None,
+        "Folder of the task adapter, output_dir/adapter of a training. It answers flags that are"
+        " not given.",
+        **at,
+    )
+    flags.DEFINE_string(
+        "output_dir", None, "Where ablation.json and ablation.txt go. Default: output/<task>.", **at
+    )
+    flags.DEFINE_bool(
+        "overwrite_output_dir", False, "Compute anew what lies in output_dir already.", **at
+    )
+    classifier_flags.define(flag_values)
+    common_flags.define_bert(flag_values)
+    common_flags.define_devices(flag_values)
+    for module in (classifier_flags, common_flags):
+        flags.adopt_module_key_flags(module, flag_values)
+
+
+def run(values):
+    """Does what the flags ask for.
+
+    Args:
+      values: parsed flags of `define_flags`.
+
+    Returns:
+      The report that ends the run: a list of lines.
+    """
+    given = _given(values)
+    processor, data_dir = classifier_flags.find_task(values, given)
+    examples = processor.get_examples(processor.splits_of("dev", data_dir)[0], data_dir)
+    output_dir = values.output_dir or os.path.join("output", values.task_name.lower())
+    job = jobs.FinishedJob(
+        values, given, output_dir, values.eval_batch_size, classifier_flags.SHORTEST
+    )
+    sources = {
+        "adapter": task_adapters.tensors_digest(given),
+        "data": task_adapters.digest((e.text_a, e.text_b, e.label) for e in examples),
+        "max_seq_length": values.max_seq_length,
+        "precision": job.precision,
+    }
+    path = posixpath.join(output_dir, _JSON)
+    record = None if values.overwrite_output_dir else _finished(path, sources)
+    if record is None:
+        run_directory.make(output_dir)
+        record = {**_ablated(job, processor, examples, values, given), **sources}
+        text = "\n".join(report(record)) + "\n"
+        files.write_atomically(posixpath.join(output_dir, _TEXT), text)
+        evaluations.write_record(path, record)  # The last: where it is, all is.
+    return [*report(record), f"Ablation: {path}"]
+
+
+def _given(values):
+    """The `task_adapters.TaskAdapter` of --adapter; UserError if there is nothing to remove."""
+    given = common_flags.given_adapter(values)
+    if given is None:
+        raise UserError(
+            "--adapter is not given, expected the folder of a task adapter, as in"
+            " --adapter=output/mrpc/adapter."
+        )
+    if given.description.adapter is None:
+        raise UserError(
+            f"--adapter {values.adapter} was trained with"
+            f" --tuning={given.description.tuning.method} and has no adapters to remove; expected"
+            " one of --tuning=adapters."
+        )
+    return given
+
+
+def _finished(path, sources):
+    """What an earlier run of the same sources has written there; None if there was none.
+
+    Raises:
+      UserError: it was one of other sources.
+    """
+    if not tf.io.gfile.exists(path):
+        return None
+    record = files.read_object(path)
+    others = [name for name in sources if record.get(name) != sources[name]]
+    if others:
+        raise UserError(
+            f"{path} is of another {' and another '.join(others)}; give another --output_dir, or"
+            " --overwrite_output_dir."
+        )
+    return record
+
+
+def spans(num_layers):
+    """All (first, last) layers of a span, in order."""
+    return [(first, last) for first in range(num_layers) for last in range(first, num_layers)]
+
+
+def span_gates(num_layers, adapted_layers=None):
+    """What `modeling.BertModel` takes as adapter_gates of a row, for nothing and each span removed.
+
+    Args:
+      num_layers: L.
+      adapted_layers: indices of the layers that have adapters, None for all. The others' gates
+        stay open, so that spans that remove the same are the same.
+
+    Returns:
+      float32 array [1 + L (L + 1) / 2, L].
+    """
+    layers = np.arange(num_layers)
+    bare = ~np.isin(layers, layers if adapted_layers is None else adapted_layers)
+    removed = [(layers >= first) & (layers <= last) for first, last in spans(num_layers)]
+    return np.array([layers >= 0, *(bare | ~those for those in removed)], np.float32)
+
+
+def _ablated(job, processor, examples, values, given):
+    """Evaluates all spans; returns the scores, see `_record`."""
+    task, labels = processor.task, processor.get_labels()
+    job.begin(
+        jobs.Task(task.name, task.kind, tuple(labels), task.score),
+        classification_heads.head_of(task.kind, len(labels)),
+    )
+    rows = classifier_flags.rows_of(examples, labels, values, job.tokenizer)
+    num_layers = job.bert.config.num_hidden_layers
+    gates = span_gates(num_layers, given.description.adapter.layers)
+    return _record(task, num_layers, rows["label_ids"], _answers(job, rows, gates, task))
+
+
+def _answers(job, rows, gates, task):
+    """`classifier_results.answers` [rows, gates, ...] of all rows with all gates."""
+    different, which = np.unique(gates, axis=0, return_inverse=True)
+    varied = VariedRows(rows, "adapter_gates", different)
+    found = [None] * len(varied)
+    for index, predictions in progress.counted(job.stream(varied), len(varied)):
+        found[index] = classifier_results.answers(task, predictions)
+    found = np.array(found)
+    return found.reshape(len(rows), len(different), *found.shape[1:])[:, which]
+
+
+def _record(task, num_layers, labels, answers):
+    """The scores, as ablation.json has them.
+
+    Args:
+      task: `classifier_tasks.Task`.
+      num_layers: L.
+      labels: array [N, ...], what is right.
+      answers: array [N, 1 + L (L + 1) / 2, ...], see `_answers`.
+    """
+    by_gates = [
+        classifier_results.answer_scores(task, labels, answers[:, place])
+        for place in range(answers.shape[1])
+    ]
+    names = [_SCORES[task.kind], "pearson" if task.kind == "regression" else task.score]
+
+    def table(name):
+        whole, *removed = (scores[name] for scores in by_gates)
+        by_span = [[*span, score] for span, score in zip(spans(num_layers), removed)]
+        return {"all": whole, "none": removed[num_layers - 1], "spans": by_span}
+
+    record = {
+        "task": task.name,
+        "labels": list(task.labels),
+        "num_layers": num_layers,
+        "num_rows": len(labels),
+        "score": names[0],
+        **table(names[0]),
+        "other_scores": {name: table(name) for name in names[1:] if name != names[0]},
+    }
+    if task.kind != "regression":
+        _, counts = np.unique(labels, axis=0, return_counts=True)
+        record["majority"] = float(np.max(counts) / len(labels))
+    return record
+
+
+def report(record):
+    """What an ablation.json tells: the lines of a table, and a sentence.
+
+    Rows of the table are the first layer of a span, columns the last, as in the paper's figure.
+    """
+    layers = range(record["num_layers"])
+    losses = {(i, j): 100 * (record["all"] - score) for i, j, score in record["spans"]}
+    cells = {span: f"{round(-points, 1) + 0.0:7.1f}" for span, points in losses.items()}  # No -0.0.
+    return [
+        f"{record['task']} dev, {record['num_rows']} rows: {record['score']}"
+        f" {_shown(record, record['all'])}. Its change in points without the adapters of the layers"
+        " from (row) to (column):",
+        "    " + "".join(f"{last:7}" for last in layers),
+        *(
+            f"{first:4}" + "".join(cells.get((first, last), " " * 7) for last in layers)
+            for first in layers
+        ),
+        _sentence(record, [losses[layer, layer] for layer in layers]),
+    ]
+
+
+def _sentence(record, losses):
+    """What the paper finds of its figure, here.
+
+    Args:
+      losses: in points, by the removal of each single layer.
+    """
+    half = (len(losses) + 1) // 2  # Of an odd number, the middle one lies in both.
+    worst = int(np.argmax(losses))
+    majority = record.get("majority")
+    beside = "" if majority is None else f" (the majority class: {_shown(record, majority)})"
+    return (
+        f"A single layer costs at most {losses[worst]:.1f} points (layer {worst}); without any"
+        f" adapter it is {_shown(record, record['none'])}{beside}; a layer of the lower half costs"
+        f" {np.mean(losses[:half]):.1f} on average, one of the upper half"
+        f" {np.mean(losses[-half:]):.1f}."
+    )
+
+
+def _shown(record, value):
+    return f"{value:.1%}" if record["score"] == "accuracy" else f"{value:.4f}"
+
+
+main = common_flags.main_of(run)
+
+
+if __name__ == "__main__":
+    define_flags()
+    errors.run(main)

@@ -1,0 +1,160 @@
+"""Many trainings, each in a process of its own, and which of them validate best.
+
+    python run_sweep.py --preset=glue --output_dir=output/glue --jobs=2
+    python run_sweep.py --grid=results/figure4.json -- --precision=float32
+
+What is done is never run twice: started again, or on several machines with --shard=1/2 and
+--shard=2/2 into one folder, it goes on with what is left. run_report.py draws what came out.
+"""
+
+import environment  # noqa: F401  First of all: a missing TensorFlow gets a sentence.
+
+# isort: split
+import collections
+import re
+import shlex
+
+from absl import flags
+
+import common_flags
+import errors
+import sweep_grids
+import sweeps
+from errors import UserError
+from sweep_records import DONE
+
+
+def define_flags(flag_values=flags.FLAGS):
+    """Defines all flags of this script."""
+    at = {"flag_values": flag_values}
+    presets = "; ".join(f"{name}: {what}" for name, (what, _) in sweep_grids.PRESETS.items())
+    flags.DEFINE_enum(
+        "preset", None, list(sweep_grids.PRESETS), f"One of the paper's grids. {presets}.", **at
+    )
+    flags.DEFINE_string(
+        "grid", None, "JSON file with grids of flags: see the first lines of sweep_grids.py.", **at
+    )
+    flags.DEFINE_multi_string(
+        "set",
+        [],
+        "flag=value[,value...]: other values for a flag, in the grids that have it, else in all.",
+        **at,
+    )
+    flags.DEFINE_multi_string(
+        "only", [], "flag=value[,value...]: only the trials with one of these values.", **at
+    )
+    flags.DEFINE_string("output_dir", "output/sweep", "Where trials and results go.", **at)
+    flags.DEFINE_integer("jobs", 1, "Trials that run at a time.", 1, **at)
+    flags.DEFINE_string(
+        "shard", "1/1", "i/n: of every n trials the i-th, for the i-th of n machines.", **at
+    )
+    flags.DEFINE_enum(
+        "keep",
+        "adapters",
+        list(sweeps.KEEP),
+        "What stays of a trial that is done, beside its scores and its log: its task adapter,"
+        " nothing, or the checkpoints too.",
+        **at,
+    )
+    flags.DEFINE_bool("retry_failed", False, "Run the trials again that failed.", **at)
+    flags.DEFINE_bool("status", False, "Show how far the sweep is, and end.", **at)
+    flags.DEFINE_bool("dry_run", False, "Show the commands that are left to run, and end.", **at)
+
+
+def run(values, further_flags=()):
+    """Does what the flags ask for.
+
+    Args:
+      values: parsed flags of `define_flags`.
+      further_flags: those of every trial's command.
+
+    Returns:
+      The report that ends the run: a list of lines.
+    """
+    sweep = sweeps.Sweep(
+        _trials(values),
+        sweeps.Settings(
+            folder=values.output_dir,
+            jobs=values.jobs,
+            shard=_shard(values.shard),
+            further_flags=tuple(further_flags),
+            keep=values.keep,
+            retry_failed=values.retry_failed,
+        ),
+    )
+    if values.dry_run:
+        return [" ".join(map(shlex.quote, command)) for command in sweep.commands()]
+    if not values.status:
+        sweep.check_flags()
+        print("\n".join(_table(sweep)), flush=True)
+        sweep.run()
+    return _table(sweep)
+
+
+def _trials(values):
+    if (values.preset is None) == (values.grid is None):
+        raise UserError("Give --preset or --grid, one of them.")
+    if values.preset:
+        _, grids = sweep_grids.PRESETS[values.preset]
+    else:
+        grids = sweep_grids.read_file(values.grid)
+    settings = dict(sweep_grids.parse_setting(text) for text in values.set)
+    only = [sweep_grids.parse_setting(text) for text in values.only]
+    return sweep_grids.trials_of(sweep_grids.changed(grids, settings), only)
+
+
+def _shard(text):
+    """i/n as (index from 0, n)."""
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    index, count = map(int, match.groups()) if match else (0, 0)
+    if not index <= count or not count:
+        raise UserError(f"--shard={text}: expected i/n, as in 1/2 and 2/2.")
+    return index % count, count
+
+
+def _table(sweep):
+    """How far a sweep is, as lines: by task and method, with the best validation score."""
+    records, running = sweep.records(), sweep.running()
+    groups = collections.OrderedDict()
+    for key, trial in sweep.trials.items():
+        groups.setdefault((trial.what, trial.method), []).append(key)
+    rows = [("task", "method", "trials", "done", "failed", "running", "best on the dev set")]
+    for group, keys in groups.items():
+        done = [records[key] for key in keys if key in records and records[key]["status"] == DONE]
+        failed = sum(key in records for key in keys) - len(done)
+        counts = len(keys), len(done), failed, sum(key in running for key in keys)
+        rows.append((*group, *map(str, counts), _best(done, [sweep.trials[key] for key in keys])))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)) for row in rows]
+    lines += [f"running: {sweep.name(key)}: {said}" for key, said in running.items()]
+    lines += [
+        f"failed: {sweep.name(key)}: {record['reason']}"
+        for key, record in records.items()
+        if record["status"] != DONE
+    ]
+    return [line.rstrip() for line in lines]
+
+
+def _best(done, trials):
+    """The best score of some records, and by which values of the flags that vary."""
+    if not done:
+        return ""
+    best = max(done, key=lambda record: record["scores"][record["score"]])
+    varied = {
+        name
+        for name, value in best["flags"].items()
+        for t in trials
+        if dict(t.flags).get(name) != value
+    }
+    setting = " ".join(f"{name}={best['flags'][name]}" for name in sorted(varied))
+    return f"{best['score']} {best['scores'][best['score']]:.4f} {setting}"
+
+
+def main(argv):
+    common_flags.silence_tensorflow()
+    print("\n".join(run(flags.FLAGS, argv[1:])))
+
+
+if __name__ == "__main__":
+    define_flags()
+    errors.run(main)

@@ -1,0 +1,121 @@
+"""What the trials of a sweep came to: a folder of append-only files, one JSON object a line.
+
+Each process of a sweep writes to the file of its shard, and reads them all. A record:
+
+    {"key": "3f9c…",             see `sweep_grids.Trial.key`
+     "script": "run_classifier.py", "flags": {"task_name": "CoLA", "adapter_size": 64, …},
+     "status": "done",           or "failed", with its "reason"
+     "seconds": 412.3, "finished": "2026-11-22T12:00:00",
+     "backbone": {"name": …, "fingerprint": …},
+     "task": "CoLA", "score": "eval_matthews",
+     "scores": {"eval_matthews": 0.23, …, "trained_parameters": 605954, …}}
+"""
+
+import glob
+import json
+import os
+import re
+
+import files
+from errors import UserError
+
+DONE, FAILED = "done", "failed"
+_FILES = "results*.jsonl"
+
+
+def read(folder):
+    """All records in a folder, in the order in which they were finished.
+
+    Of two with one key the later counts, but a failure never hides what is done. A last line that
+    a kill cut short is left out: its trial is not done.
+
+    Args:
+      folder: local path.
+
+    Returns:
+      List of dicts, empty before the first trial ends.
+
+    Raises:
+      UserError: a file cannot be read, or a line of it is no record.
+    """
+    records = {}
+    found = [record for path in sorted(glob.glob(_matching(folder))) for record in _lines(path)]
+    for record in sorted(found, key=lambda record: record["finished"]):
+        earlier = records.get(record["key"], record)
+        if record["status"] == DONE or earlier["status"] == FAILED:
+            records.pop(record["key"], None)
+            records[record["key"]] = record
+    return list(records.values())
+
+
+def append(folder, shard, record):
+    """Adds a record to a shard's file; it outlives a kill once this returns.
+
+    Args:
+      folder: local path.
+      shard: (i, n), which of n shards.
+      record: dict.
+
+    Raises:
+      UserError: it cannot be written.
+    """
+    path = os.path.join(folder, _file_name(shard))
+    line = json.dumps(record, sort_keys=True, default=float) + "\n"
+    with files.written(path), open(path, "ab+") as writer:
+        if writer.tell() and not _ends_a_line(writer):
+            line = "\n" + line  # A kill's half line must not swallow this one.
+        writer.write(line.encode())
+        writer.flush()
+        os.fsync(writer.fileno())
+
+
+def _matching(folder):
+    return os.path.join(glob.escape(folder), _FILES)
+
+
+def _file_name(shard):
+    index, count = shard
+    return f"results.{index}-of-{count}.jsonl" if count > 1 else "results.jsonl"
+
+
+def _ends_a_line(writer):
+    writer.seek(-1, os.SEEK_END)
+    return writer.read(1) == b"\n"
+
+
+def _lines(path):
+    """Yields a file's records."""
+    try:
+        with open(path, encoding="utf-8") as reader:
+            lines = reader.read().split("\n")
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({error}).") from error
+    for number, line in enumerate(lines, 1):
+        record = _parsed(line)
+        if _is_record(record):
+            yield record
+        elif line and not _is_cut_short(line):
+            raise UserError(f"{path}, line {number}: expected the record of a trial.")
+
+
+def _parsed(line):
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _is_record(value):
+    texts = ("key", "script", "status", "finished")
+    return (
+        isinstance(value, dict)
+        and all(isinstance(value.get(name), str) for name in texts)
+        and isinstance(value.get("flags"), dict)
+        and value["status"] in (DONE, FAILED)
+        and (value["status"] == FAILED or isinstance(value.get("scores"), dict))
+    )
+
+
+def _is_cut_short(line):
+    """Whether a kill may have left it: an object that does not end."""
+    return re.match(r"\{", line) and _parsed(line) is None

@@ -1,0 +1,140 @@
+"""One trial of a sweep: its folder, its process, and what it came to."""
+
+import contextlib
+import fcntl
+import glob
+import os
+import re
+import shutil
+import signal
+import subprocess
+
+import files
+import hparams
+import metrics
+import task_adapters
+from sweep_records import DONE, FAILED
+
+_PATIENCE = 120.0  # Seconds that an interrupted trial has for saving its step.
+
+
+class TrialFolder:
+    """A trial's output_dir, with a lock that only one process has, and what the trial printed.
+
+    Args:
+      path: local path; it need not be there.
+    """
+
+    def __init__(self, path):
+        self._path = path
+        self._log = os.path.join(path, "log.txt")
+
+    def lock(self):
+        """An open file that holds the lock until all who have it closed it; None if it is held."""
+        with files.written(self._path):
+            os.makedirs(self._path, exist_ok=True)
+            lock = os.open(os.path.join(self._path, ".lock"), os.O_CREAT | os.O_RDWR)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            return None
+        return lock
+
+    def is_running(self):
+        """Whether some process has the lock."""
+        if not os.path.exists(self._log):
+            return False
+        lock = self.lock()
+        if lock is not None:
+            os.close(lock)
+        return lock is None
+
+    def start(self, command, lock, cores=None):
+        """Starts a trial's process.
+
+        Args:
+          command: list of str.
+          lock: see above; the process has it too, should the one that starts it be killed.
+          cores: indices of the processor's cores that it may use, None for all.
+        """
+        with files.written(self._log), open(self._log, "ab") as log:
+            log.write((" ".join(command) + "\n").encode())
+            log.flush()
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                pass_fds=[lock],
+                preexec_fn=os.setpgrp,  # Ctrl-C comes once: from the one that started it.
+            )
+        if cores:
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(process.pid, cores)
+        return process
+
+    def last_line(self):
+        """What the trial printed last."""
+        return _lines(self._said()[-2000:])[-1]
+
+    def outcome(self, return_code, trial):
+        """What a record says of how the trial ended, see `sweep_records`.
+
+        Args:
+          return_code: its process's.
+          trial: `sweep_grids.Trial`.
+
+        Raises:
+          UserError: what a finished trial leaves is damaged.
+        """
+        if return_code < 0:
+            return {"status": FAILED, "reason": f"killed by signal {-return_code}"}
+        if return_code:
+            return {"status": FAILED, "reason": reason_in(self._said())}
+        found = files.read_object(os.path.join(self._path, "eval_results.json"))
+        scores = metrics.numbers(found)
+        test = os.path.join(self._path, "test_scores.json")
+        if os.path.exists(test):
+            scores.update(metrics.numbers(files.read_object(test)))
+        made = task_adapters.describe(os.path.join(self._path, task_adapters.FOLDER))
+        hparams.write(self._path, dict(trial.flags))
+        return {
+            "status": DONE,
+            "task": trial.what if found["task"] == "custom" else found["task"],
+            "score": found["score"],
+            "scores": scores,
+            "backbone": {"name": made.backbone.name, "fingerprint": made.backbone.fingerprint},
+        }
+
+    def remove(self, patterns):
+        """Removes what matches one of these patterns."""
+        for pattern in patterns:
+            for path in glob.glob(os.path.join(glob.escape(self._path), pattern)):
+                shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
+
+    def _said(self):
+        with open(self._log, "rb") as log:
+            return log.read().decode(errors="replace")
+
+
+def interrupt(processes):
+    """Has trials save their step and end."""
+    for process in processes:
+        process.send_signal(signal.SIGINT)
+    for process in processes:
+        try:
+            process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def reason_in(said):
+    """The sentence by which a script that stopped says why, else the last line."""
+    lines = _lines(said)
+    errors = [line[len("Error: ") :] for line in lines if line.startswith("Error: ")]
+    return (errors or lines)[-1]
+
+
+def _lines(said):
+    return [line.strip() for line in re.split(r"[\r\n]+", said) if line.strip()] or [""]

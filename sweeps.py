@@ -1,0 +1,282 @@
+"""A sweep: every trial in a process of its own, recorded as it ends, by any number of sweepers.
+
+    folder/results*.jsonl        what the trials came to, see `sweep_records`
+    folder/trials/<name>/        output_dir of each, with what it printed in log.txt
+
+Sweepers that share a folder on one machine share the trials out by a lock on each of them, which
+lives as long as the sweeper or the trial does: after a kill, what still runs is waited for. Those
+of several machines take shards.
+"""
+
+import collections
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from typing import NamedTuple, Tuple
+
+from absl import logging
+from tqdm import tqdm
+
+import files
+import paths
+import sweep_grids
+import sweep_records
+import sweep_trials
+import task_adapters
+from errors import UserError
+from sweep_records import DONE
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_LOOK_EVERY = 0.3  # Seconds between two looks at the trials that run.
+
+# What a finished trial's folder does without, for each choice of what is kept.
+KEEP = collections.OrderedDict(
+    [
+        ("adapters", ("checkpoint", "model.ckpt-*")),
+        ("scores", ("checkpoint", "model.ckpt-*", task_adapters.FOLDER)),
+        ("all", ()),
+    ]
+)
+
+
+class Settings(NamedTuple):
+    """How a sweep takes place; none of it changes what comes out.
+
+    Attributes:
+      folder: local path.
+      jobs: how many trials run at a time; each gets its share of the processor's cores.
+      shard: (i, n): every n-th trial is this sweeper's, from the i-th on.
+      further_flags: of every trial's command, "--name=value" each.
+      keep: a key of `KEEP`.
+      retry_failed: run those again that failed.
+    """
+
+    folder: str
+    jobs: int = 1
+    shard: Tuple[int, int] = (0, 1)
+    further_flags: Tuple[str, ...] = ()
+    keep: str = "adapters"
+    retry_failed: bool = False
+
+
+class _Running(NamedTuple):
+    key: str
+    process: subprocess.Popen
+    lock: int
+    start: float
+
+
+class Sweep:
+    """Trials, and the folder of what they come to.
+
+    Args:
+      trials: list of `sweep_grids.Trial`.
+      settings: `Settings`.
+
+    Attributes:
+      trials: ordered dict from the key of each trial to the trial.
+
+    Raises:
+      UserError: a trial needs an environment variable that is not set, or a BERT that is not there;
+        a flag is given twice; the folder is no local one.
+    """
+
+    def __init__(self, trials, settings):
+        self._settings = settings
+        if "://" in settings.folder:
+            raise UserError(f"--output_dir={settings.folder}: a sweep needs a local folder.")
+        common = dict(_parsed(flag) for flag in settings.further_flags)
+        for trial in trials:
+            both = sorted(common.keys() & dict(trial.flags))
+            if both:
+                raise UserError(f"--{both[0]} is a flag of the trials already: use --set for it.")
+        self.trials = _keys(trials, common)
+        self._commands = {key: self._command(key) for key in self.trials}
+        self._seconds = []
+
+    def name(self, key):
+        """What a trial is called, here and as its folder."""
+        trial = self.trials[key]
+        return re.sub(r"[^\w.-]+", "_", f"{trial.what}-{trial.method}-{key[:8]}")
+
+    def records(self):
+        """The records of these trials, a dict by their keys."""
+        found = {r["key"]: r for r in sweep_records.read(self._settings.folder)}
+        return {key: found[key] for key in self.trials if key in found}
+
+    def running(self):
+        """What the trials that run now said last, a dict by their keys."""
+        places = {key: self._place(key) for key in self.trials}
+        return {key: place.last_line() for key, place in places.items() if place.is_running()}
+
+    def commands(self):
+        """The command of every trial that is left to this sweeper, as a list of str."""
+        return [self._commands[key] for key in self._left(self.records())]
+
+    def check_flags(self):
+        """Raises UserError if a script does not know a flag of its trials; takes seconds."""
+        flags = {}
+        for _, script, *some in self._commands.values():
+            for flag in some:
+                flags.setdefault(script, {}).setdefault(_parsed(flag)[0], flag)
+        for script, some in flags.items():
+            checked = subprocess.run(
+                [sys.executable, script, *some.values(), "--only_check_args"],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
+            if checked.returncode:
+                said = sweep_trials.reason_in(checked.stdout.decode(errors="replace"))
+                name = os.path.basename(script)
+                raise UserError(f"{name} does not take the flags of its trials: {said}")
+
+    def run(self):
+        """Runs what is left, and waits for what other sweepers run of it.
+
+        Raises:
+          UserError: a record cannot be written.
+          KeyboardInterrupt: Ctrl-C, SIGTERM or SIGHUP; the trials have saved their last step then.
+        """
+        self._before = self.records()
+        waiting, slots = collections.deque(self._left(self._before)), {}
+        with _ends_are_interrupts():
+            try:
+                while waiting or slots:
+                    self._look(waiting, slots)
+                    time.sleep(_LOOK_EVERY)
+            finally:
+                sweep_trials.interrupt([trial.process for trial in slots.values()])
+
+    def _look(self, waiting, slots):
+        """Records the trials that have ended, and starts others in their slots."""
+        for slot, trial in list(slots.items()):
+            if trial.process.poll() is not None:
+                del slots[slot]
+                self._finish(trial, len(waiting) + len(slots))
+        for slot in set(range(self._settings.jobs)) - set(slots):
+            started = self._start_next(waiting, slot)
+            if started:
+                slots[slot] = started
+
+    def _left(self, records):
+        """The keys of this shard's trials that are not done, nor failed for good."""
+        index, count = self._settings.shard
+        return [key for key in list(self.trials)[index::count] if not self._is_over(records, key)]
+
+    def _is_over(self, records, key):
+        return key in records and (
+            records[key]["status"] == DONE or not self._settings.retry_failed
+        )
+
+    def _start_next(self, waiting, slot):
+        """Starts the first trial that waits, and that no one else runs; None if there is none."""
+        for _ in range(len(waiting)):
+            key = waiting.popleft()
+            lock = self._place(key).lock()
+            if lock is None:
+                waiting.append(key)
+            elif self.records().get(key) != self._before.get(key):
+                os.close(lock)  # Another sweeper has ended it meanwhile.
+            else:
+                logging.info("Running %s", self.name(key))
+                cores = _share_of_cores(slot, self._settings.jobs)
+                process = self._place(key).start(self._commands[key], lock, cores)
+                return _Running(key, process, lock, time.time())
+        return None
+
+    def _finish(self, trial, num_left):
+        """Records a trial whose process has ended."""
+        seconds, place = time.time() - trial.start, self._place(trial.key)
+        what = self.trials[trial.key]
+        record = {
+            "key": trial.key,
+            "script": what.script,
+            "flags": dict(what.flags),
+            "seconds": round(seconds, 1),
+            "finished": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime()),
+            **place.outcome(trial.process.returncode, what),
+        }
+        sweep_records.append(self._settings.folder, self._settings.shard, record)
+        if record["status"] == DONE:
+            place.remove(KEEP[self._settings.keep])
+        os.close(trial.lock)
+        self._seconds.append(seconds)
+        left = sum(self._seconds) / len(self._seconds) * num_left / self._settings.jobs
+        logging.info(
+            "%s %s (%s; %d to go, about %s)",
+            self.name(trial.key),
+            _said_of(record),
+            tqdm.format_interval(seconds),
+            num_left,
+            tqdm.format_interval(left),
+        )
+
+    def _command(self, key):
+        script, *flags = self.trials[key].command(self._folder(key))
+        further = self._settings.further_flags
+        return [sys.executable, os.path.join(_HERE, script), *flags, *further]
+
+    def _folder(self, key):
+        return os.path.join(self._settings.folder, "trials", self.name(key))
+
+    def _place(self, key):
+        return sweep_trials.TrialFolder(self._folder(key))
+
+
+def _said_of(record):
+    if record["status"] != DONE:
+        return f"failed: {record['reason']}"
+    return f"has {record['score']} {record['scores'][record['score']]:.4f}"
+
+
+@contextlib.contextmanager
+def _ends_are_interrupts():
+    """While entered, SIGTERM and SIGHUP are Ctrl-C."""
+    numbers = signal.SIGTERM, signal.SIGHUP
+    before = [signal.signal(number, signal.default_int_handler) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before):
+            signal.signal(number, handler)
+
+
+def _share_of_cores(slot, jobs):
+    """The processor's cores for one of several trials at a time; None for all of them."""
+    if jobs == 1 or not hasattr(os, "sched_getaffinity"):
+        return None
+    cores = sorted(os.sched_getaffinity(0))
+    return cores[slot::jobs] if len(cores) >= jobs else None
+
+
+def _parsed(flag):
+    """--name=value as a pair; UserError if it is no such flag."""
+    match = re.fullmatch(r"--?(\w+)=(.*)", flag, re.DOTALL)
+    if not match:
+        raise UserError(f"{flag}: expected a flag of the trials, written as --name=value.")
+    return match.groups()
+
+
+def _keys(trials, further_flags):
+    """The trials by their keys, an ordered dict."""
+    by_key, backbones = collections.OrderedDict(), {}
+    for trial in trials:
+        flags = {**dict(trial.flags), **further_flags}
+        named = flags.get("bert_hub_module_handle"), flags.get("init_checkpoint")
+        if named not in backbones:
+            backbones[named] = _backbone(*named)
+        by_key[trial.key(backbones[named])] = trial
+    return by_key
+
+
+def _backbone(handle, init_checkpoint):
+    """What tells a BERT from others, without reading all of it."""
+    if handle:
+        return handle
+    named = init_checkpoint and sweep_grids.expanded("init_checkpoint", init_checkpoint)
+    prefix = paths.find_bert("init_checkpoint", named)
+    return files.sha256(prefix + ".index")  # It holds a checksum of each tensor.
