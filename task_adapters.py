@@ -14,6 +14,7 @@ import hashlib
 import itertools
 import json
 import math
+import operator
 import os
 import platform
 import struct
@@ -165,6 +166,7 @@ def load(folder, flag="--adapter"):
             f"{where}: {CONFIG_FILE} is not the one that {TENSORS_FILE} was written with, whose"
             " own copy of it differs."
         )
+    entries.sort(key=operator.itemgetter(0))  # Their order is another in each process.
     tensors = {name: _decode(name, entry, where) for name, entry in entries}
     check_tensors(tensors, description, f"{where}: {TENSORS_FILE}")
     return TaskAdapter(description, tensors)

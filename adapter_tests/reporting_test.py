@@ -231,6 +231,11 @@ class ScaleAndAblationTest(tf.test.TestCase):
         for broken in ([], {"task": "CoLA"}, *({**ABLATION, "spans": some} for some in spans)):
             with self.assertRaisesRegex(UserError, "is no ablation.json"):
                 reporting.read_ablation(self.write(broken))
+        nested = os.path.join(self.get_temp_dir(), "nested.json")
+        with open(nested, "w") as writer:
+            writer.write("[" * 100000)
+        with self.assertRaisesRegex(UserError, "cannot be read|is no ablation.json"):
+            reporting.read_ablation(nested)
 
     def test_scales(self):
         scales = [1e-3, 1e-2, 1e-1]

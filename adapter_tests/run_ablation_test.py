@@ -1,6 +1,7 @@
 """Tests of run_ablation.py: its numbers beside those of edited adapters, one by one."""
 
 import contextlib
+import csv
 import io
 import json
 import os
@@ -105,7 +106,21 @@ class AblationTestCase(ScriptTestCase):
             "--feature_cache_dir=none",
         ]
         cls.base_flags += cls.bert_flags
-        cls.adapter = cls.make("mrpc", "--do_train")
+        cls.adapter = cls.balanced(cls.make("mrpc", "--do_train"))
+
+    @classmethod
+    def balanced(cls, adapter):
+        """A copy of an adapter whose head says "1" of half of the dev set."""
+        output_dir = adapter + "_predicting"
+        code, _, stderr = cls.call(output_dir, "--do_eval", "--adapter=" + adapter)
+        assert code is None, stderr
+        with open(os.path.join(output_dir, "dev_predictions.tsv")) as reader:
+            rows = list(csv.DictReader(reader, delimiter="\t"))
+        logits = np.log([[float(row["0"]), float(row["1"])] for row in rows])
+        bias = np.median(logits[:, 0] - logits[:, 1])
+        return cls.edited(
+            adapter, adapter + "_balanced", "output_bias", lambda _: np.array([0, bias])
+        )
 
     @classmethod
     def make(cls, name, *arguments):

@@ -116,6 +116,10 @@ class SaveTest(TaskAdaptersTestCase):
             self.assert_equal_adapters(task_adapters.load(self.folder), saved)
             self.assertEqual(task_adapters.describe(self.folder), saved.description)
 
+    def test_the_order_is_that_of_the_names(self):
+        names = list(self.save().tensors)
+        self.assertEqual(list(task_adapters.load(self.folder).tensors), sorted(names))
+
     def test_the_files_are_what_they_say(self):
         saved = self.save()
         self.assertEqual(
