@@ -329,8 +329,17 @@ def layer_norm(
         gamma = tf.get_variable(
             "gamma", [width], initializer=tf.ones_initializer(), collections=collections
         )
-        dtype = dtype or input_tensor.dtype
-        return _normalized_sum([input_tensor, *plus], gamma, beta, dtype, trains)
+        dtype, terms = dtype or input_tensor.dtype, [input_tensor, *plus]
+        if gamma.shape.ndims == 2:
+            return _normalized_by_sequence(terms, gamma, beta, dtype)
+        return _normalized_sum(terms, gamma, beta, dtype, trains)
+
+
+def _normalized_by_sequence(terms, gamma, beta, dtype):
+    """With gamma and beta [B, D], each for one of B equal parts of the rows; no gradient."""
+    parts = [tf.reshape(term, [tf.shape(gamma)[0], -1, gamma.shape[-1]]) for term in terms]
+    (output,) = _normalize(dtype, False)(gamma[:, tf.newaxis], beta[:, tf.newaxis], *parts)
+    return tf.reshape(output, tf.shape(terms[0]))
 
 
 def _normalized_sum(terms, gamma, beta, dtype, trains):
@@ -550,9 +559,12 @@ def affine(input_tensor, kernel, bias):
 
     Args:
       input_tensor: float Tensor [rows, in].
-      kernel: float Tensor or variable [in, units].
-      bias: float Tensor or variable [units].
+      kernel: float Tensor or variable [in, units]; or a Tensor [B, in, units], each kernel of it
+        for one of B equal parts of the rows.
+      bias: float Tensor or variable [units], or [B, units].
     """
+    if kernel.shape.ndims == 3:
+        return _affine_by_sequence(input_tensor, kernel, bias)
 
     @tf.custom_gradient
     def run(x, kernel, bias):
@@ -564,6 +576,12 @@ def affine(input_tensor, kernel, bias):
         return tf.nn.bias_add(tf.matmul(x, kernel), bias), gradient
 
     return run(*[tf.cast(tensor, input_tensor.dtype) for tensor in (input_tensor, kernel, bias)])
+
+
+def _affine_by_sequence(x, kernel, bias):
+    kernel, bias = tf.cast(kernel, x.dtype), tf.cast(bias, x.dtype)
+    parts = tf.reshape(x, [tf.shape(kernel)[0], -1, kernel.shape[1]])
+    return tf.reshape(tf.matmul(parts, kernel) + bias[:, tf.newaxis], [-1, kernel.shape[2]])
 
 
 def split_heads(projected, batch_size, num_heads):

@@ -94,6 +94,29 @@ class BothWaysTest(tf.test.TestCase):
         self.check(function, reference, inputs)
         self.check(functools.partial(function, trains=False), reference, inputs)
 
+    def test_parameters_of_each_sequence(self):
+        x, gamma, beta = RANDOM.normal(size=[6, 4]), *RANDOM.normal(size=[2, 3, 4])
+        kernel, bias = RANDOM.normal(size=[3, 4, 5]), RANDOM.normal(size=[3, 5])
+        each = np.repeat(np.arange(3), 2)  # Three sequences of two positions.
+        centred = x - x.mean(-1, keepdims=True)
+        normal = centred / np.sqrt((centred**2).mean(-1, keepdims=True))
+        product = np.einsum("ri,riu->ru", x, kernel[each])
+        for way in both_ways():
+            with way, tf.Graph().as_default(), self.session() as session:
+                tensors = [tf.constant(v, tf.float32) for v in (x, gamma, beta, kernel, bias)]
+                own = {"beta": tensors[2], "gamma": tensors[1]}
+
+                def getter(getter, name, *arguments, own=own, **options):
+                    del getter, arguments, options
+                    return own[name.split("/")[-1]]
+
+                with tf.variable_scope("", custom_getter=getter):
+                    norm = layers.layer_norm(tensors[0], plus=[tf.zeros([6, 4])])
+                affine = layers.affine(tensors[0], *tensors[3:])
+                norm, affine = session.run([norm, affine])
+            self.assertAllClose(norm, normal * gamma[each] + beta[each], atol=1e-5)
+            self.assertAllClose(affine, product + bias[each], atol=1e-5)
+
     def test_attention(self):
         mask = np.array([[1, 1, 1, 0], [1, 1, 0, 0]])
 

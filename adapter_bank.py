@@ -1,0 +1,485 @@
+"""A bank: the adapters of any number of tasks over one frozen BERT, which a batch may mix.
+
+    bank = AdapterBank(config, "bert/bert_model.ckpt", most_in_memory=100)
+    bank.add("mrpc", "output/mrpc/adapter")
+    bank.add("sms_spam", "output/spam/adapter")
+    bank.predict([Row("sms_spam", ids, segments), Row("mrpc", ids, segments)])
+
+Tasks come and go one by one, and none touches another (Houlsby et al. 2019, section 1). What is not
+in memory is read from its folder when a batch asks for it, and what was asked for longest ago makes
+room. `mixed_encoder` is the model.
+"""
+
+import collections
+import threading
+from typing import NamedTuple, Sequence
+
+import numpy as np
+import scipy.special
+import tensorflow.compat.v1 as tf
+
+import checkpoints
+import devices
+import input_pipeline
+import mixed_encoder
+import modeling
+import task_adapters
+from errors import UserError
+
+BATCH_SIZE = 32  # Of one pass: more rows are no faster each, and need more memory.
+_FIRST_ROWS = {"task": 4, "bottleneck": 65, "output": 9}
+_PADS = {"task": 0, "bottleneck": 1, "output": 1}  # Rows of 0, which are no task's.
+_BATCH_SIZES = (1, 2, 4, 8, *range(12, BATCH_SIZE + 1, 4))
+_ADAPTER_SIZES = tuple(1 << power for power in range(13))
+_GROWTH = 1.25  # Copies each value 4 times on average, and leaves a tenth of the room unused.
+
+
+class UnknownTask(UserError):
+    """A task that is not in the bank."""
+
+
+class Row(NamedTuple):
+    """A sequence of one task.
+
+    Attributes:
+      task: its name in the bank.
+      input_ids: ints, with [CLS] and [SEP] and without padding.
+      segment_ids: as many ints.
+    """
+
+    task: str
+    input_ids: Sequence[int]
+    segment_ids: Sequence[int]
+
+
+class _Entry:
+    """A task of the bank; another adapter of the same name is another entry."""
+
+    def __init__(self, source, adapter):
+        self.source = source  # A folder, or the adapter itself.
+        self.description = adapter.description
+        self.kind = _kind_of(adapter.description)
+        self.digest = task_adapters.tensors_digest(adapter)
+        self.places = None  # In memory: `mixed_encoder.Places`.
+
+    def read(self):
+        """The `task_adapters.TaskAdapter`, which must be the one that was added."""
+        if not isinstance(self.source, str):
+            return self.source
+        adapter = task_adapters.load(self.source)
+        if task_adapters.tensors_digest(adapter) != self.digest:
+            raise UserError(
+                f"{self.source} holds another adapter than the one that was added to the bank: add"
+                " it again."
+            )
+        return adapter
+
+
+class AdapterBank:
+    """Many tasks over one BERT. Every method may be called from any thread.
+
+    Args:
+      config: `modeling.BertConfig`.
+      init_checkpoint: prefix of the pretrained checkpoint.
+      precision: one of `devices.PRECISIONS`.
+      most_in_memory: how many tasks the memory holds, None for all. A batch of more tasks than that
+        has them all in memory until the next one.
+
+    Attributes:
+      backbone: `task_adapters.Backbone`.
+
+    Raises:
+      UserError: the checkpoint is not that BERT's.
+    """
+
+    def __init__(self, config, init_checkpoint, *, precision="float32", most_in_memory=None):
+        if most_in_memory is not None and most_in_memory < 1:
+            raise UserError(f"most_in_memory must be at least 1, but is {most_in_memory}.")
+        checkpoints.check_encoder(init_checkpoint, config)
+        self.backbone = task_adapters.backbone_of(init_checkpoint, config)
+        self._model = _Model(config, init_checkpoint, devices.choose_precision(precision, False))
+        self._config, self._most = config, most_in_memory
+        self._entries = {}  # Never changed, but replaced: it can be read at any time.
+        self._in_memory = collections.OrderedDict()  # Names, the one asked for last at the end.
+        self._lock = threading.Lock()  # Of whoever replaces these, or uses the model.
+
+    def add(self, name, adapter, *, replace=False):
+        """Adds a task, or replaces it: batches under way get all of the old one, later ones none.
+
+        Args:
+          name: str.
+          adapter: folder of a task adapter, or a `task_adapters.TaskAdapter`, which then stays in
+            memory.
+          replace: bool; whether there may be a task of that name.
+
+        Returns:
+          Its `task_adapters.Description`.
+
+        Raises:
+          UserError: the name is taken; the adapter is damaged, or of another BERT, or trained more
+            than a bank can hold. The bank is then as it was.
+        """
+        made = task_adapters.load(adapter) if isinstance(adapter, str) else adapter
+        self._check(made, f"--adapter {adapter}" if isinstance(adapter, str) else f"Adapter {name}")
+        entry = _Entry(adapter, made)
+        with self._lock:
+            if name in self._entries and not replace:
+                raise UserError(f"There is a task {name!r} in the bank already.")
+            self._forget(name)
+            self._entries = {**self._entries, name: entry}
+        return entry.description
+
+    def remove(self, name):
+        """Removes a task; raises `UnknownTask`."""
+        with self._lock:
+            self._entry(name)
+            self._forget(name)
+            self._entries = {other: e for other, e in self._entries.items() if other != name}
+
+    def names(self):
+        """All tasks, a sorted list of str."""
+        return sorted(self._entries)
+
+    def names_in_memory(self):
+        """Those whose adapters are in memory, the one that was asked for last at the end."""
+        return list(self._in_memory)
+
+    def describe(self, name):
+        """The `task_adapters.Description` of a task; raises `UnknownTask`."""
+        return self._entry(name).description
+
+    def predict(self, rows):
+        """What each task's own model would say.
+
+        Args:
+          rows: iterable of `Row`, of any tasks in any order.
+
+        Returns:
+          A list of a dict for each row, as the tasks' heads predict: "probabilities", float32 [L];
+          "prediction", a float; or "start_logits" and "end_logits", float32 [S] for S tokens.
+
+        Raises:
+          UnknownTask: a row's task is not in the bank.
+          UserError: a row is no sequence of this BERT; an adapter cannot be read any more.
+        """
+        rows = list(rows)
+        for row in rows:
+            self._check_row(row)
+        order = sorted(range(len(rows)), key=lambda index: -len(rows[index].input_ids))
+        results = [None] * len(rows)
+        for start in range(0, len(rows), BATCH_SIZE):
+            batch = order[start : start + BATCH_SIZE]
+            for index, result in zip(batch, self._predict_batch([rows[index] for index in batch])):
+                results[index] = result
+        return results
+
+    def close(self):
+        """Frees the memory; the bank is of no use then."""
+        with self._lock:
+            self._model.close()
+
+    def _entry(self, name):
+        if name not in self._entries:
+            raise UnknownTask(f"There is no task {name!r} in the bank.")
+        return self._entries[name]
+
+    def _check(self, adapter, where):
+        """Raises UserError if the bank cannot hold an adapter."""
+        description = adapter.description
+        for name, own in (
+            ("fingerprint", self.backbone.fingerprint),
+            *(
+                (name, getattr(self._config, name))
+                for name in ("hidden_act", "num_attention_heads")
+            ),
+        ):
+            backbone = description.backbone
+            its = backbone.fingerprint if name == "fingerprint" else backbone.config.get(name)
+            if its != own:
+                raise UserError(
+                    f"{where} was trained on another BERT than the bank's: {backbone.name}, whose"
+                    f" {name} is {its}; expected {own} ({self.backbone.name})."
+                )
+        task_adapters.check_tensors(adapter.tensors, description, where)
+        rows = self._model.tables.rows_of(adapter.tensors)
+        strange = sorted(set(rows) - set(self._model.tables.variables))
+        if strange or not _is_plain(description.adapter):
+            what = strange[0] if strange else "adapters with normalization or of several layers"
+            raise UserError(
+                f"{where} (--tuning={description.tuning.method}) trained {what}; a bank holds plain"
+                " adapters, LayerNorms, the pooler and heads."
+            )
+
+    def _check_row(self, row):
+        config, length = self._config, len(row.input_ids)
+        self._entry(row.task)
+        if not 0 < length <= config.max_position_embeddings or length != len(row.segment_ids):
+            raise UserError(
+                f"A row of task {row.task!r} has {length} input_ids and {len(row.segment_ids)}"
+                f" segment_ids, expected as many of both, 1 to {config.max_position_embeddings}."
+            )
+        for name, size in (
+            ("input_ids", config.vocab_size),
+            ("segment_ids", config.type_vocab_size),
+        ):
+            values = getattr(row, name)
+            if min(values) < 0 or max(values) >= size:
+                raise UserError(
+                    f"A row of task {row.task!r} has {name} from {min(values)} to {max(values)},"
+                    f" expected 0 to {size - 1}."
+                )
+
+    def _predict_batch(self, rows):
+        """`predict` for as many rows as one pass takes."""
+        names, read = dict.fromkeys(row.task for row in rows), {}
+        while True:
+            with self._lock:
+                entries = {name: self._entry(name) for name in names}
+                absent = [e for e in entries.values() if e.places is None and e not in read]
+                if not absent:
+                    self._bring(entries, read)
+                    return self._run(rows, entries)
+            for entry in absent:  # Others may go on meanwhile.
+                read[entry] = entry.read()
+
+    def _bring(self, entries, read):
+        """Has the adapters of some entries in memory, and no more others than there is room for."""
+        for name in entries:
+            if name in self._in_memory:
+                self._in_memory.move_to_end(name)
+        for name, entry in entries.items():
+            if entry.places is None:
+                self._make_room(entries)
+                entry.places = self._model.place(read[entry])
+                self._in_memory[name] = None
+
+    def _make_room(self, keep):
+        """Forgets the tasks that were asked for longest ago, until there is room for one more."""
+        if self._most is not None:
+            others = [name for name in self._in_memory if name not in keep]
+            for name in others[: max(0, len(self._in_memory) + 1 - self._most)]:
+                self._forget(name)
+
+    def _forget(self, name):
+        """Takes a task's adapter out of memory, if it is there."""
+        if self._in_memory.pop(name, self) is None:
+            self._model.free(self._entries[name].places)
+            self._entries[name].places = None
+
+    def _run(self, rows, entries):
+        """One pass for each kind of adapters, in practice one for all."""
+        results = [None] * len(rows)
+        kinds = {}
+        for index, row in enumerate(rows):
+            kinds.setdefault(entries[row.task].kind, []).append(index)
+        for kind, indices in kinds.items():
+            some = [rows[index] for index in indices]
+            descriptions = [entries[row.task].description for row in some]
+            outputs = self._model.run(
+                kind,
+                some,
+                [entries[row.task].places for row in some],
+                any(description.kind == "span" for description in descriptions),
+            )
+            for index, *row_and_output in zip(indices, some, descriptions, *outputs):
+                results[index] = _prediction(*row_and_output)
+        return results
+
+
+def _kind_of(description):
+    adapter = description.adapter
+    if adapter is None:
+        return mixed_encoder.Kind()  # Goes with any; this is most tasks'.
+    return mixed_encoder.Kind(adapter.activation.lower(), adapter.placement, adapter.interaction)
+
+
+def _is_plain(adapter):
+    """Whether an `AdapterConfig`, or None, is of a form that tasks of any size can share."""
+    return adapter is None or (
+        adapter.fn == "feedforward_adapter"
+        and adapter.depth == 1
+        and adapter.normalization == "none"
+    )
+
+
+def _prediction(row, description, logits, span_logits):
+    """A row's outputs as its task's own head would give them."""
+    if description.kind == "span":
+        start, end = span_logits[: len(row.input_ids)].T
+        return {"start_logits": start, "end_logits": end}
+    if description.kind == "regression":
+        return {"prediction": float(logits[0])}
+    squash = scipy.special.expit if description.kind == "multilabel" else scipy.special.softmax
+    return {"probabilities": squash(logits[: len(description.labels)])}
+
+
+def _padded(rows, places, longest):
+    """A batch of few shapes: each new one costs the compilation of its kernels.
+
+    Returns:
+      What `mixed_encoder.inputs` has placeholders for. It has more rows than `rows` where that
+      makes a rounder number, and they are the last one again.
+    """
+    lacking = _next(len(rows), _BATCH_SIZES) - len(rows)
+    rows, places = rows + rows[-1:] * lacking, places + places[-1:] * lacking
+    length = input_pipeline.bucket_of(max(len(row.input_ids) for row in rows), longest)
+    input_ids, input_mask, segment_ids = np.zeros([3, len(rows), length], np.int32)
+    for index, row in enumerate(rows):
+        own = slice(len(row.input_ids))
+        input_ids[index, own], input_mask[index, own] = row.input_ids, 1
+        segment_ids[index, own] = row.segment_ids
+    size = _next(max(len(place.bottleneck) for place in places), _ADAPTER_SIZES)
+    return mixed_encoder.batch_of(places, size), input_ids, input_mask, segment_ids
+
+
+def _next(value, steps):
+    """The first of ascending steps that is not below a value, or the value beyond them all."""
+    return next((step for step in steps if step >= value), value)
+
+
+class _Pool:
+    """The numbers of a table's rows, of which some are free."""
+
+    def __init__(self, size, num_pads):
+        self.size = size
+        self._free = list(range(size - 1, num_pads - 1, -1))
+
+    def lacking(self, count):
+        """How many more rows there must be for so many to be free."""
+        return max(0, count - len(self._free))
+
+    def grow(self, count):
+        self._free[:0] = range(self.size + count - 1, self.size - 1, -1)
+        self.size += count
+
+    def take(self, count):
+        return [self._free.pop() for _ in range(count)]
+
+    def give_back(self, rows):
+        self._free.extend(reversed(rows))
+
+
+class _Model:
+    """`mixed_encoder` in a graph and a session of its own, and which rows of the tables are whose.
+
+    One thread at a time may call it.
+    """
+
+    def __init__(self, config, init_checkpoint, precision):
+        self._config, self._init_checkpoint, self._precision = config, init_checkpoint, precision
+        self._pools = {pool: _Pool(size, _PADS[pool]) for pool, size in _FIRST_ROWS.items()}
+        self._graph = tf.Graph()
+        with self._graph.as_default():
+            self.tables = mixed_encoder.Tables(config, _FIRST_ROWS)
+            self._inputs = mixed_encoder.inputs()
+            self._session = tf.Session(config=devices.session_config())
+            self._session.run(tf.variables_initializer(list(self.tables.variables.values())))
+            self._updates, self._growth = self._make_updates(), self._make_growth()
+        self._fetches = {}  # By kind of adapters, and whether there are spans.
+        reader = checkpoints.open_checkpoint(init_checkpoint)
+        where = f"--init_checkpoint {init_checkpoint}"
+        self._of_backbone = {
+            name: checkpoints.read_tensor(reader, name, where)
+            for name in checkpoints.encoder_shapes(config)
+            if mixed_encoder.is_of_tasks(name)
+        }
+
+    def _make_updates(self):
+        """By table: (placeholder of rows' numbers, of their values, operation that writes them)."""
+        rows = {pool: tf.placeholder(tf.int32, [None]) for pool in mixed_encoder.POOLS}
+        updates = {}
+        for name, table in self.tables.variables.items():
+            some = rows[mixed_encoder.pool_of(name)]
+            values = tf.placeholder(tf.float32, [None, *table.shape[1:]])
+            update = tf.raw_ops.ResourceScatterUpdate(
+                resource=table.handle, indices=some, updates=values
+            )
+            updates[name] = some, values, update
+        return updates
+
+    def _make_growth(self):
+        """By pool: (placeholder of how many rows more, operation that gives its tables these)."""
+        growth = {}
+        for pool in mixed_encoder.POOLS:
+            count, grown = tf.placeholder(tf.int32, []), []
+            for name, table in self.tables.variables.items():
+                if mixed_encoder.pool_of(name) == pool:
+                    more = tf.zeros(tf.stack([count, *table.shape.as_list()[1:]]))
+                    grown.append(table.assign(tf.concat([table, more], 0), read_value=False))
+            growth[pool] = count, tf.group(*grown)
+        return growth
+
+    def place(self, adapter):
+        """Writes an adapter into the tables; returns its `mixed_encoder.Places`."""
+        rows = self.tables.rows_of({**self._of_backbone, **adapter.tensors})
+        settings = adapter.description.adapter
+        places = mixed_encoder.Places(
+            task=self._take("task", 1)[0],
+            bottleneck=self._take("bottleneck", settings.size if settings else 0),
+            output=self._take("output", len(rows["output_weights"])),
+        )
+        numbers = {"task": [places.task], "bottleneck": places.bottleneck, "output": places.output}
+        feed = {}
+        for name, (some, values, _) in self._updates.items():
+            feed[some] = numbers[mixed_encoder.pool_of(name)]
+            shape = [len(feed[some]), *values.shape.as_list()[1:]]
+            # Where the task adapts nothing, it adds 0.
+            feed[values] = np.reshape(rows[name], shape) if name in rows else np.zeros(shape)
+        self._session.run([update for _, _, update in self._updates.values()], feed)
+        return places
+
+    def free(self, places):
+        """Gives the rows of a task back."""
+        for pool, rows in zip(mixed_encoder.POOLS, ([places.task], *places[1:])):
+            self._pools[pool].give_back(rows)
+
+    def _take(self, name, count):
+        pool = self._pools[name]
+        if pool.lacking(count):
+            more = max(pool.lacking(count), int(pool.size * (_GROWTH - 1)))
+            size, grow = self._growth[name]
+            self._session.run(grow, {size: more})
+            pool.grow(more)
+        return pool.take(count)
+
+    def run(self, kind, rows, places, spans):
+        """The outputs of a batch.
+
+        Args:
+          kind: `mixed_encoder.Kind` of its adapters.
+          rows: list of `Row`.
+          places: list of the `mixed_encoder.Places` of their tasks.
+          spans: whether a row asks for a span.
+
+        Returns:
+          (logits [B, L], span_logits [B, S, 2]), arrays; of None where there are no spans.
+        """
+        if (kind, spans) not in self._fetches:
+            self._build(kind, spans)
+        batch = _padded(rows, places, self._config.max_position_embeddings)
+        feed = dict(zip(tf.nest.flatten(self._inputs), tf.nest.flatten(batch)))
+        logits, *span_logits = self._session.run(self._fetches[kind, spans], feed)
+        return logits, (span_logits[0] if spans else [None] * len(rows))
+
+    def _build(self, kind, spans):
+        with self._graph.as_default():
+            known = len(tf.trainable_variables())
+            outputs = mixed_encoder.build(
+                self._config,
+                kind,
+                self.tables,
+                *self._inputs,
+                spans=spans,
+                precision=self._precision,
+            )
+            new = tf.trainable_variables()[known:]
+            if new:  # The first time.
+                assignment, _ = modeling.get_assignment_map_from_checkpoint(
+                    new, self._init_checkpoint
+                )
+                tf.train.init_from_checkpoint(self._init_checkpoint, assignment)
+                self._session.run(tf.variables_initializer(new))
+        self._fetches[kind, spans] = [tensor for tensor in outputs if tensor is not None]
+
+    def close(self):
+        self._session.close()

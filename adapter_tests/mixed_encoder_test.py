@@ -1,0 +1,62 @@
+"""Tests of mixed_encoder.py's tables and batches; what it computes is in adapter_bank_test.py."""
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import mixed_encoder
+from adapter_tests import tiny
+from mixed_encoder import Places
+
+
+class BatchTest(tf.test.TestCase):
+    def test_it_is_padded_with_row_0(self):
+        small, large = Places(3, [5], [7, 8]), Places(4, [1, 9, 2], [6])
+        task, bottleneck, output = mixed_encoder.batch_of([small, large, small], 4)
+        self.assertAllEqual(task, [3, 4, 3])
+        self.assertAllEqual(bottleneck, [[5, 0, 0, 0], [1, 9, 2, 0], [5, 0, 0, 0]])
+        self.assertAllEqual(output, [[7, 8], [6, 0], [7, 8]])
+        self.assertAllEqual(mixed_encoder.batch_of([Places(3, [], [7])], 1).bottleneck, [[0]])
+
+
+class TablesTest(tf.test.TestCase):
+    def test_shapes(self):
+        sizes = {"task": 2, "bottleneck": 5, "output": 7}
+        with tf.Graph().as_default():
+            tables = mixed_encoder.Tables(tiny.config(), sizes)
+            with self.session() as session:
+                session.run([v.initializer for v in tables.variables.values()])
+                found = {n: v.shape for n, v in session.run(tables.variables).items()}
+        # 5 LayerNorms of 2, 4 adapters of 4, the pooler's 2 and the head's 2; D is 8.
+        self.assertLen(found, 5 * 2 + 4 * 4 + 2 + 2)
+        adapter = "bert/encoder/layer_1/attention/output/adapters/"
+        expected = {
+            "bert/embeddings/LayerNorm/gamma": (2, 8),
+            adapter + "weights1": (5, 8),
+            adapter + "biases1": (5,),
+            adapter + "weights2": (5, 8),
+            adapter + "biases2": (2, 8),
+            "bert/pooler/dense/kernel": (2, 8, 8),
+            "output_weights": (7, 8),
+            "output_bias": (7,),
+        }
+        self.assertEqual({name: found[name] for name in expected}, expected)
+
+    def test_rows_of(self):
+        with tf.Graph().as_default():
+            tables = mixed_encoder.Tables(tiny.config(), dict.fromkeys(mixed_encoder.POOLS, 1))
+        rows = tables.rows_of(
+            {
+                "a/adapters/weights1": np.arange(6).reshape(3, 2),
+                "a/adapters/biases1": np.array([[1, 2]]),
+                "a/adapters/biases2": np.array([[4, 5, 6]]),
+                "cls/squad/output_bias": np.array([7, 8]),
+            }
+        )
+        self.assertAllEqual(rows["a/adapters/weights1"], [[0, 2, 4], [1, 3, 5]])
+        self.assertAllEqual(rows["a/adapters/biases1"], [1, 2])
+        self.assertAllEqual(rows["a/adapters/biases2"], [4, 5, 6])
+        self.assertAllEqual(rows["output_bias"], [7, 8])
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,227 @@
+"""An encoder whose batch mixes tasks: every row goes through its own task's adapters.
+
+What tasks train lies in tables, one for each tensor, a task's values in rows of it. A batch brings,
+for each of its sequences, the rows to gather; then all sequences go through the frozen layers at
+once, and through adapters, LayerNorms, pooler and head by batched products. The tables of
+bottlenecks and of outputs have a row for each unit, so that adapters of any size and heads of any
+number of labels share them and take no more than their own room; row 0 of these is 0, and pads.
+
+Axes in shape comments: B batch, S positions, D hidden size, m adapter size, L outputs of a head.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import adapter_modules
+import checkpoints
+import modeling
+
+# What a row of a table belongs to: a task, a unit of its bottlenecks, an output of its head.
+POOLS = ("task", "bottleneck", "output")
+_BOTTLENECK = {"adapters/weights1", "adapters/biases1", "adapters/weights2"}
+_SPAN_SCOPE = "cls/squad/"
+
+
+class Kind(NamedTuple):
+    """What all adapters in one encoder agree on; see `modeling.AdapterConfig`."""
+
+    activation: str = "gelu"
+    placement: str = "sequential"
+    interaction: str = "add"
+
+
+class Places(NamedTuple):
+    """Rows of the tables, for one task or for each sequence of a batch.
+
+    Attributes:
+      task: int, or an integer array or Tensor [B].
+      bottleneck: list of m ints, or [B, m]; padded with 0.
+      output: list of L ints, or [B, L]; padded with 0.
+    """
+
+    task: Any
+    bottleneck: Any
+    output: Any
+
+
+class Outputs(NamedTuple):
+    """float Tensors or arrays: logits [B, L], and span_logits [B, S, 2] or None."""
+
+    logits: Any
+    span_logits: Any = None
+
+
+def batch_of(places, size=1):
+    """The `Places` of a batch, int32 arrays, of those of its sequences.
+
+    Args:
+      places: list of B `Places`.
+      size: of the bottlenecks, to which they are padded.
+    """
+    outputs = max(len(place.output) for place in places)
+    batch = Places(
+        np.array([place.task for place in places], np.int32),
+        np.zeros([len(places), size], np.int32),
+        np.zeros([len(places), outputs], np.int32),
+    )
+    for index, place in enumerate(places):
+        batch.bottleneck[index, : len(place.bottleneck)] = place.bottleneck
+        batch.output[index, : len(place.output)] = place.output
+    return batch
+
+
+def inputs():
+    """Placeholders for a batch: `Places`, and input_ids, input_mask and segment_ids [B, S]."""
+    shapes = {"task": [None], "bottleneck": [None, None], "output": [None, None]}
+    places = Places(*(tf.placeholder(tf.int32, shapes[pool]) for pool in POOLS))
+    return (places, *(tf.placeholder(tf.int32, [None, None]) for _ in range(3)))
+
+
+class Tables:
+    """The tables of what tasks train over an encoder, as variables of the default graph.
+
+    Args:
+      config: `modeling.BertConfig`.
+      num_rows: dict from each of `POOLS` to how many rows its tables start with.
+
+    Attributes:
+      variables: dict from the names of a task adapter's tensors to variables, whose first axis can
+        grow. The head's are those of a classifier.
+    """
+
+    def __init__(self, config, num_rows):
+        self.variables, self._shapes = {}, _row_shapes(config)
+        with tf.variable_scope("tables"):
+            for name, shape in self._shapes.items():
+                zeros = tf.zeros([num_rows[pool_of(name)], *shape])
+                self.variables[name] = tf.Variable(
+                    zeros,
+                    name=name,
+                    shape=tf.TensorShape([None, *shape]),
+                    validate_shape=False,
+                    use_resource=True,
+                    trainable=False,
+                )
+
+    def rows_of(self, tensors):
+        """What of a task's tensors goes into rows of the tables.
+
+        Args:
+          tensors: dict from names to arrays, as a task adapter or the backbone has them.
+
+        Returns:
+          A dict from names to arrays: one row [...] in the pool "task", else [m, ...] or [L, ...].
+        """
+        rows = {}
+        for name, value in tensors.items():
+            own = name[len(_SPAN_SCOPE) :] if name.startswith(_SPAN_SCOPE) else name
+            if own.endswith("adapters/weights1"):
+                value = value.T
+            elif own.endswith(("adapters/biases1", "adapters/biases2")):
+                value = value[0]
+            rows[own] = value
+        return rows
+
+    def gather(self, name, places):
+        """The rows of a table for each sequence: [B, ...], [B, m, ...] or [B, L, ...]."""
+        return tf.gather(self.variables[name], getattr(places, pool_of(name)))
+
+
+def pool_of(name):
+    """Which of `POOLS` the rows of a tensor's table belong to."""
+    if name.endswith(tuple(_BOTTLENECK)):
+        return "bottleneck"
+    return "output" if name in ("output_weights", "output_bias") else "task"
+
+
+def _row_shapes(config):
+    """A dict from the names of tables to the shape of a row."""
+    width = config.hidden_size
+    encoder = checkpoints.encoder_shapes(config)
+    shapes = {name: shape for name, shape in encoder.items() if is_of_tasks(name)}
+    for index in range(config.num_hidden_layers):
+        for site in adapter_modules.SITES["both"]:
+            scope = f"bert/encoder/layer_{index}/{site}/adapters/"
+            shapes[scope + "weights1"] = shapes[scope + "weights2"] = (width,)
+            shapes[scope + "biases1"] = ()
+            shapes[scope + "biases2"] = (width,)
+    shapes["output_weights"] = (width,)
+    shapes["output_bias"] = ()
+    return shapes
+
+
+def is_of_tasks(name):
+    """Whether a tensor of the encoder may differ from task to task: LayerNorms and the pooler."""
+    return "/LayerNorm/" in name or name.startswith("bert/pooler/")
+
+
+def build(config, kind, tables, places, input_ids, input_mask, segment_ids, *, spans, precision):
+    """The encoder and heads on a batch of several tasks' sequences.
+
+    The variables that are no task's are made in the default graph, under BERT's names, or are
+    those that an earlier call made.
+
+    Args:
+      config: `modeling.BertConfig`.
+      kind: `Kind` of the adapters.
+      tables: `Tables`.
+      places: `Places` of the batch, integer Tensors.
+      input_ids, input_mask, segment_ids: int32 Tensors [B, S].
+      spans: bool; compute span_logits, for which the last layer is computed at every position.
+      precision: "float32" or "bfloat16".
+
+    Returns:
+      `Outputs`.
+    """
+
+    def of_tasks(getter, name, *arguments, **options):
+        if is_of_tasks(name):
+            return tables.gather(name, places)
+        return getter(name, *arguments, **options)
+
+    adapter = adapter_modules.Adapter(
+        _adapter_function(kind, tables, places), is_parallel=kind.placement == "parallel"
+    )
+    with tf.variable_scope("", custom_getter=of_tasks, reuse=tf.AUTO_REUSE):
+        encoder = modeling.BertModel(
+            config,
+            False,
+            input_ids,
+            input_mask,
+            segment_ids,
+            scope="bert",
+            adapter_fn=adapter,
+            dtype=tf.as_dtype(precision),
+            pooled_only=not spans,
+        )
+    weights, bias = (tables.gather(name, places) for name in ("output_weights", "output_bias"))
+    pooled = encoder.get_pooled_output()
+    logits = tf.matmul(weights, pooled[:, :, tf.newaxis])[:, :, 0] + bias
+    if not spans:
+        return Outputs(logits)
+    span_logits = tf.matmul(encoder.get_sequence_output(), weights[:, :2], transpose_b=True)
+    return Outputs(logits, span_logits + bias[:, tf.newaxis, :2])
+
+
+def _adapter_function(kind, tables, places):
+    """`adapter_modules.feedforward_adapter` with weights of its own for each sequence."""
+    act = modeling.get_activation(kind.activation) or tf.identity
+    interact = adapter_modules.INTERACTIONS[kind.interaction]
+
+    def adapt(x, beside=None, statistics=None):
+        del statistics
+        scope = tf.get_variable_scope().name + "/adapters/"
+        weights1, biases1, weights2, biases2 = (
+            tf.cast(tables.gather(scope + name, places), x.dtype)
+            for name in ("weights1", "biases1", "weights2", "biases2")
+        )
+        shape = modeling.get_shape_list(x)
+        rows = tf.reshape(x, [tf.shape(weights1)[0], -1, shape[-1]])
+        hidden = act(tf.matmul(rows, weights1, transpose_b=True) + biases1[:, tf.newaxis])
+        change = tf.reshape(tf.matmul(hidden, weights2) + biases2[:, tf.newaxis], shape)
+        adapted = x if beside is None else beside
+        return adapted, interact(adapted, change)
+
+    return adapt
