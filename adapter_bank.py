@@ -28,7 +28,6 @@ from errors import UserError
 
 BATCH_SIZE = 32  # Of one pass: more rows are no faster each, and need more memory.
 _FIRST_ROWS = {"task": 4, "bottleneck": 65, "output": 9}
-_PADS = {"task": 0, "bottleneck": 1, "output": 1}  # Rows of 0, which are no task's.
 _BATCH_SIZES = (1, 2, 4, 8, *range(12, BATCH_SIZE + 1, 4))
 _ADAPTER_SIZES = tuple(1 << power for power in range(13))
 _GROWTH = 1.25  # Copies each value 4 times on average, and leaves a tenth of the room unused.
@@ -58,7 +57,7 @@ class _Entry:
     def __init__(self, source, adapter):
         self.source = source  # A folder, or the adapter itself.
         self.description = adapter.description
-        self.kind = _kind_of(adapter.description)
+        self.kind = mixed_encoder.kind_of(adapter.description.adapter)
         self.digest = task_adapters.tensors_digest(adapter)
         self.places = None  # In memory: `mixed_encoder.Places`.
 
@@ -120,7 +119,8 @@ class AdapterBank:
             than a bank can hold. The bank is then as it was.
         """
         made = task_adapters.load(adapter) if isinstance(adapter, str) else adapter
-        self._check(made, f"--adapter {adapter}" if isinstance(adapter, str) else f"Adapter {name}")
+        where = f"--adapter {adapter}" if isinstance(adapter, str) else f"The adapter of {name!r}"
+        mixed_encoder.check(made, self.backbone, where)
         entry = _Entry(adapter, made)
         with self._lock:
             if name in self._entries and not replace:
@@ -182,33 +182,6 @@ class AdapterBank:
         if name not in self._entries:
             raise UnknownTask(f"There is no task {name!r} in the bank.")
         return self._entries[name]
-
-    def _check(self, adapter, where):
-        """Raises UserError if the bank cannot hold an adapter."""
-        description = adapter.description
-        for name, own in (
-            ("fingerprint", self.backbone.fingerprint),
-            *(
-                (name, getattr(self._config, name))
-                for name in ("hidden_act", "num_attention_heads")
-            ),
-        ):
-            backbone = description.backbone
-            its = backbone.fingerprint if name == "fingerprint" else backbone.config.get(name)
-            if its != own:
-                raise UserError(
-                    f"{where} was trained on another BERT than the bank's: {backbone.name}, whose"
-                    f" {name} is {its}; expected {own} ({self.backbone.name})."
-                )
-        task_adapters.check_tensors(adapter.tensors, description, where)
-        rows = self._model.tables.rows_of(adapter.tensors)
-        strange = sorted(set(rows) - set(self._model.tables.variables))
-        if strange or not _is_plain(description.adapter):
-            what = strange[0] if strange else "adapters with normalization or of several layers"
-            raise UserError(
-                f"{where} (--tuning={description.tuning.method}) trained {what}; a bank holds plain"
-                " adapters, LayerNorms, the pooler and heads."
-            )
 
     def _check_row(self, row):
         config, length = self._config, len(row.input_ids)
@@ -286,22 +259,6 @@ class AdapterBank:
         return results
 
 
-def _kind_of(description):
-    adapter = description.adapter
-    if adapter is None:
-        return mixed_encoder.Kind()  # Goes with any; this is most tasks'.
-    return mixed_encoder.Kind(adapter.activation.lower(), adapter.placement, adapter.interaction)
-
-
-def _is_plain(adapter):
-    """Whether an `AdapterConfig`, or None, is of a form that tasks of any size can share."""
-    return adapter is None or (
-        adapter.fn == "feedforward_adapter"
-        and adapter.depth == 1
-        and adapter.normalization == "none"
-    )
-
-
 def _prediction(row, description, logits, span_logits):
     """A row's outputs as its task's own head would give them."""
     if description.kind == "span":
@@ -367,7 +324,9 @@ class _Model:
 
     def __init__(self, config, init_checkpoint, precision):
         self._config, self._init_checkpoint, self._precision = config, init_checkpoint, precision
-        self._pools = {pool: _Pool(size, _PADS[pool]) for pool, size in _FIRST_ROWS.items()}
+        self._pools = {
+            pool: _Pool(size, mixed_encoder.POOLS[pool]) for pool, size in _FIRST_ROWS.items()
+        }
         self._graph = tf.Graph()
         with self._graph.as_default():
             self.tables = mixed_encoder.Tables(config, _FIRST_ROWS)
@@ -376,13 +335,7 @@ class _Model:
             self._session.run(tf.variables_initializer(list(self.tables.variables.values())))
             self._updates, self._growth = self._make_updates(), self._make_growth()
         self._fetches = {}  # By kind of adapters, and whether there are spans.
-        reader = checkpoints.open_checkpoint(init_checkpoint)
-        where = f"--init_checkpoint {init_checkpoint}"
-        self._of_backbone = {
-            name: checkpoints.read_tensor(reader, name, where)
-            for name in checkpoints.encoder_shapes(config)
-            if mixed_encoder.is_of_tasks(name)
-        }
+        self._of_backbone = mixed_encoder.backbone_rows(config, init_checkpoint)
 
     def _make_updates(self):
         """By table: (placeholder of rows' numbers, of their values, operation that writes them)."""
@@ -411,20 +364,15 @@ class _Model:
 
     def place(self, adapter):
         """Writes an adapter into the tables; returns its `mixed_encoder.Places`."""
-        rows = self.tables.rows_of({**self._of_backbone, **adapter.tensors})
-        settings = adapter.description.adapter
-        places = mixed_encoder.Places(
-            task=self._take("task", 1)[0],
-            bottleneck=self._take("bottleneck", settings.size if settings else 0),
-            output=self._take("output", len(rows["output_weights"])),
-        )
-        numbers = {"task": [places.task], "bottleneck": places.bottleneck, "output": places.output}
+        needed = mixed_encoder.rows_needed(adapter)
+        (task,), bottleneck, output = (self._take(pool, count) for pool, count in needed.items())
+        places = mixed_encoder.Places(task, bottleneck, output)
+        tensors = {**self._of_backbone, **adapter.tensors}
         feed = {}
-        for name, (some, values, _) in self._updates.items():
-            feed[some] = numbers[mixed_encoder.pool_of(name)]
-            shape = [len(feed[some]), *values.shape.as_list()[1:]]
-            # Where the task adapts nothing, it adds 0.
-            feed[values] = np.reshape(rows[name], shape) if name in rows else np.zeros(shape)
+        for name, rows_and_values in mixed_encoder.table_rows(
+            self._config, tensors, places
+        ).items():
+            feed.update(zip(self._updates[name], rows_and_values))
         self._session.run([update for _, _, update in self._updates.values()], feed)
         return places
 

@@ -12,6 +12,8 @@ Axes in shape comments:
     D  hidden size, N * H
 """
 
+import contextlib
+import contextvars
 import functools
 import math
 import os
@@ -48,13 +50,26 @@ def fused(function):
     @functools.wraps(function)
     def call(*tensors):
         nonlocal compiled
-        if not can_fuse() or in_xla():
+        if not can_fuse() or in_xla() or _portable.get():
             return function(*tensors)
         if compiled is None:
             compiled = tf.function(function, jit_compile=True, autograph=False)
         return compiled(*tensors)
 
     return call
+
+
+_portable = contextvars.ContextVar("portable", default=False)
+
+
+@contextlib.contextmanager
+def portable():
+    """While entered, what is built needs no XLA where it runs: nothing is `fused`."""
+    token = _portable.set(True)
+    try:
+        yield
+    finally:
+        _portable.reset(token)
 
 
 @functools.lru_cache(maxsize=None)

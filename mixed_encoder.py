@@ -17,10 +17,13 @@ import tensorflow.compat.v1 as tf
 import adapter_modules
 import checkpoints
 import modeling
+import task_adapters
+from errors import UserError
 
-# What a row of a table belongs to: a task, a unit of its bottlenecks, an output of its head.
-POOLS = ("task", "bottleneck", "output")
-_BOTTLENECK = {"adapters/weights1", "adapters/biases1", "adapters/weights2"}
+# What a row of a table belongs to: a task, a unit of its bottlenecks, an output of its head; and
+# how many rows at a pool's begin are no task's, but 0.
+POOLS = {"task": 0, "bottleneck": 1, "output": 1}
+_BOTTLENECK = ("adapters/weights1", "adapters/biases1", "adapters/weights2")
 _SPAN_SCOPE = "cls/squad/"
 
 
@@ -51,6 +54,94 @@ class Outputs(NamedTuple):
 
     logits: Any
     span_logits: Any = None
+
+
+def kind_of(adapter):
+    """The `Kind` of a `modeling.AdapterConfig`; of None the default, as that goes with any."""
+    if adapter is None:
+        return Kind()
+    return Kind(adapter.activation.lower(), adapter.placement, adapter.interaction)
+
+
+def check(adapter, backbone, where):
+    """Makes sure that a task can have its place beside others.
+
+    Args:
+      adapter: `task_adapters.TaskAdapter`.
+      backbone: `task_adapters.Backbone` of the encoder.
+      where: begins the error's sentence.
+
+    Raises:
+      UserError: it was trained on another BERT, or trained more than tables hold, or is damaged.
+    """
+    description, settings = adapter.description, adapter.description.adapter
+    own, its = _identity(backbone), _identity(description.backbone)
+    for name in (name for name in own if own[name] != its[name]):
+        raise UserError(
+            f"{where} was trained on another BERT, {description.backbone.name}, whose {name} is"
+            f" {its[name]}; expected {own[name]} ({backbone.name})."
+        )
+    task_adapters.check_tensors(adapter.tensors, description, where)
+    strange = sorted(set(map(_table_of, adapter.tensors)) - set(row_shapes(backbone.bert_config())))
+    if settings and (settings.depth > 1 or settings.normalization != "none"):
+        strange = ["adapters with normalization or of several layers"]
+    if strange:
+        raise UserError(
+            f"{where} (--tuning={description.tuning.method}) trained {strange[0]}; tasks that share"
+            " a model have plain adapters, LayerNorms, pooler and head of their own, and no more."
+        )
+
+
+def _identity(backbone):
+    names = "hidden_act", "num_attention_heads"
+    return {"fingerprint": backbone.fingerprint, **{n: backbone.config.get(n) for n in names}}
+
+
+def backbone_rows(config, init_checkpoint):
+    """The backbone's own tensors of those that a task may train: a dict from names to arrays."""
+    reader = checkpoints.open_checkpoint(init_checkpoint)
+    where = f"--init_checkpoint {init_checkpoint}"
+    return {
+        name: checkpoints.read_tensor(reader, name, where)
+        for name in checkpoints.encoder_shapes(config)
+        if is_of_tasks(name)
+    }
+
+
+def rows_needed(adapter):
+    """How many rows of each pool a `task_adapters.TaskAdapter` takes: a dict by `POOLS`."""
+    settings = adapter.description.adapter
+    (bias,) = (v for name, v in adapter.tensors.items() if _table_of(name) == "output_bias")
+    return {"task": 1, "bottleneck": settings.size if settings else 0, "output": len(bias)}
+
+
+def table_rows(config, tensors, places):
+    """What goes where when a task gets its place.
+
+    Args:
+      config: `modeling.BertConfig`.
+      tensors: dict from names to arrays: a task adapter's, over `backbone_rows`.
+      places: the task's `Places`.
+
+    Returns:
+      A dict from the names of all tables to (list of rows, float32 array [rows, ...]). Where the
+      task adapts nothing, that is 0.
+    """
+    values = {_table_of(name): value for name, value in tensors.items()}
+    rows = {"task": [places.task], "bottleneck": places.bottleneck, "output": places.output}
+    result = {}
+    for name, shape in row_shapes(config).items():
+        some = rows[pool_of(name)]
+        value = values.get(name, np.zeros([]))
+        value = value.T if name.endswith("adapters/weights1") else value
+        shape = (len(some), *shape)
+        result[name] = some, np.reshape(value, shape) if value.ndim else np.zeros(shape, "f4")
+    return result
+
+
+def _table_of(name):
+    """The table of a task adapter's tensor: the heads of all kinds share theirs."""
+    return name[len(_SPAN_SCOPE) :] if name.startswith(_SPAN_SCOPE) else name
 
 
 def batch_of(places, size=1):
@@ -92,9 +183,9 @@ class Tables:
     """
 
     def __init__(self, config, num_rows):
-        self.variables, self._shapes = {}, _row_shapes(config)
+        self.variables = {}
         with tf.variable_scope("tables"):
-            for name, shape in self._shapes.items():
+            for name, shape in row_shapes(config).items():
                 zeros = tf.zeros([num_rows[pool_of(name)], *shape])
                 self.variables[name] = tf.Variable(
                     zeros,
@@ -105,25 +196,6 @@ class Tables:
                     trainable=False,
                 )
 
-    def rows_of(self, tensors):
-        """What of a task's tensors goes into rows of the tables.
-
-        Args:
-          tensors: dict from names to arrays, as a task adapter or the backbone has them.
-
-        Returns:
-          A dict from names to arrays: one row [...] in the pool "task", else [m, ...] or [L, ...].
-        """
-        rows = {}
-        for name, value in tensors.items():
-            own = name[len(_SPAN_SCOPE) :] if name.startswith(_SPAN_SCOPE) else name
-            if own.endswith("adapters/weights1"):
-                value = value.T
-            elif own.endswith(("adapters/biases1", "adapters/biases2")):
-                value = value[0]
-            rows[own] = value
-        return rows
-
     def gather(self, name, places):
         """The rows of a table for each sequence: [B, ...], [B, m, ...] or [B, L, ...]."""
         return tf.gather(self.variables[name], getattr(places, pool_of(name)))
@@ -131,12 +203,12 @@ class Tables:
 
 def pool_of(name):
     """Which of `POOLS` the rows of a tensor's table belong to."""
-    if name.endswith(tuple(_BOTTLENECK)):
+    if name.endswith(_BOTTLENECK):
         return "bottleneck"
     return "output" if name in ("output_weights", "output_bias") else "task"
 
 
-def _row_shapes(config):
+def row_shapes(config):
     """A dict from the names of tables to the shape of a row."""
     width = config.hidden_size
     encoder = checkpoints.encoder_shapes(config)

@@ -41,21 +41,29 @@ class TablesTest(tf.test.TestCase):
         }
         self.assertEqual({name: found[name] for name in expected}, expected)
 
-    def test_rows_of(self):
-        with tf.Graph().as_default():
-            tables = mixed_encoder.Tables(tiny.config(), dict.fromkeys(mixed_encoder.POOLS, 1))
-        rows = tables.rows_of(
-            {
-                "a/adapters/weights1": np.arange(6).reshape(3, 2),
-                "a/adapters/biases1": np.array([[1, 2]]),
-                "a/adapters/biases2": np.array([[4, 5, 6]]),
-                "cls/squad/output_bias": np.array([7, 8]),
-            }
-        )
-        self.assertAllEqual(rows["a/adapters/weights1"], [[0, 2, 4], [1, 3, 5]])
-        self.assertAllEqual(rows["a/adapters/biases1"], [1, 2])
-        self.assertAllEqual(rows["a/adapters/biases2"], [4, 5, 6])
-        self.assertAllEqual(rows["output_bias"], [7, 8])
+    def test_rows_of_a_task(self):
+        scope = "bert/encoder/layer_0/output/adapters/"
+        head = {"cls/squad/output_weights": np.ones([2, 8]), "cls/squad/output_bias": [7, 8]}
+        tensors = {
+            scope + "weights1": np.arange(24).reshape(8, 3),
+            scope + "biases1": [[1, 2, 3]],
+            scope + "biases2": [range(8)],
+            **head,
+        }
+        tensors = {name: np.asarray(value, np.float32) for name, value in tensors.items()}
+        rows = mixed_encoder.table_rows(tiny.config(), tensors, Places(4, [9, 2, 5], [3, 6]))
+        expected = {
+            scope + "weights1": ([9, 2, 5], np.arange(24).reshape(8, 3).T),
+            scope + "biases1": ([9, 2, 5], [1, 2, 3]),
+            scope + "weights2": ([9, 2, 5], np.zeros([3, 8])),
+            scope + "biases2": ([4], [range(8)]),
+            "output_bias": ([3, 6], [7, 8]),
+            "bert/pooler/dense/kernel": ([4], np.zeros([1, 8, 8])),
+        }
+        for name, (places, values) in expected.items():
+            self.assertAllEqual(rows[name][0], places)
+            self.assertAllEqual(rows[name][1], values)
+        self.assertEqual(set(rows), set(mixed_encoder.row_shapes(tiny.config())))
 
 
 if __name__ == "__main__":
