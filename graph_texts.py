@@ -1,0 +1,104 @@
+"""Texts to token ids inside a graph, by tensorflow-text: what `classifier_features` does outside.
+
+Axes in shape comments: B batch, S positions.
+"""
+
+import functools
+
+import tensorflow.compat.v1 as tf
+
+from errors import UserError
+
+try:
+    import tensorflow_text
+except ImportError:  # It is not among what the project needs.
+    tensorflow_text = None
+
+
+def encoder(tokenizer, do_lower_case):
+    """A function that turns texts into a BERT's input.
+
+    Args:
+      tokenizer: `tokenization.FullTokenizer` of a WordPiece vocabulary.
+      do_lower_case: bool, its own.
+
+    Returns:
+      A function of (string [B], second texts of the same shape if they are pairs, int32 [B] the
+      most tokens of each row) → (input_ids, input_mask, segment_ids), int32 [B, S].
+
+    Raises:
+      UserError: tensorflow-text is not installed; the vocabulary is SentencePiece's.
+    """
+    if tensorflow_text is None:
+        raise UserError(
+            "Raw text in a SavedModel needs tensorflow-text, of TensorFlow's version"
+            f" ({tf.__version__}), which is not installed."
+        )
+    if tokenizer.wordpiece_tokenizer is None:
+        raise UserError("Raw text in a SavedModel needs a WordPiece vocabulary, not SentencePiece.")
+    return functools.partial(
+        _encode,
+        vocab=list(tokenizer.vocab),
+        do_lower_case=do_lower_case,
+        cls_id=tokenizer.vocab["[CLS]"],
+        sep_id=tokenizer.vocab["[SEP]"],
+    )
+
+
+def _encode(*texts_and_most, vocab, do_lower_case, cls_id, sep_id):
+    *texts, most = texts_and_most
+    tokenizer = tensorflow_text.FastBertTokenizer(vocab, token_out_type=tf.int32)
+    segments = [tokenizer.tokenize(_normalized(text, do_lower_case)) for text in texts]
+    return packed(segments, most, cls_id, sep_id)
+
+
+def _normalized(text, do_lower_case):
+    """What BERT's tokenizer does to a text before it splits it.
+
+    tensorflow-text would leave control characters in, and lower-case by Unicode's NFKC, which takes
+    "…" for "...".
+    """
+    text = tf.strings.regex_replace(text, "[\\t\\n\\r]", " ")
+    text = tf.strings.regex_replace(text, r"[\p{Cc}\p{Cf}\x{fffd}]", "")
+    if do_lower_case:
+        text = tensorflow_text.normalize_utf8(tf.strings.lower(text, "utf-8"), "NFD")
+        text = tf.strings.regex_replace(text, r"\p{Mn}", "")
+    return text
+
+
+def packed(segments, most, cls_id, sep_id):
+    """[CLS] a [SEP] or [CLS] a [SEP] b [SEP], as `classifier_features` has it.
+
+    Args:
+      segments: list of one or two ragged int32 Tensors [B, None], a and b; an empty b is none.
+      most: int32 [B], to how many tokens each row is cut.
+      cls_id, sep_id: ints.
+
+    Returns:
+      (input_ids, input_mask, segment_ids), int32 Tensors [B, S].
+    """
+    first, second = segments if len(segments) == 2 else (segments[0], segments[0][:, :0])
+    is_pair = tf.cast(second.row_lengths() > 0, tf.int32)
+    first, second = truncated(first, second, tf.maximum(most - 2 - is_pair, 0))
+    cls, sep = (tf.fill([first.nrows(), 1], id) for id in (cls_id, sep_id))
+    parts = [cls, first, sep, second, tf.RaggedTensor.from_tensor(sep, is_pair)]
+    ids = tf.concat(parts, 1)
+    zeros, ones = map(tf.zeros_like, parts[:3]), map(tf.ones_like, parts[3:])
+    segment_ids = tf.concat([*zeros, *ones], 1)
+    return ids.to_tensor(), tf.ones_like(ids).to_tensor(), segment_ids.to_tensor()
+
+
+def truncated(first, second, room):
+    """Cuts two ragged Tensors [B, None] to so many tokens together, int32 [B].
+
+    Tokens go from the end of the longer one, of equal ones from the second, one by one, until they
+    fit: both end at half of the room, or at what the other leaves of it.
+    """
+    lengths = [tf.cast(segment.row_lengths(), tf.int32) for segment in (first, second)]
+    kept = tf.minimum(lengths[0], tf.maximum(room - lengths[1], (room + 1) // 2))
+    return _cut(first, kept), _cut(second, tf.minimum(lengths[1], room - kept))
+
+
+def _cut(segment, lengths):
+    """The first `lengths` of each row of a ragged Tensor."""
+    return tf.RaggedTensor.from_tensor(segment.to_tensor(), lengths)
