@@ -41,7 +41,23 @@ def define(flag_values=flags.FLAGS):
 
 
 def define_bert(flag_values):
-    """Defines the flags that say which BERT is run, and where its features are kept."""
+    """Defines the flags that say which BERT is run on which texts, and where these are kept."""
+    define_pretrained(flag_values)
+    at = {"flag_values": flag_values}
+    flags.DEFINE_string(
+        "feature_cache_dir",
+        None,
+        "Where texts are kept as token ids, to be read the next time. Default:"
+        " ~/.cache/adapter-bert/features; none keeps nothing.",
+        **at,
+    )
+    flags.DEFINE_bool(
+        "do_lower_case", True, "Lower-case the text: True for uncased models, else False.", **at
+    )
+
+
+def define_pretrained(flag_values):
+    """Defines the flags that say where the pretrained BERT lies."""
     at = {"flag_values": flag_values}
     bert = " Default: from $BERT_BASE_DIR, else what `make demo` prepared."
     flags.DEFINE_string("bert_config_file", None, "bert_config.json of the BERT." + bert, **at)
@@ -58,16 +74,6 @@ def define_bert(flag_values):
     )
     flags.DEFINE_string(
         "spm_model_file", None, "SentencePiece model, in place of --vocab_file.", **at
-    )
-    flags.DEFINE_string(
-        "feature_cache_dir",
-        None,
-        "Where texts are kept as token ids, to be read the next time. Default:"
-        " ~/.cache/adapter-bert/features; none keeps nothing.",
-        **at,
-    )
-    flags.DEFINE_bool(
-        "do_lower_case", True, "Lower-case the text: True for uncased models, else False.", **at
     )
 
 
@@ -330,10 +336,10 @@ def _answers_of_method(description):
 
 
 def pretrained_bert(values):
-    """Finds the pretrained BERT and checks that its parts belong together.
+    """Finds the pretrained BERT, and makes its tokenizer; its parts must belong together.
 
     Args:
-      values: parsed flags.
+      values: parsed flags of `define_bert`.
 
     Returns:
       (`checkpoints.PretrainedBert`, `tokenization.FullTokenizer`).
@@ -341,18 +347,7 @@ def pretrained_bert(values):
     Raises:
       UserError: something is missing, broken or of another model.
     """
-    if values.bert_hub_module_handle:
-        bert = _from_hub(values)
-    else:
-        config_file = paths.find_bert("bert_config_file", values.bert_config_file)
-        vocab_file = values.spm_model_file or paths.find_bert("vocab_file", values.vocab_file)
-        bert = checkpoints.PretrainedBert(
-            config=modeling.BertConfig.from_json_file(config_file),
-            vocab_file=vocab_file,
-            init_checkpoint=paths.find_bert("init_checkpoint", values.init_checkpoint),
-            do_lower_case=None,
-        )
-        checkpoints.check_encoder(bert.init_checkpoint, bert.config)
+    bert = find_pretrained(values)
     lower_case = values.do_lower_case
     if bert.do_lower_case not in (None, lower_case):
         raise UserError(
@@ -367,6 +362,26 @@ def pretrained_bert(values):
     tokenization.check_vocab_casing(tokenizer.vocab, lower_case, bert.vocab_file)
     tokenization.check_vocab_size(tokenizer.vocab, bert.config.vocab_size, bert.vocab_file)
     return bert, tokenizer
+
+
+def find_pretrained(values):
+    """The `checkpoints.PretrainedBert` that the flags of `define_pretrained` name.
+
+    Raises:
+      UserError: something is missing, or the weights are not those of the config.
+    """
+    if values.bert_hub_module_handle:
+        return _from_hub(values)
+    config_file = paths.find_bert("bert_config_file", values.bert_config_file)
+    vocab_file = values.spm_model_file or paths.find_bert("vocab_file", values.vocab_file)
+    bert = checkpoints.PretrainedBert(
+        config=modeling.BertConfig.from_json_file(config_file),
+        vocab_file=vocab_file,
+        init_checkpoint=paths.find_bert("init_checkpoint", values.init_checkpoint),
+        do_lower_case=None,
+    )
+    checkpoints.check_encoder(bert.init_checkpoint, bert.config)
+    return bert
 
 
 def _from_hub(values):
