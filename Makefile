@@ -44,13 +44,13 @@ bench: .venv/installed .venv-peers/installed
 clean:
 	rm -rf .venv .venv-tf1 .venv-peers .venv-tpu demo/bert demo/download output
 
-.venv/installed: requirements.txt requirements-dev.txt
+.venv/installed: requirements.txt requirements-serving.txt requirements-dev.txt
 	@python=$$(./find_python.sh 3.11 3.10 3.9) && echo "$$python -m venv .venv" && \
 	    $$python -m venv .venv
 	.venv/bin/python $(PIP_INSTALL) -r requirements-dev.txt
 	@touch $@
 
-.venv-tf1/installed: requirements.txt requirements-dev.txt
+.venv-tf1/installed: requirements.txt requirements-serving.txt requirements-dev.txt
 	@python=$$(./find_python.sh 3.7) && echo "$$python -m venv .venv-tf1" && \
 	    $$python -m venv .venv-tf1
 	.venv-tf1/bin/python $(PIP_INSTALL) -r requirements-dev.txt

@@ -1,7 +1,7 @@
 """Writes a SavedModel of a task, or of many over one BERT.
 
     python export_model.py --adapters=output/mrpc/adapter --export_dir=exported/mrpc
-    python export_model.py --adapters=mrpc=output/mrpc/adapter,spam=output/sms_spam/adapter \\
+    python export_model.py --adapters=output/mrpc/adapter,output/sms_spam/adapter \\
         --export_dir=exported/tasks --raw_text
 
 TensorFlow Serving and plain TensorFlow 2 run it; `saved_model_cli show --all --dir` shows it.
@@ -12,6 +12,7 @@ import environment  # noqa: F401  First of all: a missing TensorFlow gets a sent
 # isort: split
 from absl import flags
 
+import adapter_folders
 import common_flags
 import errors
 import files
@@ -19,18 +20,19 @@ import graph_texts
 import mixed_encoder
 import saved_models
 import task_adapters
+import tokenization
 from errors import UserError
 
 
 def define_flags(flag_values=flags.FLAGS):
     """Defines all flags of this script."""
     at = {"flag_values": flag_values}
-    common_flags.define_bert_files(flag_values)
+    common_flags.define_pretrained(flag_values)
     flags.DEFINE_list(
         "adapters",
         None,
-        "Folders of task adapters, each as folder or as name=folder; the name is the task's by"
-        " default.",
+        "Folders of task adapters, or patterns: output/*/adapter. A task is called after the"
+        " folder: mrpc for output/mrpc/adapter.",
         **at,
     )
     flags.DEFINE_string(
@@ -56,35 +58,44 @@ def run(values):
     for name in ("adapters", "export_dir"):
         if not values[name].value:
             raise UserError(f"--{name} is not given.")
-    adapters = {
-        name: task_adapters.load(folder, "--adapters")
-        for name, folder in task_adapters.named(values.adapters).items()
-    }
-    if not values["do_lower_case"].present:
-        values.do_lower_case = next(iter(adapters.values())).description.do_lower_case
-    bert, tokenizer = common_flags.pretrained_bert(values)
+    bert = common_flags.find_pretrained(values)
     backbone = task_adapters.backbone_of(bert.init_checkpoint, bert.config)
-    vocabulary = task_adapters.digest(tokenizer.vocab)
-    for name, adapter in adapters.items():
-        mixed_encoder.check(adapter, backbone, f"--adapters: {name}")
-        if values.raw_text:
-            _check_texts(name, adapter.description, vocabulary, values.do_lower_case)
-    encode = graph_texts.encoder(tokenizer, values.do_lower_case) if values.raw_text else None
+    adapters = {}
+    for name, folder in adapter_folders.named(values.adapters).items():
+        adapters[name] = task_adapters.load(folder, "--adapters")
+        mixed_encoder.check(adapters[name], backbone, f"--adapters {folder}")
+    encode = None
+    if values.raw_text:
+        descriptions = {name: adapter.description for name, adapter in adapters.items()}
+        encode = graph_texts.encoder(*_tokenizer(values, bert.vocab_file, descriptions))
     path = saved_models.write(
         values.export_dir, bert.config, bert.init_checkpoint, adapters, encode
     )
     tasks = ", ".join(f"{name} ({a.description.kind})" for name, a in adapters.items())
-    return [f"Tasks: {tasks}", f"SavedModel: {path} ({files.megabytes(path + '/variables/')})"]
+    size = files.megabytes(path + "/variables/")
+    return [f"Tasks: {tasks}", f"SavedModel: {path} ({size})"]
 
 
-def _check_texts(name, description, vocabulary, do_lower_case):
-    """Raises UserError if a task does not read texts as the model will."""
-    if (description.vocabulary, description.do_lower_case) != (vocabulary, do_lower_case):
+def _tokenizer(values, vocab_file, descriptions):
+    """(tokenizer, whether it lower-cases) of all tasks; UserError if they do not share one."""
+    casings = {description.do_lower_case for description in descriptions.values()}
+    if len(casings) > 1:
         raise UserError(
-            f"--raw_text: {name} was trained with do_lower_case={description.do_lower_case} and the"
-            f" vocabulary {description.vocabulary}, expected {do_lower_case} and {vocabulary} as"
-            " for the others."
+            "--raw_text: some of the tasks lower-case their texts and some do not; export them"
+            " apart."
         )
+    lower_case = casings.pop()
+    tokenizer = tokenization.FullTokenizer(
+        vocab_file, lower_case, spm_model_file=values.spm_model_file
+    )
+    own = task_adapters.digest(tokenizer.vocab)
+    for name, description in descriptions.items():
+        if description.vocabulary != own:
+            raise UserError(
+                f"--raw_text: {name} was trained with another vocabulary than {vocab_file}, whose"
+                f" digest is {description.vocabulary}; expected {own}."
+            )
+    return tokenizer, lower_case
 
 
 main = common_flags.main_of(run)

@@ -145,8 +145,7 @@ def squad_examples(input_file, is_training, version_2_with_negative=False):
     for article in _articles(input_file):
         for paragraph in _field(article, "paragraphs", list, input_file, "an article"):
             context = _field(paragraph, "context", str, input_file, "a paragraph")
-            words = [(match.start(), match.group()) for match in _WORD.finditer(context)]
-            starts, doc_tokens = [start for start, _ in words], [word for _, word in words]
+            starts, doc_tokens = words_of(context)
             for qa in _field(paragraph, "qas", list, input_file, "a paragraph"):
                 qas_id = str(_field(qa, "id", (str, int), input_file, "a question"))
                 where = f"question {qas_id}"
@@ -169,6 +168,12 @@ def squad_examples(input_file, is_training, version_2_with_negative=False):
             mismatched,
             len(seen),
         )
+
+
+def words_of(context):
+    """A paragraph's words, as BERT splits them: (list of their places, list of str)."""
+    words = list(_WORD.finditer(context))
+    return [match.start() for match in words], [match.group() for match in words]
 
 
 def answer_texts(input_file):

@@ -1,0 +1,84 @@
+"""Folders of task adapters, and what the tasks are called: "mrpc" for output/mrpc/adapter."""
+
+import glob
+import posixpath
+import re
+
+import tensorflow.compat.v1 as tf
+
+import files
+import task_adapters
+from errors import UserError
+
+
+def is_name(text):
+    """Whether a task can be called so: letters, digits, ".", "_" and "-", at most 100 of them."""
+    return re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", text) is not None
+
+
+def named(patterns):
+    """The task adapters that --adapters names: dict from tasks' names to folders.
+
+    Raises:
+      UserError: a pattern fits nothing, what it fits is no task adapter, or two have one name.
+    """
+    found = {}
+    for pattern in patterns:
+        folders = [pattern] if "://" in pattern else sorted(glob.glob(pattern))
+        if not folders:
+            raise UserError(f"--adapters={pattern}: there is no such folder.")
+        for place in folders:
+            folder = found_in(place)
+            if folder is None:
+                raise UserError(
+                    f"--adapters={pattern}: {place} is no task adapter, a folder with"
+                    " adapter_config.json, as a training leaves it in output_dir/adapter."
+                )
+            name = name_of(folder)
+            if found.setdefault(name, folder) != folder:
+                raise UserError(
+                    f"--adapters: {found[name]} and {folder} are both called {name!r}; rename one."
+                )
+    return found
+
+
+def below(root):
+    """The task adapters in a folder of folders: dict from names to folders.
+
+    Each is `<name>`, `<name>/adapter` as a run leaves it, or the highest of `<name>/<number>`.
+    """
+    if not tf.io.gfile.isdir(root):
+        raise UserError(f"--adapter_dir={root} is no folder.")
+    found = {}
+    for entry in sorted(tf.io.gfile.listdir(root)):
+        name = entry.rstrip("/")
+        folder = is_name(name) and found_in(posixpath.join(root, name))
+        if folder:
+            found[name] = folder
+    return found
+
+
+def found_in(folder):
+    """The folder of a task adapter that a name stands for, see `below`; None for none."""
+    numbers = sorted(numbers_in(folder), reverse=True)
+    for candidate in ("", task_adapters.FOLDER, *map(str, numbers)):
+        path = posixpath.join(folder, candidate) if candidate else folder
+        if tf.io.gfile.exists(posixpath.join(files.current(path), task_adapters.CONFIG_FILE)):
+            return path
+    return None
+
+
+def name_of(folder):
+    """What a task is called after its adapter's folder: "mrpc" for output/mrpc/adapter."""
+    parts = [part for part in folder.split("/") if part not in ("", ".")]
+    while len(parts) > 1 and (parts[-1] == task_adapters.FOLDER or parts[-1].isdigit()):
+        parts.pop()
+    return parts[-1] if parts else ""
+
+
+def numbers_in(folder):
+    """The numbers that folders in a folder are called by, a list."""
+    if not tf.io.gfile.isdir(folder):
+        return []
+    names = [name.rstrip("/") for name in tf.io.gfile.listdir(folder)]
+    return [int(name) for name in names if re.fullmatch("[1-9][0-9]{0,8}", name)]

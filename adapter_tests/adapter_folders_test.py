@@ -1,0 +1,61 @@
+"""Tests of adapter_folders.py."""
+
+import os
+import shutil
+import tempfile
+
+import tensorflow.compat.v1 as tf
+
+import adapter_folders
+from adapter_tests import served
+from errors import UserError
+
+
+class FoldersTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.root = tempfile.mkdtemp(dir=self.get_temp_dir())
+
+    def test_adapters_by_name_and_by_pattern(self):
+        served.save_all(self.root, ["sms", "stars", "topics"])
+        pattern = os.path.join(self.root, "s*", "adapter")
+        self.assertEqual(
+            adapter_folders.named([pattern, os.path.join(self.root, "topics")]),
+            {name: os.path.join(self.root, name, "adapter") for name in ("sms", "stars", "topics")},
+        )
+
+    def test_adapters_that_are_none(self):
+        served.save_all(self.root, ["sms"])
+        shutil.copytree(os.path.join(self.root, "sms"), os.path.join(self.root, "b", "sms"))
+        for pattern, sentence in (
+            ("nothing*", "there is no such folder"),
+            ("b", "is no task adapter"),
+            ("**/adapter,b/sms/adapter", "are both called 'sms'"),
+        ):
+            patterns = [os.path.join(self.root, one) for one in pattern.split(",")]
+            with self.subTest(pattern), self.assertRaisesRegex(UserError, sentence):
+                adapter_folders.named(patterns)
+
+    def test_what_folders_are_called(self):
+        for folder, name in (
+            ("output/mrpc/adapter", "mrpc"),
+            ("/a/mrpc/adapter/", "mrpc"),
+            ("mrpc", "mrpc"),
+            ("adapters/mrpc/12", "mrpc"),
+            ("adapter", "adapter"),
+            ("gs://bucket/mrpc/adapter", "mrpc"),
+        ):
+            self.assertEqual(adapter_folders.name_of(folder), name)
+
+    def test_folders_that_are_no_adapters_are_passed_over(self):
+        served.save_all(self.root, ["sms", "stars"])
+        os.makedirs(os.path.join(self.root, "empty", "adapter"))
+        os.makedirs(os.path.join(self.root, ".hidden"))
+        found = adapter_folders.below(self.root)
+        self.assertEqual(sorted(found), ["sms", "stars"])
+        with self.assertRaisesRegex(UserError, "--adapter_dir=.* is no folder"):
+            adapter_folders.below(os.path.join(self.root, "nothing"))
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,94 @@
+"""Tests of export_model.py: flags in, SavedModel out."""
+
+import os
+import re
+import tempfile
+
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+import export_model
+import graph_texts
+import modeling
+import task_adapters
+from adapter_tests import own_models, tiny
+from adapter_tests.common_flags_test import READERS, names_read
+from errors import UserError
+
+
+def parsed(*arguments):
+    values = flags.FlagValues()
+    export_model.define_flags(values)
+    values(["export_model.py", *arguments])
+    return values
+
+
+class ExportModelTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        if tf.__version__.startswith("1."):
+            self.skipTest("SavedModels are written by TensorFlow 2 alone.")
+        self.root = tempfile.mkdtemp(dir=self.get_temp_dir())
+        self.bert = tiny.write_bert(os.path.join(self.root, "bert"))
+        self.export_dir = os.path.join(self.root, "exported")
+
+    def save(self, name, seed=0, **changes):
+        folder = os.path.join(self.root, name, "adapter")
+        task_adapters.save(folder, own_models.task_adapter(self.bert, seed, **changes))
+        return folder
+
+    def run_it(self, *arguments):
+        return export_model.run(
+            parsed(
+                "--bert_config_file=" + os.path.join(self.bert, "bert_config.json"),
+                "--vocab_file=" + os.path.join(self.bert, "vocab.txt"),
+                "--init_checkpoint=" + os.path.join(self.bert, "bert_model.ckpt"),
+                "--export_dir=" + self.export_dir,
+                *arguments,
+            )
+        )
+
+    def test_tasks(self):
+        self.save("mrpc")
+        self.save("stars", 1, kind="regression", labels=())
+        report = self.run_it("--adapters=" + os.path.join(self.root, "*", "adapter"))
+        self.assertEqual(report[0], "Tasks: mrpc (classification), stars (regression)")
+        path = os.path.join(self.export_dir, "1")
+        self.assertRegex(report[1], rf"^SavedModel: {re.escape(path)} \([\d.]+ MB\)$")
+        signatures = tf.saved_model.contains_saved_model(path)
+        self.assertTrue(signatures)
+
+    def test_raw_text(self):
+        if graph_texts.tensorflow_text is None:
+            self.skipTest("tensorflow-text is not installed.")
+        folder = self.save("mrpc")
+        self.run_it("--adapters=" + folder, "--raw_text")
+        with tf.Graph().as_default(), tf.Session() as session:
+            loaded = tf.saved_model.load(session, ["serve"], os.path.join(self.export_dir, "1"))
+        self.assertEqual(sorted(loaded.signature_def), ["serving_default", "text", "text_pair"])
+        self.assertEqual(sorted(loaded.signature_def["text_pair"].inputs), ["text", "text_b"])
+
+    def test_refused(self):
+        one = self.save("one")
+        cased = self.save("cased", do_lower_case=False)
+        other = self.save("other", vocabulary="0" * 16)
+        deep = self.save("deep", adapter=modeling.AdapterConfig(4, depth=2))
+        for arguments, part in (
+            ([], "--adapters is not given"),
+            ([f"--adapters={one}", "--export_dir="], "--export_dir is not given"),
+            (["--adapters=nothing"], "--adapters=nothing: there is no such folder"),
+            ([f"--adapters={one},{cased}", "--raw_text"], "some of the tasks lower-case"),
+            ([f"--adapters={other}", "--raw_text"], "other was trained with another vocabulary"),
+            ([f"--adapters={deep}"], f"--adapters {deep} .* have plain adapters"),
+        ):
+            with self.assertRaisesRegex(UserError, part):
+                self.run_it(*arguments)
+        self.assertFalse(os.path.exists(self.export_dir))
+
+    def test_every_flag_is_read(self):
+        read_names = names_read("export_model").union(*map(names_read, READERS[1:]))
+        self.assertEqual([name for name in parsed() if name not in read_names], [])
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,87 @@
+"""Tests of graph_texts.py: the ids that a graph gives beside those of the project's tokenizer."""
+
+import os
+import tempfile
+from unittest import mock
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import classifier_features
+import graph_texts
+import tokenization
+from adapter_tests import tiny
+from errors import UserError
+
+_LETTERS = "abcdefgnotT .,'-\t\n\u00a0\u00e9\u00c9\u2026\u200b\ufffd\u72d7\u0130\ufb01\u0301$+"
+
+
+class TruncatedTest(tf.test.TestCase):
+    def test_it_is_what_is_done_token_by_token(self):
+        lengths = [(a, b, room) for a in range(6) for b in range(6) for room in range(9)]
+        with tf.Graph().as_default(), self.session() as session:
+            first, second = (
+                tf.RaggedTensor.from_row_lengths(tf.range(sum(some)), some)
+                for some in list(zip(*lengths))[:2]
+            )
+            room = tf.constant([room for _, _, room in lengths])
+            found = [part.row_lengths() for part in graph_texts.truncated(first, second, room)]
+            found = np.transpose(session.run(found)).tolist()
+        for (a, b, room), kept in zip(lengths, found):
+            a, b = [0] * a, [0] * b
+            classifier_features._truncate_seq_pair(a, b, room)
+            self.assertEqual(kept, [len(a), len(b)])
+
+
+class EncoderTest(tf.test.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        if graph_texts.tensorflow_text is None:
+            raise cls.skipTest(cls, "tensorflow-text is not installed.")
+        cls.vocab_file = os.path.join(tempfile.mkdtemp(dir=tf.test.get_temp_dir()), "vocab.txt")
+        letters = "abcdefghijklmnopqrstuvwxyzTN"
+        pieces = [*tiny.VOCABULARY, *letters, *("##" + letter for letter in letters), "\u2026", ","]
+        with open(cls.vocab_file, "w", encoding="utf-8") as writer:
+            writer.write("\n".join(dict.fromkeys([*pieces, "'", "-", "$", "+", "\u72d7"])) + "\n")
+        cls.graphs = {lower_case: cls.graph(lower_case) for lower_case in (True, False)}
+
+    @classmethod
+    def graph(cls, lower_case):
+        """(tokenizer, function of (first texts, second texts) that returns rows of ids)."""
+        tokenizer = tokenization.FullTokenizer(cls.vocab_file, lower_case)
+        encode = graph_texts.encoder(tokenizer, lower_case)
+        with tf.Graph().as_default():
+            texts = [tf.placeholder(tf.string, [None]) for _ in range(2)]
+            rows = encode(*texts, tf.fill(tf.shape(texts[0]), 12))
+            session = tf.Session()
+        return tokenizer, lambda *values: session.run(rows, dict(zip(texts, values)))
+
+    @hypothesis.given(
+        st.lists(st.tuples(*[st.text(st.sampled_from(_LETTERS), max_size=30)] * 2), min_size=1),
+        st.booleans(),
+    )
+    @hypothesis.settings(max_examples=60, deadline=None)
+    def test_ids(self, pairs, lower_case):
+        tokenizer, encoded = self.graphs[lower_case]
+        found = np.stack(encoded(*map(list, zip(*pairs))), 1)
+        for row, (first, second) in zip(found, pairs):
+            example = classifier_features.InputExample("", first, second, "0")
+            expected = classifier_features.convert_single_example(9, example, ["0"], 12, tokenizer)
+            expected = [expected.input_ids, expected.input_mask, expected.segment_ids]
+            self.assertAllEqual(np.pad(row, [(0, 0), (0, 12 - row.shape[1])]), expected)
+
+    def test_refused(self):
+        tokenizer, _ = self.graphs[True]
+        for holder, name, part in (
+            (graph_texts, "tensorflow_text", "needs tensorflow-text, of TensorFlow's version"),
+            (tokenizer, "wordpiece_tokenizer", "not SentencePiece"),
+        ):
+            with mock.patch.object(holder, name, None), self.assertRaisesRegex(UserError, part):
+                graph_texts.encoder(tokenizer, True)
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,149 @@
+"""Tests of http_server.py, by real sockets: who is waited for, and who is not."""
+
+import contextlib
+import http.client
+import os
+import signal
+import socket
+import threading
+import time
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+pytest.importorskip("uvicorn", reason="requirements-serving.txt is not installed")
+
+# isort: split
+import http_server
+from errors import UserError
+
+
+async def echo(scope, receive, send):
+    """Answers with what was sent; "/ignore" answers without reading it."""
+    body, more = b"", scope["path"] != "/ignore"
+    while more:
+        message = await receive()
+        body, more = body + message.get("body", b""), message.get("more_body", False)
+    length = (b"content-length", str(len(body)).encode())
+    await send({"type": "http.response.start", "status": 200, "headers": [length]})
+    await send({"type": "http.response.body", "body": body})
+
+
+class HttpServerTest(tf.test.TestCase):
+    @contextlib.contextmanager
+    def serving(self, max_connections=100, read_seconds=20.0):
+        """The port of a server of `echo`."""
+        with http_server.listen("127.0.0.1", 0) as bound:
+            server = http_server.server_of(
+                echo,
+                max_connections=max_connections,
+                read_seconds=read_seconds,
+                stop_seconds=5,
+            )
+            thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
+            port = bound.getsockname()[1]
+            thread.start()
+            try:
+                yield port
+            finally:
+                server.should_exit = True
+                thread.join()
+
+    def ask(self, port, body=b"hello", path="/"):
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, 20)) as connection:
+            connection.request("POST", path, body)
+            response = connection.getresponse()
+            return response.status, response.read()
+
+    def connect(self, port, sent=b""):
+        connection = socket.create_connection(("127.0.0.1", port), 20)
+        self.addCleanup(connection.close)
+        connection.sendall(sent)
+        return connection
+
+    def test_who_says_nothing_or_half_of_a_head_is_not_waited_for(self):
+        request = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nab"
+        with self.serving(read_seconds=0.3) as port:
+            for sent in (
+                b"",
+                b"POST / HT",
+                b"POST / HTTP/1.1\r\nHost: x\r\n",
+                request,
+                request * 2,
+            ):
+                with self.subTest(sent):
+                    answers = sent.count(request)
+                    received = b""
+                    connection = self.connect(port, sent)
+                    for part in iter(lambda c=connection: c.recv(1000), b""):  # b"": it was closed.
+                        received += part
+                    self.assertEqual(received.count(b"200 OK"), answers)
+
+    def test_a_slow_body_is_the_applications_to_wait_for(self):
+        with self.serving(read_seconds=0.3) as port:
+            connection = self.connect(
+                port, b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n"
+            )
+            time.sleep(0.6)  # Longer than a head may take.
+            connection.sendall(b"ab")
+            self.assertIn(b"200 OK", connection.recv(1000))
+
+    def test_a_body_that_nobody_reads_does_not_cost_the_answer(self):
+        with self.serving() as port:
+            self.assertEqual(self.ask(port, b"x" * (8 << 20), "/ignore"), (200, b""))
+
+    def test_more_connections_than_allowed(self):
+        with self.serving(max_connections=4) as port:
+            idle = [self.connect(port) for _ in range(4)]
+            self.assertEqual(self.ask(port)[0], 503)
+            for connection in idle:
+                connection.close()
+            statuses = iter(lambda: self.ask(port)[0], 200)  # Until their ends have been seen.
+            self.assertTrue(all(status == 503 for status in statuses))
+
+    def test_a_thousand_idle_connections(self):
+        http_server._allow_files(3000)  # Both ends are this process's here.
+        with self.serving(max_connections=2000) as port:
+            for _ in range(1000):
+                self.connect(port)
+            self.assertEqual(self.ask(port), (200, b"hello"))
+
+    def test_a_taken_port_and_an_address_of_others(self):
+        with http_server.listen("127.0.0.1", 0) as bound:
+            port = bound.getsockname()[1]
+            self.assertEqual(http_server.address_of(bound), f"http://127.0.0.1:{port}/")
+            with self.assertRaisesRegex(UserError, f"--port={port}: cannot listen there .*in use"):
+                http_server.listen("127.0.0.1", port)
+        with self.assertRaisesRegex(UserError, "--host=192.0.2.1 --port=0: cannot listen"):
+            http_server.listen("192.0.2.1", 0)
+        with self.assertRaisesRegex(UserError, "--host=no such host"):
+            http_server.listen("no such host", 0)
+
+    def test_what_only_this_machine_reaches(self):
+        for host in ("127.0.0.1", "127.1.2.3", "::1", "localhost"):
+            self.assertTrue(http_server.is_loopback(host), host)
+        for host in ("0.0.0.0", "::", "192.0.2.1", "example.org", ""):
+            self.assertFalse(http_server.is_loopback(host), host)
+
+    def test_signals_end_it_and_nothing_else(self):
+        before = signal.getsignal(signal.SIGTERM)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with http_server.listen("127.0.0.1", 0) as bound:
+                server = http_server.server_of(
+                    echo, max_connections=10, read_seconds=5, stop_seconds=5
+                )
+                port = bound.getsockname()[1]
+
+                def ask_and_stop(port=port, number=number):
+                    self.assertEqual(self.ask(port), (200, b"hello"))
+                    os.kill(os.getpid(), number)
+
+                asking = threading.Thread(target=ask_and_stop)
+                asking.start()
+                http_server.run(server, bound)
+                asking.join()
+            self.assertEqual(signal.getsignal(signal.SIGTERM), before)
+
+
+if __name__ == "__main__":
+    tf.test.main()

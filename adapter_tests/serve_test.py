@@ -1,0 +1,135 @@
+"""Tests of serve.py: its flags, and the program from start to end."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import urllib.request
+from unittest import mock
+
+import pytest
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+pytest.importorskip("uvicorn", reason="requirements-serving.txt is not installed")
+
+# isort: split
+import http_server
+import serve
+from adapter_tests import own_models, served, tiny
+from errors import UserError
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+class ServeTestCase(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.root = tempfile.mkdtemp(dir=self.get_temp_dir())
+
+    def values(self, *arguments):
+        values = flags.FlagValues()
+        serve.define_flags(values)
+        values(["serve.py", *arguments])
+        return values
+
+
+class FlagsTest(ServeTestCase):
+    def test_flags_that_are_refused(self):
+        with http_server.listen("127.0.0.1", 0) as bound:
+            taken = f"--port={bound.getsockname()[1]}"
+            for arguments, sentence in (
+                ([], "Nothing to serve"),
+                (["--token="], "--token: expected"),
+                (["--token=ä"], "--token: expected"),
+                ([taken], "cannot listen there"),
+                (["--adapter_dir=/no/such/folder"], "is no folder"),
+            ):
+                if arguments != [taken]:
+                    arguments = [*arguments, "--port=0"]
+                with self.subTest(arguments), self.assertRaisesRegex(UserError, sentence):
+                    serve.run(self.values(*arguments))
+
+    def test_a_missing_package_is_a_sentence(self):
+        missing = ImportError("No module named 'uvicorn'")
+        absent = mock.patch.object(serve.importlib, "import_module", side_effect=missing)
+        with absent, self.assertRaisesRegex(UserError, "'uvicorn'.*requirements-serving.txt"):
+            serve.run(self.values())
+
+    def test_buckets_of_lengths(self):
+        lengths = (1, 16, 17, 32, 33, 64, 65, 128, 129, 512)
+        self.assertEqual(
+            [serve.bucket_of(length) for length in lengths], [4, 4, 5, 5, 6, 6, 7, 7, 8, 9]
+        )
+
+
+class ProgramTest(ServeTestCase):
+    @contextlib.contextmanager
+    def running(self, *arguments):
+        """(process, URL) of a server of this test's folder."""
+        process = subprocess.Popen(
+            [sys.executable, "serve.py", f"--adapter_dir={self.root}", *arguments],
+            cwd=ROOT,
+            env={**os.environ, "BERT_BASE_DIR": served.made()[0]},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            universal_newlines=True,
+        )
+        said = []
+        with process:
+            try:
+                for line in process.stdout:
+                    said.append(line)
+                    if line.startswith("Serving"):
+                        break
+                else:
+                    self.fail("".join(said))
+                yield process, re.search(r"http://\S+", said[-1]).group()
+            finally:
+                process.kill()
+
+    def call(self, url, value=None, method=None):
+        body = None if value is None else json.dumps(value).encode()
+        with urllib.request.urlopen(urllib.request.Request(url, body, method=method)) as response:
+            return json.loads(response.read())
+
+    def predicted(self, url, name):
+        body = {"instances": [{"input_ids": [2, 5, 6, 3]}]}
+        answer = self.call(f"{url}v1/models/{name}:predict", body)["predictions"][0]
+        return list(answer["probabilities"].values())
+
+    def test_killed_and_started_again_at_the_same_port_then_stopped(self):
+        served.save_all(self.root, ["sms", "topics"])
+        expected = own_models.OwnModels(served.made()[0]).predictions(
+            served.made()[1]["topics"], [2, 5, 6, 3], [0] * 4
+        )["probabilities"]
+        port = f"--port={tiny.free_port()}"
+        with self.running(port, "--precision=float32") as (process, url):
+            self.assertAllClose(self.predicted(url, "topics"), expected, 1e-5, 1e-5)
+            self.call(url + "v1/models/more", {"adapter": "sms"}, "PUT")
+            process.kill()
+        with self.running(port, "--precision=float32") as (process, url):
+            self.assertAllClose(self.predicted(url, "topics"), expected, 1e-5, 1e-5)
+            answers = []
+            asking = [
+                threading.Thread(target=lambda: answers.append(self.predicted(url, "sms")))
+                for _ in range(4)
+            ]
+            for thread in asking:
+                thread.start()
+            for thread in asking:
+                thread.join()
+            process.send_signal(signal.SIGTERM)
+            rest = process.stdout.read()
+            self.assertEqual(process.wait(30), 0, rest)
+        self.assertRegex(rest, r"Stopped; 5 requests were answered\.\n$")
+        self.assertLen(answers, 4)
+
+
+if __name__ == "__main__":
+    tf.test.main()

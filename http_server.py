@@ -1,0 +1,143 @@
+"""Uvicorn, with what a server on the open network needs besides: limits on time and connections."""
+
+import contextlib
+import ipaddress
+import signal
+import socket
+
+import uvicorn
+from uvicorn.protocols.http import httptools_impl
+
+from errors import UserError
+
+try:
+    import resource
+except ImportError:  # Windows has none, and no such limit.
+    resource = None
+
+_FILES_BESIDE_CONNECTIONS = 256
+_BACKLOG = 2048
+
+
+def is_loopback(host):
+    """Whether only this machine can reach a server at this address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def listen(host, port):
+    """A socket that listens at an address; who connects waits until a server runs.
+
+    Raises:
+      UserError: the port is taken, or the address is none of this machine's.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        bound = socket.socket(family, kind, protocol)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(address)
+            bound.listen(_BACKLOG)  # Only now is a taken port always told.
+        except OSError:
+            bound.close()
+            raise
+    except OSError as error:
+        raise UserError(
+            f"--host={host} --port={port}: cannot listen there ({error.strerror}); choose another"
+            " port, or 0 for a free one."
+        ) from None
+    return bound
+
+
+def address_of(bound):
+    """The URL of a socket, for people."""
+    host, port = bound.getsockname()[:2]
+    if host in ("0.0.0.0", "::"):
+        host = socket.gethostname()
+    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+
+
+def server_of(application, *, max_connections, read_seconds, stop_seconds):
+    """A `uvicorn.Server`; `server.run(sockets=[bound])` serves until Ctrl-C or SIGTERM.
+
+    Args:
+      application: of ASGI.
+      max_connections: int; requests of further ones are answered with 503.
+      read_seconds: what a request's head may take, and how long a connection may say nothing.
+      stop_seconds: what answers under way may take when the server is to stop.
+    """
+    _allow_files(max_connections + _FILES_BESIDE_CONNECTIONS)
+    config = uvicorn.Config(
+        application,
+        http=_patient(read_seconds),
+        ws="none",
+        lifespan="off",
+        backlog=_BACKLOG,
+        log_config=None,
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        limit_concurrency=max_connections,
+        timeout_keep_alive=max(1, int(read_seconds)),
+        timeout_graceful_shutdown=max(1, int(stop_seconds)),
+    )
+    return uvicorn.Server(config)
+
+
+def run(server, bound):
+    """Serves at a socket until Ctrl-C or SIGTERM; what is under way is answered first."""
+    # Uvicorn raises the signal again when it is done: that must end this call, not the process.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            server.run(sockets=[bound])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _patient(read_seconds):
+    """Uvicorn's protocol, which waits for a request's head for so long, and no longer."""
+
+    class Patient(httptools_impl.HttpToolsProtocol):
+        _waiting = None
+
+        def connection_made(self, transport):
+            super().connection_made(transport)
+            self._wait()
+
+        def on_headers_complete(self):
+            self._stop_waiting()
+            super().on_headers_complete()
+
+        def on_response_complete(self):
+            super().on_response_complete()
+            self._wait()  # For the rest of a body that was refused, and the next request's head.
+
+        def connection_lost(self, exc):
+            self._stop_waiting()
+            super().connection_lost(exc)
+
+        def _wait(self):
+            self._stop_waiting()
+            self._waiting = self.loop.call_later(read_seconds, self.transport.close)
+
+        def _stop_waiting(self):
+            if self._waiting is not None:
+                self._waiting.cancel()
+                self._waiting = None
+
+    return Patient
+
+
+def _allow_files(count):
+    """Raises the number of files that the process may have open, if it is below."""
+    if resource is None:
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

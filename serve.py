@@ -1,0 +1,224 @@
+"""Serves any number of tasks over one BERT by HTTP, with TensorFlow Serving's REST conventions.
+
+    python serve.py --adapters=output/*/adapter
+    curl -d '{"instances": [{"text": "..."}]}' http://127.0.0.1:8501/v1/models/sms_spam:predict
+
+Requests of all tasks share batches. `rest_api` has the endpoints; http://127.0.0.1:8501/ is a page
+to try tasks with.
+"""
+
+import environment  # noqa: F401  First of all: a missing TensorFlow gets a sentence.
+
+# isort: split
+import contextlib
+import importlib
+import os
+
+from absl import flags, logging
+
+import adapter_bank
+import adapter_folders
+import batching
+import common_flags
+import devices
+import errors
+import served_tasks
+import task_texts
+from errors import UserError
+
+TOKEN_VARIABLE = "ADAPTER_BERT_TOKEN"
+_STOP_SECONDS = 5.0  # For what is left after the last answer.
+
+
+def define_flags(flag_values=flags.FLAGS):
+    """Defines all flags of this script."""
+    at = {"flag_values": flag_values}
+    flags.DEFINE_list(
+        "adapters",
+        [],
+        "Folders of task adapters, or patterns: output/*/adapter. A task is called after the"
+        " folder that an adapter lies in.",
+        **at,
+    )
+    flags.DEFINE_string(
+        "adapter_dir",
+        None,
+        "Folder of task adapters, <task>, <task>/adapter or <task>/<number>: all are served, and"
+        " others may be added below it while the server runs.",
+        **at,
+    )
+    flags.DEFINE_integer(
+        "most_in_memory", None, "Tasks in memory; others are read when asked for.", 1, **at
+    )
+    flags.DEFINE_enum(
+        "precision",
+        "auto",
+        list(devices.PRECISIONS),
+        "Of the computation; auto: bfloat16 where the processor has it natively, else float32.",
+        **at,
+    )
+    _define_network(at)
+    _define_limits(at)
+    common_flags.define_pretrained(flag_values)
+    flags.adopt_module_key_flags(common_flags, flag_values)
+
+
+def _define_network(at):
+    flags.DEFINE_string("host", "127.0.0.1", "Address to listen at; 0.0.0.0 is any.", **at)
+    flags.DEFINE_integer("port", 8501, "Port to listen at; 0 is a free one.", 0, 65535, **at)
+    flags.DEFINE_string(
+        "token",
+        None,
+        "What requests must send as Authorization: Bearer <token>. Default:"
+        f" ${TOKEN_VARIABLE}, which other users of the machine do not see.",
+        **at,
+    )
+
+
+def _define_limits(at):
+    for name, default, text in (
+        ("max_batch_size", 32, "Rows that are computed together."),
+        ("max_queue_size", 1024, "Rows that may wait; more are refused with status 503."),
+        ("max_instances", 128, "Instances of a request."),
+        ("max_text_length", 100000, "Characters of a text."),
+        ("max_body_mb", 1, "Megabytes of a request's body."),
+        ("max_upload_mb", 256, "Megabytes of an adapter's upload."),
+        ("max_connections", 4096, "Connections at a time."),
+    ):
+        flags.DEFINE_integer(name, default, text, 1, **at)
+    flags.DEFINE_float(
+        "read_timeout", 10.0, "Seconds for a request to arrive; connections idle as long end.", **at
+    )
+    flags.DEFINE_float("answer_timeout", 30.0, "Seconds for its answer.", **at)
+
+
+def run(values):
+    """Serves until Ctrl-C or SIGTERM.
+
+    Args:
+      values: parsed flags of `define_flags`.
+
+    Returns:
+      The report that ends the run: a list of lines.
+
+    Raises:
+      UserError: a flag is wrong, or what it names is missing, broken or does not fit.
+    """
+    http_server, rest_api, serving_metrics = _http_modules()
+    token, is_local = _token(values), http_server.is_loopback(values.host)
+    metrics = serving_metrics.Metrics()
+    with contextlib.ExitStack() as stack:
+        bound = stack.enter_context(http_server.listen(values.host, values.port))
+        tasks, bank = _load(values)
+        for one in (bank, tasks):
+            stack.enter_context(contextlib.closing(one))
+        batcher = batching.Batcher(
+            bank.predict,
+            lambda row: bucket_of(len(row.input_ids)),
+            max_batch_size=values.max_batch_size,
+            max_queue_size=values.max_queue_size,
+            observe=metrics.batch,
+        )
+        stack.enter_context(contextlib.closing(batcher))
+        metrics.watch(
+            queue_rows=lambda: len(batcher),
+            tasks=lambda: len(tasks),
+            tasks_in_memory=lambda: len(bank.names_in_memory()),
+        )
+        may_change = token is not None or is_local
+        api = rest_api.RestApi(
+            tasks, batcher, metrics, _limits(values, rest_api), token, may_change
+        )
+        stack.enter_context(contextlib.closing(api))
+        server = http_server.server_of(
+            api.application(),
+            max_connections=values.max_connections,
+            read_seconds=values.read_timeout,
+            stop_seconds=values.answer_timeout + _STOP_SECONDS,
+        )
+        if not may_change:
+            logging.warning(
+                "=== --host=%s without --token: whoever reaches this port may ask; nobody may add"
+                " or remove tasks. ===",
+                values.host,
+            )
+        print(
+            f"Serving {len(tasks)} tasks at {http_server.address_of(bound)} (Ctrl-C stops)",
+            flush=True,
+        )
+        http_server.run(server, bound)
+        answered = server.server_state.total_requests
+    return [f"Stopped; {answered} requests were answered."]
+
+
+def _http_modules():
+    """The modules that stand on packages which nothing else needs."""
+    try:
+        return [importlib.import_module(n) for n in ("http_server", "rest_api", "serving_metrics")]
+    except ImportError as error:
+        raise UserError(
+            f"serve.py needs packages of its own ({error}); run `pip install -r"
+            " requirements-serving.txt`."
+        ) from None
+
+
+def _token(values):
+    """The token that requests must send, or None."""
+    token = os.environ.get(TOKEN_VARIABLE) if values.token is None else values.token
+    if token is not None and not (token and token.isascii() and token.isprintable()):
+        raise UserError("--token: expected ASCII characters, at least one, found none or others.")
+    return token
+
+
+def _limits(values, rest_api):
+    return rest_api.Limits(
+        max_body_bytes=values.max_body_mb << 20,
+        max_upload_bytes=values.max_upload_mb << 20,
+        max_instances=values.max_instances,
+        max_queue_size=values.max_queue_size,
+        read_seconds=values.read_timeout,
+        answer_seconds=values.answer_timeout,
+    )
+
+
+def bucket_of(length):
+    """Which rows share a batch: those of 17 to 32 tokens, of 33 to 64, and so on."""
+    return max(4, (length - 1).bit_length())
+
+
+def _load(values):
+    """(`served_tasks.ServedTasks`, `adapter_bank.AdapterBank`) of what the flags name."""
+    folders = adapter_folders.named(values.adapters)
+    if not folders and values.adapter_dir is None:
+        raise UserError(
+            "Nothing to serve: give --adapters, as in --adapters=output/*/adapter, or"
+            " --adapter_dir."
+        )
+    below = {} if values.adapter_dir is None else adapter_folders.below(values.adapter_dir)
+    bert = common_flags.find_pretrained(values)
+    tokenizers = task_texts.Tokenizers(bert.vocab_file, values.spm_model_file is not None)
+    bank = adapter_bank.AdapterBank(
+        bert.config,
+        bert.init_checkpoint,
+        precision=values.precision,
+        most_in_memory=values.most_in_memory,
+    )
+    reading = task_texts.Reading(bert.config, tokenizers, values.max_text_length)
+    tasks = served_tasks.ServedTasks(bank, reading, values.adapter_dir)
+    for name, folder in folders.items():
+        tasks.put(name, folder)
+    for name, folder in below.items():
+        try:
+            tasks.put(name, folder)
+        except UserError as error:
+            logging.warning("Not served: %s", error)
+    tasks.warm_up()
+    return tasks, bank
+
+
+main = common_flags.main_of(run)
+
+
+if __name__ == "__main__":
+    define_flags()
+    errors.run(main)

@@ -1,0 +1,255 @@
+"""The tasks that a server offers: named, numbered, added, replaced and removed while it answers.
+
+Each version of a task has an entry of its own in the bank. A request holds the versions that it
+began with until it is answered, so that its texts, adapters and labels are always of one version,
+and a version that was replaced or removed leaves the bank when nobody holds it any more.
+"""
+
+import collections
+import contextlib
+import os
+import posixpath
+import threading
+from concurrent import futures
+from typing import NamedTuple
+
+import tensorflow.compat.v1 as tf
+
+import adapter_bank
+import adapter_folders
+import files
+import task_adapters
+import task_texts
+from errors import UserError
+
+
+class UnknownTask(UserError):
+    """A task that is not served."""
+
+
+class ServedTask(NamedTuple):
+    """A version of a task.
+
+    Attributes:
+      name: what requests call it.
+      version: counted from 1 since the server's start.
+      description: `task_adapters.Description`.
+      texts: `task_texts.TaskTexts`.
+      key: its name in the bank.
+    """
+
+    name: str
+    version: int
+    description: task_adapters.Description
+    texts: task_texts.TaskTexts
+    key: str
+
+    def rows(self, asked):
+        """The `adapter_bank.Row`s of a `task_texts.Asked`."""
+        return [adapter_bank.Row(self.key, *ids) for ids in asked.rows]
+
+
+class ServedTasks:
+    """Tasks by name over one bank. Every method may be called from any thread.
+
+    Args:
+      bank: `adapter_bank.AdapterBank`, which nobody else adds to.
+      reading: `task_texts.Reading` of the same BERT.
+      root: folder below which adapters may be named and uploaded while the server runs, or None.
+    """
+
+    def __init__(self, bank, reading, root=None):
+        self._bank, self._reading, self._root = bank, reading, root
+        self._tasks, self._versions = {}, collections.Counter()
+        self._holds, self._retired = collections.Counter(), set()
+        self._remover = futures.ThreadPoolExecutor(1)  # The bank may be busy with a batch.
+        self._lock = threading.Lock()  # For moments.
+        self._changing = threading.RLock()  # For as long as an adapter is read and added.
+
+    def __len__(self):
+        return len(self._tasks)
+
+    def __contains__(self, name):
+        return name in self._tasks
+
+    def current(self):
+        """A list of the current `ServedTask`s, by name."""
+        return [task for _, task in sorted(self._tasks.items())]
+
+    def get(self, name):
+        """The current `ServedTask` of a name; raises `UnknownTask`."""
+        try:
+            return self._tasks[name]
+        except KeyError:
+            raise UnknownTask(f"There is no task {name[:100]!r} here.") from None
+
+    def put(self, name, folder):
+        """Serves a task adapter, in place of the one of this name if there is one.
+
+        Args:
+          name: letters, digits, ".", "_" and "-".
+          folder: of the task adapter, which must stay as it is.
+
+        Returns:
+          Its `ServedTask`.
+
+        Raises:
+          UserError: the name is none; the adapter is damaged or does not fit. What was served
+            before stays.
+        """
+        _check_name(name)
+        with self._changing:
+            version = self._versions[name] + 1
+            key = f"{name}@{version}"
+            description = self._bank.add(key, folder)
+            try:
+                texts = task_texts.TaskTexts(description, self._reading)
+            except UserError:
+                self._bank.remove(key)
+                raise
+            self._versions[name] = version
+            task = ServedTask(name, version, description, texts, key)
+            with self._lock:
+                old = self._tasks.get(name)
+                self._tasks = {**self._tasks, name: task}
+            if old:
+                self._retire(old.key)
+        return task
+
+    def put_below_root(self, name, path):
+        """`put` for a path that a request names; raises UserError for one not below the root."""
+        root = self._needed_root()
+        parts = path.split("/")
+        if "\0" in path or "\\" in path or {"", ".", ".."} & set(parts):
+            raise UserError(f"{path[:100]!r} is no folder below --adapter_dir.")
+        folder = posixpath.join(root, path)
+        if "://" not in root:
+            inside, real = os.path.realpath(root), os.path.realpath(folder)
+            if os.path.commonpath([inside, real]) != inside:
+                raise UserError(f"{path[:100]!r} leads out of --adapter_dir.")
+        found = adapter_folders.found_in(folder)
+        if found is None:
+            raise UserError(f"There is no task adapter {path[:100]!r} below --adapter_dir.")
+        return self.put(name, found)
+
+    def upload(self, name, contents):
+        """Saves a task adapter as `<root>/<name>/<number>`, and serves it.
+
+        Args:
+          name: as of `put`.
+          contents: dict of the bytes of the two files, by their names.
+
+        Returns:
+          Its `ServedTask`.
+
+        Raises:
+          UserError: as of `put`; nothing is saved then.
+        """
+        _check_name(name)  # Before it becomes a path.
+        place = posixpath.join(self._needed_root(), name)
+        with self._changing:
+            folder = posixpath.join(place, str(max([0, *adapter_folders.numbers_in(place)]) + 1))
+            with files.whole_folder(folder) as partial:
+                for file_name in task_adapters.FILES:
+                    with tf.io.gfile.GFile(posixpath.join(partial, file_name), "wb") as writer:
+                        writer.write(contents[file_name])
+            try:
+                return self.put(name, folder)
+            except UserError:
+                tf.io.gfile.rmtree(folder)
+                raise
+
+    def remove(self, name):
+        """Serves a task no longer; its files stay. Raises `UnknownTask`."""
+        with self._changing:
+            with self._lock:
+                task = self.get(name)
+                self._tasks = {other: t for other, t in self._tasks.items() if other != name}
+            self._retire(task.key)
+        return task
+
+    @contextlib.contextmanager
+    def lease(self):
+        """Yields a `Lease` that ends with the context."""
+        lease = Lease(self._hold, self._release)
+        try:
+            yield lease
+        finally:
+            lease.end()
+
+    def warm_up(self):
+        """Builds the models of the first text and of the first span task, before anybody waits."""
+        first = {}
+        for task in self.current():
+            first.setdefault(task.description.kind == "span", task)
+        for task in first.values():
+            self._bank.predict(task.rows(task.texts.ask({"input_ids": [0, 0, 0, 0]})))
+
+    def close(self):
+        """Ends when all that was removed has left the bank."""
+        self._remover.shutdown()
+
+    def _hold(self, name):
+        with self._lock:
+            task = self.get(name)
+            self._holds[task.key] += 1
+        return task
+
+    def _release(self, key):
+        with self._lock:
+            self._holds[key] -= 1
+            self._leave_if_free(key)
+
+    def _retire(self, key):
+        with self._lock:
+            self._retired.add(key)
+            self._leave_if_free(key)
+
+    def _leave_if_free(self, key):
+        """Has the bank forget a version that is retired, if nobody holds it."""
+        if self._holds[key]:
+            return
+        del self._holds[key]
+        if key in self._retired:
+            self._retired.remove(key)
+            self._remover.submit(self._bank.remove, key)
+
+    def _needed_root(self):
+        if self._root is None:
+            raise UserError(
+                "Adapters can be added to a server that was started with --adapter_dir."
+            )
+        return self._root
+
+
+class Lease:
+    """The versions of tasks that a request is answered with."""
+
+    def __init__(self, hold, release):
+        self._hold, self._release = hold, release
+        self._tasks, self._ended = {}, False
+        self._lock = threading.Lock()
+
+    def get(self, name):
+        """The `ServedTask` of a name, the same one each time; raises `UnknownTask`."""
+        with self._lock:
+            if self._ended:
+                raise UnknownTask(f"The request for {name[:100]!r} has ended.")
+            if name not in self._tasks:
+                self._tasks[name] = self._hold(name)
+            return self._tasks[name]
+
+    def end(self):
+        """Lets the versions go."""
+        with self._lock:
+            self._ended = True
+            for task in self._tasks.values():
+                self._release(task.key)
+
+
+def _check_name(name):
+    if not adapter_folders.is_name(name):
+        raise UserError(
+            f"{name[:100]!r} is no name of a task; expected letters, digits, '.', '_' and '-', at"
+            " most 100 of them."
+        )

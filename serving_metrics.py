@@ -1,0 +1,74 @@
+"""What a server tells Prometheus of itself."""
+
+import contextlib
+
+import prometheus_client
+
+_BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+class Metrics:
+    """Counts, times and sizes, each server's own."""
+
+    def __init__(self):
+        self._registry = prometheus_client.CollectorRegistry()
+        prometheus_client.ProcessCollector(registry=self._registry)
+        at = {"namespace": "adapter_bert", "registry": self._registry}
+        self._requests = prometheus_client.Counter(
+            "requests", "Requests answered, by endpoint and status.", ["endpoint", "status"], **at
+        )
+        self._seconds = prometheus_client.Histogram(
+            "request_seconds",
+            "From a request's first byte to its answer.",
+            ["endpoint"],
+            buckets=_SECONDS,
+            **at,
+        )
+        self._instances = prometheus_client.Counter(
+            "instances", "Instances answered, by task.", ["task"], **at
+        )
+        self._batch_rows = prometheus_client.Histogram(
+            "batch_rows", "Rows of a batch.", buckets=_BATCH_SIZES, **at
+        )
+        self._batch_seconds = prometheus_client.Histogram(
+            "batch_seconds", "What a batch takes to compute.", buckets=_SECONDS, **at
+        )
+        self._gauges = {
+            name: prometheus_client.Gauge(name, text, **at)
+            for name, text in (
+                ("queue_rows", "Rows that wait."),
+                ("tasks", "Tasks served."),
+                ("tasks_in_memory", "Versions of tasks whose adapters are in memory."),
+            )
+        }
+
+    def watch(self, **functions):
+        """Has gauges (queue_rows, tasks, tasks_in_memory) ask functions for their values."""
+        for name, function in functions.items():
+            self._gauges[name].set_function(function)
+
+    def request(self, endpoint, status, seconds):
+        """Counts a request that was answered."""
+        self._requests.labels(endpoint, str(status)).inc()
+        self._seconds.labels(endpoint).observe(seconds)
+
+    def batch(self, rows, seconds):
+        """Counts a batch."""
+        self._batch_rows.observe(rows)
+        self._batch_seconds.observe(seconds)
+
+    def answered(self, tasks):
+        """Counts an instance of each of these tasks' names."""
+        for task in tasks:
+            self._instances.labels(task).inc()
+
+    def forget(self, task):
+        """Drops the count of a task that is no more."""
+        with contextlib.suppress(KeyError):
+            self._instances.remove(task)
+
+    def text(self):
+        """All of it in Prometheus' format: (bytes, content type)."""
+        content = prometheus_client.generate_latest(self._registry)
+        return content, prometheus_client.CONTENT_TYPE_LATEST

@@ -1,0 +1,269 @@
+"""What a task is asked, as JSON has it → the rows that BERT reads; their outputs → the answer.
+
+An instance is {"text": ..., "text_b": ...}, or a text alone; of a span task {"question": ...,
+"context": ...}; of any task {"input_ids": [...], "segment_ids": [...]}, which may have padding that
+an "input_mask" tells. Texts become rows as in a training of the task.
+"""
+
+from typing import Callable, NamedTuple
+
+import numpy as np
+
+import classifier_features
+import squad_answers
+import squad_data
+import task_adapters
+import tokenization
+from errors import UserError
+
+_SHORTEST = 4  # The special tokens of a pair, and one of its own.
+_IDS = ("input_ids", "input_mask", "segment_ids")
+# Kind of task → its fields, of which the first ones are needed.
+_TEXTS = {"span": ("question", "context")}
+_NEEDED = {"span": 2}
+# Kind of task → what an answer to texts holds; a value alone has no name.
+ANSWERS = {
+    "classification": ("label", "probabilities"),
+    "multilabel": ("labels", "probabilities"),
+    "regression": (),
+    "span": ("answer", "probability"),
+}
+
+
+class Asked(NamedTuple):
+    """An instance as BERT reads it.
+
+    Attributes:
+      rows: list of (input_ids, segment_ids), lists of ints without padding; several where a
+        context is read in windows.
+      answer: function of a list of these rows' outputs, dicts as `adapter_bank.AdapterBank.predict`
+        gives them; returns a JSON value.
+    """
+
+    rows: list
+    answer: Callable
+
+
+class Tokenizers:
+    """The tokenizers of one vocabulary, with and without lower-casing.
+
+    Args:
+      vocab_file: path of a WordPiece vocabulary, or of a SentencePiece model.
+      sentencepiece: bool, which of them.
+
+    Attributes:
+      digest: of the vocabulary, as a `task_adapters.Description` has it.
+
+    Raises:
+      UserError: it cannot be read.
+    """
+
+    def __init__(self, vocab_file, sentencepiece=False):
+        self.sentencepiece = sentencepiece
+        model = vocab_file if sentencepiece else None
+        self._by_case = {
+            lower_case: tokenization.FullTokenizer(vocab_file, lower_case, spm_model_file=model)
+            for lower_case in (False, True)
+        }
+        self.vocab = self._by_case[False].vocab
+        self.digest = task_adapters.digest(self.vocab)
+
+    def of(self, do_lower_case):
+        """The `tokenization.FullTokenizer`."""
+        return self._by_case[do_lower_case]
+
+
+class Reading(NamedTuple):
+    """What all tasks over one BERT share: `modeling.BertConfig`, `Tokenizers`, and the most
+    characters of a text."""
+
+    config: object
+    tokenizers: Tokenizers
+    max_text_length: int
+
+
+class TaskTexts:
+    """Reads the instances of a task. One thread at a time may do so.
+
+    Args:
+      description: `task_adapters.Description`.
+      reading: `Reading` of the BERT that it was trained on.
+
+    Attributes:
+      fields: the names of the task's texts.
+
+    Raises:
+      UserError: the task has another vocabulary, or sizes that no text fits.
+    """
+
+    def __init__(self, description, reading):
+        tokenizers = reading.tokenizers
+        if description.vocabulary != tokenizers.digest:
+            raise UserError(
+                f"Task {description.task} was trained with another vocabulary, whose digest is"
+                f" {description.vocabulary!r}; expected {tokenizers.digest!r}."
+            )
+        self._description, self._kind = description, description.kind
+        self._config, self._max_text_length = reading.config, reading.max_text_length
+        self._tokenizer = tokenizers.of(description.do_lower_case)
+        self.fields = _TEXTS.get(self._kind, ("text", "text_b"))
+        length, longest = description.max_seq_length, self._config.max_position_embeddings
+        if not _SHORTEST <= length <= longest:
+            raise UserError(
+                f"Task {description.task} has max_seq_length {length}; expected {_SHORTEST} to"
+                f" {longest}."
+            )
+        if self._kind == "span":
+            self._limits, self._choice = _span_settings(description, tokenizers.sentencepiece)
+
+    def ask(self, instance):
+        """The `Asked` of an instance; raises UserError if it is none of this task."""
+        if isinstance(instance, str) and self._kind != "span":
+            instance = {"text": instance}
+        if not isinstance(instance, dict):
+            raise UserError(f"expected an object with {self._expected()}")
+        if "input_ids" in instance:
+            return self._ask_ids(instance)
+        needed = _NEEDED.get(self._kind, 1)
+        strange = set(instance) - set(self.fields)
+        if strange or not set(self.fields[:needed]) <= set(instance):
+            found = ", ".join(sorted(instance)) or "nothing"
+            raise UserError(f"found {found[:100]}; expected {self._expected()}")
+        texts = [instance.get(name) for name in self.fields]
+        for name, text in zip(self.fields, texts):
+            if name in instance:
+                self._check_text(name, text)
+        return self._ask_span(*texts) if self._kind == "span" else self._ask_text(*texts)
+
+    def _expected(self):
+        texts = " and ".join(self.fields) if self._kind == "span" else "text (and text_b)"
+        return f"{texts}, or input_ids and segment_ids"
+
+    def _check_text(self, name, text):
+        if not isinstance(text, str):
+            raise UserError(f"{name} is no string")
+        if len(text) > self._max_text_length:
+            raise UserError(
+                f"{name} has {len(text):,} characters; expected at most {self._max_text_length:,}"
+                " (--max_text_length)"
+            )
+
+    def _ask_text(self, text, text_b):
+        example = classifier_features.InputExample("", text, text_b, label="0")
+        features = classifier_features.convert_single_example(
+            ex_index=np.inf,
+            example=example,
+            label_list=None,
+            max_seq_length=self._description.max_seq_length,
+            tokenizer=self._tokenizer,
+        )
+        return Asked([_unpadded(features)], self._answer)
+
+    def _ask_span(self, question, context):
+        _, words = squad_data.words_of(context)
+        example = squad_data.SquadExample("", question, words)
+        (tokenized,) = squad_data.tokenized([example], self._tokenizer, self._limits, False)
+        features = squad_data.window_features(
+            tokenized, 0, 0, self._tokenizer, self._limits.max_seq_length
+        )
+        if not features:
+            raise UserError("context has no words")
+
+        def answer(outputs):
+            windows = [
+                (feature, squad_answers.RawResult(feature.unique_id, *_span_logits(output)))
+                for feature, output in zip(features, outputs)
+            ]
+            found = squad_answers.choose_answer(words, windows, self._choice)
+            odds = {entry["text"]: entry["probability"] for entry in found.nbest}
+            return {"answer": found.text, "probability": _number(odds.get(found.text, 0.0))}
+
+        return Asked([_unpadded(feature) for feature in features], answer)
+
+    def _ask_ids(self, instance):
+        strange = sorted(set(instance) - set(_IDS))
+        if strange:
+            raise UserError(f"found {strange[0][:100]!r}; expected {', '.join(_IDS)} alone")
+        config, ids = self._config, instance["input_ids"]
+        _check_ids("input_ids", ids, config.vocab_size, config.max_position_embeddings)
+        mask = instance.get("input_mask", [1] * len(ids))
+        segments = instance.get("segment_ids", [0] * len(ids))
+        for name, values, size in (
+            ("input_mask", mask, 2),
+            ("segment_ids", segments, config.type_vocab_size),
+        ):
+            _check_ids(name, values, size, config.max_position_embeddings)
+            if len(values) != len(ids):
+                raise UserError(f"{name} has {len(values)} values, input_ids {len(ids)}")
+        length = sum(mask)
+        if not length or 0 in mask[:length]:
+            raise UserError("input_mask must have ones, and then zeros for padding")
+        return Asked([(ids[:length], segments[:length])], self._answer_ids)
+
+    def _answer_ids(self, outputs):
+        if self._kind != "span":
+            return self._answer(outputs)
+        names = ("start_logits", "end_logits")
+        return {
+            name: [_number(value) for value in logits]
+            for name, logits in zip(names, _span_logits(*outputs))
+        }
+
+    def _answer(self, outputs):
+        """What the output of a row that is no span's comes down to."""
+        (output,) = outputs
+        if self._kind == "regression":
+            return _number(output["prediction"])
+        probabilities, labels = output["probabilities"], self._description.labels
+        named = {label: _number(value) for label, value in zip(labels, probabilities)}
+        if self._kind == "multilabel":
+            found = [label for label, value in zip(labels, probabilities) if value > 0.5]
+            return {"labels": found, "probabilities": named}
+        return {"label": labels[int(np.argmax(probabilities))], "probabilities": named}
+
+
+def _span_settings(description, sentencepiece):
+    """(`squad_data.Limits`, `squad_answers.AnswerSettings`) as the task's training had them."""
+    training = description.training
+    settings = {"doc_stride": 128, "max_query_length": 64, "version_2_with_negative": False}
+    for name, default in settings.items():
+        settings[name] = training.get(name, default)
+        if type(settings[name]) is not type(default):
+            raise UserError(f"Task {description.task} has {name} {settings[name]!r} in training.")
+    version_2 = settings.pop("version_2_with_negative")
+    limits = squad_data.Limits(max_seq_length=description.max_seq_length, **settings)
+    if limits.max_query_length < 1:
+        raise UserError(f"Task {description.task}: max_query_length is {limits.max_query_length}.")
+    squad_data.check_limits(limits)
+    choice = squad_answers.AnswerSettings(
+        do_lower_case=description.do_lower_case,
+        version_2_with_negative=version_2,
+        sentencepiece=sentencepiece,
+    )
+    return limits, choice
+
+
+def _unpadded(features):
+    """(input_ids, segment_ids) of any `InputFeatures`."""
+    length = sum(features.input_mask)
+    return features.input_ids[:length], features.segment_ids[:length]
+
+
+def _check_ids(name, values, size, longest):
+    if not isinstance(values, list) or not all(type(value) is int for value in values):
+        raise UserError(f"{name} is no list of integers")
+    if not 0 < len(values) <= longest:
+        raise UserError(f"{name} has {len(values)} values; expected 1 to {longest}")
+    if min(values) < 0 or max(values) >= size:
+        raise UserError(
+            f"{name} has values from {min(values)} to {max(values)}; expected 0 to {size - 1}"
+        )
+
+
+def _span_logits(output):
+    return output["start_logits"].tolist(), output["end_logits"].tolist()
+
+
+def _number(value):
+    """A float32 in as few digits as tell it."""
+    return float(f"{value:.7g}")
