@@ -83,6 +83,8 @@ class AdapterBank:
       precision: one of `devices.PRECISIONS`.
       most_in_memory: how many tasks the memory holds, None for all. A batch of more tasks than that
         has them all in memory until the next one.
+      lengths: ascending ints, what the longest row of a batch is padded to the next of. Each is
+        compiled when it first comes, and fewer are compiled sooner.
 
     Attributes:
       backbone: `task_adapters.Backbone`.
@@ -91,12 +93,21 @@ class AdapterBank:
       UserError: the checkpoint is not that BERT's.
     """
 
-    def __init__(self, config, init_checkpoint, *, precision="float32", most_in_memory=None):
+    def __init__(
+        self,
+        config,
+        init_checkpoint,
+        *,
+        precision="float32",
+        most_in_memory=None,
+        lengths=input_pipeline.BUCKETS,
+    ):
         if most_in_memory is not None and most_in_memory < 1:
             raise UserError(f"most_in_memory must be at least 1, but is {most_in_memory}.")
         checkpoints.check_encoder(init_checkpoint, config)
         self.backbone = task_adapters.backbone_of(init_checkpoint, config)
-        self._model = _Model(config, init_checkpoint, devices.choose_precision(precision, False))
+        precision = devices.choose_precision(precision, False)
+        self._model = _Model(config, init_checkpoint, precision, lengths)
         self._config, self._most = config, most_in_memory
         self._entries = {}  # Never changed, but replaced: it can be read at any time.
         self._in_memory = collections.OrderedDict()  # Names, the one asked for last at the end.
@@ -270,7 +281,7 @@ def _prediction(row, description, logits, span_logits):
     return {"probabilities": squash(logits[: len(description.labels)])}
 
 
-def _padded(rows, places, longest):
+def _padded(rows, places, lengths, longest):
     """A batch of few shapes: each new one costs the compilation of its kernels.
 
     Returns:
@@ -279,7 +290,7 @@ def _padded(rows, places, longest):
     """
     lacking = _next(len(rows), _BATCH_SIZES) - len(rows)
     rows, places = rows + rows[-1:] * lacking, places + places[-1:] * lacking
-    length = input_pipeline.bucket_of(max(len(row.input_ids) for row in rows), longest)
+    length = min(longest, _next(max(len(row.input_ids) for row in rows), lengths))
     input_ids, input_mask, segment_ids = np.zeros([3, len(rows), length], np.int32)
     for index, row in enumerate(rows):
         own = slice(len(row.input_ids))
@@ -322,8 +333,9 @@ class _Model:
     One thread at a time may call it.
     """
 
-    def __init__(self, config, init_checkpoint, precision):
-        self._config, self._init_checkpoint, self._precision = config, init_checkpoint, precision
+    def __init__(self, config, init_checkpoint, precision, lengths):
+        self._config, self._init_checkpoint = config, init_checkpoint
+        self._precision, self._lengths = precision, lengths
         self._pools = {
             pool: _Pool(size, mixed_encoder.POOLS[pool]) for pool, size in _FIRST_ROWS.items()
         }
@@ -404,7 +416,7 @@ class _Model:
         """
         if (kind, spans) not in self._fetches:
             self._build(kind, spans)
-        batch = _padded(rows, places, self._config.max_position_embeddings)
+        batch = _padded(rows, places, self._lengths, self._config.max_position_embeddings)
         feed = dict(zip(tf.nest.flatten(self._inputs), tf.nest.flatten(batch)))
         logits, *span_logits = self._session.run(self._fetches[kind, spans], feed)
         return logits, (span_logits[0] if spans else [None] * len(rows))

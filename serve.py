@@ -28,6 +28,8 @@ from errors import UserError
 
 TOKEN_VARIABLE = "ADAPTER_BERT_TOKEN"
 _STOP_SECONDS = 5.0  # For what is left after the last answer.
+# What batches are padded to: so few lengths that all are soon compiled, at a sixth more tokens.
+_LENGTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
 
 def define_flags(flag_values=flags.FLAGS):
@@ -105,27 +107,21 @@ def run(values):
       UserError: a flag is wrong, or what it names is missing, broken or does not fit.
     """
     http_server, rest_api, serving_metrics = _http_modules()
-    token, is_local = _token(values), http_server.is_loopback(values.host)
-    metrics = serving_metrics.Metrics()
+    token, metrics = _token(values), serving_metrics.Metrics()
+    may_change = token is not None or http_server.is_loopback(values.host)
+    if not may_change:
+        logging.warning(
+            "=== --host=%s without --token: whoever reaches this port may ask; nobody may add or"
+            " remove tasks. ===",
+            values.host,
+        )
     with contextlib.ExitStack() as stack:
         bound = stack.enter_context(http_server.listen(values.host, values.port))
         tasks, bank = _load(values)
         for one in (bank, tasks):
             stack.enter_context(contextlib.closing(one))
-        batcher = batching.Batcher(
-            bank.predict,
-            lambda row: bucket_of(len(row.input_ids)),
-            max_batch_size=values.max_batch_size,
-            max_queue_size=values.max_queue_size,
-            observe=metrics.batch,
-        )
+        batcher = _batcher(values, tasks, bank, metrics)
         stack.enter_context(contextlib.closing(batcher))
-        metrics.watch(
-            queue_rows=lambda: len(batcher),
-            tasks=lambda: len(tasks),
-            tasks_in_memory=lambda: len(bank.names_in_memory()),
-        )
-        may_change = token is not None or is_local
         api = rest_api.RestApi(
             tasks, batcher, metrics, _limits(values, rest_api), token, may_change
         )
@@ -136,19 +132,31 @@ def run(values):
             read_seconds=values.read_timeout,
             stop_seconds=values.answer_timeout + _STOP_SECONDS,
         )
-        if not may_change:
-            logging.warning(
-                "=== --host=%s without --token: whoever reaches this port may ask; nobody may add"
-                " or remove tasks. ===",
-                values.host,
-            )
-        print(
-            f"Serving {len(tasks)} tasks at {http_server.address_of(bound)} (Ctrl-C stops)",
-            flush=True,
-        )
+        address = http_server.address_of(bound)
+        print(f"Serving {len(tasks)} tasks at {address} (Ctrl-C stops)", flush=True)
         http_server.run(server, bound)
         answered = server.server_state.total_requests
     return [f"Stopped; {answered} requests were answered."]
+
+
+def _batcher(values, tasks, bank, metrics):
+    """The `batching.Batcher` of a bank, which tells metrics what it does."""
+    warm_ups = tasks.warm_ups(values.max_batch_size, _LENGTHS)
+    next(warm_ups)()  # Builds the model, before anybody waits for it.
+    batcher = batching.Batcher(
+        bank.predict,
+        lambda row: len(row.input_ids),
+        max_batch_size=values.max_batch_size,
+        max_queue_size=values.max_queue_size,
+        observe=metrics.batch,
+        chores=warm_ups,
+    )
+    metrics.watch(
+        queue_rows=lambda: len(batcher),
+        tasks=lambda: len(tasks),
+        tasks_in_memory=lambda: len(bank.names_in_memory()),
+    )
+    return batcher
 
 
 def _http_modules():
@@ -181,11 +189,6 @@ def _limits(values, rest_api):
     )
 
 
-def bucket_of(length):
-    """Which rows share a batch: those of 17 to 32 tokens, of 33 to 64, and so on."""
-    return max(4, (length - 1).bit_length())
-
-
 def _load(values):
     """(`served_tasks.ServedTasks`, `adapter_bank.AdapterBank`) of what the flags name."""
     folders = adapter_folders.named(values.adapters)
@@ -202,6 +205,7 @@ def _load(values):
         bert.init_checkpoint,
         precision=values.precision,
         most_in_memory=values.most_in_memory,
+        lengths=_LENGTHS,
     )
     reading = task_texts.Reading(bert.config, tokenizers, values.max_text_length)
     tasks = served_tasks.ServedTasks(bank, reading, values.adapter_dir)
@@ -212,7 +216,6 @@ def _load(values):
             tasks.put(name, folder)
         except UserError as error:
             logging.warning("Not served: %s", error)
-    tasks.warm_up()
     return tasks, bank
 
 

@@ -7,6 +7,8 @@ and a version that was replaced or removed leaves the bank when nobody holds it 
 
 import collections
 import contextlib
+import functools
+import itertools
 import os
 import posixpath
 import threading
@@ -21,6 +23,9 @@ import files
 import task_adapters
 import task_texts
 from errors import UserError
+
+# Larger batches than this take longer to compute than to compile.
+_MOST_WARM_TOKENS = 2048
 
 
 class UnknownTask(UserError):
@@ -177,13 +182,29 @@ class ServedTasks:
         finally:
             lease.end()
 
-    def warm_up(self):
-        """Builds the models of the first text and of the first span task, before anybody waits."""
-        first = {}
-        for task in self.current():
-            first.setdefault(task.description.kind == "span", task)
-        for task in first.values():
-            self._bank.predict(task.rows(task.texts.ask({"input_ids": [0, 0, 0, 0]})))
+    def warm_ups(self, max_batch_size, lengths):
+        """Yields functions that predict with batches of each shape, so that the bank has them
+        compiled; the smallest first, and of a text and of a span task, if there are such.
+
+        Args:
+          max_batch_size: batches are of 1, 2, 4, ... rows up to this.
+          lengths: of their rows, ascending.
+        """
+        sizes = [1 << power for power in range(max_batch_size.bit_length())]
+        shapes = sorted(itertools.product(sizes, lengths), key=lambda shape: shape[0] * shape[1])
+        for (size, length), is_span in itertools.product(shapes, (False, True)):
+            if size * length <= _MOST_WARM_TOKENS:
+                yield functools.partial(self._warm_up, size, length, is_span)
+
+    def _warm_up(self, size, length, is_span):
+        alike = [task for task in self.current() if (task.description.kind == "span") == is_span]
+        if not alike or length > max(task.description.max_seq_length for task in alike):
+            return
+        with self.lease() as lease:
+            task = lease.get(max(alike, key=_adapter_size).name)
+            self._bank.predict(
+                size * task.rows(task_texts.Asked([([0] * length, [0] * length)], None))
+            )
 
     def close(self):
         """Ends when all that was removed has left the bank."""
@@ -245,6 +266,11 @@ class Lease:
             self._ended = True
             for task in self._tasks.values():
                 self._release(task.key)
+
+
+def _adapter_size(task):
+    adapter = task.description.adapter
+    return adapter.size if adapter else 0
 
 
 def _check_name(name):

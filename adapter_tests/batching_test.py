@@ -6,6 +6,7 @@ from concurrent import futures
 
 import tensorflow.compat.v1 as tf
 
+import batching
 from batching import Batcher, Closed, QueueFull
 
 
@@ -32,7 +33,7 @@ class BatchingTest(tf.test.TestCase):
     def batcher(self, predict, max_batch_size=4, max_queue_size=100, **options):
         batcher = Batcher(
             predict,
-            lambda row: row // 100,
+            lambda row: row,
             max_batch_size=max_batch_size,
             max_queue_size=max_queue_size,
             **options,
@@ -54,7 +55,7 @@ class BatchingTest(tf.test.TestCase):
         self.assertEqual(batcher.submit([5]).result(10), [6])
         self.assertEqual(len(batcher), 0)
 
-    def test_what_gathers_meanwhile_shares_batches_by_bucket_and_oldest_first(self):
+    def test_what_gathers_meanwhile_shares_batches_by_length_and_oldest_first(self):
         sizes = []
         batcher, worker, first = self.busy(observe=lambda size, seconds: sizes.append(size))
         found = [batcher.submit(rows) for rows in ([200, 3], [4, 201], [5, 6, 7], [300])]
@@ -68,6 +69,54 @@ class BatchingTest(tf.test.TestCase):
         self.assertEqual(batches, [[200, 201], [3, 4, 5, 6], [7], [300]])
         batcher.close()
         self.assertEqual(sizes, [1, 2, 4, 1, 1])
+
+    def test_batches_are_of_few_sizes(self):
+        batcher, worker, _ = self.busy(max_batch_size=9)
+        found = batcher.submit([20] * 15)
+        worker.release(6)
+        self.assertEqual(found.result(10), [40] * 15)
+        sizes = [len(worker.begun.get(timeout=10)) for _ in range(4)]
+        self.assertEqual(sizes, [8, 4, 2, 1])
+
+    def test_neighbours_that_pay(self):
+        # Of 100 tokens 64 may be padding, of 400 a quarter.
+        for lengths, place, expected in (
+            ([100], 0, [(0, 1)]),
+            ([10, 90, 100, 101, 300], 2, [(2, 3), (2, 4), (1, 4)]),
+            ([36, 100], 1, [(1, 2), (0, 2)]),
+            ([35, 100], 1, [(1, 2)]),
+            ([100, 164], 0, [(0, 1), (0, 2)]),
+            ([100, 165], 0, [(0, 1)]),
+            ([100, 100, 100, 100, 125], 0, [(0, 1), (0, 2), (0, 3), (0, 4), (0, 5)]),
+            ([100, 100, 100, 100, 126], 0, [(0, 1), (0, 2), (0, 3), (0, 4)]),
+        ):
+            self.assertEqual(list(batching._windows(lengths, place)), expected)
+
+    def test_chores_are_done_while_nothing_waits(self):
+        done, go, busy = [], threading.Event(), threading.Event()
+
+        def long_chore():
+            busy.set()
+            go.wait(10)
+
+        def broken():
+            raise ValueError
+
+        chores = [long_chore, lambda: done.append("chore"), broken]
+        batcher = self.batcher(lambda rows: [done.append("row") for _ in rows], chores=chores)
+        self.assertTrue(busy.wait(10))
+        found = batcher.submit([1])
+        go.set()
+        found.result(10)
+        batcher.submit([1]).result(10)
+        batcher.close()
+        self.assertEqual(done[0], "row")
+
+    def test_the_end_does_not_wait_for_chores(self):
+        done = []
+        batcher = self.batcher(None, chores=(lambda: done.append(1) for _ in iter(int, 1)))
+        batcher.close()
+        self.assertFalse(batcher.is_open)
 
     def test_an_error_is_that_of_its_call_alone(self):
         batcher, worker, _ = self.busy()
@@ -88,7 +137,7 @@ class BatchingTest(tf.test.TestCase):
         batcher.submit([6])
         self.assertTrue(batcher.is_full)
         worker.release(2)
-        self.assertEqual(worker.begun.get(timeout=10), [2, 3, 6])
+        self.assertEqual(worker.begun.get(timeout=10), [2, 3])
 
     def test_what_is_cancelled_is_not_computed(self):
         batcher, worker, _ = self.busy()

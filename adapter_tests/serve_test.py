@@ -61,12 +61,6 @@ class FlagsTest(ServeTestCase):
         with absent, self.assertRaisesRegex(UserError, "'uvicorn'.*requirements-serving.txt"):
             serve.run(self.values())
 
-    def test_buckets_of_lengths(self):
-        lengths = (1, 16, 17, 32, 33, 64, 65, 128, 129, 512)
-        self.assertEqual(
-            [serve.bucket_of(length) for length in lengths], [4, 4, 5, 5, 6, 6, 7, 7, 8, 9]
-        )
-
 
 class ProgramTest(ServeTestCase):
     @contextlib.contextmanager

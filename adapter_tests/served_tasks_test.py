@@ -3,6 +3,7 @@
 import contextlib
 import os
 import tempfile
+from unittest import mock
 
 import tensorflow.compat.v1 as tf
 
@@ -55,7 +56,24 @@ class ServedTasksTest(tf.test.TestCase):
         self.assertEqual(self.tasks.get("sms").version, 1)
         with self.assertRaisesRegex(UnknownTask, "no task 'spam' here"):
             self.tasks.get("spam")
-        self.tasks.warm_up()
+
+    def test_shapes_are_computed_before_somebody_asks(self):
+        shapes = []
+        predict = mock.patch.object(
+            self.bank,
+            "predict",
+            lambda rows: shapes.append((len(rows), {len(row.input_ids) for row in rows})),
+        )
+        with predict:
+            for warm_up in self.tasks.warm_ups(4, [8, 16, 24]):
+                warm_up()
+        # The tasks' max_seq_length is 16.
+        expected = [(1, 8), (1, 16), (2, 8), (2, 16), (4, 8), (4, 16)]
+        self.assertEqual(sorted(shapes), [(size, {length}) for size, length in expected])
+        for name in ("sms", "stars"):
+            self.tasks.remove(name)
+        for warm_up in self.tasks.warm_ups(4, [8]):
+            warm_up()
 
     def test_a_request_keeps_the_version_that_it_began_with(self):
         old = self.predicted(self.tasks.get("sms"))
@@ -107,7 +125,9 @@ class ServedTasksTest(tf.test.TestCase):
     def test_only_folders_below_the_root(self):
         outside = tempfile.mkdtemp(dir=self.get_temp_dir())
         served.save_all(outside, ["sms"])
-        os.symlink(outside, os.path.join(self.root, "link"))
+        link = os.path.join(self.root, "link")
+        os.symlink(outside, link)
+        self.addCleanup(os.remove, link)
         for path in (
             "../" + os.path.basename(outside) + "/sms",
             os.path.join(outside, "sms"),
