@@ -63,26 +63,26 @@ def kind_of(adapter):
     return Kind(adapter.activation.lower(), adapter.placement, adapter.interaction)
 
 
-def check(adapter, backbone, where):
+def check(description, backbone, where):
     """Makes sure that a task can have its place beside others.
 
     Args:
-      adapter: `task_adapters.TaskAdapter`.
+      description: `task_adapters.Description`.
       backbone: `task_adapters.Backbone` of the encoder.
       where: begins the error's sentence.
 
     Raises:
-      UserError: it was trained on another BERT, or trained more than tables hold, or is damaged.
+      UserError: it was trained on another BERT, or trained more than tables hold.
     """
-    description, settings = adapter.description, adapter.description.adapter
     own, its = _identity(backbone), _identity(description.backbone)
     for name in (name for name in own if own[name] != its[name]):
         raise UserError(
             f"{where} was trained on another BERT, {description.backbone.name}, whose {name} is"
             f" {its[name]}; expected {own[name]} ({backbone.name})."
         )
-    task_adapters.check_tensors(adapter.tensors, description, where)
-    strange = sorted(set(map(_table_of, adapter.tensors)) - set(row_shapes(backbone.bert_config())))
+    trained = set(map(_table_of, task_adapters.shapes(description)))
+    strange = sorted(trained - set(row_shapes(backbone.bert_config())))
+    settings = description.adapter
     if settings and (settings.depth > 1 or settings.normalization != "none"):
         strange = ["adapters with normalization or of several layers"]
     if strange:
