@@ -28,7 +28,7 @@ import task_adapters
 from errors import UserError
 
 BATCH_SIZE = 32  # Of one pass: more rows are no faster each, and need more memory.
-_FIRST_ROWS = {"task": 4, "bottleneck": 65, "output": 9}
+_FIRST_ROWS = {"task": 4, "pooler": 1, "bottleneck": 65, "output": 9}
 _BATCH_SIZES = (1, 2, 4, 8, *range(12, BATCH_SIZE + 1, 4))
 _ADAPTER_SIZES = tuple(1 << power for power in range(13))
 _GROWTH = 1.25  # Copies each value 4 times on average, and leaves a tenth of the room unused.
@@ -360,6 +360,9 @@ class _Model:
             self._updates, self._growth = self._make_updates(), self._make_growth()
         self._fetches = {}  # By kind of adapters, and whether there are spans.
         self._of_backbone = mixed_encoder.backbone_rows(config, init_checkpoint)
+        for name, value in mixed_encoder.first_rows(self._of_backbone).items():
+            rows, values, update = self._updates[name]
+            self._session.run(update, {rows: [0], values: [value]})
 
     def _make_updates(self):
         """By table: (placeholder of rows' numbers, of their values, operation that writes them)."""
@@ -389,8 +392,7 @@ class _Model:
     def place(self, adapter):
         """Writes an adapter into the tables; returns its `mixed_encoder.Places`."""
         needed = mixed_encoder.rows_needed(adapter)
-        (task,), bottleneck, output = (self._take(pool, count) for pool, count in needed.items())
-        places = mixed_encoder.Places(task, bottleneck, output)
+        places = mixed_encoder.places_of({pool: self._take(pool, n) for pool, n in needed.items()})
         tensors = {**self._of_backbone, **adapter.tensors}
         feed = {}
         for name, rows_and_values in mixed_encoder.table_rows(
@@ -402,7 +404,7 @@ class _Model:
 
     def free(self, places):
         """Gives the rows of a task back."""
-        for pool, rows in zip(mixed_encoder.POOLS, ([places.task], *places[1:])):
+        for pool, rows in mixed_encoder.rows_by_pool(places).items():
             self._pools[pool].give_back(rows)
 
     def _take(self, name, count):

@@ -183,7 +183,7 @@ class TasksTest(BankTestCase):
                 bank.add(name, self.adapters[name], replace=True)
             rows = self.rows(names, seed=turn)
             self.assert_own(rows, bank.predict(rows))
-        task, bottleneck, output = (pool.size for pool in bank._model._pools.values())
+        task, _, bottleneck, output = (pool.size for pool in bank._model._pools.values())
         self.assertEqual(task, len(names))
         self.assertEqual(bottleneck, 65)  # 27 are in use, and were used three times.
         self.assertLess(output, 1.25 * 15 + 1)  # 15 are: 1 + 2 + 2 + 2 + 5 + 1 + 2.
