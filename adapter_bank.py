@@ -20,6 +20,7 @@ import tensorflow.compat.v1 as tf
 
 import checkpoints
 import devices
+import files
 import input_pipeline
 import mixed_encoder
 import modeling
@@ -27,7 +28,7 @@ import task_adapters
 from errors import UserError
 
 BATCH_SIZE = 32  # Of one pass: more rows are no faster each, and need more memory.
-_FIRST_ROWS = {"task": 4, "bottleneck": 65, "output": 9}
+_FIRST_ROWS = {"task": 4, "pooler": 1, "bottleneck": 65, "output": 9}
 _BATCH_SIZES = (1, 2, 4, 8, *range(12, BATCH_SIZE + 1, 4))
 _ADAPTER_SIZES = tuple(1 << power for power in range(13))
 _GROWTH = 1.25  # Copies each value 4 times on average, and leaves a tenth of the room unused.
@@ -52,26 +53,38 @@ class Row(NamedTuple):
 
 
 class _Entry:
-    """A task of the bank; another adapter of the same name is another entry."""
+    """A task of the bank; another adapter of the same name is another entry.
 
-    def __init__(self, source, adapter):
-        self.source = source  # A folder, or the adapter itself.
-        self.description = adapter.description
-        self.kind = mixed_encoder.kind_of(adapter.description.adapter)
-        self.digest = task_adapters.tensors_digest(adapter)
+    Args:
+      source: a folder, or the `task_adapters.TaskAdapter` itself.
+      description: its `task_adapters.Description`.
+    """
+
+    def __init__(self, source, description):
+        self.description = description
+        self.kind = mixed_encoder.kind_of(description.adapter)
         self.places = None  # In memory: `mixed_encoder.Places`.
+        self._source = source
+        self._digest = self._digest_now()
 
     def read(self):
         """The `task_adapters.TaskAdapter`, which must be the one that was added."""
-        if not isinstance(self.source, str):
-            return self.source
-        adapter = task_adapters.load(self.source)
-        if task_adapters.tensors_digest(adapter) != self.digest:
+        if self._digest is None:
+            return self._source
+        adapter = task_adapters.load(self._source)
+        if self._digest_now() != self._digest:
             raise UserError(
-                f"{self.source} holds another adapter than the one that was added to the bank: add"
+                f"{self._source} holds another adapter than the one that was added to the bank: add"
                 " it again."
             )
         return adapter
+
+    def _digest_now(self):
+        """What tells a folder's adapter from another, None for one that is no folder's."""
+        if not isinstance(self._source, str):
+            return None
+        # It holds the digest of the tensors.
+        return files.sha256(f"{files.current(self._source)}/{task_adapters.CONFIG_FILE}")
 
 
 class AdapterBank:
@@ -113,14 +126,16 @@ class AdapterBank:
         self._in_memory = collections.OrderedDict()  # Names, the one asked for last at the end.
         self._lock = threading.Lock()  # Of whoever replaces these, or uses the model.
 
-    def add(self, name, adapter, *, replace=False):
+    def add(self, name, adapter, *, replace=False, unread=False):
         """Adds a task, or replaces it: batches under way get all of the old one, later ones none.
 
         Args:
           name: str.
           adapter: folder of a task adapter, or a `task_adapters.TaskAdapter`, which then stays in
-            memory.
+            the process's memory.
           replace: bool; whether there may be a task of that name.
+          unread: bool; leave the tensors of a folder unread until a batch asks for the task, which
+            is then refused if they are damaged.
 
         Returns:
           Its `task_adapters.Description`.
@@ -129,16 +144,20 @@ class AdapterBank:
           UserError: the name is taken; the adapter is damaged, or of another BERT, or trained more
             than a bank can hold. The bank is then as it was.
         """
-        made = task_adapters.load(adapter) if isinstance(adapter, str) else adapter
-        where = f"--adapter {adapter}" if isinstance(adapter, str) else f"The adapter of {name!r}"
-        mixed_encoder.check(made, self.backbone, where)
-        entry = _Entry(adapter, made)
+        if isinstance(adapter, str):
+            where = f"--adapter {adapter}"
+            description = _described(adapter, unread)
+        else:
+            where, description = f"The adapter of {name!r}", adapter.description
+            task_adapters.check_tensors(adapter.tensors, description, where)
+        mixed_encoder.check(description, self.backbone, where)
+        entry = _Entry(adapter, description)
         with self._lock:
             if name in self._entries and not replace:
                 raise UserError(f"There is a task {name!r} in the bank already.")
             self._forget(name)
             self._entries = {**self._entries, name: entry}
-        return entry.description
+        return description
 
     def remove(self, name):
         """Removes a task; raises `UnknownTask`."""
@@ -270,6 +289,11 @@ class AdapterBank:
         return results
 
 
+def _described(folder, unread):
+    """The description of a folder's task adapter, whose tensors are checked unless `unread`."""
+    return task_adapters.describe(folder) if unread else task_adapters.load(folder).description
+
+
 def _prediction(row, description, logits, span_logits):
     """A row's outputs as its task's own head would give them."""
     if description.kind == "span":
@@ -348,6 +372,9 @@ class _Model:
             self._updates, self._growth = self._make_updates(), self._make_growth()
         self._fetches = {}  # By kind of adapters, and whether there are spans.
         self._of_backbone = mixed_encoder.backbone_rows(config, init_checkpoint)
+        for name, value in mixed_encoder.first_rows(self._of_backbone).items():
+            rows, values, update = self._updates[name]
+            self._session.run(update, {rows: [0], values: [value]})
 
     def _make_updates(self):
         """By table: (placeholder of rows' numbers, of their values, operation that writes them)."""
@@ -377,8 +404,7 @@ class _Model:
     def place(self, adapter):
         """Writes an adapter into the tables; returns its `mixed_encoder.Places`."""
         needed = mixed_encoder.rows_needed(adapter)
-        (task,), bottleneck, output = (self._take(pool, count) for pool, count in needed.items())
-        places = mixed_encoder.Places(task, bottleneck, output)
+        places = mixed_encoder.places_of({pool: self._take(pool, n) for pool, n in needed.items()})
         tensors = {**self._of_backbone, **adapter.tensors}
         feed = {}
         for name, rows_and_values in mixed_encoder.table_rows(
@@ -390,7 +416,7 @@ class _Model:
 
     def free(self, places):
         """Gives the rows of a task back."""
-        for pool, rows in zip(mixed_encoder.POOLS, ([places.task], *places[1:])):
+        for pool, rows in mixed_encoder.rows_by_pool(places).items():
             self._pools[pool].give_back(rows)
 
     def _take(self, name, count):

@@ -63,7 +63,7 @@ def run(values):
     adapters = {}
     for name, folder in adapter_folders.named(values.adapters).items():
         adapters[name] = task_adapters.load(folder, "--adapters")
-        mixed_encoder.check(adapters[name], backbone, f"--adapters {folder}")
+        mixed_encoder.check(adapters[name].description, backbone, f"--adapters {folder}")
     encode = None
     if values.raw_text:
         descriptions = {name: adapter.description for name, adapter in adapters.items()}

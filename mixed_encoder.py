@@ -20,9 +20,9 @@ import modeling
 import task_adapters
 from errors import UserError
 
-# What a row of a table belongs to: a task, a unit of its bottlenecks, an output of its head; and
-# how many rows at a pool's begin are no task's, but 0.
-POOLS = {"task": 0, "bottleneck": 1, "output": 1}
+# What a row of a table belongs to: a task, its own pooler, a unit of its bottlenecks, an output of
+# its head; and how many rows at a pool's begin are no task's: the backbone's pooler, and rows of 0.
+POOLS = {"task": 0, "pooler": 1, "bottleneck": 1, "output": 1}
 _BOTTLENECK = ("adapters/weights1", "adapters/biases1", "adapters/weights2")
 _SPAN_SCOPE = "cls/squad/"
 
@@ -40,11 +40,13 @@ class Places(NamedTuple):
 
     Attributes:
       task: int, or an integer array or Tensor [B].
+      pooler: likewise; 0 is the backbone's.
       bottleneck: list of m ints, or [B, m]; padded with 0.
       output: list of L ints, or [B, L]; padded with 0.
     """
 
     task: Any
+    pooler: Any
     bottleneck: Any
     output: Any
 
@@ -63,26 +65,26 @@ def kind_of(adapter):
     return Kind(adapter.activation.lower(), adapter.placement, adapter.interaction)
 
 
-def check(adapter, backbone, where):
+def check(description, backbone, where):
     """Makes sure that a task can have its place beside others.
 
     Args:
-      adapter: `task_adapters.TaskAdapter`.
+      description: `task_adapters.Description`.
       backbone: `task_adapters.Backbone` of the encoder.
       where: begins the error's sentence.
 
     Raises:
-      UserError: it was trained on another BERT, or trained more than tables hold, or is damaged.
+      UserError: it was trained on another BERT, or trained more than tables hold.
     """
-    description, settings = adapter.description, adapter.description.adapter
     own, its = _identity(backbone), _identity(description.backbone)
     for name in (name for name in own if own[name] != its[name]):
         raise UserError(
             f"{where} was trained on another BERT, {description.backbone.name}, whose {name} is"
             f" {its[name]}; expected {own[name]} ({backbone.name})."
         )
-    task_adapters.check_tensors(adapter.tensors, description, where)
-    strange = sorted(set(map(_table_of, adapter.tensors)) - set(row_shapes(backbone.bert_config())))
+    trained = set(map(_table_of, task_adapters.shapes(description)))
+    strange = sorted(trained - set(row_shapes(backbone.bert_config())))
+    settings = description.adapter
     if settings and (settings.depth > 1 or settings.normalization != "none"):
         strange = ["adapters with normalization or of several layers"]
     if strange:
@@ -112,7 +114,24 @@ def rows_needed(adapter):
     """How many rows of each pool a `task_adapters.TaskAdapter` takes: a dict by `POOLS`."""
     settings = adapter.description.adapter
     (bias,) = (v for name, v in adapter.tensors.items() if _table_of(name) == "output_bias")
-    return {"task": 1, "bottleneck": settings.size if settings else 0, "output": len(bias)}
+    return {
+        "task": 1,
+        "pooler": int(any(map(_is_poolers, adapter.tensors))),
+        "bottleneck": settings.size if settings else 0,
+        "output": len(bias),
+    }
+
+
+def places_of(rows):
+    """The `Places` of a task that has got a list of rows of each pool: a dict by `POOLS`."""
+    (pooler,) = rows["pooler"] or [0]
+    return Places(rows["task"][0], pooler, rows["bottleneck"], rows["output"])
+
+
+def rows_by_pool(places):
+    """The other way round: `Places` as a dict by `POOLS` of the lists of the task's own rows."""
+    pooler = [places.pooler] if places.pooler else []
+    return {**places._asdict(), "task": [places.task], "pooler": pooler}
 
 
 def table_rows(config, tensors, places):
@@ -128,15 +147,21 @@ def table_rows(config, tensors, places):
       task adapts nothing, that is 0.
     """
     values = {_table_of(name): value for name, value in tensors.items()}
-    rows = {"task": [places.task], "bottleneck": places.bottleneck, "output": places.output}
+    rows = rows_by_pool(places)
     result = {}
     for name, shape in row_shapes(config).items():
         some = rows[pool_of(name)]
         value = values.get(name, np.zeros([]))
         value = value.T if name.endswith("adapters/weights1") else value
         shape = (len(some), *shape)
-        result[name] = some, np.reshape(value, shape) if value.ndim else np.zeros(shape, "f4")
+        there = value.ndim and some
+        result[name] = some, np.reshape(value, shape) if there else np.zeros(shape, "f4")
     return result
+
+
+def first_rows(of_backbone):
+    """Row 0 of the tables that do not begin with 0, of `backbone_rows`: a dict by name."""
+    return {name: value for name, value in of_backbone.items() if _is_poolers(name)}
 
 
 def _table_of(name):
@@ -154,6 +179,7 @@ def batch_of(places, size=1):
     outputs = max(len(place.output) for place in places)
     batch = Places(
         np.array([place.task for place in places], np.int32),
+        np.array([place.pooler for place in places], np.int32),
         np.zeros([len(places), size], np.int32),
         np.zeros([len(places), outputs], np.int32),
     )
@@ -165,8 +191,8 @@ def batch_of(places, size=1):
 
 def inputs():
     """Placeholders for a batch: `Places`, and input_ids, input_mask and segment_ids [B, S]."""
-    shapes = {"task": [None], "bottleneck": [None, None], "output": [None, None]}
-    places = Places(*(tf.placeholder(tf.int32, shapes[pool]) for pool in POOLS))
+    ranks = Places(task=1, pooler=1, bottleneck=2, output=2)
+    places = Places(*(tf.placeholder(tf.int32, [None] * rank) for rank in ranks))
     return (places, *(tf.placeholder(tf.int32, [None, None]) for _ in range(3)))
 
 
@@ -205,6 +231,8 @@ def pool_of(name):
     """Which of `POOLS` the rows of a tensor's table belong to."""
     if name.endswith(_BOTTLENECK):
         return "bottleneck"
+    if _is_poolers(name):
+        return "pooler"
     return "output" if name in ("output_weights", "output_bias") else "task"
 
 
@@ -226,7 +254,11 @@ def row_shapes(config):
 
 def is_of_tasks(name):
     """Whether a tensor of the encoder may differ from task to task: LayerNorms and the pooler."""
-    return "/LayerNorm/" in name or name.startswith("bert/pooler/")
+    return "/LayerNorm/" in name or _is_poolers(name)
+
+
+def _is_poolers(name):
+    return name.startswith("bert/pooler/")
 
 
 def build(config, kind, tables, places, input_ids, input_mask, segment_ids, *, spans, precision):

@@ -79,11 +79,13 @@ def _laid_out(config, of_backbone, adapters):
         for pool, count in mixed_encoder.rows_needed(adapter).items():
             rows[pool] = list(range(used[pool], used[pool] + count))
             used[pool] += count
-        places.append(mixed_encoder.Places(rows["task"][0], rows["bottleneck"], rows["output"]))
+        places.append(mixed_encoder.places_of(rows))
     values = {
         name: np.zeros((used[mixed_encoder.pool_of(name)], *shape), np.float32)
         for name, shape in mixed_encoder.row_shapes(config).items()
     }
+    for name, value in mixed_encoder.first_rows(of_backbone).items():
+        values[name][0] = value
     for adapter, place in zip(adapters.values(), places):
         tensors = {**of_backbone, **adapter.tensors}
         for name, (rows, some) in mixed_encoder.table_rows(config, tensors, place).items():
@@ -127,8 +129,8 @@ class _Tasks:
     def places_of(self, index):
         """`mixed_encoder.Places` of int32 [B], no wider than the largest adapter of the batch."""
         size = tf.maximum(1, tf.reduce_max(tf.gather(self.sizes, index)))
-        task, bottleneck, output = (tf.gather(rows, index) for rows in self.places)
-        return mixed_encoder.Places(task, bottleneck[:, :size], output)
+        places = mixed_encoder.Places(*(tf.gather(rows, index) for rows in self.places))
+        return places._replace(bottleneck=places.bottleneck[:, :size])
 
 
 class _Model(NamedTuple):

@@ -183,7 +183,7 @@ class TasksTest(BankTestCase):
                 bank.add(name, self.adapters[name], replace=True)
             rows = self.rows(names, seed=turn)
             self.assert_own(rows, bank.predict(rows))
-        task, bottleneck, output = (pool.size for pool in bank._model._pools.values())
+        task, _, bottleneck, output = (pool.size for pool in bank._model._pools.values())
         self.assertEqual(task, len(names))
         self.assertEqual(bottleneck, 65)  # 27 are in use, and were used three times.
         self.assertLess(output, 1.25 * 15 + 1)  # 15 are: 1 + 2 + 2 + 2 + 5 + 1 + 2.
@@ -222,6 +222,22 @@ class TasksTest(BankTestCase):
             bank.predict(self.rows(["plain", "small"]))
         rows = self.rows(["small"])
         self.assert_own(rows, bank.predict(rows))
+
+    def test_one_that_is_not_read_until_it_is_asked_for(self):
+        bank, rows = self.bank(["small"]), self.rows(["plain", "small"])
+        folder = self.saved("plain")
+        self.assertEqual(bank.add("plain", folder, unread=True), self.adapters["plain"].description)
+        self.assert_own(rows, bank.predict(rows))
+        with open(os.path.join(folder, "adapter.safetensors"), "r+b") as writer:
+            writer.seek(-1, os.SEEK_END)
+            writer.write(b"?")
+        with self.assertRaisesRegex(UserError, "is damaged"):
+            bank.add("plain", folder, replace=True)
+        self.assert_own(rows, bank.predict(rows))
+        bank.add("plain", folder, replace=True, unread=True)
+        with self.assertRaisesRegex(UserError, "is damaged"):
+            bank.predict(rows)
+        self.assert_own(rows[1:], bank.predict(rows[1:]))
 
     def test_refused(self):
         bank = self.bank(["plain"])

@@ -10,17 +10,18 @@ from mixed_encoder import Places
 
 class BatchTest(tf.test.TestCase):
     def test_it_is_padded_with_row_0(self):
-        small, large = Places(3, [5], [7, 8]), Places(4, [1, 9, 2], [6])
-        task, bottleneck, output = mixed_encoder.batch_of([small, large, small], 4)
+        small, large = Places(3, 0, [5], [7, 8]), Places(4, 1, [1, 9, 2], [6])
+        task, pooler, bottleneck, output = mixed_encoder.batch_of([small, large, small], 4)
         self.assertAllEqual(task, [3, 4, 3])
+        self.assertAllEqual(pooler, [0, 1, 0])
         self.assertAllEqual(bottleneck, [[5, 0, 0, 0], [1, 9, 2, 0], [5, 0, 0, 0]])
         self.assertAllEqual(output, [[7, 8], [6, 0], [7, 8]])
-        self.assertAllEqual(mixed_encoder.batch_of([Places(3, [], [7])], 1).bottleneck, [[0]])
+        self.assertAllEqual(mixed_encoder.batch_of([Places(3, 0, [], [7])], 1).bottleneck, [[0]])
 
 
 class TablesTest(tf.test.TestCase):
     def test_shapes(self):
-        sizes = {"task": 2, "bottleneck": 5, "output": 7}
+        sizes = {"task": 2, "pooler": 3, "bottleneck": 5, "output": 7}
         with tf.Graph().as_default():
             tables = mixed_encoder.Tables(tiny.config(), sizes)
             with self.session() as session:
@@ -35,7 +36,7 @@ class TablesTest(tf.test.TestCase):
             adapter + "biases1": (5,),
             adapter + "weights2": (5, 8),
             adapter + "biases2": (2, 8),
-            "bert/pooler/dense/kernel": (2, 8, 8),
+            "bert/pooler/dense/kernel": (3, 8, 8),
             "output_weights": (7, 8),
             "output_bias": (7,),
         }
@@ -51,14 +52,14 @@ class TablesTest(tf.test.TestCase):
             **head,
         }
         tensors = {name: np.asarray(value, np.float32) for name, value in tensors.items()}
-        rows = mixed_encoder.table_rows(tiny.config(), tensors, Places(4, [9, 2, 5], [3, 6]))
+        rows = mixed_encoder.table_rows(tiny.config(), tensors, Places(4, 0, [9, 2, 5], [3, 6]))
         expected = {
             scope + "weights1": ([9, 2, 5], np.arange(24).reshape(8, 3).T),
             scope + "biases1": ([9, 2, 5], [1, 2, 3]),
             scope + "weights2": ([9, 2, 5], np.zeros([3, 8])),
             scope + "biases2": ([4], [range(8)]),
             "output_bias": ([3, 6], [7, 8]),
-            "bert/pooler/dense/kernel": ([4], np.zeros([1, 8, 8])),
+            "bert/pooler/dense/kernel": ([], np.zeros([0, 8, 8])),
         }
         for name, (places, values) in expected.items():
             self.assertAllEqual(rows[name][0], places)

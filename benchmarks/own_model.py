@@ -36,26 +36,27 @@ def settings(sizes, precision, first_adapted_layer=0, **more):
     )
 
 
-def build(model, work):
+def build(model, work, batch_size=workload.BATCH_SIZE):
     """Builds the graph that training (or predicting) builds, as it does for batches of any length.
 
     Args:
       model: `training.ModelSettings`.
       work: "step" or "forward".
+      batch_size: int.
 
     Returns:
       function without arguments that does the work once and returns loss or probabilities.
     """
-    batch = workload.features(model.bert_config.vocab_size)
+    batch = workload.features(model.bert_config.vocab_size, batch_size)
     inputs = {
-        name: tf.placeholder(tf.int32, [workload.BATCH_SIZE] + [None] * (values.ndim - 1))
+        name: tf.placeholder(tf.int32, [batch_size] + [None] * (values.ndim - 1))
         for name, values in batch.items()
     }
-    run = training.RunSettings(output_dir="unused", train_batch_size=workload.BATCH_SIZE)
+    run = training.RunSettings(output_dir="unused", train_batch_size=batch_size)
     head = classification_heads.classifier_head(workload.NUM_LABELS)
     estimator = training.build_estimator(model, run, head)
     mode = tf.estimator.ModeKeys.TRAIN if work == "step" else tf.estimator.ModeKeys.PREDICT
-    params = {"batch_size": workload.BATCH_SIZE}
+    params = {"batch_size": batch_size}
     tf.set_random_seed(0)
     spec = training.model_fn_builder(model, head)(inputs, None, mode, params)
     session = tf.Session(config=estimator.config.session_config)
@@ -65,11 +66,25 @@ def build(model, work):
     return lambda: session.run(fetches, feed)
 
 
+def build_several(model, work, count):
+    """As `build`, of so many models, one for each row of a batch."""
+    runs = []
+    for _ in range(count):
+        with tf.Graph().as_default():
+            runs.append(build(model, work, 1))
+    return lambda: [run() for run in runs]
+
+
 def main():
-    arguments = workload.parser(__doc__).parse_args()
+    parser = workload.parser(__doc__)
+    parser.add_argument("--models", type=int, help="so many, each with one row; else one with all")
+    arguments = parser.parse_args()
     sizes = workload.MODELS[arguments.model]
     model = settings(sizes, arguments.precision, arguments.first_adapted_layer)
-    run = build(model, arguments.work)
+    if arguments.models:
+        run = build_several(model, arguments.work, arguments.models)
+    else:
+        run = build(model, arguments.work)
     worker.serve(run, facts={"version": "TensorFlow " + tf.__version__})
 
 

@@ -1,0 +1,91 @@
+"""Contestants: forward passes of an `adapter_bank.AdapterBank` whose batches mix tasks."""
+
+import environment  # noqa: F401  First of all: it sets what TensorFlow reads.
+
+# isort: split
+import os
+import tempfile
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import adapter_bank
+import checkpoints
+import common_flags
+import modeling
+import task_adapters
+import tuning
+import worker
+import workload
+
+
+def write_bert(folder, sizes):
+    """Writes a random BERT; returns (its `modeling.BertConfig`, prefix of the checkpoint)."""
+    random, config = np.random.RandomState(0), modeling.BertConfig(**sizes)
+    prefix = os.path.join(folder, "bert_model.ckpt")
+    tensors = {
+        name: random.normal(name.endswith("gamma"), 0.02, shape).astype(np.float32)
+        for name, shape in checkpoints.encoder_shapes(config).items()
+    }
+    checkpoints.write(prefix, tensors)
+    return config, prefix
+
+
+def random_adapter(backbone, name, size=workload.ADAPTER_SIZE, seed=0):
+    """A `task_adapters.TaskAdapter` of a task with two labels that nobody trained."""
+    description = task_adapters.Description(
+        task=name,
+        kind="classification",
+        labels=tuple(str(i) for i in range(workload.NUM_LABELS)),
+        max_seq_length=workload.LENGTH,
+        do_lower_case=True,
+        vocabulary="",
+        backbone=backbone,
+        tuning=tuning.Tuning(),
+        adapter=modeling.AdapterConfig(size),
+        global_step=0,
+        training={},
+        scores={},
+        versions=task_adapters.versions(),
+    )
+    random = np.random.RandomState(seed)
+    tensors = {
+        tensor: random.normal(tensor.endswith("gamma"), 0.02, shape).astype(np.float32)
+        for tensor, shape in task_adapters.shapes(description).items()
+    }
+    return task_adapters.TaskAdapter(description, tensors)
+
+
+def rows_of(tasks, sizes, count=workload.BATCH_SIZE):
+    """A batch of `adapter_bank.Row`s without padding, of the tasks in turns."""
+    batch = workload.features(sizes["vocab_size"], count)
+    return [
+        adapter_bank.Row(tasks[index % len(tasks)], ids, segments)
+        for index, (ids, segments) in enumerate(
+            zip(batch["input_ids"].tolist(), batch["segment_ids"].tolist())
+        )
+    ]
+
+
+def main():
+    parser = workload.parser(__doc__)
+    parser.add_argument("--tasks", type=int, required=True, help="in the bank and in each batch")
+    parser.add_argument("--rows", type=int, default=workload.BATCH_SIZE, help="of a batch")
+    parser.add_argument("--size", type=int, default=workload.ADAPTER_SIZE, help="of the adapters")
+    arguments = parser.parse_args()
+    sizes = workload.MODELS[arguments.model]
+    with tempfile.TemporaryDirectory() as folder:
+        bank = adapter_bank.AdapterBank(*write_bert(folder, sizes), precision=arguments.precision)
+        names = [f"task {index}" for index in range(arguments.tasks)]
+        adapter = random_adapter(bank.backbone, names[0], arguments.size)
+        for name in names:
+            bank.add(name, adapter)
+        rows = rows_of(names, sizes, arguments.rows)
+        bank.predict(rows)
+    worker.serve(lambda: bank.predict(rows), facts={"version": "TensorFlow " + tf.__version__})
+
+
+if __name__ == "__main__":
+    common_flags.silence_tensorflow()
+    tf.disable_eager_execution()
+    main()

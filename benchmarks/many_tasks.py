@@ -1,0 +1,98 @@
+"""A bank of a thousand tasks, a hundred of them in memory; and 26 tasks beside 26 models.
+
+    python benchmarks/many_tasks.py --model=minilm-l6
+
+Start-up is the time to register all tasks, each by its folder. A hit is one row of 128 tokens of a
+task that is in memory, a miss one of a task that is not; tasks are asked for at random. A model for
+each task is what there would be without adapters, each over a copy of BERT of its own.
+"""
+
+import harness  # First of all: with it the project's modules are found.
+
+# isort: split
+import environment  # noqa: F401  Before TensorFlow: it sets what TensorFlow reads.
+
+# isort: split
+import os
+import tempfile
+import time
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import adapter_bank
+import bank_worker
+import common_flags
+import task_adapters
+import worker
+import workload
+
+_SEVERAL = 26  # As many as the paper has: 9 of GLUE's, 17 others.
+
+
+def timed(function, *arguments):
+    """(seconds, what the function returns)."""
+    start = time.perf_counter()
+    result = function(*arguments)
+    return time.perf_counter() - start, result
+
+
+def latencies(bank, names, sizes, count, random):
+    """(list of seconds of hits, of misses): `count` of each, one row a time, in turns."""
+    hits, misses = [], []
+    while len(misses) < count:
+        here = bank.names_in_memory()
+        absent = sorted(set(names) - set(here))
+        for seconds, among in ((hits, here), (misses, absent)):
+            row = bank_worker.rows_of([among[random.randint(len(among))]], sizes, 1)
+            seconds.append(timed(bank.predict, row)[0])
+    return hits, misses
+
+
+def main():
+    parser = harness.arguments(__doc__, peers=False)
+    parser.add_argument("--model", choices=sorted(workload.MODELS), default="minilm-l6")
+    parser.add_argument("--tasks", type=int, default=1000)
+    parser.add_argument("--in_memory", type=int, default=100)
+    parser.add_argument("--size", type=int, default=workload.ADAPTER_SIZE, help="of the adapters")
+    values = harness.parse(parser)
+    sizes, random = workload.MODELS[values.model], np.random.RandomState(0)
+    with tempfile.TemporaryDirectory() as root:
+        config, prefix = bank_worker.write_bert(root, sizes)
+        bank = adapter_bank.AdapterBank(config, prefix, most_in_memory=values.in_memory)
+        names = [f"task-{index}" for index in range(values.tasks)]
+        for seed, name in enumerate(names):
+            made = bank_worker.random_adapter(bank.backbone, name, values.size, seed)
+            task_adapters.save(os.path.join(root, name), made)
+        before = worker.peak_memory()
+        folders = {name: os.path.join(root, name) for name in names}
+        start, _ = timed(lambda: [bank.add(n, f, unread=True) for n, f in folders.items()])
+        checked, _ = timed(lambda: [bank.add(n, f, replace=True) for n, f in folders.items()])
+        first = bank_worker.rows_of(names[: values.in_memory], sizes, values.in_memory)
+        fill, _ = timed(bank.predict, first)
+        bank.predict(bank_worker.rows_of(names[:1], sizes, 1))  # The first of its shape.
+        hits, misses = latencies(bank, names, sizes, 40 * values.repeats, random)
+        after = worker.peak_memory()
+    rows = [
+        [name, f"{1000 * np.median(some):.1f} ms", f"{1000 * np.percentile(some, 99):.1f} ms"]
+        for name, some in (("hit", hits), ("miss", misses))
+    ]
+    lines = [
+        f"- {values.tasks:,} tasks were registered in {start:.1f} s, in {checked:.1f} s where every"
+        " tensor is read and checked at once;",
+        f"- the first {values.in_memory} came to memory, and a row of each was answered, in"
+        f" {fill:.1f} s;",
+        f"- the process held {after / 1e9:.2f} GB at most, {before / 1e9:.2f} GB of it before the"
+        " first task.",
+        "",
+        *harness.table(["one row", "median", "99th percentile"], rows),
+    ]
+    title = f"{values.tasks:,} tasks over one {values.model}, {values.in_memory} in memory"
+    section = f"many_tasks {values.model}"
+    harness.publish(values, section, title, lines, ["TensorFlow " + tf.__version__])
+
+
+if __name__ == "__main__":
+    common_flags.silence_tensorflow()
+    tf.disable_eager_execution()
+    main()

@@ -1,0 +1,67 @@
+"""A forward pass whose batch mixes tasks, beside one of a single task: ours, and PEFT's.
+
+    python benchmarks/mixed_tasks.py --model=minilm-l6
+
+Batch 32, 128 tokens, no padding; adapters of size 64, LoRA of rank 8 on queries and values. The
+precision is the same for all. What counts is the share of its own single-task throughput that each
+keeps.
+"""
+
+import statistics
+
+import harness
+import workload
+
+_TASKS = (1, 8, 32)
+_OWN = "ours, the task's own model"
+_SHARE = 0.85  # Of the throughput of a single task's own model that a mixed batch is to keep.
+
+
+def contestants(peers, model, precision):
+    """List of `harness.Contestant`."""
+    options = ["--model=" + model, "--precision=" + precision]
+    result = [harness.own(_OWN, "own_model.py", *options, "--work=forward")]
+    for tasks in _TASKS:
+        more = [*options, f"--tasks={tasks}"]
+        result.append(harness.own(_name("ours", tasks), "bank_worker.py", *more))
+        result.append(harness.peer(_name("PEFT LoRA", tasks), peers, "torch_mixed.py", *more))
+    return result
+
+
+def _name(whose, tasks):
+    return f"{whose}, a batch of {tasks} tasks" if tasks > 1 else f"{whose}, a single task"
+
+
+def describe(timings):
+    """Markdown lines: times, the shares of single-task throughput, and what was to be shown."""
+    median = {timing.name: statistics.median(timing.seconds) for timing in timings}
+    lines = [*harness.compare(timings, _OWN), ""]
+    for tasks in _TASKS[1:]:
+        ours = median[_OWN] / median[_name("ours", tasks)]
+        same = median[_name("ours", 1)] / median[_name("ours", tasks)]
+        peft = median[_name("PEFT LoRA", 1)] / median[_name("PEFT LoRA", tasks)]
+        verdict = "reached" if ours >= max(_SHARE, peft) else "missed"
+        lines.append(
+            f"- {tasks} tasks in a batch keep {ours:.2f}× the throughput of the task's own model"
+            f" ({same:.2f}× of a bank's single task), PEFT's {peft:.2f}× of its own; {_SHARE}× and"
+            f" no less than PEFT's is the target: {verdict}."
+        )
+    return lines
+
+
+def main():
+    parser = harness.arguments(__doc__)
+    parser.add_argument("--model", choices=sorted(workload.MODELS), default="minilm-l6")
+    parser.add_argument("--precision", choices=["float32", "bfloat16"], default="bfloat16")
+    values = harness.parse(parser)
+    timings = harness.take_turns(
+        contestants(values.peers, values.model, values.precision), values.repeats
+    )
+    title = f"A batch of several tasks: {values.model}, {values.precision}, batch 32, 128 tokens"
+    section = f"mixed_tasks {values.model} {values.precision}"
+    versions = harness.versions_of(timings)
+    harness.publish(values, section, title, describe(timings), versions)
+
+
+if __name__ == "__main__":
+    main()

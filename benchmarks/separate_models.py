@@ -1,0 +1,49 @@
+"""A bank of 26 tasks over one BERT, beside 26 models: time and memory.
+
+    python benchmarks/separate_models.py --model=bert-base
+
+Each answers one row of 128 tokens for each task: the bank in one batch that mixes them, the models
+one after the other. 26 tasks are those of the paper, 9 of GLUE's and 17 others.
+"""
+
+import harness
+import workload
+
+_TASKS = 26
+_BANK = "a bank, adapters of size 64"
+
+
+def main():
+    parser = harness.arguments(__doc__, peers=False)
+    parser.add_argument("--model", choices=sorted(workload.MODELS), default="minilm-l6")
+    parser.add_argument("--precision", choices=["float32", "bfloat16"], default="bfloat16")
+    values = harness.parse(parser)
+    options = ["--model=" + values.model, "--precision=" + values.precision]
+    bank = [*options, f"--rows={_TASKS}"]
+    models = [*options, "--work=forward"]
+    contestants = [
+        harness.own(_BANK, "bank_worker.py", *bank, f"--tasks={_TASKS}"),
+        harness.own(
+            "a bank, adapters of size 8", "bank_worker.py", *bank, f"--tasks={_TASKS}", "--size=8"
+        ),
+        harness.own("a bank of one task", "bank_worker.py", *bank, "--tasks=1"),
+        harness.own("26 models", "own_model.py", *models, f"--models={_TASKS}"),
+        harness.own("one model", "own_model.py", *models, "--models=1"),
+    ]
+    timings = harness.take_turns(contestants, values.repeats)
+    size = {timing.name: timing.bytes for timing in timings}
+    each = (size["26 models"] - size["one model"]) / (_TASKS - 1)
+    lines = [*harness.compare(timings, _BANK), ""]
+    for name in (_BANK, "a bank, adapters of size 8"):
+        task = (size[name] - size["a bank of one task"]) / (_TASKS - 1)
+        lines.append(
+            f"- A further task takes {task / 1e6:.1f} MB in {name}, {each / 1e6:.0f} MB as a model:"
+            f" {task / each:.1%}."
+        )
+    title = f"26 tasks, one row of each: {values.model}, {values.precision}"
+    section = f"separate_models {values.model}"
+    harness.publish(values, section, title, lines, harness.versions_of(timings))
+
+
+if __name__ == "__main__":
+    main()
