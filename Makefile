@@ -39,6 +39,7 @@ bench: .venv/installed .venv-peers/installed
 	.venv/bin/python benchmarks/startup.py
 	.venv/bin/python benchmarks/switching.py --model=bert-base
 	.venv/bin/python benchmarks/switching.py --model=minilm-l6
+	.venv/bin/python benchmarks/serving.py
 	.venv/bin/python benchmarks/precision.py
 
 clean:

@@ -19,6 +19,8 @@ from absl import logging
 # BERTs of 6 and 12 layers on CPU, or a share of the batch, whichever is more.
 _FREE_PADDING = 64
 _PADDING_SHARE = 0.25
+# What a future raises that was cancelled and is answered all the same; Python 3.7's raises nothing.
+_GAVE_UP = getattr(futures, "InvalidStateError", futures.CancelledError)
 
 
 class QueueFull(Exception):
@@ -48,7 +50,7 @@ class _Call:
             self._settle(self.future.set_exception, error)
 
     def _settle(self, settle, value):
-        with contextlib.suppress(futures.InvalidStateError):  # Its caller gave up in this moment.
+        with contextlib.suppress(_GAVE_UP):  # Its caller gave up in this moment.
             settle(value)
 
 

@@ -1,0 +1,186 @@
+"""serve.py under load: requests a second and latencies, beside a server without batches.
+
+    python benchmarks/serving.py --glue_dir=... --bert_dir=...
+
+Clients send one pair of MRPC's sentences at a time, each to one of several tasks, and the next when
+they have the answer. They are wrk's (`apt install wrk`), and share the machine with the server. One
+server batches as it does by default, the other (--max_batch_size=1) computes row by row; without
+HTTP, `AdapterBank.predict` is called for one row after the other.
+"""
+
+import harness  # First of all: with it the project's modules are found.
+
+# isort: split
+import environment  # noqa: F401  Before TensorFlow: it sets what TensorFlow reads.
+
+# isort: split
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import adapter_bank
+import bank_worker
+import classifier_tasks
+import common_flags
+import modeling
+import task_adapters
+import task_texts
+
+_CLIENTS = (1, 8, 32, 64)
+_SECONDS = 8
+_SERVERS = {"batches across tasks": (), "row by row": ("--max_batch_size=1",)}
+
+
+def save_adapters(root, bert_dir, num_tasks):
+    """Saves task adapters that nobody trained as `<root>/<name>`; returns their names."""
+    config = modeling.BertConfig.from_json_file(os.path.join(bert_dir, "bert_config.json"))
+    prefix = os.path.join(bert_dir, "bert_model.ckpt")
+    backbone = task_adapters.backbone_of(prefix, config)
+    vocabulary = task_texts.Tokenizers(os.path.join(bert_dir, "vocab.txt")).digest
+    names = [f"task-{index}" for index in range(num_tasks)]
+    for seed, name in enumerate(names):
+        made = bank_worker.random_adapter(backbone, name, seed=seed)
+        about = dataclasses.replace(made.description, vocabulary=vocabulary)
+        task_adapters.save(os.path.join(root, name), made._replace(description=about))
+    return names
+
+
+def instances_of(glue_dir):
+    """MRPC's dev set as a list of instances."""
+    processor = classifier_tasks.get_processor("MRPC", [])
+    examples = processor.get_examples("dev", os.path.join(glue_dir, "MRPC"))
+    return [{"text": example.text_a, "text_b": example.text_b} for example in examples]
+
+
+@contextlib.contextmanager
+def serving(root, bert_dir, options):
+    """The address of a server of all adapters below root, which has compiled what it compiles."""
+    command = [sys.executable, "serve.py", f"--adapter_dir={root}", "--port=0", *options]
+    process = subprocess.Popen(
+        command,
+        cwd=harness.ROOT,
+        env={**os.environ, "BERT_BASE_DIR": bert_dir},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        try:
+            first = process.stdout.readline()
+            address = re.search(r"http://\S+", first)
+            if address is None:
+                raise SystemExit(f"{' '.join(command)} failed: {first}")
+            wait_until_idle(process.pid)
+            yield address.group()
+        finally:
+            process.terminate()
+            process.stdout.read()
+
+
+def wait_until_idle(pid):
+    """Waits until a process computes no more than a tenth of the time."""
+    used, busy = cpu_seconds(pid), True
+    while busy:
+        time.sleep(2)
+        now = cpu_seconds(pid)
+        used, busy = now, now - used > 0.2
+
+
+def cpu_seconds(pid):
+    """What a process has computed so far."""
+    with open(f"/proc/{pid}/stat", encoding="ascii") as reader:
+        fields = reader.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def load(address, clients, requests):
+    """wrk's report of so many clients: dict of requests, seconds, p50, p99, failed."""
+    script = os.path.join(harness.FOLDER, "serving.lua")
+    command = ["wrk", "-t1", f"-c{clients}", f"-d{_SECONDS}s", "--timeout", "60s", "-s", script]
+    result = subprocess.run(
+        [*command, address, "--", requests], stdout=subprocess.PIPE, check=True, text=True
+    )
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+def one_by_one(root, bert_dir, names, instances):
+    """Seconds of each instance that a bank predicts alone, its text being read too."""
+    config = modeling.BertConfig.from_json_file(os.path.join(bert_dir, "bert_config.json"))
+    prefix = os.path.join(bert_dir, "bert_model.ckpt")
+    bank = adapter_bank.AdapterBank(config, prefix, precision="auto")
+    tokenizers = task_texts.Tokenizers(os.path.join(bert_dir, "vocab.txt"))
+    reading = task_texts.Reading(config, tokenizers, max_text_length=10**6)
+    seconds = []
+    with contextlib.closing(bank):
+        texts = {}
+        for name in names:
+            texts[name] = task_texts.TaskTexts(bank.add(name, os.path.join(root, name)), reading)
+        for _ in range(2):  # The first time shapes are compiled.
+            seconds.clear()
+            for index, instance in enumerate(instances):
+                name, start = names[index % len(names)], time.perf_counter()
+                asked = texts[name].ask(instance)
+                rows = [adapter_bank.Row(name, *ids) for ids in asked.rows]
+                asked.answer(bank.predict(rows))
+                seconds.append(time.perf_counter() - start)
+    return seconds
+
+
+def row_of(clients, name, reports):
+    """A line of the table, of the medians over some of wrk's reports."""
+    rate = statistics.median(one["requests"] / one["seconds"] for one in reports)
+    p50, p99 = (statistics.median(one[key] for one in reports) for key in ("p50", "p99"))
+    failed = sum(one["failed"] for one in reports)
+    milliseconds = [f"{1000 * value:.0f} ms" for value in (p50, p99)]
+    return [str(clients), name, f"{rate:.1f}", *milliseconds, str(failed)]
+
+
+def main():
+    parser = harness.arguments(__doc__, peers=False)
+    harness.data_arguments(parser)
+    parser.add_argument("--tasks", type=int, default=8)
+    values = harness.parse(parser)
+    if shutil.which("wrk") is None:
+        parser.error("there is no wrk, the load's generator; Debian's package is called wrk.")
+    with tempfile.TemporaryDirectory() as root, contextlib.ExitStack() as stack:
+        adapters, requests = os.path.join(root, "adapters"), os.path.join(root, "requests")
+        names = save_adapters(adapters, values.bert_dir, values.tasks)
+        instances = instances_of(values.glue_dir)
+        with open(requests, "w", encoding="utf-8") as writer:
+            for index, instance in enumerate(instances):
+                body = json.dumps({"instances": [instance]})
+                writer.write(f"/v1/models/{names[index % len(names)]}:predict\t{body}\n")
+        alone = one_by_one(adapters, values.bert_dir, names, instances)
+        addresses = {
+            name: stack.enter_context(serving(adapters, values.bert_dir, options))
+            for name, options in _SERVERS.items()
+        }
+        reports = {(clients, name): [] for clients in _CLIENTS for name in addresses}
+        for turn in range(values.repeats + 1):
+            for (clients, name), own in reports.items():
+                report = load(addresses[name], clients, requests)
+                harness.log(f"{clients} clients, {name}: {report}")
+                if turn:  # The first one is not counted.
+                    own.append(report)
+    rows = [row_of(*key, own) for key, own in reports.items()]
+    p50, p99 = (f"{1000 * np.percentile(alone, rank):.0f} ms" for rank in (50, 99))
+    rows.append(["–", "row by row, without HTTP", f"{1 / np.mean(alone):.1f}", p50, p99, "0"])
+    header = ["clients", "server", "requests/s", "median", "p99", "failed"]
+    title = f"serve.py under load: {values.tasks} tasks, one MRPC pair a request"
+    version = "TensorFlow " + tf.__version__
+    harness.publish(values, "serving", title, harness.table(header, rows), [version])
+
+
+if __name__ == "__main__":
+    common_flags.silence_tensorflow()
+    main()
