@@ -39,6 +39,10 @@ bench: .venv/installed .venv-peers/installed
 	.venv/bin/python benchmarks/startup.py
 	.venv/bin/python benchmarks/switching.py --model=bert-base
 	.venv/bin/python benchmarks/switching.py --model=minilm-l6
+	.venv/bin/python benchmarks/mixed_tasks.py --model=bert-base
+	.venv/bin/python benchmarks/mixed_tasks.py --model=minilm-l6
+	.venv/bin/python benchmarks/separate_models.py --model=minilm-l6
+	.venv/bin/python benchmarks/many_tasks.py --model=minilm-l6
 	.venv/bin/python benchmarks/precision.py
 
 clean:
