@@ -18,7 +18,7 @@ import tensorflow.compat.v1 as tf
 
 import devices
 import files
-import layers
+import fusion
 import mixed_encoder
 import modeling
 from errors import UserError
@@ -48,7 +48,7 @@ def write(folder, config, init_checkpoint, adapters, encode=None):
     places, values = _laid_out(
         config, mixed_encoder.backbone_rows(config, init_checkpoint), adapters
     )
-    with tf.Graph().as_default() as graph, layers.portable():
+    with tf.Graph().as_default() as graph, fusion.portable():
         sizes = {mixed_encoder.pool_of(name): len(value) for name, value in values.items()}
         tables = mixed_encoder.Tables(config, sizes)
         model = _Model(config, kind, tables, _Tasks(adapters, places))
