@@ -277,14 +277,17 @@ def _is_of_storage(error):
 
 
 def best_of(trials):
-    """The finished trial with the best score that was not stopped; the first of equals.
+    """The finished trial with the best score, the first of equals.
+
+    Of one that was stopped as hopeless, too, this is the score of weights that it had, which its
+    training, made again to the end, comes to at least.
 
     Raises:
       UserError: there is none.
     """
-    scored = [trial for trial in trials if trial.score is not None and not trial.pruned]
+    scored = [trial for trial in trials if trial.score is not None]
     if not scored:
-        raise UserError("No trial of the search came to its end: raise --trials.")
+        raise UserError("All trials of the search diverged: raise --trials.")
     return max(scored, key=lambda trial: (trial.score, -trial.number))
 
 
@@ -326,7 +329,7 @@ class Turns:
 
 
 def record(search, trials, task, score):
-    """What is kept of a search, for `reporting.read_search`: a dict of JSON values.
+    """What is kept of a search, for `search_results.read`: a dict of JSON values.
 
     Args:
       search: `SearchSettings`.
