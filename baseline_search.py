@@ -161,7 +161,8 @@ class Search:
 
     def _tried(self, trial, train):
         """Optuna's objective."""
-        settings = Settings(**{name: self._suggested(trial, name) for name in self._domains})
+        domains = self._domains.items()
+        settings = Settings(**{name: suggested(trial, name, domain) for name, domain in domains})
         scores = []
 
         def on_score(samples, score):
@@ -183,13 +184,6 @@ class Search:
         best = max([score, *(t.score for t in self.trials() if t.score is not None)])
         logging.info("Trial %d: %.4f (the best so far: %.4f).", trial.number, score, best)
         return score
-
-    def _suggested(self, trial, name):
-        domain = self._domains[name]
-        if isinstance(domain, Choice):
-            return trial.suggest_categorical(name, domain.values)
-        suggest = trial.suggest_int if isinstance(domain.low, int) else trial.suggest_float
-        return suggest(name, domain.low, domain.high)
 
     def _trial(self, trial):
         scores = list(trial.intermediate_values.values())
@@ -267,6 +261,14 @@ class Search:
             for kind in (self._optuna.exceptions.ExperimentalWarning, FutureWarning):
                 warnings.simplefilter("ignore", kind)
             yield
+
+
+def suggested(trial, name, domain):
+    """The value of a parameter that an Optuna trial has, or gets."""
+    if isinstance(domain, Choice):
+        return trial.suggest_categorical(name, domain.values)
+    suggest = trial.suggest_int if isinstance(domain.low, int) else trial.suggest_float
+    return suggest(name, domain.low, domain.high)
 
 
 def _is_of_storage(error):
