@@ -12,6 +12,7 @@ import fcntl
 import importlib
 import os
 import posixpath
+import time
 import warnings
 from typing import Callable, Dict, List, NamedTuple, Optional
 
@@ -36,7 +37,8 @@ PRUNERS = {
 
 _POPULATION = 20  # Of the genetic algorithm: Optuna's 50 is half of a search of 100 trials.
 _HEARTBEAT = 15  # Seconds; after four times as many without one a trial counts as killed.
-_RETRIES = 3
+_RETRIES = 3  # Of a trial whose process was killed.
+_OPENINGS = 3  # Tries, a second apart.
 _LOCK = "search.lock"
 
 
@@ -117,17 +119,30 @@ class Search:
         self._settings = settings
         self._domains = {**SPACE, **settings.narrowed}
         with self._explained():
-            self._study = self._optuna.create_study(
-                storage=self._storage(),
-                study_name=settings.name,
-                direction="maximize",
-                load_if_exists=True,
-                pruner=self._pruner(),
-            )
+            self._study = self._opened()
             # Two processes of one seed would try the same.
             seed = settings.random_seed + len(self._study.trials) if alone else None
             self._study.sampler = self._sampler(seed)
             self._check_study()
+
+    def _opened(self):
+        """The study. Of processes that begin at once, one makes the database's tables."""
+        study, left = None, _OPENINGS
+        while study is None:
+            left -= 1
+            try:
+                study = self._optuna.create_study(
+                    storage=self._storage(),
+                    study_name=self._settings.name,
+                    direction="maximize",
+                    load_if_exists=True,
+                    pruner=self._pruner(),
+                )
+            except Exception as error:
+                if not (left and _is_of_storage(error)):
+                    raise
+                time.sleep(1)
+        return study
 
     def run(self, train: Callable):
         """Tries settings until there are enough.
@@ -145,10 +160,6 @@ class Search:
                     n_trials=self._settings.trials,
                     callbacks=[enough],
                 )
-
-    def modules(self):
-        """The names of the modules that it chooses from."""
-        return self._domains["module"].values
 
     def trials(self) -> List[Trial]:
         """The finished ones, in the order of their numbers."""
@@ -298,27 +309,31 @@ class Turns:
 
     Args:
       folder: output_dir, local.
+
+    Attributes:
+      alone: whether no other process was there when this one entered.
+
+    Raises, when it is entered:
+      UserError: another process trains the best settings already.
     """
 
     def __init__(self, folder):
         self._path = posixpath.join(folder, _LOCK)
+        self.alone = None
+
+    def __enter__(self):
         with files.written(self._path):
             self._lock = os.open(self._path, os.O_CREAT | os.O_RDWR)
-
-    def enter(self):
-        """Takes part in the search; returns whether no other process does.
-
-        Raises:
-          UserError: another one trains the best settings already.
-        """
-        alone = self._has(fcntl.LOCK_EX)
+        self.alone = self._has(fcntl.LOCK_EX)
         if not self._has(fcntl.LOCK_SH):
-            raise UserError(
-                f"{self._path}: another process is training the search's best settings there."
-            )
-        return alone
+            os.close(self._lock)
+            raise UserError(f"{self._path}: another process is training the best settings there.")
+        return self
 
-    def is_last(self):
+    def __exit__(self, *error):
+        os.close(self._lock)
+
+    def end(self):
         """Ends this process's part; returns whether all others have ended theirs."""
         return self._has(fcntl.LOCK_EX)
 

@@ -101,10 +101,9 @@ def check(rows, settings, where):
       where: what the texts are of, for the error.
     """
     if not rows["input_mask"].any():
-        how = (
-            " once what is not alphanumeric is removed" if settings.remove_non_alphanumeric else ""
-        )
+        what = "what is not alphanumeric is removed"
+        when = f" once {what}" if settings.remove_non_alphanumeric else ""
         raise UserError(
-            f"{where}: found no word in any of {len(rows['text'])} training texts{how}, so that the"
-            " vocabulary is empty; expected texts with words."
+            f"{where}: found no word in any of {len(rows['text'])} training texts{when}, so that"
+            " the vocabulary is empty; expected texts with words."
         )

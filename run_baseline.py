@@ -155,44 +155,31 @@ def run(values):
       The report that ends the run: a list of lines.
     """
     narrowed = _narrowed(values)
+    preset = values.preset and _preset(values.preset, narrowed)
     processor, data_dir = classifier_flags.find_task(values, None)
     output_dir = values.output_dir or os.path.join("output", values.task_name.lower() + "-baseline")
-    if values.preset:
-        space = _preset(values.preset, narrowed)
     run_directory.make(output_dir)
-    turns = baseline_search.Turns(output_dir)
-    alone = turns.enter()
-    if values.overwrite_output_dir:
-        if not alone:
-            raise UserError(f"--overwrite_output_dir: another process works in {output_dir}.")
-        _clear(output_dir)
-    data = _read(processor, data_dir, values)
-    modules = baseline_training.Modules(data)
-    report, searched = [], {}
-    if not values.preset:
+    with baseline_search.Turns(output_dir) as turns:
+        if values.overwrite_output_dir:
+            _clear(output_dir, turns)
+        data = _read(processor, data_dir, values)
+        modules = baseline_training.Modules(data)
+        if preset:
+            turns.end()
+            return _train_and_test(preset, data, modules, output_dir, values, {})
         settings = _search_settings(values, narrowed, output_dir, data)
-        search = baseline_search.Search(settings, alone)
-        _search(search, data, modules, values)
-        if values.search_only or not turns.is_last():
+        trials = _search(settings, turns.alone, data, modules, values)
+        if values.search_only or not turns.end():
             return ["The search has its trials; the best is left to another process."]
-        trials = search.trials()
-        best = baseline_search.best_of(trials)
-        path = posixpath.join(output_dir, _SEARCH)
-        kept = baseline_search.record(settings, trials, data.task.name, "eval_" + data.task.score)
-        evaluations.write_record(path, kept)
-        space, searched = best.settings, {"trials": len(trials), "sampler": settings.sampler}
-        stopped = sum(trial.pruned for trial in trials)
-        report = [
-            f"Search: {len(trials)} trials ({stopped} stopped early), the best is trial"
-            f" {best.number} with {data.task.score} {best.score:.4f}: {path}"
-        ]
-    elif not turns.is_last():
-        raise UserError(f"--output_dir={output_dir}: another process works there.")
-    return report + _train_and_test(space, data, modules, output_dir, values, searched)
+        best, report = _best(settings, trials, data.task, output_dir)
+        searched = {"trials": len(trials), "sampler": settings.sampler}
+        return report + _train_and_test(best, data, modules, output_dir, values, searched)
 
 
-def _clear(output_dir):
+def _clear(output_dir, turns):
     """Removes what an earlier run left, its search too."""
+    if not turns.alone:
+        raise UserError(f"--overwrite_output_dir: another process works in {output_dir}.")
     run_directory.clear(output_dir)
     for name in (_DATABASE, _SEARCH):
         path = posixpath.join(output_dir, name)
@@ -277,10 +264,11 @@ def _search_settings(values, narrowed, output_dir, data):
     )
 
 
-def _search(search, data, modules, values):
-    """Takes part in the search until it has its trials."""
-    for name in search.modules():
+def _search(settings, alone, data, modules, values):
+    """Takes part in the search until it has its trials, and returns these."""
+    for name in settings.narrowed.get("module", SPACE["module"]).values:
         modules.opened(name)  # One that cannot be had ends the search before it begins.
+    search = baseline_search.Search(settings, alone)
 
     def train(space, on_score):
         model = baseline_training.Baseline(space, data, modules, values.random_seed)
@@ -290,6 +278,21 @@ def _search(search, data, modules, values):
             raise baseline_search.Diverged from error
 
     search.run(train)
+    return search.trials()
+
+
+def _best(settings, trials, task, output_dir):
+    """(the `Settings` of the best trial, the report's line); writes search.json."""
+    best = baseline_search.best_of(trials)
+    path = posixpath.join(output_dir, _SEARCH)
+    kept = baseline_search.record(settings, trials, task.name, "eval_" + task.score)
+    evaluations.write_record(path, kept)
+    stopped = sum(trial.pruned for trial in trials)
+    line = (
+        f"Search: {len(trials)} trials ({stopped} stopped early), the best is trial {best.number}"
+        f" with {task.score} {best.score:.4f}: {path}"
+    )
+    return best.settings, [line]
 
 
 def _train_and_test(space, data, modules, output_dir, values, searched):
