@@ -301,7 +301,10 @@ def open_hub_module(handle):
     try:
         folder = hub.resolve(handle)
     except failures as error:
-        raise UserError(f"{where} cannot be fetched ({_reason(error)}).") from error
+        raise UserError(
+            f"{where} cannot be fetched ({_reason(error)}); expected an address that can be"
+            " reached, or the folder of a module."
+        ) from error
     try:
         return folder, hub.load_module_spec(folder)
     except failures as error:

@@ -233,7 +233,8 @@ class RefusedTest(ScriptTestCase):
                     *("--task_name=custom", "--text_column=text", "--label_column=label"),
                     *(f"--data_dir={self.data}", f"--output_dir={self.out}", "--module=nowhere"),
                 ],
-                "Error: TF-Hub module nowhere: cannot be fetched (nowhere does not exist).\n",
+                "Error: TF-Hub module nowhere: cannot be fetched (nowhere does not exist); expected"
+                " an address that can be reached, or the folder of a module.\n",
             ),
         ):
             done = subprocess.run([sys.executable, script, *arguments], capture_output=True)

@@ -54,9 +54,7 @@ def run(values):
     if not folder:
         raise UserError("--output_dir is not given, expected the folder of the new module.")
     if tf.io.gfile.exists(folder):
-        raise UserError(
-            f"--output_dir={folder}: there is something already, expected a new folder."
-        )
+        raise UserError(f"--output_dir={folder}: it exists already, expected a new folder.")
     if values.spm_model_file:
         raise UserError("--spm_model_file: SentencePiece's pieces are no words to look up.")
     bert, tokenizer = common_flags.pretrained_bert(values)
