@@ -374,7 +374,9 @@ def _train_op(space, loss, statistics):
     variables = tf.trainable_variables()
     wide = [v for v in variables if v.op.name.startswith(_WIDE + "/")]
     deep = [v for v in variables if not v.op.name.startswith(_WIDE + "/")]
-    gradients = dict(zip((v.op.name for v in variables), tf.gradients(loss, variables)))
+    # All before any variable moves: what TensorFlow 1 reads of it later would be the moved one.
+    found = tf.tuple(tf.gradients(loss, variables))
+    gradients = {variable.op.name: gradient for variable, gradient in zip(variables, found)}
     steps = []
     for tower, rate, regularization in (
         (deep, space.deep_learning_rate, space.deep_regularization),
