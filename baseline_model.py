@@ -55,6 +55,7 @@ class ModelSettings:
       kind: the task's, see `classifier_tasks.Task`.
       num_labels: int; not read for a regression.
       random_seed: of initial values, dropout and the order of the data.
+      precision: "float32" or "bfloat16", of the convolution's products.
     """
 
     space: Settings
@@ -63,6 +64,7 @@ class ModelSettings:
     kind: str
     num_labels: int
     random_seed: int
+    precision: str = "float32"
 
     @property
     def num_outputs(self):
@@ -196,34 +198,42 @@ class Network:
 
     def _convolved(self, features):
         """The strongest of a text's n-grams for each filter, for each n: [B, F]."""
-        space = self._space
+        space, ends = self._space, [name[len("text") :] for name in _texts_of(features)]
         with tf.variable_scope(_DEEP, reuse=tf.AUTO_REUSE):
-            output = _paired(
-                [
-                    tf.concat(
-                        [self._filtered(features, end, n + 1) for n in range(space.conv_max_ngram)],
-                        -1,
-                    )
-                    for end in ("", "_b")
-                    if "text" + end in features
-                ]
-            )
+            output = _paired([self._filtered(features, end) for end in ends])
             if space.conv_batch_norm:
                 output = layers.batch_norm(output, self.statistics, "conv_norm")
             return self._dropped(output, space.conv_dropout, "conv_dropout")
 
-    def _filtered(self, features, end, n):
-        """The convolution over n-grams of the texts whose features' names have that end."""
+    def _filtered(self, features, end):
+        """The convolutions over the texts whose features' names have that end."""
+        space, found = self._space, []
+        activation = layers.get_activation(space.conv_activation)
         whole = self._settings.unit == "text"
-        numbers = features[f"ngrams{end}_{n if whole else 1}"]
-        embedded = self._embedded(numbers)
-        rate = self._space.conv_embedding_dropout
-        embedded = self._dropped(embedded, rate, f"embedding_dropout{end}_{n}")
-        output = _convolution(embedded, 1 if whole else n, self._space.conv_filters, f"conv_{n}")
-        output = layers.get_activation(self._space.conv_activation)(output)
-        is_word = tf.not_equal(numbers, NOTHING)[..., tf.newaxis]
-        strongest = tf.reduce_max(tf.where_v2(is_word, output, output.dtype.min), 1)
-        return tf.where_v2(tf.reduce_any(is_word, 1), strongest, 0.0)
+        for n in range(1, space.conv_max_ngram + 1):
+            if whole or n == 1:  # Words are embedded once for all n.
+                numbers = features[f"ngrams{end}_{n}"]
+                site = f"embedding_dropout{end}_{n}"
+                embedded = self._dropped(
+                    self._embedded(numbers), space.conv_embedding_dropout, site
+                )
+                is_word = tf.not_equal(numbers, NOTHING)[..., tf.newaxis]
+            width = 1 if whole else n
+            with tf.variable_scope(f"conv_{n}"):
+                output = self._convolution(embedded, width)
+            output = activation(output)
+            strongest = tf.reduce_max(tf.where_v2(is_word, output, output.dtype.min), 1)
+            found.append(tf.where_v2(tf.reduce_any(is_word, 1), strongest, 0.0))
+        return tf.concat(found, -1)
+
+    def _convolution(self, inputs, n):
+        """[B, T, D] → [B, T, F], at each word the n that begin there; zeros come after all."""
+        dtype = tf.as_dtype(self._settings.precision)
+        weights, bias = _weights([n, inputs.shape.as_list()[-1], self._space.conv_filters])
+        inputs, weights = tf.cast(inputs, dtype), tf.cast(weights, dtype)
+        inputs = tf.pad(inputs, [[0, 0], [0, n - 1], [0, 0]])
+        output = tf.nn.conv1d(inputs, weights, stride=1, padding="VALID")
+        return tf.nn.bias_add(tf.cast(output, tf.float32), bias)
 
     def _hidden(self, inputs):
         """The hidden layers: linear, normalization, activation, dropout."""
@@ -283,14 +293,6 @@ def _linear(inputs, size, name):
     with tf.variable_scope(name):
         weights, bias = _weights([inputs.shape.as_list()[-1], size])
         return tf.nn.bias_add(tf.matmul(inputs, weights), bias)
-
-
-def _convolution(inputs, n, filters, name):
-    """[B, T, D] → [B, T, filters], at each word of the n that begin there; zeros come after all."""
-    with tf.variable_scope(name):
-        weights, bias = _weights([n, inputs.shape.as_list()[-1], filters])
-        inputs = tf.pad(inputs, [[0, 0], [0, n - 1], [0, 0]])
-        return tf.nn.bias_add(tf.nn.conv1d(inputs, weights, stride=1, padding="VALID"), bias)
 
 
 def _weights(shape):

@@ -116,14 +116,15 @@ class Baseline:
       data: `Data`.
       modules: `Modules` of this data.
       random_seed: int.
+      precision: see `baseline_model.ModelSettings`.
     """
 
-    def __init__(self, space, data, modules, random_seed):
+    def __init__(self, space, data, modules, random_seed, precision="float32"):
         self._data = data
         module, unit = modules.opened(space.module)
         task = data.task
         self._settings = ModelSettings(
-            space, module, unit, task.kind, len(task.labels), random_seed
+            space, module, unit, task.kind, len(task.labels), random_seed, precision
         )
         prepared, self._strings = modules.prepared(space)
         self._rows = {

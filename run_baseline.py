@@ -28,6 +28,7 @@ import classifier_features
 import classifier_flags
 import classifier_results
 import common_flags
+import devices
 import errors
 import evaluations
 import files
@@ -95,6 +96,14 @@ def define_flags(flag_values=flags.FLAGS):
         "Of the search, where one process makes it, initial values, dropout, and the order of the"
         " data.",
         0,
+        **at,
+    )
+    flags.DEFINE_enum(
+        "precision",
+        "auto",
+        list(devices.PRECISIONS),
+        "Of the convolution's products, all else is float32; auto: bfloat16 where the processor has"
+        " it natively, else float32.",
         **at,
     )
     flags.DEFINE_string(
@@ -271,7 +280,7 @@ def _search(settings, alone, data, modules, values):
     search = baseline_search.Search(settings, alone)
 
     def train(space, on_score):
-        model = baseline_training.Baseline(space, data, modules, values.random_seed)
+        model = _model(space, data, modules, values)
         try:
             return model.train(patience=values.early_stopping_patience, on_score=on_score).score
         except baseline_training.LossIsNaN as error:
@@ -279,6 +288,16 @@ def _search(settings, alone, data, modules, values):
 
     search.run(train)
     return search.trials()
+
+
+def _model(space, data, modules, values):
+    return baseline_training.Baseline(
+        space,
+        data,
+        modules,
+        values.random_seed,
+        devices.choose_precision(values.precision, use_tpu=False),
+    )
 
 
 def _best(settings, trials, task, output_dir):
@@ -298,7 +317,7 @@ def _best(settings, trials, task, output_dir):
 def _train_and_test(space, data, modules, output_dir, values, searched):
     """Trains one model, if that is not done yet, and evaluates it; returns the report's lines."""
     began, task = time.monotonic(), data.task
-    model = baseline_training.Baseline(space, data, modules, values.random_seed)
+    model = _model(space, data, modules, values)
     result_path = posixpath.join(output_dir, "eval_results.json")
     settings = _settings(space, data, values)
     # A search that goes on may find another best model than the one that it has left there.
@@ -360,6 +379,7 @@ def _conditions(data, values):
     return {
         "random_seed": values.random_seed,
         "max_words": values.max_words,
+        "precision": devices.choose_precision(values.precision, use_tpu=False),
         "early_stopping_patience": values.early_stopping_patience,
         "data": task_adapters.digest((*pair, str(label)) for pair, label in zip(texts, labels)),
     }

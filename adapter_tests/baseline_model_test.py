@@ -166,6 +166,13 @@ class TowersTest(ModelTestCase):
             inputs = convolved(settings.space, values, texts, unit)
             self.assertAllClose(outputs, towers(settings.space, values, inputs, pooled), 1e-5, 1e-5)
 
+    def test_a_convolution_in_bfloat16_is_nearly_the_same(self):
+        settings = self.settings(use_convolution=True)
+        outputs, _ = self.computed(settings)
+        rounded, _ = self.computed(dataclasses.replace(settings, precision="bfloat16"))
+        self.assertNotAllClose(outputs, rounded, 1e-6, 1e-6)
+        self.assertAllClose(outputs, rounded, 0.02, 0.02)
+
     def test_pairs(self):
         def paired(u, v):
             return np.concatenate([u, v, np.abs(u - v), u * v], -1)
