@@ -167,6 +167,8 @@ class TowersTest(ModelTestCase):
             self.assertAllClose(outputs, towers(settings.space, values, inputs, pooled), 1e-5, 1e-5)
 
     def test_a_convolution_in_bfloat16_is_nearly_the_same(self):
+        if tf.__version__.startswith("1."):
+            self.skipTest("TensorFlow 1 has no convolution in bfloat16 on CPU")
         settings = self.settings(use_convolution=True)
         outputs, _ = self.computed(settings)
         rounded, _ = self.computed(dataclasses.replace(settings, precision="bfloat16"))
