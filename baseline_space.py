@@ -312,3 +312,9 @@ def module_named(name):
         if known.lower() == name.lower():
             return module
     return Module(name, "text" if "universal-sentence-encoder" in name.lower() else "word")
+
+
+def short_name(name):
+    """A module's name in Table 6, else the last part of its address or folder, less the version."""
+    parts = [part for part in name.rstrip("/").split("/") if not part.isdigit()]
+    return parts[-1] if parts else name

@@ -174,7 +174,8 @@ def run(values):
         data = _read(processor, data_dir, values)
         modules = baseline_training.Modules(data)
         if preset:
-            turns.end()
+            if not turns.end():
+                raise UserError(f"--output_dir={output_dir}: another process works there.")
             return _train_and_test(preset, data, modules, output_dir, values, {})
         settings = _search_settings(values, narrowed, output_dir, data)
         trials = _search(settings, turns.alone, data, modules, values)
@@ -408,7 +409,7 @@ def _record(space, data, scores, values, searched):
     }
     trial = sweep_grids.Trial("run_baseline.py", tuple(sorted(flags_given.items())))
     return {
-        "key": trial.key(os.path.basename(space.module.rstrip("/"))),
+        "key": trial.key(baseline_space.short_name(space.module)),
         "script": trial.script,
         "flags": flags_given,
         "status": sweep_records.DONE,
@@ -418,7 +419,7 @@ def _record(space, data, scores, values, searched):
         "scores": metrics.numbers(scores),
         "settings": {
             **dataclasses.asdict(space),
-            "module": os.path.basename(space.module.rstrip("/")),
+            "module": baseline_space.short_name(space.module),
         },
     }
 

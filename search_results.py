@@ -6,8 +6,8 @@ hundredths, as in `selection`.
 """
 
 import json
-import posixpath
 
+import baseline_space
 import figures
 from baseline_space import SPACE
 from errors import UserError
@@ -117,7 +117,7 @@ def panel(search, title, y_label):
 
 def _named(settings):
     """Settings with the module's name in place of its address or folder."""
-    return {**settings, "module": posixpath.basename(settings["module"].rstrip("/"))}
+    return {**settings, "module": baseline_space.short_name(settings["module"])}
 
 
 def _shown(name, settings, gap):

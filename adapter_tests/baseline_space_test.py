@@ -151,6 +151,15 @@ class ModuleTest(tf.test.TestCase):
         self.assertEqual(baseline_space.module_named("/models/mine").handle, "/models/mine")
         self.assertIn("nnlm-en-dim128", baseline_space.module_named("english-BIG").handle)
 
+    def test_short_names(self):
+        for name, short in (
+            ("English-big", "English-big"),
+            ("https://tfhub.dev/google/encoder-lite/2", "encoder-lite"),
+            ("/models/mine/", "mine"),
+            ("7", "7"),
+        ):
+            self.assertEqual(baseline_space.short_name(name), short)
+
 
 if __name__ == "__main__":
     tf.test.main()

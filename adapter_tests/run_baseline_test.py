@@ -173,6 +173,10 @@ class SearchTest(ScriptTestCase):
         with self.assertRaisesRegex(UserError, "conv_filters was 200, is now 100"):
             self.run_script(*arguments, "--setting=conv_filters=100")
         self.run_script(*arguments, "--setting=conv_filters=100", "--overwrite_output_dir")
+        with baseline_search.Turns(self.out), self.assertRaisesRegex(
+            UserError, "another process works there"
+        ):
+            self.run_script(*arguments)
 
 
 class RefusedTest(ScriptTestCase):
