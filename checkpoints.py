@@ -284,6 +284,35 @@ def last_step(output_dir):
     return step_of(checkpoint) if checkpoint else 0
 
 
+def open_hub_module(handle):
+    """Finds a module in TensorFlow 1's hub format.
+
+    Args:
+      handle: the module's address, or a folder.
+
+    Returns:
+      (folder, what `hub.Module` takes).
+
+    Raises:
+      UserError: the handle leads to nothing, or to something that is no such module.
+    """
+    where = f"TF-Hub module {handle}:"
+    failures = (OSError, ValueError, RuntimeError, tf.errors.OpError)
+    try:
+        folder = hub.resolve(handle)
+    except failures as error:
+        raise UserError(
+            f"{where} cannot be fetched ({_reason(error)}); expected an address that can be"
+            " reached, or the folder of a module."
+        ) from error
+    try:
+        return folder, hub.load_module_spec(folder)
+    except failures as error:
+        raise UserError(
+            f"{where} expected a module in TensorFlow 1's hub format, but {folder} holds none."
+        ) from error
+
+
 def from_hub(handle):
     """Finds the weights, the vocabulary and the config in a TF1 hub module of BERT.
 
@@ -301,17 +330,7 @@ def from_hub(handle):
         with a WordPiece vocabulary.
     """
     where = f"TF-Hub module {handle}:"
-    failures = (OSError, ValueError, RuntimeError, tf.errors.OpError)
-    try:
-        folder = hub.resolve(handle)
-    except failures as error:
-        raise UserError(f"{where} cannot be fetched ({_reason(error)}).") from error
-    try:
-        spec = hub.load_module_spec(folder)
-    except failures as error:
-        raise UserError(
-            f"{where} expected a module in TensorFlow 1's hub format, but {folder} holds none."
-        ) from error
+    folder, spec = open_hub_module(handle)
     prefix = os.path.join(folder, "variables", "variables")
     config = _hub_config(folder, prefix, where)
     check_encoder(prefix, config, flag=where)

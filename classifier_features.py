@@ -131,6 +131,11 @@ def _label_id(example, label_list):
     return label_list.index(example.label)
 
 
+def label_column(examples, label_list):
+    """The labels of `InputExample`s as an array: see `features_to_arrays`."""
+    return _column([_label_id(example, label_list) for example in examples])
+
+
 def _truncate_seq_pair(tokens_a, tokens_b, max_length):
     """Shortens two lists in place to max_length together, always the longer one by its last token.
 

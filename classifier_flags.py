@@ -23,7 +23,17 @@ SHORTEST = 4  # The least --max_seq_length: the special tokens of a pair, and on
 
 
 def define(flag_values=flags.FLAGS):
-    """Defines them."""
+    """Defines them all."""
+    at = {"flag_values": flag_values}
+    define_task(flag_values)
+    flags.DEFINE_integer(
+        "max_seq_length", 128, "WordPieces of a text or pair, longer ones are cut.", **at
+    )
+    flags.DEFINE_integer("eval_batch_size", 8, "Examples in a batch of the evaluation.", 1, **at)
+
+
+def define_task(flag_values):
+    """Defines those that name the task and its data."""
     at = {"flag_values": flag_values}
     names = [task.name for task in classifier_tasks.TASKS.values()]
     names = ", ".join([*names, *table_tasks.LAYOUTS, "custom"])
@@ -46,10 +56,6 @@ def define(flag_values=flags.FLAGS):
         " labels, a,b,c or a list in .jsonl files.",
         **at,
     )
-    flags.DEFINE_integer(
-        "max_seq_length", 128, "WordPieces of a text or pair, longer ones are cut.", **at
-    )
-    flags.DEFINE_integer("eval_batch_size", 8, "Examples in a batch of the evaluation.", 1, **at)
 
 
 def find_task(values, given):

@@ -61,6 +61,25 @@ def answer_scores(task, labels, found):
     return metrics.classification(labels, found, len(task.labels))
 
 
+def about(task, stage):
+    """What a file of scores tells of them: the task, its score, the labels of its matrix."""
+    return {"task": task.name, "score": f"{stage}_{task.score}", "labels": list(task.labels)}
+
+
+def named(start, scores):
+    """Scores, with what their names begin with."""
+    return {f"{start}_{name}": value for name, value in scores.items()}
+
+
+def summary(task, stage, result):
+    """A stage's scores on a line, the one that GLUE takes first."""
+    shown = metrics.numbers(result, stage + "_")
+    return ", ".join(
+        f"{name} {shown[name]:.1%}" if name.endswith("accuracy") else f"{name} {shown[name]:.4f}"
+        for name in sorted(shown, key=lambda name: (name != task.score, name))
+    )
+
+
 def mean_of_batches(losses, batch_size):
     """The mean of batches' means, the last of which may be small: BERT's "loss"."""
     batches = [losses[start : start + batch_size] for start in range(0, len(losses), batch_size)]

@@ -65,13 +65,14 @@ class Series(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """Series over a logarithmic x axis; `zero` draws a line at y = 0."""
+    """Series over a logarithmic x axis, or a `linear` one; `zero` draws a line at y = 0."""
 
     title: str
     x_label: str
     y_label: str
     series: List[Series]
     zero: bool = False
+    linear: bool = False
 
 
 class Heatmap(NamedTuple):
@@ -121,7 +122,8 @@ def figure_of(panels):
                     legend[series.label] = artist
             if panel.zero:
                 axes.axhline(0, color="0.4", linewidth=0.8, zorder=1)
-            _set_logarithmic(axes.xaxis, *limits[panel.x_label])
+            if not panel.linear:
+                _set_logarithmic(axes.xaxis, *limits[panel.x_label])
     if legend:
         # Below the panels, where it covers nothing; what is saved is cut to what is drawn.
         place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.01), "ncol": 2 * columns}
@@ -175,8 +177,9 @@ def _draw_series(axes, series):
         for edge in (low, high):
             axes.plot(x, edge, color=color, linestyle=line, linewidth=0.6)
         low, high = y, y
+    errors = np.stack([y - low, high - y])
     return axes.errorbar(
-        *(x, y, np.stack([y - low, high - y])),
+        *(x, y, None if np.isnan(errors).all() else errors),
         color=color,
         marker=marker,
         linestyle=line if len(x) > 1 else "",

@@ -2,7 +2,7 @@
 
 Between the products a step is bound by memory: written operation by operation, GELU alone passes
 over its tensor ten times. So each element-wise stretch is one function with a gradient of its own,
-which XLA compiles into one pass where it can (`fused`), and TensorFlow computes operation by
+which XLA compiles into one pass where it can (`fusion.fused`), and TensorFlow computes operation by
 operation, with the same result, where it cannot. The tensors between the products have the run's
 dtype, float32 or bfloat16; inside a stretch everything is float32, sums and statistics above all.
 
@@ -12,25 +12,16 @@ Axes in shape comments:
     D  hidden size, N * H
 """
 
-import contextlib
-import contextvars
 import functools
 import math
-import os
 import re
 import zlib
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-from tensorflow.python.ops import control_flow_util
 
-try:
-    from tensorflow.compiler.tf2xla.ops.gen_xla_ops import xla_optimization_barrier
-except ImportError:  # TensorFlow 1 has none.
-    xla_optimization_barrier = tuple
-
-import devices
+import fusion
 from errors import UserError
 
 LAYER_NORM = "layer_norm"  # Graph collection, as in adapter-bert: an adapted encoder's LayerNorms.
@@ -38,82 +29,6 @@ LAYER_NORM = "layer_norm"  # Graph collection, as in adapter-bert: an adapted en
 MOVING = ("/moving_mean", "/moving_variance")
 TOO_LARGE = 1 << 31  # TensorFlow computes with shapes in int32.
 _STATISTICS = "batch_statistics"  # Graph collection of what `keep_statistics` leaves.
-
-
-def fused(function):
-    """Has XLA compile a function of Tensors, element-wise but for sums over rows, into one pass.
-
-    Compiled anew for every shape, in 10 to 50 ms.
-    """
-    compiled = None
-
-    @functools.wraps(function)
-    def call(*tensors):
-        nonlocal compiled
-        if not can_fuse() or in_xla() or _portable.get():
-            return function(*tensors)
-        if compiled is None:
-            compiled = tf.function(function, jit_compile=True, autograph=False)
-        return compiled(*tensors)
-
-    return call
-
-
-_portable = contextvars.ContextVar("portable", default=False)
-
-
-@contextlib.contextmanager
-def portable():
-    """While entered, what is built needs no XLA where it runs: nothing is `fused`."""
-    token = _portable.set(True)
-    try:
-        yield
-    finally:
-        _portable.reset(token)
-
-
-@functools.lru_cache(maxsize=None)
-def can_fuse():
-    """Whether XLA compiles single functions here: on CPU, and not with TensorFlow 1.
-
-    On GPUs it has not been measured. A TPU's whole program is compiled, these functions with it.
-    """
-    if tf.__version__.startswith("1.") or devices.has_gpu():
-        return False
-    _compile_first()
-    return True
-
-
-def in_xla():
-    """Whether what is built here is part of a program that XLA compiles whole, as a TPU's is."""
-    return control_flow_util.GraphOrParentsInXlaContext(tf.get_default_graph())
-
-
-def kept(tensor):
-    """What a backward pass is to keep of a forward pass, in its own dtype.
-
-    XLA takes a cast to bfloat16 and back for none. It would keep the float32 from which the tensor
-    was cast, twice as large.
-    """
-    return xla_optimization_barrier([tensor])[0] if in_xla() else tensor
-
-
-def _compile_first():
-    """XLA reports a process's first compilation on stderr, past every setting of the log.
-
-    So the first one is of next to nothing, while stderr leads nowhere.
-    """
-    with tf.Graph().as_default(), tf.Session(config=devices.session_config()) as session:
-        x = tf.placeholder(tf.float32, [])
-        doubled = tf.function(lambda value: 2.0 * value, jit_compile=True, autograph=False)(x)
-        stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-        try:
-            os.dup2(nowhere, 2)
-            session.run(doubled, {x: 0.0})
-        finally:
-            os.dup2(stderr, 2)
-            os.close(stderr)
-            os.close(nowhere)
 
 
 def _float32(*tensors):
@@ -139,14 +54,14 @@ def gelu(x):
 _GELU_SCALE = math.sqrt(2 / math.pi)
 
 
-@fused
+@fusion.fused
 def _gelu(x):
     (u,) = _float32(x)
     tanh = tf.tanh(_GELU_SCALE * (u + 0.044715 * u * u * u))
     return tf.cast(0.5 * u * (1.0 + tanh), x.dtype)
 
 
-@fused
+@fusion.fused
 def _gelu_gradient(x, d_output):
     u, d = _float32(x, d_output)
     tanh = tf.tanh(_GELU_SCALE * (u + 0.044715 * u * u * u))
@@ -236,13 +151,13 @@ def dropout(input_tensor, dropout_prob, *, key: Optional[DropoutKey] = None):
 def _random_source(key, shape):
     """What decides over the elements of a Tensor of that shape: see `_dropper`."""
     site = zlib.crc32(f"{key.seed}/{tf.get_variable_scope().name}".encode())
-    if in_xla():
+    if fusion.in_xla():
         return _mixed_key(site, key)
     replica, step, micro_step = (
         tf.cast(part, tf.int64) for part in (key.replica, key.step, key.micro_step)
     )
     seed = tf.stack([site + 2**32 * replica, step + 2**32 * micro_step])
-    return _hash_key(seed) if can_fuse() else _random_bytes(shape, seed)
+    return _hash_key(seed) if fusion.can_fuse() else _random_bytes(shape, seed)
 
 
 @functools.lru_cache(maxsize=None)
@@ -254,7 +169,7 @@ def _dropper(threshold):
     """
     scale = 256 / (256 - threshold)
 
-    @fused
+    @fusion.fused
     def drop(x, random):
         random_bytes = random if random.dtype == tf.uint8 else _hashed_bytes(tf.shape(x), random)
         keep = tf.cast(tf.cast(random_bytes, tf.int32) >= threshold, tf.float32)
@@ -361,7 +276,7 @@ def _normalized_sum(terms, gamma, beta, dtype, trains):
     @tf.custom_gradient
     def run(gamma, beta, *terms):
         output, *inner = _normalize(dtype, trains)(gamma, beta, *terms)
-        inner = [kept(tensor) for tensor in inner]
+        inner = [fusion.kept(tensor) for tensor in inner]
 
         def gradient(d_output):
             normal, inverse_stddev = inner or _normalize(dtype, True)(gamma, beta, *terms)[1:]
@@ -380,7 +295,7 @@ def _normalize(dtype, trains):
     """The function of (gamma, beta, terms) that returns a list: the output in that dtype and, if it
     `trains`, the normalized sum, likewise, and one over the standard deviation, float32."""
 
-    @fused
+    @fusion.fused
     def normalize(gamma, beta, *terms):
         total = tf.add_n(_float32(*terms))
         centred = total - tf.reduce_mean(total, -1, keepdims=True)
@@ -393,7 +308,7 @@ def _normalize(dtype, trains):
     return normalize
 
 
-@fused
+@fusion.fused
 def _normalize_gradient(gamma, normal, inverse_stddev, d_output):
     h, d = _float32(normal, d_output)
     d = d * gamma
@@ -405,7 +320,7 @@ def _normalize_gradient(gamma, normal, inverse_stddev, d_output):
 def _column_sums(x):
     """[D], the sums of [..., D] over all axes but the last."""
     rows = tf.reshape(x, [-1, get_shape_list(x)[-1]])
-    if x.dtype == tf.float32 or in_xla():
+    if x.dtype == tf.float32 or fusion.in_xla():
         return tf.reduce_sum(tf.cast(rows, tf.float32), 0)
     # TensorFlow's sums of bfloat16 stop growing at 256 times a summand; its products are summed in
     # float32.
@@ -494,7 +409,7 @@ def attend(query, key, value, input_mask, dropout_prob=0.0, *, dropout_key=None)
 
 @functools.lru_cache(maxsize=None)
 def _scale_and_block(scale):
-    @fused
+    @fusion.fused
     def scale_and_block(scores, blocked):
         return tf.cast(scale * tf.cast(scores, tf.float32) + blocked, scores.dtype)
 
@@ -507,10 +422,10 @@ def _softmax_gradient(scale):
     probabilities times their gradients, is that of the context times its own, which is shorter
     (Dao et al. 2022, arXiv 2205.14135, appendix B.2)."""
 
-    @fused
+    @fusion.fused
     def softmax_gradient(probs, dropped, d_dropped, context, d_context):
         p, a, d = _float32(probs, dropped, d_dropped)
-        if in_xla():  # There the longer sum costs nothing, and to keep the context does.
+        if fusion.in_xla():  # There the longer sum costs nothing, and to keep the context does.
             along = tf.reduce_sum(a * d, -1, keepdims=True)
         else:
             c, d_c = _float32(context, d_context)

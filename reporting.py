@@ -15,6 +15,7 @@ import numpy as np
 import figures
 import published
 import report_tables
+import search_results
 import selection
 from errors import UserError
 from report_tables import Table, cells_along, cells_of, seeds_of, tasks_of
@@ -36,10 +37,17 @@ _OVER = "mean ± standard error of the mean over"
 
 
 class Source(NamedTuple):
-    """What reports are made from: records of finished trainings, and `read_ablation`'s results."""
+    """What reports are made from.
+
+    Attributes:
+      records: of finished trainings.
+      ablations: what `read_ablation` reads.
+      searches: what `search_results.read` reads.
+    """
 
     records: List[dict]
     ablations: List[dict] = []
+    searches: List[dict] = []
 
 
 class Report(NamedTuple):
@@ -227,6 +235,28 @@ def variants(source):
     return Report("Variants of the adapter", caption, tables, _numbers(cells))
 
 
+def searches(source):
+    """The no-BERT baseline's searches: the score of each trial, and the best so far."""
+    found = sorted(source.searches, key=lambda search: published.order(search["task"]))
+    numbers = [row for search in found for row in search_results.numbers(search)]
+    panels = []
+    for search in found:
+        score = search["score"][len(VALIDATION) + 1 :]
+        y_label = _SCORES.get(score, f"{score} (× 100)")
+        panels.append(search_results.panel(search, published.title(search["task"]), y_label))
+    caption = (
+        "The best validation score of each trial, in the order in which they began, and the best so"
+        " far. Those stopped early were hopeless beside the others at the same number of samples."
+        f" Settings were proposed by: {', '.join(sorted({some['sampler'] for some in found}))}."
+    )
+    titles = [published.title(search["task"]) for search in found]
+    tables = [
+        Table("", *search_results.summary(found, titles)),
+        Table("Selected settings", *search_results.selected(found, titles, report_tables.GAP)),
+    ]
+    return Report("Searches for the no-BERT baseline", caption, tables, numbers, panels)
+
+
 class Kind(NamedTuple):
     """A row of `REPORTS`: how it is made, and of what, for whoever has none of it."""
 
@@ -244,6 +274,7 @@ REPORTS = {
     "figure6": Kind(figure6, "--ablations, or adapters with several --adapter_init_scale"),
     "figure7": Kind(figure7, "trainings with several --learning_rate"),
     "variants": Kind(variants, "adapters of other designs than the default"),
+    "searches": Kind(searches, "--searches, the search.json of run_baseline.py"),
 }
 
 

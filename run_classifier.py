@@ -24,7 +24,6 @@ import errors
 import evaluations
 import input_pipeline
 import jobs
-import metrics
 import modeling
 import task_adapters
 import training
@@ -221,8 +220,10 @@ def _run_stages(job, arrays, processor, output_dir, eval_batch_size):
     if eval_sets:
         predicted.clear()  # What was evaluated meanwhile is of other steps.
         result = job.evaluate(eval_sets)
-        path = evaluations.write_results(output_dir, result, _about(task, "eval"))
-        summary = f"{_summary(task, 'eval', result)} at step {result['global_step']}"
+        path = evaluations.write_results(output_dir, result, classifier_results.about(task, "eval"))
+        summary = (
+            f"{classifier_results.summary(task, 'eval', result)} at step {result['global_step']}"
+        )
         report = [f"{task.name} dev: {summary}", *report, "Scores: " + path]
         for split, rows in arrays["eval"].items():
             if split not in predicted:  # The best step's scores were kept, not its predictions.
@@ -237,16 +238,15 @@ def _run_stages(job, arrays, processor, output_dir, eval_batch_size):
         if processor.has_labels(split):
             labels = rows["label_ids"]
             classifier_results.write_answers(output_dir, task, split, labels)
-            result = _named("test", classifier_results.scores(task, labels, predictions))
+            result = classifier_results.named(
+                "test", classifier_results.scores(task, labels, predictions)
+            )
             path = posixpath.join(output_dir, f"test_scores{split[len('test') :]}.json")
-            evaluations.write_record(path, {**_about(task, "test"), **result})
-            report.append(f"{task.name} test: {_summary(task, 'test', result)} ({path})")
+            evaluations.write_record(path, {**classifier_results.about(task, "test"), **result})
+            report.append(
+                f"{task.name} test: {classifier_results.summary(task, 'test', result)} ({path})"
+            )
     return report
-
-
-def _about(task, stage):
-    """What a file of scores tells of them: the task, its score, the labels of its matrix."""
-    return {"task": task.name, "score": f"{stage}_{task.score}", "labels": list(task.labels)}
 
 
 def _score_fn(task, split, batch_size, predicted):
@@ -260,24 +260,11 @@ def _score_fn(task, split, batch_size, predicted):
         predictions = predicted[split] = classifier_results.stacked(predictions)
         found = classifier_results.scores(task, rows["label_ids"], predictions)
         if second:
-            return _named("eval_" + second, found)
+            return classifier_results.named("eval_" + second, found)
         loss = classifier_results.mean_of_batches(predictions["loss"], batch_size)
-        return {**_named("eval", found), "loss": loss}
+        return {**classifier_results.named("eval", found), "loss": loss}
 
     return score_fn
-
-
-def _named(start, scores):
-    return {f"{start}_{name}": value for name, value in scores.items()}
-
-
-def _summary(task, stage, result):
-    """A stage's scores on a line, the one that GLUE takes first."""
-    shown = metrics.numbers(result, stage + "_")
-    return ", ".join(
-        f"{name} {shown[name]:.1%}" if name.endswith("accuracy") else f"{name} {shown[name]:.4f}"
-        for name in sorted(shown, key=lambda name: (name != task.score, name))
-    )
 
 
 main = common_flags.main_of(run)

@@ -44,6 +44,7 @@ _RUN_FILES = (
     "submission",
     "ablation.json",
     "ablation.txt",
+    "results.jsonl",
 )
 
 
@@ -67,7 +68,7 @@ def claim(output_dir, settings, trains, overwrite=False):
     if trains:
         files.recover(adapter)
         if overwrite:
-            _clear(output_dir)
+            clear(output_dir)
     checkpoint = _latest_checkpoint(output_dir)
     # JSON has no tuples: what is compared is what will be read.
     settings = json.loads(json.dumps(settings, sort_keys=True))
@@ -123,7 +124,8 @@ def make(output_dir):
         tf.io.gfile.remove(probe)
 
 
-def _clear(output_dir):
+def clear(output_dir):
+    """Removes an earlier run's files, as --overwrite_output_dir asks for."""
     for path in _matching(output_dir, _RUN_FILES):
         logging.info("--overwrite_output_dir removes %s", path)
         if tf.io.gfile.isdir(path):

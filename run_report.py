@@ -23,6 +23,7 @@ import comparison
 import errors
 import files
 import reporting
+import search_results
 import sweep_records
 from errors import UserError
 
@@ -40,6 +41,7 @@ def define_flags(flag_values=flags.FLAGS):
     flags.DEFINE_string("report_dir", "results", "Where to write.", **at)
     flags.DEFINE_list("tasks", [], "Only these tasks.", **at)
     flags.DEFINE_list("ablations", [], "ablation.json of run_ablation.py, for figure6.", **at)
+    flags.DEFINE_list("searches", [], "search.json of run_baseline.py, for searches.", **at)
     flags.DEFINE_string(
         "name", None, "What the files' names begin with, if not the report's name.", **at
     )
@@ -95,23 +97,25 @@ def _names(values):
 
 def _source(values):
     """The `reporting.Source` that the flags name, of --tasks alone if given."""
-    if not values.records and not values.ablations:
+    further = [
+        *(reporting.read_ablation(path) for path in values.ablations),
+        *(search_results.read(path) for path in values.searches),
+    ]
+    if not values.records and not further:
         raise UserError("--records is not given, expected the folder of a sweep.")
     records = sweep_records.read(values.records) if values.records else []
     records = [record for record in records if record["status"] == sweep_records.DONE]
-    if not records and not values.ablations:
+    if not records and not further:
         raise UserError(f"--records={values.records}: found no finished training there.")
     _check_backbones(records)
-    ablations = [reporting.read_ablation(path) for path in values.ablations]
-    tasks = {some["task"] for some in (*records, *ablations)}
+    tasks = {some["task"] for some in (*records, *further)}
     for task in values.tasks:
         if task not in tasks:
             found = ", ".join(sorted(tasks)) or "none"
             raise UserError(f"--tasks={task}: nothing finished of it; found {found}.")
     wanted = values.tasks or tasks
-    return reporting.Source(
-        *([item for item in some if item["task"] in wanted] for some in (records, ablations))
-    )
+    parts = records, further[: len(values.ablations)], further[len(values.ablations) :]
+    return reporting.Source(*([item for item in some if item["task"] in wanted] for some in parts))
 
 
 def _check_backbones(records):

@@ -18,7 +18,7 @@ import tensorflow.compat.v1 as tf
 
 import devices
 import files
-import layers
+import fusion
 import mixed_encoder
 import modeling
 from errors import UserError
@@ -48,7 +48,7 @@ def write(folder, config, init_checkpoint, adapters, encode=None):
     places, values = _laid_out(
         config, mixed_encoder.backbone_rows(config, init_checkpoint), adapters
     )
-    with tf.Graph().as_default() as graph, layers.portable():
+    with tf.Graph().as_default() as graph, fusion.portable():
         sizes = {mixed_encoder.pool_of(name): len(value) for name, value in values.items()}
         tables = mixed_encoder.Tables(config, sizes)
         model = _Model(config, kind, tables, _Tasks(adapters, places))
@@ -144,9 +144,9 @@ class _Model(NamedTuple):
     def outputs(self, index, *ids_mask_and_segments):
         """What is predicted: a dict of Tensors with a row for each of int32 [B] indices of tasks.
 
-        probabilities [B, L], labels [B, L] (their names; "" and 0 beyond a task's own) and label
-        [B], the most probable; prediction [B]; start_logits and end_logits [B, S]: those that any
-        of the tasks has.
+        probabilities [B, L], labels [B, L] (their names) and label [B], the most probable;
+        prediction [B]; start_logits and end_logits [B, S]: those that any of the tasks has. What a
+        row's own task has not is 0 or "".
         """
         kinds, spans = set(self.tasks.kinds), "span" in self.tasks.kinds
         found = mixed_encoder.build(
@@ -162,18 +162,24 @@ class _Model(NamedTuple):
         if kinds & {"classification", "multilabel"}:
             outputs.update(self._probabilities(index, found.logits))
         if "regression" in kinds:
-            outputs["prediction"] = found.logits[:, 0]
+            is_number = self._is_of("regression", index)
+            outputs["prediction"] = found.logits[:, 0] * tf.cast(is_number, tf.float32)
         if spans:
-            outputs["start_logits"], outputs["end_logits"] = tf.unstack(found.span_logits, axis=2)
+            is_span = tf.cast(self._is_of("span", index), tf.float32)
+            logits = tf.unstack(found.span_logits * is_span[:, tf.newaxis, tf.newaxis], axis=2)
+            outputs["start_logits"], outputs["end_logits"] = logits
         return outputs
+
+    def _is_of(self, kind, index):
+        """bool [B]: whether rows' tasks are of that kind."""
+        return tf.gather([kind == own for own in self.tasks.kinds], index)
 
     def _probabilities(self, index, logits):
         tasks, most = self.tasks, len(self.tasks.labels[0])
         own = tf.sequence_mask(tf.gather(tasks.num_labels, index), most)
         logits = logits[:, :most]
         exclusive = tf.nn.softmax(tf.where(own, logits, tf.fill(tf.shape(logits), -np.inf)))
-        is_set = tf.gather([kind == "multilabel" for kind in tasks.kinds], index)
-        several = tf.tile(is_set[:, tf.newaxis], [1, most])
+        several = tf.tile(self._is_of("multilabel", index)[:, tf.newaxis], [1, most])
         probabilities = tf.where(several, tf.sigmoid(logits), exclusive)
         probabilities = tf.where(own, probabilities, tf.zeros_like(logits))
         labels = tf.gather(tasks.labels, index)

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import adapter_modules
+import fusion
 import layers
 import modeling
 from adapter_modules import AdapterConfig
@@ -154,7 +155,7 @@ class BertTest(tf.test.TestCase):
     def setUp(self):
         super().setUp()
         if "bfloat16" not in self.id():  # Each graph's compilation would take seconds.
-            plain = mock.patch.object(layers, "can_fuse", lambda: False)
+            plain = mock.patch.object(fusion, "can_fuse", lambda: False)
             plain.start()
             self.addCleanup(plain.stop)
         arrays = tiny.arrays(rows=4)

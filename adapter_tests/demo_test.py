@@ -6,9 +6,15 @@ import runpy
 import string
 import subprocess
 import sys
+import tempfile
 
 import numpy as np
 import tensorflow.compat.v1 as tf
+from absl import flags
+
+import baseline_model
+from adapter_tests import tiny
+from errors import UserError
 
 DEMO = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "demo")
 SIZES = {"train": 1200, "dev": 300, "test": 300}
@@ -154,6 +160,54 @@ class ReferenceTest(tf.test.TestCase):
             np.repeat([[0.0], [1.0]], 4, axis=0), np.array([0, 0, 0, 1, 0, 1, 1, 1])
         )
         self.assertAllClose(weights, [2 * np.log(3), -np.log(3)])
+
+
+class EmbeddingModuleTest(tf.test.TestCase):
+    def run_script(self, *arguments):
+        """(the report's lines, the embeddings of a tiny BERT's words)."""
+        bert = tiny.write_bert(tempfile.mkdtemp(dir=self.get_temp_dir()))
+        script = runpy.run_path(os.path.join(DEMO, "embedding_module.py"))
+        values = flags.FlagValues()
+        script["define_flags"](values)
+        checkpoint = os.path.join(bert, "bert_model.ckpt")
+        files = [
+            f"--bert_config_file={bert}/bert_config.json",
+            f"--vocab_file={bert}/vocab.txt",
+            f"--init_checkpoint={checkpoint}",
+        ]
+        values(["embedding_module.py", *files, *arguments])
+        table = tf.train.load_variable(checkpoint, "bert/embeddings/word_embeddings")
+        return script["run"](values), dict(zip(tiny.VOCABULARY, table))
+
+    def test_texts_become_the_means_of_their_words_embeddings(self):
+        folder = os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "module")
+        report, table = self.run_script(f"--output_dir={folder}")
+        self.assertEqual(report, [f"Module: {folder} ({len(table)} words, 8 wide)"])
+        module = baseline_model.open_module(folder)
+        texts = ["", "The dog", "big, (OLD) cat.", "unheard dog", ""]
+        parts = [
+            ["the", "dog"],
+            ["big", "[UNK]", "[UNK]", "old", "[UNK]", "cat", "."],
+            ["[UNK]", "dog"],
+        ]
+        expected = [np.mean([table[word] for word in some], 0) for some in parts]
+        zeros = np.zeros(module.width)
+        found = baseline_model.embeddings(module, texts)
+        self.assertAllClose(found, [zeros, *expected, zeros])
+
+    def test_what_is_refused(self):
+        folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        vocabulary = os.path.join(folder, "vocab.txt")
+        open(vocabulary, "w").close()
+        new = os.path.join(folder, "new")
+        for sentence, *arguments in (
+            ("--output_dir is not given, expected the folder",),
+            (f"--output_dir={folder}: it exists already", f"--output_dir={folder}"),
+            (f"{vocabulary}.*", f"--output_dir={new}", f"--vocab_file={vocabulary}"),
+        ):
+            with self.assertRaisesRegex(UserError, sentence):
+                self.run_script(*arguments)
+            self.assertFalse(os.path.exists(new))
 
 
 if __name__ == "__main__":

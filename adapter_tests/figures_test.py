@@ -113,6 +113,15 @@ class DrawTest(tf.test.TestCase):
             },
         )
 
+    def test_a_linear_axis(self):
+        line = Series("line", STYLES[0], [(1, 5.0, None, None), (60, 7.0, None, None)])
+        panel = Panel("one", "trial", "accuracy (%)", [line])
+        scales = []
+        for linear in (False, True):
+            figure, _ = drawn([panel._replace(linear=linear)])
+            scales.append(figure.axes[0].get_xscale())
+        self.assertEqual(scales, ["log", "linear"])
+
     def test_styles_differ_without_color(self):
         self.assertLen({style.marker for style in STYLES}, len(STYLES))
         self.assertLen({str(style.line) for style in STYLES}, len(STYLES))

@@ -5,6 +5,7 @@ from unittest import mock
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+import fusion
 import layers
 from errors import UserError
 
@@ -25,8 +26,8 @@ def derivative(function, x, d_output, step=1e-5):
 
 def both_ways():
     """A context for each way of computing a stretch: by XLA, where it is there, and without."""
-    for can_fuse in sorted({layers.can_fuse(), False}):
-        yield mock.patch.object(layers, "can_fuse", lambda value=can_fuse: value)
+    for can_fuse in sorted({fusion.can_fuse(), False}):
+        yield mock.patch.object(fusion, "can_fuse", lambda value=can_fuse: value)
 
 
 class BothWaysTest(tf.test.TestCase):

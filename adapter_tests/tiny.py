@@ -12,6 +12,7 @@ import tempfile
 
 import numpy as np
 import tensorflow.compat.v1 as tf
+import tensorflow_hub as hub
 
 import modeling
 
@@ -76,6 +77,48 @@ def write_mrpc(folder, rows=24, seed=0):
                 b = a if label else sentence(random)
                 key = row if split == "test" else label
                 writer.write(f"{key}\t{row}\t{row + 1000}\t{a}\t{b}\n")
+    return folder
+
+
+def word_vectors(width=3, seed=0):
+    """dict from each of `WORDS` to its embedding, float32 [width]."""
+    values = np.random.RandomState(seed).randn(len(WORDS), width).astype(np.float32)
+    return dict(zip(WORDS, values))
+
+
+def write_text_module(folder, width=3, seed=0):
+    """Exports a text embedding module: the mean of a text's `word_vectors`; returns folder.
+
+    Any other word has the embedding 0.
+    """
+    vectors = word_vectors(width, seed)
+
+    def build():
+        texts = tf.placeholder(tf.string, [None])
+        table = tf.get_variable("table", [len(WORDS) + 1, width])
+        words = tf.string_split(texts)
+        initializer = tf.lookup.KeyValueTensorInitializer(
+            tf.constant(WORDS), tf.range(len(WORDS), dtype=tf.int64)
+        )
+        ids = tf.lookup.StaticHashTable(initializer, len(WORDS)).lookup(words.values)
+        sums = tf.math.unsorted_segment_sum(
+            tf.gather(table, ids), words.indices[:, 0], tf.shape(texts)[0]
+        )
+        counts = tf.math.bincount(
+            tf.cast(words.indices[:, 0], tf.int32), minlength=tf.shape(texts)[0]
+        )
+        hub.add_signature(
+            inputs=texts, outputs=sums / tf.cast(tf.maximum(counts, 1), tf.float32)[:, None]
+        )
+
+    with tf.Graph().as_default(), tf.Session() as session:
+        module = hub.Module(hub.create_module_spec(build), trainable=True)
+        (table,) = module.variables
+        session.run([table.initializer, tf.tables_initializer()])
+        values = np.stack([*vectors.values(), np.zeros(width, np.float32)])
+        value = tf.placeholder(tf.float32, values.shape)
+        session.run(tf.assign(table, value), {value: values})
+        module.export(folder, session)
     return folder
 
 

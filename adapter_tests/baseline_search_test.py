@@ -1,0 +1,268 @@
+"""Tests of baseline_search.py: the space as the study has it, shared and interrupted searches."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from unittest import mock
+
+import optuna
+import tensorflow.compat.v1 as tf
+
+import baseline_search
+from baseline_search import Diverged, Search, SearchSettings, Turns
+from baseline_space import SPACE, Choice, Settings
+from errors import UserError
+
+FOLDER = os.path.dirname(os.path.abspath(baseline_search.__file__))
+
+# A process that takes part in a search whose trials take a while; prints a line for each.
+_PROCESS = """
+import sys, time
+sys.path.insert(0, {folder!r})
+import baseline_search
+search = baseline_search.Search(baseline_search.SearchSettings(*{settings!r}), alone=False)
+def train(settings, on_score):
+    print("begin", flush=True)
+    time.sleep({seconds})
+    on_score(100000, settings.conv_dropout)
+    return settings.conv_dropout
+search.run(train)
+"""
+
+
+def dropout(settings, on_score):
+    """A training that is over at once, whose score is one of the settings."""
+    on_score(10_000, settings.conv_dropout / 2)
+    on_score(20_000, settings.conv_dropout)
+    return settings.conv_dropout
+
+
+class SearchTestCase(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+
+    def settings(self, trials=3, **changes):
+        journal = os.path.join(self.folder, "search.journal")
+        settings = SearchSettings("toy", journal, trials, "random", "none", random_seed=1)
+        return settings._replace(**changes)
+
+    def sqlite(self):
+        return "sqlite:///" + os.path.join(self.folder, "search.db")
+
+    def run_search(self, train=dropout, **changes):
+        search = Search(self.settings(**changes))
+        search.run(train)
+        return search.trials()
+
+
+class SpaceTest(tf.test.TestCase):
+    def test_each_value_of_table_5_can_be_reached_and_no_other(self):
+        for name, domain in SPACE.items():
+            if isinstance(domain, Choice):
+                values, others = domain.values, ["other", -1]
+            else:
+                values, others = [domain.low, domain.high], []
+            for value in values:
+                trial = optuna.trial.FixedTrial({name: value})
+                found = baseline_search.suggested(trial, name, domain)
+                self.assertEqual(found, value)
+                self.assertIs(type(found), type(value))
+                (distribution,) = trial.distributions.values()
+                if isinstance(domain, Choice):
+                    self.assertEqual(distribution.choices, domain.values)
+                else:
+                    bounds = distribution.low, distribution.high
+                    self.assertEqual(bounds, (domain.low, domain.high))
+            for value in others:
+                with self.assertRaises(ValueError):
+                    baseline_search.suggested(optuna.trial.FixedTrial({name: value}), name, domain)
+
+
+class SearchTest(SearchTestCase):
+    def test_tries_as_many_settings_as_it_is_told(self):
+        seen = []
+
+        def train(settings, on_score):
+            seen.append(settings)
+            return dropout(settings, on_score)
+
+        trials = self.run_search(train, trials=4)
+        self.assertEqual([trial.settings for trial in trials], seen)
+        self.assertEqual([trial.number for trial in trials], [0, 1, 2, 3])
+        self.assertEqual([trial.score for trial in trials], [s.conv_dropout for s in seen])
+        self.assertEqual({trial.samples for trial in trials}, {20_000})
+        self.assertLen(set(seen), 4)
+        # Enough are there: none more is tried.
+        self.assertEqual(self.run_search(train, trials=4), trials)
+        self.assertEqual(self.run_search(train, trials=6)[:4], trials)
+        self.assertLen(seen, 6)
+
+    def test_samplers_are_repeatable_and_search(self):
+        for sampler in baseline_search.SAMPLERS:
+            storages = [os.path.join(self.folder, f"{sampler}.{i}") for i in range(2)]
+            trials = [
+                self.run_search(trials=13, sampler=sampler, storage=storage) for storage in storages
+            ]
+            settings = [[trial.settings for trial in some] for some in trials]
+            self.assertEqual(*settings)
+            self.assertIsInstance(settings[0][0], Settings)
+
+    def test_only_what_the_space_is_narrowed_to(self):
+        narrowed = {"module": Choice(("a", "b")), "conv_dropout": Choice((0.25,))}
+        trials = self.run_search(trials=24, narrowed=narrowed)
+        self.assertEqual({trial.settings.module for trial in trials}, {"a", "b"})
+        self.assertEqual({trial.settings.conv_dropout for trial in trials}, {0.25})
+
+    def test_hopeless_trials_are_stopped(self):
+        reached = []
+
+        def train(settings, on_score):
+            quality = 1 - len(reached) / 10  # Each is worse than the one before.
+            reached.append(0)
+            for samples in range(10_000, 100_000, 10_000):
+                reached[-1] = samples
+                on_score(samples, quality)
+            return quality
+
+        for pruner, stops in (("halving", 10_000), ("median", 10_000), ("none", 90_000)):
+            del reached[:]
+            storage = os.path.join(self.folder, pruner)
+            trials = self.run_search(train, trials=8, pruner=pruner, storage=storage)
+            self.assertEqual(reached[0], 90_000)
+            self.assertEqual(reached[-1], stops)
+            self.assertEqual(trials[-1].pruned, pruner != "none")
+            self.assertEqual([trial.samples for trial in trials], reached)
+            self.assertAlmostEqual(trials[-1].score, 0.3)
+
+    def test_what_diverges_counts_but_has_no_score(self):
+        def train(settings, on_score):
+            raise Diverged
+
+        trials = self.run_search(train, trials=2)
+        self.assertEqual([(trial.score, trial.pruned) for trial in trials], [(None, True)] * 2)
+        with self.assertRaisesRegex(UserError, "All trials of the search diverged"):
+            baseline_search.best_of(trials)
+        trials = self.run_search(trials=4)
+        self.assertEqual(baseline_search.best_of(trials).number in (2, 3), True)
+
+    def test_the_best_is_the_first_of_equals_stopped_or_not(self):
+        def trial(number, score, pruned=False):
+            return baseline_search.Trial(number, score, pruned, 1, 1.0, None)
+
+        some = [trial(0, 0.5), trial(1, 0.8, True), trial(2, 0.8), trial(3, None, True)]
+        self.assertEqual(baseline_search.best_of(some).number, 1)
+
+    def test_record(self):
+        trials = self.run_search(trials=2)
+        record = baseline_search.record(self.settings(), trials, "airline", "eval_accuracy")
+        record = json.loads(json.dumps(record))
+        self.assertEqual((record["task"], record["sampler"]), ("airline", "random"))
+        self.assertEqual(Settings(**record["trials"][1]["settings"]), trials[1].settings)
+
+
+class RefusedTest(SearchTestCase):
+    def assert_refused(self, pattern, **changes):
+        with self.assertRaisesRegex(UserError, pattern):
+            self.run_search(**changes)
+
+    def test_a_study_of_other_conditions(self):
+        self.run_search(conditions={"max_words": 128})
+        self.assert_refused("another max_words; give the same", conditions={"max_words": 64})
+        self.assert_refused(
+            "another hidden_layers",
+            conditions={"max_words": 128},
+            narrowed={"hidden_layers": Choice((0,))},
+        )
+
+    def test_storages_that_cannot_be_used(self):
+        for storage in (
+            "sqlite:////no/such/folder/search.db",
+            "nodatabase://host/name",
+            "postgresql://host/name",
+            "/no/such/folder/search.journal",
+        ):
+            self.assert_refused(
+                f"^--storage={storage} cannot be (used|written) \\(", storage=storage
+            )
+
+    def test_optuna_is_missing(self):
+        with mock.patch.dict(sys.modules, {"optuna": None}):
+            self.assert_refused("^The search needs Optuna, which is not installed: pip install -r")
+
+
+class SharedTest(SearchTestCase):
+    def start(self, settings, seconds):
+        code = _PROCESS.format(folder=FOLDER, settings=tuple(settings), seconds=seconds)
+        return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+
+    def test_two_processes_share_a_search_and_a_kill_loses_nothing(self):
+        settings = self.settings(trials=20, storage=self.sqlite())
+        processes = [self.start(settings, 0.5) for _ in range(2)]
+        for process in processes:
+            process.stdout.readline()
+        processes[0].stdout.readline()
+        processes[0].send_signal(signal.SIGKILL)  # In the middle of its second trial or later.
+        processes[0].wait()
+        kept = Search(settings).trials()
+        self.assertNotEmpty(kept)
+        study = optuna.load_study(study_name="toy", storage=settings.storage)
+        running = [t for t in study.trials if t.state == optuna.trial.TrialState.RUNNING]
+        self.assertNotEmpty(running)
+        again = self.start(settings, 0.01)
+        for process in (again, processes[1]):
+            process.communicate()
+            self.assertEqual(process.returncode, 0)
+        trials = Search(settings).trials()
+        self.assertEqual([t for t in trials if t.number in {k.number for k in kept}], kept)
+        self.assertBetween(len(trials), 20, 21)  # One may begin while the other ends the last.
+        self.assertLen({trial.settings for trial in trials}, len(trials))
+
+    def test_a_trial_that_a_kill_interrupted_is_tried_again(self):
+        settings = self.settings(trials=3, storage=self.sqlite())
+        with mock.patch.object(baseline_search, "_HEARTBEAT", 1):
+            search = Search(settings)
+            killed = search._study.ask()
+            params = {
+                name: baseline_search.suggested(killed, name, domain)
+                for name, domain in SPACE.items()
+            }
+            search._study._storage.record_heartbeat(killed._trial_id)
+            deadline = time.time() + 60
+            while not search._study._storage._get_stale_trial_ids(search._study._study_id):
+                self.assertLess(time.time(), deadline)
+                time.sleep(0.2)
+            search.run(dropout)
+        self.assertIn(Settings(**params), [trial.settings for trial in search.trials()])
+
+    def test_what_ctrl_c_interrupts_is_tried_first(self):
+        interrupted = []
+
+        def train(settings, on_score):
+            interrupted.append(settings)
+            raise KeyboardInterrupt
+
+        with self.assertRaises(KeyboardInterrupt):
+            self.run_search(train)
+        self.assertEqual(self.run_search()[0].settings, interrupted[0])
+
+    def test_the_last_process_goes_on(self):
+        with Turns(self.folder) as first, Turns(self.folder) as second:
+            self.assertTrue(first.alone)
+            self.assertFalse(second.alone)
+            self.assertFalse(first.end())
+            self.assertTrue(second.end())
+            with self.assertRaisesRegex(UserError, "another process is training"), Turns(
+                self.folder
+            ):
+                pass
+        with Turns(self.folder) as again:
+            self.assertTrue(again.alone)
+
+
+if __name__ == "__main__":
+    tf.test.main()

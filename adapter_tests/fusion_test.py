@@ -1,0 +1,42 @@
+"""Tests of fusion.py: what is compiled apart, and where nothing is."""
+
+import unittest
+
+import tensorflow.compat.v1 as tf
+
+import fusion
+
+
+def compiled_calls(graph):
+    """How many calls of functions that XLA must compile a graph has."""
+    return sum(
+        "_XlaMustCompile" in node.attr and node.attr["_XlaMustCompile"].b
+        for node in graph.as_graph_def().node
+    )
+
+
+class FusedTest(tf.test.TestCase):
+    def built(self):
+        """(how many calls are compiled, 2 * 3 + 1 as the graph computes it)."""
+        function = fusion.fused(lambda x, y: x * y + 1.0)
+        with tf.Graph().as_default() as graph, self.session() as session:
+            result = function(tf.constant(2.0), tf.constant(3.0))
+            return compiled_calls(graph), session.run(result)
+
+    @unittest.skipUnless(fusion.can_fuse(), "there is no XLA for single functions here")
+    def test_it_is_compiled(self):
+        self.assertEqual(self.built(), (1, 7.0))
+
+    def test_nothing_is_where_it_must_be_portable(self):
+        with fusion.portable():
+            self.assertEqual(self.built(), (0, 7.0))
+
+    def test_kept_outside_of_xla_is_what_it_was(self):
+        with tf.Graph().as_default():
+            tensor = tf.constant(2.0)
+            self.assertIs(fusion.kept(tensor), tensor)
+            self.assertFalse(fusion.in_xla())
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,261 @@
+"""Tests of run_baseline.py: the whole script on a toy task, and what it says of wrong input."""
+
+import contextlib
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from unittest import mock
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+from absl import flags
+from absl import logging as absl_logging
+
+import baseline_search
+import baseline_training
+import run_baseline
+import run_report
+from adapter_tests import tiny
+from adapter_tests.common_flags_test import names_read
+from baseline_training import Baseline
+from errors import UserError
+
+FOLDER = os.path.dirname(os.path.abspath(run_baseline.__file__))
+
+
+def parsed(*arguments):
+    values = flags.FlagValues()
+    run_baseline.define_flags(values)
+    values(["run_baseline.py", *arguments])
+    return values
+
+
+def read_json(*path):
+    with open(os.path.join(*path)) as reader:
+        return json.load(reader)
+
+
+def read_rows(*path):
+    with open(os.path.join(*path), newline="") as reader:
+        return list(csv.reader(reader, delimiter="\t"))
+
+
+class ScriptTestCase(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        self.module = tiny.write_text_module(os.path.join(self.folder, "module"))
+        self.data = os.path.join(self.folder, "data")
+        self.out = os.path.join(self.folder, "out")
+        self.write_data()
+
+    def write_data(self, splits=("train", "dev", "test"), label=None):
+        """Sentences; the label says whether there is "not" among the words."""
+        os.makedirs(self.data, exist_ok=True)
+        random = np.random.RandomState(0)
+        for split in splits:
+            with open(os.path.join(self.data, split + ".tsv"), "w") as writer:
+                writer.write("text\tlabel\n")
+                for row in range(100):
+                    text = tiny.sentence(random)[:-2] + (" not" if row % 3 else "")
+                    truth = "yes" if "not" in text.split() else "no"
+                    writer.write(f"{text}\t{label(row) if label else truth}\n")
+
+    def run_script(self, *arguments, steps=10):
+        """The report's lines; trainings have so many steps and two evaluations."""
+        common = ["--task_name=custom", "--text_column=text", "--label_column=label"]
+        common += [f"--data_dir={self.data}", f"--output_dir={self.out}", "--random_seed=1"]
+        settings = baseline_training.ModelSettings
+        with mock.patch.object(settings, "num_steps", steps), mock.patch.object(
+            baseline_training, "EVALUATE_EVERY", 50 * steps
+        ), contextlib.redirect_stdout(io.StringIO()):
+            return run_baseline.run(parsed(*common, *arguments))
+
+    def search(self, *arguments, **options):
+        return self.run_script(
+            f"--module={self.module}", "--sampler=random", "--trials=3", *arguments, **options
+        )
+
+
+class SearchTest(ScriptTestCase):
+    def test_a_search_from_the_data_to_the_report(self):
+        report = self.search()
+        self.assertRegex(report[0], r"^Search: 3 trials \(\d stopped early\), the best is trial \d")
+        found = read_json(self.out, "search.json")
+        best = max(trial["score"] for trial in found["trials"])
+        (chosen, *_) = [t for t in found["trials"] if t["score"] == best]
+        results = read_json(self.out, "eval_results.json")
+        # Trained once more, from the same seed, and to its end, it is no worse.
+        self.assertGreaterEqual(results["eval_accuracy"], best)
+        self.assertEqual(results["score"], "eval_accuracy")
+        # The files that run_classifier.py writes, and scores that follow from them.
+        for stage, start in (("eval", "dev_"), ("test", "")):
+            labels = read_rows(self.out, start + "labels.tsv")[1:]
+            rows = read_rows(self.out, start + "predictions.tsv")
+            self.assertEqual(rows[0], ["index", "label", "no", "yes"])
+            right = np.mean([row[1] == label[1] for row, label in zip(rows[1:], labels)])
+            name = "test_scores.json" if stage == "test" else "eval_results.json"
+            self.assertAlmostEqual(read_json(self.out, name)[stage + "_accuracy"], right)
+        self.assertLen(read_rows(self.out, "test_results.tsv"), 100)
+        self.assertIn(f"eval_accuracy = {results['eval_accuracy']}", self.read("eval_results.txt"))
+        settings = read_json(self.out, "settings.json")["training"]
+        self.assertEqual({n: settings[n] for n in chosen["settings"]}, chosen["settings"])
+        # A record that run_report.py takes.
+        values = flags.FlagValues()
+        run_report.define_flags(values)
+        reports = os.path.join(self.folder, "reports")
+        search = os.path.join(self.out, "search.json")
+        arguments = [f"--records={self.out}", f"--searches={search}", f"--report_dir={reports}"]
+        values(["run_report.py", *arguments, "--report=table2,searches"])
+        run_report.run(values)
+        with open(os.path.join(reports, "table2.md")) as reader:
+            test = 100 * read_json(self.out, "test_scores.json")["test_accuracy"]
+            self.assertRegex(reader.read(), rf"no-BERT baseline \|\n.*\n\| custom \| {test:.1f} \|")
+
+    def read(self, name):
+        with open(os.path.join(self.out, name)) as reader:
+            return reader.read()
+
+    def test_started_again_it_trains_nothing_and_says_the_same(self):
+        first = self.search()
+        with mock.patch.object(Baseline, "train", side_effect=AssertionError):
+            self.assertEqual(self.search(), first)
+
+    def test_more_trials_may_find_another_best(self):
+        scores = iter([0.5, 0.6, 0.9, 0.7, 0.9, 0.9])
+        trained = []
+
+        def train(model, folder=None, patience=0, on_score=None):
+            if folder is None:
+                return baseline_training.Result(next(scores), 100, 10)
+            trained.append(model._settings.space)
+            return real(model, folder, patience, on_score)
+
+        real = Baseline.train
+        with mock.patch.object(Baseline, "train", train):
+            self.search("--trials=2", "--pruner=none")
+            self.search("--trials=3", "--pruner=none")
+            report = self.search("--trials=4", "--pruner=none")
+        self.assertLen(trained, 2)
+        self.assertIn("the best is trial 2 with accuracy 0.9000", report[0])
+        found = read_json(self.out, "search.json")["trials"]
+        self.assertEqual(found[2]["settings"]["conv_dropout"], trained[1].conv_dropout)
+
+    def test_search_only_and_another_process(self):
+        report = self.search("--search_only")
+        self.assertEqual(
+            report, ["The search has its trials; the best is left to another process."]
+        )
+        self.assertNotIn("eval_results.txt", os.listdir(self.out))
+        with baseline_search.Turns(self.out):
+            self.assertIn("left to another process", self.search()[0])
+            with self.assertRaisesRegex(UserError, "--overwrite_output_dir: another process"):
+                self.search("--overwrite_output_dir")
+        self.assertIn("Search: 3 trials", self.search()[0])
+        with mock.patch.object(Baseline, "train", side_effect=InterruptedError), self.assertRaises(
+            InterruptedError
+        ):
+            self.search("--overwrite_output_dir")
+
+    def test_a_preset(self):
+        arguments = ["--preset=airline", f"--module={self.module}", "--setting=hidden_layers=2"]
+        report = self.run_script(*arguments)
+        self.assertRegex(report[2], r"use_convolution=True, conv_activation=leaky_relu.*layers=2")
+        self.assertFalse(os.path.exists(os.path.join(self.out, "search.db")))
+        record = json.loads(self.read("results.jsonl").splitlines()[0])
+        self.assertEqual(record["flags"]["preset"], "airline")
+        with mock.patch.object(Baseline, "train", side_effect=AssertionError):
+            self.assertEqual(self.run_script(*arguments), report)
+        with self.assertRaisesRegex(UserError, "conv_filters was 200, is now 100"):
+            self.run_script(*arguments, "--setting=conv_filters=100")
+        self.run_script(*arguments, "--setting=conv_filters=100", "--overwrite_output_dir")
+        with baseline_search.Turns(self.out), self.assertRaisesRegex(
+            UserError, "another process works there"
+        ):
+            self.run_script(*arguments)
+
+
+class RefusedTest(ScriptTestCase):
+    def assert_refused(self, pattern, *arguments):
+        with self.assertRaisesRegex(UserError, pattern):
+            self.run_script(*arguments)
+
+    def test_flags(self):
+        module = f"--module={self.module}"
+        for pattern, *arguments in (
+            ("--setting=hidden_layers=4: expected one of 0", module, "--setting=hidden_layers=4"),
+            (
+                "lowercase is given twice",
+                module,
+                "--setting=lowercase=true",
+                "--setting=lowercase=false",
+            ),
+            ("give one of them", module, "--setting=module=a"),
+            (
+                "--preset=airline trains one model: expected one value of lowercase, found 2",
+                "--preset=airline",
+                "--setting=lowercase=true,false",
+            ),
+        ):
+            self.assert_refused(pattern, *arguments)
+
+    def test_modules(self):
+        missing = os.path.join(self.folder, "missing")
+        self.assert_refused("TF-Hub module .*missing: cannot be fetched", f"--module={missing}")
+        # One of several, too, before any trial.
+        both = f"--module={self.module},{missing}"
+        self.assert_refused("TF-Hub module .*missing: cannot be fetched", both)
+        self.assert_refused("expected a module in TensorFlow 1's", f"--module={self.data}")
+
+    def test_texts_without_a_word(self):
+        with open(os.path.join(self.data, "train.tsv"), "w") as writer:
+            writer.write("text\tlabel\n?!\tyes\n...\tno\n")
+        self.assert_refused(
+            "data: found no word in any of 2 training texts once what is not alphanumeric",
+            f"--module={self.module}",
+            "--setting=remove_non_alphanumeric=true",
+        )
+
+    def test_a_class_with_one_example_gets_a_sentence(self):
+        self.write_data(["train"], label=lambda row: "rare" if row == 7 else "ny"[row % 2])
+        self.write_data(["dev", "test"], label=lambda row: "ny"[row % 2])
+        with self.assertLogs(absl_logging.get_absl_logger(), "WARNING") as logs:
+            self.run_script("--preset=airline", f"--module={self.module}")
+        (line,) = [line for line in logs.output if "at most one" in line]
+        self.assertIn("of 100 training examples at most one has each of the labels rare (1)", line)
+
+    def test_from_the_command_line(self):
+        script = os.path.join(FOLDER, "run_baseline.py")
+        for arguments, sentence in (
+            ([], "Error: --task_name is not given, for example --task_name=MRPC.\n"),
+            (
+                [
+                    *("--task_name=custom", "--text_column=text", "--label_column=label"),
+                    *(f"--data_dir={self.data}", f"--output_dir={self.out}", "--module=nowhere"),
+                ],
+                "Error: TF-Hub module nowhere: cannot be fetched (nowhere does not exist); expected"
+                " an address that can be reached, or the folder of a module.\n",
+            ),
+        ):
+            done = subprocess.run([sys.executable, script, *arguments], capture_output=True)
+            self.assertEqual(done.returncode, 1)
+            self.assertTrue(done.stderr.decode().endswith(sentence), done.stderr)
+            self.assertNotIn(b"Traceback", done.stderr)
+
+
+class FlagsTest(tf.test.TestCase):
+    def test_every_flag_is_read_and_says_what_it_is_for(self):
+        readers = ("run_baseline", "classifier_flags")
+        read = set().union(*map(names_read, readers))
+        values = parsed()
+        for name in values:
+            self.assertIn(name, read)
+            self.assertRegex(values[name].help.split(";\n")[0], r"^\S.*\.$", name)
+
+
+if __name__ == "__main__":
+    tf.test.main()

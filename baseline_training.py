@@ -1,0 +1,282 @@
+"""Trains the no-BERT baseline and predicts with it: settings and data → Estimator.
+
+Meanwhile the dev set is scored in the training's own graph, every `EVALUATE_EVERY` samples. The
+weights of the best score are what the training makes.
+"""
+
+import contextlib
+import posixpath
+import tempfile
+from typing import Any, Callable, Dict, NamedTuple, Optional
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import baseline_model
+import baseline_space
+import baseline_texts
+import classifier_results
+import devices
+import files
+import hooks
+import input_pipeline
+import rows
+from baseline_model import BATCH_SIZE, ModelSettings
+from errors import UserError
+
+EVALUATE_EVERY = 10_000  # Samples; a tenth of the shortest training.
+_PREDICT_BATCH_SIZE = 256
+
+
+class Data(NamedTuple):
+    """A task's examples, as the baseline reads them.
+
+    Attributes:
+      task: `classifier_tasks.Task`.
+      texts: split → list of (text, second text or None).
+      labels: split → array [N], as `classifier_results.scores` takes them; [N, L] for sets.
+      has_labels: split → bool; where there are none, those in `labels` stand in their place.
+      max_words: of a text; longer ones are cut.
+      where: what the training examples are of, for errors.
+    """
+
+    task: Any
+    texts: Dict[str, list]
+    labels: Dict[str, np.ndarray]
+    has_labels: Dict[str, bool]
+    max_words: int
+    where: str
+
+
+class LossIsNaN(UserError):
+    """A training has diverged."""
+
+
+class Result(NamedTuple):
+    """What a training came to.
+
+    Attributes:
+      score: the best one on the dev set, the larger the better.
+      samples: how many had been trained on then.
+      trained_parameters: int, the module's among them if they train.
+    """
+
+    score: float
+    samples: int
+    trained_parameters: int
+
+
+class Modules:
+    """Text embedding modules, and what they made of a task's strings: each is made once.
+
+    Args:
+      data: `Data`.
+    """
+
+    def __init__(self, data):
+        self._data = data
+        self._opened, self._prepared = {}, {}
+
+    def opened(self, name):
+        """(`baseline_model.TextModule`, its unit) of a module by `baseline_space`'s name."""
+        if name not in self._opened:
+            module = baseline_space.module_named(name)
+            self._opened[name] = baseline_model.open_module(module.handle), module.unit
+        return self._opened[name]
+
+    def prepared(self, space):
+        """(split → rows without labels, `baseline_model.Strings`) for `baseline_space.Settings`."""
+        module, unit = self.opened(space.module)
+        longest = space.conv_max_ngram if space.use_convolution and unit == "text" else 1
+        cleaning = (space.lowercase, space.remove_non_alphanumeric)
+        key = (space.module, *cleaning, space.use_convolution, longest)
+        if key not in self._prepared:
+            strings = baseline_texts.Strings()
+            self._prepared[key] = (
+                {
+                    split: baseline_texts.rows_of(texts, space, unit, self._data.max_words, strings)
+                    for split, texts in self._data.texts.items()
+                },
+                strings.listed(),
+                {},
+            )
+        by_split, strings, made = self._prepared[key]
+        baseline_texts.check(by_split["train"], space, self._data.where)
+        if not space.fine_tune_module and not made:
+            made["vectors"] = baseline_model.embeddings(module, strings)
+        vectors = None if space.fine_tune_module else made["vectors"]
+        return by_split, baseline_model.Strings(strings, vectors)
+
+
+class Baseline:
+    """A model of the space, on a task's data.
+
+    Args:
+      space: `baseline_space.Settings`.
+      data: `Data`.
+      modules: `Modules` of this data.
+      random_seed: int.
+      precision: see `baseline_model.ModelSettings`.
+    """
+
+    def __init__(self, space, data, modules, random_seed, precision="float32"):
+        self._data = data
+        module, unit = modules.opened(space.module)
+        task = data.task
+        self._settings = ModelSettings(
+            space, module, unit, task.kind, len(task.labels), random_seed, precision
+        )
+        prepared, self._strings = modules.prepared(space)
+        self._rows = {
+            split: rows.PaddedRows({**arrays, "label_ids": data.labels[split]})
+            for split, arrays in prepared.items()
+        }
+
+    def train(self, folder=None, patience=0, on_score=None):
+        """Trains to the last of the settings' samples, or until the score rises no more.
+
+        Args:
+          folder: where the best weights and TensorBoard's files go, and progress is shown then;
+            None keeps nothing.
+          patience: evaluations without a better score after which it ends; 0 for never.
+          on_score: function of (samples, score), which may raise to end the training.
+
+        Returns:
+          `Result`.
+
+        Raises:
+          LossIsNaN: the loss is no longer a number.
+        """
+        evaluation = Evaluation(
+            self._rows["dev"], self._score, patience, on_score, folder, self._settings.num_steps
+        )
+        with contextlib.ExitStack() as stack:
+            if folder is None:
+                scratch = stack.enter_context(tempfile.TemporaryDirectory())
+            estimator = self._estimator(folder or scratch, evaluation, shown=folder is not None)
+            interrupt = stack.enter_context(hooks.StopOnInterrupt())
+            try:
+                estimator.train(
+                    input_pipeline.input_fn_of(self._rows["train"], True, True, fixed_length=False),
+                    hooks=[interrupt],
+                    max_steps=self._settings.num_steps,
+                )
+            except tf.train.NanLossDuringTrainingError as error:
+                raise LossIsNaN(
+                    "The loss is no longer a number: deep_learning_rate="
+                    f"{self._settings.space.deep_learning_rate} or wide_learning_rate="
+                    f"{self._settings.space.wide_learning_rate} is too high for this model."
+                ) from error
+        return evaluation.result()
+
+    def predict(self, split, folder):
+        """The predictions of a split's rows by the best weights in a folder.
+
+        Returns:
+          dict of arrays, see `classifier_results`.
+        """
+        own = self._rows[split]
+        order = input_pipeline.longest_first(own.lengths)
+        found = [None] * len(own)
+        estimator = self._estimator(folder)
+        input_fn = input_pipeline.input_fn_of(own, False, False, fixed_length=False, order=order)
+        for place, row in zip(order, estimator.predict(input_fn)):
+            found[place] = row
+        return classifier_results.stacked(found)
+
+    def _score(self, predictions):
+        task = self._data.task
+        return classifier_results.scores(task, self._data.labels["dev"], predictions)[task.score]
+
+    def _estimator(self, folder, evaluation=None, shown=False):
+        training = evaluation is not None
+        return tf.estimator.Estimator(
+            baseline_model.model_fn_builder(self._settings, self._strings, evaluation, shown),
+            model_dir=folder,
+            config=tf.estimator.RunConfig(
+                tf_random_seed=self._settings.random_seed,
+                session_config=devices.session_config(),
+                save_checkpoints_steps=None,
+                save_checkpoints_secs=None,
+                save_summary_steps=0,
+                log_step_count_steps=None,
+            ),
+            params={"batch_size": BATCH_SIZE if training else _PREDICT_BATCH_SIZE},
+        )
+
+
+class Evaluation(tf.train.SessionRunHook):
+    """Scores the dev set while a training runs, and keeps the weights of the best score.
+
+    Args:
+      own: rows of the dev set.
+      score_fn: function of their predictions → float.
+      patience, on_score, folder: see `Baseline.train`.
+      num_steps: int, the last step of the training.
+    """
+
+    def __init__(self, own, score_fn, patience, on_score, folder, num_steps):
+        self._rows, self._score_fn, self._num_steps = own, score_fn, num_steps
+        self._patience, self._on_score, self._folder = patience, on_score, folder
+        self._best: Optional[Result] = None
+        self._since_best = 0
+
+    def build(self, predict: Callable):
+        """Adds the evaluation to the training's graph; `predict` maps features to predictions."""
+        one = self._rows.take([0])
+        self._features = {
+            name: tf.placeholder(values.dtype, [None] * values.ndim) for name, values in one.items()
+        }
+        for name, values in one.items():
+            if name == "label_ids":
+                self._features[name].set_shape([None, *values.shape[1:]])
+        self._predictions = predict(self._features)
+        self._global_step = tf.train.get_or_create_global_step()
+        sizes = [int(np.prod(v.shape.as_list())) for v in tf.trainable_variables()]
+        self._trained_parameters = sum(sizes)
+
+    def after_create_session(self, session, coord):
+        self._saver = tf.get_collection(tf.GraphKeys.SAVERS)[0]
+        step = int(session.run(self._global_step))
+        if step:  # It goes on from the best weights that an earlier process has kept.
+            score = self._score_fn(self._predicted(session))
+            self._best = Result(score, step * BATCH_SIZE, self._trained_parameters)
+
+    def after_run(self, run_context, run_values):
+        step = int(run_context.session.run(self._global_step))
+        if step % (EVALUATE_EVERY // BATCH_SIZE) and step < self._num_steps:
+            return
+        score = self._score_fn(self._predicted(run_context.session))
+        self._note(score, step, run_context.session)
+        if self._on_score:
+            self._on_score(step * BATCH_SIZE, score)
+        if 0 < self._patience <= self._since_best:
+            run_context.request_stop()
+
+    def result(self):
+        """The best `Result`."""
+        return self._best
+
+    def _note(self, score, step, session):
+        self._since_best += 1
+        if self._best is None or score > self._best.score:
+            self._best = Result(score, step * BATCH_SIZE, self._trained_parameters)
+            self._since_best = 0
+            if self._folder:
+                prefix = posixpath.join(self._folder, "model.ckpt")
+                with files.written(f"{prefix}-{step}"):
+                    self._saver.save(session, prefix, global_step=step, write_meta_graph=False)
+
+    def _predicted(self, session):
+        order = input_pipeline.longest_first(self._rows.lengths)
+        found = [None] * len(order)
+        for indices in input_pipeline.evaluation_batches(order, _PREDICT_BATCH_SIZE):
+            length = input_pipeline.bucket_of(
+                self._rows.lengths[indices].max(initial=1), self._rows.max_seq_length
+            )
+            batch = self._rows.take(indices, length)
+            feed = {self._features[name]: values for name, values in batch.items()}
+            predictions = session.run(self._predictions, feed)
+            for place, index in enumerate(indices):
+                found[index] = {name: values[place] for name, values in predictions.items()}
+        return classifier_results.stacked(found)

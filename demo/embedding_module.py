@@ -1,0 +1,124 @@
+"""Makes a text embedding module of a BERT's word embeddings, in TensorFlow Hub's own format.
+
+    python demo/embedding_module.py --output_dir=demo/embeddings
+
+A text's words, which spaces and punctuation part, are looked up in BERT's vocabulary, where those
+that it does not have whole are [UNK]; the mean of their embeddings is the text's. The module has
+one variable, the table, and can be fine-tuned. The BERT is found as run_classifier.py finds it.
+"""
+
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+import environment  # noqa: F401  First of all: a missing TensorFlow gets a sentence.
+
+# isort: split
+import tempfile
+
+import tensorflow.compat.v1 as tf
+import tensorflow_hub as hub
+from absl import flags
+
+import checkpoints
+import common_flags
+import errors
+import files
+from errors import UserError
+
+_TABLE = "bert/embeddings/word_embeddings"
+_UNKNOWN = "[UNK]"
+_PUNCTUATION = r"([\p{P}\p{S}])"  # Each is a word of its own, as in BERT.
+
+
+def define_flags(flag_values=flags.FLAGS):
+    """Defines all flags of this script."""
+    flags.DEFINE_string(
+        "output_dir", None, "Folder of the module, which must be new.", flag_values=flag_values
+    )
+    common_flags.define_bert(flag_values)
+    flags.adopt_module_key_flags(common_flags, flag_values)
+
+
+def run(values):
+    """Does what the flags ask for.
+
+    Args:
+      values: parsed flags of `define_flags`.
+
+    Returns:
+      The report that ends the run: a list of lines.
+    """
+    folder = values.output_dir
+    if not folder:
+        raise UserError("--output_dir is not given, expected the folder of the new module.")
+    if tf.io.gfile.exists(folder):
+        raise UserError(f"--output_dir={folder}: it exists already, expected a new folder.")
+    if values.spm_model_file:
+        raise UserError("--spm_model_file: SentencePiece's pieces are no words to look up.")
+    bert, tokenizer = common_flags.pretrained_bert(values)
+    if _UNKNOWN not in tokenizer.vocab:
+        raise UserError(f"{bert.vocab_file}: found no {_UNKNOWN} in the vocabulary.")
+    table = checkpoints.open_checkpoint(bert.init_checkpoint).get_tensor(_TABLE)
+    with files.written(f"--output_dir={folder}"):
+        export(folder, list(tokenizer.vocab), table, values.do_lower_case)
+    words, width = table.shape
+    return [f"Module: {folder} ({words:,} words, {width} wide)"]
+
+
+def export(folder, words, table, lowercase):
+    """Writes the module.
+
+    Args:
+      folder: path.
+      words: list of str, among them [UNK].
+      table: float32 [len(words), D], their embeddings.
+      lowercase: bool; the words are in lower case, so that texts become it.
+    """
+    with tempfile.TemporaryDirectory() as scratch, tf.Graph().as_default():
+        vocabulary = os.path.join(scratch, "vocab.txt")
+        with open(vocabulary, "w", encoding="utf-8") as writer:
+            writer.write("\n".join(words) + "\n")
+        unknown = words.index(_UNKNOWN)
+        spec = hub.create_module_spec(lambda: _build(vocabulary, table.shape, unknown, lowercase))
+        module = hub.Module(spec, trainable=True)
+        (variable,) = module.variables
+        value = tf.placeholder(tf.float32, table.shape)
+        with tf.Session() as session:
+            session.run([variable.initializer, tf.tables_initializer()])
+            session.run(tf.assign(variable, value), {value: table})
+            module.export(folder, session)
+
+
+def _build(vocabulary, shape, unknown, lowercase):
+    """The module's graph: strings [B] → the means of their words' embeddings [B, D]."""
+    texts = tf.placeholder(tf.string, [None])
+    # TensorFlow 1.15 reads no resource variable that TensorFlow 2 wrote.
+    table = tf.get_variable("word_embeddings", shape, use_resource=False)
+    lookup = tf.lookup.StaticHashTable(
+        tf.lookup.TextFileInitializer(
+            vocabulary,
+            tf.string,
+            tf.lookup.TextFileIndex.WHOLE_LINE,
+            tf.int64,
+            tf.lookup.TextFileIndex.LINE_NUMBER,
+        ),
+        unknown,
+    )
+    plain = tf.strings.lower(texts, encoding="utf-8") if lowercase else texts
+    words = tf.string_split(tf.strings.regex_replace(plain, _PUNCTUATION, r" \1 "))
+    ids = tf.SparseTensor(words.indices, lookup.lookup(words.values), words.dense_shape)
+    # A text without a word gets one, and zeros in the end. TensorFlow 1.15 reads these operations
+    # as TensorFlow 2 writes them, which it does not those of embedding_lookup_sparse.
+    ids, is_empty = tf.sparse.fill_empty_rows(ids, tf.constant(unknown, tf.int64))
+    means = tf.math.segment_mean(tf.gather(table, ids.values), ids.indices[:, 0])
+    hub.add_signature(inputs=texts, outputs=tf.where_v2(is_empty[:, tf.newaxis], 0.0, means))
+
+
+main = common_flags.main_of(run)
+
+
+if __name__ == "__main__":
+    define_flags()
+    errors.run(main)
