@@ -81,6 +81,7 @@ def server_of(application, *, max_connections, read_seconds, stop_seconds):
         log_level="error",
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         limit_concurrency=max_connections,
         timeout_keep_alive=max(1, int(read_seconds)),
         timeout_graceful_shutdown=max(1, int(stop_seconds)),

@@ -12,6 +12,7 @@ import environment  # noqa: F401  First of all: a missing TensorFlow gets a sent
 # isort: split
 import contextlib
 import importlib
+import itertools
 import os
 
 from absl import flags, logging
@@ -88,10 +89,11 @@ def _define_limits(at):
         ("max_connections", 4096, "Connections at a time."),
     ):
         flags.DEFINE_integer(name, default, text, 1, **at)
-    flags.DEFINE_float(
-        "read_timeout", 10.0, "Seconds for a request to arrive; connections idle as long end.", **at
-    )
-    flags.DEFINE_float("answer_timeout", 30.0, "Seconds for its answer.", **at)
+    for name, default, text in (
+        ("read_timeout", 10.0, "Seconds for a request to arrive; connections idle as long end."),
+        ("answer_timeout", 30.0, "Seconds for its answer."),
+    ):
+        flags.DEFINE_float(name, default, text, 0.01, **at)
 
 
 def run(values):
@@ -142,7 +144,8 @@ def run(values):
 def _batcher(values, tasks, bank, metrics):
     """The `batching.Batcher` of a bank, which tells metrics what it does."""
     warm_ups = tasks.warm_ups(values.max_batch_size, _LENGTHS)
-    next(warm_ups)()  # Builds the model, before anybody waits for it.
+    for warm_up in itertools.islice(warm_ups, 2):  # Builds the models of texts and of spans.
+        warm_up()
     batcher = batching.Batcher(
         bank.predict,
         lambda row: len(row.input_ids),

@@ -183,8 +183,10 @@ class ServedTasks:
             lease.end()
 
     def warm_ups(self, max_batch_size, lengths):
-        """Yields functions that predict with batches of each shape, so that the bank has them
-        compiled; the smallest first, and of a text and of a span task, if there are such.
+        """Yields functions that have the bank compute a batch of each shape, the smallest first.
+
+        What compiles with a shape is compiled then: for a text and for a span task, if there are
+        such.
 
         Args:
           max_batch_size: batches are of 1, 2, 4, ... rows up to this.

@@ -74,8 +74,13 @@ class Tokenizers:
 
 
 class Reading(NamedTuple):
-    """What all tasks over one BERT share: `modeling.BertConfig`, `Tokenizers`, and the most
-    characters of a text."""
+    """What all tasks over one BERT are read by.
+
+    Attributes:
+      config: `modeling.BertConfig`.
+      tokenizers: `Tokenizers`.
+      max_text_length: the most characters of a text.
+    """
 
     config: object
     tokenizers: Tokenizers

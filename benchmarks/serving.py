@@ -65,7 +65,7 @@ def instances_of(glue_dir):
 
 @contextlib.contextmanager
 def serving(root, bert_dir, options):
-    """The address of a server of all adapters below root, which has compiled what it compiles."""
+    """(address, process id) of a server of all below root, which has compiled what it compiles."""
     command = [sys.executable, "serve.py", f"--adapter_dir={root}", "--port=0", *options]
     process = subprocess.Popen(
         command,
@@ -81,7 +81,7 @@ def serving(root, bert_dir, options):
             if address is None:
                 raise SystemExit(f"{' '.join(command)} failed: {first}")
             wait_until_idle(process.pid)
-            yield address.group()
+            yield address.group(), process.pid
         finally:
             process.terminate()
             process.stdout.read()
@@ -103,18 +103,20 @@ def cpu_seconds(pid):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def load(address, clients, requests):
-    """wrk's report of so many clients: dict of requests, seconds, p50, p99, failed."""
+def load(address, pid, clients, requests):
+    """wrk's report of so many clients: dict of requests, seconds, p50, p99, failed; and cpu, what
+    the server's process computed meanwhile."""
     script = os.path.join(harness.FOLDER, "serving.lua")
     command = ["wrk", "-t1", f"-c{clients}", f"-d{_SECONDS}s", "--timeout", "60s", "-s", script]
+    used = cpu_seconds(pid)
     result = subprocess.run(
         [*command, address, "--", requests], stdout=subprocess.PIPE, check=True, text=True
     )
-    return json.loads(result.stdout.splitlines()[-1])
+    return {**json.loads(result.stdout.splitlines()[-1]), "cpu": cpu_seconds(pid) - used}
 
 
 def one_by_one(root, bert_dir, names, instances):
-    """Seconds of each instance that a bank predicts alone, its text being read too."""
+    """(seconds, CPU seconds) of each instance that a bank predicts alone, from its text on."""
     config = modeling.BertConfig.from_json_file(os.path.join(bert_dir, "bert_config.json"))
     prefix = os.path.join(bert_dir, "bert_model.ckpt")
     bank = adapter_bank.AdapterBank(config, prefix, precision="auto")
@@ -128,11 +130,12 @@ def one_by_one(root, bert_dir, names, instances):
         for _ in range(2):  # The first time shapes are compiled.
             seconds.clear()
             for index, instance in enumerate(instances):
-                name, start = names[index % len(names)], time.perf_counter()
+                name = names[index % len(names)]
+                start, used = time.perf_counter(), time.process_time()
                 asked = texts[name].ask(instance)
                 rows = [adapter_bank.Row(name, *ids) for ids in asked.rows]
                 asked.answer(bank.predict(rows))
-                seconds.append(time.perf_counter() - start)
+                seconds.append((time.perf_counter() - start, time.process_time() - used))
     return seconds
 
 
@@ -141,7 +144,8 @@ def row_of(clients, name, reports):
     rate = statistics.median(one["requests"] / one["seconds"] for one in reports)
     p50, p99 = (statistics.median(one[key] for one in reports) for key in ("p50", "p99"))
     failed = sum(one["failed"] for one in reports)
-    milliseconds = [f"{1000 * value:.0f} ms" for value in (p50, p99)]
+    cpu = statistics.median(one["cpu"] / max(one["requests"], 1) for one in reports)
+    milliseconds = [f"{1000 * value:.0f} ms" for value in (p50, p99, cpu)]
     return [str(clients), name, f"{rate:.1f}", *milliseconds, str(failed)]
 
 
@@ -161,21 +165,23 @@ def main():
                 body = json.dumps({"instances": [instance]})
                 writer.write(f"/v1/models/{names[index % len(names)]}:predict\t{body}\n")
         alone = one_by_one(adapters, values.bert_dir, names, instances)
-        addresses = {
+        servers = {
             name: stack.enter_context(serving(adapters, values.bert_dir, options))
             for name, options in _SERVERS.items()
         }
-        reports = {(clients, name): [] for clients in _CLIENTS for name in addresses}
+        reports = {(clients, name): [] for clients in _CLIENTS for name in servers}
         for turn in range(values.repeats + 1):
             for (clients, name), own in reports.items():
-                report = load(addresses[name], clients, requests)
+                report = load(*servers[name], clients, requests)
                 harness.log(f"{clients} clients, {name}: {report}")
                 if turn:  # The first one is not counted.
                     own.append(report)
     rows = [row_of(*key, own) for key, own in reports.items()]
-    p50, p99 = (f"{1000 * np.percentile(alone, rank):.0f} ms" for rank in (50, 99))
-    rows.append(["–", "row by row, without HTTP", f"{1 / np.mean(alone):.1f}", p50, p99, "0"])
-    header = ["clients", "server", "requests/s", "median", "p99", "failed"]
+    seconds, cpu = np.transpose(alone)
+    times = [np.median(seconds), np.percentile(seconds, 99), np.mean(cpu)]
+    milliseconds = [f"{1000 * value:.0f} ms" for value in times]
+    rows.append(["–", "without HTTP", f"{1 / np.mean(seconds):.1f}", *milliseconds, "0"])
+    header = ["clients", "server", "requests/s", "median", "p99", "CPU a request", "failed"]
     title = f"serve.py under load: {values.tasks} tasks, one MRPC pair a request"
     version = "TensorFlow " + tf.__version__
     harness.publish(values, "serving", title, harness.table(header, rows), [version])
