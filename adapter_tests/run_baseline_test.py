@@ -229,22 +229,19 @@ class RefusedTest(ScriptTestCase):
         self.assertIn("of 100 training examples at most one has each of the labels rare (1)", line)
 
     def test_from_the_command_line(self):
+        task = ["--task_name=custom", "--text_column=text", "--label_column=label"]
+        folders = [f"--data_dir={self.data}", f"--output_dir={self.out}", "--module=nowhere"]
         script = os.path.join(FOLDER, "run_baseline.py")
-        for arguments, sentence in (
-            ([], "Error: --task_name is not given, for example --task_name=MRPC.\n"),
-            (
-                [
-                    *("--task_name=custom", "--text_column=text", "--label_column=label"),
-                    *(f"--data_dir={self.data}", f"--output_dir={self.out}", "--module=nowhere"),
-                ],
+        done = subprocess.run([sys.executable, script, *task, *folders], capture_output=True)
+        self.assertEqual(done.returncode, 1)
+        self.assertTrue(
+            done.stderr.decode().endswith(
                 "Error: TF-Hub module nowhere: cannot be fetched (nowhere does not exist); expected"
-                " an address that can be reached, or the folder of a module.\n",
+                " an address that can be reached, or the folder of a module.\n"
             ),
-        ):
-            done = subprocess.run([sys.executable, script, *arguments], capture_output=True)
-            self.assertEqual(done.returncode, 1)
-            self.assertTrue(done.stderr.decode().endswith(sentence), done.stderr)
-            self.assertNotIn(b"Traceback", done.stderr)
+            done.stderr,
+        )
+        self.assertNotIn(b"Traceback", done.stderr)
 
 
 class FlagsTest(tf.test.TestCase):
