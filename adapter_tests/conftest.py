@@ -1,14 +1,30 @@
 """What pytest needs to know of tf.test, and what tests leave alone."""
 
+import importlib
 import os
+from unittest import mock
 
 import pytest
+
+# Tests of what scripts do with a model, whatever computes it. XLA's compilations, made anew for
+# every little graph, would take a third of their time; tests of other modules train with them.
+_WITHOUT_XLA = {"jobs_test", "run_ablation_test", "run_classifier_test", "run_squad_test"}
 
 
 @pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory):
     """Scripts keep features in the user's cache: tests have one of their own."""
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def without_xla(request):
+    """Nothing is compiled in the modules of `_WITHOUT_XLA`."""
+    if request.module.__name__.split(".")[-1] not in _WITHOUT_XLA:
+        yield
+        return
+    with mock.patch.object(importlib.import_module("fusion"), "can_fuse", lambda: False):
+        yield
 
 
 def pytest_collection_modifyitems(items):
