@@ -365,7 +365,7 @@ class _Model:
         }
         self._graph = tf.Graph()
         with self._graph.as_default():
-            self.tables = mixed_encoder.Tables(config, _FIRST_ROWS)
+            self.tables = mixed_encoder.Tables(config, _FIRST_ROWS, precision)
             self._inputs = mixed_encoder.inputs()
             self._session = tf.Session(config=devices.session_config())
             self._session.run(tf.variables_initializer(list(self.tables.variables.values())))
@@ -384,7 +384,7 @@ class _Model:
             some = rows[mixed_encoder.pool_of(name)]
             values = tf.placeholder(tf.float32, [None, *table.shape[1:]])
             update = tf.raw_ops.ResourceScatterUpdate(
-                resource=table.handle, indices=some, updates=values
+                resource=table.handle, indices=some, updates=tf.cast(values, table.dtype)
             )
             updates[name] = some, values, update
         return updates
@@ -396,7 +396,7 @@ class _Model:
             count, grown = tf.placeholder(tf.int32, []), []
             for name, table in self.tables.variables.items():
                 if mixed_encoder.pool_of(name) == pool:
-                    more = tf.zeros(tf.stack([count, *table.shape.as_list()[1:]]))
+                    more = tf.zeros(tf.stack([count, *table.shape.as_list()[1:]]), table.dtype)
                     grown.append(table.assign(tf.concat([table, more], 0), read_value=False))
             growth[pool] = count, tf.group(*grown)
         return growth

@@ -202,17 +202,20 @@ class Tables:
     Args:
       config: `modeling.BertConfig`.
       num_rows: dict from each of `POOLS` to how many rows its tables start with.
+      precision: of the bottlenecks' products; their tables hold what these read, no more.
 
     Attributes:
       variables: dict from the names of a task adapter's tensors to variables, whose first axis can
         grow. The head's are those of a classifier.
     """
 
-    def __init__(self, config, num_rows):
+    def __init__(self, config, num_rows, precision="float32"):
         self.variables = {}
         with tf.variable_scope("tables"):
             for name, shape in row_shapes(config).items():
-                zeros = tf.zeros([num_rows[pool_of(name)], *shape])
+                pool = pool_of(name)
+                dtype = tf.as_dtype(precision) if pool == "bottleneck" else tf.float32
+                zeros = tf.zeros([num_rows[pool], *shape], dtype)
                 self.variables[name] = tf.Variable(
                     zeros,
                     name=name,
