@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import unittest
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -26,6 +27,9 @@ from adapter_tests import tiny
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 FOLDER = os.path.join(ROOT, "benchmarks")
 sys.path.append(FOLDER)  # Its scripts import each other so.
+
+if tf.__version__.startswith("1."):
+    raise unittest.SkipTest("Benchmarks run on TensorFlow 2.")
 
 import harness  # noqa: E402
 import hlo_text  # noqa: E402
