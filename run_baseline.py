@@ -57,6 +57,12 @@ def define_flags(flag_values=flags.FLAGS):
     flags.DEFINE_bool(
         "overwrite_output_dir", False, "Remove an earlier run's files in output_dir first.", **at
     )
+    _define_model(at)
+    _define_search(at)
+    _define_training(at)
+
+
+def _define_model(at):
     flags.DEFINE_list(
         "module",
         [],
@@ -80,7 +86,9 @@ def define_flags(flag_values=flags.FLAGS):
         f" preset's: {', '.join(SPACE)}.",
         **at,
     )
-    _define_search(at)
+
+
+def _define_training(at):
     flags.DEFINE_integer(
         "early_stopping_patience",
         10,
