@@ -85,13 +85,19 @@ def check(description, backbone, where):
     trained = set(map(_table_of, task_adapters.shapes(description)))
     strange = sorted(trained - set(row_shapes(backbone.bert_config())))
     settings = description.adapter
-    if settings and (settings.depth > 1 or settings.normalization != "none"):
-        strange = ["adapters with normalization or of several layers"]
+    if settings and not _is_plain(settings):
+        strange = ["adapters with normalization, of several layers or of a function of their own"]
     if strange:
         raise UserError(
             f"{where} (--tuning={description.tuning.method}) trained {strange[0]}; tasks that share"
             " a model have plain adapters, LayerNorms, pooler and head of their own, and no more."
         )
+
+
+def _is_plain(settings):
+    """Whether adapters are what `_adapter_function` computes, whatever their size."""
+    is_known = settings.fn.lower() == "feedforward_adapter"
+    return is_known and settings.depth == 1 and settings.normalization == "none"
 
 
 def _identity(backbone):

@@ -10,6 +10,7 @@ from unittest import mock
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+import adapter_modules
 import modeling
 import task_adapters
 import tuning
@@ -263,6 +264,11 @@ class TasksTest(BankTestCase):
             other = own_models.task_adapter(self.bert, **changes)
             with self.assertRaisesRegex(UserError, part):
                 bank.add("other", self.saved("other", other))
+        functions = {"mine": adapter_modules.feedforward_adapter}
+        with mock.patch.dict(adapter_modules._ADAPTER_FUNCTIONS, functions):
+            other = own_models.task_adapter(self.bert, adapter=A(4, fn="mine"))
+            with self.assertRaisesRegex(UserError, "function of their own.* have plain adapters"):
+                bank.add("other", other)
         with self.assertRaisesRegex(UserError, "--adapter missing is no task adapter"):
             bank.add("other", "missing")
         with self.assertRaisesRegex(UserError, "most_in_memory must be at least 1"):
