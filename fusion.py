@@ -76,6 +76,15 @@ def kept(tensor):
     return xla_optimization_barrier([tensor])[0] if in_xla() else tensor
 
 
+def anew(after, *tensors):
+    """The tensors, of which a backward pass computes once more what a forward pass did not keep.
+
+    To XLA they are others than before, so that it does not find the same computation twice and keep
+    the first; and they are there as soon as `after` is, a gradient that the backward pass brings.
+    """
+    return list(xla_optimization_barrier([after, *tensors]))[1:] if in_xla() else list(tensors)
+
+
 def _compile_first():
     """XLA reports a process's first compilation on stderr, past every setting of the log.
 

@@ -388,15 +388,24 @@ def attend(query, key, value, input_mask, dropout_prob=0.0, *, dropout_key=None)
     scale = 1.0 / math.sqrt(get_shape_list(query)[-1])
     # -10000 before the softmax is as good as removal, and stays finite in half precision.
     blocked = -10000.0 * (1.0 - tf.cast(input_mask, tf.float32))[:, tf.newaxis, tf.newaxis, :]
+    # A TPU computes them faster than it writes and reads them. Without a key they would be others.
+    anew = fusion.in_xla() and (dropout_key is not None or not dropout_prob)
+    scope = tf.get_variable_scope()
+
+    def probabilities(query, key):
+        """[B, N, F, T], before and after dropout."""
+        scores = tf.matmul(query, key, transpose_b=True)
+        probs = tf.nn.softmax(_scale_and_block(scale)(scores, blocked))
+        with tf.variable_scope(scope, auxiliary_name_scope=False):
+            return probs, dropout(probs, dropout_prob, key=dropout_key)
 
     @tf.custom_gradient
     def run(query, key, value):
-        scores = tf.matmul(query, key, transpose_b=True)  # [B, N, F, T]
-        probs = tf.nn.softmax(_scale_and_block(scale)(scores, blocked))
-        dropped = dropout(probs, dropout_prob, key=dropout_key)
-        context = tf.matmul(dropped, value)
+        kept = probabilities(query, key)
+        context = tf.matmul(kept[1], value)
 
         def gradient(d_context):
+            probs, dropped = probabilities(*fusion.anew(d_context, query, key)) if anew else kept
             d_value = tf.matmul(dropped, d_context, transpose_a=True)
             d_dropped = tf.matmul(d_context, value, transpose_b=True)
             d_scores = _softmax_gradient(scale)(probs, dropped, d_dropped, context, d_context)

@@ -6,6 +6,8 @@ wrapped in `recomputed` keeps its inputs alone, and computes the rest again when
 
 import tensorflow.compat.v1 as tf
 
+import fusion
+
 
 def recomputed(function, *inputs):
     """`function(*inputs)`, of which only the inputs are kept for the backward pass.
@@ -41,7 +43,7 @@ def recomputed(function, *inputs):
         # Behind the control dependency nothing starts before the backward pass arrives here, nor
         # does TensorFlow's optimizer see twice the same operation and merge both.
         with tf.control_dependencies([gradient]):
-            again = [tf.identity(tensor) for tensor in inputs]
+            again = [tf.identity(tensor) for tensor in fusion.anew(gradient, *inputs)]
             with tf.variable_scope(scope, reuse=True, auxiliary_name_scope=False):
                 output_again = function(*again)
         _check_repeatable(output.graph.get_operations()[first_new:])

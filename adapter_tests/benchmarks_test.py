@@ -111,6 +111,29 @@ ENTRY %main (p: f32[8,4]) -> f32[] {
         for shape, size in (("f32[]", 4), ("(s64[2,3]{1,0}, pred[7])", 55), ("token[]", 0)):
             self.assertEqual(hlo_text.bytes_of(shape), size)
 
+    def test_traffic_with_memory(self):
+        # Of 8 x 4 float32: %p is read (128), a slice of two rows of it too (32); %far is written
+        # (128), read once by the fusion that has it twice (128) and copied in (128); all else lies
+        # in the core's own memory or is no array's way.
+        text = """
+%small (q: f32[64,64]) -> f32[64,64] {
+  ROOT %r = f32[64,64]{1,0:T(8,128)} negate(%q)
+}
+
+%body (p: f32[8,4]) -> f32[] {
+  %p = f32[8,4]{1,0:T(8,128)} parameter(0)
+  %near = f32[8,4]{1,0:T(8,128)S(1)} fusion(%p), kind=kLoop, calls=%small
+  %s = ((f32[8,4]{1,0}), f32[2,4]{1,0:T(8,128)S(1)}, s32[]{:S(2)}) slice-start(%p), slice={[0:2]}
+  %sd = f32[2,4]{1,0:T(8,128)S(1)} slice-done(%s), control-predecessors={%p}
+  %far = f32[8,4]{1,0:T(8,128)} fusion(%near, %sd), kind=kLoop, calls=%small
+  %both = f32[]{:T(128)S(1)} fusion(%far, %far), kind=kLoop, calls=%small
+  %c = (f32[8,4]{1,0:S(1)}, f32[8,4]{1,0}, u32[]{:S(2)}) copy-start(%far)
+  %cd = f32[8,4]{1,0:S(1)} copy-done(%c)
+  ROOT %t = (f32[8,4]{1,0}, f32[]{:S(1)}) tuple(%far, %both)
+}
+"""
+        self.assertEqual(hlo_text.memory_traffic(text), 128 + 32 + 128 + 128 + 128)
+
     def test_dynamic_shapes(self):
         self.assertEqual(hlo_text.dynamic_shapes(self.TEXT), [])
         for text in (
@@ -154,6 +177,11 @@ class TpuTest(tf.test.TestCase):
             self.assertEqual(sums > 0, work == "train")
             # Every replica has a dropout of its own.
             self.assertEqual("replica-id()" in program.text, work == "train")
+
+    def test_the_originals_step_reads_words_by_a_product(self):
+        program = tpu_program.lower_plain({**SIZES, "vocab_size": 37}, 8, 16)
+        self.assertIn("f32[128,37]", program.text)  # One-hot vectors of 8 x 16 words.
+        self.assertNotIn("bf16", program.text)
 
     def test_programs_of_adapters_variants_are_static(self):
         for work, variant in (

@@ -1,10 +1,16 @@
 """Tests of fusion.py: what is compiled apart, and where nothing is."""
 
+import os
+import sys
 import unittest
 
 import tensorflow.compat.v1 as tf
 
 import fusion
+
+sys.path.append(os.path.join(os.path.dirname(os.path.dirname(__file__)), "benchmarks"))
+
+import tpu_program  # noqa: E402
 
 
 def compiled_calls(graph):
@@ -35,7 +41,26 @@ class FusedTest(tf.test.TestCase):
         with tf.Graph().as_default():
             tensor = tf.constant(2.0)
             self.assertIs(fusion.kept(tensor), tensor)
+            self.assertIs(fusion.anew(tf.constant(1.0), tensor)[0], tensor)
             self.assertFalse(fusion.in_xla())
+
+    @unittest.skipIf(tf.__version__.startswith("1."), "TensorFlow 1 shows no XLA program.")
+    def test_anew_is_computed_twice(self):
+        self.assertEqual(self.tanhs(fusion.anew), 2)
+        self.assertEqual(self.tanhs(lambda _, x: [x]), 1)
+
+    def tanhs(self, again):
+        """How many are in the program that takes the gradient of tanh from x, `again`."""
+
+        @tf.function(jit_compile=True, autograph=False)
+        def step(x, gradient):
+            with tpu_program.whole_program():
+                (second,) = again(gradient, x)
+                return tf.tanh(x), gradient * tf.tanh(second)
+
+        numbers = tf.constant([0.5, 0.25])
+        program = step.experimental_get_compiler_ir(numbers, numbers)(stage="optimized_hlo")
+        return program.count(" tanh(")
 
 
 if __name__ == "__main__":

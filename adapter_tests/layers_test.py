@@ -1,3 +1,4 @@
+import contextlib
 import functools
 import math
 from unittest import mock
@@ -28,6 +29,14 @@ def both_ways():
     """A context for each way of computing a stretch: by XLA, where it is there, and without."""
     for can_fuse in sorted({fusion.can_fuse(), False}):
         yield mock.patch.object(fusion, "can_fuse", lambda value=can_fuse: value)
+
+
+@contextlib.contextmanager
+def as_for_a_tpu():
+    """What is built is what XLA compiles whole, but for barriers, which it alone knows."""
+    barriers = mock.patch.object(fusion, "xla_optimization_barrier", tuple)
+    with barriers, mock.patch.object(fusion, "in_xla", lambda: True):
+        yield
 
 
 class BothWaysTest(tf.test.TestCase):
@@ -137,27 +146,27 @@ class BothWaysTest(tf.test.TestCase):
 
     def test_attention_with_dropout(self):
         # Which probabilities are dropped is seen in the output for values that tell positions.
-        key = layers.DropoutKey(5, 0)
-        for way in both_ways():
-            with way, tf.Graph().as_default(), self.session() as session:
-                shape = [1, 1, 6, 6]
-                q, k = (tf.constant(RANDOM.normal(size=shape), tf.float32) for _ in "qk")
-                v = tf.eye(6)[tf.newaxis, tf.newaxis]
-                output = layers.attend(q, k, v, tf.ones([1, 6]), 0.5, dropout_key=key)
-                d_output = tf.constant(RANDOM.normal(size=shape), tf.float32)
-                probs = tf.nn.softmax(tf.matmul(q, k, transpose_b=True) / math.sqrt(6))
-                kept = tf.stop_gradient(tf.cast(tf.not_equal(output, 0), tf.float32))
-                pairs = [
-                    (output, probs * kept * 2),
-                    (
-                        tf.gradients(output, [q, k], d_output),
-                        tf.gradients(probs * kept * 2, [q, k], d_output),
-                    ),
-                ]
-                pairs, kept = session.run([pairs, kept])
-            self.assertBetween(int(kept.sum()), 8, 28)  # Of 36; both are 3.3 deviations off 18.
-            for found, expected in pairs:
-                self.assertAllClose(found, expected, atol=1e-5)
+        for key in (layers.DropoutKey(5, 0), None):
+            for way in (*both_ways(), as_for_a_tpu()):
+                with way, tf.Graph().as_default(), self.session() as session:
+                    pairs, kept = session.run(self.attention_with_dropout(key))
+                self.assertBetween(int(kept.sum()), 8, 28)  # Of 36; both 3.3 deviations off 18.
+                for found, expected in pairs:
+                    self.assertAllClose(found, expected, atol=1e-5)
+
+    def attention_with_dropout(self, key):
+        """Pairs of Tensors to compare, and 1 for every probability that stays."""
+        shape = [1, 1, 6, 6]
+        q, k = (tf.constant(RANDOM.normal(size=shape), tf.float32) for _ in "qk")
+        v = tf.eye(6)[tf.newaxis, tf.newaxis]
+        with tf.variable_scope("self"):
+            output = layers.attend(q, k, v, tf.ones([1, 6]), 0.5, dropout_key=key)
+        d_output = tf.constant(RANDOM.normal(size=shape), tf.float32)
+        probs = tf.nn.softmax(tf.matmul(q, k, transpose_b=True) / math.sqrt(6))
+        kept = tf.stop_gradient(tf.cast(tf.not_equal(output, 0), tf.float32))
+        expected = probs * kept * 2
+        found, wanted = (tf.gradients(y, [q, k], d_output) for y in (output, expected))
+        return [(output, expected), (found, wanted)], kept
 
 
 class DropoutTest(tf.test.TestCase):

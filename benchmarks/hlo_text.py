@@ -1,4 +1,4 @@
-"""What the text of an XLA program tells: its collectives, and whether its shapes are all static."""
+"""What the text of an XLA program tells: collectives, traffic with memory, dynamic shapes."""
 
 import re
 from typing import NamedTuple
@@ -19,11 +19,20 @@ _BYTES = {
     "f64": 8,
 }
 _ARRAY = re.compile(r"\b({})\[([\d,<= ]*)\]".format("|".join(_BYTES)))
+_ARRAY_IN_PLACE = re.compile(_ARRAY.pattern + r"(?:\{[^}]*\})?")
 _COLLECTIVE = re.compile(
     r"^\s*(?:ROOT )?%?[\w.-]+ = (.*?) (all-reduce|all-gather|all-to-all|reduce-scatter"
     r"|collective-permute|collective-broadcast)(?:-start)?\(",
     re.MULTILINE,
 )
+_COMPUTATION = re.compile(r"\n(?=(?:ENTRY )?%[\w.-]+ \()")
+_OPERATION = re.compile(r"^\s*(?:ROOT )?%([\w.-]+) = (.*?) ([a-z][a-z-]*)\(([^)]*)\)", re.MULTILINE)
+_COPIES = ("copy-start", "slice-start")  # Their results: the two arrays, and what they wait by.
+# These name what is there already, or wait for it.
+_STANDING = {
+    *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "custom-call", "while"),
+    *("copy-done", "slice-done", "all-reduce-done"),
+}
 # A size with a bound, as in f32[<=128,4], and the operations and calls that make or mend such.
 _DYNAMIC = re.compile(
     r"\b\w+\[[\d,]*<=[^\]]*\]"
@@ -53,6 +62,36 @@ def bytes_of(shape):
 def collectives(text):
     """The program's list of `Collective`, in the order of its text."""
     return [Collective(kind, bytes_of(shape)) for shape, kind in _COLLECTIVE.findall(text)]
+
+
+def memory_traffic(text):
+    """Bytes that cross between a core and its memory in a program compiled for a TPU.
+
+    The compiler gives what lies in the core's own memory a layout with S(1). Counted are the arrays
+    without, wherever an operation reads or writes them, and of a copy the side that lies without;
+    in the largest computation, once: for a loop of training steps that is one step.
+    """
+    largest = max(_COMPUTATION.split(text), key=len)
+    shapes, total = {}, 0
+    for name, shape, kind, operands in _OPERATION.findall(largest):
+        shapes[name] = shape
+        if kind in _STANDING:
+            continue
+        arrays = _arrays(shape)
+        if kind in _COPIES:
+            moved = min(size for size, _ in arrays[:2])
+            arrays = [(moved, is_outside) for _, is_outside in arrays[:2]]
+        else:
+            for operand in set(re.findall(r"%([\w.-]+)", operands)):
+                arrays += _arrays(shapes.get(operand, ""))
+        total += sum(size for size, is_outside in arrays if is_outside)
+    return total
+
+
+def _arrays(shape):
+    """Of each array of a shape, as it lies: (bytes, whether in memory)."""
+    found = [match.group() for match in _ARRAY_IN_PLACE.finditer(shape)]
+    return [(bytes_of(array), "S(" not in array) for array in found]
 
 
 def dynamic_shapes(text):

@@ -1,13 +1,16 @@
 """Compiles what TPUEstimator would run for a TPU v5e, without one; prints the compiler's figures.
 
     python benchmarks/tpu_ahead_of_time.py --bert=base --batch_size=32 --topology=2x2
+    python benchmarks/tpu_ahead_of_time.py --work=plain
     python benchmarks/tpu_ahead_of_time.py --table
 
 A step is the one of training.model_fn_builder in bfloat16, with random weights: forward, backward,
 the gradients' sum over replicas, clipping, Adam. The floors are the times that a core would need at
-197 TFLOP/s and at 819 GB/s, were it to do nothing else. The bytes are the compiler's count of what
-its operations read and write, in the core's own memory too, so that the true time may lie below
-their floor. Exits with 1 and a sentence if a step does not compile or has a dynamic shape.
+197 TFLOP/s and at 819 GB/s, were it to do nothing else. The bytes moved are the compiler's count of
+what its operations read and write, in the core's own memory too; those of the memory, from which
+comes the floor, are what the compiled program carries between it and the core. `plain` is the
+original's arithmetic, plain_bert.py's, to compare with. Exits with 1 and a sentence if a step does
+not compile or has a dynamic shape.
 """
 
 import harness  # First of all: with it the project's modules are found.
@@ -37,6 +40,7 @@ import workload
 _FLOPS_PER_SECOND, _BYTES_PER_SECOND = 197e12, 819e9  # Of a v5e core: bfloat16, and its memory.
 _REPLICAS = {"1x1": 1, "2x2": 4}
 _SIZES = {"base": workload.MODELS["bert-base"], "large": workload.LARGE}
+_PLAIN = "plain"
 _TABLE_LENGTHS, _TABLE_BATCHES = (128, 256, 512), (8, 32, 128, 256)
 
 
@@ -51,6 +55,7 @@ class Setting(NamedTuple):
     max_seq_length: int
     adapter_size: int
     one_hot: bool
+    recompute_activations: bool = False
 
 
 def compile_step(setting, python):
@@ -67,22 +72,27 @@ def compile_step(setting, python):
     replicas = _REPLICAS[setting.topology]
     if setting.batch_size % replicas:
         raise SystemExit(f"--batch_size={setting.batch_size} does not divide by {replicas} cores.")
-    head = classification_heads.classifier_head(workload.NUM_LABELS)
-    program = tpu_program.lower(
-        _model(setting),
-        head,
-        setting.work,
-        setting.batch_size,
-        setting.max_seq_length,
-        replicas,
-    )
+    program = _program(setting, replicas)
     facts, compiled = _compile(program.serialized, replicas, python, setting)
     for text in (program.text, compiled):
         dynamic = hlo_text.dynamic_shapes(text)
         if dynamic:
             raise SystemExit(f"{setting}: the program has dynamic shapes: {', '.join(dynamic)}.")
-    facts.update(collectives=hlo_text.collectives(compiled), trained=program.trained_bytes)
+    facts.update(
+        collectives=hlo_text.collectives(compiled),
+        traffic=hlo_text.memory_traffic(compiled),
+        trained=program.trained_bytes,
+    )
     return facts
+
+
+def _program(setting, replicas):
+    """The `tpu_program.Program` of a setting."""
+    shape = setting.batch_size, setting.max_seq_length
+    if setting.work == _PLAIN:
+        return tpu_program.lower_plain(_SIZES[setting.bert], *shape)
+    head = classification_heads.classifier_head(workload.NUM_LABELS)
+    return tpu_program.lower(_model(setting), head, setting.work, *shape, replicas)
 
 
 def _model(setting):
@@ -101,6 +111,7 @@ def _model(setting):
         random_seed=12345,
         precision="bfloat16",
         pooled_only=True,  # As the classifier's training sets it.
+        recompute_activations=setting.recompute_activations,
     )
 
 
@@ -134,8 +145,9 @@ def row_of(setting, facts):
         str(setting.max_seq_length),
         f"{facts['flops'] / 1e12:.3g}",
         f"{facts['bytes'] / 1e9:.3g}",
+        f"{facts['traffic'] / 1e9:.3g}",
         f"{1e3 * facts['flops'] / _FLOPS_PER_SECOND:.3g}",
-        f"{1e3 * facts['bytes'] / _BYTES_PER_SECOND:.3g}",
+        f"{1e3 * facts['traffic'] / _BYTES_PER_SECOND:.3g}",
         *(f"{facts[name] / 1e9:.2f}" for name in ("arguments", "outputs", "temporaries")),
         f"{memory / 1e9:.2f}",
         f"{exchanged / 1e6:.1f}",
@@ -151,8 +163,9 @@ HEADER = [
     "tokens",
     "TFLOP",
     "GB moved",
+    "of memory, GB",
     "arithmetic, ms",
-    "traffic, ms",
+    "memory, ms",
     "arguments, GB",
     "outputs, GB",
     "temporaries, GB",
@@ -175,6 +188,7 @@ def settings(values):
         values.max_seq_length,
         values.adapter_size,
         values.one_hot,
+        values.recompute_activations,
     )
     if not values.table:
         return [asked._replace(work=work) for work in works]
@@ -202,19 +216,23 @@ def _parse():
     python = os.path.join(harness.ROOT, ".venv-tpu", "bin", "python")
     parser.add_argument("--jax_python", default=python, help="Python with requirements-tpu.txt")
     parser.add_argument("--bert", choices=sorted(_SIZES), default="base")
-    parser.add_argument("--work", choices=[*tpu_program.WORKS, "all"], default="train")
+    parser.add_argument("--work", choices=[*tpu_program.WORKS, "all", _PLAIN], default="train")
     parser.add_argument("--tuning", choices=["adapters", "full"], default="adapters")
     parser.add_argument("--topology", choices=sorted(_REPLICAS), default="1x1")
     parser.add_argument("--batch_size", type=int, default=32, help="of all cores together")
     parser.add_argument("--max_seq_length", type=int, default=128)
     parser.add_argument("--adapter_size", type=int, default=64)
     parser.add_argument("--one_hot", action="store_true", help="embeddings by a matrix product")
+    parser.add_argument("--recompute_activations", action="store_true")
     parser.add_argument("--table", action="store_true", help="lengths, batches, Base and Large")
     values = parser.parse_args()
     if not os.access(values.jax_python, os.X_OK):
         parser.error(
             f"--jax_python: there is no {values.jax_python}; `make .venv-tpu/installed` makes one."
         )
+    plain = parser.get_default("tuning"), parser.get_default("topology"), workload.ADAPTER_SIZE
+    if values.work == _PLAIN and (values.tuning, values.topology, values.adapter_size) != plain:
+        parser.error(f"--work={_PLAIN} has adapters of size {plain[-1]}, on one core.")
     return values
 
 

@@ -15,6 +15,7 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.ops import control_flow_ops
 from tensorflow.python.tpu import tpu_function
 
+import plain_bert
 import training
 import workload
 
@@ -55,8 +56,34 @@ def lower(model, head, work, batch_size, length, replicas):
     fed = {name: tensor.name for name, tensor in inputs.items()}
     definition = importable(graph, outputs)
     compiled = _in_a_loop(definition, outputs, fed, tensors_for(variables))
-    stacked = {name: tf.constant(np.stack([a] * _STEPS)) for name, a in features.items()}
-    program = compiled.experimental_get_compiler_ir(stacked)
+    stacked = {name: np.stack([a] * _STEPS) for name, a in features.items()}
+    return _program(compiled, stacked, trained)
+
+
+def lower_plain(sizes, batch_size, length):
+    """The `Program` of a gradient step of plain_bert.py, by itself: no loop, nothing updated."""
+    features = workload.features(sizes["vocab_size"], batch_size, length)
+    with tf.Graph().as_default() as graph:
+        inputs = {name: tf.placeholder(tf.int32, a.shape) for name, a in features.items()}
+    with graph.as_default(), whole_program(), tf.variable_scope("", use_resource=True):
+        loss, _ = plain_bert.classifier(sizes, inputs, one_hot=True)
+        trained = plain_bert.trained_variables()
+        outputs = [tf.identity(tensor) for tensor in [loss, *tf.gradients(loss, trained)]]
+        variables = tf.global_variables()
+    definition, values = importable(graph, outputs), tensors_for(variables)
+
+    @tf.function(jit_compile=True, autograph=False)
+    def run(features):
+        fed = {inputs[name].name: tensor for name, tensor in features.items()}
+        return imported(definition, outputs, fed, values)
+
+    return _program(run, features, trained)
+
+
+def _program(run, features, trained):
+    """The `Program` of a tf.function of features."""
+    given = {name: tf.constant(array) for name, array in features.items()}
+    program = run.experimental_get_compiler_ir(given)
     return Program(
         program(stage="hlo_serialized"),
         program(stage="hlo"),
