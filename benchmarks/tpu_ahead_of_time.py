@@ -21,6 +21,7 @@ import environment  # noqa: F401  Before TensorFlow: it sets what TensorFlow rea
 # isort: split
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -56,6 +57,10 @@ class Setting(NamedTuple):
     adapter_size: int
     one_hot: bool
     recompute_activations: bool = False
+
+
+class NotCompiled(SystemExit):
+    """What the compiler said against a setting."""
 
 
 def compile_step(setting, python):
@@ -128,8 +133,9 @@ def _compile(serialized, replicas, python, setting):
             text=True,
         )
         if done.returncode:
-            reason = done.stderr.strip().splitlines()[-1:] or ["no reason given"]
-            raise SystemExit(f"{setting} does not compile for a TPU: {reason[0]}")
+            errors = re.findall(r"^[\w.]+(?:Error|Exception): (.*)", done.stderr, re.MULTILINE)
+            reason = errors[-1] if errors else "no reason given"
+            raise NotCompiled(f"{setting} does not compile for a TPU: {reason}")
         with open(target, encoding="utf-8") as reader:
             return json.loads(done.stdout.splitlines()[-1]), reader.read()
 
@@ -240,7 +246,13 @@ def main():
     values = _parse()
     rows, lines, versions = [], [], {"TensorFlow " + tf.__version__}
     for setting in settings(values):
-        facts = compile_step(setting, values.jax_python)
+        try:
+            facts = compile_step(setting, values.jax_python)
+        except NotCompiled as error:
+            if not values.table:
+                raise
+            lines.append(f"- {error}")  # Of batches and lengths, some do not fit into the memory.
+            continue
         rows.append(row_of(setting, facts))
         lines.append(exchange(facts))
         versions.add(facts["version"])
