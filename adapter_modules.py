@@ -178,14 +178,16 @@ class Adapter(NamedTuple):
         return self.function(output, statistics=statistics)
 
 
-def adapters_of_layers(adapter_fn, adapter_layers, num_layers, statistics):
+def adapters_of_layers(adapter_fn, adapter_layers, num_layers, statistics, gates=None):
     """The adapters of an encoder.
 
     Args:
       adapter_fn: `Adapter`, or a function of a sub-layer's output alone, or None.
       adapter_layers: indices of the layers that have adapters, None for all.
-      num_layers: int.
+      num_layers: L.
       statistics: as in `layers.batch_norm`.
+      gates: float Tensor [B, L]: 1 where the adapters of a layer count for a sequence, 0 where it
+        is as if there were none; or None, where all count.
 
     Returns:
       A list of a dict for each layer: from the projections' scopes to functions of (output,
@@ -197,29 +199,12 @@ def adapters_of_layers(adapter_fn, adapter_layers, num_layers, statistics):
         function = adapter_fn
         adapter_fn = Adapter(lambda output, statistics: function(output))
     adapt = functools.partial(adapter_fn, statistics=statistics)
-    return [
-        dict.fromkeys(adapter_fn.sites, adapt)
-        if adapter_layers is None or index in adapter_layers
-        else {}
-        for index in range(num_layers)
-    ]
-
-
-def gated(adapters, gates):
-    """The adapters of an encoder, each with a gate for each row.
-
-    Args:
-      adapters: what `adapters_of_layers` returns.
-      gates: float Tensor [B, L]: 1 where the adapters of a layer count, 0 where it is as if there
-        were none.
-    """
-    return [
-        {
-            site: functools.partial(_gated, adapt, gates[:, index])
-            for site, adapt in adapters_of_layer.items()
-        }
-        for index, adapters_of_layer in enumerate(adapters)
-    ]
+    adapters = []
+    for index in range(num_layers):
+        is_adapted = adapter_layers is None or index in adapter_layers
+        own = adapt if gates is None else functools.partial(_gated, adapt, gates[:, index])
+        adapters.append(dict.fromkeys(adapter_fn.sites if is_adapted else (), own))
+    return adapters
 
 
 def _gated(adapt, gate, output, residual):
