@@ -14,6 +14,7 @@ import os
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+import files
 import huggingface
 import modeling
 import task_adapters
@@ -247,14 +248,12 @@ def read_files(folder, where):
 def _read_config(folder, file, where):
     """(the adapter's name, the object "config") of a JSON file."""
     path = os.path.join(folder, file)
-    try:
-        with tf.io.gfile.GFile(path, "r") as reader:
-            record = json.loads(reader.read())
-        return str(record["name"]), dict(record["config"])
-    except tf.errors.OpError as error:
-        raise UserError(f"{where} is not of AdapterHub's format: there is no {path}.") from error
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise UserError(f"{path}: expected an object with name and config.") from error
+    if not tf.io.gfile.exists(path):
+        raise UserError(f"{where} is not of AdapterHub's format: there is no {path}.")
+    record = files.read_object(path)
+    if "name" not in record or not isinstance(record.get("config"), dict):
+        raise UserError(f"{path}: expected an object with name and config.")
+    return str(record["name"]), record["config"]
 
 
 def _adapter_of(config, tensors, backbone, where):

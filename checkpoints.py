@@ -2,7 +2,7 @@
 
 `encoder_shapes` is the one table of what a plain BERT encoder is made of. `open_checkpoint` and
 `check_encoder` find out, from file names, file sizes and the index alone, whether a checkpoint can
-be loaded at all, before a graph is built. `from_hub` takes the weights out of a TF-Hub module.
+be loaded at all, before a graph is built.
 """
 
 import hashlib
@@ -12,15 +12,10 @@ from typing import NamedTuple, Optional
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-import tensorflow_hub as hub
 
 import files
 import modeling
 from errors import UserError
-
-# The size of an attention head in every BERT that Google has released: the one size of a model
-# that its tensors' shapes do not tell.
-_HEAD_SIZE = 64
 
 MOMENTS = ("/adam_m", "/adam_v")  # Adam's, beside each trained variable.
 
@@ -115,7 +110,7 @@ def open_checkpoint(prefix, flag="--init_checkpoint"):
             _check_data(prefix, reader, where)
     except tf.errors.OpError as error:
         raise UserError(
-            f"{where} cannot be read as a TensorFlow checkpoint ({_reason(error)})."
+            f"{where} cannot be read as a TensorFlow checkpoint ({files.reason(error)})."
         ) from error
     return reader
 
@@ -176,7 +171,7 @@ def read_tensor(reader, name, where):
         return reader.get_tensor(name)
     except tf.errors.OpError as error:
         raise UserError(
-            f"{where} is damaged: its {name} cannot be read ({_reason(error)})."
+            f"{where} is damaged: its {name} cannot be read ({files.reason(error)})."
         ) from error
 
 
@@ -284,59 +279,6 @@ def last_step(output_dir):
     return step_of(checkpoint) if checkpoint else 0
 
 
-def open_hub_module(handle):
-    """Finds a module in TensorFlow 1's hub format.
-
-    Args:
-      handle: the module's address, or a folder.
-
-    Returns:
-      (folder, what `hub.Module` takes).
-
-    Raises:
-      UserError: the handle leads to nothing, or to something that is no such module.
-    """
-    where = f"TF-Hub module {handle}:"
-    failures = (OSError, ValueError, RuntimeError, tf.errors.OpError)
-    try:
-        folder = hub.resolve(handle)
-    except failures as error:
-        raise UserError(
-            f"{where} cannot be fetched ({_reason(error)}); expected an address that can be"
-            " reached, or the folder of a module."
-        ) from error
-    try:
-        return folder, hub.load_module_spec(folder)
-    except failures as error:
-        raise UserError(
-            f"{where} expected a module in TensorFlow 1's hub format, but {folder} holds none."
-        ) from error
-
-
-def from_hub(handle):
-    """Finds the weights, the vocabulary and the config in a TF1 hub module of BERT.
-
-    A hub module is a closed graph, into which no adapter can be inserted; its variables are a
-    checkpoint like any other, though, and that is all that is taken from it.
-
-    Args:
-      handle: the module's address, or a folder.
-
-    Returns:
-      `PretrainedBert`.
-
-    Raises:
-      UserError: the handle leads to nothing, or to something that is no TF1 hub module of a BERT
-        with a WordPiece vocabulary.
-    """
-    where = f"TF-Hub module {handle}:"
-    folder, spec = open_hub_module(handle)
-    prefix = os.path.join(folder, "variables", "variables")
-    config = _hub_config(folder, prefix, where)
-    check_encoder(prefix, config, flag=where)
-    return PretrainedBert(config, _hub_vocabulary(folder, where), prefix, _hub_lower_case(spec))
-
-
 def _check_prefix(prefix, where):
     """Raises UserError unless `prefix` is that of a checkpoint, or a file of the first format."""
     if tf.io.gfile.isdir(prefix):
@@ -388,34 +330,6 @@ def _check_data(prefix, reader, where):
         )
 
 
-def _hub_config(folder, prefix, where):
-    """The module's bert_config.json, or else what its tensors' shapes tell."""
-    for path in (folder, os.path.join(folder, "assets")):
-        config_file = os.path.join(path, "bert_config.json")
-        if tf.io.gfile.exists(config_file):
-            return modeling.BertConfig.from_json_file(config_file)
-    return _config_from_shapes(
-        open_checkpoint(prefix, flag=where).get_variable_to_shape_map(), where
-    )
-
-
-def _config_from_shapes(shapes, where):
-    """The `modeling.BertConfig` of an encoder; rates and activation are those of all of Google's.
-
-    Raises:
-      UserError: a tensor that tells a size is missing, or the width is not a multiple of 64.
-    """
-    sizes = encoder_sizes(shapes, where)
-    if sizes.hidden_size % _HEAD_SIZE:
-        raise UserError(
-            f"{where} has no bert_config.json, and without one its hidden size must be a multiple "
-            f"of {_HEAD_SIZE}, the size of an attention head, but it is {sizes.hidden_size}."
-        )
-    return modeling.BertConfig(
-        num_attention_heads=sizes.hidden_size // _HEAD_SIZE, **sizes._asdict()
-    )
-
-
 def encoder_sizes(shapes, where):
     """The sizes of an encoder that its tensors' shapes tell.
 
@@ -451,42 +365,7 @@ def _count_layers(names):
     return len({name.split("/")[2] for name in names if name.startswith("bert/encoder/layer_")})
 
 
-def _hub_vocabulary(folder, where):
-    """The path of the WordPiece vocabulary among the assets: vocab.txt or the only .txt."""
-    assets = os.path.join(folder, "assets")
-    names = sorted(tf.io.gfile.listdir(assets)) if tf.io.gfile.isdir(assets) else []
-    texts = [name for name in names if name.endswith(".txt")]
-    if "vocab.txt" in texts:
-        texts = ["vocab.txt"]
-    if len(texts) != 1:
-        raise UserError(
-            "{} expected one WordPiece vocabulary (.txt) among its assets, but found {}.".format(
-                where, ", ".join(names) or "none"
-            )
-        )
-    return os.path.join(assets, texts[0])
-
-
-def _hub_lower_case(spec):
-    """What the module's signature "tokenization_info" says of lower-casing, or None."""
-    signature = "tokenization_info"
-    if signature not in spec.get_signature_names():
-        return None
-    if "do_lower_case" not in spec.get_output_info_dict(signature):
-        return None
-    no_gpu = tf.ConfigProto(device_count={"GPU": 0})  # For one boolean, take no GPU's memory.
-    with tf.Graph().as_default(), tf.Session(config=no_gpu) as session:
-        info = hub.Module(spec)(signature=signature, as_dict=True)
-        return bool(session.run(info["do_lower_case"]))
-
-
 def _a_few(names):
     """The first names, for an error's sentence."""
     names = sorted(names)
     return ", ".join(names[:3] + ["..."] * (len(names) > 3)) or "nothing"
-
-
-def _reason(error):
-    """The first line of what an error says."""
-    text = getattr(error, "message", None) or str(error)
-    return text.strip().split("\n")[0].rstrip(".")

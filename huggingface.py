@@ -15,6 +15,7 @@ import safetensors.numpy
 import tensorflow.compat.v1 as tf
 
 import checkpoints
+import files
 import modeling
 from errors import UserError
 
@@ -123,11 +124,7 @@ def write(folder, config, tensors):
 
 def _read_config(path):
     """Reads HuggingFace's config.json as a `modeling.BertConfig` of Google's fields."""
-    try:
-        with tf.io.gfile.GFile(path, "r") as reader:
-            fields = dict(json.loads(reader.read()))
-    except (ValueError, TypeError) as error:
-        raise UserError(f"{path}: expected a JSON object ({error}).") from error
+    fields = files.read_object(path)
     for name, expected in _FIXED_FIELDS.items():
         found = fields.get(name, expected)
         if found != expected:
@@ -176,7 +173,7 @@ def read_safetensors(path, left_out=()):
         with tf.io.gfile.GFile(path, "rb") as reader:
             entries = safetensors.deserialize(reader.read())
     except tf.errors.OpError as error:
-        raise UserError(f"{path}: cannot be read ({error.message}).") from error
+        raise UserError(f"{path}: cannot be read ({files.reason(error)}).") from error
     except safetensors.SafetensorError as error:
         raise UserError(f"{path}: is damaged or not a safetensors file ({error}).") from error
     tensors = {}

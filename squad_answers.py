@@ -121,7 +121,7 @@ def choose_answer(doc_tokens, windows, settings):
 
     Args:
       doc_tokens: list of the paragraph's words.
-      windows: list of (`squad_data.InputFeatures`, `RawResult`), in the windows' order.
+      windows: list of (`squad_features.InputFeatures`, `RawResult`), in the windows' order.
       settings: `AnswerSettings`.
     """
     spans = []

@@ -10,6 +10,7 @@ from typing import List, NamedTuple, Tuple
 import tensorflow.compat.v1 as tf
 from absl import logging
 
+import files
 from errors import UserError
 
 _CSV_FIELD_LIMIT = 2**31 - 1  # csv's own 131,072 characters is less than some real fields have.
@@ -225,7 +226,7 @@ def _read_bytes(path):
             f"{path} does not exist{missing}; expected it in the folder that --data_dir names."
         ) from None
     except tf.errors.OpError as error:
-        raise UserError(f"{path} cannot be read: {error.message}.") from error
+        raise UserError(f"{path} cannot be read: {files.reason(error)}.") from error
 
 
 def _decoded_lines(data, path):

@@ -425,7 +425,7 @@ def _read(path, where, largest=math.inf):
     except tf.errors.NotFoundError as error:
         raise UserError(f"{where} is no task adapter: there is no file {path}.") from error
     except tf.errors.OpError as error:
-        raise UserError(f"{where}: {path} cannot be read ({error.message}).") from error
+        raise UserError(f"{where}: {path} cannot be read ({files.reason(error)}).") from error
 
 
 def _header(content):

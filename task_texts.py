@@ -12,6 +12,7 @@ import numpy as np
 import classifier_features
 import squad_answers
 import squad_data
+import squad_features
 import task_adapters
 import tokenization
 from errors import UserError
@@ -167,8 +168,8 @@ class TaskTexts:
     def _ask_span(self, question, context):
         _, words = squad_data.words_of(context)
         example = squad_data.SquadExample("", question, words)
-        (tokenized,) = squad_data.tokenized([example], self._tokenizer, self._limits, False)
-        features = squad_data.window_features(
+        (tokenized,) = squad_features.tokenized([example], self._tokenizer, self._limits, False)
+        features = squad_features.window_features(
             tokenized, 0, 0, self._tokenizer, self._limits.max_seq_length
         )
         if not features:
@@ -228,7 +229,7 @@ class TaskTexts:
 
 
 def _span_settings(description, sentencepiece):
-    """(`squad_data.Limits`, `squad_answers.AnswerSettings`) as the task's training had them."""
+    """(`squad_features.Limits`, `squad_answers.AnswerSettings`) as the task's training had them."""
     training = description.training
     settings = {"doc_stride": 128, "max_query_length": 64, "version_2_with_negative": False}
     for name, default in settings.items():
@@ -236,10 +237,10 @@ def _span_settings(description, sentencepiece):
         if type(settings[name]) is not type(default):
             raise UserError(f"Task {description.task} has {name} {settings[name]!r} in training.")
     version_2 = settings.pop("version_2_with_negative")
-    limits = squad_data.Limits(max_seq_length=description.max_seq_length, **settings)
+    limits = squad_features.Limits(max_seq_length=description.max_seq_length, **settings)
     if limits.max_query_length < 1:
         raise UserError(f"Task {description.task}: max_query_length is {limits.max_query_length}.")
-    squad_data.check_limits(limits)
+    squad_features.check_limits(limits)
     choice = squad_answers.AnswerSettings(
         do_lower_case=description.do_lower_case,
         version_2_with_negative=version_2,

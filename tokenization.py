@@ -16,6 +16,7 @@ import unicodedata
 import sentencepiece
 import tensorflow.compat.v1 as tf
 
+import files
 from errors import UserError
 
 # The names of the checkpoints that Google released. `uncased` comes in 24 small sizes besides
@@ -154,7 +155,7 @@ def _read_file(path, argument):
         with tf.io.gfile.GFile(path, "rb") as file:
             return file.read()
     except tf.errors.OpError as error:
-        raise UserError(f"{argument} {path} cannot be read: {error.message}") from error
+        raise UserError(f"{argument} {path} cannot be read: {files.reason(error)}") from error
 
 
 def load_vocab(vocab_file):

@@ -299,10 +299,14 @@ class ConfigTest(HuggingFaceTestCase):
 
     def test_a_broken_config(self):
         self.write_source(random_tensors(ENCODER))
-        for content in ("{", "[1]", '{"hidden_size": 4'):
+        for content, problem in (
+            ("{", "cannot be read"),
+            ("[1]", "expected a JSON object"),
+            ('{"hidden_size": 4', "cannot be read"),
+        ):
             with open(os.path.join(self.source, "config.json"), "w") as stream:
                 stream.write(content)
-            self.assert_refused("config.json", "expected a JSON object")
+            self.assert_refused("config.json", problem)
         with open(os.path.join(self.source, "config.json"), "w") as stream:
             json.dump({key: CONFIG[key] for key in CONFIG if key != "vocab_size"}, stream)
         self.assert_refused("config.json", "lacks vocab_size")

@@ -11,7 +11,8 @@ import tensorflow.compat.v1 as tf
 
 import squad_answers as sa
 import squad_data
-from adapter_tests.squad_data_test import SHARED, minilm_tokenizer, squad_golden
+import squad_features
+from adapter_tests.squad_features_test import SHARED, minilm_tokenizer, squad_golden
 
 WORDS = ["Steve", "Smith's", "cat", "sat."]
 TOKENS = ["[CLS]", "who", "[SEP]", "steve", "smith", "'", "s", "cat", "sat", ".", "[SEP]"]
@@ -23,7 +24,7 @@ def feature(unique_id=0, is_max_context=None, first=3):
     tokens = TOKENS[:3] + TOKENS[first:]
     words = {3 + i: WORD_OF[first + i] for i in range(len(TOKENS) - 1 - first)}
     best = dict.fromkeys(words, True) if is_max_context is None else is_max_context
-    return squad_data.InputFeatures(unique_id, 0, 0, tokens, words, best, [], [], [])
+    return squad_features.InputFeatures(unique_id, 0, 0, tokens, words, best, [], [], [])
 
 
 def logits(unique_id=0, start=(), end=(), length=12):
@@ -126,7 +127,7 @@ class ChooseAnswerTest(tf.test.TestCase):
             word_of = dict.fromkeys(range(3, len(tokens) - 1), 0)
             if len(words) == 2:
                 word_of = {3: 0, 4: 1, 5: 1, 6: 1}
-            window = squad_data.InputFeatures(
+            window = squad_features.InputFeatures(
                 0, 0, 0, tokens, word_of, dict.fromkeys(word_of, True), [], [], []
             )
             settings = sa.AnswerSettings(
@@ -204,7 +205,7 @@ class WriteTest(tf.test.TestCase):
 
     def check(self, examples, tokenizer, golden, version_2):
         settings, features = golden["settings"], []
-        squad_data.convert_examples_to_features(
+        squad_features.convert_examples_to_features(
             examples,
             tokenizer,
             settings["max_seq_length"],
