@@ -435,7 +435,7 @@ def _softmax_gradient(scale):
     return softmax_gradient
 
 
-# ---- Matrix products
+# ---- Variables
 
 
 def variable_name(variable):
@@ -462,6 +462,9 @@ def create_initializer(initializer_range=0.02):
         return tf.truncated_normal(shape, stddev=initializer_range, dtype=dtype, seed=seed)
 
     return initialize
+
+
+# ---- Matrix products
 
 
 def dense(input_tensor, units, name, *, activation=None, initializer_range=0.02):
