@@ -73,6 +73,7 @@ class ModelSettings:
 
     @property
     def num_steps(self):
+        """Training steps of `BATCH_SIZE` examples."""
         return self.space.training_samples // BATCH_SIZE
 
 

@@ -8,7 +8,7 @@ be loaded at all, before a graph is built.
 import hashlib
 import os
 import re
-from typing import NamedTuple, Optional
+from typing import Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -16,6 +16,8 @@ import tensorflow.compat.v1 as tf
 import files
 import modeling
 from errors import UserError
+
+Shapes = Dict[str, Tuple[int, ...]]
 
 MOMENTS = ("/adam_m", "/adam_v")  # Adam's, beside each trained variable.
 
@@ -47,7 +49,7 @@ class EncoderSizes(NamedTuple):
     type_vocab_size: int
 
 
-def encoder_shapes(config):
+def encoder_shapes(config: "Union[modeling.BertConfig, EncoderSizes]") -> Shapes:
     """The tensors of a plain BERT encoder, in the order in which `modeling.BertModel` makes them.
 
     Args:
@@ -57,7 +59,7 @@ def encoder_shapes(config):
       A dictionary from the names of Google's checkpoints to shapes (tuples of int).
     """
     hidden, intermediate = config.hidden_size, config.intermediate_size
-    shapes = {
+    shapes: Shapes = {
         "bert/embeddings/word_embeddings": (config.vocab_size, hidden),
         "bert/embeddings/token_type_embeddings": (config.type_vocab_size, hidden),
         "bert/embeddings/position_embeddings": (config.max_position_embeddings, hidden),
@@ -85,7 +87,7 @@ def encoder_shapes(config):
     return shapes
 
 
-def open_checkpoint(prefix, flag="--init_checkpoint"):
+def open_checkpoint(prefix: str, flag: str = "--init_checkpoint"):
     """Opens a TensorFlow checkpoint whose index is sound and whose data files are all there.
 
     No tensor is read. A checkpoint of the first format, a single file, opens too; its completeness
@@ -115,7 +117,9 @@ def open_checkpoint(prefix, flag="--init_checkpoint"):
     return reader
 
 
-def check_encoder(prefix, config, flag="--init_checkpoint"):
+def check_encoder(
+    prefix: str, config: modeling.BertConfig, flag: str = "--init_checkpoint"
+) -> None:
     """Checks that a checkpoint holds the whole encoder that a config describes.
 
     Other tensors (`cls/*`, an optimizer's slots, `global_step`, a task's head) may lie beside it.
@@ -158,14 +162,14 @@ def check_encoder(prefix, config, flag="--init_checkpoint"):
         )
 
 
-def check_tensors(prefix, flag="--init_checkpoint"):
+def check_tensors(prefix: str, flag: str = "--init_checkpoint") -> None:
     """Reads all tensors of a checkpoint; raises UserError if one of them is damaged."""
     reader = open_checkpoint(prefix, flag)
     for name in sorted(reader.get_variable_to_shape_map()):
         read_tensor(reader, name, f"{flag} {prefix}")
 
 
-def read_tensor(reader, name, where):
+def read_tensor(reader, name: str, where: str) -> np.ndarray:
     """A tensor of an open checkpoint; raises UserError if it is damaged, `where` begins it."""
     try:
         return reader.get_tensor(name)
@@ -175,7 +179,7 @@ def read_tensor(reader, name, where):
         ) from error
 
 
-def fingerprint(get_tensor, config):
+def fingerprint(get_tensor: Callable, config: Union[modeling.BertConfig, EncoderSizes]) -> str:
     """What tells one pretrained encoder from another, whatever file its weights come from.
 
     The `sha256_of` all tensors of `encoder_shapes`.
@@ -190,7 +194,7 @@ def fingerprint(get_tensor, config):
     return sha256_of(get_tensor, encoder_shapes(config))
 
 
-def sha256_of(get_tensor, shapes):
+def sha256_of(get_tensor: Callable, shapes: Shapes) -> str:
     """SHA-256 of tensors, as 64 hexadecimal digits.
 
     In the order of their names: for each a line with name and shape, and its float32 values,
@@ -203,11 +207,11 @@ def sha256_of(get_tensor, shapes):
     sha256 = hashlib.sha256()
     for name, shape in sorted(shapes.items()):
         sha256.update(f"{name} {list(shape)}\n".encode())
-        sha256.update(np.ascontiguousarray(get_tensor(name), "<f4"))
+        sha256.update(np.ascontiguousarray(get_tensor(name), "<f4").data)
     return sha256.hexdigest()
 
 
-def trained_tensors(prefix, flag="--output_dir"):
+def trained_tensors(prefix: str, flag: str = "--output_dir") -> Dict[str, np.ndarray]:
     """What a training checkpoint holds but for Adam's moments and the step.
 
     Args:
@@ -229,7 +233,7 @@ def trained_tensors(prefix, flag="--output_dir"):
     return {name: read_tensor(reader, name, f"{flag} {prefix}") for name in names}
 
 
-def write(prefix, tensors):
+def write(prefix: str, tensors: Dict[str, np.ndarray]) -> None:
     """Writes arrays as a TensorFlow checkpoint, which appears whole or not at all.
 
     By the operation that a Saver uses, and through placeholders, for a graph that held BERT-Large
@@ -261,7 +265,7 @@ def write(prefix, tensors):
                 tf.io.gfile.rename(partial + end, prefix + end, overwrite=True)
 
 
-def step_of(prefix, flag="--output_dir"):
+def step_of(prefix: str, flag: str = "--output_dir") -> int:
     """The global step that a checkpoint holds, 0 if it holds none; UserError if it is damaged."""
     reader = open_checkpoint(prefix, flag)
     if not reader.has_tensor(tf.GraphKeys.GLOBAL_STEP):
@@ -269,7 +273,7 @@ def step_of(prefix, flag="--output_dir"):
     return int(read_tensor(reader, tf.GraphKeys.GLOBAL_STEP, f"{flag} {prefix}"))
 
 
-def last_step(output_dir):
+def last_step(output_dir: Optional[str]) -> int:
     """The global step of the last checkpoint of a run, 0 where there is none.
 
     Args:
@@ -279,7 +283,7 @@ def last_step(output_dir):
     return step_of(checkpoint) if checkpoint else 0
 
 
-def _check_prefix(prefix, where):
+def _check_prefix(prefix: str, where: str) -> None:
     """Raises UserError unless `prefix` is that of a checkpoint, or a file of the first format."""
     if tf.io.gfile.isdir(prefix):
         inside = " or ".join(_checkpoints_in(prefix)) or "of which this folder holds none"
@@ -298,7 +302,7 @@ def _check_prefix(prefix, where):
         )
 
 
-def _checkpoints_in(folder):
+def _checkpoints_in(folder: str) -> List[str]:
     """The prefixes of the checkpoints in a folder, sorted; none if there is no such folder."""
     names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
     return sorted(
@@ -306,7 +310,7 @@ def _checkpoints_in(folder):
     )
 
 
-def _check_data(prefix, reader, where):
+def _check_data(prefix: str, reader, where: str) -> None:
     """Raises UserError unless the data files are complete in number and long enough."""
     folder, name = os.path.split(prefix)
     pattern = re.compile(re.escape(name) + r"\.data-\d{5}-of-(\d{5})$")
@@ -330,7 +334,7 @@ def _check_data(prefix, reader, where):
         )
 
 
-def encoder_sizes(shapes, where):
+def encoder_sizes(shapes: Dict[str, Sequence[int]], where: str) -> EncoderSizes:
     """The sizes of an encoder that its tensors' shapes tell.
 
     Args:
@@ -360,12 +364,12 @@ def encoder_sizes(shapes, where):
     )
 
 
-def _count_layers(names):
+def _count_layers(names: Iterable[str]) -> int:
     """The number of Transformer layers among a checkpoint's variables of these names."""
     return len({name.split("/")[2] for name in names if name.startswith("bert/encoder/layer_")})
 
 
-def _a_few(names):
+def _a_few(names: Iterable[str]) -> str:
     """The first names, for an error's sentence."""
     names = sorted(names)
     return ", ".join(names[:3] + ["..."] * (len(names) > 3)) or "nothing"

@@ -16,7 +16,7 @@ import functools
 import json
 import numbers
 from collections import OrderedDict
-from typing import NamedTuple, Optional
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
@@ -68,17 +68,17 @@ class BertConfig:
 
     def __init__(
         self,
-        vocab_size,
-        hidden_size=768,
-        num_hidden_layers=12,
-        num_attention_heads=12,
-        intermediate_size=3072,
-        hidden_act="gelu",
-        hidden_dropout_prob=0.1,
-        attention_probs_dropout_prob=0.1,
-        max_position_embeddings=512,
-        type_vocab_size=16,
-        initializer_range=0.02,
+        vocab_size: int,
+        hidden_size: int = 768,
+        num_hidden_layers: int = 12,
+        num_attention_heads: int = 12,
+        intermediate_size: int = 3072,
+        hidden_act: Any = "gelu",
+        hidden_dropout_prob: float = 0.1,
+        attention_probs_dropout_prob: float = 0.1,
+        max_position_embeddings: int = 512,
+        type_vocab_size: int = 16,
+        initializer_range: float = 0.02,
     ):
         self.vocab_size = vocab_size
         self.hidden_size = hidden_size
@@ -93,15 +93,15 @@ class BertConfig:
         self.initializer_range = initializer_range
 
     @classmethod
-    def from_dict(cls, json_object):
+    def from_dict(cls, json_object: Dict[str, Any]) -> "BertConfig":
         """Reads a dictionary; keys that this class does not know are kept as attributes."""
-        config = cls(vocab_size=json_object.get("vocab_size"))
+        config = cls(vocab_size=json_object.get("vocab_size", 0))
         for key, value in json_object.items():
             setattr(config, key, value)
         return config
 
     @classmethod
-    def from_json_file(cls, json_file):
+    def from_json_file(cls, json_file: str) -> "BertConfig":
         """Reads bert_config.json; UserError if it is missing, no JSON or no BERT's."""
         values = files.read_object(json_file)
         if not isinstance(values.get("vocab_size"), int):
@@ -113,11 +113,11 @@ class BertConfig:
             raise UserError(f"{json_file}: {error}") from None
         return config
 
-    def to_dict(self):
+    def to_dict(self) -> Dict[str, Any]:
         """All attributes by name: the sizes and rates, and what else `from_dict` was given."""
         return copy.deepcopy(self.__dict__)
 
-    def to_json_string(self):
+    def to_json_string(self) -> str:
         """The text of a bert_config.json."""
         return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"
 
@@ -154,20 +154,20 @@ class BertModel:
 
     def __init__(
         self,
-        config,
-        is_training,
+        config: BertConfig,
+        is_training: bool,
         input_ids,
         input_mask=None,
         token_type_ids=None,
-        use_one_hot_embeddings=False,
-        scope=None,
+        use_one_hot_embeddings: bool = False,
+        scope: Optional[str] = None,
         adapter_fn="feedforward_adapter",
         *,
-        dropout_key=None,
-        adapter_layers=None,
+        dropout_key: Optional[DropoutKey] = None,
+        adapter_layers: Optional[Sequence[int]] = None,
         dtype=tf.float32,
-        pooled_only=False,
-        recompute_activations=False,
+        pooled_only: bool = False,
+        recompute_activations: bool = False,
         adapter_gates=None,
     ):
         adapter_fn = get_adapter(adapter_fn)
@@ -217,7 +217,9 @@ class BertModel:
         return self.embedding_table
 
 
-def get_assignment_map_from_checkpoint(tvars, init_checkpoint):
+def get_assignment_map_from_checkpoint(
+    tvars, init_checkpoint: str
+) -> Tuple[Dict[str, str], Dict[str, int]]:
     """Pairs the variables of a graph with the tensors of a checkpoint that have their names.
 
     Args:
@@ -261,7 +263,7 @@ class ForwardPass(NamedTuple):
     pooled_only: bool
     recompute_activations: bool
 
-    def dense(self, input_tensor, units, name, activation=None):
+    def dense(self, input_tensor, units: int, name: str, activation: Optional[Callable] = None):
         """`layers.dense`, initialized as the config says."""
         spread = self.config.initializer_range
         return dense(input_tensor, units, name, activation=activation, initializer_range=spread)
@@ -278,7 +280,9 @@ def _layer_norm_collections(adapter_fn):
     return () if adapter_fn is None else (LAYER_NORM,)
 
 
-def _embed(input_ids, token_type_ids, forward, adapter_fn, use_one_hot_embeddings):
+def _embed(
+    input_ids, token_type_ids, forward: ForwardPass, adapter_fn, use_one_hot_embeddings: bool
+):
     """(Tensor [B, S, D] for the first layer, the table of WordPiece embeddings)."""
     config, collections = forward.config, _layer_norm_collections(adapter_fn)
     with tf.variable_scope("embeddings"):
@@ -294,16 +298,20 @@ def _embed(input_ids, token_type_ids, forward, adapter_fn, use_one_hot_embedding
 
 def embedding_lookup(
     input_ids,
-    vocab_size,
-    embedding_size=128,
-    initializer_range=0.02,
-    word_embedding_name="word_embeddings",
-    use_one_hot_embeddings=False,
+    vocab_size: int,
+    embedding_size: int = 128,
+    initializer_range: float = 0.02,
+    word_embedding_name: str = "word_embeddings",
+    use_one_hot_embeddings: bool = False,
 ):
     """Looks ids up in a table of embeddings.
 
     Args:
       input_ids: int32 Tensor [B, S].
+      vocab_size, embedding_size: of the table.
+      initializer_range: stddev of the truncated normal that it starts from.
+      word_embedding_name: its variable's.
+      use_one_hot_embeddings: bool; look up by a matrix product.
 
     Returns:
       (float Tensor [B, S, embedding_size], the table [vocab_size, embedding_size]).
@@ -320,7 +328,9 @@ def embedding_lookup(
     return tf.reshape(tf.matmul(one_hot, table), shape + [embedding_size]), table
 
 
-def embedding_postprocessor(input_tensor, token_type_ids, forward, layer_norm_collections=()):
+def embedding_postprocessor(
+    input_tensor, token_type_ids, forward: ForwardPass, layer_norm_collections: Sequence[str] = ()
+):
     """Adds segment and position embeddings, normalizes, drops out.
 
     Args:
@@ -355,7 +365,7 @@ def embedding_postprocessor(input_tensor, token_type_ids, forward, layer_norm_co
     return forward.dropout(output)
 
 
-def transformer_model(input_tensor, forward, adapters):
+def transformer_model(input_tensor, forward: ForwardPass, adapters: List[Dict[str, Callable]]):
     """The stack of Transformer layers (Vaswani et al. 2017, arXiv 1706.03762).
 
     Args:
@@ -387,7 +397,9 @@ def transformer_model(input_tensor, forward, adapters):
     return outputs, outputs[-1][:, 0, :]
 
 
-def transformer_layer(hidden, forward, adapters, *, first_only=False):
+def transformer_layer(
+    hidden, forward: ForwardPass, adapters: Dict[str, Callable], *, first_only: bool = False
+):
     """One layer: self-attention, then the feed-forward layer, each closed by `_add_and_norm`.
 
     Args:
@@ -415,7 +427,7 @@ def transformer_layer(hidden, forward, adapters, *, first_only=False):
         return _add_and_norm(intermediate, attended, forward, adapters.get("output"))
 
 
-def _add_and_norm(input_tensor, residual, forward, adapter_fn):
+def _add_and_norm(input_tensor, residual, forward: ForwardPass, adapter_fn):
     """Projection, dropout, adapter, residual, LayerNorm (Houlsby et al. 2019, figure 2, left).
 
     input_tensor is [rows, in]; residual and the result are [rows, D].
@@ -427,7 +439,7 @@ def _add_and_norm(input_tensor, residual, forward, adapter_fn):
     return layer_norm(residual, plus=terms, collections=collections, trains=forward.is_training)
 
 
-def attention(queries, hidden, forward):
+def attention(queries, hidden, forward: ForwardPass):
     """Self-attention of several heads (Vaswani et al. 2017, section 3.2).
 
     Args:
@@ -456,7 +468,7 @@ def attention(queries, hidden, forward):
     return layers.merge_heads(context)
 
 
-def _pool(first, forward):
+def _pool(first, forward: ForwardPass):
     """The first position's output [B, D] through BERT's pooler, in float32."""
     with tf.variable_scope("pooler"):
         rows = tf.cast(first, tf.float32)
@@ -474,11 +486,11 @@ _SIZES = (
 )
 
 
-def check_config(config):
+def check_config(config: BertConfig) -> None:
     """Raises UserError if no model has these sizes and this activation."""
     for name in _SIZES:
         size = getattr(config, name)
-        if not isinstance(size, numbers.Integral) or not 1 <= size < layers.TOO_LARGE:
+        if not isinstance(size, numbers.Integral) or not 1 <= int(size) < layers.TOO_LARGE:
             raise UserError(
                 f"{name} of the BERT config must be a whole number above 0, but is {size!r}."
             )
@@ -490,7 +502,7 @@ def check_config(config):
     get_activation(config.hidden_act)
 
 
-def _checked_inputs(config, input_ids, input_mask, token_type_ids, adapter_gates):
+def _checked_inputs(config: BertConfig, input_ids, input_mask, token_type_ids, adapter_gates):
     """Fills the defaults in, and raises before any variable is made if they do not fit.
 
     Returns:

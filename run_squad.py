@@ -249,8 +249,8 @@ def _rows(values, flag, tokenizer, limits):
     )
     arrays = feature_cache.cached(common_flags.feature_folder(values), key, make)
     num_questions = int(arrays.pop("num_questions").sum())
-    specials = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
-    return TextRows(arrays, *specials, limits.max_seq_length), num_questions, digest
+    cls_id, sep_id = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
+    return TextRows(arrays, cls_id, sep_id, limits.max_seq_length), num_questions, digest
 
 
 class _Reader:
@@ -306,12 +306,12 @@ class _Reader:
 
     def write(self, folder, answers):
         """Writes the files of BERT's script; returns their paths."""
-        names = ["predictions.json", "nbest_predictions.json", "null_odds.json"]
+        names = ["predictions.json", "nbest_predictions.json"]
+        if self._settings.version_2_with_negative:
+            names.append("null_odds.json")
         paths = [posixpath.join(folder, name) for name in names]
-        if not self._settings.version_2_with_negative:
-            paths[-1] = None
         squad_answers.write_answers(answers, *paths)
-        return [path for path in paths if path]
+        return paths
 
 
 def _raw_result(feature, prediction):

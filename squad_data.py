@@ -7,6 +7,7 @@ the data). What BERT's functions read from flags are keywords here.
 import bisect
 import json
 import re
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import ijson
 import tensorflow.compat.v1 as tf
@@ -35,13 +36,13 @@ class SquadExample:
 
     def __init__(
         self,
-        qas_id,
-        question_text,
-        doc_tokens,
-        orig_answer_text=None,
-        start_position=None,
-        end_position=None,
-        is_impossible=False,
+        qas_id: str,
+        question_text: str,
+        doc_tokens: List[str],
+        orig_answer_text: Optional[str] = None,
+        start_position: Optional[int] = None,
+        end_position: Optional[int] = None,
+        is_impossible: bool = False,
     ):
         self.qas_id = qas_id
         self.question_text = question_text
@@ -52,12 +53,16 @@ class SquadExample:
         self.is_impossible = is_impossible
 
 
-def read_squad_examples(input_file, is_training, *, version_2_with_negative=False):
+def read_squad_examples(
+    input_file: str, is_training: bool, *, version_2_with_negative: bool = False
+) -> List[SquadExample]:
     """A list of `SquadExample`, see `squad_examples`."""
     return list(squad_examples(input_file, is_training, version_2_with_negative))
 
 
-def squad_examples(input_file, is_training, version_2_with_negative=False):
+def squad_examples(
+    input_file: str, is_training: bool, version_2_with_negative: bool = False
+) -> Iterator[SquadExample]:
     """Yields the `SquadExample`s of a file, one article in memory at a time.
 
     Args:
@@ -82,14 +87,14 @@ def squad_examples(input_file, is_training, version_2_with_negative=False):
                     raise UserError(f"{input_file}: {where} stands there twice.")
                 seen.add(qas_id)
                 question = _field(qa, "question", str, input_file, where)
-                answer = {}
+                located: Optional[Dict[str, Any]] = {}
                 if is_training:
-                    found = _answer(qa, input_file, where, version_2_with_negative)
-                    answer = _located(found, starts, doc_tokens)
-                    if answer is None:
-                        mismatched += 1
-                        continue
-                yield SquadExample(qas_id, question, doc_tokens, **answer)
+                    answer = _answer(qa, input_file, where, version_2_with_negative)
+                    located = _located(answer, starts, doc_tokens)
+                if located is None:
+                    mismatched += 1
+                else:
+                    yield SquadExample(qas_id, question, doc_tokens, **located)
     if mismatched:
         logging.warning(
             "%s: left out %d of %d questions, whose answers do not stand where answer_start says.",
@@ -99,13 +104,13 @@ def squad_examples(input_file, is_training, version_2_with_negative=False):
         )
 
 
-def words_of(context):
+def words_of(context: str) -> Tuple[List[int], List[str]]:
     """A paragraph's words, as BERT splits them: (list of their places, list of str)."""
     words = list(_WORD.finditer(context))
     return [match.start() for match in words], [match.group() for match in words]
 
 
-def answer_texts(input_file):
+def answer_texts(input_file: str) -> Dict[str, List[str]]:
     """The right answers of each question, as a dict from ids to lists of texts.
 
     Raises:
@@ -126,7 +131,7 @@ def answer_texts(input_file):
     return texts
 
 
-def _articles(input_file):
+def _articles(input_file: str) -> Iterator[Any]:
     """Yields the articles of a file."""
     found = False
     try:
@@ -170,7 +175,7 @@ def _items_of_data(reader):
                 builder = None
 
 
-def _place_of_error(input_file):
+def _place_of_error(input_file: str) -> str:
     """Where a file is no JSON, which the reader of parts does not tell: a text for the error."""
     with tf.io.gfile.GFile(input_file, "rb") as reader:
         content = reader.read()
@@ -186,7 +191,7 @@ def _place_of_error(input_file):
     return ": found no JSON of SQuAD's kind"
 
 
-def _field(record, name, kind, input_file, where):
+def _field(record, name: str, kind, input_file: str, where: str) -> Any:
     value = record.get(name) if isinstance(record, dict) else None
     if not isinstance(value, kind) or isinstance(value, bool):
         found = "nothing" if value is None else json.dumps(value, default=str)[:40]
@@ -196,7 +201,9 @@ def _field(record, name, kind, input_file, where):
     return value
 
 
-def _answer(qa, input_file, where, version_2_with_negative):
+def _answer(
+    qa: Dict[str, Any], input_file: str, where: str, version_2_with_negative: bool
+) -> Optional[Tuple[str, int]]:
     """The one answer of a question as (text, place); None if it has none."""
     answers = _field(qa, "answers", list, input_file, where) if "answers" in qa else []
     if version_2_with_negative and qa.get("is_impossible", not answers):
@@ -211,7 +218,9 @@ def _answer(qa, input_file, where, version_2_with_negative):
     return text, start
 
 
-def _located(answer, starts, doc_tokens):
+def _located(
+    answer: Optional[Tuple[str, int]], starts: List[int], doc_tokens: List[str]
+) -> Optional[Dict[str, Any]]:
     """The keywords of a `SquadExample` that tell an answer; None if it is not in its place.
 
     Args:

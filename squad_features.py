@@ -5,7 +5,7 @@ sections 4.2 and 4.3). A paragraph that is longer than a row is read in windows 
 every question is asked in each of them.
 """
 
-from typing import List, NamedTuple, Optional
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 from absl import logging
@@ -38,18 +38,18 @@ class InputFeatures:
 
     def __init__(
         self,
-        unique_id,
-        example_index,
-        doc_span_index,
-        tokens,
-        token_to_orig_map,
-        token_is_max_context,
-        input_ids,
-        input_mask,
-        segment_ids,
-        start_position=None,
-        end_position=None,
-        is_impossible=None,
+        unique_id: int,
+        example_index: int,
+        doc_span_index: int,
+        tokens: List[str],
+        token_to_orig_map: Dict[int, int],
+        token_is_max_context: Dict[int, bool],
+        input_ids: List[int],
+        input_mask: List[int],
+        segment_ids: List[int],
+        start_position: Optional[int] = None,
+        end_position: Optional[int] = None,
+        is_impossible: Optional[bool] = None,
     ):
         self.unique_id = unique_id
         self.example_index = example_index
@@ -73,7 +73,7 @@ class Limits(NamedTuple):
     max_query_length: int
 
 
-def check_limits(limits):
+def check_limits(limits: Limits) -> None:
     """Raises UserError unless every window has room for a paragraph's token, and moves on."""
     room = limits.max_seq_length - limits.max_query_length - 3
     if room < 1:
@@ -113,7 +113,9 @@ class Tokenized(NamedTuple):
     windows: List[Window]
 
 
-def tokenized(examples, tokenizer, limits, is_training):
+def tokenized(
+    examples: Iterable[squad_data.SquadExample], tokenizer, limits: Limits, is_training: bool
+) -> Iterator[Tokenized]:
     """Yields the `Tokenized` of each `squad_data.SquadExample`.
 
     A paragraph is tokenized once for all questions about it, if these come in a row.
@@ -137,7 +139,7 @@ def tokenized(examples, tokenizer, limits, is_training):
         yield Tokenized(example, query, paragraph, windows)
 
 
-def _tokenize_words(words, tokenizer, pieces):
+def _tokenize_words(words: List[str], tokenizer, pieces) -> _Paragraph:
     """The `_Paragraph` of a list of words; `pieces` is a dict of those seen before."""
     if len(pieces) > _KEPT_WORDS:
         pieces.clear()
@@ -153,7 +155,7 @@ def _tokenize_words(words, tokenizer, pieces):
     return _Paragraph(words, tokens, word_of, first_of)
 
 
-def doc_spans(num_tokens, room, limits):
+def doc_spans(num_tokens: int, room: int, limits: Limits) -> List[Tuple[int, int]]:
     """Where the windows over a paragraph begin and how long they are: list of (start, length).
 
     For example 10 tokens, room for 6 and a stride of 3: (0, 6), (3, 6), (6, 4).
@@ -168,7 +170,7 @@ def doc_spans(num_tokens, room, limits):
     return spans
 
 
-def _answer_tokens(example, paragraph, tokenizer):
+def _answer_tokens(example, paragraph: _Paragraph, tokenizer) -> Tuple[int, ...]:
     """The answer's first and last token in the paragraph; () if there is no answer."""
     if example.is_impossible:
         return ()
@@ -178,7 +180,9 @@ def _answer_tokens(example, paragraph, tokenizer):
     return improve_answer_span(paragraph.tokens, first, last, list(answer))
 
 
-def improve_answer_span(tokens, first, last, answer):
+def improve_answer_span(
+    tokens: List[str], first: int, last: int, answer: List[str]
+) -> Tuple[int, int]:
     """The tokens within first..last that are the answer and nothing else; else these.
 
     An answer is a piece of text, and a word may be more than it: of "the Japanese-American", of
@@ -199,7 +203,7 @@ def improve_answer_span(tokens, first, last, answer):
     return first, last
 
 
-def _window(span, answer, offset):
+def _window(span: Tuple[int, int], answer: Optional[Tuple[int, ...]], offset: int) -> Window:
     """The `Window` of a span.
 
     Args:
@@ -215,7 +219,7 @@ def _window(span, answer, offset):
     return Window(start, length, answer[0] - start + offset, answer[1] - start + offset)
 
 
-def max_context(spans):
+def max_context(spans: List[Tuple[int, int]]) -> np.ndarray:
     """Which window shows each token with most around it.
 
     A token stands in several windows, at the edge of one and in the middle of another. As a score
@@ -246,7 +250,7 @@ def max_context(spans):
     return winner
 
 
-def add_rows(questions, tokenizer, add):
+def add_rows(questions: Iterable[Tokenized], tokenizer, add: Callable) -> None:
     """Hands the rows of all windows on, as `rows.TextRows` takes them, a part at a time.
 
     A paragraph's tokens stand there once for all questions about it.
@@ -275,7 +279,7 @@ def add_rows(questions, tokenizer, add):
 class _Part:
     """Rows that are not handed on yet."""
 
-    def __init__(self, first_token, first_question):
+    def __init__(self, first_token: int, first_question: int):
         self._first_token, self._first_question = first_token, first_question
         self.tokens, self.num_questions = [], 0
         self._rows = []
@@ -288,13 +292,13 @@ class _Part:
     def next_question(self):
         return self._first_question + self.num_questions
 
-    def add_tokens(self, tokenizer, tokens):
+    def add_tokens(self, tokenizer, tokens: List[str]) -> int:
         """Returns where they begin."""
         start = self.next_token
         self.tokens += tokenizer.convert_tokens_to_ids(tokens)
         return start
 
-    def add_question(self, question, paragraph_start, query_start):
+    def add_question(self, question: Tokenized, paragraph_start: int, query_start: int) -> None:
         for window in question.windows:
             begins = paragraph_start + window.start
             a_and_b = query_start, len(question.query), begins, window.length
@@ -302,7 +306,7 @@ class _Part:
             self._rows.append((*a_and_b, self.next_question, *answer))
         self.num_questions += 1
 
-    def arrays(self):
+    def arrays(self) -> Dict[str, np.ndarray]:
         columns = list(zip(*self._rows)) or [()] * 7
         names = ("a_start", "a_length", "b_start", "b_length", "question")
         arrays = {name: np.array(values, np.int64) for name, values in zip(names, columns)}
@@ -316,8 +320,14 @@ class _Part:
 
 
 def convert_examples_to_features(
-    examples, tokenizer, max_seq_length, doc_stride, max_query_length, is_training, output_fn
-):
+    examples,
+    tokenizer,
+    max_seq_length: int,
+    doc_stride: int,
+    max_query_length: int,
+    is_training: bool,
+    output_fn: Callable[[InputFeatures], Any],
+) -> None:
     """Calls output_fn with the `InputFeatures` of each window of each example, in order."""
     limits = Limits(max_seq_length, doc_stride, max_query_length)
     unique_id = FIRST_UNIQUE_ID
@@ -327,7 +337,9 @@ def convert_examples_to_features(
         unique_id += len(question.windows)
 
 
-def window_features(question, example_index, unique_id, tokenizer, max_seq_length):
+def window_features(
+    question: Tokenized, example_index: int, unique_id: int, tokenizer, max_seq_length: int
+) -> List[InputFeatures]:
     """The `InputFeatures` of each window of a `Tokenized`; the first one's id is unique_id."""
     query, paragraph = question.query, question.paragraph
     offset = len(query) + 2

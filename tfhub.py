@@ -5,6 +5,7 @@ checkpoint like any other, though, and that is all that is taken from it.
 """
 
 import os
+from typing import Any, Optional, Tuple
 
 import tensorflow.compat.v1 as tf
 import tensorflow_hub as hub
@@ -19,7 +20,7 @@ from errors import UserError
 _HEAD_SIZE = 64
 
 
-def open_module(handle):
+def open_module(handle: str) -> Tuple[str, Any]:
     """Finds a module in TensorFlow 1's hub format.
 
     Args:
@@ -48,7 +49,7 @@ def open_module(handle):
         ) from error
 
 
-def read_bert(handle):
+def read_bert(handle: str) -> checkpoints.PretrainedBert:
     """Finds the weights, the vocabulary and the config in a TF1 hub module of BERT.
 
     Args:
@@ -70,7 +71,7 @@ def read_bert(handle):
     return checkpoints.PretrainedBert(config, vocab_file, prefix, do_lower_case)
 
 
-def _config_of(folder, prefix, where):
+def _config_of(folder: str, prefix: str, where: str) -> modeling.BertConfig:
     """The module's bert_config.json, or else what its tensors' shapes tell."""
     for path in (folder, os.path.join(folder, "assets")):
         config_file = os.path.join(path, "bert_config.json")
@@ -81,7 +82,7 @@ def _config_of(folder, prefix, where):
     )
 
 
-def _config_from_shapes(shapes, where):
+def _config_from_shapes(shapes, where: str) -> modeling.BertConfig:
     """The `modeling.BertConfig` of an encoder; rates and activation are those of all of Google's.
 
     Raises:
@@ -98,7 +99,7 @@ def _config_from_shapes(shapes, where):
     )
 
 
-def _vocabulary_of(folder, where):
+def _vocabulary_of(folder: str, where: str) -> str:
     """The path of the WordPiece vocabulary among the assets: vocab.txt or the only .txt."""
     assets = os.path.join(folder, "assets")
     names = sorted(tf.io.gfile.listdir(assets)) if tf.io.gfile.isdir(assets) else []
@@ -114,7 +115,7 @@ def _vocabulary_of(folder, where):
     return os.path.join(assets, texts[0])
 
 
-def _lower_case_of(spec):
+def _lower_case_of(spec) -> Optional[bool]:
     """What the module's signature "tokenization_info" says of lower-casing, or None."""
     signature = "tokenization_info"
     if signature not in spec.get_signature_names():
