@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 
 import checkpoints
 import modeling
-from errors import UserError
+from adapter_tests.refusals import RefusalTestCase
 
 SHARED = os.environ.get("ADAPTER_BERT_DATA")
 needs_shared = unittest.skipUnless(SHARED, "ADAPTER_BERT_DATA does not name the shared folder")
@@ -31,7 +31,7 @@ def changed(config, **sizes):
     return modeling.BertConfig.from_dict(dict(config.to_dict(), **sizes))
 
 
-class CheckpointTestCase(tf.test.TestCase):
+class CheckpointTestCase(RefusalTestCase):
     """Writes checkpoints into a folder of the test's own."""
 
     def setUp(self):
@@ -57,16 +57,6 @@ class CheckpointTestCase(tf.test.TestCase):
         return self.save(
             dict({name: np.zeros(shape, np.float32) for name, shape in shapes.items()}, **others)
         )
-
-    def assert_refused(self, parts, function, *args, **kwargs):
-        """Checks that the message holds each of parts, and is one sentence."""
-        with self.assertRaises(UserError) as caught:
-            function(*args, **kwargs)
-        message = str(caught.exception)
-        for part in parts:
-            self.assertIn(part, message)
-        self.assertTrue(message.endswith("."), message)
-        self.assertNotIn("\n", message)
 
 
 class EncoderShapesTest(CheckpointTestCase):

@@ -169,6 +169,13 @@ class FinalTextTest(tf.test.TestCase):
 
 
 class WriteTest(tf.test.TestCase):
+    def read(self, path):
+        """The JSON of a file, None if there is none."""
+        if not os.path.exists(path):
+            return None
+        with open(path) as reader:
+            return json.load(reader)
+
     def test_files(self):
         folder = tempfile.mkdtemp(dir=self.get_temp_dir())
         names = ["predictions.json", "nbest_predictions.json", "null_odds.json"]
@@ -233,10 +240,7 @@ class WriteTest(tf.test.TestCase):
             *paths,
             version_2_with_negative=version_2,
         )
-        predictions, nbest, odds = (
-            json.load(open(path)) if os.path.exists(path) else None  # noqa: SIM115
-            for path in paths
-        )
+        predictions, nbest, odds = map(self.read, paths)
         self.assertEqual(predictions, golden["predictions"])
         self.assertEqual(odds, golden.get("null_odds"))
         for key, expected in golden["nbest_top3"].items():
