@@ -83,7 +83,7 @@ def open_module(handle):
     Raises:
       UserError: it leads to nothing, or to something that does not embed texts.
     """
-    where, (_, spec) = f"TF-Hub module {handle}:", tfhub.open_module(handle)
+    where, (_, spec) = f"TF-Hub module {handle}:", tfhub.find_module(handle)
     if "default" not in spec.get_signature_names():
         raise UserError(f"{where} it has no default signature, expected one that embeds texts.")
     inputs, outputs = spec.get_input_info_dict(), spec.get_output_info_dict()

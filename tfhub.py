@@ -20,7 +20,7 @@ from errors import UserError
 _HEAD_SIZE = 64
 
 
-def open_module(handle: str) -> Tuple[str, Any]:
+def find_module(handle: str) -> Tuple[str, Any]:
     """Finds a module in TensorFlow 1's hub format.
 
     Args:
@@ -63,7 +63,7 @@ def read_bert(handle: str) -> checkpoints.PretrainedBert:
         with a WordPiece vocabulary.
     """
     where = f"TF-Hub module {handle}:"
-    folder, spec = open_module(handle)
+    folder, spec = find_module(handle)
     prefix = os.path.join(folder, "variables", "variables")
     config = _config_of(folder, prefix, where)
     checkpoints.check_encoder(prefix, config, flag=where)
