@@ -303,6 +303,9 @@ class ConfigTest(HuggingFaceTestCase):
         with open(os.path.join(self.source, "config.json"), "w") as stream:
             json.dump({key: CONFIG[key] for key in CONFIG if key != "vocab_size"}, stream)
         self.assert_refused("config.json", "lacks vocab_size")
+        os.remove(os.path.join(self.source, "config.json"))
+        os.mkdir(os.path.join(self.source, "config.json"))
+        self.assert_refused("config.json", "cannot be read")
 
 
 class FilesTest(HuggingFaceTestCase):
