@@ -1,6 +1,6 @@
 # make demo   a pretrained BERT, adapter-tuned on demo/MRPC
 # make test   the tests
-# make lint   formatting and lint
+# make lint   formatting, lint and types
 # make demo/embeddings   a text embedding module of that BERT's words, for run_baseline.py
 # make bench  measurements against peers, on a machine that does nothing else: hours
 
@@ -23,6 +23,7 @@ test-tf1: .venv-tf1/installed
 lint: .venv/installed
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
+	.venv/bin/mypy
 
 # Needs GLUE_DIR, and SQUAD_FILES, one or more of SQuAD's JSON files; BERT_BASE_DIR as elsewhere.
 bench: .venv/installed .venv-peers/installed

@@ -12,7 +12,7 @@ room. `mixed_encoder` is the model.
 
 import collections
 import threading
-from typing import NamedTuple, Sequence
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
 import scipy.special
@@ -26,6 +26,8 @@ import mixed_encoder
 import modeling
 import task_adapters
 from errors import UserError
+
+Source = Union[str, task_adapters.TaskAdapter]  # A folder, or the adapter itself.
 
 BATCH_SIZE = 32  # Of one pass: more rows are no faster each, and need more memory.
 _FIRST_ROWS = {"task": 4, "pooler": 1, "bottleneck": 65, "output": 9}
@@ -60,16 +62,16 @@ class _Entry:
       description: its `task_adapters.Description`.
     """
 
-    def __init__(self, source, description):
+    def __init__(self, source: Source, description: task_adapters.Description):
         self.description = description
         self.kind = mixed_encoder.kind_of(description.adapter)
-        self.places = None  # In memory: `mixed_encoder.Places`.
+        self.places: Any = None  # In memory: `mixed_encoder.Places`.
         self._source = source
         self._digest = self._digest_now()
 
-    def read(self):
+    def read(self) -> task_adapters.TaskAdapter:
         """The `task_adapters.TaskAdapter`, which must be the one that was added."""
-        if self._digest is None:
+        if not isinstance(self._source, str):
             return self._source
         adapter = task_adapters.load(self._source)
         if self._digest_now() != self._digest:
@@ -79,7 +81,7 @@ class _Entry:
             )
         return adapter
 
-    def _digest_now(self):
+    def _digest_now(self) -> Optional[str]:
         """What tells a folder's adapter from another, None for one that is no folder's."""
         if not isinstance(self._source, str):
             return None
@@ -108,12 +110,12 @@ class AdapterBank:
 
     def __init__(
         self,
-        config,
-        init_checkpoint,
+        config: modeling.BertConfig,
+        init_checkpoint: str,
         *,
-        precision="float32",
-        most_in_memory=None,
-        lengths=input_pipeline.BUCKETS,
+        precision: str = "float32",
+        most_in_memory: Optional[int] = None,
+        lengths: Sequence[int] = input_pipeline.BUCKETS,
     ):
         if most_in_memory is not None and most_in_memory < 1:
             raise UserError(f"most_in_memory must be at least 1, but is {most_in_memory}.")
@@ -126,7 +128,9 @@ class AdapterBank:
         self._in_memory = collections.OrderedDict()  # Names, the one asked for last at the end.
         self._lock = threading.Lock()  # Of whoever replaces these, or uses the model.
 
-    def add(self, name, adapter, *, replace=False, unread=False):
+    def add(
+        self, name: str, adapter: Source, *, replace: bool = False, unread: bool = False
+    ) -> task_adapters.Description:
         """Adds a task, or replaces it: batches under way get all of the old one, later ones none.
 
         Args:
@@ -159,26 +163,26 @@ class AdapterBank:
             self._entries = {**self._entries, name: entry}
         return description
 
-    def remove(self, name):
+    def remove(self, name: str) -> None:
         """Removes a task; raises `UnknownTask`."""
         with self._lock:
             self._entry(name)
             self._forget(name)
             self._entries = {other: e for other, e in self._entries.items() if other != name}
 
-    def names(self):
+    def names(self) -> List[str]:
         """All tasks, a sorted list of str."""
         return sorted(self._entries)
 
-    def names_in_memory(self):
+    def names_in_memory(self) -> List[str]:
         """Those whose adapters are in memory, the one that was asked for last at the end."""
         return list(self._in_memory)
 
-    def describe(self, name):
+    def describe(self, name: str) -> task_adapters.Description:
         """The `task_adapters.Description` of a task; raises `UnknownTask`."""
         return self._entry(name).description
 
-    def predict(self, rows):
+    def predict(self, rows: Iterable[Row]) -> List[Dict[str, Any]]:
         """What each task's own model would say.
 
         Args:
@@ -196,24 +200,24 @@ class AdapterBank:
         for row in rows:
             self._check_row(row)
         order = sorted(range(len(rows)), key=lambda index: -len(rows[index].input_ids))
-        results = [None] * len(rows)
+        results: List[Any] = [None] * len(rows)
         for start in range(0, len(rows), BATCH_SIZE):
             batch = order[start : start + BATCH_SIZE]
             for index, result in zip(batch, self._predict_batch([rows[index] for index in batch])):
                 results[index] = result
         return results
 
-    def close(self):
+    def close(self) -> None:
         """Frees the memory; the bank is of no use then."""
         with self._lock:
             self._model.close()
 
-    def _entry(self, name):
+    def _entry(self, name: str) -> _Entry:
         if name not in self._entries:
             raise UnknownTask(f"There is no task {name!r} in the bank.")
         return self._entries[name]
 
-    def _check_row(self, row):
+    def _check_row(self, row: Row) -> None:
         config, length = self._config, len(row.input_ids)
         self._entry(row.task)
         if not 0 < length <= config.max_position_embeddings or length != len(row.segment_ids):
@@ -232,7 +236,7 @@ class AdapterBank:
                     f" expected 0 to {size - 1}."
                 )
 
-    def _predict_batch(self, rows):
+    def _predict_batch(self, rows: List[Row]) -> List[Dict[str, Any]]:
         """`predict` for as many rows as one pass takes."""
         names, read = dict.fromkeys(row.task for row in rows), {}
         while True:
@@ -245,7 +249,9 @@ class AdapterBank:
             for entry in absent:  # Others may go on meanwhile.
                 read[entry] = entry.read()
 
-    def _bring(self, entries, read):
+    def _bring(
+        self, entries: Dict[str, _Entry], read: Dict[_Entry, task_adapters.TaskAdapter]
+    ) -> None:
         """Has the adapters of some entries in memory, and no more others than there is room for."""
         for name in entries:
             if name in self._in_memory:
@@ -256,22 +262,22 @@ class AdapterBank:
                 entry.places = self._model.place(read[entry])
                 self._in_memory[name] = None
 
-    def _make_room(self, keep):
+    def _make_room(self, keep: Dict[str, _Entry]) -> None:
         """Forgets the tasks that were asked for longest ago, until there is room for one more."""
         if self._most is not None:
             others = [name for name in self._in_memory if name not in keep]
             for name in others[: max(0, len(self._in_memory) + 1 - self._most)]:
                 self._forget(name)
 
-    def _forget(self, name):
+    def _forget(self, name: str) -> None:
         """Takes a task's adapter out of memory, if it is there."""
         if self._in_memory.pop(name, self) is None:
             self._model.free(self._entries[name].places)
             self._entries[name].places = None
 
-    def _run(self, rows, entries):
+    def _run(self, rows: List[Row], entries: Dict[str, _Entry]) -> List[Dict[str, Any]]:
         """One pass for each kind of adapters, in practice one for all."""
-        results = [None] * len(rows)
+        results: List[Any] = [None] * len(rows)
         kinds = {}
         for index, row in enumerate(rows):
             kinds.setdefault(entries[row.task].kind, []).append(index)
@@ -289,12 +295,14 @@ class AdapterBank:
         return results
 
 
-def _described(folder, unread):
+def _described(folder: str, unread: bool) -> task_adapters.Description:
     """The description of a folder's task adapter, whose tensors are checked unless `unread`."""
     return task_adapters.describe(folder) if unread else task_adapters.load(folder).description
 
 
-def _prediction(row, description, logits, span_logits):
+def _prediction(
+    row: Row, description: task_adapters.Description, logits, span_logits
+) -> Dict[str, Any]:
     """A row's outputs as its task's own head would give them."""
     if description.kind == "span":
         start, end = span_logits[: len(row.input_ids)].T
@@ -305,7 +313,9 @@ def _prediction(row, description, logits, span_logits):
     return {"probabilities": squash(logits[: len(description.labels)])}
 
 
-def _padded(rows, places, lengths, longest):
+def _padded(
+    rows: List[Row], places: List[mixed_encoder.Places], lengths: Sequence[int], longest: int
+) -> tuple:
     """A batch of few shapes: each new one costs the compilation of its kernels.
 
     Returns:
@@ -324,7 +334,7 @@ def _padded(rows, places, lengths, longest):
     return mixed_encoder.batch_of(places, size), input_ids, input_mask, segment_ids
 
 
-def _next(value, steps):
+def _next(value: int, steps: Sequence[int]) -> int:
     """The first of ascending steps that is not below a value, or the value beyond them all."""
     return next((step for step in steps if step >= value), value)
 
@@ -332,22 +342,22 @@ def _next(value, steps):
 class _Pool:
     """The numbers of a table's rows, of which some are free."""
 
-    def __init__(self, size, num_pads):
+    def __init__(self, size: int, num_pads: int):
         self.size = size
         self._free = list(range(size - 1, num_pads - 1, -1))
 
-    def lacking(self, count):
+    def lacking(self, count: int) -> int:
         """How many more rows there must be for so many to be free."""
         return max(0, count - len(self._free))
 
-    def grow(self, count):
+    def grow(self, count: int) -> None:
         self._free[:0] = range(self.size + count - 1, self.size - 1, -1)
         self.size += count
 
-    def take(self, count):
+    def take(self, count: int) -> List[int]:
         return [self._free.pop() for _ in range(count)]
 
-    def give_back(self, rows):
+    def give_back(self, rows: List[int]) -> None:
         self._free.extend(reversed(rows))
 
 
@@ -357,7 +367,13 @@ class _Model:
     One thread at a time may call it.
     """
 
-    def __init__(self, config, init_checkpoint, precision, lengths):
+    def __init__(
+        self,
+        config: modeling.BertConfig,
+        init_checkpoint: str,
+        precision: str,
+        lengths: Sequence[int],
+    ):
         self._config, self._init_checkpoint = config, init_checkpoint
         self._precision, self._lengths = precision, lengths
         self._pools = {
@@ -401,7 +417,7 @@ class _Model:
             growth[pool] = count, tf.group(*grown)
         return growth
 
-    def place(self, adapter):
+    def place(self, adapter: task_adapters.TaskAdapter) -> mixed_encoder.Places:
         """Writes an adapter into the tables; returns its `mixed_encoder.Places`."""
         needed = mixed_encoder.rows_needed(adapter)
         places = mixed_encoder.places_of({pool: self._take(pool, n) for pool, n in needed.items()})
@@ -414,12 +430,12 @@ class _Model:
         self._session.run([update for _, _, update in self._updates.values()], feed)
         return places
 
-    def free(self, places):
+    def free(self, places: mixed_encoder.Places) -> None:
         """Gives the rows of a task back."""
         for pool, rows in mixed_encoder.rows_by_pool(places).items():
             self._pools[pool].give_back(rows)
 
-    def _take(self, name, count):
+    def _take(self, name: str, count: int) -> List[int]:
         pool = self._pools[name]
         if pool.lacking(count):
             more = max(pool.lacking(count), int(pool.size * (_GROWTH - 1)))
@@ -428,7 +444,13 @@ class _Model:
             pool.grow(more)
         return pool.take(count)
 
-    def run(self, kind, rows, places, spans):
+    def run(
+        self,
+        kind: mixed_encoder.Kind,
+        rows: List[Row],
+        places: List[mixed_encoder.Places],
+        spans: bool,
+    ) -> tuple:
         """The outputs of a batch.
 
         Args:
@@ -447,7 +469,7 @@ class _Model:
         logits, *span_logits = self._session.run(self._fetches[kind, spans], feed)
         return logits, (span_logits[0] if spans else [None] * len(rows))
 
-    def _build(self, kind, spans):
+    def _build(self, kind: mixed_encoder.Kind, spans: bool) -> None:
         with self._graph.as_default():
             known = len(tf.trainable_variables())
             outputs = mixed_encoder.build(
@@ -467,5 +489,5 @@ class _Model:
                 self._session.run(tf.variables_initializer(new))
         self._fetches[kind, spans] = [tensor for tensor in outputs if tensor is not None]
 
-    def close(self):
+    def close(self) -> None:
         self._session.close()

@@ -3,6 +3,7 @@
 import glob
 import posixpath
 import re
+from typing import Dict, Iterable, List, Optional
 
 import tensorflow.compat.v1 as tf
 
@@ -11,12 +12,12 @@ import task_adapters
 from errors import UserError
 
 
-def is_name(text):
+def is_name(text: str) -> bool:
     """Whether a task can be called so: letters, digits, ".", "_" and "-", at most 100 of them."""
     return re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", text) is not None
 
 
-def named(patterns):
+def named(patterns: Iterable[str]) -> Dict[str, str]:
     """The task adapters that --adapters names: dict from tasks' names to folders.
 
     Raises:
@@ -42,7 +43,7 @@ def named(patterns):
     return found
 
 
-def below(root):
+def below(root: str) -> Dict[str, str]:
     """The task adapters in a folder of folders: dict from names to folders.
 
     Each is `<name>`, `<name>/adapter` as a run leaves it, or the highest of `<name>/<number>`.
@@ -58,7 +59,7 @@ def below(root):
     return found
 
 
-def found_in(folder):
+def found_in(folder: str) -> Optional[str]:
     """The folder of a task adapter that a name stands for, see `below`; None for none."""
     numbers = sorted(numbers_in(folder), reverse=True)
     for candidate in ("", task_adapters.FOLDER, *map(str, numbers)):
@@ -68,7 +69,7 @@ def found_in(folder):
     return None
 
 
-def name_of(folder):
+def name_of(folder: str) -> str:
     """What a task is called after its adapter's folder: "mrpc" for output/mrpc/adapter."""
     parts = [part for part in folder.split("/") if part not in ("", ".")]
     while len(parts) > 1 and (parts[-1] == task_adapters.FOLDER or parts[-1].isdigit()):
@@ -76,7 +77,7 @@ def name_of(folder):
     return parts[-1] if parts else ""
 
 
-def numbers_in(folder):
+def numbers_in(folder: str) -> List[int]:
     """The numbers that folders in a folder are called by, a list."""
     if not tf.io.gfile.isdir(folder):
         return []

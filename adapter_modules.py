@@ -11,7 +11,7 @@ Axes in shape comments: D hidden size, m adapter size.
 import dataclasses
 import functools
 import math
-from typing import Callable, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
@@ -42,7 +42,7 @@ INTERACTIONS = {"add": lambda x, change: change, "multiply": lambda x, change: x
 
 # The fields of section 3.6 and their values. A file without one, of an earlier version, means its
 # default. Depth ends where a graph still takes seconds to build, of a description from anywhere.
-VARIANTS = {
+VARIANTS: Dict[str, Any] = {
     "normalization": NORMALIZATIONS,
     "depth": range(1, 101),
     "sites": SITES,
@@ -110,13 +110,13 @@ class AdapterConfig:
                 " adapter reads, since a single number less its mean is 0; expected 2 or more."
             )
 
-    def variant(self):
+    def variant(self) -> Dict[str, Any]:
         """The fields of `VARIANTS` that are not adapter-bert's, by name."""
         fields = {field.name: field.default for field in dataclasses.fields(self)}
         values = {name: getattr(self, name) for name in VARIANTS}
         return {name: value for name, value in values.items() if value != fields[name]}
 
-    def build(self):
+    def build(self) -> "Optional[Adapter]":
         """Returns the `Adapter` that `BertModel` takes as `adapter_fn`, or None for "none"."""
         function = get_adapter(self.fn)
         return function and Adapter(
@@ -134,7 +134,7 @@ class AdapterConfig:
             self.placement == "parallel",
         )
 
-    def shapes(self, width):
+    def shapes(self, width: int) -> Dict[str, Tuple[int, ...]]:
         """The variables of one adapter, moving statistics with them.
 
         Args:
@@ -144,8 +144,9 @@ class AdapterConfig:
           A dict from names, below the scope of the projection that it follows, to tuples of int.
         """
         with tf.Graph().as_default():
-            x = tf.zeros([1, width])
-            self.build()(x, x)
+            adapter, x = self.build(), tf.zeros([1, width])
+            if adapter:
+                adapter(x, x)
             return {variable_name(v): tuple(v.shape.as_list()) for v in tf.global_variables()}
 
 
@@ -178,14 +179,22 @@ class Adapter(NamedTuple):
         return self.function(output, statistics=statistics)
 
 
-def adapters_of_layers(adapter_fn, adapter_layers, num_layers, statistics):
+def adapters_of_layers(
+    adapter_fn,
+    adapter_layers: Optional[Sequence[int]],
+    num_layers: int,
+    statistics: Optional[list],
+    gates=None,
+) -> List[Dict[str, Callable]]:
     """The adapters of an encoder.
 
     Args:
       adapter_fn: `Adapter`, or a function of a sub-layer's output alone, or None.
       adapter_layers: indices of the layers that have adapters, None for all.
-      num_layers: int.
+      num_layers: L.
       statistics: as in `layers.batch_norm`.
+      gates: float Tensor [B, L]: 1 where the adapters of a layer count for a sequence, 0 where it
+        is as if there were none; or None, where all count.
 
     Returns:
       A list of a dict for each layer: from the projections' scopes to functions of (output,
@@ -197,29 +206,12 @@ def adapters_of_layers(adapter_fn, adapter_layers, num_layers, statistics):
         function = adapter_fn
         adapter_fn = Adapter(lambda output, statistics: function(output))
     adapt = functools.partial(adapter_fn, statistics=statistics)
-    return [
-        dict.fromkeys(adapter_fn.sites, adapt)
-        if adapter_layers is None or index in adapter_layers
-        else {}
-        for index in range(num_layers)
-    ]
-
-
-def gated(adapters, gates):
-    """The adapters of an encoder, each with a gate for each row.
-
-    Args:
-      adapters: what `adapters_of_layers` returns.
-      gates: float Tensor [B, L]: 1 where the adapters of a layer count, 0 where it is as if there
-        were none.
-    """
-    return [
-        {
-            site: functools.partial(_gated, adapt, gates[:, index])
-            for site, adapt in adapters_of_layer.items()
-        }
-        for index, adapters_of_layer in enumerate(adapters)
-    ]
+    adapters: List[Dict[str, Callable]] = []
+    for index in range(num_layers):
+        is_adapted = adapter_layers is None or index in adapter_layers
+        own = adapt if gates is None else functools.partial(_gated, adapt, gates[:, index])
+        adapters.append(dict.fromkeys(adapter_fn.sites if is_adapted else (), own))
+    return adapters
 
 
 def _gated(adapt, gate, output, residual):
@@ -262,16 +254,16 @@ def get_adapter(function_string):
 
 def feedforward_adapter(
     input_tensor,
-    hidden_size=64,
-    init_scale=1e-3,
+    hidden_size: int = 64,
+    init_scale: float = 1e-3,
     *,
-    activation="gelu",
-    apart=False,
-    normalization="none",
-    depth=1,
-    interaction="add",
+    activation: str = "gelu",
+    apart: bool = False,
+    normalization: str = "none",
+    depth: int = 1,
+    interaction: str = "add",
     beside=None,
-    statistics=None,
+    statistics: Optional[list] = None,
 ):
     """A bottleneck with an inner skip connection (Houlsby et al. 2019, section 2.1, figure 2).
 
@@ -312,7 +304,7 @@ def feedforward_adapter(
 _ADAPTER_FUNCTIONS = {"feedforward_adapter": feedforward_adapter}
 
 
-def _project(rows, name, columns, init_scale):
+def _project(rows, name: str, columns: int, init_scale: float):
     """rows W + b, with W = weights<name> [in, columns] and b = biases<name> [1, columns]."""
 
     def variable(name, shape, initializer):

@@ -10,15 +10,19 @@
 import dataclasses
 import json
 import os
+from typing import Any, Dict, List, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+import files
 import huggingface
 import modeling
 import task_adapters
 import tuning
 from errors import UserError
+
+Tensors = Dict[Tuple[str, str], np.ndarray]  # By file and PyTorch's name.
 
 _ADAPTER, _HEAD, _LAYER_NORMS = "adapter", "model_head", "layer_norms"
 _ADAPTER_CONFIG, HEAD_CONFIG = "adapter_config.json", "head_config.json"
@@ -75,7 +79,7 @@ _HOULSBY = {
 }
 
 
-def write(folder, adapter):
+def write(folder: str, adapter: task_adapters.TaskAdapter) -> None:
     """Writes a task adapter into a folder that exists.
 
     Args:
@@ -86,7 +90,10 @@ def write(folder, adapter):
       UserError: the format has no place for it.
     """
     description = adapter.description
-    _check(description)
+    configs = {
+        _ADAPTER_CONFIG: _adapter_config(description, _checked_adapter(description)),
+        HEAD_CONFIG: _head_config(description),
+    }
     name = description.task
     tensors = {_ADAPTER: {}, _HEAD: {}, _LAYER_NORMS: {}}
     for own, value in adapter.tensors.items():
@@ -102,27 +109,27 @@ def write(folder, adapter):
         "name": name,
         "version": "adapters.1.3.0",
     }
-    configs = {_ADAPTER_CONFIG: _adapter_config, HEAD_CONFIG: _head_config}
-    for file, make in configs.items():
-        record = {**shared, "config": make(description)}
+    for file, config in configs.items():
+        record = {**shared, "config": config}
         with tf.io.gfile.GFile(os.path.join(folder, file), "w") as writer:
             writer.write(json.dumps(record, indent=2, sort_keys=True) + "\n")
 
 
-def _check(description):
-    """Raises UserError unless the format can hold it."""
-    if description.adapter is None or description.adapter.fn != "feedforward_adapter":
+def _checked_adapter(description: task_adapters.Description) -> modeling.AdapterConfig:
+    """Its adapters' settings; raises UserError unless the format can hold the task adapter."""
+    adapter = description.adapter
+    if adapter is None or adapter.fn != "feedforward_adapter":
         raise UserError(
             "AdapterHub's format holds bottleneck adapters (--adapter_fn=feedforward_adapter), but"
             f" this is of --tuning={description.tuning.method}"
-            + (f" with {description.adapter.fn}." if description.adapter else ".")
+            + (f" with {adapter.fn}." if adapter else ".")
         )
-    for name, value in description.adapter.variant().items():
+    for name, value in adapter.variant().items():
         if name not in _VARIANTS:
             raise UserError(
                 f"AdapterHub's format has no adapters like these (--adapter_{name}={value})."
             )
-    activation = description.adapter.activation
+    activation = adapter.activation
     if huggingface.activation_name(activation) not in _ACTIVATIONS:
         raise UserError(
             f"The package adapters has no such activation (--adapter_activation={activation})."
@@ -134,10 +141,13 @@ def _check(description):
         )
     if description.tuning.train_pooler:
         raise UserError("AdapterHub's format has no place for a trained pooler (--train_pooler).")
+    return adapter
 
 
-def _adapter_config(description):
-    adapter, config = description.adapter, description.backbone.config
+def _adapter_config(
+    description: task_adapters.Description, adapter: modeling.AdapterConfig
+) -> Dict[str, Any]:
+    config = description.backbone.config
     every = range(config["num_hidden_layers"])
     return {
         "architecture": None,
@@ -150,13 +160,13 @@ def _adapter_config(description):
     }
 
 
-def reduction_factor(hidden_size, size):
+def reduction_factor(hidden_size: int, size: int) -> float:
     """The float f of which the package makes the width: size = hidden_size // f."""
     factor = hidden_size / size
     return factor if int(hidden_size // factor) == size else hidden_size / (size + 0.5)
 
 
-def _head_config(description):
+def _head_config(description: task_adapters.Description) -> Dict[str, Any]:
     labels = description.labels
     return {
         "head_type": "classification",
@@ -170,7 +180,7 @@ def _head_config(description):
     }
 
 
-def _place(name, adapter):
+def _place(name: str, adapter: str) -> Tuple[str, str]:
     """(file, PyTorch's name) of a trained tensor; adapter is the name that the format gives it."""
     kind = tuning.role_of(name, ["bert/"]).kind
     if kind == "head":
@@ -182,12 +192,12 @@ def _place(name, adapter):
     return _ADAPTER, f"bert.{huggingface.name_of(scope)}.{adapter}.{_PARTS[part]}"
 
 
-def _flip(file, value):
+def _flip(file: str, value: np.ndarray) -> np.ndarray:
     """Our layout as PyTorch's, or back: an adapter's weights are transposed, its biases [1, m]."""
     return value.T if file == _ADAPTER else value
 
 
-def read(folder, description):
+def read(folder: str, description: task_adapters.Description) -> task_adapters.TaskAdapter:
     """Reads what `write` wrote, or `save_adapter` and a `layer_norms.safetensors` beside it.
 
     Without that file the LayerNorms are the backbone's, as the package itself leaves them.
@@ -219,7 +229,7 @@ def read(folder, description):
     return task_adapters.TaskAdapter(description, _to_google(tensors, description, where))
 
 
-def read_files(folder, where):
+def read_files(folder: str, where: str) -> Tuple[str, Dict[str, Any], Dict[str, Any], Tensors]:
     """What lies in a folder of this format, as it is.
 
     Args:
@@ -244,20 +254,20 @@ def read_files(folder, where):
     return name, adapter_config, head_config, tensors
 
 
-def _read_config(folder, file, where):
+def _read_config(folder: str, file: str, where: str) -> Tuple[str, Dict[str, Any]]:
     """(the adapter's name, the object "config") of a JSON file."""
     path = os.path.join(folder, file)
-    try:
-        with tf.io.gfile.GFile(path, "r") as reader:
-            record = json.loads(reader.read())
-        return str(record["name"]), dict(record["config"])
-    except tf.errors.OpError as error:
-        raise UserError(f"{where} is not of AdapterHub's format: there is no {path}.") from error
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise UserError(f"{path}: expected an object with name and config.") from error
+    if not tf.io.gfile.exists(path):
+        raise UserError(f"{where} is not of AdapterHub's format: there is no {path}.")
+    record = files.read_object(path)
+    if "name" not in record or not isinstance(record.get("config"), dict):
+        raise UserError(f"{path}: expected an object with name and config.")
+    return str(record["name"]), record["config"]
 
 
-def _adapter_of(config, tensors, backbone, where):
+def _adapter_of(
+    config: Dict[str, Any], tensors: Tensors, backbone: Dict[str, Any], where: str
+) -> modeling.AdapterConfig:
     """The `modeling.AdapterConfig` that a config of the package's stands for."""
     for field, expected in _HOULSBY.items():
         found = config.get(field, expected)
@@ -275,15 +285,16 @@ def _adapter_of(config, tensors, backbone, where):
     if len(sizes) != 1:
         raise UserError(f"{where}: its adapters must have one size, but have {sorted(sizes)}.")
     layers = tuple(i for i in range(backbone["num_hidden_layers"]) if i not in left_out)
+    variant: Dict[str, Any] = {name: _variant_of(config, name, where) for name in _VARIANTS}
     return modeling.AdapterConfig(
         size=sizes.pop(),
         activation=_ACTIVATIONS[activation],
         layers=layers if left_out else None,
-        **{name: _variant_of(config, name, where) for name in _VARIANTS},
+        **variant,
     )
 
 
-def _variant_of(config, name, where):
+def _variant_of(config: Dict[str, Any], name: str, where: str) -> str:
     """The value of the field of that name of a `modeling.AdapterConfig`."""
     values = _VARIANTS[name]
     default = next(iter(values.values()))
@@ -294,7 +305,7 @@ def _variant_of(config, name, where):
     raise UserError(f"{where}: there are no adapters with {json.dumps(found)}.")
 
 
-def labels_of(config, where):
+def labels_of(config: Dict[str, Any], where: str) -> Tuple[str, ...]:
     """The labels that a head's config numbers, in the head's order; none for a regression.
 
     Raises:
@@ -307,16 +318,16 @@ def labels_of(config, where):
                 f"{where}: BERT's classification head has {field} {value}, this one"
                 f" {config.get(field)}."
             )
-    label2id, count = config.get("label2id"), config.get("num_labels")
-    if count == 1:
+    if config.get("num_labels") == 1:
         return ()
-    numbers = list(label2id.values()) if isinstance(label2id, dict) else [None]
+    label2id: Any = config.get("label2id")
+    numbers: List[Any] = list(label2id.values()) if isinstance(label2id, dict) else [None]
     if {type(n) for n in numbers} != {int} or sorted(numbers) != list(range(len(numbers))):
         raise UserError(f"{where}: head_config.json must number its labels from 0 in label2id.")
     return tuple(sorted(label2id, key=label2id.get))
 
 
-def _layer_norms_of(tensors):
+def _layer_norms_of(tensors: Tensors) -> str:
     """Which LayerNorms there are, as `tuning.Tuning.layer_norms` says it."""
     names = [name for file, name in tensors if file == _LAYER_NORMS]
     if not names:
@@ -324,7 +335,9 @@ def _layer_norms_of(tensors):
     return "all" if any(name.startswith("bert.embeddings.") for name in names) else "adapted"
 
 
-def _to_google(tensors, description, where):
+def _to_google(
+    tensors: Tensors, description: task_adapters.Description, where: str
+) -> Dict[str, np.ndarray]:
     """Gives every tensor our name and layout; raises UserError unless they are all there are."""
     shapes = task_adapters.shapes(description)
     places = {own: _place(own, description.task) for own in shapes}

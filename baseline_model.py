@@ -17,10 +17,10 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 import tensorflow_hub as hub
 
-import checkpoints
 import devices
 import layers
 import progress
+import tfhub
 from baseline_space import Settings
 from baseline_texts import NOTHING
 from errors import UserError
@@ -73,6 +73,7 @@ class ModelSettings:
 
     @property
     def num_steps(self):
+        """Training steps of `BATCH_SIZE` examples."""
         return self.space.training_samples // BATCH_SIZE
 
 
@@ -82,7 +83,7 @@ def open_module(handle):
     Raises:
       UserError: it leads to nothing, or to something that does not embed texts.
     """
-    where, (_, spec) = f"TF-Hub module {handle}:", checkpoints.open_hub_module(handle)
+    where, (_, spec) = f"TF-Hub module {handle}:", tfhub.find_module(handle)
     if "default" not in spec.get_signature_names():
         raise UserError(f"{where} it has no default signature, expected one that embeds texts.")
     inputs, outputs = spec.get_input_info_dict(), spec.get_output_info_dict()

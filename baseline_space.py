@@ -57,9 +57,9 @@ class Choice(NamedTuple):
         return alike[0] if alike else None
 
     def __str__(self):
-        texts = (value if isinstance(value, str) else f"{value:g}" for value in self.values)
         if self.values == (True, False):
-            texts = ("true", "false")
+            return "one of true, false"
+        texts = (value if isinstance(value, str) else f"{value:g}" for value in self.values)
         return "one of " + ", ".join(texts)
 
 
@@ -74,7 +74,7 @@ class Range(NamedTuple):
         return (
             isinstance(value, kind)
             and not isinstance(value, bool)
-            and self.low <= value <= self.high
+            and self.low <= float(value) <= self.high
         )
 
     def __str__(self):

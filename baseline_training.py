@@ -236,13 +236,15 @@ class Evaluation(tf.train.SessionRunHook):
         self._trained_parameters = sum(sizes)
 
     def after_create_session(self, session, coord):
+        """Scores the weights that an earlier process has kept."""
         self._saver = tf.get_collection(tf.GraphKeys.SAVERS)[0]
         step = int(session.run(self._global_step))
-        if step:  # It goes on from the best weights that an earlier process has kept.
+        if step:  # It goes on from these.
             score = self._score_fn(self._predicted(session))
             self._best = Result(score, step * BATCH_SIZE, self._trained_parameters)
 
     def after_run(self, run_context, run_values):
+        """Scores every `EVALUATE_EVERY` examples, and stops where there is no patience left."""
         step = int(run_context.session.run(self._global_step))
         if step % (EVALUATE_EVERY // BATCH_SIZE) and step < self._num_steps:
             return

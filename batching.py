@@ -11,7 +11,7 @@ import math
 import threading
 import time
 from concurrent import futures
-from typing import NamedTuple
+from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
 from absl import logging
 
@@ -34,18 +34,18 @@ class Closed(Exception):
 class _Call:
     """The rows of one caller: answered when the last of them is computed."""
 
-    def __init__(self, count):
+    def __init__(self, count: int):
         self.future = futures.Future()
         self.outputs = [None] * count
         self.missing = count
 
-    def take(self, index, output):
+    def take(self, index: int, output) -> None:
         self.outputs[index] = output
         self.missing -= 1
         if not self.missing and not self.future.done():
             self._settle(self.future.set_result, self.outputs)
 
-    def fail(self, error):
+    def fail(self, error: Exception) -> None:
         if not self.future.done():
             self._settle(self.future.set_exception, error)
 
@@ -61,7 +61,7 @@ class _Waiting(NamedTuple):
     arrival: int
     row: object
     call: _Call
-    index: int  # Among the call's rows.
+    place: int  # Among the call's rows.
 
 
 class Batcher:
@@ -77,7 +77,14 @@ class Batcher:
     """
 
     def __init__(
-        self, predict, length_of, *, max_batch_size, max_queue_size, observe=None, chores=()
+        self,
+        predict: Callable[[list], list],
+        length_of: Callable[[Any], int],
+        *,
+        max_batch_size: int,
+        max_queue_size: int,
+        observe: Optional[Callable[[int, float], None]] = None,
+        chores: Iterable[Callable[[], None]] = (),
     ):
         self._predict, self._length_of = predict, length_of
         self._max_batch_size, self._max_queue_size = max_batch_size, max_queue_size
@@ -94,16 +101,16 @@ class Batcher:
         return len(self._waiting)
 
     @property
-    def is_open(self):
+    def is_open(self) -> bool:
         """Whether rows are taken."""
         return not self._closed and self._thread.is_alive()
 
     @property
-    def is_full(self):
+    def is_full(self) -> bool:
         """Whether as many rows wait as may."""
         return len(self._waiting) >= self._max_queue_size
 
-    def submit(self, rows):
+    def submit(self, rows: list) -> "futures.Future[list]":
         """Queues rows, all or none of them.
 
         Args:
@@ -122,13 +129,13 @@ class Batcher:
                 raise Closed
             if len(self._waiting) + len(rows) > self._max_queue_size:
                 raise QueueFull
-            for index, row in enumerate(rows):
-                entry = _Waiting(self._length_of(row), next(self._arrival), row, call, index)
+            for place, row in enumerate(rows):
+                entry = _Waiting(self._length_of(row), next(self._arrival), row, call, place)
                 bisect.insort(self._waiting, entry)
             self._changed.notify()
         return call.future
 
-    def close(self):
+    def close(self) -> None:
         """Computes what waits, and ends; later rows are refused."""
         with self._changed:
             self._closed = True
@@ -153,7 +160,7 @@ class Batcher:
                 self._compute(batch)
                 self._observe(len(batch), time.perf_counter() - start)
 
-    def _next_batch(self):
+    def _next_batch(self) -> List[_Waiting]:
         """Takes the row that has waited longest, and of its neighbours in length as many as pay."""
         lengths = [entry.length for entry in self._waiting]
         oldest = min(range(len(lengths)), key=lambda place: self._waiting[place].arrival)
@@ -163,7 +170,7 @@ class Batcher:
         del self._waiting[start:stop]
         return batch
 
-    def _compute(self, batch):
+    def _compute(self, batch: List[_Waiting]) -> None:
         """Answers a batch; one with an error in halves, until the row is alone that it is of."""
         try:
             outputs = self._predict([entry.row for entry in batch])
@@ -177,16 +184,16 @@ class Batcher:
             self._compute(batch[middle:])
             return
         for entry, output in zip(batch, outputs):
-            entry.call.take(entry.index, output)
+            entry.call.take(entry.place, output)
 
 
-def _windows(lengths, place):
+def _windows(lengths: List[int], place: int) -> Iterator[Tuple[int, int]]:
     """Yields the windows of 1, 2, 3, ... of ascending lengths around one: (start, stop).
 
     Each takes in the neighbour that adds less padding, as long as all of it costs no more than a
     batch of its own for those who need it would.
     """
-    start, stop, padding = place, place + 1, 0
+    start, stop, padding = place, place + 1, 0.0
     while True:
         yield start, stop
         longest = lengths[stop - 1]

@@ -2,25 +2,22 @@
 
 `encoder_shapes` is the one table of what a plain BERT encoder is made of. `open_checkpoint` and
 `check_encoder` find out, from file names, file sizes and the index alone, whether a checkpoint can
-be loaded at all, before a graph is built. `from_hub` takes the weights out of a TF-Hub module.
+be loaded at all, before a graph is built.
 """
 
 import hashlib
 import os
 import re
-from typing import NamedTuple, Optional
+from typing import Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-import tensorflow_hub as hub
 
 import files
 import modeling
 from errors import UserError
 
-# The size of an attention head in every BERT that Google has released: the one size of a model
-# that its tensors' shapes do not tell.
-_HEAD_SIZE = 64
+Shapes = Dict[str, Tuple[int, ...]]
 
 MOMENTS = ("/adam_m", "/adam_v")  # Adam's, beside each trained variable.
 
@@ -52,7 +49,7 @@ class EncoderSizes(NamedTuple):
     type_vocab_size: int
 
 
-def encoder_shapes(config):
+def encoder_shapes(config: "Union[modeling.BertConfig, EncoderSizes]") -> Shapes:
     """The tensors of a plain BERT encoder, in the order in which `modeling.BertModel` makes them.
 
     Args:
@@ -62,7 +59,7 @@ def encoder_shapes(config):
       A dictionary from the names of Google's checkpoints to shapes (tuples of int).
     """
     hidden, intermediate = config.hidden_size, config.intermediate_size
-    shapes = {
+    shapes: Shapes = {
         "bert/embeddings/word_embeddings": (config.vocab_size, hidden),
         "bert/embeddings/token_type_embeddings": (config.type_vocab_size, hidden),
         "bert/embeddings/position_embeddings": (config.max_position_embeddings, hidden),
@@ -90,7 +87,7 @@ def encoder_shapes(config):
     return shapes
 
 
-def open_checkpoint(prefix, flag="--init_checkpoint"):
+def open_checkpoint(prefix: str, flag: str = "--init_checkpoint"):
     """Opens a TensorFlow checkpoint whose index is sound and whose data files are all there.
 
     No tensor is read. A checkpoint of the first format, a single file, opens too; its completeness
@@ -115,12 +112,14 @@ def open_checkpoint(prefix, flag="--init_checkpoint"):
             _check_data(prefix, reader, where)
     except tf.errors.OpError as error:
         raise UserError(
-            f"{where} cannot be read as a TensorFlow checkpoint ({_reason(error)})."
+            f"{where} cannot be read as a TensorFlow checkpoint ({files.reason(error)})."
         ) from error
     return reader
 
 
-def check_encoder(prefix, config, flag="--init_checkpoint"):
+def check_encoder(
+    prefix: str, config: modeling.BertConfig, flag: str = "--init_checkpoint"
+) -> None:
     """Checks that a checkpoint holds the whole encoder that a config describes.
 
     Other tensors (`cls/*`, an optimizer's slots, `global_step`, a task's head) may lie beside it.
@@ -163,24 +162,24 @@ def check_encoder(prefix, config, flag="--init_checkpoint"):
         )
 
 
-def check_tensors(prefix, flag="--init_checkpoint"):
+def check_tensors(prefix: str, flag: str = "--init_checkpoint") -> None:
     """Reads all tensors of a checkpoint; raises UserError if one of them is damaged."""
     reader = open_checkpoint(prefix, flag)
     for name in sorted(reader.get_variable_to_shape_map()):
         read_tensor(reader, name, f"{flag} {prefix}")
 
 
-def read_tensor(reader, name, where):
+def read_tensor(reader, name: str, where: str) -> np.ndarray:
     """A tensor of an open checkpoint; raises UserError if it is damaged, `where` begins it."""
     try:
         return reader.get_tensor(name)
     except tf.errors.OpError as error:
         raise UserError(
-            f"{where} is damaged: its {name} cannot be read ({_reason(error)})."
+            f"{where} is damaged: its {name} cannot be read ({files.reason(error)})."
         ) from error
 
 
-def fingerprint(get_tensor, config):
+def fingerprint(get_tensor: Callable, config: Union[modeling.BertConfig, EncoderSizes]) -> str:
     """What tells one pretrained encoder from another, whatever file its weights come from.
 
     The `sha256_of` all tensors of `encoder_shapes`.
@@ -195,7 +194,7 @@ def fingerprint(get_tensor, config):
     return sha256_of(get_tensor, encoder_shapes(config))
 
 
-def sha256_of(get_tensor, shapes):
+def sha256_of(get_tensor: Callable, shapes: Shapes) -> str:
     """SHA-256 of tensors, as 64 hexadecimal digits.
 
     In the order of their names: for each a line with name and shape, and its float32 values,
@@ -208,11 +207,11 @@ def sha256_of(get_tensor, shapes):
     sha256 = hashlib.sha256()
     for name, shape in sorted(shapes.items()):
         sha256.update(f"{name} {list(shape)}\n".encode())
-        sha256.update(np.ascontiguousarray(get_tensor(name), "<f4"))
+        sha256.update(np.ascontiguousarray(get_tensor(name), "<f4").data)
     return sha256.hexdigest()
 
 
-def trained_tensors(prefix, flag="--output_dir"):
+def trained_tensors(prefix: str, flag: str = "--output_dir") -> Dict[str, np.ndarray]:
     """What a training checkpoint holds but for Adam's moments and the step.
 
     Args:
@@ -234,7 +233,7 @@ def trained_tensors(prefix, flag="--output_dir"):
     return {name: read_tensor(reader, name, f"{flag} {prefix}") for name in names}
 
 
-def write(prefix, tensors):
+def write(prefix: str, tensors: Dict[str, np.ndarray]) -> None:
     """Writes arrays as a TensorFlow checkpoint, which appears whole or not at all.
 
     By the operation that a Saver uses, and through placeholders, for a graph that held BERT-Large
@@ -266,7 +265,7 @@ def write(prefix, tensors):
                 tf.io.gfile.rename(partial + end, prefix + end, overwrite=True)
 
 
-def step_of(prefix, flag="--output_dir"):
+def step_of(prefix: str, flag: str = "--output_dir") -> int:
     """The global step that a checkpoint holds, 0 if it holds none; UserError if it is damaged."""
     reader = open_checkpoint(prefix, flag)
     if not reader.has_tensor(tf.GraphKeys.GLOBAL_STEP):
@@ -274,7 +273,7 @@ def step_of(prefix, flag="--output_dir"):
     return int(read_tensor(reader, tf.GraphKeys.GLOBAL_STEP, f"{flag} {prefix}"))
 
 
-def last_step(output_dir):
+def last_step(output_dir: Optional[str]) -> int:
     """The global step of the last checkpoint of a run, 0 where there is none.
 
     Args:
@@ -284,60 +283,7 @@ def last_step(output_dir):
     return step_of(checkpoint) if checkpoint else 0
 
 
-def open_hub_module(handle):
-    """Finds a module in TensorFlow 1's hub format.
-
-    Args:
-      handle: the module's address, or a folder.
-
-    Returns:
-      (folder, what `hub.Module` takes).
-
-    Raises:
-      UserError: the handle leads to nothing, or to something that is no such module.
-    """
-    where = f"TF-Hub module {handle}:"
-    failures = (OSError, ValueError, RuntimeError, tf.errors.OpError)
-    try:
-        folder = hub.resolve(handle)
-    except failures as error:
-        raise UserError(
-            f"{where} cannot be fetched ({_reason(error)}); expected an address that can be"
-            " reached, or the folder of a module."
-        ) from error
-    try:
-        return folder, hub.load_module_spec(folder)
-    except failures as error:
-        raise UserError(
-            f"{where} expected a module in TensorFlow 1's hub format, but {folder} holds none."
-        ) from error
-
-
-def from_hub(handle):
-    """Finds the weights, the vocabulary and the config in a TF1 hub module of BERT.
-
-    A hub module is a closed graph, into which no adapter can be inserted; its variables are a
-    checkpoint like any other, though, and that is all that is taken from it.
-
-    Args:
-      handle: the module's address, or a folder.
-
-    Returns:
-      `PretrainedBert`.
-
-    Raises:
-      UserError: the handle leads to nothing, or to something that is no TF1 hub module of a BERT
-        with a WordPiece vocabulary.
-    """
-    where = f"TF-Hub module {handle}:"
-    folder, spec = open_hub_module(handle)
-    prefix = os.path.join(folder, "variables", "variables")
-    config = _hub_config(folder, prefix, where)
-    check_encoder(prefix, config, flag=where)
-    return PretrainedBert(config, _hub_vocabulary(folder, where), prefix, _hub_lower_case(spec))
-
-
-def _check_prefix(prefix, where):
+def _check_prefix(prefix: str, where: str) -> None:
     """Raises UserError unless `prefix` is that of a checkpoint, or a file of the first format."""
     if tf.io.gfile.isdir(prefix):
         inside = " or ".join(_checkpoints_in(prefix)) or "of which this folder holds none"
@@ -356,7 +302,7 @@ def _check_prefix(prefix, where):
         )
 
 
-def _checkpoints_in(folder):
+def _checkpoints_in(folder: str) -> List[str]:
     """The prefixes of the checkpoints in a folder, sorted; none if there is no such folder."""
     names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
     return sorted(
@@ -364,7 +310,7 @@ def _checkpoints_in(folder):
     )
 
 
-def _check_data(prefix, reader, where):
+def _check_data(prefix: str, reader, where: str) -> None:
     """Raises UserError unless the data files are complete in number and long enough."""
     folder, name = os.path.split(prefix)
     pattern = re.compile(re.escape(name) + r"\.data-\d{5}-of-(\d{5})$")
@@ -388,35 +334,7 @@ def _check_data(prefix, reader, where):
         )
 
 
-def _hub_config(folder, prefix, where):
-    """The module's bert_config.json, or else what its tensors' shapes tell."""
-    for path in (folder, os.path.join(folder, "assets")):
-        config_file = os.path.join(path, "bert_config.json")
-        if tf.io.gfile.exists(config_file):
-            return modeling.BertConfig.from_json_file(config_file)
-    return _config_from_shapes(
-        open_checkpoint(prefix, flag=where).get_variable_to_shape_map(), where
-    )
-
-
-def _config_from_shapes(shapes, where):
-    """The `modeling.BertConfig` of an encoder; rates and activation are those of all of Google's.
-
-    Raises:
-      UserError: a tensor that tells a size is missing, or the width is not a multiple of 64.
-    """
-    sizes = encoder_sizes(shapes, where)
-    if sizes.hidden_size % _HEAD_SIZE:
-        raise UserError(
-            f"{where} has no bert_config.json, and without one its hidden size must be a multiple "
-            f"of {_HEAD_SIZE}, the size of an attention head, but it is {sizes.hidden_size}."
-        )
-    return modeling.BertConfig(
-        num_attention_heads=sizes.hidden_size // _HEAD_SIZE, **sizes._asdict()
-    )
-
-
-def encoder_sizes(shapes, where):
+def encoder_sizes(shapes: Dict[str, Sequence[int]], where: str) -> EncoderSizes:
     """The sizes of an encoder that its tensors' shapes tell.
 
     Args:
@@ -446,47 +364,12 @@ def encoder_sizes(shapes, where):
     )
 
 
-def _count_layers(names):
+def _count_layers(names: Iterable[str]) -> int:
     """The number of Transformer layers among a checkpoint's variables of these names."""
     return len({name.split("/")[2] for name in names if name.startswith("bert/encoder/layer_")})
 
 
-def _hub_vocabulary(folder, where):
-    """The path of the WordPiece vocabulary among the assets: vocab.txt or the only .txt."""
-    assets = os.path.join(folder, "assets")
-    names = sorted(tf.io.gfile.listdir(assets)) if tf.io.gfile.isdir(assets) else []
-    texts = [name for name in names if name.endswith(".txt")]
-    if "vocab.txt" in texts:
-        texts = ["vocab.txt"]
-    if len(texts) != 1:
-        raise UserError(
-            "{} expected one WordPiece vocabulary (.txt) among its assets, but found {}.".format(
-                where, ", ".join(names) or "none"
-            )
-        )
-    return os.path.join(assets, texts[0])
-
-
-def _hub_lower_case(spec):
-    """What the module's signature "tokenization_info" says of lower-casing, or None."""
-    signature = "tokenization_info"
-    if signature not in spec.get_signature_names():
-        return None
-    if "do_lower_case" not in spec.get_output_info_dict(signature):
-        return None
-    no_gpu = tf.ConfigProto(device_count={"GPU": 0})  # For one boolean, take no GPU's memory.
-    with tf.Graph().as_default(), tf.Session(config=no_gpu) as session:
-        info = hub.Module(spec)(signature=signature, as_dict=True)
-        return bool(session.run(info["do_lower_case"]))
-
-
-def _a_few(names):
+def _a_few(names: Iterable[str]) -> str:
     """The first names, for an error's sentence."""
     names = sorted(names)
     return ", ".join(names[:3] + ["..."] * (len(names) > 3)) or "nothing"
-
-
-def _reason(error):
-    """The first line of what an error says."""
-    text = getattr(error, "message", None) or str(error)
-    return text.strip().split("\n")[0].rstrip(".")

@@ -6,6 +6,7 @@ Shapes: N examples, S = max_seq_length.
 """
 
 import itertools
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 from absl import logging
@@ -26,7 +27,7 @@ class InputExample:
       label: a str out of the task's labels (any of them where the true one is not known).
     """
 
-    def __init__(self, guid, text_a, text_b=None, label=None):
+    def __init__(self, guid: str, text_a: str, text_b: Optional[str] = None, label: Any = None):
         self.guid = guid
         self.text_a = text_a
         self.text_b = text_b
@@ -35,6 +36,9 @@ class InputExample:
 
 class PaddingInputExample:
     """Fills the last batch where batches must be full, as on a TPU; weighs nothing in a metric."""
+
+
+Example = Union[InputExample, PaddingInputExample]
 
 
 class InputFeatures:
@@ -49,7 +53,14 @@ class InputFeatures:
       is_real_example: False for what a `PaddingInputExample` became.
     """
 
-    def __init__(self, input_ids, input_mask, segment_ids, label_id, is_real_example=True):
+    def __init__(
+        self,
+        input_ids: List[int],
+        input_mask: List[int],
+        segment_ids: List[int],
+        label_id: Any,
+        is_real_example: bool = True,
+    ):
         self.input_ids = input_ids
         self.input_mask = input_mask
         self.segment_ids = segment_ids
@@ -57,7 +68,13 @@ class InputFeatures:
         self.is_real_example = is_real_example
 
 
-def convert_single_example(ex_index, example, label_list, max_seq_length, tokenizer):
+def convert_single_example(
+    ex_index: float,
+    example: Example,
+    label_list: Optional[Sequence[str]],
+    max_seq_length: int,
+    tokenizer,
+) -> InputFeatures:
     """Turns an example into features: [CLS] text_a [SEP], or [CLS] text_a [SEP] text_b [SEP].
 
     Args:
@@ -90,7 +107,13 @@ def convert_single_example(ex_index, example, label_list, max_seq_length, tokeni
     )
 
 
-def _encode(ex_index, example, label_list, max_seq_length, tokenizer):
+def _encode(
+    ex_index: float,
+    example: InputExample,
+    label_list: Optional[Sequence[str]],
+    max_seq_length: int,
+    tokenizer,
+) -> Tuple[List[int], List[int], Any]:
     """What `convert_single_example` makes a row of: (ids of text_a, ids of text_b, label_id)."""
     label_id = _label_id(example, label_list)
     # Copies: they are cut in place, and belong to the tokenizer.
@@ -117,7 +140,7 @@ def _encode(ex_index, example, label_list, max_seq_length, tokenizer):
     return ids[: len(tokens_a)], ids[len(tokens_a) :], label_id
 
 
-def _label_id(example, label_list):
+def _label_id(example: InputExample, label_list: Optional[Sequence[str]]):
     if not label_list:
         return float(example.label)
     if isinstance(example.label, tuple):
@@ -131,12 +154,14 @@ def _label_id(example, label_list):
     return label_list.index(example.label)
 
 
-def label_column(examples, label_list):
+def label_column(
+    examples: Sequence[InputExample], label_list: Optional[Sequence[str]]
+) -> np.ndarray:
     """The labels of `InputExample`s as an array: see `features_to_arrays`."""
     return _column([_label_id(example, label_list) for example in examples])
 
 
-def _truncate_seq_pair(tokens_a, tokens_b, max_length):
+def _truncate_seq_pair(tokens_a: List[str], tokens_b: List[str], max_length: int) -> None:
     """Shortens two lists in place to max_length together, always the longer one by its last token.
 
     So each token cut off comes from the text that has more to spare; in a tie it is tokens_b's.
@@ -148,7 +173,9 @@ def _truncate_seq_pair(tokens_a, tokens_b, max_length):
     del tokens_a[max_length - len(tokens_b) :]
 
 
-def convert_examples_to_features(examples, label_list, max_seq_length, tokenizer):
+def convert_examples_to_features(
+    examples: Sequence[Example], label_list: Optional[Sequence[str]], max_seq_length: int, tokenizer
+) -> List[InputFeatures]:
     """`convert_single_example` of each example: a list of `InputFeatures` in the same order."""
     return [
         convert_single_example(index, example, label_list, max_seq_length, tokenizer)
@@ -156,7 +183,7 @@ def convert_examples_to_features(examples, label_list, max_seq_length, tokenizer
     ]
 
 
-def _with_progress(examples):
+def _with_progress(examples: Sequence[Example]) -> Iterator[Tuple[int, Example]]:
     """`enumerate(examples)`, with a line in the log now and then."""
     for index, example in enumerate(examples):
         if index and index % _PROGRESS_EVERY == 0:
@@ -164,7 +191,9 @@ def _with_progress(examples):
         yield index, example
 
 
-def text_arrays(examples, label_list, max_seq_length, tokenizer):
+def text_arrays(
+    examples: Sequence[Example], label_list: Optional[Sequence[str]], max_seq_length: int, tokenizer
+) -> Dict[str, np.ndarray]:
     """What `rows.TextRows` takes; its rows are those of `convert_examples_to_features`.
 
     Returns:
@@ -176,9 +205,9 @@ def text_arrays(examples, label_list, max_seq_length, tokenizer):
     is_real = [not isinstance(example, PaddingInputExample) for example in examples]
     ids_a, ids_b, label_ids = zip(
         *(
-            _encode(index, example, label_list, max_seq_length, tokenizer)
-            if is_real[index]
-            else ((), (), 0)
+            ((), (), 0)
+            if isinstance(example, PaddingInputExample)
+            else _encode(index, example, label_list, max_seq_length, tokenizer)
             for index, example in _with_progress(examples)
         )
     )
@@ -196,7 +225,7 @@ def text_arrays(examples, label_list, max_seq_length, tokenizer):
     }
 
 
-def features_to_arrays(features):
+def features_to_arrays(features: Sequence[InputFeatures]) -> Dict[str, np.ndarray]:
     """Stacks features into int32 arrays.
 
     Args:
@@ -221,7 +250,7 @@ def features_to_arrays(features):
     }
 
 
-def _column(values):
+def _column(values) -> np.ndarray:
     """Values as int32, or float32 if they are a regression's."""
     values = np.asarray(values)
     return values.astype(np.float32 if values.dtype.kind == "f" else np.int32)

@@ -6,20 +6,24 @@ its L labels (each for itself in a multilabel task) or, for a regression, "predi
 
 import itertools
 import posixpath
+from typing import Any, Dict, Iterable, List, Optional, Sequence
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 import files
 import metrics
+from classifier_tasks import Task
+
+Predictions = Dict[str, np.ndarray]
 
 
-def stacked(rows):
+def stacked(rows: list) -> Predictions:
     """A list of N dicts of arrays as one dict of arrays [N, ...]."""
     return {name: np.stack([row[name] for row in rows]) for name in rows[0]} if rows else {}
 
 
-def scores(task, labels, predictions):
+def scores(task: Task, labels: np.ndarray, predictions: Predictions) -> Dict[str, Any]:
     """The scores of a task's predictions.
 
     Args:
@@ -39,7 +43,7 @@ def scores(task, labels, predictions):
     return result
 
 
-def answers(task, predictions):
+def answers(task: Task, predictions: Predictions) -> np.ndarray:
     """What a task's predictions, or those of one row, come down to.
 
     Returns:
@@ -52,7 +56,7 @@ def answers(task, predictions):
     return np.argmax(predictions["probabilities"], axis=-1)
 
 
-def answer_scores(task, labels, found):
+def answer_scores(task: Task, labels: np.ndarray, found: np.ndarray) -> Dict[str, float]:
     """The scores of `answers` [N, ...]: floats by name, those of `metrics` for the task's kind."""
     if task.kind == "regression":
         return metrics.regression(labels, found)
@@ -61,17 +65,17 @@ def answer_scores(task, labels, found):
     return metrics.classification(labels, found, len(task.labels))
 
 
-def about(task, stage):
+def about(task: Task, stage: str) -> Dict[str, Any]:
     """What a file of scores tells of them: the task, its score, the labels of its matrix."""
     return {"task": task.name, "score": f"{stage}_{task.score}", "labels": list(task.labels)}
 
 
-def named(start, scores):
+def named(start: str, scores: Dict[str, Any]) -> Dict[str, Any]:
     """Scores, with what their names begin with."""
     return {f"{start}_{name}": value for name, value in scores.items()}
 
 
-def summary(task, stage, result):
+def summary(task: Task, stage: str, result: Dict[str, Any]) -> str:
     """A stage's scores on a line, the one that GLUE takes first."""
     shown = metrics.numbers(result, stage + "_")
     return ", ".join(
@@ -80,13 +84,13 @@ def summary(task, stage, result):
     )
 
 
-def mean_of_batches(losses, batch_size):
+def mean_of_batches(losses, batch_size: int) -> float:
     """The mean of batches' means, the last of which may be small: BERT's "loss"."""
     batches = [losses[start : start + batch_size] for start in range(0, len(losses), batch_size)]
     return float(np.mean([np.mean(batch) for batch in batches]))
 
 
-def write_predictions(folder, task, split, predictions):
+def write_predictions(folder: str, task: Task, split: str, predictions: Predictions) -> List[str]:
     """Writes a test split's predictions.
 
     test_results.tsv is BERT's: probabilities, nothing else. predictions.tsv says what they are of.
@@ -119,7 +123,13 @@ def write_predictions(folder, task, split, predictions):
     return [_write_rows(folder, name, rows) for name, rows in tables.items()]
 
 
-def write_answers(folder, task, split, labels, predictions=None):
+def write_answers(
+    folder: str,
+    task: Task,
+    split: str,
+    labels: np.ndarray,
+    predictions: Optional[Predictions] = None,
+) -> None:
     """Writes what the rows of a split are, and what they are taken for: to be compared.
 
     labels.tsv (of a dev split dev_labels.tsv) has the columns index and label, dev_predictions.tsv
@@ -137,19 +147,19 @@ def write_answers(folder, task, split, labels, predictions=None):
         _write_rows(folder, _file_name("predictions", split), rows)
 
 
-def _file_name(name, split):
+def _file_name(name: str, split: str) -> str:
     """predictions.tsv of "test", dev_predictions_mismatched.tsv of "dev_mismatched"."""
     stage, _, second = split.partition("_")
     return ("dev_" if stage == "dev" else "") + name + (f"_{second}" if second else "") + ".tsv"
 
 
-def _write_rows(folder, name, rows):
+def _write_rows(folder: str, name: str, rows: Iterable[Sequence[str]]) -> str:
     path = posixpath.join(folder, name)
     files.write_atomically(path, "".join("\t".join(row) + "\n" for row in rows))
     return path
 
 
-def _prediction_rows(task, texts, predictions):
+def _prediction_rows(task: Task, texts: List[str], predictions: Predictions) -> List[List[str]]:
     """The rows of predictions.tsv: index, answer and, where there are labels, probabilities."""
     rows = [[str(index), text] for index, text in enumerate(texts)]
     if task.labels:
@@ -157,7 +167,7 @@ def _prediction_rows(task, texts, predictions):
     return [["index", "label", *task.labels], *rows]
 
 
-def _label_texts(task, labels):
+def _label_texts(task: Task, labels: np.ndarray) -> List[str]:
     """Labels as `scores` takes them, as `_answer_texts` writes answers."""
     if task.kind == "regression":
         return [str(value) for value in labels]
@@ -166,7 +176,7 @@ def _label_texts(task, labels):
     return [task.labels[index] for index in labels]
 
 
-def _answer_texts(task, predictions):
+def _answer_texts(task: Task, predictions: Predictions) -> List[str]:
     """What is predicted, as texts: labels, or numbers."""
     found = answers(task, predictions)
     if task.kind == "regression":
@@ -176,7 +186,7 @@ def _answer_texts(task, predictions):
     return [task.labels[index] for index in found]
 
 
-def _submitted(task, texts):
+def _submitted(task: Task, texts: List[str]) -> List[str]:
     """As GLUE's server takes them: STS-B's scores go from 0 to 5."""
     if task.kind == "regression":
         return [f"{np.clip(float(text), 0, 5):.3f}" for text in texts]

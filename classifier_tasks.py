@@ -10,6 +10,7 @@ https://gluebenchmark.com/tasks.
 import math
 import os
 import typing
+from typing import Dict, Iterable, List, Optional, Set, Tuple
 
 import tensorflow.compat.v1 as tf
 from absl import logging
@@ -32,9 +33,10 @@ class Split(typing.NamedTuple):
     skip_short: bool = False  # Rows with too few columns are left out, and counted in the log.
 
     @property
-    def width(self):
+    def width(self) -> int:
         """The fewest columns of a row in which no two of the split's columns fall together."""
-        columns = {self.text_a, self.text_b, self.label, self.language} - {None}
+        given = (self.text_a, self.text_b, self.label, self.language)
+        columns = [column for column in given if column is not None]
         return max(columns) + 1 - min(min(columns), 0)
 
 
@@ -57,7 +59,7 @@ class Task(typing.NamedTuple):
     aliases: typing.Dict[str, str] = {}  # Other spellings of labels in the files.
     language: typing.Optional[str] = None
 
-    def splits_of(self, stage):
+    def splits_of(self, stage: str) -> List[str]:
         """The names of the splits of a stage: "train", "dev" or "test"."""
         return [name for name in self.splits if name.split("_")[0] == stage]
 
@@ -67,7 +69,9 @@ _ENTAILMENT = ("entailment", "not_entailment")
 _NLI = ("contradiction", "entailment", "neutral")
 
 
-def _alike(text_a, text_b=None, label=-1, **options):
+def _alike(
+    text_a: int, text_b: Optional[int] = None, label: int = -1, **options
+) -> Dict[str, Split]:
     """The splits train, dev and test of files with the same columns, but for the label in test."""
     columns = dict(text_a=text_a, text_b=text_b, **options)
     return {
@@ -77,7 +81,7 @@ def _alike(text_a, text_b=None, label=-1, **options):
     }
 
 
-def _glue(name, labels, splits, **options):
+def _glue(name: str, labels: Tuple[str, ...], splits: Dict[str, Split], **options) -> Task:
     submission = options.pop("submission", {"test": name})
     return Task(name, labels, splits, submission=submission, **options)
 
@@ -156,20 +160,24 @@ TASKS = {
 class DataProcessor:
     """Base of a task's reader: lists of `InputExample` for each split, and the list of labels."""
 
-    def get_train_examples(self, data_dir):
+    def get_train_examples(self, data_dir: str) -> List[InputExample]:
+        """The training set, from the files in a folder."""
         raise NotImplementedError()
 
-    def get_dev_examples(self, data_dir):
+    def get_dev_examples(self, data_dir: str) -> List[InputExample]:
+        """The dev set, from the files in a folder."""
         raise NotImplementedError()
 
-    def get_test_examples(self, data_dir):
+    def get_test_examples(self, data_dir: str) -> List[InputExample]:
+        """The test set, from the files in a folder."""
         raise NotImplementedError()
 
-    def get_labels(self):
+    def get_labels(self) -> List[str]:
+        """All labels, in the order of their ids."""
         raise NotImplementedError()
 
     @classmethod
-    def _read_tsv(cls, input_file, quotechar=None):
+    def _read_tsv(cls, input_file: str, quotechar: Optional[str] = None) -> List[List[str]]:
         """The rows of a tab-separated file: see `tables.read_rows`."""
         return read_rows(input_file, quotechar)
 
@@ -181,42 +189,46 @@ class SplitProcessor(DataProcessor):
       task: `Task`.
     """
 
-    def __init__(self, task):
+    def __init__(self, task: Task):
         self.task = task
 
-    def get_train_examples(self, data_dir):
+    def get_train_examples(self, data_dir: str) -> List[InputExample]:
+        """The split "train", see `get_examples`."""
         return self.get_examples("train", data_dir)
 
-    def get_dev_examples(self, data_dir):
+    def get_dev_examples(self, data_dir: str) -> List[InputExample]:
+        """The split "dev", see `get_examples`."""
         return self.get_examples("dev", data_dir)
 
-    def get_test_examples(self, data_dir):
+    def get_test_examples(self, data_dir: str) -> List[InputExample]:
+        """The split "test", see `get_examples`."""
         return self.get_examples("test", data_dir)
 
-    def get_labels(self):
+    def get_labels(self) -> List[str]:
         """The labels in the order of their ids; none for a regression."""
         return list(self.task.labels)
 
-    def splits_of(self, stage, data_dir):
+    def splits_of(self, stage: str, data_dir: str) -> List[str]:
         """The names of the splits that a stage ("train", "dev" or "test") reads."""
         raise NotImplementedError()
 
-    def has_labels(self, split):
+    def has_labels(self, split: str) -> bool:
         """Whether the split's rows say what they are."""
         raise NotImplementedError()
 
-    def get_examples(self, split, data_dir):
+    def get_examples(self, split: str, data_dir: str) -> List[InputExample]:
+        """The examples of a split, by its name."""
         raise NotImplementedError()
 
 
 class TaskProcessor(SplitProcessor):
     """The processor of one row of `TASKS`; `language` may be set before reading, as in BERT."""
 
-    def __init__(self, task):
+    def __init__(self, task: Task):
         super().__init__(task)
         self.language = task.language
 
-    def splits_of(self, stage, data_dir):
+    def splits_of(self, stage: str, data_dir: str) -> List[str]:
         """A stage's splits; a second one, as MNLI has, only if its file is there."""
         first, *others = self.task.splits_of(stage) or [stage]
         there = [
@@ -228,10 +240,11 @@ class TaskProcessor(SplitProcessor):
             logging.info("%s has no %s: it is left out.", data_dir, self.task.splits[name].file)
         return [first, *there]
 
-    def has_labels(self, split):
+    def has_labels(self, split: str) -> bool:
+        """Whether the table names a column of labels."""
         return self.task.splits[split].label is not None
 
-    def get_examples(self, split_name, data_dir):
+    def get_examples(self, split_name: str, data_dir: str) -> List[InputExample]:
         """The examples of any of the task's splits, see `read_examples`."""
         return read_examples(self.task._replace(language=self.language), split_name, data_dir)
 
@@ -264,7 +277,7 @@ class XnliProcessor(TaskProcessor):
         super().__init__(TASKS["xnli"])
 
 
-def get_processor(task_name, others=()):
+def get_processor(task_name: str, others: Iterable[str] = ()) -> TaskProcessor:
     """The processor of a task by its name, in any case and with or without its hyphen.
 
     Args:
@@ -282,11 +295,11 @@ def get_processor(task_name, others=()):
     raise UserError(f"--task_name={task_name} is unknown, expected one of {expected}.")
 
 
-def _plain(name):
+def _plain(name: str) -> str:
     return name.lower().replace("-", "").replace("_", "")
 
 
-def read_examples(task, split_name, data_dir):
+def read_examples(task: Task, split_name: str, data_dir: str) -> List[InputExample]:
     """Reads one split of a task.
 
     Args:
@@ -318,7 +331,7 @@ def read_examples(task, split_name, data_dir):
         for number, row in enumerate(rows)
         if number >= split.header and number not in short and _in_language(row, task, split)
     ]
-    if not examples:
+    if not examples and split.language is not None:
         found = sorted({row[split.language] for row in rows[split.header :]})
         raise UserError(
             f"{path}: found the languages {', '.join(found)}, expected {task.language} among them."
@@ -326,11 +339,11 @@ def read_examples(task, split_name, data_dir):
     return examples
 
 
-def _in_language(row, task, split):
+def _in_language(row: List[str], task: Task, split: Split) -> bool:
     return split.language is None or row[split.language] == task.language
 
 
-def _check_layout(rows, task, split, path):
+def _check_layout(rows: List[List[str]], task: Task, split: Split, path: str) -> Set[int]:
     """Raises `UserError` unless all rows are wide enough, and the header is one and not alone.
 
     Returns:
@@ -356,19 +369,19 @@ def _check_layout(rows, task, split, path):
     return short
 
 
-def _is_data(row, task, split):
+def _is_data(row: List[str], task: Task, split: Split) -> bool:
     """Whether the first row is no header: it has a label, or (without labels) a number in front."""
     if split.label is None:
         return row[0].isdigit()
-    return _is_label(_label(row, task, split), task)
+    return _is_label(_label(row[split.label], task), task)
 
 
-def _label(row, task, split):
-    label = row[split.label]
+def _label(label: str, task: Task) -> str:
+    """A file's label as the task spells it."""
     return task.aliases.get(label, label)
 
 
-def _is_label(label, task):
+def _is_label(label: str, task: Task) -> bool:
     if task.kind != "regression":
         return label in task.labels
     try:
@@ -377,9 +390,9 @@ def _is_label(label, task):
         return False
 
 
-def _example(row, number, task, split, path):
+def _example(row: List[str], number: int, task: Task, split: Split, path: str) -> InputExample:
     placeholder = task.labels[0] if task.labels else "0"
-    label = placeholder if split.label is None else _label(row, task, split)
+    label = placeholder if split.label is None else _label(row[split.label], task)
     if not _is_label(label, task):
         expected = f"one of {', '.join(task.labels)}" if task.labels else "a number"
         hint = " (this file has no header)" if number == 0 else ""

@@ -42,10 +42,11 @@ class Cluster(NamedTuple):
     """
 
     addresses: Tuple[str, ...] = ()
-    index: int = 0
+    index: int = 0  # type: ignore[assignment]  # Nothing looks for a value in this tuple.
 
     @property
     def is_chief(self):
+        """Whether this process saves and reports."""
         return self.index == 0
 
 

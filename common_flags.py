@@ -21,6 +21,7 @@ import feature_cache
 import modeling
 import paths
 import task_adapters
+import tfhub
 import tokenization
 import training
 import tuning
@@ -392,7 +393,7 @@ def _from_hub(values):
                 ", ".join(given)
             )
         )
-    return checkpoints.from_hub(values.bert_hub_module_handle)
+    return tfhub.read_bert(values.bert_hub_module_handle)
 
 
 def tuning_settings(values, config):

@@ -367,7 +367,7 @@ def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for function, arguments in _COMMANDS.items():
-        summary = function.__doc__.split("\n")[0].rstrip(".")
+        summary = (function.__doc__ or "").split("\n")[0].rstrip(".")
         command = commands.add_parser(function.__name__, help=summary, description=summary)
         for name, options in arguments.items():
             command.add_argument(name, **options)

@@ -10,6 +10,7 @@ import os
 import shutil
 import tempfile
 import zlib
+from typing import Any, Callable, Dict, Iterable, Optional
 
 import numpy as np
 from absl import logging
@@ -19,13 +20,13 @@ from errors import UserError
 _INDEX = "index.json"
 
 
-def default_folder():
+def default_folder() -> str:
     """Where arrays are kept unless someone says otherwise: the user's folder for caches."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return os.path.join(home, "adapter-bert", "features")
 
 
-def key_of(parts, modules):
+def key_of(parts: Iterable, modules: Iterable[Any]) -> str:
     """A name for what arrays depend on.
 
     Args:
@@ -41,7 +42,7 @@ def key_of(parts, modules):
     return sha256.hexdigest()
 
 
-def cached(folder, key, make):
+def cached(folder: Optional[str], key: str, make: Callable) -> Dict[str, np.ndarray]:
     """The arrays of a key: those that are there, else made and written whole.
 
     Damaged ones are made anew. A folder that cannot be written costs the cache, not the run; both
@@ -83,7 +84,7 @@ def cached(folder, key, make):
         raise UserError(f"{path} cannot be written ({error}).") from error
 
 
-def _write(path, make):
+def _write(path: str, make: Callable) -> None:
     """Writes a folder whole; of two that write the same one, the first is as good as the second."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     partial = tempfile.mkdtemp(prefix=f"{os.path.basename(path)}.", dir=os.path.dirname(path))
@@ -102,7 +103,7 @@ def _write(path, make):
 class _Writer:
     """Appends parts of arrays to files of a folder; leaving it writes the index."""
 
-    def __init__(self, folder):
+    def __init__(self, folder: str):
         self._folder = folder
         self._stack = contextlib.ExitStack()
         self._files = {}
@@ -111,7 +112,7 @@ class _Writer:
     def __enter__(self):
         return self
 
-    def add(self, arrays):
+    def add(self, arrays: Dict[str, np.ndarray]) -> None:
         for name, values in arrays.items():
             values = np.ascontiguousarray(values)
             if name not in self._files:
@@ -130,7 +131,7 @@ class _Writer:
                 json.dump(self._index, writer)
 
 
-def _mapped(path):
+def _mapped(path: str) -> Dict[str, np.ndarray]:
     """The arrays of a folder; ValueError for a checksum that differs."""
     with open(os.path.join(path, _INDEX)) as reader:
         index = json.load(reader)

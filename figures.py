@@ -6,7 +6,7 @@ Nothing here knows of trainings. The same panels give the same bytes, with one m
 import collections
 import io
 import math
-from typing import List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import matplotlib
 import numpy as np
@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 _COLUMNS = 3  # Panels beside each other; three of them are a page wide.
 _PANEL_SIZE, _SINGLE_SIZE = (2.9, 2.6), (4.2, 3.2)  # Inches.
-_RC = {
+_RC: Any = {
     "font.size": 8,
     "axes.titlesize": 9,
     "axes.grid": True,
@@ -126,7 +126,11 @@ def figure_of(panels):
                 _set_logarithmic(axes.xaxis, *limits[panel.x_label])
     if legend:
         # Below the panels, where it covers nothing; what is saved is cut to what is drawn.
-        place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.01), "ncol": 2 * columns}
+        place: Dict[str, Any] = {
+            "loc": "upper center",
+            "bbox_to_anchor": (0.5, -0.01),
+            "ncol": 2 * columns,
+        }
         figure.legend(legend.values(), legend.keys(), frameon=False, **place)
     return figure
 

@@ -97,7 +97,7 @@ def read_object(path, where=None, expected="a JSON object"):
         with tf.io.gfile.GFile(path, "r") as reader:
             found = json.loads(reader.read())
     except tf.errors.OpError as error:
-        raise UserError(f"{where}: cannot be read ({_reason(error)}).") from error
+        raise UserError(f"{where}: cannot be read ({reason(error)}).") from error
     except (ValueError, RecursionError) as error:
         raise UserError(f"{where}: cannot be read ({error}).") from error
     if not isinstance(found, dict):
@@ -119,7 +119,7 @@ def sha256(path):
     except tf.errors.NotFoundError as error:
         raise UserError(f"{path} does not exist.") from error
     except tf.errors.OpError as error:
-        raise UserError(f"{path} cannot be read ({_reason(error)}).") from error
+        raise UserError(f"{path} cannot be read ({reason(error)}).") from error
     return digest.hexdigest()
 
 
@@ -133,10 +133,10 @@ def written(path):
     try:
         yield
     except (OSError, tf.errors.OpError) as error:
-        raise UserError(f"{path} cannot be written ({_reason(error)}).") from error
+        raise UserError(f"{path} cannot be written ({reason(error)}).") from error
 
 
-def _reason(error):
+def reason(error):
     """What the file system says, out of all that TensorFlow says."""
     text = getattr(error, "message", None) or getattr(error, "strerror", None) or str(error)
     # A graph's error holds the place in the graph, and each line of Python that led to it.

@@ -7,6 +7,7 @@ import contextlib
 import contextvars
 import functools
 import os
+from typing import Callable
 
 import tensorflow.compat.v1 as tf
 from tensorflow.python.ops import control_flow_util
@@ -21,7 +22,7 @@ import devices
 _portable = contextvars.ContextVar("portable", default=False)
 
 
-def fused(function):
+def fused(function: Callable) -> Callable:
     """Has XLA compile a function of Tensors, element-wise but for sums over rows, into one pass.
 
     Compiled anew for every shape, in 10 to 50 ms.
@@ -51,7 +52,7 @@ def portable():
 
 
 @functools.lru_cache(maxsize=None)
-def can_fuse():
+def can_fuse() -> bool:
     """Whether XLA compiles single functions here: on CPU, and not with TensorFlow 1.
 
     On GPUs it has not been measured. A TPU's whole program is compiled, these functions with it.
@@ -62,7 +63,7 @@ def can_fuse():
     return True
 
 
-def in_xla():
+def in_xla() -> bool:
     """Whether what is built here is part of a program that XLA compiles whole, as a TPU's is."""
     return control_flow_util.GraphOrParentsInXlaContext(tf.get_default_graph())
 

@@ -4,9 +4,11 @@ Axes in shape comments: B batch, S positions.
 """
 
 import functools
+from typing import Callable, List
 
 import tensorflow.compat.v1 as tf
 
+import tokenization
 from errors import UserError
 
 try:
@@ -15,7 +17,7 @@ except ImportError:  # It is not among what the project needs.
     tensorflow_text = None
 
 
-def encoder(tokenizer, do_lower_case):
+def encoder(tokenizer: tokenization.FullTokenizer, do_lower_case: bool) -> Callable:
     """A function that turns texts into a BERT's input.
 
     Args:
@@ -45,14 +47,14 @@ def encoder(tokenizer, do_lower_case):
     )
 
 
-def _encode(*texts_and_most, vocab, do_lower_case, cls_id, sep_id):
+def _encode(*texts_and_most, vocab: List[str], do_lower_case: bool, cls_id: int, sep_id: int):
     *texts, most = texts_and_most
     tokenizer = tensorflow_text.FastBertTokenizer(vocab, token_out_type=tf.int32)
     segments = [tokenizer.tokenize(_normalized(text, do_lower_case)) for text in texts]
     return packed(segments, most, cls_id, sep_id)
 
 
-def _normalized(text, do_lower_case):
+def _normalized(text, do_lower_case: bool):
     """What BERT's tokenizer does to a text before it splits it.
 
     tensorflow-text would leave control characters in, and lower-case by Unicode's NFKC, which takes
@@ -66,7 +68,7 @@ def _normalized(text, do_lower_case):
     return text
 
 
-def packed(segments, most, cls_id, sep_id):
+def packed(segments: list, most, cls_id: int, sep_id: int) -> tuple:
     """[CLS] a [SEP] or [CLS] a [SEP] b [SEP], as `classifier_features` has it.
 
     Args:
@@ -88,7 +90,7 @@ def packed(segments, most, cls_id, sep_id):
     return ids.to_tensor(), tf.ones_like(ids).to_tensor(), segment_ids.to_tensor()
 
 
-def truncated(first, second, room):
+def truncated(first, second, room) -> tuple:
     """Cuts two ragged Tensors [B, None] to so many tokens together, int32 [B].
 
     Tokens go from the end of the longer one, of equal ones from the second, one by one, until they

@@ -29,6 +29,7 @@ class StopOnInterrupt(tf.train.SessionRunHook):
         logging.warning("Stopping after this step; Ctrl-C once more stops at once.")
 
     def after_run(self, run_context, run_values):
+        """Ends the training if Ctrl-C came."""
         if self._asked:
             run_context.request_stop()
 
@@ -55,16 +56,19 @@ class SaveHook(tf.train.SessionRunHook):
         self._every_steps = every_steps
 
     def after_create_session(self, session, coord):
+        """Notes where the training starts."""
         self._global_step = tf.train.get_global_step()
         self._saver = tf.get_collection(tf.GraphKeys.SAVERS)[0]  # Each replica has one.
         self._saved = session.run(self._global_step)
 
     def after_run(self, run_context, run_values):
+        """Saves if the step has passed a multiple: a TPU's steps come many at a time."""
         step = run_context.session.run(self._global_step)
         if step // self._every_steps > self._saved // self._every_steps:
             self._save(run_context.session, step)
 
     def end(self, session):
+        """Saves what the last multiple did not."""
         step = session.run(self._global_step)
         if step > self._saved:
             self._save(session, step)

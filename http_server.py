@@ -4,6 +4,7 @@ import contextlib
 import ipaddress
 import signal
 import socket
+from typing import Callable
 
 import uvicorn
 from uvicorn.protocols.http import httptools_impl
@@ -13,13 +14,13 @@ from errors import UserError
 try:
     import resource
 except ImportError:  # Windows has none, and no such limit.
-    resource = None
+    resource = None  # type: ignore[assignment]  # In place of the module.
 
 _FILES_BESIDE_CONNECTIONS = 256
 _BACKLOG = 2048
 
 
-def is_loopback(host):
+def is_loopback(host: str) -> bool:
     """Whether only this machine can reach a server at this address."""
     try:
         return ipaddress.ip_address(host).is_loopback
@@ -27,7 +28,7 @@ def is_loopback(host):
         return host == "localhost"
 
 
-def listen(host, port):
+def listen(host: str, port: int) -> socket.socket:
     """A socket that listens at an address; who connects waits until a server runs.
 
     Raises:
@@ -53,7 +54,7 @@ def listen(host, port):
     return bound
 
 
-def address_of(bound):
+def address_of(bound: socket.socket) -> str:
     """The URL of a socket, for people."""
     host, port = bound.getsockname()[:2]
     if host in ("0.0.0.0", "::"):
@@ -61,7 +62,9 @@ def address_of(bound):
     return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
 
-def server_of(application, *, max_connections, read_seconds, stop_seconds):
+def server_of(
+    application: Callable, *, max_connections: int, read_seconds: float, stop_seconds: float
+) -> uvicorn.Server:
     """A `uvicorn.Server`; `server.run(sockets=[bound])` serves until Ctrl-C or SIGTERM.
 
     Args:
@@ -89,7 +92,7 @@ def server_of(application, *, max_connections, read_seconds, stop_seconds):
     return uvicorn.Server(config)
 
 
-def run(server, bound):
+def run(server: uvicorn.Server, bound: socket.socket) -> None:
     """Serves at a socket until Ctrl-C or SIGTERM; what is under way is answered first."""
     # Uvicorn raises the signal again when it is done: that must end this call, not the process.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -100,7 +103,7 @@ def run(server, bound):
         signal.signal(signal.SIGTERM, before)
 
 
-def _patient(read_seconds):
+def _patient(read_seconds: float) -> type:
     """Uvicorn's protocol, which waits for a request's head for so long, and no longer."""
 
     class Patient(httptools_impl.HttpToolsProtocol):
@@ -134,7 +137,7 @@ def _patient(read_seconds):
     return Patient
 
 
-def _allow_files(count):
+def _allow_files(count: int) -> None:
     """Raises the number of files that the process may have open, if it is below."""
     if resource is None:
         return

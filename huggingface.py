@@ -8,6 +8,7 @@ precision, which is widened to float32.
 import json
 import os
 import re
+from typing import Dict, Iterable, Optional, Sequence, Set, Tuple
 
 import numpy as np
 import safetensors
@@ -15,8 +16,11 @@ import safetensors.numpy
 import tensorflow.compat.v1 as tf
 
 import checkpoints
+import files
 import modeling
 from errors import UserError
+
+Tensors = Dict[str, np.ndarray]
 
 CONFIG, _WEIGHTS, VOCABULARY = "config.json", "model.safetensors", "vocab.txt"
 _CONFIG_FIELDS = (
@@ -72,7 +76,7 @@ _TIED = {
 FILES = (CONFIG, _WEIGHTS, VOCABULARY)
 
 
-def read(folder, what):
+def read(folder: str, what: str) -> Tuple[modeling.BertConfig, Tensors, str]:
     """Reads a HuggingFace BERT.
 
     Args:
@@ -98,7 +102,7 @@ def read(folder, what):
     return config, _to_google(_read_weights(weights_file), config, weights_file), vocab_file
 
 
-def write(folder, config, tensors):
+def write(folder: str, config: modeling.BertConfig, tensors: Tensors) -> None:
     """Writes config.json and model.safetensors into a folder that exists.
 
     Args:
@@ -121,13 +125,9 @@ def write(folder, config, tensors):
     write_safetensors(os.path.join(folder, _WEIGHTS), renamed)
 
 
-def _read_config(path):
+def _read_config(path: str) -> modeling.BertConfig:
     """Reads HuggingFace's config.json as a `modeling.BertConfig` of Google's fields."""
-    try:
-        with tf.io.gfile.GFile(path, "r") as reader:
-            fields = dict(json.loads(reader.read()))
-    except (ValueError, TypeError) as error:
-        raise UserError(f"{path}: expected a JSON object ({error}).") from error
+    fields = files.read_object(path)
     for name, expected in _FIXED_FIELDS.items():
         found = fields.get(name, expected)
         if found != expected:
@@ -144,7 +144,7 @@ def _read_config(path):
     return modeling.BertConfig(**{name: fields[name] for name in _CONFIG_FIELDS})
 
 
-def _read_weights(path):
+def _read_weights(path: str) -> Tensors:
     """Reads the weights: a dictionary from HuggingFace's names, in one spelling, to float32."""
     tensors = {}
     for name, value in read_safetensors(path, _BUFFERS).items():
@@ -159,7 +159,7 @@ def _read_weights(path):
     return tensors
 
 
-def read_safetensors(path, left_out=()):
+def read_safetensors(path: str, left_out: Sequence[str] = ()) -> Tensors:
     """Reads a file of safetensors of any floating type.
 
     Args:
@@ -176,7 +176,7 @@ def read_safetensors(path, left_out=()):
         with tf.io.gfile.GFile(path, "rb") as reader:
             entries = safetensors.deserialize(reader.read())
     except tf.errors.OpError as error:
-        raise UserError(f"{path}: cannot be read ({error.message}).") from error
+        raise UserError(f"{path}: cannot be read ({files.reason(error)}).") from error
     except safetensors.SafetensorError as error:
         raise UserError(f"{path}: is damaged or not a safetensors file ({error}).") from error
     tensors = {}
@@ -191,7 +191,7 @@ def read_safetensors(path, left_out=()):
     return tensors
 
 
-def write_safetensors(path, tensors):
+def write_safetensors(path: str, tensors: Tensors) -> None:
     """Writes a file of safetensors for PyTorch, whose own loader asks for the entry "format".
 
     Args:
@@ -203,7 +203,7 @@ def write_safetensors(path, tensors):
         writer.write(safetensors.numpy.save(tensors, metadata={"format": "pt"}))
 
 
-def _decode_bfloat16(data):
+def _decode_bfloat16(data: bytes) -> np.ndarray:
     """bfloat16, which NumPy lacks, is the upper half of a float32."""
     return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
 
@@ -216,7 +216,7 @@ _DECODERS = {
 }
 
 
-def _to_google(tensors, config, path):
+def _to_google(tensors: Tensors, config: modeling.BertConfig, path: str) -> Tensors:
     """Gives every tensor its name and layout in Google's checkpoints.
 
     Args:
@@ -245,7 +245,7 @@ def _to_google(tensors, config, path):
     return result
 
 
-def google_shapes(config, names):
+def google_shapes(config: modeling.BertConfig, names: Iterable[str]) -> checkpoints.Shapes:
     """Google's names and shapes of an encoder, and of each pretraining head there is.
 
     Args:
@@ -260,7 +260,7 @@ def google_shapes(config, names):
     return shapes
 
 
-def _without_tied(tensors, path):
+def _without_tied(tensors: Tensors, path: str) -> Tensors:
     """Leaves out second copies of a tensor, which must equal the first."""
     tensors = dict(tensors)
     for copy, original in _TIED.items():
@@ -271,7 +271,7 @@ def _without_tied(tensors, path):
     return tensors
 
 
-def _pretraining_shapes(config):
+def _pretraining_shapes(config: modeling.BertConfig) -> checkpoints.Shapes:
     """The tensors of BERT's two pretraining heads: Google's names and shapes."""
     hidden = config.hidden_size
     return {
@@ -285,13 +285,13 @@ def _pretraining_shapes(config):
     }
 
 
-def activation_name(hidden_act):
+def activation_name(hidden_act: Optional[str]) -> str:
     """HuggingFace's name for an activation; BERT's GELU is the tanh form."""
     name = (hidden_act or "linear").lower()
     return "gelu_new" if name == "gelu" else name
 
 
-def name_of(name):
+def name_of(name: str) -> str:
     """HuggingFace's name for a tensor of Google's, without the "bert." of models with a head.
 
     bert/encoder/layer_0/attention/self/query/kernel -> encoder.layer.0.attention.self.query.weight
@@ -301,7 +301,7 @@ def name_of(name):
     return name
 
 
-def _check_same(wanted, found, path):
+def _check_same(wanted: Set[str], found: Set[str], path: str) -> None:
     """Raises UserError, naming them, if tensors are missing or have no place."""
     problems = [
         f"{len(names)} {verdict} ({', '.join(sorted(names)[:10])}{', ...' * (len(names) > 10)})"

@@ -12,13 +12,14 @@ length of `BUCKETS`.
 import bisect
 import collections
 import itertools
+from typing import Callable, Iterable, Iterator, Optional, Tuple, Union
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 import checkpoints
 from errors import UserError
-from rows import rows_of
+from rows import Arrays, Rows, rows_of
 
 _INT_FEATURES = ("input_ids", "input_mask", "segment_ids", "label_ids", "is_real_example")
 
@@ -38,12 +39,14 @@ BUCKETS = (*range(8, 32, 4), *range(32, 128, 8), *range(128, 256, 16), *range(25
 POOL = 16
 
 
-def epoch_order(num_rows, seed, epoch):
+def epoch_order(num_rows: int, seed: int, epoch: int) -> np.ndarray:
     """A permutation of range(num_rows), int64 [num_rows], drawn from (seed, epoch) alone."""
     return np.random.RandomState([seed, epoch]).permutation(num_rows)
 
 
-def training_batches(num_rows, batch_size, seed, start_step=0):
+def training_batches(
+    num_rows: int, batch_size: int, seed: int, start_step: int = 0
+) -> Iterator[np.ndarray]:
     """Yields the rows of every training step from `start_step` on, without end.
 
     The epochs' permutations stand one after another, and step t takes the rows from
@@ -62,7 +65,9 @@ def training_batches(num_rows, batch_size, seed, start_step=0):
         pending = pending[batch_size:]
 
 
-def training_batches_by_length(lengths, batch_size, seed, start_step=0):
+def training_batches_by_length(
+    lengths: np.ndarray, batch_size: int, seed: int, start_step: int = 0
+) -> Iterator[np.ndarray]:
     """Yields the rows of every training step, those of like length together, without end.
 
     POOL consecutive batches of `training_batches`, or as many as an epoch fills where these are
@@ -88,7 +93,7 @@ def training_batches_by_length(lengths, batch_size, seed, start_step=0):
         done = 0
 
 
-def shares(batches, num_replicas, own):
+def shares(batches: Iterable[np.ndarray], num_replicas: int, own: range) -> Iterator[np.ndarray]:
     """Yields the parts of every batch that some replicas take.
 
     Args:
@@ -104,7 +109,7 @@ def shares(batches, num_replicas, own):
         yield from parts[own.start : own.stop]
 
 
-def _replicas(tpu_context, input_context):
+def _replicas(tpu_context, input_context) -> Tuple[int, range]:
     """(number of all replicas, range of those that read from one call of an input_fn)."""
     if input_context:
         number = input_context.num_replicas_in_sync
@@ -117,19 +122,19 @@ def _replicas(tpu_context, input_context):
     return number, range(index * each, (index + 1) * each)
 
 
-def evaluation_batches(order, batch_size):
+def evaluation_batches(order: Union[int, np.ndarray], batch_size: int) -> Iterator[np.ndarray]:
     """Yields the rows of an order (or of range(order)), the last batch as short as it comes."""
-    order = np.arange(order) if np.ndim(order) == 0 else order
-    for start in range(0, len(order), batch_size):
-        yield order[start : start + batch_size]
+    rows = np.arange(order) if isinstance(order, int) else order
+    for start in range(0, len(rows), batch_size):
+        yield rows[start : start + batch_size]
 
 
-def padded_to(order, multiple):
+def padded_to(order: np.ndarray, multiple: int) -> np.ndarray:
     """Appends -1, rows of weight 0, up to a multiple, for TPUs' fixed shapes."""
     return np.concatenate([order, np.full(-len(order) % multiple, -1, np.int64)])
 
 
-def longest_first(lengths):
+def longest_first(lengths: np.ndarray) -> np.ndarray:
     """The order, int64 [rows], that puts the longest rows first, equal ones as they stand.
 
     Batches of it hold the least padding, and the first one needs the most memory.
@@ -137,13 +142,19 @@ def longest_first(lengths):
     return np.argsort(-lengths, kind="stable")
 
 
-def bucket_of(length, longest):
+def bucket_of(length: int, longest: int) -> int:
     """What a batch of this length is padded to: the next of `BUCKETS`, at most `longest`."""
     place = bisect.bisect_left(BUCKETS, length)
     return min([longest, *BUCKETS[place : place + 1]])
 
 
-def input_fn_of(arrays, is_training, drop_remainder, fixed_length=True, order=None):
+def input_fn_of(
+    arrays: Union[Rows, Arrays],
+    is_training: bool,
+    drop_remainder: bool,
+    fixed_length: bool = True,
+    order: Optional[np.ndarray] = None,
+) -> Callable:
     """An Estimator's input_fn over rows.
 
     Args:
@@ -187,23 +198,20 @@ def input_fn_of(arrays, is_training, drop_remainder, fixed_length=True, order=No
                         indices, None if fixed_length else bucket_of(longest, rows.max_seq_length)
                     )
 
-        def shape(values):
-            num_rows = batch_size if is_training or drop_remainder else None
+        num_rows = batch_size if is_training or drop_remainder else None
+        types, shapes = {}, {}
+        for name, values in rows.take([0]).items():
             columns = values.shape[1:] if fixed_length else (None,) * (values.ndim - 1)
-            return (num_rows,) + columns
-
-        one = rows.take([0])
-        dataset = tf.data.Dataset.from_generator(
-            gather,
-            {name: tf.as_dtype(values.dtype) for name, values in one.items()},
-            {name: shape(values) for name, values in one.items()},
-        )
+            types[name], shapes[name] = tf.as_dtype(values.dtype), (num_rows, *columns)
+        dataset = tf.data.Dataset.from_generator(gather, types, shapes)
         return _untuned(dataset.prefetch(2))
 
     return input_fn
 
 
-def input_fn_for_tpu(arrays, order=None, last_step=None):
+def input_fn_for_tpu(
+    arrays: Union[Rows, Arrays], order: Optional[np.ndarray] = None, last_step: Optional[int] = None
+) -> Callable:
     """An Estimator's input_fn over rows that a TPU can train on, wherever its host is.
 
     All shapes are fixed, and rows and plan are constants of the graph: a Python function, as
@@ -228,7 +236,7 @@ def input_fn_for_tpu(arrays, order=None, last_step=None):
             batches = training_batches(len(rows), batch_size * num_replicas, seed, start)
             batches = itertools.islice(batches, last_step - start)
             indices = np.concatenate(list(shares(batches, num_replicas, own)))
-        dataset = tf.data.Dataset.from_tensor_slices(indices.astype(np.int32))
+        dataset = tf.data.Dataset.from_tensor_slices(np.array(indices, np.int32))
         dataset = dataset.batch(batch_size, drop_remainder=True).map(rows.in_graph())
         return _untuned(dataset.prefetch(2))
 
@@ -248,7 +256,7 @@ def _untuned(dataset):
     return dataset.with_options(options)
 
 
-def write_tfrecord(arrays, output_file):
+def write_tfrecord(arrays: Arrays, output_file: str) -> None:
     """Writes rows as tf.train.Examples of int64 features, as BERT's scripts do.
 
     Args:
@@ -265,7 +273,7 @@ def write_tfrecord(arrays, output_file):
             writer.write(example.SerializeToString())
 
 
-def read_tfrecord(input_file, seq_length):
+def read_tfrecord(input_file: str, seq_length: int) -> Arrays:
     """Reads what `write_tfrecord` or BERT's run_classifier wrote.
 
     Returns:

@@ -16,7 +16,7 @@ import functools
 import math
 import re
 import zlib
-from typing import Any, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional, Sequence
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -120,7 +120,7 @@ class DropoutKey(NamedTuple):
     replica: Any = 0
 
 
-def dropout(input_tensor, dropout_prob, *, key: Optional[DropoutKey] = None):
+def dropout(input_tensor, dropout_prob: Optional[float], *, key: Optional[DropoutKey] = None):
     """Sets a share `dropout_prob` of the elements to zero and scales up the rest.
 
     With a `key` the mask is a function of (seed, step, micro-step, replica, site) alone, the site
@@ -148,7 +148,7 @@ def dropout(input_tensor, dropout_prob, *, key: Optional[DropoutKey] = None):
     return run(input_tensor)
 
 
-def _random_source(key, shape):
+def _random_source(key: DropoutKey, shape):
     """What decides over the elements of a Tensor of that shape: see `_dropper`."""
     site = zlib.crc32(f"{key.seed}/{tf.get_variable_scope().name}".encode())
     if fusion.in_xla():
@@ -193,14 +193,14 @@ def _hash_key(seed):
     return tf.random.stateless_uniform([2], seed, -(2**31), 2**31 - 1, tf.int32)
 
 
-def _mixed_key(site, key):
+def _mixed_key(site: int, key: DropoutKey):
     """int32 Tensor [2], mixed of a `DropoutKey` and the site's number.
 
     Within a program for a TPU TensorFlow's generator is hundreds of operations on single numbers,
     which take longer than the dropout itself.
     """
-    site = np.int64([site, site ^ 0x9E3779B9]).astype(np.int32)  # Any other number in the second.
-    mixed = _mix(tf.constant(site))
+    sites = np.array([site, site ^ 0x9E3779B9])  # Any other number in the second.
+    mixed = _mix(tf.constant(sites.astype(np.int32)))
     for part in (key.step, key.micro_step, key.replica):
         mixed = _mix(tf.bitwise.bitwise_xor(mixed, tf.cast(part, tf.int32)))
     return mixed
@@ -236,7 +236,13 @@ def _shift_right(bits, shift):
 
 
 def layer_norm(
-    input_tensor, name=None, *, plus=(), dtype=None, collections=(LAYER_NORM,), trains=True
+    input_tensor,
+    name: Optional[str] = None,
+    *,
+    plus=(),
+    dtype=None,
+    collections: Sequence[str] = (LAYER_NORM,),
+    trains: bool = True,
 ):
     """Normalizes the last axis (Ba et al. 2016, arXiv 1607.06450), epsilon 1e-12.
 
@@ -327,7 +333,13 @@ def _column_sums(x):
     return tf.matmul(tf.ones([1, tf.shape(rows)[0]], x.dtype), rows)[0]
 
 
-def batch_norm(input_tensor, statistics=None, name=None, *, collections=()):
+def batch_norm(
+    input_tensor,
+    statistics: Optional[list] = None,
+    name: Optional[str] = None,
+    *,
+    collections: Sequence[str] = (),
+):
     """Normalizes each column over all rows (Ioffe and Szegedy 2015, arXiv 1502.03167).
 
     Args:
@@ -373,7 +385,15 @@ def take_statistics():
     return taken
 
 
-def attend(query, key, value, input_mask, dropout_prob=0.0, *, dropout_key=None):
+def attend(
+    query,
+    key,
+    value,
+    input_mask,
+    dropout_prob: float = 0.0,
+    *,
+    dropout_key: Optional[DropoutKey] = None,
+):
     """Scaled dot-product attention (Vaswani et al. 2017, arXiv 1706.03762, section 3.2.1).
 
     Args:
@@ -444,10 +464,10 @@ def _softmax_gradient(scale):
     return softmax_gradient
 
 
-# ---- Matrix products
+# ---- Variables
 
 
-def variable_name(variable):
+def variable_name(variable) -> str:
     """A variable's name, the same for the copies that several replicas have of it."""
     return re.sub(r"(/replica_\d+)?:\d+$", "", variable.name)
 
@@ -457,7 +477,7 @@ def moving_variables():
     return [v for v in tf.global_variables() if variable_name(v).endswith(MOVING)]
 
 
-def create_initializer(initializer_range=0.02):
+def create_initializer(initializer_range: float = 0.02) -> Callable:
     """A truncated normal of that stddev.
 
     In a graph with a seed a variable's values follow from the seed and its name alone. TensorFlow's
@@ -473,12 +493,25 @@ def create_initializer(initializer_range=0.02):
     return initialize
 
 
-def dense(input_tensor, units, name, *, activation=None, initializer_range=0.02):
+# ---- Matrix products
+
+
+def dense(
+    input_tensor,
+    units: int,
+    name: str,
+    *,
+    activation: Optional[Callable] = None,
+    initializer_range: float = 0.02,
+):
     """act(x W + b) with variables `<name>/kernel` and `<name>/bias`, float32.
 
     Args:
       input_tensor: float Tensor [rows, in]; its dtype is that of the product and of the result.
       units: the width of the output.
+      name: variable scope.
+      activation: act, a function from Tensors to Tensors; None for none.
+      initializer_range: stddev of the truncated normal that W starts from; b starts from 0.
 
     Returns:
       float Tensor [rows, units].
@@ -523,7 +556,7 @@ def _affine_by_sequence(x, kernel, bias):
     return tf.reshape(tf.matmul(parts, kernel) + bias[:, tf.newaxis], [-1, kernel.shape[2]])
 
 
-def split_heads(projected, batch_size, num_heads):
+def split_heads(projected, batch_size: Any, num_heads: int):
     """[B * S, N * H] → [B, N, S, H]."""
     width = get_shape_list(projected)[-1]
     heads = tf.reshape(projected, [batch_size, -1, num_heads, width // num_heads])
@@ -539,7 +572,7 @@ def merge_heads(context):
 # ---- Shapes
 
 
-def get_shape_list(tensor, expected_rank=None, name=None):
+def get_shape_list(tensor, expected_rank=None, name: Optional[str] = None) -> list:
     """A tensor's shape as a list: ints where known, scalar Tensors where not.
 
     Raises:
@@ -554,7 +587,7 @@ def get_shape_list(tensor, expected_rank=None, name=None):
     return [dynamic[axis] if size is None else size for axis, size in enumerate(static)]
 
 
-def assert_rank(tensor, expected_rank, name=None):
+def assert_rank(tensor, expected_rank, name: Optional[str] = None) -> None:
     """Raises ValueError, naming tensor and scope, if the rank is not (one of) `expected_rank`."""
     expected = [expected_rank] if isinstance(expected_rank, int) else list(expected_rank)
     if tensor.shape.ndims not in expected:

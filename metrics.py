@@ -5,13 +5,14 @@ number is 0. N rows, L labels.
 """
 
 import warnings
+from typing import Any, Callable, Dict
 
 import numpy as np
 import scipy.stats
 import sklearn.metrics
 
 
-def classification(labels, predictions, num_labels):
+def classification(labels, predictions, num_labels: int) -> Dict[str, float]:
     """Scores of single labels.
 
     Args:
@@ -35,7 +36,7 @@ def classification(labels, predictions, num_labels):
     return scores
 
 
-def multilabel(labels, predictions):
+def multilabel(labels, predictions) -> Dict[str, float]:
     """Scores of sets of labels.
 
     Args:
@@ -54,7 +55,7 @@ def multilabel(labels, predictions):
     }
 
 
-def regression(targets, predictions):
+def regression(targets, predictions) -> Dict[str, float]:
     """Scores of numbers.
 
     Args:
@@ -73,14 +74,14 @@ def regression(targets, predictions):
     }
 
 
-def confusion_matrix(labels, predictions, num_labels):
+def confusion_matrix(labels, predictions, num_labels: int) -> np.ndarray:
     """int array [L, L]: entry [i, j] counts the rows of label i that were taken for j."""
     if not len(labels):
         return np.zeros([num_labels, num_labels], int)
     return sklearn.metrics.confusion_matrix(labels, predictions, labels=np.arange(num_labels))
 
 
-def numbers(scores, start=""):
+def numbers(scores: Dict[str, Any], start: str = "") -> Dict[str, float]:
     """Those of a dict's values that are single numbers, as floats.
 
     Args:
@@ -95,17 +96,17 @@ def numbers(scores, start=""):
     }
 
 
-def _f1(truth, found, **options):
+def _f1(truth, found, **options) -> float:
     return float(sklearn.metrics.f1_score(truth, found, zero_division=0, **options))
 
 
-def _correlation(measure, targets, predictions):
+def _correlation(measure: Callable, targets, predictions) -> float:
     if len(targets) < 2 or np.ptp(targets) == 0 or np.ptp(predictions) == 0:
         return 0.0
     return _quietly(lambda: np.nan_to_num(measure(targets, predictions)[0]))
 
 
-def _quietly(measure, *arguments):
+def _quietly(measure: Callable, *arguments) -> float:
     """The float that a function returns, without its warnings of nearly constant inputs."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -9,7 +9,7 @@ number of labels share them and take no more than their own room; row 0 of these
 Axes in shape comments: B batch, S positions, D hidden size, m adapter size, L outputs of a head.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -58,14 +58,16 @@ class Outputs(NamedTuple):
     span_logits: Any = None
 
 
-def kind_of(adapter):
+def kind_of(adapter: Optional[modeling.AdapterConfig]) -> Kind:
     """The `Kind` of a `modeling.AdapterConfig`; of None the default, as that goes with any."""
     if adapter is None:
         return Kind()
     return Kind(adapter.activation.lower(), adapter.placement, adapter.interaction)
 
 
-def check(description, backbone, where):
+def check(
+    description: task_adapters.Description, backbone: task_adapters.Backbone, where: str
+) -> None:
     """Makes sure that a task can have its place beside others.
 
     Args:
@@ -94,18 +96,18 @@ def check(description, backbone, where):
         )
 
 
-def _is_plain(settings):
+def _is_plain(settings: modeling.AdapterConfig) -> bool:
     """Whether adapters are what `_adapter_function` computes, whatever their size."""
     is_known = settings.fn.lower() == "feedforward_adapter"
     return is_known and settings.depth == 1 and settings.normalization == "none"
 
 
-def _identity(backbone):
+def _identity(backbone: task_adapters.Backbone) -> Dict[str, Any]:
     names = "hidden_act", "num_attention_heads"
     return {"fingerprint": backbone.fingerprint, **{n: backbone.config.get(n) for n in names}}
 
 
-def backbone_rows(config, init_checkpoint):
+def backbone_rows(config: modeling.BertConfig, init_checkpoint: str) -> Dict[str, np.ndarray]:
     """The backbone's own tensors of those that a task may train: a dict from names to arrays."""
     reader = checkpoints.open_checkpoint(init_checkpoint)
     where = f"--init_checkpoint {init_checkpoint}"
@@ -116,7 +118,7 @@ def backbone_rows(config, init_checkpoint):
     }
 
 
-def rows_needed(adapter):
+def rows_needed(adapter: task_adapters.TaskAdapter) -> Dict[str, int]:
     """How many rows of each pool a `task_adapters.TaskAdapter` takes: a dict by `POOLS`."""
     settings = adapter.description.adapter
     (bias,) = (v for name, v in adapter.tensors.items() if _table_of(name) == "output_bias")
@@ -128,19 +130,21 @@ def rows_needed(adapter):
     }
 
 
-def places_of(rows):
+def places_of(rows: Dict[str, List[int]]) -> Places:
     """The `Places` of a task that has got a list of rows of each pool: a dict by `POOLS`."""
     (pooler,) = rows["pooler"] or [0]
     return Places(rows["task"][0], pooler, rows["bottleneck"], rows["output"])
 
 
-def rows_by_pool(places):
+def rows_by_pool(places: Places) -> Dict[str, List[int]]:
     """The other way round: `Places` as a dict by `POOLS` of the lists of the task's own rows."""
     pooler = [places.pooler] if places.pooler else []
     return {**places._asdict(), "task": [places.task], "pooler": pooler}
 
 
-def table_rows(config, tensors, places):
+def table_rows(
+    config: modeling.BertConfig, tensors: Dict[str, np.ndarray], places: Places
+) -> Dict[str, Tuple[List[int], np.ndarray]]:
     """What goes where when a task gets its place.
 
     Args:
@@ -165,17 +169,17 @@ def table_rows(config, tensors, places):
     return result
 
 
-def first_rows(of_backbone):
+def first_rows(of_backbone: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
     """Row 0 of the tables that do not begin with 0, of `backbone_rows`: a dict by name."""
     return {name: value for name, value in of_backbone.items() if _is_poolers(name)}
 
 
-def _table_of(name):
+def _table_of(name: str) -> str:
     """The table of a task adapter's tensor: the heads of all kinds share theirs."""
     return name[len(_SPAN_SCOPE) :] if name.startswith(_SPAN_SCOPE) else name
 
 
-def batch_of(places, size=1):
+def batch_of(places: List[Places], size: int = 1) -> Places:
     """The `Places` of a batch, int32 arrays, of those of its sequences.
 
     Args:
@@ -195,7 +199,7 @@ def batch_of(places, size=1):
     return batch
 
 
-def inputs():
+def inputs() -> tuple:
     """Placeholders for a batch: `Places`, and input_ids, input_mask and segment_ids [B, S]."""
     ranks = Places(task=1, pooler=1, bottleneck=2, output=2)
     places = Places(*(tf.placeholder(tf.int32, [None] * rank) for rank in ranks))
@@ -215,7 +219,9 @@ class Tables:
         grow. The head's are those of a classifier.
     """
 
-    def __init__(self, config, num_rows, precision="float32"):
+    def __init__(
+        self, config: modeling.BertConfig, num_rows: Dict[str, int], precision: str = "float32"
+    ):
         self.variables = {}
         with tf.variable_scope("tables"):
             for name, shape in row_shapes(config).items():
@@ -231,12 +237,12 @@ class Tables:
                     trainable=False,
                 )
 
-    def gather(self, name, places):
+    def gather(self, name: str, places: Places):
         """The rows of a table for each sequence: [B, ...], [B, m, ...] or [B, L, ...]."""
         return tf.gather(self.variables[name], getattr(places, pool_of(name)))
 
 
-def pool_of(name):
+def pool_of(name: str) -> str:
     """Which of `POOLS` the rows of a tensor's table belong to."""
     if name.endswith(_BOTTLENECK):
         return "bottleneck"
@@ -245,7 +251,7 @@ def pool_of(name):
     return "output" if name in ("output_weights", "output_bias") else "task"
 
 
-def row_shapes(config):
+def row_shapes(config: modeling.BertConfig) -> checkpoints.Shapes:
     """A dict from the names of tables to the shape of a row."""
     width = config.hidden_size
     encoder = checkpoints.encoder_shapes(config)
@@ -261,16 +267,27 @@ def row_shapes(config):
     return shapes
 
 
-def is_of_tasks(name):
+def is_of_tasks(name: str) -> bool:
     """Whether a tensor of the encoder may differ from task to task: LayerNorms and the pooler."""
     return "/LayerNorm/" in name or _is_poolers(name)
 
 
-def _is_poolers(name):
+def _is_poolers(name: str) -> bool:
     return name.startswith("bert/pooler/")
 
 
-def build(config, kind, tables, places, input_ids, input_mask, segment_ids, *, spans, precision):
+def build(
+    config: modeling.BertConfig,
+    kind: Kind,
+    tables: Tables,
+    places: Places,
+    input_ids,
+    input_mask,
+    segment_ids,
+    *,
+    spans: bool,
+    precision: str,
+) -> Outputs:
     """The encoder and heads on a batch of several tasks' sequences.
 
     The variables that are no task's are made in the default graph, under BERT's names, or are
@@ -318,7 +335,7 @@ def build(config, kind, tables, places, input_ids, input_mask, segment_ids, *, s
     return Outputs(logits, span_logits + bias[:, tf.newaxis, :2])
 
 
-def _adapter_function(kind, tables, places):
+def _adapter_function(kind: Kind, tables: Tables, places: Places) -> Callable:
     """`adapter_modules.feedforward_adapter` with weights of its own for each sequence."""
     act = modeling.get_activation(kind.activation) or tf.identity
     interact = adapter_modules.INTERACTIONS[kind.interaction]

@@ -16,16 +16,17 @@ import functools
 import json
 import numbers
 from collections import OrderedDict
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
+import files
 import layers
 from adapter_modules import (  # noqa: F401 (what adapter-bert's modeling offers, and AdapterConfig)
     ADAPTERS,
     AdapterConfig,
     adapters_of_layers,
     feedforward_adapter,
-    gated,
     get_adapter,
 )
 from errors import UserError
@@ -67,17 +68,17 @@ class BertConfig:
 
     def __init__(
         self,
-        vocab_size,
-        hidden_size=768,
-        num_hidden_layers=12,
-        num_attention_heads=12,
-        intermediate_size=3072,
-        hidden_act="gelu",
-        hidden_dropout_prob=0.1,
-        attention_probs_dropout_prob=0.1,
-        max_position_embeddings=512,
-        type_vocab_size=16,
-        initializer_range=0.02,
+        vocab_size: int,
+        hidden_size: int = 768,
+        num_hidden_layers: int = 12,
+        num_attention_heads: int = 12,
+        intermediate_size: int = 3072,
+        hidden_act: Any = "gelu",
+        hidden_dropout_prob: float = 0.1,
+        attention_probs_dropout_prob: float = 0.1,
+        max_position_embeddings: int = 512,
+        type_vocab_size: int = 16,
+        initializer_range: float = 0.02,
     ):
         self.vocab_size = vocab_size
         self.hidden_size = hidden_size
@@ -92,24 +93,18 @@ class BertConfig:
         self.initializer_range = initializer_range
 
     @classmethod
-    def from_dict(cls, json_object):
+    def from_dict(cls, json_object: Dict[str, Any]) -> "BertConfig":
         """Reads a dictionary; keys that this class does not know are kept as attributes."""
-        config = cls(vocab_size=json_object.get("vocab_size"))
+        config = cls(vocab_size=json_object.get("vocab_size", 0))
         for key, value in json_object.items():
             setattr(config, key, value)
         return config
 
     @classmethod
-    def from_json_file(cls, json_file):
+    def from_json_file(cls, json_file: str) -> "BertConfig":
         """Reads bert_config.json; UserError if it is missing, no JSON or no BERT's."""
-        try:
-            with tf.io.gfile.GFile(json_file, "r") as reader:
-                values = json.loads(reader.read())
-        except tf.errors.OpError as error:
-            raise UserError(f"{json_file}: cannot be read ({error.message}).") from error
-        except ValueError as error:
-            raise UserError(f"{json_file}: is not valid JSON ({error}).") from error
-        if not isinstance(values, dict) or not isinstance(values.get("vocab_size"), int):
+        values = files.read_object(json_file)
+        if not isinstance(values.get("vocab_size"), int):
             raise UserError(f"{json_file}: is not a BERT config, it has no vocab_size.")
         config = cls.from_dict(values)
         try:
@@ -118,10 +113,12 @@ class BertConfig:
             raise UserError(f"{json_file}: {error}") from None
         return config
 
-    def to_dict(self):
+    def to_dict(self) -> Dict[str, Any]:
+        """All attributes by name: the sizes and rates, and what else `from_dict` was given."""
         return copy.deepcopy(self.__dict__)
 
-    def to_json_string(self):
+    def to_json_string(self) -> str:
+        """The text of a bert_config.json."""
         return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"
 
 
@@ -157,70 +154,45 @@ class BertModel:
 
     def __init__(
         self,
-        config,
-        is_training,
+        config: BertConfig,
+        is_training: bool,
         input_ids,
         input_mask=None,
         token_type_ids=None,
-        use_one_hot_embeddings=False,
-        scope=None,
+        use_one_hot_embeddings: bool = False,
+        scope: Optional[str] = None,
         adapter_fn="feedforward_adapter",
         *,
-        dropout_key=None,
-        adapter_layers=None,
+        dropout_key: Optional[DropoutKey] = None,
+        adapter_layers: Optional[Sequence[int]] = None,
         dtype=tf.float32,
-        pooled_only=False,
-        recompute_activations=False,
+        pooled_only: bool = False,
+        recompute_activations: bool = False,
         adapter_gates=None,
     ):
-        config = copy.deepcopy(config)
-        if not is_training:
-            config.hidden_dropout_prob = 0.0
-            config.attention_probs_dropout_prob = 0.0
         adapter_fn = get_adapter(adapter_fn)
+        input_ids, input_mask, token_type_ids, gates = _checked_inputs(
+            config, input_ids, input_mask, token_type_ids, adapter_gates
+        )
+        forward = ForwardPass(
+            config, is_training, input_mask, dropout_key, dtype, pooled_only, recompute_activations
+        )
         statistics = [] if is_training else None
-
-        input_ids, input_mask, token_type_ids = _checked_inputs(
-            config, input_ids, input_mask, token_type_ids
-        )
         adapters = adapters_of_layers(
-            adapter_fn, adapter_layers, config.num_hidden_layers, statistics
+            adapter_fn, adapter_layers, config.num_hidden_layers, statistics, gates
         )
-        if adapter_gates is not None:
-            adapters = gated(adapters, _checked_gates(config, input_ids, adapter_gates))
-
         with tf.variable_scope(scope, default_name="bert"):
-            with tf.variable_scope("embeddings"):
-                embeddings, self.embedding_table = embedding_lookup(
-                    input_ids,
-                    config.vocab_size,
-                    config.hidden_size,
-                    config.initializer_range,
-                    use_one_hot_embeddings=use_one_hot_embeddings,
-                )
-                collections = _layer_norm_collections(adapter_fn)
-                embeddings = embedding_postprocessor(
-                    embeddings, token_type_ids, config, dropout_key, collections, dtype
-                )
+            embeddings, self.embedding_table = _embed(
+                input_ids, token_type_ids, forward, adapter_fn, use_one_hot_embeddings
+            )
             with tf.variable_scope("encoder"):
-                *layers_below, last = transformer_model(
-                    embeddings,
-                    input_mask,
-                    config,
-                    adapters,
-                    dropout_key,
-                    pooled_only=pooled_only,
-                    recompute_activations=recompute_activations,
-                )
-            self.pooled_output = _pool(last if pooled_only else last[:, 0, :], config)
+                outputs, first = transformer_model(embeddings, forward, adapters)
+            self.pooled_output = _pool(first, forward)
         # Now, since what recomputes a layer for its gradient makes its statistics once more.
         layers.keep_statistics(statistics or ())
         self.embedding_output = tf.cast(embeddings, tf.float32)
-        self.all_encoder_layers = [tf.cast(layer, tf.float32) for layer in layers_below]
-        self.sequence_output = None
-        if not pooled_only:
-            self.sequence_output = tf.cast(last, tf.float32)
-            self.all_encoder_layers.append(self.sequence_output)
+        self.all_encoder_layers = [tf.cast(output, tf.float32) for output in outputs]
+        self.sequence_output = None if pooled_only else self.all_encoder_layers[-1]
 
     def get_pooled_output(self):
         """[B, D]: the first position's output through the pooler."""
@@ -245,7 +217,9 @@ class BertModel:
         return self.embedding_table
 
 
-def get_assignment_map_from_checkpoint(tvars, init_checkpoint):
+def get_assignment_map_from_checkpoint(
+    tvars, init_checkpoint: str
+) -> Tuple[Dict[str, str], Dict[str, int]]:
     """Pairs the variables of a graph with the tensors of a checkpoint that have their names.
 
     Args:
@@ -268,16 +242,36 @@ def get_assignment_map_from_checkpoint(tvars, init_checkpoint):
     return assignment_map, initialized_variable_names
 
 
-def _pool(first, config):
-    """The first position's output [B, D] through BERT's pooler, in float32."""
-    with tf.variable_scope("pooler"):
-        return dense(
-            tf.cast(first, tf.float32),
-            config.hidden_size,
-            "dense",
-            activation=tf.tanh,
-            initializer_range=config.initializer_range,
-        )
+class ForwardPass(NamedTuple):
+    """What all parts of an encoder share while it computes a batch; see `BertModel`.
+
+    Attributes:
+      config: `BertConfig`.
+      is_training: bool; without it nothing drops out, and LayerNorms keep nothing for a gradient.
+      input_mask: int32 Tensor [B, S].
+      dropout_key: `DropoutKey` or None.
+      dtype: of what lies between the variables and the outputs.
+      pooled_only: bool.
+      recompute_activations: bool.
+    """
+
+    config: BertConfig
+    is_training: bool
+    input_mask: tf.Tensor
+    dropout_key: Optional[DropoutKey]
+    dtype: tf.DType
+    pooled_only: bool
+    recompute_activations: bool
+
+    def dense(self, input_tensor, units: int, name: str, activation: Optional[Callable] = None):
+        """`layers.dense`, initialized as the config says."""
+        spread = self.config.initializer_range
+        return dense(input_tensor, units, name, activation=activation, initializer_range=spread)
+
+    def dropout(self, input_tensor):
+        """Dropout of embeddings and of a sub-layer's output."""
+        rate = self.config.hidden_dropout_prob if self.is_training else 0.0
+        return dropout(input_tensor, rate, key=self.dropout_key)
 
 
 def _layer_norm_collections(adapter_fn):
@@ -286,18 +280,38 @@ def _layer_norm_collections(adapter_fn):
     return () if adapter_fn is None else (LAYER_NORM,)
 
 
+def _embed(
+    input_ids, token_type_ids, forward: ForwardPass, adapter_fn, use_one_hot_embeddings: bool
+):
+    """(Tensor [B, S, D] for the first layer, the table of WordPiece embeddings)."""
+    config, collections = forward.config, _layer_norm_collections(adapter_fn)
+    with tf.variable_scope("embeddings"):
+        embeddings, table = embedding_lookup(
+            input_ids,
+            config.vocab_size,
+            config.hidden_size,
+            config.initializer_range,
+            use_one_hot_embeddings=use_one_hot_embeddings,
+        )
+        return embedding_postprocessor(embeddings, token_type_ids, forward, collections), table
+
+
 def embedding_lookup(
     input_ids,
-    vocab_size,
-    embedding_size=128,
-    initializer_range=0.02,
-    word_embedding_name="word_embeddings",
-    use_one_hot_embeddings=False,
+    vocab_size: int,
+    embedding_size: int = 128,
+    initializer_range: float = 0.02,
+    word_embedding_name: str = "word_embeddings",
+    use_one_hot_embeddings: bool = False,
 ):
     """Looks ids up in a table of embeddings.
 
     Args:
       input_ids: int32 Tensor [B, S].
+      vocab_size, embedding_size: of the table.
+      initializer_range: stddev of the truncated normal that it starts from.
+      word_embedding_name: its variable's.
+      use_one_hot_embeddings: bool; look up by a matrix product.
 
     Returns:
       (float Tensor [B, S, embedding_size], the table [vocab_size, embedding_size]).
@@ -315,23 +329,20 @@ def embedding_lookup(
 
 
 def embedding_postprocessor(
-    input_tensor,
-    token_type_ids,
-    config,
-    dropout_key=None,
-    layer_norm_collections=(),
-    dtype=tf.float32,
+    input_tensor, token_type_ids, forward: ForwardPass, layer_norm_collections: Sequence[str] = ()
 ):
     """Adds segment and position embeddings, normalizes, drops out.
 
     Args:
       input_tensor: float Tensor [B, S, D].
       token_type_ids: int32 Tensor [B, S].
-      config: `BertConfig`.
+      forward: `ForwardPass`.
+      layer_norm_collections: graph collections that the LayerNorm's variables join.
 
     Returns:
-      Tensor [B, S, D] of that dtype.
+      Tensor [B, S, D] of the pass's dtype.
     """
+    config = forward.config
     shape = get_shape_list(input_tensor, expected_rank=3)
     seq_length, width = shape[1:]
     initializer = create_initializer(config.initializer_range)
@@ -346,32 +357,25 @@ def embedding_postprocessor(
     output = input_tensor + tf.reshape(tf.matmul(one_hot_types, types), shape)
     output += positions[tf.newaxis, :seq_length]
     output = layer_norm(
-        output, dtype=dtype, collections=layer_norm_collections, trains=_trains(config)
+        output,
+        dtype=forward.dtype,
+        collections=layer_norm_collections,
+        trains=forward.is_training,
     )
-    return dropout(output, config.hidden_dropout_prob, key=dropout_key)
+    return forward.dropout(output)
 
 
-def transformer_model(
-    input_tensor,
-    input_mask,
-    config,
-    adapters,
-    dropout_key=None,
-    *,
-    pooled_only=False,
-    recompute_activations=False,
-):
+def transformer_model(input_tensor, forward: ForwardPass, adapters: List[Dict[str, Callable]]):
     """The stack of Transformer layers (Vaswani et al. 2017, arXiv 1706.03762).
 
     Args:
       input_tensor: float Tensor [B, S, D].
-      input_mask: int32 Tensor [B, S].
-      config: `BertConfig`.
+      forward: `ForwardPass`.
       adapters: what `adapters_of_layers` returns.
 
     Returns:
-      A list of float Tensors [B, S, D], the output of each layer; where `pooled_only` the last is
-      [B, D], that of the first position.
+      (a list of float Tensors [B, S, D], the output of each layer, without the last of a pass that
+      is `pooled_only`; [B, D], the last layer's output at the first position).
     """
     shape = get_shape_list(input_tensor, expected_rank=3)
     # A matrix all the way: reshapes between [B, S, D] and [B * S, D] are not free on TPUs.
@@ -380,103 +384,95 @@ def transformer_model(
     for index, adapters_of_layer in enumerate(adapters):
         layer = functools.partial(
             transformer_layer,
-            input_mask=input_mask,
-            config=config,
+            forward=forward,
             adapters=adapters_of_layer,
-            dropout_key=dropout_key,
-            first_only=pooled_only and index == len(adapters) - 1,
+            first_only=forward.pooled_only and index == len(adapters) - 1,
         )
         with tf.variable_scope(f"layer_{index}"):
-            hidden = recomputed(layer, hidden) if recompute_activations else layer(hidden)
+            hidden = recomputed(layer, hidden) if forward.recompute_activations else layer(hidden)
         outputs.append(hidden)
-    whole = outputs[:-1] if pooled_only else outputs
-    return [tf.reshape(hidden, shape) for hidden in whole] + outputs[len(whole) :]
+    if forward.pooled_only:
+        return [tf.reshape(output, shape) for output in outputs[:-1]], outputs[-1]
+    outputs = [tf.reshape(output, shape) for output in outputs]
+    return outputs, outputs[-1][:, 0, :]
 
 
-def transformer_layer(hidden, input_mask, config, adapters, dropout_key=None, *, first_only=False):
+def transformer_layer(
+    hidden, forward: ForwardPass, adapters: Dict[str, Callable], *, first_only: bool = False
+):
     """One layer: self-attention, then the feed-forward layer, each closed by `_add_and_norm`.
 
     Args:
       hidden: float Tensor [B * S, D].
-      input_mask: int32 Tensor [B, S].
+      forward: `ForwardPass`.
       adapters: dict from the scopes of projections to functions, see `adapters_of_layers`.
       first_only: bool; compute the first position of each sequence alone.
 
     Returns:
       float Tensor [B * S, D], or [B, D] where `first_only`.
     """
-    queries = hidden
+    config, queries = forward.config, hidden
     if first_only:
-        batch_and_length = get_shape_list(input_mask, expected_rank=2)
+        batch_and_length = get_shape_list(forward.input_mask, expected_rank=2)
         queries = tf.reshape(hidden, [*batch_and_length, config.hidden_size])[:, 0, :]
     with tf.variable_scope("attention"):
         with tf.variable_scope("self"):
-            context = attention(queries, hidden, input_mask, config, dropout_key)
+            context = attention(queries, hidden, forward)
         with tf.variable_scope("output"):
-            adapter_fn = adapters.get("attention/output")
-            attended = _add_and_norm(context, queries, config, adapter_fn, dropout_key)
+            attended = _add_and_norm(context, queries, forward, adapters.get("attention/output"))
     with tf.variable_scope("intermediate"):
-        intermediate = dense(
-            attended,
-            config.intermediate_size,
-            "dense",
-            activation=get_activation(config.hidden_act),
-            initializer_range=config.initializer_range,
-        )
+        activation = get_activation(config.hidden_act)
+        intermediate = forward.dense(attended, config.intermediate_size, "dense", activation)
     with tf.variable_scope("output"):
-        adapter_fn = adapters.get("output")
-        return _add_and_norm(intermediate, attended, config, adapter_fn, dropout_key)
+        return _add_and_norm(intermediate, attended, forward, adapters.get("output"))
 
 
-def _add_and_norm(input_tensor, residual, config, adapter_fn, dropout_key):
+def _add_and_norm(input_tensor, residual, forward: ForwardPass, adapter_fn):
     """Projection, dropout, adapter, residual, LayerNorm (Houlsby et al. 2019, figure 2, left).
 
     input_tensor is [rows, in]; residual and the result are [rows, D].
     """
-    output = dense(
-        input_tensor, config.hidden_size, "dense", initializer_range=config.initializer_range
-    )
-    output = dropout(output, config.hidden_dropout_prob, key=dropout_key)
+    output = forward.dropout(forward.dense(input_tensor, forward.config.hidden_size, "dense"))
     terms = output if adapter_fn is None else adapter_fn(output, residual)
     terms = list(terms) if isinstance(terms, (list, tuple)) else [terms]
     collections = _layer_norm_collections(adapter_fn)
-    return layer_norm(residual, plus=terms, collections=collections, trains=_trains(config))
+    return layer_norm(residual, plus=terms, collections=collections, trains=forward.is_training)
 
 
-def _trains(config):
-    # `BertModel` takes dropout out of its config where nothing is trained. A training without any
-    # is slower for it, and no worse.
-    return config.hidden_dropout_prob > 0
-
-
-def attention(queries, hidden, input_mask, config, dropout_key=None):
+def attention(queries, hidden, forward: ForwardPass):
     """Self-attention of several heads (Vaswani et al. 2017, section 3.2).
 
     Args:
       queries: float Tensor [B * F, D], the rows of `hidden` that attend, F of each sequence.
       hidden: float Tensor [B * S, D].
-      input_mask: int32 Tensor [B, S]; positions with 0 are attended to by none.
+      forward: `ForwardPass`; positions where its mask has 0 are attended to by none.
 
     Returns:
       float Tensor [B * F, D], the heads' contexts side by side.
     """
-    batch_size, _ = get_shape_list(input_mask, expected_rank=2, name="input_mask")
+    config = forward.config
+    batch_size, _ = get_shape_list(forward.input_mask, expected_rank=2, name="input_mask")
 
     def heads_of(rows, name):
-        projected = dense(
-            rows, config.hidden_size, name, initializer_range=config.initializer_range
-        )
+        projected = forward.dense(rows, config.hidden_size, name)
         return layers.split_heads(projected, batch_size, config.num_attention_heads)
 
     context = layers.attend(
         heads_of(queries, "query"),
         heads_of(hidden, "key"),
         heads_of(hidden, "value"),
-        input_mask,
-        config.attention_probs_dropout_prob,
-        dropout_key=dropout_key,
+        forward.input_mask,
+        config.attention_probs_dropout_prob if forward.is_training else 0.0,
+        dropout_key=forward.dropout_key,
     )
     return layers.merge_heads(context)
+
+
+def _pool(first, forward: ForwardPass):
+    """The first position's output [B, D] through BERT's pooler, in float32."""
+    with tf.variable_scope("pooler"):
+        rows = tf.cast(first, tf.float32)
+        return forward.dense(rows, forward.config.hidden_size, "dense", tf.tanh)
 
 
 _SIZES = (
@@ -490,11 +486,11 @@ _SIZES = (
 )
 
 
-def check_config(config):
+def check_config(config: BertConfig) -> None:
     """Raises UserError if no model has these sizes and this activation."""
     for name in _SIZES:
         size = getattr(config, name)
-        if not isinstance(size, numbers.Integral) or not 1 <= size < layers.TOO_LARGE:
+        if not isinstance(size, numbers.Integral) or not 1 <= int(size) < layers.TOO_LARGE:
             raise UserError(
                 f"{name} of the BERT config must be a whole number above 0, but is {size!r}."
             )
@@ -506,11 +502,12 @@ def check_config(config):
     get_activation(config.hidden_act)
 
 
-def _checked_inputs(config, input_ids, input_mask, token_type_ids):
+def _checked_inputs(config: BertConfig, input_ids, input_mask, token_type_ids, adapter_gates):
     """Fills the defaults in, and raises before any variable is made if they do not fit.
 
     Returns:
-      (input_ids, input_mask, token_type_ids), three Tensors [B, S].
+      (input_ids, input_mask, token_type_ids, adapter_gates): three Tensors [B, S], and a float
+      Tensor [B, L] or None.
     """
     check_config(config)
     input_ids = tf.convert_to_tensor(input_ids)
@@ -530,13 +527,11 @@ def _checked_inputs(config, input_ids, input_mask, token_type_ids):
                 f"Tensor {name} in scope {tf.get_variable_scope().name!r} must have the shape of"
                 f" input_ids, {input_ids.shape}, but has {tensor.shape}."
             )
-    return (input_ids, *others)
-
-
-def _checked_gates(config, input_ids, gates):
-    """Gates as a float Tensor [B, L], or None; ValueError if they have another shape."""
-    gates = tf.cast(gates, tf.float32)
-    expected = [input_ids.shape.as_list()[0], config.num_hidden_layers]
-    if not gates.shape.is_compatible_with(expected):
-        raise ValueError(f"adapter_gates must have the shape {expected}, but have {gates.shape}.")
-    return gates
+    if adapter_gates is not None:
+        adapter_gates = tf.cast(adapter_gates, tf.float32)
+        gates_shape = [input_ids.shape.as_list()[0], config.num_hidden_layers]
+        if not adapter_gates.shape.is_compatible_with(gates_shape):
+            raise ValueError(
+                f"adapter_gates must have the shape {gates_shape}, but have {adapter_gates.shape}."
+            )
+    return (input_ids, *others, adapter_gates)

@@ -6,7 +6,7 @@ optimizer only keeps their state, and `create_optimizer` puts them together for 
 """
 
 import re
-from typing import NamedTuple
+from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 from tensorflow.python.tpu import tpu_function
@@ -16,7 +16,9 @@ from layers import get_shape_list, keep_statistics, take_statistics, variable_na
 from modeling import ADAPTERS
 
 
-def warmup_then_linear_decay(step, init_lr, num_train_steps, num_warmup_steps):
+def warmup_then_linear_decay(
+    step, init_lr: float, num_train_steps: int, num_warmup_steps: Optional[int]
+):
     """The learning rate of a step (Devlin et al. 2018, appendix A.2).
 
     lr * t / W below W warmup steps, lr * (1 - t / N) from there on, both counted from step 0: the
@@ -52,7 +54,7 @@ def adam_weight_decay(param, grad, m, v, learning_rate, weight_decay, beta_1, be
     return param - learning_rate * update, m, v
 
 
-def moving_average(average, value, step, momentum=0.99):
+def moving_average(average, value, step, momentum: float = 0.99):
     """An exponential moving average after one more value.
 
     The momentum rises to its own as (1 + t) / (10 + t), as in `tf.train.ExponentialMovingAverage`:
@@ -80,7 +82,9 @@ class TrainStep(NamedTuple):
     gradient_norm: tf.Tensor
 
 
-def create_optimizer(loss, init_lr, num_train_steps, num_warmup_steps, use_tpu):
+def create_optimizer(
+    loss, init_lr: float, num_train_steps: int, num_warmup_steps: Optional[int], use_tpu: bool
+):
     """The operation that takes one training step, as BERT's function of this name.
 
     Args:
@@ -103,7 +107,7 @@ def create_optimizer(loss, init_lr, num_train_steps, num_warmup_steps, use_tpu):
     return minimize(loss, tuning.trained_variables(), learning_rate, use_tpu).train_op
 
 
-def minimize(loss, variables, learning_rate, use_tpu=False):
+def minimize(loss, variables: list, learning_rate, use_tpu: bool = False) -> TrainStep:
     """Takes one step down the loss, see `take_step`.
 
     Args:
@@ -113,7 +117,7 @@ def minimize(loss, variables, learning_rate, use_tpu=False):
     return take_step(tf.gradients(loss, variables), variables, learning_rate, use_tpu)
 
 
-def take_step(gradients, variables, learning_rate, use_tpu=False):
+def take_step(gradients: list, variables: list, learning_rate, use_tpu: bool = False) -> TrainStep:
     """Takes one step with BERT's optimizer and settings, moving statistics with it.
 
     Args:
@@ -132,8 +136,8 @@ def take_step(gradients, variables, learning_rate, use_tpu=False):
         has statistics of its own.
     """
     tuning.check_gradients(variables, gradients)
-    pairs = [(g, v) for g, v in zip(gradients, variables) if g is not None]
-    gradients, variables = zip(*pairs)
+    variables = [v for v, gradient in zip(variables, gradients) if gradient is not None]
+    gradients = [gradient for gradient in gradients if gradient is not None]
     global_step = tf.train.get_or_create_global_step()
     gradients, norm = _average_over_replicas(gradients, variables, use_tpu)
     gradients, norm = tf.clip_by_global_norm(gradients, clip_norm=1.0, use_norm=norm)
@@ -166,7 +170,9 @@ def _update_statistics(global_step, use_tpu):
     ]
 
 
-def mean_gradients(loss_of, variables_of, features, num_parts=1):
+def mean_gradients(
+    loss_of: Callable, variables_of: Callable, features: Dict[str, Any], num_parts: int = 1
+) -> Tuple[Any, list, list]:
     """The loss of a batch and its gradients, computed in equal parts, one after the other.
 
     To float error they are those of the whole batch, but where batch normalization takes its
@@ -231,6 +237,7 @@ def _mean_of_parts(first, later_part, num_parts):
     Args:
       first: list of Tensors and IndexedSlices, the values of part 0.
       later_part: function from a part's index to such a list.
+      num_parts: int.
 
     Returns:
       Such a list.
@@ -345,13 +352,13 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
     def __init__(
         self,
         learning_rate,
-        weight_decay_rate=0.0,
-        adapter_weight_decay_rate=0.0,
-        beta_1=0.9,
-        beta_2=0.999,
-        epsilon=1e-6,
-        exclude_from_weight_decay=None,
-        name="AdamWeightDecayOptimizer",
+        weight_decay_rate: float = 0.0,
+        adapter_weight_decay_rate: float = 0.0,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-6,
+        exclude_from_weight_decay: Optional[Sequence[str]] = None,
+        name: str = "AdamWeightDecayOptimizer",
     ):
         super().__init__(use_locking=False, name=name)
         self.learning_rate = learning_rate
@@ -363,7 +370,7 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
         self.exclude_from_weight_decay = exclude_from_weight_decay or []
         self._adapters = {variable_name(variable) for variable in tf.get_collection(ADAPTERS)}
 
-    def decay_of(self, name):
+    def decay_of(self, name: str) -> float:
         """The weight decay of the variable of that name."""
         if any(re.search(pattern, name) for pattern in self.exclude_from_weight_decay):
             return 0.0

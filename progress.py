@@ -102,12 +102,14 @@ class ProgressHook(tf.train.SessionRunHook):
         self._stream = stream
 
     def begin(self):
+        """Makes what reads the step, and what `keep` has kept."""
         self._global_step = tf.train.get_global_step()
         kept = tf.get_collection(_KEPT)
         self._kept = {variable.op.name.split("/")[-1]: variable for variable in kept}
         self._initialize = tf.variables_initializer(kept)
 
     def after_create_session(self, session, coord):
+        """Starts the line, and the file of summaries."""
         session.run(self._initialize)
         step = int(session.run(self._global_step))
         self._summarized = (step, time.monotonic())  # At which step, and when.
@@ -120,9 +122,11 @@ class ProgressHook(tf.train.SessionRunHook):
         )
 
     def before_run(self, run_context):
+        """Asks for the scalars."""
         return tf.train.SessionRunArgs(dict(self._scalars or {}))
 
     def after_run(self, run_context, run_values):
+        """Shows the line and writes a summary, if one is due."""
         # Among the fetches the step would race with its update. This session is the bare one,
         # without hooks: the read takes a fraction of a millisecond.
         step = int(run_context.session.run(self._global_step))
@@ -137,6 +141,7 @@ class ProgressHook(tf.train.SessionRunHook):
             self._summarize(step, now, scalars)
 
     def end(self, session):
+        """Closes both."""
         self._display.close()
         if self._writer:
             self._writer.close()

@@ -4,12 +4,14 @@ The backward pass of a network needs what the forward pass computed, all of it a
 wrapped in `recomputed` keeps its inputs alone, and computes the rest again when its turn comes.
 """
 
+from typing import Callable
+
 import tensorflow.compat.v1 as tf
 
 import fusion
 
 
-def recomputed(function, *inputs):
+def recomputed(function: Callable, *inputs):
     """`function(*inputs)`, of which only the inputs are kept for the backward pass.
 
     That pass calls `function` a second time, in the same variable scope: it must build the same
@@ -27,7 +29,7 @@ def recomputed(function, *inputs):
     Raises:
       ValueError: when gradients are asked for, if `function` draws random numbers without a key.
     """
-    inputs = [tf.convert_to_tensor(tensor) for tensor in inputs]
+    kept = [tf.convert_to_tensor(tensor) for tensor in inputs]
     scope = tf.get_variable_scope()
     variables = []
 
@@ -36,14 +38,14 @@ def recomputed(function, *inputs):
         return variables[-1]
 
     with tf.variable_scope(scope, custom_getter=remember, auxiliary_name_scope=False):
-        output = function(*inputs)
+        output = function(*kept)
 
     def backward(gradient):
         first_new = len(output.graph.get_operations())
         # Behind the control dependency nothing starts before the backward pass arrives here, nor
         # does TensorFlow's optimizer see twice the same operation and merge both.
         with tf.control_dependencies([gradient]):
-            again = [tf.identity(tensor) for tensor in fusion.anew(gradient, *inputs)]
+            again = [tf.identity(tensor) for tensor in fusion.anew(gradient, *kept)]
             with tf.variable_scope(scope, reuse=True, auxiliary_name_scope=False):
                 output_again = function(*again)
         _check_repeatable(output.graph.get_operations()[first_new:])
@@ -60,7 +62,7 @@ def recomputed(function, *inputs):
     def with_backward(*tensors):
         return tf.identity(tensors[-1]), backward
 
-    return with_backward(*inputs, *values, output)
+    return with_backward(*kept, *values, output)
 
 
 def _check_repeatable(operations):

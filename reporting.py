@@ -530,7 +530,10 @@ def _spans_table(ablations):
 
 def _span_numbers(ablation):
     """As `Cell.numbers`, so that both parts of figure 6 stand in one file."""
-    removed = [("all adapters", None, ablation["all"]), ("no adapters", None, ablation["none"])]
+    removed: List[Any] = [
+        ("all adapters", None, ablation["all"]),
+        ("no adapters", None, ablation["none"]),
+    ]
     if ablation["majority"] is not None:
         removed.append(("majority class", None, ablation["majority"]))
     removed += [

@@ -19,18 +19,21 @@ import json
 import os
 import time
 from concurrent import futures
-from typing import NamedTuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Set, Tuple
 
 from absl import logging
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
+import adapter_bank
 import batching
 import served_tasks
+import serving_metrics
 import task_adapters
 import task_texts
 from errors import UserError
@@ -67,7 +70,7 @@ class Limits(NamedTuple):
 class Refused(Exception):
     """Ends a request: HTTP's status, a sentence, and whether the connection ends with it."""
 
-    def __init__(self, status, sentence, close=False):
+    def __init__(self, status: int, sentence: str, close: bool = False):
         super().__init__(sentence)
         self.status, self.close = status, close
 
@@ -75,11 +78,11 @@ class Refused(Exception):
 class _Prediction(NamedTuple):
     """A request's instances, read."""
 
-    asked: list  # Of `task_texts.Asked`.
-    tasks: list  # Of each one's `served_tasks.ServedTask`.
+    asked: List[task_texts.Asked]
+    tasks: List[served_tasks.ServedTask]  # Each one's.
     by_column: bool
 
-    def rows(self):
+    def rows(self) -> List[adapter_bank.Row]:
         return [row for task, one in zip(self.tasks, self.asked) for row in task.rows(one)]
 
 
@@ -95,7 +98,15 @@ class RestApi:
       may_change: whether tasks may be added and removed.
     """
 
-    def __init__(self, tasks, batcher, metrics, limits, token=None, may_change=True):
+    def __init__(
+        self,
+        tasks: served_tasks.ServedTasks,
+        batcher: batching.Batcher,
+        metrics: serving_metrics.Metrics,
+        limits: Limits,
+        token: Optional[str] = None,
+        may_change: bool = True,
+    ):
         self._tasks, self._batcher, self._metrics = tasks, batcher, metrics
         self._limits, self._token, self._may_change = limits, token, may_change
         with open(_PAGE, encoding="utf-8") as reader:
@@ -103,7 +114,7 @@ class RestApi:
         # Texts are read in a thread of their own, so that a long one holds up no connection.
         self._texts = futures.ThreadPoolExecutor(1, "texts")
 
-    def application(self):
+    def application(self) -> Callable:
         """The ASGI application."""
         one, methods = "/v1/models/{task}", ["GET", "PUT", "DELETE"]
         routes = [
@@ -117,7 +128,7 @@ class RestApi:
             Route(one + "/metadata", self.metadata),
             Route(one, self.model, methods=methods),
         ]
-        handlers = {
+        handlers: Dict[Any, Callable] = {
             Refused: _refused,
             served_tasks.UnknownTask: _failed(404),
             UserError: _failed(400),
@@ -126,7 +137,7 @@ class RestApi:
         }
         return self._watched(Starlette(routes=routes, exception_handlers=handlers))
 
-    def close(self):
+    def close(self) -> None:
         """Ends the threads."""
         self._texts.shutdown()
 
@@ -157,65 +168,65 @@ class RestApi:
 
         return watched
 
-    def _is_allowed(self, scope):
+    def _is_allowed(self, scope: Dict[str, Any]) -> bool:
         if self._token is None or scope["path"] in _OPEN_PATHS:
             return True
         given = dict(scope["headers"]).get(b"authorization", b"")
         return hmac.compare_digest(given, b"Bearer " + self._token.encode())
 
-    async def page(self, request):
+    async def page(self, request: Request) -> Response:
         """A page to try tasks with."""
         return HTMLResponse(self._page_text, headers=_PAGE_HEADERS)
 
-    async def health(self, request):
+    async def health(self, request: Request) -> Response:
         """Whether the server lives."""
         return _json({"status": "alive"})
 
-    async def ready(self, request):
+    async def ready(self, request: Request) -> Response:
         """Whether it takes predictions."""
         if not self._batcher.is_open:
             raise Refused(503, "the server is stopping")
         return _json({"status": "ready"})
 
-    async def metrics(self, request):
+    async def metrics(self, request: Request) -> Response:
         """For Prometheus."""
         content, kind = self._metrics.text()
         return Response(content, headers={"content-type": kind})
 
-    async def models(self, request):
+    async def models(self, request: Request) -> Response:
         """All tasks."""
         tasks = self._tasks.current()
         return _json({"models": [{"name": task.name, **_summary(task)} for task in tasks]})
 
-    async def model(self, request):
+    async def model(self, request: Request) -> Response:
         """A task's `status`, or `put` or `delete`."""
         endpoint = {"PUT": self.put, "DELETE": self.delete}.get(request.method, self.status)
         request.scope["endpoint"] = endpoint  # What metrics call it.
         return await endpoint(request)
 
-    async def status(self, request):
+    async def status(self, request: Request) -> Response:
         """A task's state, as TensorFlow Serving tells it."""
         task = self._tasks.get(request.path_params["task"])
         good = {"error_code": "OK", "error_message": ""}
         version = {"version": str(task.version), "state": "AVAILABLE", "status": good}
         return _json({"model_version_status": [version]})
 
-    async def metadata(self, request):
+    async def metadata(self, request: Request) -> Response:
         """What a task is."""
         task = self._tasks.get(request.path_params["task"])
         spec = {"name": task.name, "signature_name": "", "version": str(task.version)}
         about = {**_summary(task), "signature_def": _signature(task)}
         return _json({"model_spec": spec, "metadata": about})
 
-    async def predict(self, request):
+    async def predict(self, request: Request) -> Response:
         """Answers instances of one task."""
         return await self._predict(request, request.path_params["task"])
 
-    async def predict_mixed(self, request):
+    async def predict_mixed(self, request: Request) -> Response:
         """Answers instances of any tasks, in their order."""
         return await self._predict(request, None)
 
-    async def put(self, request):
+    async def put(self, request: Request) -> Response:
         """Serves a task adapter: {"adapter": folder}, or its two files as a form."""
         self._check_may_change()
         name = request.path_params["task"]
@@ -233,7 +244,7 @@ class RestApi:
         logging.info("Task %s: version %d is served.", name, task.version)
         return _json({"name": name, **_summary(task)}, 201 if is_new else 200)
 
-    async def delete(self, request):
+    async def delete(self, request: Request) -> Response:
         """Serves a task no longer."""
         self._check_may_change()
         task = await run_in_threadpool(self._tasks.remove, request.path_params["task"])
@@ -241,11 +252,11 @@ class RestApi:
         logging.info("Task %s is no longer served.", task.name)
         return _json({"name": task.name, "version": str(task.version)})
 
-    def _check_may_change(self):
+    def _check_may_change(self) -> None:
         if not self._may_change:
             raise Refused(403, "tasks are not changed over the network without --token")
 
-    async def _predict(self, request, name):
+    async def _predict(self, request: Request, name: Optional[str]) -> Response:
         body = await self._body(request, self._limits.max_body_bytes)
         if self._batcher.is_full:
             raise _overloaded()
@@ -259,7 +270,7 @@ class RestApi:
                 raise Refused(504, f"no answer within {seconds:g} seconds") from None
         return Response(content, media_type="application/json")
 
-    async def _answer(self, body, name, lease):
+    async def _answer(self, body: bytes, name: Optional[str], lease: served_tasks.Lease) -> bytes:
         """The bytes that answer a prediction's request."""
         in_thread = functools.partial(asyncio.get_running_loop().run_in_executor, self._texts)
         prediction = await in_thread(self._read, body, name, lease)
@@ -277,7 +288,7 @@ class RestApi:
         self._metrics.answered(task.name for task in prediction.tasks)
         return await in_thread(_written, prediction, outputs)
 
-    def _read(self, body, name, lease):
+    def _read(self, body: bytes, name: Optional[str], lease: served_tasks.Lease) -> _Prediction:
         """The `_Prediction` of a request."""
         instances, by_column = _instances(body)
         if by_column and name is None:
@@ -298,7 +309,7 @@ class RestApi:
                 raise UserError(f"instances[{index}]: {error}") from None
         return _Prediction(asked, tasks, by_column)
 
-    async def _body(self, request, largest):
+    async def _body(self, request: Request, largest: int) -> bytes:
         """The bytes of a request's body."""
         too_large = Refused(413, f"the body is over {largest:,} bytes")
         declared = request.headers.get("content-length", "0")
@@ -323,7 +334,7 @@ class RestApi:
             raise Refused(400, "the client went away", close=True) from None
 
 
-def _object(body, names, expected):
+def _object(body: bytes, names: Set[str], expected: str) -> Dict[str, Any]:
     """The JSON object of a body, which has no other names."""
     try:
         value = json.loads(body.decode("utf-8"), parse_constant=_no_number)
@@ -338,7 +349,7 @@ def _no_number(text):
     raise ValueError(f"{text} is no number of JSON")
 
 
-def _instances(body):
+def _instances(body: bytes) -> Tuple[list, bool]:
     """(list of instances, whether they came by columns) of TensorFlow Serving's two formats."""
     expected = '{"instances": [...]} or {"inputs": {...}}'
     value = _object(body, {"instances", "inputs", "signature_name"}, expected)
@@ -362,26 +373,25 @@ def _instances(body):
     return [dict(zip(given, row)) for row in zip(*columns)], True
 
 
-def _task_of(instance):
+def _task_of(instance) -> Tuple[str, Dict[str, Any]]:
     """(name of its task, the rest) of an instance among those of several tasks."""
     if not isinstance(instance, dict) or not isinstance(instance.get("task"), str):
         raise UserError('expected an object with the name of its "task"')
     return instance["task"], {name: v for name, v in instance.items() if name != "task"}
 
 
-def _written(prediction, outputs):
+def _written(prediction: _Prediction, outputs: List[Dict[str, Any]]) -> bytes:
     """The JSON of the answers, in the request's format."""
-    answers, outputs = [], iter(outputs)
-    for asked in prediction.asked:
-        answers.append(asked.answer([next(outputs) for _ in asked.rows]))
+    left = iter(outputs)
+    answers = [asked.answer([next(left) for _ in asked.rows]) for asked in prediction.asked]
     if not prediction.by_column:
         return _dumped({"predictions": answers})
-    if isinstance(answers[0], dict):
-        answers = {name: [answer[name] for answer in answers] for name in answers[0]}
-    return _dumped({"outputs": answers})
+    if not isinstance(answers[0], dict):
+        return _dumped({"outputs": answers})
+    return _dumped({"outputs": {name: [a[name] for a in answers] for name in answers[0]}})
 
 
-async def _files_of(request, body):
+async def _files_of(request: Request, body: bytes) -> Dict[str, bytes]:
     """The two files of a task adapter in a form: dict of bytes by name."""
 
     async def receive():
@@ -389,12 +399,13 @@ async def _files_of(request, body):
 
     expected = f"a form of the two files {' and '.join(task_adapters.FILES)}"
     async with Request(request.scope, receive).form(max_files=2, max_fields=0) as form:
-        if set(form) != set(task_adapters.FILES):
+        files = {name: part for name, part in form.items() if isinstance(part, UploadFile)}
+        if set(files) != set(task_adapters.FILES):
             raise UserError(f"found {', '.join(sorted(form))[:100] or 'none'}; expected {expected}")
-        return {name: await part.read() for name, part in form.items()}
+        return {name: await file.read() for name, file in files.items()}
 
 
-def _summary(task):
+def _summary(task: served_tasks.ServedTask) -> Dict[str, Any]:
     """What a task is, for people: a dict of JSON values."""
     about = task.description
     return {
@@ -409,7 +420,7 @@ def _summary(task):
     }
 
 
-def _signature(task):
+def _signature(task: served_tasks.ServedTask) -> Dict[str, Any]:
     """A task's inputs and outputs, as TensorFlow Serving tells them."""
 
     def tensor(name, kind):
@@ -425,37 +436,37 @@ def _signature(task):
     return {"signature_def": {"serving_default": signature}}
 
 
-def _overloaded():
+def _overloaded() -> Refused:
     return Refused(503, "too many rows wait already; try again later")
 
 
-def _dumped(value):
+def _dumped(value) -> bytes:
     return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
 
 
-def _json(value, status=200, headers=None):
+def _json(value, status: int = 200, headers: Optional[Mapping[str, str]] = None) -> Response:
     return Response(_dumped(value), status, headers, media_type="application/json")
 
 
-def _error(status, sentence, headers=None):
+def _error(status: int, sentence: str, headers: Optional[Mapping[str, str]] = None) -> Response:
     return _json({"error": sentence}, status, headers)
 
 
-async def _refused(request, error):
+async def _refused(request, error: Refused) -> Response:
     headers = {"connection": "close"} if error.close else {}
     if error.status == 503:
         headers["retry-after"] = "1"
     return _error(error.status, str(error), headers)
 
 
-def _failed(status):
+def _failed(status: int) -> Callable:
     async def failed(request, error):
         return _error(status, str(error))
 
     return failed
 
 
-async def _http_error(request, error):
+async def _http_error(request: Request, error: HTTPException) -> Response:
     return _error(error.status_code, f"{error.detail}: {request.url.path[:100]}", error.headers)
 
 

@@ -6,9 +6,12 @@ max_seq_length.
 """
 
 import types
+from typing import Callable, Dict, Optional, Union
 
 import numpy as np
 import tensorflow.compat.v1 as tf
+
+Arrays = Dict[str, np.ndarray]
 
 # What `TextRows` are made of; all other arrays are columns.
 PARTS = ("tokens", "a_start", "a_length", "b_start", "b_length")
@@ -28,7 +31,7 @@ class TextRows:
       max_seq_length: S.
     """
 
-    def __init__(self, arrays, cls_id, sep_id, max_seq_length):
+    def __init__(self, arrays: Arrays, cls_id: int, sep_id: int, max_seq_length: int):
         self._parts = {name: arrays[name] for name in PARTS}
         if not len(self._parts["tokens"]):
             self._parts["tokens"] = np.zeros(1, np.int32)  # Something to take, if not to read.
@@ -42,10 +45,10 @@ class TextRows:
     def __len__(self):
         return len(self.lengths)
 
-    def __getitem__(self, name):
+    def __getitem__(self, name: str) -> np.ndarray:
         return self._columns[name]
 
-    def take(self, indices, length=None):
+    def take(self, indices, length: Optional[int] = None) -> Arrays:
         """The arrays of some rows.
 
         Args:
@@ -58,7 +61,7 @@ class TextRows:
         """
         return self._take(np.asarray(indices), length or self.max_seq_length, _NUMPY)
 
-    def in_graph(self):
+    def in_graph(self) -> Callable:
         """`take` for Tensors: a function of int32 [B], with the rows as constants of the graph."""
         return lambda indices: self._take(indices, self.max_seq_length, _TENSORFLOW)
 
@@ -85,11 +88,6 @@ class TextRows:
         }
 
 
-def rows_of(arrays):
-    """`PaddedRows` of a dict of arrays; anything else is rows already."""
-    return PaddedRows(arrays) if isinstance(arrays, dict) else arrays
-
-
 class PaddedRows:
     """Rows that are arrays already.
 
@@ -97,7 +95,7 @@ class PaddedRows:
       arrays: dict of NumPy arrays [N, ...], among them "input_mask" [N, S].
     """
 
-    def __init__(self, arrays):
+    def __init__(self, arrays: Arrays):
         self._arrays = arrays
         mask = arrays["input_mask"]
         self.max_seq_length = mask.shape[1]
@@ -107,10 +105,10 @@ class PaddedRows:
     def __len__(self):
         return len(self.lengths)
 
-    def __getitem__(self, name):
+    def __getitem__(self, name: str) -> np.ndarray:
         return self._arrays[name]
 
-    def take(self, indices, length=None):
+    def take(self, indices, length: Optional[int] = None) -> Arrays:
         """As that of `TextRows`; the arrays [N, S] are cut to the length."""
         padded = (self.max_seq_length,)
         taken = {
@@ -122,7 +120,7 @@ class PaddedRows:
             for name, values in taken.items()
         }
 
-    def in_graph(self):
+    def in_graph(self) -> Callable:
         """As that of `TextRows`."""
         return lambda indices: {
             name: _taken(values, indices, _TENSORFLOW) for name, values in self._arrays.items()
@@ -140,7 +138,7 @@ class VariedRows:
       values: array [V, ...].
     """
 
-    def __init__(self, rows, name, values):
+    def __init__(self, rows: Union[TextRows, PaddedRows], name: str, values: np.ndarray):
         self._rows, self._name, self._values = rows, name, values
         self.max_seq_length = rows.max_seq_length
         self.lengths = np.repeat(rows.lengths, len(values))
@@ -148,18 +146,26 @@ class VariedRows:
     def __len__(self):
         return len(self.lengths)
 
-    def take(self, indices, length=None):
+    def take(self, indices, length: Optional[int] = None) -> Arrays:
         """As that of `TextRows`."""
         indices, which = np.divmod(indices, len(self._values))
         return {**self._rows.take(indices, length), self._name: self._values[which]}
 
-    def in_graph(self):
+    def in_graph(self) -> Callable:
         """As that of `TextRows`."""
         take, count = self._rows.in_graph(), len(self._values)
         return lambda indices: {
             **take(indices // count),
             self._name: tf.gather(self._values, indices % count),
         }
+
+
+Rows = Union[TextRows, PaddedRows, VariedRows]
+
+
+def rows_of(arrays: Union[Rows, Arrays]) -> Rows:
+    """`PaddedRows` of a dict of arrays; anything else is rows already."""
+    return PaddedRows(arrays) if isinstance(arrays, dict) else arrays
 
 
 _NUMPY = types.SimpleNamespace(

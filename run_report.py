@@ -63,7 +63,8 @@ def run(values):
     if values.compare or values.labels:
         if len(values.compare) != 2 or not values.labels:
             raise UserError("--compare takes two files of predictions, and needs --labels.")
-        return comparison.described(comparison.compare(*values.compare, values.labels))
+        one, other = values.compare
+        return comparison.described(comparison.compare(one, other, values.labels))
     names = _names(values)
     source = _source(values)
     reports = {name: reporting.REPORTS[name].make(source) for name in names}

@@ -25,6 +25,7 @@ import metrics
 import modeling
 import squad_answers
 import squad_data
+import squad_features
 import squad_scores
 import tokenization
 import training
@@ -35,12 +36,8 @@ from squad_answers import (  # noqa: F401  BERT's users import these from here.
     get_final_text,
     write_predictions,
 )
-from squad_data import (  # noqa: F401  And these.
-    InputFeatures,
-    SquadExample,
-    convert_examples_to_features,
-    read_squad_examples,
-)
+from squad_data import SquadExample, read_squad_examples  # noqa: F401  And these.
+from squad_features import InputFeatures, convert_examples_to_features  # noqa: F401  And these.
 
 # What a logit of padding is lowered by: such a position is never taken for an answer's.
 _NEVER = -10000.0
@@ -204,8 +201,10 @@ def run(values):
       The report that ends the run: a list of lines.
     """
     given = common_flags.given_adapter(values)
-    limits = squad_data.Limits(values.max_seq_length, values.doc_stride, values.max_query_length)
-    squad_data.check_limits(limits)
+    limits = squad_features.Limits(
+        values.max_seq_length, values.doc_stride, values.max_query_length
+    )
+    squad_features.check_limits(limits)
     if values.train_pooler:
         raise UserError("--train_pooler: question answering does not read the pooler.")
     output_dir = values.output_dir or os.path.join("output", "squad")
@@ -240,18 +239,18 @@ def _rows(values, flag, tokenizer, limits):
 
     def make(add):
         examples = squad_data.squad_examples(path, is_training, version_2)
-        questions = squad_data.tokenized(examples, tokenizer, limits, is_training)
-        squad_data.add_rows(questions, tokenizer, add)
+        questions = squad_features.tokenized(examples, tokenizer, limits, is_training)
+        squad_features.add_rows(questions, tokenizer, add)
 
     digest = files.sha256(path)
     key = feature_cache.key_of(
         [digest, tokenizer.fingerprint, is_training, version_2, tuple(limits)],
-        [squad_data, tokenization],
+        [squad_data, squad_features, tokenization],
     )
     arrays = feature_cache.cached(common_flags.feature_folder(values), key, make)
     num_questions = int(arrays.pop("num_questions").sum())
-    specials = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
-    return TextRows(arrays, *specials, limits.max_seq_length), num_questions, digest
+    cls_id, sep_id = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
+    return TextRows(arrays, cls_id, sep_id, limits.max_seq_length), num_questions, digest
 
 
 class _Reader:
@@ -280,10 +279,10 @@ class _Reader:
         """A dict from ids to `squad_answers.Answer`s, of an iterable of the windows' logits."""
         predictions = iter(predictions)
         examples = squad_data.squad_examples(self._path, False)
-        questions = squad_data.tokenized(examples, self._tokenizer, self._limits, False)
-        found, unique_id = {}, squad_data.FIRST_UNIQUE_ID
+        questions = squad_features.tokenized(examples, self._tokenizer, self._limits, False)
+        found, unique_id = {}, squad_features.FIRST_UNIQUE_ID
         for index, question in enumerate(questions):
-            features = squad_data.window_features(
+            features = squad_features.window_features(
                 question, index, unique_id, self._tokenizer, self._limits.max_seq_length
             )
             windows = [(feature, _raw_result(feature, next(predictions))) for feature in features]
@@ -307,12 +306,12 @@ class _Reader:
 
     def write(self, folder, answers):
         """Writes the files of BERT's script; returns their paths."""
-        names = ["predictions.json", "nbest_predictions.json", "null_odds.json"]
+        names = ["predictions.json", "nbest_predictions.json"]
+        if self._settings.version_2_with_negative:
+            names.append("null_odds.json")
         paths = [posixpath.join(folder, name) for name in names]
-        if not self._settings.version_2_with_negative:
-            paths[-1] = None
         squad_answers.write_answers(answers, *paths)
-        return [path for path in paths if path]
+        return paths
 
 
 def _raw_result(feature, prediction):

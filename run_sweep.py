@@ -151,6 +151,7 @@ def _best(done, trials):
 
 
 def main(argv):
+    """Runs the sweep and prints its report."""
     common_flags.silence_tensorflow()
     print("\n".join(run(flags.FLAGS, argv[1:])))
 

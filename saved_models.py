@@ -11,7 +11,7 @@ import collections
 import dataclasses
 import json
 import os
-from typing import Any, NamedTuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -21,12 +21,21 @@ import files
 import fusion
 import mixed_encoder
 import modeling
+import task_adapters
 from errors import UserError
+
+Adapters = Dict[str, task_adapters.TaskAdapter]
 
 TASKS_FILE = "assets.extra/tasks.json"  # Their descriptions, for people and programs.
 
 
-def write(folder, config, init_checkpoint, adapters, encode=None):
+def write(
+    folder: str,
+    config: modeling.BertConfig,
+    init_checkpoint: str,
+    adapters: Adapters,
+    encode: Optional[Callable] = None,
+) -> str:
     """Writes a SavedModel into a new numbered folder, as TensorFlow Serving expects them.
 
     Args:
@@ -58,7 +67,7 @@ def write(folder, config, init_checkpoint, adapters, encode=None):
             return _save(folder, session, signatures, main_op, adapters)
 
 
-def _common_kind(adapters):
+def _common_kind(adapters: Adapters) -> mixed_encoder.Kind:
     """The `mixed_encoder.Kind` of all that adapt something; UserError if they differ."""
     settings = [adapter.description.adapter for adapter in adapters.values()]
     kinds = {mixed_encoder.kind_of(some) for some in settings if some} or {mixed_encoder.Kind()}
@@ -71,7 +80,9 @@ def _common_kind(adapters):
     return kinds.pop()
 
 
-def _laid_out(config, of_backbone, adapters):
+def _laid_out(
+    config: modeling.BertConfig, of_backbone: Dict[str, np.ndarray], adapters: Adapters
+) -> Tuple[List[mixed_encoder.Places], Dict[str, np.ndarray]]:
     """(list of the tasks' `mixed_encoder.Places`, dict from tables to their values)."""
     used, places = dict(mixed_encoder.POOLS), []
     for adapter in adapters.values():
@@ -88,8 +99,8 @@ def _laid_out(config, of_backbone, adapters):
         values[name][0] = value
     for adapter, place in zip(adapters.values(), places):
         tensors = {**of_backbone, **adapter.tensors}
-        for name, (rows, some) in mixed_encoder.table_rows(config, tensors, place).items():
-            values[name][rows] = some
+        for name, (own, some) in mixed_encoder.table_rows(config, tensors, place).items():
+            values[name][own] = some
     return places, values
 
 
@@ -101,7 +112,7 @@ class _Tasks:
       places: list of their `mixed_encoder.Places`.
     """
 
-    def __init__(self, adapters, places):
+    def __init__(self, adapters: Adapters, places: List[mixed_encoder.Places]):
         descriptions = [adapter.description for adapter in adapters.values()]
         self.names = list(adapters)
         self.kinds = [description.kind for description in descriptions]
@@ -126,7 +137,7 @@ class _Tasks:
         with tf.control_dependencies([tf.Assert(tf.reduce_all(index >= 0), message)]):
             return tf.identity(index)
 
-    def places_of(self, index):
+    def places_of(self, index) -> mixed_encoder.Places:
         """`mixed_encoder.Places` of int32 [B], no wider than the largest adapter of the batch."""
         size = tf.maximum(1, tf.reduce_max(tf.gather(self.sizes, index)))
         places = mixed_encoder.Places(*(tf.gather(rows, index) for rows in self.places))
@@ -170,7 +181,7 @@ class _Model(NamedTuple):
             outputs["start_logits"], outputs["end_logits"] = logits
         return outputs
 
-    def _is_of(self, kind, index):
+    def _is_of(self, kind: str, index):
         """bool [B]: whether rows' tasks are of that kind."""
         return tf.gather([kind == own for own in self.tasks.kinds], index)
 
@@ -191,7 +202,7 @@ class _Model(NamedTuple):
         }
 
 
-def _signatures(model, encode):
+def _signatures(model: _Model, encode: Optional[Callable]) -> Dict[str, Any]:
     """Signature definitions by name: of ids by default, and "text" and "text_pair"."""
     numbers = ("input_ids", "input_mask", "segment_ids")
     ids = {name: tf.placeholder(tf.int32, [None, None], name) for name in numbers}
@@ -211,7 +222,7 @@ def _signatures(model, encode):
     return signatures
 
 
-def _signature(model, inputs, ids_of):
+def _signature(model: _Model, inputs: Dict[str, Any], ids_of: Callable):
     """A signature of these inputs, and of the rows' tasks if there are several.
 
     Args:
@@ -228,7 +239,9 @@ def _signature(model, inputs, ids_of):
     return tf.saved_model.predict_signature_def(inputs, outputs)
 
 
-def _initialize(session, tables, values, init_checkpoint):
+def _initialize(
+    session, tables: mixed_encoder.Tables, values: Dict[str, np.ndarray], init_checkpoint: str
+) -> None:
     """Gives every variable of the graph its value."""
     rest = tf.trainable_variables()
     assignment, _ = modeling.get_assignment_map_from_checkpoint(rest, init_checkpoint)
@@ -238,7 +251,7 @@ def _initialize(session, tables, values, init_checkpoint):
         session.run(variable.initializer, {variable.initial_value: values[name]})
 
 
-def _save(folder, session, signatures, main_op, adapters):
+def _save(folder: str, session, signatures: Dict[str, Any], main_op, adapters: Adapters) -> str:
     """Writes the session's model; it appears whole or not at all. Returns its path."""
     with files.written(folder):
         os.makedirs(folder, exist_ok=True)
@@ -266,7 +279,7 @@ def _save(folder, session, signatures, main_op, adapters):
     return path
 
 
-def _facts(description) -> Any:
+def _facts(description: task_adapters.Description) -> Any:
     facts = dataclasses.asdict(description)
     facts["backbone"].pop("config")
     return facts

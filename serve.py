@@ -89,11 +89,11 @@ def _define_limits(at):
         ("max_connections", 4096, "Connections at a time."),
     ):
         flags.DEFINE_integer(name, default, text, 1, **at)
-    for name, default, text in (
+    for name, seconds, text in (
         ("read_timeout", 10.0, "Seconds for a request to arrive; connections idle as long end."),
         ("answer_timeout", 30.0, "Seconds for its answer."),
     ):
-        flags.DEFINE_float(name, default, text, 0.01, **at)
+        flags.DEFINE_float(name, seconds, text, 0.01, **at)
 
 
 def run(values):

@@ -13,7 +13,7 @@ import os
 import posixpath
 import threading
 from concurrent import futures
-from typing import NamedTuple
+from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
@@ -49,7 +49,7 @@ class ServedTask(NamedTuple):
     texts: task_texts.TaskTexts
     key: str
 
-    def rows(self, asked):
+    def rows(self, asked: task_texts.Asked) -> List[adapter_bank.Row]:
         """The `adapter_bank.Row`s of a `task_texts.Asked`."""
         return [adapter_bank.Row(self.key, *ids) for ids in asked.rows]
 
@@ -63,7 +63,12 @@ class ServedTasks:
       root: folder below which adapters may be named and uploaded while the server runs, or None.
     """
 
-    def __init__(self, bank, reading, root=None):
+    def __init__(
+        self,
+        bank: adapter_bank.AdapterBank,
+        reading: task_texts.Reading,
+        root: Optional[str] = None,
+    ):
         self._bank, self._reading, self._root = bank, reading, root
         self._tasks, self._versions = {}, collections.Counter()
         self._holds, self._retired = collections.Counter(), set()
@@ -77,18 +82,18 @@ class ServedTasks:
     def __contains__(self, name):
         return name in self._tasks
 
-    def current(self):
+    def current(self) -> List[ServedTask]:
         """A list of the current `ServedTask`s, by name."""
         return [task for _, task in sorted(self._tasks.items())]
 
-    def get(self, name):
+    def get(self, name: str) -> ServedTask:
         """The current `ServedTask` of a name; raises `UnknownTask`."""
         try:
             return self._tasks[name]
         except KeyError:
             raise UnknownTask(f"There is no task {name[:100]!r} here.") from None
 
-    def put(self, name, folder):
+    def put(self, name: str, folder: str) -> ServedTask:
         """Serves a task adapter, in place of the one of this name if there is one.
 
         Args:
@@ -121,7 +126,7 @@ class ServedTasks:
                 self._retire(old.key)
         return task
 
-    def put_below_root(self, name, path):
+    def put_below_root(self, name: str, path: str) -> ServedTask:
         """`put` for a path that a request names; raises UserError for one not below the root."""
         root = self._needed_root()
         parts = path.split("/")
@@ -137,7 +142,7 @@ class ServedTasks:
             raise UserError(f"There is no task adapter {path[:100]!r} below --adapter_dir.")
         return self.put(name, found)
 
-    def upload(self, name, contents):
+    def upload(self, name: str, contents: Dict[str, bytes]) -> ServedTask:
         """Saves a task adapter as `<root>/<name>/<number>`, and serves it.
 
         Args:
@@ -164,7 +169,7 @@ class ServedTasks:
                 tf.io.gfile.rmtree(folder)
                 raise
 
-    def remove(self, name):
+    def remove(self, name: str) -> ServedTask:
         """Serves a task no longer; its files stay. Raises `UnknownTask`."""
         with self._changing:
             with self._lock:
@@ -174,7 +179,7 @@ class ServedTasks:
         return task
 
     @contextlib.contextmanager
-    def lease(self):
+    def lease(self) -> "Iterator[Lease]":
         """Yields a `Lease` that ends with the context."""
         lease = Lease(self._hold, self._release)
         try:
@@ -182,7 +187,7 @@ class ServedTasks:
         finally:
             lease.end()
 
-    def warm_ups(self, max_batch_size, lengths):
+    def warm_ups(self, max_batch_size: int, lengths: Sequence[int]) -> Iterator[Callable[[], None]]:
         """Yields functions that have the bank compute a batch of each shape, the smallest first.
 
         What compiles with a shape is compiled then: for a text and for a span task, if there are
@@ -198,37 +203,35 @@ class ServedTasks:
             if size * length <= _MOST_WARM_TOKENS:
                 yield functools.partial(self._warm_up, size, length, is_span)
 
-    def _warm_up(self, size, length, is_span):
+    def _warm_up(self, size: int, length: int, is_span: bool) -> None:
         alike = [task for task in self.current() if (task.description.kind == "span") == is_span]
         if not alike or length > max(task.description.max_seq_length for task in alike):
             return
         with self.lease() as lease:
             task = lease.get(max(alike, key=_adapter_size).name)
-            self._bank.predict(
-                size * task.rows(task_texts.Asked([([0] * length, [0] * length)], None))
-            )
+            self._bank.predict([adapter_bank.Row(task.key, [0] * length, [0] * length)] * size)
 
-    def close(self):
+    def close(self) -> None:
         """Ends when all that was removed has left the bank."""
         self._remover.shutdown()
 
-    def _hold(self, name):
+    def _hold(self, name: str) -> ServedTask:
         with self._lock:
             task = self.get(name)
             self._holds[task.key] += 1
         return task
 
-    def _release(self, key):
+    def _release(self, key: str) -> None:
         with self._lock:
             self._holds[key] -= 1
             self._leave_if_free(key)
 
-    def _retire(self, key):
+    def _retire(self, key: str) -> None:
         with self._lock:
             self._retired.add(key)
             self._leave_if_free(key)
 
-    def _leave_if_free(self, key):
+    def _leave_if_free(self, key: str) -> None:
         """Has the bank forget a version that is retired, if nobody holds it."""
         if self._holds[key]:
             return
@@ -237,7 +240,7 @@ class ServedTasks:
             self._retired.remove(key)
             self._remover.submit(self._bank.remove, key)
 
-    def _needed_root(self):
+    def _needed_root(self) -> str:
         if self._root is None:
             raise UserError(
                 "Adapters can be added to a server that was started with --adapter_dir."
@@ -248,12 +251,12 @@ class ServedTasks:
 class Lease:
     """The versions of tasks that a request is answered with."""
 
-    def __init__(self, hold, release):
+    def __init__(self, hold: Callable[[str], ServedTask], release: Callable[[str], None]):
         self._hold, self._release = hold, release
         self._tasks, self._ended = {}, False
         self._lock = threading.Lock()
 
-    def get(self, name):
+    def get(self, name: str) -> ServedTask:
         """The `ServedTask` of a name, the same one each time; raises `UnknownTask`."""
         with self._lock:
             if self._ended:
@@ -262,7 +265,7 @@ class Lease:
                 self._tasks[name] = self._hold(name)
             return self._tasks[name]
 
-    def end(self):
+    def end(self) -> None:
         """Lets the versions go."""
         with self._lock:
             self._ended = True
@@ -270,12 +273,12 @@ class Lease:
                 self._release(task.key)
 
 
-def _adapter_size(task):
+def _adapter_size(task: ServedTask) -> int:
     adapter = task.description.adapter
     return adapter.size if adapter else 0
 
 
-def _check_name(name):
+def _check_name(name: str) -> None:
     if not adapter_folders.is_name(name):
         raise UserError(
             f"{name[:100]!r} is no name of a task; expected letters, digits, '.', '_' and '-', at"

@@ -1,6 +1,7 @@
 """What a server tells Prometheus of itself."""
 
 import contextlib
+from typing import Any, Callable, Dict, Iterable, Tuple
 
 import prometheus_client
 
@@ -14,7 +15,7 @@ class Metrics:
     def __init__(self):
         self._registry = prometheus_client.CollectorRegistry()
         prometheus_client.ProcessCollector(registry=self._registry)
-        at = {"namespace": "adapter_bert", "registry": self._registry}
+        at: Dict[str, Any] = {"namespace": "adapter_bert", "registry": self._registry}
         self._requests = prometheus_client.Counter(
             "requests", "Requests answered, by endpoint and status.", ["endpoint", "status"], **at
         )
@@ -43,32 +44,32 @@ class Metrics:
             )
         }
 
-    def watch(self, **functions):
+    def watch(self, **functions: Callable[[], float]) -> None:
         """Has gauges (queue_rows, tasks, tasks_in_memory) ask functions for their values."""
         for name, function in functions.items():
             self._gauges[name].set_function(function)
 
-    def request(self, endpoint, status, seconds):
+    def request(self, endpoint: str, status: Any, seconds: float) -> None:
         """Counts a request that was answered."""
         self._requests.labels(endpoint, str(status)).inc()
         self._seconds.labels(endpoint).observe(seconds)
 
-    def batch(self, rows, seconds):
+    def batch(self, rows: int, seconds: float) -> None:
         """Counts a batch."""
         self._batch_rows.observe(rows)
         self._batch_seconds.observe(seconds)
 
-    def answered(self, tasks):
+    def answered(self, tasks: Iterable[str]) -> None:
         """Counts an instance of each of these tasks' names."""
         for task in tasks:
             self._instances.labels(task).inc()
 
-    def forget(self, task):
+    def forget(self, task: str) -> None:
         """Drops the count of a task that is no more."""
         with contextlib.suppress(KeyError):
             self._instances.remove(task)
 
-    def text(self):
+    def text(self) -> Tuple[bytes, str]:
         """All of it in Prometheus' format: (bytes, content type)."""
         content = prometheus_client.generate_latest(self._registry)
         return content, prometheus_client.CONTENT_TYPE_LATEST

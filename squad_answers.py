@@ -8,13 +8,14 @@ import collections
 import functools
 import json
 import math
-from typing import NamedTuple
+from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 from absl import logging
 
 import files
 import tokenization
+from squad_features import InputFeatures
 
 RawResult = collections.namedtuple("RawResult", ["unique_id", "start_logits", "end_logits"])
 
@@ -46,13 +47,13 @@ class Answer(NamedTuple):
 
     text: str
     nbest: list
-    null_odds: float
+    null_odds: Optional[float]
 
 
 class _Span(NamedTuple):
     """Tokens of a window that may be the answer; no feature stands for no answer."""
 
-    feature: object
+    feature: Optional[InputFeatures]
     first: int
     last: int
     start_logit: float
@@ -65,19 +66,19 @@ class _Span(NamedTuple):
 
 def write_predictions(
     all_examples,
-    all_features,
+    all_features: Iterable[InputFeatures],
     all_results,
-    n_best_size,
-    max_answer_length,
-    do_lower_case,
-    output_prediction_file,
-    output_nbest_file,
-    output_null_log_odds_file,
+    n_best_size: int,
+    max_answer_length: int,
+    do_lower_case: bool,
+    output_prediction_file: str,
+    output_nbest_file: str,
+    output_null_log_odds_file: Optional[str],
     *,
-    version_2_with_negative=False,
-    null_score_diff_threshold=0.0,
-    verbose_logging=False,
-):
+    version_2_with_negative: bool = False,
+    null_score_diff_threshold: float = 0.0,
+    verbose_logging: bool = False,
+) -> None:
     """Writes the answers as JSON: predictions, n-best lists and, for SQuAD 2.0, null odds."""
     settings = AnswerSettings(
         n_best_size,
@@ -103,8 +104,13 @@ def write_predictions(
     )
 
 
-def write_answers(answers, prediction_file, nbest_file, null_odds_file):
-    """Writes a dict from ids to `Answer`s; null_odds_file may be None."""
+def write_answers(
+    answers: Dict[str, Answer],
+    prediction_file: str,
+    nbest_file: str,
+    null_odds_file: Optional[str] = None,
+) -> None:
+    """Writes a dict from ids to `Answer`s, and their null odds if there is a file for these."""
     parts = [
         (prediction_file, {key: answer.text for key, answer in answers.items()}),
         (nbest_file, {key: answer.nbest for key, answer in answers.items()}),
@@ -116,12 +122,16 @@ def write_answers(answers, prediction_file, nbest_file, null_odds_file):
         files.write_atomically(path, json.dumps(content, indent=4) + "\n")
 
 
-def choose_answer(doc_tokens, windows, settings):
+def choose_answer(
+    doc_tokens: List[str],
+    windows: Sequence[Tuple[InputFeatures, RawResult]],
+    settings: AnswerSettings,
+) -> Answer:
     """The `Answer` to a question.
 
     Args:
       doc_tokens: list of the paragraph's words.
-      windows: list of (`squad_data.InputFeatures`, `RawResult`), in the windows' order.
+      windows: list of (`squad_features.InputFeatures`, `RawResult`), in the windows' order.
       settings: `AnswerSettings`.
     """
     spans = []
@@ -146,14 +156,16 @@ def choose_answer(doc_tokens, windows, settings):
         for (text, span), probability in zip(nbest, softmax([span.score for _, span in nbest]))
     ]
     if not null:
-        return Answer(entries[0]["text"], entries, None)
+        return Answer(nbest[0][0], entries, None)
     best = next(((text, span) for text, span in nbest if text), None)
-    odds = null.score - best[1].start_logit - best[1].end_logit if best else _SURELY_NONE
-    is_none = best is None or odds > settings.null_score_diff_threshold
-    return Answer("" if is_none else best[0], entries, odds)
+    if best is None:
+        return Answer("", entries, _SURELY_NONE)
+    text, span = best
+    odds = null.score - span.start_logit - span.end_logit
+    return Answer("" if odds > settings.null_score_diff_threshold else text, entries, odds)
 
 
-def _spans_of(feature, result, settings):
+def _spans_of(feature: InputFeatures, result: RawResult, settings: AnswerSettings) -> List[_Span]:
     """The `_Span`s of a window that may be answers, out of its n best starts and ends."""
     starts = best_places(result.start_logits, settings.n_best_size)
     ends = best_places(result.end_logits, settings.n_best_size)
@@ -168,12 +180,12 @@ def _spans_of(feature, result, settings):
     ]
 
 
-def best_places(logits, count):
+def best_places(logits, count: int) -> List[int]:
     """The places of the largest of a list of logits, the largest first, of equal ones the first."""
     return np.argsort(-np.asarray(logits), kind="stable")[:count].tolist()
 
 
-def _null_span(windows):
+def _null_span(windows: Sequence[Tuple[InputFeatures, RawResult]]) -> _Span:
     """No answer, with the logits of [CLS] in the window where these are the least."""
     scored = [
         _Span(None, 0, 0, result.start_logits[0], result.end_logits[0]) for _, result in windows
@@ -181,7 +193,9 @@ def _null_span(windows):
     return min(scored, key=lambda span: span.score, default=_Span(None, 0, 0, 0.0, 0.0))
 
 
-def _distinct_texts(spans, doc_tokens, settings):
+def _distinct_texts(
+    spans: List[_Span], doc_tokens: List[str], settings: AnswerSettings
+) -> List[Tuple[str, _Span]]:
     """The first n of some `_Span`s whose texts differ: list of (text, span)."""
     found = {}
     for span in spans:
@@ -192,7 +206,7 @@ def _distinct_texts(spans, doc_tokens, settings):
     return list(found.items())
 
 
-def _text_of(span, doc_tokens, settings):
+def _text_of(span: _Span, doc_tokens: List[str], settings: AnswerSettings) -> str:
     """The part of the paragraph that a `_Span` stands for."""
     if span.feature is None:
         return ""
@@ -210,7 +224,9 @@ def _text_of(span, doc_tokens, settings):
     )
 
 
-def get_final_text(pred_text, orig_text, do_lower_case, *, verbose_logging=False):
+def get_final_text(
+    pred_text: str, orig_text: str, do_lower_case: bool, *, verbose_logging: bool = False
+) -> str:
     """The part of a text that its tokens stand for.
 
     Tokens are lower-cased and cut: for "steve smith" in "Steve Smith's" the answer is "Steve
@@ -248,11 +264,11 @@ def get_final_text(pred_text, orig_text, do_lower_case, *, verbose_logging=False
 
 
 @functools.lru_cache(maxsize=2)
-def _basic_tokenizer(do_lower_case):
+def _basic_tokenizer(do_lower_case: bool) -> tokenization.BasicTokenizer:
     return tokenization.BasicTokenizer(do_lower_case)
 
 
-def softmax(scores):
+def softmax(scores: List[float]) -> List[float]:
     """Probabilities of a list of scores."""
     if not scores:
         return []

@@ -6,6 +6,7 @@ Rajpurkar et al. 2016 (v1.1) and 2018 (v2.0). All scores are percentages.
 import collections
 import re
 import string
+from typing import Dict, List, Tuple
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -13,17 +14,17 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _NO_ANSWER_ODDS = 1.0
 
 
-def normalize_answer(text):
+def normalize_answer(text: str) -> str:
     """Lower case, without punctuation, articles and extra white space."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
-def exact_match(prediction, truth):
+def exact_match(prediction: str, truth: str) -> float:
     """1.0 or 0.0: whether two answers are the same, normalized."""
     return float(normalize_answer(prediction) == normalize_answer(truth))
 
 
-def f1(prediction, truth):
+def f1(prediction: str, truth: str) -> float:
     """F1 of two answers' words, normalized; of an answer without words 1.0 if both are."""
     words, true_words = normalize_answer(prediction).split(), normalize_answer(truth).split()
     if not words or not true_words:
@@ -35,7 +36,7 @@ def f1(prediction, truth):
     return 2 * precision * recall / (precision + recall)
 
 
-def scores_v1(truths, predictions):
+def scores_v1(truths: Dict[str, List[str]], predictions: Dict[str, str]) -> Dict[str, float]:
     """The scores of SQuAD 1.1.
 
     Args:
@@ -54,7 +55,9 @@ def scores_v1(truths, predictions):
     return {name: _percent(value, len(truths)) for name, value in sums.items()}
 
 
-def scores_v2(truths, predictions, null_odds):
+def scores_v2(
+    truths: Dict[str, List[str]], predictions: Dict[str, str], null_odds: Dict[str, float]
+) -> Dict[str, float]:
     """The scores of SQuAD 2.0.
 
     Args:
@@ -97,14 +100,19 @@ def scores_v2(truths, predictions, null_odds):
     return found
 
 
-def best_threshold(truths, predictions, values, null_odds):
+def best_threshold(
+    truths: Dict[str, List[str]],
+    predictions: Dict[str, str],
+    values: Dict[str, float],
+    null_odds: Dict[str, float],
+) -> Tuple[float, float]:
     """(sum of the scores, threshold of the odds) where that sum is the highest.
 
     Below the least odds all questions count as unanswered, and those are right that have no answer.
     With each question in the order of their odds one more is answered: its score comes in, or what
     it had for silence goes out.
     """
-    best = current = sum(not truths[key] for key in values)
+    best = current = float(sum(not truths[key] for key in values))
     threshold = 0.0
     for key in sorted(values, key=lambda key: null_odds[key]):
         if truths[key]:
@@ -116,5 +124,5 @@ def best_threshold(truths, predictions, values, null_odds):
     return best, threshold
 
 
-def _percent(value, total):
+def _percent(value: float, total: int) -> float:
     return 100.0 * value / total if total else 0.0

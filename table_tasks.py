@@ -9,7 +9,7 @@ import itertools
 import json
 import math
 import os
-from typing import Dict, NamedTuple, Optional, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -53,7 +53,7 @@ class Layout(NamedTuple):
     left_out: Tuple[str, ...] = ()
     skip_empty: bool = False
 
-    def label_in(self, table):
+    def label_in(self, table: tables.Table) -> Optional[int]:
         """The place of the label's column in a `tables.Table`; None if it has none."""
         if self.label.endswith("*"):
             names = [name for name in table.columns if name.startswith(self.label[:-1])]
@@ -179,7 +179,7 @@ class TableProcessor(SplitProcessor):
       UserError: files or columns are missing, or a row is wrong; file and line are named.
     """
 
-    def __init__(self, layout, data_dir, labels=None):
+    def __init__(self, layout: Layout, data_dir: str, labels: Optional[Sequence[str]] = None):
         self._layout = layout
         self._data_dir = data_dir
         self._tables = {}
@@ -188,36 +188,35 @@ class TableProcessor(SplitProcessor):
         kind, score = layout.kind, _SCORES[layout.kind]
         super().__init__(Task(layout.name, tuple(labels), {}, kind=kind, score=score))
 
-    def splits_of(self, stage, data_dir):
+    def splits_of(self, stage: str, data_dir: str) -> List[str]:
         """There is one split for each stage."""
         del data_dir
         return [stage]
 
-    def has_labels(self, split):
+    def has_labels(self, split: str) -> bool:
         """Only a test file's rows may be without."""
         return split != "test" or self._layout.label_in(self._split(split)) is not None
 
-    def get_examples(self, split, data_dir):
+    def get_examples(self, split: str, data_dir: str) -> List[InputExample]:
+        """The examples of a split, in the order of its file."""
         del data_dir
         table = self._split(split)
         layout, label = self._layout, self._layout.label_in(table)
         if label is None and split != "test":
             raise table.no_column(layout.label, "--label_column")
-        texts = [
-            table.column(name, flag)
-            for name, flag in ((layout.text_a, "--text_column"), (layout.text_b, "--text_b_column"))
-            if name
-        ]
+        text_a = table.column(layout.text_a, "--text_column")
+        text_b = table.column(layout.text_b, "--text_b_column") if layout.text_b else None
         return [
             InputExample(
                 f"{split}-{row.line}",
-                *(row.fields[place] for place in texts),
-                label=self._label(row, label, table.path),
+                row.fields[text_a],
+                None if text_b is None else row.fields[text_b],
+                self._label(row, label, table.path),
             )
             for row in table.rows
         ]
 
-    def _split(self, split):
+    def _split(self, split: str) -> tables.Table:
         """The `Table` of a split: its own file, or its share of the training file's rows."""
         own = self._path(split)
         if own and split != "train":
@@ -234,7 +233,7 @@ class TableProcessor(SplitProcessor):
             )
         return table._replace(rows=rows)
 
-    def _training_table(self):
+    def _training_table(self) -> tables.Table:
         """The `Table` of the training file, before anything is set apart."""
         path = self._path("train")
         if path is None:
@@ -242,7 +241,7 @@ class TableProcessor(SplitProcessor):
             raise UserError(f"{self._data_dir}: found none of {', '.join(expected)} in --data_dir.")
         return self._table(path)
 
-    def _path(self, split):
+    def _path(self, split: str) -> Optional[str]:
         """Where a split lies; None if it is to be a share of the training file."""
         published = [os.path.join(self._data_dir, name) for name in self._layout.files]
         if published and all(map(tf.io.gfile.exists, published)):
@@ -257,13 +256,13 @@ class TableProcessor(SplitProcessor):
             raise UserError(f"{self._data_dir}: found {' and '.join(found)}, expected one of them.")
         return found[0] if found else None
 
-    def _table(self, path):
+    def _table(self, path: str) -> tables.Table:
         """A file's `Table`, but for the rows that are left out."""
         if path not in self._tables:
             self._tables[path] = self._kept(self._read(path))
         return self._tables[path]
 
-    def _read(self, path):
+    def _read(self, path: str) -> tables.Table:
         layout = self._layout
         if os.path.basename(path) not in layout.files:
             return tables.read_table(path)
@@ -272,7 +271,7 @@ class TableProcessor(SplitProcessor):
             return tables.read_folders(folders, (layout.label, layout.text_a))
         return tables.read_table(path, layout.columns, or_latin1=True)
 
-    def _kept(self, table):
+    def _kept(self, table: tables.Table) -> tables.Table:
         layout, label = self._layout, self._layout.label_in(table)
         rows = table.rows
         if layout.left_out and label is not None:
@@ -284,7 +283,7 @@ class TableProcessor(SplitProcessor):
             raise UserError(f"{table.path}: all {len(table.rows)} rows are left out.")
         return table._replace(rows=rows)
 
-    def _found_labels(self):
+    def _found_labels(self) -> Sequence[str]:
         if self._layout.kind == "regression":
             return ()
         table = self._training_table()
@@ -304,12 +303,12 @@ class TableProcessor(SplitProcessor):
             )
         return sorted(set(labels))
 
-    def _spelled(self, label):
+    def _spelled(self, label: str) -> str:
         """A label as the task has it, on one line."""
         label = " ".join(label.split())
         return self._layout.aliases.get(label, label)
 
-    def _label(self, row, place, path):
+    def _label(self, row: tables.Row, place: Optional[int], path: str):
         """A row's label, checked; where there is none any one stands in its place."""
         kind, known = self._layout.kind, self.task.labels
         if place is None:
@@ -326,7 +325,7 @@ class TableProcessor(SplitProcessor):
         return labels if kind == "multilabel" else label
 
 
-def _label_set(text):
+def _label_set(text: str) -> Tuple[str, ...]:
     """A set of labels as a tuple: "a,b" or the JSON list ["a", "b"]; nothing is the empty set."""
     try:
         labels = json.loads(text) if text.startswith("[") else text.split(",")
@@ -335,7 +334,7 @@ def _label_set(text):
     return tuple(label for label in (str(label).strip() for label in labels) if label)
 
 
-def shared_out(rows, shares):
+def shared_out(rows: list, shares: Dict[str, int]) -> Dict[str, list]:
     """Deals rows out at random, always in the same way.
 
     Four fifths are for training, and of the rest the first half (rounded down) is dev, as in the
@@ -357,7 +356,7 @@ def shared_out(rows, shares):
     return {name: [rows[i] for i in sorted(places)] for name, places in parts.items()}
 
 
-def _checked_number(label, where):
+def _checked_number(label: str, where: str) -> str:
     try:
         finite = math.isfinite(float(label))
     except ValueError:

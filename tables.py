@@ -5,11 +5,12 @@ import csv
 import io
 import json
 import os
-from typing import List, NamedTuple, Tuple
+from typing import Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 from absl import logging
 
+import files
 from errors import UserError
 
 _CSV_FIELD_LIMIT = 2**31 - 1  # csv's own 131,072 characters is less than some real fields have.
@@ -29,7 +30,7 @@ class Table(NamedTuple):
     columns: Tuple[str, ...]
     rows: List[Row]
 
-    def column(self, name, flag):
+    def column(self, name: str, flag: str) -> int:
         """The place of a column.
 
         Args:
@@ -43,14 +44,14 @@ class Table(NamedTuple):
             raise self.no_column(name, flag)
         return self.columns.index(name)
 
-    def no_column(self, name, flag):
+    def no_column(self, name: str, flag: str) -> UserError:
         """The UserError of a column that is not there, or is there twice."""
         times = "twice" if name in self.columns else "not"
         found = ", ".join(self.columns)
         return UserError(f"{flag}={name} is {times} among the columns of {self.path}: {found}.")
 
 
-def read_table(path, columns=(), or_latin1=False):
+def read_table(path: str, columns: Sequence[str] = (), or_latin1: bool = False) -> Table:
     """Reads a file whose first line names its columns, or of JSON objects.
 
     Args:
@@ -77,9 +78,9 @@ def read_table(path, columns=(), or_latin1=False):
     elif path.endswith(".jsonl"):
         columns, rows = _parse_objects(lines, path)
     else:
-        rows = _parse_csv(lines, path) if path.endswith(".csv") else _parse_tabs(lines)
-        columns = tuple(name.strip() for name in next(rows, Row(1, [])).fields)
-        rows = list(rows)
+        parsed = _parse_csv(lines, path) if path.endswith(".csv") else _parse_tabs(lines)
+        columns = [name.strip() for name in next(parsed, Row(1, [])).fields]
+        rows = list(parsed)
     for row in rows:
         if len(row.fields) != len(columns):
             raise UserError(
@@ -89,10 +90,10 @@ def read_table(path, columns=(), or_latin1=False):
     if not rows:
         found = "only a header" if columns else "an empty file"
         raise UserError(f"{path}: found {found}, expected rows of data.")
-    return Table(path, columns, rows)
+    return Table(path, tuple(columns), rows)
 
 
-def read_folders(paths, columns):
+def read_folders(paths: Sequence[str], columns: Sequence[str]) -> Table:
     """Reads folders with a folder for each label and in it a file for each text, Latin-1 or UTF-8.
 
     Args:
@@ -130,21 +131,21 @@ def _is_utf8(data):
     return True
 
 
-def _checked_lines(lines, path):
+def _checked_lines(lines: Iterable[str], path: str) -> Iterator[str]:
     for number, line in enumerate(lines, start=1):
         if "\0" in line:
             raise UserError(f"{path}, line {number}: found a NUL byte, expected text.")
         yield line
 
 
-def _parse_tabs(lines):
+def _parse_tabs(lines: Iterable[str]) -> Iterator[Row]:
     for number, line in enumerate(lines, start=1):
         line = line.rstrip("\r\n")
         if line:
             yield Row(number, line.split("\t"))
 
 
-def _parse_csv(lines, path):
+def _parse_csv(lines: Iterable[str], path: str) -> Iterator[Row]:
     previous_limit = csv.field_size_limit(_CSV_FIELD_LIMIT)
     reader, begun = csv.reader(lines, strict=True), 1
     try:
@@ -161,7 +162,7 @@ def _parse_csv(lines, path):
         csv.field_size_limit(previous_limit)
 
 
-def _parse_objects(lines, path):
+def _parse_objects(lines: Iterable[str], path: str) -> Tuple[Tuple[str, ...], List[Row]]:
     records = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -190,7 +191,7 @@ def _text(value):
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def read_rows(path, quotechar=None):
+def read_rows(path: str, quotechar: Optional[str] = None) -> List[List[str]]:
     r"""Reads a tab-separated UTF-8 file, from any place that TensorFlow can read.
 
     Lines end with \n or \r\n, and nothing else ends one: U+2028 and the like occur within texts.
@@ -214,7 +215,7 @@ def read_rows(path, quotechar=None):
     return [line.split("\t") if line else [] for line in lines]
 
 
-def _read_bytes(path):
+def _read_bytes(path: str) -> bytes:
     try:
         with tf.io.gfile.GFile(path, "rb") as stream:
             return stream.read()
@@ -225,10 +226,10 @@ def _read_bytes(path):
             f"{path} does not exist{missing}; expected it in the folder that --data_dir names."
         ) from None
     except tf.errors.OpError as error:
-        raise UserError(f"{path} cannot be read: {error.message}.") from error
+        raise UserError(f"{path} cannot be read: {files.reason(error)}.") from error
 
 
-def _decoded_lines(data, path):
+def _decoded_lines(data: bytes, path: str) -> Iterator[str]:
     """Yields the lines of UTF-8 bytes with their line ends, without a byte order mark."""
     # UTF-16 without a byte order mark shows by the empty half of its first character; as long as
     # it is ASCII, it is valid UTF-8.
@@ -244,7 +245,7 @@ def _decoded_lines(data, path):
             ) from None
 
 
-def _parse_quoted(lines, quotechar, path):
+def _parse_quoted(lines: Iterable[str], quotechar: str, path: str) -> List[List[str]]:
     reader = csv.reader(lines, delimiter="\t", quotechar=quotechar)
     previous_limit = csv.field_size_limit(_CSV_FIELD_LIMIT)
     try:

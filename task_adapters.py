@@ -19,7 +19,7 @@ import os
 import platform
 import struct
 import typing
-from typing import Any, Dict, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterable, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 import safetensors
@@ -57,7 +57,7 @@ class Backbone:
     fingerprint: str
     config: Dict[str, Any]
 
-    def bert_config(self):
+    def bert_config(self) -> modeling.BertConfig:
         """The `modeling.BertConfig`; raises UserError if no model has these sizes."""
         config = modeling.BertConfig.from_dict(self.config)
         modeling.check_config(config)
@@ -106,7 +106,7 @@ class TaskAdapter(NamedTuple):
     tensors: Dict[str, np.ndarray]
 
 
-def save(folder, adapter):
+def save(folder: str, adapter: TaskAdapter) -> None:
     """Writes a task adapter; the folder appears, or is replaced, whole or not at all.
 
     Args:
@@ -133,7 +133,7 @@ def save(folder, adapter):
             writer.write(_to_json(record, indent=2) + "\n")
 
 
-def load(folder, flag="--adapter"):
+def load(folder: str, flag: str = "--adapter") -> TaskAdapter:
     """Reads a task adapter that `save` wrote; nothing of it is executed, all of it is checked.
 
     Args:
@@ -172,12 +172,12 @@ def load(folder, flag="--adapter"):
     return TaskAdapter(description, tensors)
 
 
-def describe(folder, flag="--adapter"):
+def describe(folder: str, flag: str = "--adapter") -> Description:
     """The `Description` in a folder, without its tensors; raises UserError as `load` does."""
     return _read_description(files.current(folder), f"{flag} {folder}")[0]
 
 
-def shapes(description):
+def shapes(description: Description) -> checkpoints.Shapes:
     """What a task adapter of this description holds.
 
     Returns:
@@ -212,7 +212,7 @@ def shapes(description):
     return result
 
 
-def _adapted_layers(adapter, num_layers):
+def _adapted_layers(adapter: Optional[modeling.AdapterConfig], num_layers: int) -> Sequence[int]:
     if adapter is None:
         return ()
     if adapter.layers is None:
@@ -225,12 +225,12 @@ def _adapted_layers(adapter, num_layers):
 _adapter_shapes = functools.lru_cache(maxsize=None)(modeling.AdapterConfig.shapes)
 
 
-def parameters(tensors):
+def parameters(tensors: Dict[str, Any]) -> Dict[str, Any]:
     """What of a dict by variables' names stands for parameters: all but moving statistics."""
     return {name: value for name, value in tensors.items() if not name.endswith(MOVING)}
 
 
-def check_tensors(tensors, description, where):
+def check_tensors(tensors: Dict[str, np.ndarray], description: Description, where: str) -> None:
     """Makes sure that tensors are those that a description calls for.
 
     Args:
@@ -260,7 +260,7 @@ def check_tensors(tensors, description, where):
             )
 
 
-def digest(items):
+def digest(items: Iterable) -> str:
     """A short name for a sequence of strings or tuples of them."""
     sha256 = hashlib.sha256()
     for item in items:
@@ -268,18 +268,18 @@ def digest(items):
     return sha256.hexdigest()[:16]
 
 
-def tensors_digest(adapter):
+def tensors_digest(adapter: TaskAdapter) -> str:
     """A short name for the tensors of a `TaskAdapter`."""
     shapes = {name: value.shape for name, value in adapter.tensors.items()}
     return checkpoints.sha256_of(adapter.tensors.get, shapes)[:16]
 
 
-def versions():
+def versions() -> Dict[str, str]:
     """Of the programs at work, by name."""
     return {"tensorflow": tf.__version__, "python": platform.python_version()}
 
 
-def backbone_of(init_checkpoint, config):
+def backbone_of(init_checkpoint: str, config: modeling.BertConfig) -> Backbone:
     """The `Backbone` that a pretrained checkpoint holds; its name is that of the folder.
 
     Args:
@@ -302,7 +302,7 @@ def backbone_of(init_checkpoint, config):
     )
 
 
-def essence(description):
+def essence(description: Description) -> Dict[str, Any]:
     """What must agree for a task adapter to work in a model: a flat dict of JSON values by name.
 
     The adapter's variants stand there where they are not the defaults, for earlier versions had
@@ -332,7 +332,7 @@ def essence(description):
     return parts
 
 
-def check_fits(given, wanted, where):
+def check_fits(given: Description, wanted: Description, where: str) -> None:
     """Makes sure that a task adapter is of the model that a run asks for.
 
     Args:
@@ -355,13 +355,15 @@ def check_fits(given, wanted, where):
         )
 
 
-def to_checkpoint(adapter, prefix):
+def to_checkpoint(adapter: TaskAdapter, prefix: str) -> None:
     """Writes the tensors and the step as a TensorFlow checkpoint, as a training leaves them."""
     step = np.array(adapter.description.global_step, np.int64)
     checkpoints.write(prefix, {**adapter.tensors, tf.GraphKeys.GLOBAL_STEP: step})
 
 
-def to_full_checkpoint(adapter, init_checkpoint, prefix, flag="--init_checkpoint"):
+def to_full_checkpoint(
+    adapter: TaskAdapter, init_checkpoint: str, prefix: str, flag: str = "--init_checkpoint"
+) -> None:
     """Writes backbone and task adapter as one checkpoint, which BERT's own code can load.
 
     Args:
@@ -389,7 +391,7 @@ def to_full_checkpoint(adapter, init_checkpoint, prefix, flag="--init_checkpoint
     to_checkpoint(adapter._replace(tensors={**tensors, **adapter.tensors}), prefix)
 
 
-def _read_description(folder, where):
+def _read_description(folder: str, where: str) -> Tuple[Description, Dict[str, Any]]:
     """Returns (`Description`, the JSON object that it stands in)."""
     content = _read(f"{folder}/{CONFIG_FILE}", where, _LARGEST_CONFIG)
     where = f"{where}: {CONFIG_FILE}"
@@ -415,7 +417,7 @@ def _read_description(folder, where):
     return _from_json(Description, described, where), record
 
 
-def _read(path, where, largest=math.inf):
+def _read(path: str, where: str, largest: float = math.inf) -> bytes:
     """The bytes of a file, of which it may hold so many."""
     try:
         if tf.io.gfile.stat(path).length > largest:
@@ -425,22 +427,22 @@ def _read(path, where, largest=math.inf):
     except tf.errors.NotFoundError as error:
         raise UserError(f"{where} is no task adapter: there is no file {path}.") from error
     except tf.errors.OpError as error:
-        raise UserError(f"{where}: {path} cannot be read ({error.message}).") from error
+        raise UserError(f"{where}: {path} cannot be read ({files.reason(error)}).") from error
 
 
-def _header(content):
+def _header(content: bytes):
     """The JSON header of safetensors: its length as 8 bytes, little-endian, and then its text."""
     (length,) = struct.unpack_from("<Q", content)
     return json.loads(content[8 : 8 + length].decode("utf-8"))
 
 
-def _decode(name, entry, where):
+def _decode(name: str, entry: Dict[str, Any], where: str) -> np.ndarray:
     if entry["dtype"] != "F32":
         raise UserError(f"{where}: {name} in {TENSORS_FILE} must be F32, not {entry['dtype']}.")
     return np.frombuffer(entry["data"], "<f4").reshape(entry["shape"])
 
 
-def _to_json(record, indent=None):
+def _to_json(record: Dict[str, Any], indent: Optional[int] = None) -> str:
     return json.dumps(record, indent=indent, sort_keys=True)
 
 
@@ -452,7 +454,8 @@ def _from_json(kind, value, where):
     """
     if dataclasses.is_dataclass(kind):
         return _dataclass_from_json(kind, value, where)
-    origin, inner = getattr(kind, "__origin__", None), getattr(kind, "__args__", ())
+    origin: Any = getattr(kind, "__origin__", None)
+    inner: Tuple[Any, ...] = getattr(kind, "__args__", ())
     if origin is typing.Union:  # Optional
         return None if value is None else _from_json(inner[0], value, where)
     if origin is tuple and isinstance(value, list):

@@ -5,16 +5,20 @@ An instance is {"text": ..., "text_b": ...}, or a text alone; of a span task {"q
 an "input_mask" tells. Texts become rows as in a training of the task.
 """
 
-from typing import Callable, NamedTuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
 import classifier_features
+import modeling
 import squad_answers
 import squad_data
+import squad_features
 import task_adapters
 import tokenization
 from errors import UserError
+
+Outputs = List[Dict[str, Any]]  # Of rows, as `adapter_bank.AdapterBank.predict` gives them.
 
 _SHORTEST = 4  # The special tokens of a pair, and one of its own.
 _IDS = ("input_ids", "input_mask", "segment_ids")
@@ -36,12 +40,11 @@ class Asked(NamedTuple):
     Attributes:
       rows: list of (input_ids, segment_ids), lists of ints without padding; several where a
         context is read in windows.
-      answer: function of a list of these rows' outputs, dicts as `adapter_bank.AdapterBank.predict`
-        gives them; returns a JSON value.
+      answer: function of these rows' `Outputs`; returns a JSON value.
     """
 
-    rows: list
-    answer: Callable
+    rows: List[Tuple[List[int], List[int]]]
+    answer: Callable[[Outputs], Any]
 
 
 class Tokenizers:
@@ -58,7 +61,7 @@ class Tokenizers:
       UserError: it cannot be read.
     """
 
-    def __init__(self, vocab_file, sentencepiece=False):
+    def __init__(self, vocab_file: str, sentencepiece: bool = False):
         self.sentencepiece = sentencepiece
         model = vocab_file if sentencepiece else None
         self._by_case = {
@@ -68,7 +71,7 @@ class Tokenizers:
         self.vocab = self._by_case[False].vocab
         self.digest = task_adapters.digest(self.vocab)
 
-    def of(self, do_lower_case):
+    def of(self, do_lower_case: bool) -> tokenization.FullTokenizer:
         """The `tokenization.FullTokenizer`."""
         return self._by_case[do_lower_case]
 
@@ -82,7 +85,7 @@ class Reading(NamedTuple):
       max_text_length: the most characters of a text.
     """
 
-    config: object
+    config: modeling.BertConfig
     tokenizers: Tokenizers
     max_text_length: int
 
@@ -101,7 +104,7 @@ class TaskTexts:
       UserError: the task has another vocabulary, or sizes that no text fits.
     """
 
-    def __init__(self, description, reading):
+    def __init__(self, description: task_adapters.Description, reading: Reading):
         tokenizers = reading.tokenizers
         if description.vocabulary != tokenizers.digest:
             raise UserError(
@@ -121,7 +124,7 @@ class TaskTexts:
         if self._kind == "span":
             self._limits, self._choice = _span_settings(description, tokenizers.sentencepiece)
 
-    def ask(self, instance):
+    def ask(self, instance: Any) -> Asked:
         """The `Asked` of an instance; raises UserError if it is none of this task."""
         if isinstance(instance, str) and self._kind != "span":
             instance = {"text": instance}
@@ -134,17 +137,17 @@ class TaskTexts:
         if strange or not set(self.fields[:needed]) <= set(instance):
             found = ", ".join(sorted(instance)) or "nothing"
             raise UserError(f"found {found[:100]}; expected {self._expected()}")
-        texts = [instance.get(name) for name in self.fields]
+        texts: List[Any] = [instance.get(name) for name in self.fields]
         for name, text in zip(self.fields, texts):
             if name in instance:
                 self._check_text(name, text)
         return self._ask_span(*texts) if self._kind == "span" else self._ask_text(*texts)
 
-    def _expected(self):
+    def _expected(self) -> str:
         texts = " and ".join(self.fields) if self._kind == "span" else "text (and text_b)"
         return f"{texts}, or input_ids and segment_ids"
 
-    def _check_text(self, name, text):
+    def _check_text(self, name: str, text) -> None:
         if not isinstance(text, str):
             raise UserError(f"{name} is no string")
         if len(text) > self._max_text_length:
@@ -153,7 +156,7 @@ class TaskTexts:
                 " (--max_text_length)"
             )
 
-    def _ask_text(self, text, text_b):
+    def _ask_text(self, text: str, text_b: Optional[str]) -> Asked:
         example = classifier_features.InputExample("", text, text_b, label="0")
         features = classifier_features.convert_single_example(
             ex_index=np.inf,
@@ -164,11 +167,11 @@ class TaskTexts:
         )
         return Asked([_unpadded(features)], self._answer)
 
-    def _ask_span(self, question, context):
+    def _ask_span(self, question: str, context: str) -> Asked:
         _, words = squad_data.words_of(context)
         example = squad_data.SquadExample("", question, words)
-        (tokenized,) = squad_data.tokenized([example], self._tokenizer, self._limits, False)
-        features = squad_data.window_features(
+        (tokenized,) = squad_features.tokenized([example], self._tokenizer, self._limits, False)
+        features = squad_features.window_features(
             tokenized, 0, 0, self._tokenizer, self._limits.max_seq_length
         )
         if not features:
@@ -185,7 +188,7 @@ class TaskTexts:
 
         return Asked([_unpadded(feature) for feature in features], answer)
 
-    def _ask_ids(self, instance):
+    def _ask_ids(self, instance: Dict[str, Any]) -> Asked:
         strange = sorted(set(instance) - set(_IDS))
         if strange:
             raise UserError(f"found {strange[0][:100]!r}; expected {', '.join(_IDS)} alone")
@@ -205,7 +208,7 @@ class TaskTexts:
             raise UserError("input_mask must have ones, and then zeros for padding")
         return Asked([(ids[:length], segments[:length])], self._answer_ids)
 
-    def _answer_ids(self, outputs):
+    def _answer_ids(self, outputs: Outputs):
         if self._kind != "span":
             return self._answer(outputs)
         names = ("start_logits", "end_logits")
@@ -214,7 +217,7 @@ class TaskTexts:
             for name, logits in zip(names, _span_logits(*outputs))
         }
 
-    def _answer(self, outputs):
+    def _answer(self, outputs: Outputs):
         """What the output of a row that is no span's comes down to."""
         (output,) = outputs
         if self._kind == "regression":
@@ -227,19 +230,25 @@ class TaskTexts:
         return {"label": labels[int(np.argmax(probabilities))], "probabilities": named}
 
 
-def _span_settings(description, sentencepiece):
-    """(`squad_data.Limits`, `squad_answers.AnswerSettings`) as the task's training had them."""
+def _span_settings(
+    description: task_adapters.Description, sentencepiece: bool
+) -> Tuple[squad_features.Limits, squad_answers.AnswerSettings]:
+    """(`squad_features.Limits`, `squad_answers.AnswerSettings`) as the task's training had them."""
     training = description.training
-    settings = {"doc_stride": 128, "max_query_length": 64, "version_2_with_negative": False}
+    settings: Dict[str, Any] = {
+        "doc_stride": 128,
+        "max_query_length": 64,
+        "version_2_with_negative": False,
+    }
     for name, default in settings.items():
         settings[name] = training.get(name, default)
         if type(settings[name]) is not type(default):
             raise UserError(f"Task {description.task} has {name} {settings[name]!r} in training.")
     version_2 = settings.pop("version_2_with_negative")
-    limits = squad_data.Limits(max_seq_length=description.max_seq_length, **settings)
+    limits = squad_features.Limits(max_seq_length=description.max_seq_length, **settings)
     if limits.max_query_length < 1:
         raise UserError(f"Task {description.task}: max_query_length is {limits.max_query_length}.")
-    squad_data.check_limits(limits)
+    squad_features.check_limits(limits)
     choice = squad_answers.AnswerSettings(
         do_lower_case=description.do_lower_case,
         version_2_with_negative=version_2,
@@ -254,7 +263,7 @@ def _unpadded(features):
     return features.input_ids[:length], features.segment_ids[:length]
 
 
-def _check_ids(name, values, size, longest):
+def _check_ids(name: str, values, size: int, longest: int) -> None:
     if not isinstance(values, list) or not all(type(value) is int for value in values):
         raise UserError(f"{name} is no list of integers")
     if not 0 < len(values) <= longest:
@@ -269,6 +278,6 @@ def _span_logits(output):
     return output["start_logits"].tolist(), output["end_logits"].tolist()
 
 
-def _number(value):
+def _number(value: float) -> float:
     """A float32 in as few digits as tell it."""
     return float(f"{value:.7g}")

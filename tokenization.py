@@ -12,10 +12,12 @@ import hashlib
 import re
 import sys
 import unicodedata
+from typing import Callable, Dict, Iterable, List, Optional, Tuple, Union
 
 import sentencepiece
 import tensorflow.compat.v1 as tf
 
+import files
 from errors import UserError
 
 # The names of the checkpoints that Google released. `uncased` comes in 24 small sizes besides
@@ -67,7 +69,7 @@ _REQUIRED_TOKENS = ("[UNK]", "[CLS]", "[SEP]")
 _REQUIRED_PIECES = (("[CLS]",), ("[SEP]",), ("<pad>", "[PAD]"), ("<unk>", "[UNK]"))
 
 
-def validate_case_matches_checkpoint(do_lower_case, init_checkpoint):
+def validate_case_matches_checkpoint(do_lower_case: bool, init_checkpoint: Optional[str]) -> None:
     """Raises UserError if a checkpoint that Google released is used with the wrong casing.
 
     Args:
@@ -89,7 +91,7 @@ def validate_case_matches_checkpoint(do_lower_case, init_checkpoint):
     )
 
 
-def check_vocab_casing(vocab, do_lower_case, vocab_file):
+def check_vocab_casing(vocab: Dict[str, int], do_lower_case: bool, vocab_file: str) -> None:
     """Raises UserError if text is to be lower-cased for a vocabulary that is plainly cased.
 
     Args:
@@ -110,7 +112,7 @@ def check_vocab_casing(vocab, do_lower_case, vocab_file):
         )
 
 
-def check_vocab_size(vocab, vocab_size, vocab_file):
+def check_vocab_size(vocab: Dict[str, int], vocab_size: int, vocab_file: str) -> None:
     """Raises UserError if the vocabulary is not the one that the model's embeddings were made for.
 
     Args:
@@ -130,7 +132,7 @@ def check_vocab_size(vocab, vocab_size, vocab_file):
         )
 
 
-def convert_to_unicode(text):
+def convert_to_unicode(text: Union[str, bytes]) -> str:
     """Returns `text` as str; bytes are read as UTF-8, and what is not UTF-8 in them is dropped.
 
     Raises:
@@ -143,21 +145,21 @@ def convert_to_unicode(text):
     raise ValueError(f"Expected str or bytes, found {type(text).__name__}: {text!r}")
 
 
-def printable_text(text):
+def printable_text(text: Union[str, bytes]) -> str:
     """Returns `text` (str or bytes) in the form that `print` and the log take: str."""
     return convert_to_unicode(text)
 
 
-def _read_file(path, argument):
+def _read_file(path: str, argument: str) -> bytes:
     """Returns the bytes of the file that `argument` names."""
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
             return file.read()
     except tf.errors.OpError as error:
-        raise UserError(f"{argument} {path} cannot be read: {error.message}") from error
+        raise UserError(f"{argument} {path} cannot be read: {files.reason(error)}") from error
 
 
-def load_vocab(vocab_file):
+def load_vocab(vocab_file: str) -> Dict[str, int]:
     """Reads a WordPiece vocabulary: UTF-8, one token a line, the first line's id is 0.
 
     White space around a token is stripped. A token that comes twice has the later id.
@@ -187,7 +189,7 @@ def load_vocab(vocab_file):
     return collections.OrderedDict((token.strip(), index) for index, token in enumerate(lines))
 
 
-def convert_by_vocab(vocab, items):
+def convert_by_vocab(vocab: dict, items: Iterable) -> list:
     """Looks up each of `items` (tokens or ids) in `vocab`; returns the list of what it found.
 
     Raises:
@@ -201,17 +203,17 @@ def convert_by_vocab(vocab, items):
         ) from None
 
 
-def convert_tokens_to_ids(vocab, tokens):
+def convert_tokens_to_ids(vocab: Dict[str, int], tokens: Iterable[str]) -> List[int]:
     """Returns the ids of `tokens` by `vocab` (token -> id); see `convert_by_vocab`."""
     return convert_by_vocab(vocab, tokens)
 
 
-def convert_ids_to_tokens(inv_vocab, ids):
+def convert_ids_to_tokens(inv_vocab: Dict[int, str], ids: Iterable[int]) -> List[str]:
     """Returns the tokens of `ids` by `inv_vocab` (id -> token); see `convert_by_vocab`."""
     return convert_by_vocab(inv_vocab, ids)
 
 
-def whitespace_tokenize(text):
+def whitespace_tokenize(text: str) -> List[str]:
     """Splits `text` at runs of white space; returns a list without empty strings."""
     return text.split()
 
@@ -227,7 +229,13 @@ class FullTokenizer:
         the casing, Python's table of Unicode.
     """
 
-    def __init__(self, vocab_file, do_lower_case=True, *, spm_model_file=None):
+    def __init__(
+        self,
+        vocab_file: Optional[str],
+        do_lower_case: bool = True,
+        *,
+        spm_model_file: Optional[str] = None,
+    ):
         """Loads the vocabulary.
 
         Args:
@@ -240,12 +248,18 @@ class FullTokenizer:
           UserError: the file cannot be read, is of another format, or lacks a token that BERT's
             inputs need.
         """
+        source = spm_model_file or vocab_file
+        if not source:
+            raise UserError(
+                "No vocabulary is given: set vocab_file (WordPiece) or spm_model_file "
+                "(SentencePiece)"
+            )
         self.basic_tokenizer = self.wordpiece_tokenizer = self._sentencepiece_tokenizer = None
         if spm_model_file:
-            self._sentencepiece_tokenizer = _SentencePieceTokenizer(spm_model_file, do_lower_case)
-            self.vocab = self._sentencepiece_tokenizer.vocab
-        elif vocab_file:
-            self.vocab = load_vocab(vocab_file)
+            self._sentencepiece_tokenizer = _SentencePieceTokenizer(source, do_lower_case)
+            self.vocab: Dict[str, int] = self._sentencepiece_tokenizer.vocab
+        else:
+            self.vocab = load_vocab(source)
             missing = [token for token in _REQUIRED_TOKENS if token not in self.vocab]
             if missing:
                 raise UserError(
@@ -254,25 +268,21 @@ class FullTokenizer:
                 )
             self.basic_tokenizer = BasicTokenizer(do_lower_case)
             self.wordpiece_tokenizer = WordpieceTokenizer(self.vocab)
-        else:
-            raise UserError(
-                "No vocabulary is given: set vocab_file (WordPiece) or spm_model_file "
-                "(SentencePiece)"
-            )
         self.inv_vocab = {index: token for token, index in self.vocab.items()}
-        content = _read_file(spm_model_file or vocab_file, "vocab_file")
+        content = _read_file(source, "vocab_file")
         settings = bool(spm_model_file), bool(do_lower_case), unicodedata.unidata_version
         self.fingerprint = hashlib.sha256(repr(settings).encode() + content).hexdigest()
 
-    def tokenize(self, text):
+    def tokenize(self, text: Union[str, bytes]) -> List[str]:
         """Returns the list of tokens of `text` (str, or bytes in UTF-8)."""
         if self._sentencepiece_tokenizer:
             return self._sentencepiece_tokenizer.tokenize(text)
+        assert self.basic_tokenizer and self.wordpiece_tokenizer
         words = self.basic_tokenizer.tokenize(text)
         # All words in one call: a call for each takes longer than splitting it.
         return self.wordpiece_tokenizer.tokenize(" ".join(words))
 
-    def convert_tokens_to_ids(self, tokens):
+    def convert_tokens_to_ids(self, tokens: Iterable[str]) -> List[int]:
         """Returns the list of ids of `tokens`.
 
         SentencePiece gives characters that it does not know as they are: their id is <unk>'s.
@@ -284,7 +294,7 @@ class FullTokenizer:
             return self._sentencepiece_tokenizer.convert_tokens_to_ids(tokens)
         return convert_tokens_to_ids(self.vocab, tokens)
 
-    def convert_ids_to_tokens(self, ids):
+    def convert_ids_to_tokens(self, ids: Iterable[int]) -> List[str]:
         """Returns the list of tokens of `ids`; UserError for an id that the vocabulary lacks."""
         return convert_ids_to_tokens(self.inv_vocab, ids)
 
@@ -292,11 +302,11 @@ class FullTokenizer:
 class BasicTokenizer:
     """Text -> words: cleans, splits at white space and punctuation, makes each ideograph a word."""
 
-    def __init__(self, do_lower_case=True):
+    def __init__(self, do_lower_case: bool = True):
         """With `do_lower_case`, words are lower-cased and lose their accents."""
         self.do_lower_case = do_lower_case
 
-    def tokenize(self, text):
+    def tokenize(self, text: Union[str, bytes]) -> List[str]:
         """Returns the list of words of `text` (str, or bytes in UTF-8)."""
         text = convert_to_unicode(text)
         if not self.do_lower_case:
@@ -311,14 +321,17 @@ class WordpieceTokenizer:
     A piece that does not begin its word is written with "##" before it, in the vocabulary too.
     """
 
-    def __init__(self, vocab, unk_token="[UNK]", max_input_chars_per_word=200):
+    def __init__(
+        self, vocab: Dict[str, int], unk_token: str = "[UNK]", max_input_chars_per_word: int = 200
+    ):
         """A word with more than `max_input_chars_per_word` characters becomes `unk_token`."""
         self.vocab = vocab
         self.unk_token = unk_token
         self.max_input_chars_per_word = max_input_chars_per_word
-        self._settings = self._splits = None
+        self._settings: tuple = ()
+        self._splits = _Table(self._split_word, _MAX_SPLITS)
 
-    def tokenize(self, text):
+    def tokenize(self, text: Union[str, bytes]) -> List[str]:
         """Returns the list of pieces of `text`, words between white space.
 
         With the pieces "un", "##aff" and "##able", "unaffable" gives all three in this order.
@@ -335,7 +348,7 @@ class WordpieceTokenizer:
                 pieces += splits[word]
         return pieces
 
-    def _current_splits(self):
+    def _current_splits(self) -> "_Table":
         """Returns the remembered splits: new ones if what they rest on has changed since.
 
         A vocabulary counts as changed when it has another size.
@@ -346,7 +359,7 @@ class WordpieceTokenizer:
         self._settings = settings
         return self._splits
 
-    def _split_word(self, word):
+    def _split_word(self, word: str) -> Tuple[str, ...]:
         """Returns the tuple of one word's pieces: `(unk_token,)` if they do not cover all of it."""
         vocab = self.vocab
         pieces, prefix, rest = [], "", word
@@ -366,7 +379,7 @@ class WordpieceTokenizer:
 class _SentencePieceTokenizer:
     """Text -> pieces -> ids by a SentencePiece model, whose own normalizer cleans the text."""
 
-    def __init__(self, model_file, do_lower_case):
+    def __init__(self, model_file: str, do_lower_case: bool):
         self.do_lower_case = do_lower_case
         self._model = sentencepiece.SentencePieceProcessor()
         try:
@@ -389,7 +402,7 @@ class _SentencePieceTokenizer:
                 "--unk_id=1 --bos_id=-1 --eos_id=-1 --control_symbols=[CLS],[SEP]"
             )
 
-    def tokenize(self, text):
+    def tokenize(self, text: Union[str, bytes]) -> List[str]:
         """Returns the list of pieces of `text` (str, or bytes in UTF-8)."""
         text = " ".join(whitespace_tokenize(convert_to_unicode(text)))
         if self.do_lower_case:
@@ -398,7 +411,7 @@ class _SentencePieceTokenizer:
         text = text.encode("utf-8", "ignore").decode("utf-8")
         return self._model.encode_as_pieces(text)
 
-    def convert_tokens_to_ids(self, tokens):
+    def convert_tokens_to_ids(self, tokens: Iterable[str]) -> List[int]:
         """Returns the list of ids of `tokens`; an unknown one has the id of <unk>."""
         return [self.vocab.get(token, self._model.unk_id()) for token in tokens]
 
@@ -406,7 +419,7 @@ class _SentencePieceTokenizer:
 class _Table(dict):
     """A dict that computes what it lacks, and forgets everything when it is full."""
 
-    def __init__(self, rule, max_entries):
+    def __init__(self, rule: Callable, max_entries: int):
         """`rule`: a function of a key that returns its value."""
         super().__init__()
         self._rule = rule
@@ -421,17 +434,17 @@ class _Table(dict):
         return value
 
 
-def _is_whitespace(char):
+def _is_whitespace(char: str) -> bool:
     """Whether `char` is replaced with a space: tab, line feed, carriage return, or category Zs."""
     return char in " \t\n\r" or unicodedata.category(char) == "Zs"
 
 
-def _is_control(char):
+def _is_control(char: str) -> bool:
     """Whether `char` is a control or format character (Cc, Cf), but not white space."""
     return char not in "\t\n\r" and unicodedata.category(char) in ("Cc", "Cf")
 
 
-def _is_punctuation(char):
+def _is_punctuation(char: str) -> bool:
     """Whether `char` is of category P*, or an ASCII character that is no letter, digit or space.
 
     ASCII "$", "+", "<", "^", "`" and the like are symbols (S*) to Unicode, punctuation to BERT.
@@ -455,17 +468,17 @@ _IDEOGRAPHS = (
 )
 
 
-def _is_ideograph(char):
+def _is_ideograph(char: str) -> bool:
     """Whether `char` is a Chinese character, of whichever language."""
     return any(first <= ord(char) <= last for first, last in _IDEOGRAPHS)
 
 
-def _apart(char):
+def _apart(char: str) -> str:
     """Makes `char` a word of its own."""
     return f" {char} "
 
 
-def _clean(char):
+def _clean(char: str) -> str:
     """Drops what is invisible or broken, unifies white space, and sets ideographs apart."""
     if char == "\ufffd" or _is_control(char):
         return ""
@@ -474,12 +487,12 @@ def _clean(char):
     return _apart(char) if _is_ideograph(char) else char
 
 
-def _split(char):
+def _split(char: str) -> str:
     """Sets punctuation apart."""
     return _apart(char) if _is_punctuation(char) else char
 
 
-def _character_table(rule):
+def _character_table(rule: Callable[[str], str]) -> _Table:
     """Returns a table for `str.translate`; `rule` is a function of a character, not of its code."""
     return _Table(lambda code_point: rule(chr(code_point)), _MAX_CHARACTERS)
 

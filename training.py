@@ -206,10 +206,10 @@ def _training_spec(settings, head, features, params, config):
     host_call = None
     if settings.use_tpu:  # Its tensors cannot be fetched: they are sent to the host.
         host_call = progress.keep, {name: scalars[name][tf.newaxis] for name in scalars}
-        scalars = None
     output_dir = config and config.model_dir
     batch_size = params.get("train_batch_size", params["batch_size"])
-    hook = progress.ProgressHook(settings.num_train_steps, batch_size, scalars, output_dir)
+    fetched = None if host_call else scalars
+    hook = progress.ProgressHook(settings.num_train_steps, batch_size, fetched, output_dir)
     return tf.estimator.tpu.TPUEstimatorSpec(
         tf.estimator.ModeKeys.TRAIN,
         loss=loss,

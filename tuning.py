@@ -9,7 +9,7 @@ silently stay as it was initialized.
 import dataclasses
 import re
 from collections import OrderedDict
-from typing import NamedTuple, Optional
+from typing import Collection, Dict, Iterable, List, NamedTuple, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
@@ -72,7 +72,7 @@ class Tuning:
                 f" --tuning={self.method}."
             )
 
-    def check_depth(self, num_layers):
+    def check_depth(self, num_layers: int) -> None:
         """Raises UserError if more top layers are to train than the encoder's `num_layers`."""
         if (self.num_top_layers or 0) > num_layers:
             raise UserError(
@@ -109,13 +109,13 @@ _KINDS = OrderedDict(
 _LAYER = re.compile(r"encoder/layer_(\d+)/")
 
 
-def encoder_scopes(names):
+def encoder_scopes(names: Iterable[str]) -> List[str]:
     """The scopes, each ending in "/", of the encoders among variables of these names."""
     table = "/embeddings/word_embeddings"
     return sorted(name[: 1 - len(table)] for name in names if name.endswith(table))
 
 
-def role_of(name, scopes, collections=()):
+def role_of(name: str, scopes: Sequence[str], collections: Sequence[str] = ()) -> Role:
     """The one role of a variable.
 
     Args:
@@ -128,8 +128,8 @@ def role_of(name, scopes, collections=()):
     """
     scope = next((scope for scope in scopes if name.startswith(scope)), None)
     inside = "" if scope is None else name[len(scope) :]
-    layer = _LAYER.match(inside)
-    layer = int(layer.group(1)) if layer else None
+    in_layer = _LAYER.match(inside)
+    layer = int(in_layer.group(1)) if in_layer else None
     if ADAPTERS in collections:
         return Role("adapter", layer)
     if HEAD in collections or scope is None:
@@ -146,7 +146,7 @@ def role_of(name, scopes, collections=()):
     )
 
 
-def roles():
+def roles() -> Dict[str, Role]:
     """An ordered dict from the name of each trainable variable of the graph to its `Role`."""
     names = [variable_name(variable) for variable in tf.trainable_variables()]
     claims = {
@@ -160,7 +160,7 @@ def roles():
     )
 
 
-def default_tuning():
+def default_tuning() -> Tuning:
     """The method for a graph of which no one said: adapters if it has any, else everything.
 
     A `BertModel` with an adapter function, even one that makes no variables, puts its LayerNorms
@@ -173,7 +173,9 @@ def default_tuning():
     return Tuning("adapters" if has_adapters else "full")
 
 
-def trains(role, tuning, num_layers, adapted_layers=()):
+def trains(
+    role: Role, tuning: Tuning, num_layers: int, adapted_layers: Collection[int] = ()
+) -> bool:
     """Whether a variable of that role trains.
 
     Args:
@@ -196,7 +198,7 @@ def trains(role, tuning, num_layers, adapted_layers=()):
     return role.kind == "adapter" and tuning.method == "adapters"
 
 
-def trained_variables(tuning=None):
+def trained_variables(tuning: Optional[Tuning] = None) -> list:
     """The variables of the graph that train, in the order of their making.
 
     Args:
@@ -217,7 +219,7 @@ def trained_variables(tuning=None):
     return [v for v in variables if trains(role[variable_name(v)], tuning, num_layers, adapted)]
 
 
-def check_gradients(variables, gradients):
+def check_gradients(variables: list, gradients: list) -> None:
     """Makes sure that the loss depends on every adapter and on the head.
 
     Raises:
@@ -236,12 +238,12 @@ def check_gradients(variables, gradients):
         )
 
 
-def count_parameters(variables):
+def count_parameters(variables: list) -> int:
     """The number of scalars in these variables."""
     return sum(variable.shape.num_elements() for variable in variables)
 
 
-def summary(trained):
+def summary(trained: list) -> str:
     """One sentence that says how many parameters train, are frozen, and their share.
 
     Args:

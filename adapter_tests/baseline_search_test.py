@@ -198,7 +198,9 @@ class RefusedTest(SearchTestCase):
 class SharedTest(SearchTestCase):
     def start(self, settings, seconds):
         code = _PROCESS.format(folder=FOLDER, settings=tuple(settings), seconds=seconds)
-        return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+        process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+        self.addCleanup(process.stdout.close)
+        return process
 
     def test_two_processes_share_a_search_and_a_kill_loses_nothing(self):
         settings = self.settings(trials=20, storage=self.sqlite())

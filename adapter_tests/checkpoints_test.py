@@ -1,22 +1,17 @@
 """Tests of checkpoints.py: the encoder's table against BertModel and Google's own indexes, each way
-in which a checkpoint can be broken, hub modules that the tests export themselves, and what a run's
-own checkpoints tell."""
+in which a checkpoint can be broken, and what a run's own checkpoints tell."""
 
 import hashlib
 import os
-import shutil
 import tempfile
 import unittest
-import urllib.error
-from unittest import mock
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-import tensorflow_hub as hub
 
 import checkpoints
 import modeling
-from errors import UserError
+from adapter_tests.refusals import RefusalTestCase
 
 SHARED = os.environ.get("ADAPTER_BERT_DATA")
 needs_shared = unittest.skipUnless(SHARED, "ADAPTER_BERT_DATA does not name the shared folder")
@@ -36,7 +31,7 @@ def changed(config, **sizes):
     return modeling.BertConfig.from_dict(dict(config.to_dict(), **sizes))
 
 
-class CheckpointTestCase(tf.test.TestCase):
+class CheckpointTestCase(RefusalTestCase):
     """Writes checkpoints into a folder of the test's own."""
 
     def setUp(self):
@@ -62,16 +57,6 @@ class CheckpointTestCase(tf.test.TestCase):
         return self.save(
             dict({name: np.zeros(shape, np.float32) for name, shape in shapes.items()}, **others)
         )
-
-    def assert_refused(self, parts, function, *args, **kwargs):
-        """Checks that the message holds each of parts, and is one sentence."""
-        with self.assertRaises(UserError) as caught:
-            function(*args, **kwargs)
-        message = str(caught.exception)
-        for part in parts:
-            self.assertIn(part, message)
-        self.assertTrue(message.endswith("."), message)
-        self.assertNotIn("\n", message)
 
 
 class EncoderShapesTest(CheckpointTestCase):
@@ -295,137 +280,6 @@ class CheckEncoderTest(CheckpointTestCase):
             folder = os.path.join(SHARED, "checkpoints", model)
             config = modeling.BertConfig.from_json_file(os.path.join(folder, "bert_config.json"))
             checkpoints.check_encoder(os.path.join(folder, "bert_model.ckpt"), config)
-
-
-class HubTest(CheckpointTestCase):
-    def setUp(self):
-        super().setUp()
-        self.module = os.path.join(self.folder, "module")
-        self.assets = os.path.join(self.module, "assets")
-
-    def export(self, config=TINY, do_lower_case=None, vocabulary="vocab.txt"):
-        """Exports a BERT as Google's hub modules are built; returns its variables by name."""
-        vocab_file = os.path.join(self.folder, vocabulary)
-        with open(vocab_file, "w") as stream:
-            stream.write("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
-
-        def build():
-            ids = tf.placeholder(tf.int32, [None, None], name="input_ids")
-            model = modeling.BertModel(config, False, ids, adapter_fn=None)
-            path = tf.constant(vocab_file)
-            tf.add_to_collection(tf.GraphKeys.ASSET_FILEPATHS, path)
-            hub.add_signature("tokens", {"input_ids": ids}, {"pooled": model.get_pooled_output()})
-            if do_lower_case is not None:
-                outputs = {"vocab_file": path, "do_lower_case": tf.constant(do_lower_case)}
-                hub.add_signature("tokenization_info", outputs=outputs)
-
-        return self.export_module(build)
-
-    def export_module(self, build):
-        with tf.Graph().as_default(), tf.Session() as session:
-            module = hub.Module(hub.create_module_spec(build))
-            session.run(tf.global_variables_initializer())
-            module.export(self.module, session)
-            return session.run(module.variable_map)
-
-    def test_weights_vocabulary_and_config(self):
-        exported = self.export(do_lower_case=True)
-        found = checkpoints.from_hub(self.module)
-        self.assertEqual(found.config.to_dict(), TINY.to_dict())
-        self.assertEqual(found.vocab_file, os.path.join(self.assets, "vocab.txt"))
-        self.assertIs(found.do_lower_case, True)
-        reader = checkpoints.open_checkpoint(found.init_checkpoint)
-        self.assertEqual(set(exported), set(checkpoints.encoder_shapes(TINY)))
-        for name, value in exported.items():
-            self.assertAllEqual(reader.get_tensor(name), value)
-
-    def test_a_cased_module(self):
-        self.export(do_lower_case=False)
-        self.assertIs(checkpoints.from_hub(self.module).do_lower_case, False)
-
-    def test_a_module_that_does_not_tell_its_case(self):
-        self.export()
-        self.assertIsNone(checkpoints.from_hub(self.module).do_lower_case)
-
-    def test_the_number_of_heads_follows_from_the_width(self):
-        self.export(changed(TINY, hidden_size=128, num_attention_heads=2, num_hidden_layers=11))
-        config = checkpoints.from_hub(self.module).config
-        self.assertEqual((config.num_attention_heads, config.num_hidden_layers), (2, 11))
-
-    def test_a_width_that_tells_no_number_of_heads(self):
-        self.export(changed(TINY, hidden_size=96))
-        self.assert_refused(["multiple of 64", "is 96"], checkpoints.from_hub, self.module)
-
-    def test_a_config_in_the_module_comes_first(self):
-        config = changed(TINY, hidden_size=96, num_attention_heads=3, hidden_act="relu")
-        self.export(config)
-        for place in (self.assets, self.module):
-            config_file = os.path.join(place, "bert_config.json")
-            with open(config_file, "w") as stream:
-                stream.write(config.to_json_string())
-            found = checkpoints.from_hub(self.module).config
-            self.assertEqual(found.to_dict(), config.to_dict())
-            with open(config_file, "w") as stream:
-                stream.write(changed(config, num_hidden_layers=3).to_json_string())
-            self.assert_refused(["lacks 16 of"], checkpoints.from_hub, self.module)
-            os.remove(config_file)
-
-    def test_the_only_text_among_the_assets_is_the_vocabulary(self):
-        self.export(vocabulary="pieces.txt")
-        expected = os.path.join(self.assets, "pieces.txt")
-        self.assertEqual(checkpoints.from_hub(self.module).vocab_file, expected)
-        second = shutil.copy(expected, os.path.join(self.assets, "licence.txt"))
-        self.assert_refused(
-            ["one WordPiece vocabulary", "licence.txt, pieces.txt"],
-            checkpoints.from_hub,
-            self.module,
-        )
-        os.rename(second, os.path.join(self.assets, "vocab.txt"))
-        expected = os.path.join(self.assets, "vocab.txt")
-        self.assertEqual(checkpoints.from_hub(self.module).vocab_file, expected)
-
-    def test_a_sentencepiece_model_is_no_vocabulary(self):
-        self.export(vocabulary="30k-clean.model")
-        self.assert_refused(
-            ["WordPiece vocabulary", "30k-clean.model"], checkpoints.from_hub, self.module
-        )
-
-    def test_no_such_module(self):
-        self.assert_refused(
-            [self.module, "does not exist"],
-            checkpoints.from_hub,
-            self.module,
-        )
-
-    def test_no_network(self):
-        failure = urllib.error.URLError("Name or service not known")
-        with mock.patch.object(hub, "resolve", side_effect=failure):
-            self.assert_refused(
-                ["https://tfhub.dev/google/bert/1", "Name or service not known"],
-                checkpoints.from_hub,
-                "https://tfhub.dev/google/bert/1",
-            )
-
-    def test_a_saved_model_that_is_no_hub_module(self):
-        with tf.Graph().as_default(), tf.Session() as session:
-            x = tf.placeholder(tf.float32, [1])
-            y = x * tf.get_variable("bert/w", initializer=[1.0])
-            session.run(tf.global_variables_initializer())
-            tf.saved_model.simple_save(session, self.module, {"x": x}, {"y": y})
-        self.assert_refused(["hub format", self.module], checkpoints.from_hub, self.module)
-
-    def test_a_hub_module_of_something_else(self):
-        def build():
-            x = tf.placeholder(tf.float32, [1])
-            y = x * tf.get_variable("scale", initializer=[1.0])
-            hub.add_signature(inputs={"x": x}, outputs={"y": y})
-
-        self.export_module(build)
-        self.assert_refused(
-            ["variables of a BERT", "bert/embeddings/word_embeddings", "only scale"],
-            checkpoints.from_hub,
-            self.module,
-        )
 
 
 class RunTest(CheckpointTestCase):

@@ -9,13 +9,14 @@ import hypothesis.strategies as st
 import tensorflow.compat.v1 as tf
 
 import classifier_tasks as ct
+from adapter_tests.refusals import RefusalTestCase
 from errors import UserError
 
 SHARED = os.environ.get("ADAPTER_BERT_DATA")
 needs_shared = unittest.skipUnless(SHARED, "ADAPTER_BERT_DATA does not name the shared folder")
 
 
-class FileTestCase(tf.test.TestCase):
+class FileTestCase(RefusalTestCase):
     """Writes files into a folder of the test's own."""
 
     def setUp(self):
@@ -29,21 +30,6 @@ class FileTestCase(tf.test.TestCase):
         with open(path, "wb") as stream:
             stream.write(content if isinstance(content, bytes) else content.encode("utf-8"))
         return path
-
-    def assert_refused(self, parts, function, *args):
-        """Checks that the message holds each of parts, and is one sentence."""
-        with self.assertRaises(UserError) as caught:
-            function(*args)
-        message = str(caught.exception)
-        for part in parts:
-            self.assertIn(part, message)
-        self.assertTrue(message.endswith("."), message)
-        self.assertNotIn("\n", message)
-
-    def assert_one_sentence(self, error, part):
-        self.assertIn(part, str(error))
-        self.assertTrue(str(error).endswith("."), error)
-        self.assertNotIn("\n", str(error))
 
 
 many = hypothesis.settings(max_examples=200, deadline=None, database=None, derandomize=True)

@@ -14,7 +14,7 @@ import tensorflow.compat.v1 as tf
 import checkpoints
 import huggingface
 from adapter_tests import tiny
-from errors import UserError
+from adapter_tests.refusals import RefusalTestCase
 
 CONFIG = {
     "architectures": ["BertModel"],
@@ -118,7 +118,7 @@ def write_source(folder, tensors, **config):
     safetensors.numpy.save_file(tensors, os.path.join(folder, "model.safetensors"))
 
 
-class HuggingFaceTestCase(tf.test.TestCase):
+class HuggingFaceTestCase(RefusalTestCase):
     def setUp(self):
         super().setUp()
         self.source = tempfile.mkdtemp(dir=self.get_temp_dir())
@@ -140,14 +140,7 @@ class HuggingFaceTestCase(tf.test.TestCase):
             np.testing.assert_array_equal(found[name], value, err_msg=name)
 
     def assert_refused(self, *parts):
-        """Checks that the message is one sentence and holds each of parts."""
-        with self.assertRaises(UserError) as caught:
-            self.read()
-        message = str(caught.exception)
-        for part in parts:
-            self.assertIn(part, message)
-        self.assertTrue(message.endswith("."), message)
-        self.assertNotIn("\n", message)
+        super().assert_refused(parts, self.read)
 
 
 class TensorsTest(HuggingFaceTestCase):
@@ -299,13 +292,20 @@ class ConfigTest(HuggingFaceTestCase):
 
     def test_a_broken_config(self):
         self.write_source(random_tensors(ENCODER))
-        for content in ("{", "[1]", '{"hidden_size": 4'):
+        for content, problem in (
+            ("{", "cannot be read"),
+            ("[1]", "expected a JSON object"),
+            ('{"hidden_size": 4', "cannot be read"),
+        ):
             with open(os.path.join(self.source, "config.json"), "w") as stream:
                 stream.write(content)
-            self.assert_refused("config.json", "expected a JSON object")
+            self.assert_refused("config.json", problem)
         with open(os.path.join(self.source, "config.json"), "w") as stream:
             json.dump({key: CONFIG[key] for key in CONFIG if key != "vocab_size"}, stream)
         self.assert_refused("config.json", "lacks vocab_size")
+        os.remove(os.path.join(self.source, "config.json"))
+        os.mkdir(os.path.join(self.source, "config.json"))
+        self.assert_refused("config.json", "cannot be read")
 
 
 class FilesTest(HuggingFaceTestCase):

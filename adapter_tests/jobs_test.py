@@ -387,7 +387,7 @@ class ProcessTest(JobsTestCase):
     """The script as a process of its own, perhaps one that something ends early."""
 
     def start(self, *arguments, **options):
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [
                 sys.executable,
                 os.path.join(FOLDER, "run_classifier.py"),
@@ -400,6 +400,8 @@ class ProcessTest(JobsTestCase):
             universal_newlines=True,
             **options,
         )
+        self.addCleanup(process.stderr.close)
+        return process
 
     def assert_whole(self):
         """What has been finished can be read."""

@@ -333,6 +333,10 @@ def train_alone_and_mirrored(*folders):
     return train(folders[0], None, 4), train(folders[1], strategy, 2)
 
 
+def l2(arrays):
+    return [np.sqrt(np.sum(np.square(array, dtype=np.float64))) for array in arrays]
+
+
 @unittest.skipUnless(SHARED, "ADAPTER_BERT_DATA does not name the shared folder")
 class GoldenTest(tf.test.TestCase):
     """Twenty steps of the original adapter-bert on a real BERT.
@@ -344,74 +348,68 @@ class GoldenTest(tf.test.TestCase):
 
     _STEPS_THAT_READ_FIRST = (5, 8)
 
-    def test_training(self):
-        golden = np.load(os.path.join(SHARED, "goldens", "model_public.npz"))
-        hyper = json.loads(str(golden["hyper"]))
-        size, steps = hyper["batch_size"], hyper["steps"]
+    def setUp(self):
+        super().setUp()
+        self.golden = np.load(os.path.join(SHARED, "goldens", "model_public.npz"))
+        self.hyper = json.loads(str(self.golden["hyper"]))
+
+    def placeholders(self):
+        """For what `fed` returns."""
+        size, length = self.hyper["batch_size"], self.hyper["seq_length"]
+        ids = [tf.placeholder(tf.int32, [size, length]) for _ in range(3)]
+        return [*ids, tf.placeholder(tf.int32, [size]), tf.placeholder(tf.int32, [])]
+
+    def fed(self, step):
+        """Ids, mask, segments and labels of a step's batch, and the step that its rate saw."""
+        start = step % 4 * self.hyper["batch_size"]
         names = ("input_ids", "input_mask", "segment_ids", "label_ids")
+        rows = [self.golden["batch/" + name][start:][: self.hyper["batch_size"]] for name in names]
+        return [*rows, step if step in self._STEPS_THAT_READ_FIRST else step + 1]
+
+    def build(self, inputs):
+        """(loss, logits, `optimization.TrainStep`) of `placeholders`."""
+        loss, logits = self.build_without_dropout(inputs[:-1])
+        rate = optimization.warmup_then_linear_decay(
+            inputs[-1], self.hyper["learning_rate"], self.hyper["steps"], self.hyper["warmup_steps"]
+        )
+        return loss, logits, optimization.minimize(loss, tuning.trained_variables(), rate)
+
+    def test_training(self):
+        golden = self.golden
         trained_names = [str(name) for name in golden["trained_variable_names"]]
         with tf.Graph().as_default(), self.session() as session:
-            batch = [tf.placeholder(tf.int32, [size, hyper["seq_length"]]) for _ in names[:3]]
-            batch.append(tf.placeholder(tf.int32, [size]))
-            seen_step = tf.placeholder(tf.int32, [])
-            loss, logits = self.build_without_dropout(batch)
-            rate = optimization.warmup_then_linear_decay(
-                seen_step, hyper["learning_rate"], steps, hyper["warmup_steps"]
-            )
+            inputs = self.placeholders()
+            loss, logits, step = self.build(inputs)
             trained = tuning.trained_variables()
-            step = optimization.minimize(loss, trained, rate)
             gradients = tf.gradients(loss, trained)
             session.run(tf.global_variables_initializer())
             variables = {v.op.name: v for v in tf.global_variables()}
             for name, variable in variables.items():
                 if "init/" + name in golden:
                     variable.load(golden["init/" + name].astype(np.float32), session)
-
-            def feed(t):
-                rows = slice(t % 4 * size, t % 4 * size + size)
-                values = [golden["batch/" + name][rows] for name in names]
-                seen = t if t in self._STEPS_THAT_READ_FIRST else t + 1
-                return {seen_step: seen, **dict(zip(batch, values))}
-
-            first_gradients = dict(zip(trained, session.run(gradients, feed(0))))
-            losses = [session.run([loss, step.train_op], feed(t))[0] for t in range(steps)]
+            feeds = [dict(zip(inputs, self.fed(t))) for t in range(self.hyper["steps"])]
+            first_gradients = session.run(gradients, feeds[0])
+            losses = [session.run([loss, step.train_op], feed)[0] for feed in feeds]
             final = session.run([variables[name] for name in trained_names])
-            final_logits = session.run(logits, feed(0))
-
-        def l2(values):
-            return [np.sqrt(np.sum(np.square(value, dtype=np.float64))) for value in values]
-
-        first_gradients = {v.op.name: value for v, value in first_gradients.items()}
+            final_logits = session.run(logits, feeds[0])
+        first_gradients = {v.op.name: value for v, value in zip(trained, first_gradients)}
         self.assertEqual(set(first_gradients), set(trained_names))
         self.assertEqual(set(variables), set(map(str, golden["global_variable_names"])))
-        self.assertAllClose(
-            l2(first_gradients[name] for name in trained_names), golden["gradient_l2"], rtol=1e-4
-        )
+        first_gradients = [first_gradients[name] for name in trained_names]
+        self.assertAllClose(l2(first_gradients), golden["gradient_l2"], rtol=1e-4)
         self.assertAllClose(losses, golden["train/losses"], rtol=1e-4, atol=0)
         self.assertAllClose(l2(final), golden["train/final_l2"], rtol=1e-4)
-        self.assertAllClose(
-            [np.sum(value, dtype=np.float64) for value in final],
-            golden["train/final_sum"],
-            rtol=1e-3,
-            atol=1e-3,
-        )
+        sums = [np.sum(value, dtype=np.float64) for value in final]
+        self.assertAllClose(sums, golden["train/final_sum"], rtol=1e-3, atol=1e-3)
         self.assertAllClose(final_logits, golden["train/final_logits"], rtol=0, atol=1e-3)
 
     @unittest.skipIf(tf.__version__.startswith("1."), "TensorFlow 1 shows no XLA program.")
     def test_training_compiled_by_xla(self):
-        golden = np.load(os.path.join(SHARED, "goldens", "model_public.npz"))
-        hyper = json.loads(str(golden["hyper"]))
-        size, steps = hyper["batch_size"], hyper["steps"]
-        names = ("input_ids", "input_mask", "segment_ids", "label_ids")
+        golden = self.golden
         with tf.Graph().as_default() as graph:
-            batch = [tf.placeholder(tf.int32, [size, hyper["seq_length"]]) for _ in names[:3]]
-            batch += [tf.placeholder(tf.int32, [size]), tf.placeholder(tf.int32, [])]
+            inputs = self.placeholders()
             with tpu_program.whole_program(), tf.variable_scope("", use_resource=True):
-                loss, _ = self.build_without_dropout(batch[:-1])
-                rate = optimization.warmup_then_linear_decay(
-                    batch[-1], hyper["learning_rate"], steps, hyper["warmup_steps"]
-                )
-                step = optimization.minimize(loss, tuning.trained_variables(), rate)
+                loss, _, step = self.build(inputs)
                 with tf.control_dependencies([step.train_op]):
                     outputs = [tf.identity(loss)]
             variables = tf.global_variables()
@@ -424,14 +422,12 @@ class GoldenTest(tf.test.TestCase):
 
         @tf.function(jit_compile=True, autograph=False)
         def run(*arrays):
-            fed = {tensor.name: array for tensor, array in zip(batch, arrays)}
+            fed = {tensor.name: array for tensor, array in zip(inputs, arrays)}
             return tpu_program.imported(definition, outputs, fed, values)
 
         losses = []
-        for t in range(steps):
-            rows = slice(t % 4 * size, t % 4 * size + size)
-            arrays = [tf.constant(golden["batch/" + name][rows], tf.int32) for name in names]
-            arrays.append(tf.constant(t if t in self._STEPS_THAT_READ_FIRST else t + 1))
+        for t in range(self.hyper["steps"]):
+            arrays = [tf.constant(values, tf.int32) for values in self.fed(t)]
             losses.append(run(*arrays)[0].numpy())
         self.assertAllClose(losses, golden["train/losses"], rtol=0, atol=1e-3)
         for stage in ("hlo", "optimized_hlo"):

@@ -11,7 +11,8 @@ import tensorflow.compat.v1 as tf
 
 import squad_answers as sa
 import squad_data
-from adapter_tests.squad_data_test import SHARED, minilm_tokenizer, squad_golden
+import squad_features
+from adapter_tests.squad_features_test import SHARED, minilm_tokenizer, squad_golden
 
 WORDS = ["Steve", "Smith's", "cat", "sat."]
 TOKENS = ["[CLS]", "who", "[SEP]", "steve", "smith", "'", "s", "cat", "sat", ".", "[SEP]"]
@@ -23,7 +24,7 @@ def feature(unique_id=0, is_max_context=None, first=3):
     tokens = TOKENS[:3] + TOKENS[first:]
     words = {3 + i: WORD_OF[first + i] for i in range(len(TOKENS) - 1 - first)}
     best = dict.fromkeys(words, True) if is_max_context is None else is_max_context
-    return squad_data.InputFeatures(unique_id, 0, 0, tokens, words, best, [], [], [])
+    return squad_features.InputFeatures(unique_id, 0, 0, tokens, words, best, [], [], [])
 
 
 def logits(unique_id=0, start=(), end=(), length=12):
@@ -126,7 +127,7 @@ class ChooseAnswerTest(tf.test.TestCase):
             word_of = dict.fromkeys(range(3, len(tokens) - 1), 0)
             if len(words) == 2:
                 word_of = {3: 0, 4: 1, 5: 1, 6: 1}
-            window = squad_data.InputFeatures(
+            window = squad_features.InputFeatures(
                 0, 0, 0, tokens, word_of, dict.fromkeys(word_of, True), [], [], []
             )
             settings = sa.AnswerSettings(
@@ -168,6 +169,13 @@ class FinalTextTest(tf.test.TestCase):
 
 
 class WriteTest(tf.test.TestCase):
+    def read(self, path):
+        """The JSON of a file, None if there is none."""
+        if not os.path.exists(path):
+            return None
+        with open(path) as reader:
+            return json.load(reader)
+
     def test_files(self):
         folder = tempfile.mkdtemp(dir=self.get_temp_dir())
         names = ["predictions.json", "nbest_predictions.json", "null_odds.json"]
@@ -204,7 +212,7 @@ class WriteTest(tf.test.TestCase):
 
     def check(self, examples, tokenizer, golden, version_2):
         settings, features = golden["settings"], []
-        squad_data.convert_examples_to_features(
+        squad_features.convert_examples_to_features(
             examples,
             tokenizer,
             settings["max_seq_length"],
@@ -232,10 +240,7 @@ class WriteTest(tf.test.TestCase):
             *paths,
             version_2_with_negative=version_2,
         )
-        predictions, nbest, odds = (
-            json.load(open(path)) if os.path.exists(path) else None  # noqa: SIM115
-            for path in paths
-        )
+        predictions, nbest, odds = map(self.read, paths)
         self.assertEqual(predictions, golden["predictions"])
         self.assertEqual(odds, golden.get("null_odds"))
         for key, expected in golden["nbest_top3"].items():

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import squad_scores as ss
-from adapter_tests.squad_data_test import SHARED, squad_golden
+from adapter_tests.squad_features_test import SHARED, squad_golden
 
 
 class AnswersTest(tf.test.TestCase):

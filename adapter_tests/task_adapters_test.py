@@ -20,6 +20,7 @@ import modeling
 import task_adapters
 import tuning
 from adapter_tests import tiny
+from adapter_tests.refusals import RefusalTestCase
 from errors import UserError
 
 
@@ -57,7 +58,7 @@ VARIANT = modeling.AdapterConfig(
 FIELDS_OF_OLD = ("size", "activation", "init_scale", "fn", "layers")
 
 
-class TaskAdaptersTestCase(tf.test.TestCase):
+class TaskAdaptersTestCase(RefusalTestCase):
     def setUp(self):
         super().setUp()
         self.root = tempfile.mkdtemp(dir=self.get_temp_dir())
@@ -93,13 +94,8 @@ class TaskAdaptersTestCase(tf.test.TestCase):
 
     def assert_refused(self, *parts):
         """Checks that loading fails with one sentence that names the flag and holds each part."""
-        with self.assertRaises(UserError) as caught:
-            task_adapters.load(self.folder)
-        message = str(caught.exception)
-        for part in (f"--adapter {self.folder}", *parts):
-            self.assertIn(part, message)
-        self.assertTrue(message.endswith("."), message)
-        self.assertNotIn("\n", message)
+        parts = (f"--adapter {self.folder}", *parts)
+        super().assert_refused(parts, task_adapters.load, self.folder)
 
 
 class SaveTest(TaskAdaptersTestCase):
@@ -258,6 +254,47 @@ class EarlierVersionTest(TaskAdaptersTestCase):
         self.assert_refused("missing or unknown: size.")
 
 
+def with_header(header, data):
+    """A file of safetensors."""
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def hostile_changes(record):
+    """Dicts of what to change in a record of `description`."""
+    adapter, backbone = record["adapter"], record["backbone"]
+
+    def sizes(**changes):
+        return {"backbone": {**backbone, "config": {**backbone["config"], **changes}}}
+
+    return (
+        {"scores": {"x": 10**400}},
+        {"global_step": 10**30},
+        {"task": "\ud800"},
+        {"adapter": {**adapter, "layers": []}},
+        {"adapter": {**adapter, "layers": [7]}},
+        {"adapter": {**adapter, "layers": [-1]}},
+        {"adapter": {**adapter, "size": 10**18}},
+        {"adapter": {**adapter, "depth": 10**9}},
+        {"adapter": {**adapter, "depth": 2}},
+        {"adapter": {**adapter, "depth": 1.0}},
+        {"adapter": {**adapter, "sites": "attention"}},
+        {"adapter": {**adapter, "sites": ["both"]}},
+        {"adapter": {**adapter, "normalization": "batch"}},
+        {"adapter": {**adapter, "placement": None}},
+        {"adapter": {**adapter, "fn": "os.system"}},
+        {"adapter": {**adapter, "fn": "none"}},
+        {"adapter": None},
+        {"backbone": {**backbone, "config": {}}},
+        sizes(vocab_size="many"),
+        sizes(hidden_size=10**12),
+        sizes(num_hidden_layers=10**9),
+        sizes(num_hidden_layers=None),
+        sizes(num_attention_heads=3),
+        {"tuning": {**record["tuning"], "method": "full"}},
+    )
+
+
 class RefusedTest(TaskAdaptersTestCase):
     def test_missing_files(self):
         self.assert_refused("no file", "adapter_config.json")
@@ -337,9 +374,7 @@ class RefusedTest(TaskAdaptersTestCase):
 
     def test_hostile_headers(self):
         self.save()
-        content, record = self.read(self.tensors_file), self.record()
-        length = struct.unpack("<Q", content[:8])[0]
-        header, data = json.loads(content[8 : 8 + length].decode()), content[8 + length :]
+        record, (header, data) = self.record(), self.header_and_data()
         weights = header["output_weights"]
         begin, end = weights["data_offsets"]
 
@@ -365,9 +400,7 @@ class RefusedTest(TaskAdaptersTestCase):
             "header",
         ]
         for changed in headers:
-            text = json.dumps(changed).encode()
-            hostile = struct.pack("<Q", len(text)) + text + data
-            self._assert_hostile_refused(hostile, record)
+            self.assert_hostile_refused(with_header(changed, data), record)
         for hostile in (
             b"",
             b"\0" * 8,
@@ -376,9 +409,15 @@ class RefusedTest(TaskAdaptersTestCase):
             struct.pack("<Q", 100_000) + b"[" * 100_000,
             b"\x80\x04cos\nsystem\n(S'touch hacked'\ntR.",  # A pickle.
         ):
-            self._assert_hostile_refused(hostile, record)
+            self.assert_hostile_refused(hostile, record)
 
-    def _assert_hostile_refused(self, content, record):
+    def header_and_data(self):
+        """The two parts of the file of tensors."""
+        content = self.read(self.tensors_file)
+        length = struct.unpack("<Q", content[:8])[0]
+        return json.loads(content[8 : 8 + length].decode()), content[8 + length :]
+
+    def assert_hostile_refused(self, content, record):
         """Refused even if the SHA-256 was made to fit."""
         self.write(self.tensors_file, content)
         self.write_record({**record, "sha256": hashlib.sha256(content).hexdigest()})
@@ -402,45 +441,12 @@ class RefusedTest(TaskAdaptersTestCase):
     def test_hostile_descriptions(self):
         """Refused even if both files agree and all digests were made to fit."""
         saved = self.save()
-        content, record = self.read(self.tensors_file), self.record()
-        length = struct.unpack("<Q", content[:8])[0]
-        header, data = json.loads(content[8 : 8 + length].decode()), content[8 + length :]
+        record, (header, data) = self.record(), self.header_and_data()
         del record["sha256"]
-        adapter, backbone = record["adapter"], record["backbone"]
-
-        def sizes(**changes):
-            return {"backbone": {**backbone, "config": {**backbone["config"], **changes}}}
-
-        for changes in (
-            {"scores": {"x": 10**400}},
-            {"global_step": 10**30},
-            {"task": "\ud800"},
-            {"adapter": {**adapter, "layers": []}},
-            {"adapter": {**adapter, "layers": [7]}},
-            {"adapter": {**adapter, "layers": [-1]}},
-            {"adapter": {**adapter, "size": 10**18}},
-            {"adapter": {**adapter, "depth": 10**9}},
-            {"adapter": {**adapter, "depth": 2}},
-            {"adapter": {**adapter, "depth": 1.0}},
-            {"adapter": {**adapter, "sites": "attention"}},
-            {"adapter": {**adapter, "sites": ["both"]}},
-            {"adapter": {**adapter, "normalization": "batch"}},
-            {"adapter": {**adapter, "placement": None}},
-            {"adapter": {**adapter, "fn": "os.system"}},
-            {"adapter": {**adapter, "fn": "none"}},
-            {"adapter": None},
-            {"backbone": {**backbone, "config": {}}},
-            sizes(vocab_size="many"),
-            sizes(hidden_size=10**12),
-            sizes(num_hidden_layers=10**9),
-            sizes(num_hidden_layers=None),
-            sizes(num_attention_heads=3),
-            {"tuning": {**record["tuning"], "method": "full"}},
-        ):
+        for changes in hostile_changes(record):
             changed = {**record, **changes}
             header["__metadata__"]["adapter_config"] = json.dumps(changed, sort_keys=True)
-            text = json.dumps(header).encode()
-            hostile = struct.pack("<Q", len(text)) + text + data
+            hostile = with_header(header, data)
             self.write(self.tensors_file, hostile)
             self.write_record({**changed, "sha256": hashlib.sha256(hostile).hexdigest()})
             with self.subTest(changes=changes):

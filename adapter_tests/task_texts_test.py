@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import squad_data
+import squad_features
 import task_adapters
 import task_texts
 from adapter_tests import tiny
@@ -101,7 +102,7 @@ class TaskTextsTest(tf.test.TestCase):
         example = squad_data.SquadExample("", "a dog", context.split())
         features = []
         tokenizer = self.tokenizers.of(True)
-        squad_data.convert_examples_to_features(
+        squad_features.convert_examples_to_features(
             [example], tokenizer, 12, 3, 4, False, features.append
         )
         found = self.span().ask({"question": "a dog", "context": context}).rows

@@ -17,14 +17,16 @@ def ours(squad_file, vocab_file, folder):
     """Tokenizes a paragraph once, and writes what its questions share once."""
     import feature_cache
     import squad_data
+    import squad_features
     import tokenization
 
     tokenizer = tokenization.FullTokenizer(vocab_file)
-    limits = squad_data.Limits(*LIMITS)
+    limits = squad_features.Limits(*LIMITS)
 
     def make(add):
         examples = squad_data.squad_examples(squad_file, is_training=True)
-        squad_data.add_rows(squad_data.tokenized(examples, tokenizer, limits, True), tokenizer, add)
+        questions = squad_features.tokenized(examples, tokenizer, limits, True)
+        squad_features.add_rows(questions, tokenizer, add)
 
     arrays = feature_cache.cached(folder, "features", make)
     return int(arrays["num_questions"].sum()), len(arrays["question"])
@@ -46,6 +48,7 @@ def plain(squad_file, vocab_file, folder):
     import tensorflow.compat.v1 as tf
 
     import squad_data
+    import squad_features
 
     tokenizer, counts = _PlainTokenizer(vocab_file), [0, 0]
     examples = squad_data.read_squad_examples(squad_file, True)
@@ -61,7 +64,7 @@ def plain(squad_file, vocab_file, folder):
             counts[1] += 1
 
         for example in examples:  # One at a time: nothing is shared.
-            squad_data.convert_examples_to_features([example], tokenizer, *LIMITS, True, write)
+            squad_features.convert_examples_to_features([example], tokenizer, *LIMITS, True, write)
             counts[0] += 1
     return tuple(counts)
 
