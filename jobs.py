@@ -21,9 +21,10 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import logging
 
+import bert_flags
 import checkpoints
 import cluster
-import common_flags
+import device_flags
 import devices
 import files
 import metrics
@@ -31,7 +32,9 @@ import paths
 import run_directory
 import task_adapters
 import training
+import training_flags
 import tuning
+import tuning_flags
 from errors import UserError
 from evaluations import Evaluations
 from rows import rows_of
@@ -71,7 +74,7 @@ class _AnyJob:
     """What both kinds of jobs have: a BERT, a place to compute, and task adapters as checkpoints.
 
     Args:
-      values: parsed flags, those of `common_flags.define_bert` and `define_devices` among them.
+      values: parsed flags, those of `bert_flags` and `device_flags.define` among them.
       given: `task_adapters.TaskAdapter` of --adapter, or None.
       shortest: the least --max_seq_length that holds a text.
     """
@@ -79,15 +82,15 @@ class _AnyJob:
     def __init__(self, values, given, shortest):
         self._values = values
         self._given = given
-        self.bert, self.tokenizer = common_flags.pretrained_bert(values)
-        common_flags.check_sequence_length(values, self.bert.config, shortest)
+        self.bert, self.tokenizer = bert_flags.pretrained_bert(values)
+        bert_flags.check_sequence_length(values, self.bert.config, shortest)
         self._temporary = []
 
     def _take_place(self, run, use_tpu):
         """Computes where `training.RunSettings` say."""
         self._run, self._use_tpu = run, use_tpu
         if use_tpu:
-            common_flags.check_paths_for_tpu(
+            device_flags.check_paths_for_tpu(
                 self._values, run.output_dir, self.bert.init_checkpoint
             )
         asked = self._values.precision
@@ -146,7 +149,7 @@ class FinishedJob(_AnyJob):
       eval_batch_size: int.
 
     Attributes:
-      bert, tokenizer: see `common_flags.pretrained_bert`.
+      bert, tokenizer: see `bert_flags.pretrained_bert`.
       precision: what it computes in.
 
     Raises:
@@ -155,7 +158,7 @@ class FinishedJob(_AnyJob):
 
     def __init__(self, values, given, output_dir, eval_batch_size, shortest):
         super().__init__(values, given, shortest)
-        self._take_place(*common_flags.evaluation_settings(values, output_dir, eval_batch_size))
+        self._take_place(*device_flags.evaluation_settings(values, output_dir, eval_batch_size))
 
     def begin(self, task, head):
         """Makes the model; raises UserError if --adapter is of another one.
@@ -190,7 +193,7 @@ class Job(_AnyJob):
 
     Attributes:
       stages: those to run, of train, eval and predict.
-      bert, tokenizer: see `common_flags.pretrained_bert`.
+      bert, tokenizer: see `bert_flags.pretrained_bert`.
       precision: what it computes in.
 
     Raises:
@@ -198,10 +201,10 @@ class Job(_AnyJob):
     """
 
     def __init__(self, values, given, output_dir, eval_batch_size, shortest):
-        self.stages = common_flags.stages(values)
+        self.stages = training_flags.stages(values)
         super().__init__(values, given, shortest)
-        self._tuning, self._adapter = common_flags.tuning_settings(values, self.bert.config)
-        run, use_tpu = common_flags.run_settings(values, output_dir, eval_batch_size)
+        self._tuning, self._adapter = tuning_flags.tuning_settings(values, self.bert.config)
+        run, use_tpu = training_flags.run_settings(values, output_dir, eval_batch_size)
         self._workers = run.distribution.workers
         self._check_stages()
         self._take_place(run, use_tpu)
@@ -255,7 +258,7 @@ class Job(_AnyJob):
         """
         values, schedule, trains = self._values, {}, "train" in self.stages
         if trains:
-            schedule = common_flags.schedule(values, self._tuning.method, num_rows)
+            schedule = training_flags.schedule(values, self._tuning.method, num_rows)
             self._eval_every = self._evaluation_interval(num_rows)
         self._task = task
         self._description = self._describe(task, {**settings, **schedule})

@@ -29,18 +29,21 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import flags
 
+import bert_flags
 import classification_heads
 import classifier_flags
 import classifier_results
-import common_flags
-import errors
+import device_flags
 import evaluations
 import files
 import jobs
 import progress
 import run_directory
+import scripts
 import task_adapters
+import tuning_flags
 from errors import UserError
+from flag_sections import section
 from rows import VariedRows
 
 _JSON, _TEXT = "ablation.json", "ablation.txt"
@@ -51,14 +54,14 @@ _SCORES = {"classification": "accuracy", "multilabel": "accuracy", "regression":
 
 def define_flags(flag_values=flags.FLAGS):
     """Defines all flags of this script."""
-    at = {"flag_values": flag_values}
     flags.DEFINE_string(
         "adapter",
         None,
         "Folder of the task adapter, output_dir/adapter of a training. It answers flags that are"
         " not given.",
-        **at,
+        **section("What is done", flag_values),
     )
+    at = section("Output", flag_values)
     flags.DEFINE_string(
         "output_dir", None, "Where ablation.json and ablation.txt go. Default: output/<task>.", **at
     )
@@ -66,10 +69,8 @@ def define_flags(flag_values=flags.FLAGS):
         "overwrite_output_dir", False, "Compute anew what lies in output_dir already.", **at
     )
     classifier_flags.define(flag_values)
-    common_flags.define_bert(flag_values)
-    common_flags.define_devices(flag_values)
-    for module in (classifier_flags, common_flags):
-        flags.adopt_module_key_flags(module, flag_values)
+    bert_flags.define(flag_values)
+    device_flags.define(flag_values)
 
 
 def run(values):
@@ -107,7 +108,7 @@ def run(values):
 
 def _given(values):
     """The `task_adapters.TaskAdapter` of --adapter; UserError if there is nothing to remove."""
-    given = common_flags.given_adapter(values)
+    given = tuning_flags.given_adapter(values)
     if given is None:
         raise UserError(
             "--adapter is not given, expected the folder of a task adapter, as in"
@@ -264,9 +265,9 @@ def _shown(record, value):
     return f"{value:.1%}" if record["score"] == "accuracy" else f"{value:.4f}"
 
 
-main = common_flags.main_of(run)
+main = scripts.main_of(run)
 
 
 if __name__ == "__main__":
     define_flags()
-    errors.run(main)
+    scripts.run(main)

@@ -27,27 +27,32 @@ import baseline_training
 import classifier_features
 import classifier_flags
 import classifier_results
-import common_flags
 import devices
-import errors
 import evaluations
 import files
 import metrics
 import run_directory
+import scripts
 import sweep_grids
 import sweep_records
 import task_adapters
 from baseline_space import SPACE
 from errors import UserError
+from flag_sections import section
 
 _DATABASE, _SEARCH = "search.db", "search.json"
 
 
 def define_flags(flag_values=flags.FLAGS):
     """Defines all flags of this script."""
-    at = {"flag_values": flag_values}
     classifier_flags.define_task(flag_values)
-    flags.adopt_module_key_flags(classifier_flags, flag_values)
+    _define_model(section("Model", flag_values))
+    _define_search(section("Search", flag_values))
+    _define_training(flag_values)
+    _define_output(section("Output", flag_values))
+
+
+def _define_output(at):
     flags.DEFINE_string(
         "output_dir",
         None,
@@ -57,9 +62,13 @@ def define_flags(flag_values=flags.FLAGS):
     flags.DEFINE_bool(
         "overwrite_output_dir", False, "Remove an earlier run's files in output_dir first.", **at
     )
-    _define_model(at)
-    _define_search(at)
-    _define_training(at)
+    flags.DEFINE_string(
+        "records_dir",
+        None,
+        "Folder of a sweep, to whose records the result is added, for run_report.py. Default:"
+        " output_dir.",
+        **at,
+    )
 
 
 def _define_model(at):
@@ -88,7 +97,14 @@ def _define_model(at):
     )
 
 
-def _define_training(at):
+def _define_training(flag_values):
+    flags.DEFINE_bool(
+        "do_predict",
+        True,
+        "Predict the test set with the best model.",
+        **section("What is done", flag_values),
+    )
+    at = section("Training", flag_values)
     flags.DEFINE_integer(
         "early_stopping_patience",
         10,
@@ -97,7 +113,6 @@ def _define_training(at):
         0,
         **at,
     )
-    flags.DEFINE_bool("do_predict", True, "Predict the test set with the best model.", **at)
     flags.DEFINE_integer(
         "random_seed",
         12345,
@@ -112,14 +127,7 @@ def _define_training(at):
         list(devices.PRECISIONS),
         "Of the convolution's products, all else is float32; auto: bfloat16 where the processor has"
         " it natively, else float32.",
-        **at,
-    )
-    flags.DEFINE_string(
-        "records_dir",
-        None,
-        "Folder of a sweep, to whose records the result is added, for run_report.py. Default:"
-        " output_dir.",
-        **at,
+        **section("Devices", flag_values),
     )
 
 
@@ -432,9 +440,9 @@ def _record(space, data, scores, values, searched):
     }
 
 
-main = common_flags.main_of(run)
+main = scripts.main_of(run)
 
 
 if __name__ == "__main__":
     define_flags()
-    errors.run(main)
+    scripts.run(main)

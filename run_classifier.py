@@ -19,14 +19,15 @@ import classification_heads
 import classifier_features
 import classifier_flags
 import classifier_results
-import common_flags
-import errors
 import evaluations
 import input_pipeline
 import jobs
 import modeling
+import scripts
 import task_adapters
 import training
+import training_flags
+import tuning_flags
 from classifier_features import (  # noqa: F401  BERT's users import these from here.
     InputExample,
     InputFeatures,
@@ -42,6 +43,7 @@ from classifier_tasks import (  # noqa: F401  And these.
     XnliProcessor,
 )
 from errors import UserError
+from flag_sections import section
 
 
 def create_model(
@@ -126,17 +128,14 @@ def file_based_input_fn_builder(input_file, seq_length, is_training, drop_remain
 
 def define_flags(flag_values=flags.FLAGS):
     """Defines all flags of this script."""
-    at = {"flag_values": flag_values}
     flags.DEFINE_string(
         "class_weights",
         None,
         "Factors of the training loss: balanced, or one for each label in their order, as in 1,5.",
-        **at,
+        **section("Training", flag_values),
     )
-    flags.DEFINE_bool("do_eval", False, "Evaluate on the dev set.", **at)
-    for module in (classifier_flags, common_flags):
-        module.define(flag_values)
-        flags.adopt_module_key_flags(module, flag_values)
+    classifier_flags.define(flag_values)
+    training_flags.define(flag_values)
 
 
 def run(values):
@@ -148,7 +147,7 @@ def run(values):
     Returns:
       The report that ends the run: a list of lines.
     """
-    given = common_flags.given_adapter(values)
+    given = tuning_flags.given_adapter(values)
     processor, data_dir = classifier_flags.find_task(values, given)
     task, labels = processor.task, processor.get_labels()
     output_dir = values.output_dir or os.path.join("output", values.task_name.lower())
@@ -267,9 +266,9 @@ def _score_fn(task, split, batch_size, predicted):
     return score_fn
 
 
-main = common_flags.main_of(run)
+main = scripts.main_of(run)
 
 
 if __name__ == "__main__":
     define_flags()
-    errors.run(main)
+    scripts.run(main)

@@ -15,20 +15,23 @@ import posixpath
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-import common_flags
-import errors
+import bert_flags
 import evaluations
 import feature_cache
 import files
 import jobs
 import metrics
 import modeling
+import scripts
 import squad_answers
 import squad_data
 import squad_scores
 import tokenization
 import training
+import training_flags
+import tuning_flags
 from errors import UserError
+from flag_sections import section
 from rows import TextRows
 from squad_answers import (  # noqa: F401  BERT's users import these from here.
     RawResult,
@@ -161,7 +164,13 @@ def model_fn_builder(
 
 def define_flags(flag_values=flags.FLAGS):
     """Defines all flags of this script."""
-    at = {"flag_values": flag_values}
+    _define_data(section("Task and data", flag_values))
+    bert_flags.define_feature_cache(flag_values)
+    _define_answers(section("Evaluation and prediction", flag_values))
+    training_flags.define(flag_values)
+
+
+def _define_data(at):
     flags.DEFINE_string("train_file", None, "SQuAD's JSON for training, train-v1.1.json.", **at)
     flags.DEFINE_string(
         "predict_file", None, "SQuAD's JSON to predict and to evaluate on, dev-v1.1.json.", **at
@@ -175,12 +184,14 @@ def define_flags(flag_values=flags.FLAGS):
     flags.DEFINE_integer(
         "max_query_length", 64, "WordPieces of a question; longer ones are cut.", 1, **at
     )
-    flags.DEFINE_bool("do_eval", False, "Evaluate on --predict_file.", **at)
-    flags.DEFINE_integer("n_best_size", 20, "Answers in nbest_predictions.json.", 1, **at)
-    flags.DEFINE_integer("max_answer_length", 30, "WordPieces of an answer.", 1, **at)
     flags.DEFINE_bool(
         "version_2_with_negative", False, "Some questions have no answer (SQuAD 2.0).", **at
     )
+
+
+def _define_answers(at):
+    flags.DEFINE_integer("n_best_size", 20, "Answers in nbest_predictions.json.", 1, **at)
+    flags.DEFINE_integer("max_answer_length", 30, "WordPieces of an answer.", 1, **at)
     flags.DEFINE_float(
         "null_score_diff_threshold",
         0.0,
@@ -190,8 +201,6 @@ def define_flags(flag_values=flags.FLAGS):
     flags.DEFINE_bool(
         "verbose_logging", False, "Log each answer whose text is not found again.", **at
     )
-    common_flags.define(flag_values)
-    flags.adopt_module_key_flags(common_flags, flag_values)
 
 
 def run(values):
@@ -203,7 +212,7 @@ def run(values):
     Returns:
       The report that ends the run: a list of lines.
     """
-    given = common_flags.given_adapter(values)
+    given = tuning_flags.given_adapter(values)
     limits = squad_data.Limits(values.max_seq_length, values.doc_stride, values.max_query_length)
     squad_data.check_limits(limits)
     if values.train_pooler:
@@ -213,7 +222,7 @@ def run(values):
     train = predict = None
     num_questions, settings = 0, {}
     if "train" in job.stages:
-        train, num_questions, digest = _rows(values, "train_file", job.tokenizer, limits)
+        train, num_questions, digest = _rows(values, True, job.tokenizer, limits)
         settings = {
             "data": digest,
             "doc_stride": values.doc_stride,
@@ -221,20 +230,24 @@ def run(values):
             "version_2_with_negative": values.version_2_with_negative,
         }
     if {"eval", "predict"} & set(job.stages):
-        predict, _, _ = _rows(values, "predict_file", job.tokenizer, limits)
+        predict, _, _ = _rows(values, False, job.tokenizer, limits)
     task = jobs.Task("SQuAD", "span", (), score="eval_f1")
     job.begin(task, squad_head, num_questions, settings)
     return _run_stages(job, train, predict, _Reader(values, job.tokenizer, limits), output_dir)
 
 
-def _rows(values, flag, tokenizer, limits):
+def _rows(values, is_training, tokenizer, limits):
     """The `TextRows` of a file's windows, from the cache if they have been made before.
+
+    Args:
+      is_training: bool; of --train_file, else of --predict_file.
 
     Returns:
       (`TextRows`, number of questions, digest of the file).
     """
-    path, is_training = values[flag].value, flag == "train_file"
+    path = values.train_file if is_training else values.predict_file
     if not path:
+        flag = "train_file" if is_training else "predict_file"
         raise UserError(f"--{flag} is not given, expected SQuAD's JSON.")
     version_2 = values.version_2_with_negative
 
@@ -248,7 +261,7 @@ def _rows(values, flag, tokenizer, limits):
         [digest, tokenizer.fingerprint, is_training, version_2, tuple(limits)],
         [squad_data, tokenization],
     )
-    arrays = feature_cache.cached(common_flags.feature_folder(values), key, make)
+    arrays = feature_cache.cached(bert_flags.feature_folder(values), key, make)
     num_questions = int(arrays.pop("num_questions").sum())
     specials = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
     return TextRows(arrays, *specials, limits.max_seq_length), num_questions, digest
@@ -354,9 +367,9 @@ def _summary(result):
     return f"SQuAD: {', '.join(parts)} at step {result['global_step']}"
 
 
-main = common_flags.main_of(run)
+main = scripts.main_of(run)
 
 
 if __name__ == "__main__":
     define_flags()
-    errors.run(main)
+    scripts.run(main)

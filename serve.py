@@ -20,12 +20,13 @@ from absl import flags, logging
 import adapter_bank
 import adapter_folders
 import batching
-import common_flags
+import bert_flags
 import devices
-import errors
+import scripts
 import served_tasks
 import task_texts
 from errors import UserError
+from flag_sections import section
 
 TOKEN_VARIABLE = "ADAPTER_BERT_TOKEN"
 _STOP_SECONDS = 5.0  # For what is left after the last answer.
@@ -35,7 +36,7 @@ _LENGTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
 def define_flags(flag_values=flags.FLAGS):
     """Defines all flags of this script."""
-    at = {"flag_values": flag_values}
+    at = section("Tasks", flag_values)
     flags.DEFINE_list(
         "adapters",
         [],
@@ -58,12 +59,11 @@ def define_flags(flag_values=flags.FLAGS):
         "auto",
         list(devices.PRECISIONS),
         "Of the computation; auto: bfloat16 where the processor has it natively, else float32.",
-        **at,
+        **section("Devices", flag_values),
     )
-    _define_network(at)
-    _define_limits(at)
-    common_flags.define_pretrained(flag_values)
-    flags.adopt_module_key_flags(common_flags, flag_values)
+    _define_network(section("Network", flag_values))
+    _define_limits(section("Limits", flag_values))
+    bert_flags.define_pretrained(flag_values)
 
 
 def _define_network(at):
@@ -201,7 +201,7 @@ def _load(values):
             " --adapter_dir."
         )
     below = {} if values.adapter_dir is None else adapter_folders.below(values.adapter_dir)
-    bert = common_flags.find_pretrained(values)
+    bert = bert_flags.find_pretrained(values)
     tokenizers = task_texts.Tokenizers(bert.vocab_file, values.spm_model_file is not None)
     bank = adapter_bank.AdapterBank(
         bert.config,
@@ -222,9 +222,9 @@ def _load(values):
     return tasks, bank
 
 
-main = common_flags.main_of(run)
+main = scripts.main_of(run)
 
 
 if __name__ == "__main__":
     define_flags()
-    errors.run(main)
+    scripts.run(main)

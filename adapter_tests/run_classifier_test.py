@@ -15,17 +15,16 @@ import numpy as np
 import sentencepiece
 import tensorflow.compat.v1 as tf
 import tensorflow_hub as hub
-from absl import flags
 
 import checkpoints
-import common_flags
+import environment
 import errors
 import modeling
 import run_classifier
 import task_adapters
 import tokenization
 import tuning
-from adapter_tests import tiny
+from adapter_tests import command_lines, tiny
 from errors import UserError
 
 FOLDER = os.path.dirname(os.path.abspath(run_classifier.__file__))
@@ -33,10 +32,7 @@ SEQ_LENGTH = 16
 
 
 def parsed(*arguments):
-    values = flags.FlagValues()
-    run_classifier.define_flags(values)
-    values(["run_classifier.py", *arguments])
-    return values
+    return command_lines.parsed(run_classifier.define_flags, *arguments)
 
 
 def read(path, mode="r"):
@@ -288,7 +284,7 @@ class ScriptTestCase(tf.test.TestCase):
         """Runs the script; later flags win. Returns (exit code, report, stderr)."""
         report = []
         values = parsed(*cls.base_flags, "--output_dir=" + output_dir, *arguments)
-        common_flags.silence_tensorflow()  # As main does; another test may have turned it on.
+        environment.silence_tensorflow()  # As main does; another test may have turned it on.
         with contextlib.redirect_stderr(io.StringIO()) as stderr:
             code = errors.exit_code(lambda: report.extend(run_classifier.run(values)))
         return code, "\n".join(report), stderr.getvalue()

@@ -9,25 +9,21 @@ import tempfile
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-from absl import flags
 
 import checkpoints
-import common_flags
+import environment
 import errors
 import run_squad
 import squad_scores
 import task_adapters
-from adapter_tests import tiny
+from adapter_tests import command_lines, tiny
 
 # Without articles, of which the scores know nothing.
 WORDS = [word for word in tiny.VOCABULARY if word.isalpha() and word not in ("a", "an", "the")]
 
 
 def parsed(*arguments):
-    values = flags.FlagValues()
-    run_squad.define_flags(values)
-    values(["run_squad.py", *arguments])
-    return values
+    return command_lines.parsed(run_squad.define_flags, *arguments)
 
 
 def read_json(*path):
@@ -128,7 +124,7 @@ class ScriptTestCase(tf.test.TestCase):
         """Runs the script; later flags win. Returns (exit code, report, stderr)."""
         report = []
         values = parsed(*self.base_flags, "--output_dir=" + output_dir, *arguments)
-        common_flags.silence_tensorflow()
+        environment.silence_tensorflow()
         with contextlib.redirect_stderr(io.StringIO()) as stderr:
             code = errors.exit_code(lambda: report.extend(run_squad.run(values)))
         return code, "\n".join(report), stderr.getvalue()

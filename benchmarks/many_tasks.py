@@ -10,7 +10,7 @@ each task is what there would be without adapters, each over a copy of BERT of i
 import harness  # First of all: with it the project's modules are found.
 
 # isort: split
-import environment  # noqa: F401  Before TensorFlow: it sets what TensorFlow reads.
+import environment  # Before TensorFlow: it sets what TensorFlow reads.
 
 # isort: split
 import os
@@ -22,7 +22,6 @@ import tensorflow.compat.v1 as tf
 
 import adapter_bank
 import bank_worker
-import common_flags
 import task_adapters
 import worker
 import workload
@@ -93,6 +92,6 @@ def main():
 
 
 if __name__ == "__main__":
-    common_flags.silence_tensorflow()
+    environment.silence_tensorflow()
     tf.disable_eager_execution()
     main()
