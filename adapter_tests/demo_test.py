@@ -77,7 +77,7 @@ class GeneratorTest(tf.test.TestCase):
             self.assertEqual(read_bytes(output_dir, name), read_bytes(DEMO, "MRPC", name), name)
 
     def test_every_wording_names_every_slot(self):
-        for frame in runpy.run_path(os.path.join(DEMO, "frames.py"))["FRAMES"]:
+        for frame in runpy.run_path(os.path.join(DEMO, "make_mrpc.py"))["FRAMES"]:
             names = set()
             for outcome in frame["outcomes"]:
                 self.assertEqual(outcome.keys(), frame["outcomes"][0].keys())
