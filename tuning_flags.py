@@ -15,6 +15,16 @@ from errors import UserError
 from flag_sections import section
 from layers import ACTIVATIONS
 
+# Field of `modeling.AdapterConfig` → what its flag is for.
+_VARIANTS = {
+    "normalization": "Normalization of the bottleneck, before its activation; batch: over all"
+    " positions of a batch, and in evaluation by moving averages, which are kept with the adapter.",
+    "sites": "The sub-layers of a layer that have adapters.",
+    "placement": "What adapters read: the sub-layer's output (sequential), or what the sub-layer"
+    " reads (parallel).",
+    "interaction": "What a bottleneck's f makes of an output x: x + f, or x * (1 + f).",
+}
+
 
 def define(flag_values):
     """Defines them all."""
@@ -75,19 +85,7 @@ def _define_adapters(at):
         **at,
     )
     flags.DEFINE_integer("adapter_depth", adapter.depth, "Hidden layers of each adapter.", **at)
-    for name, text in (
-        (
-            "normalization",
-            "Normalization of the bottleneck, before its activation; batch: over all positions of a"
-            " batch, and in evaluation by moving averages, which are kept with the adapter.",
-        ),
-        ("sites", "The sub-layers of a layer that have adapters."),
-        (
-            "placement",
-            "What adapters read: the sub-layer's output (sequential), or what the sub-layer reads.",
-        ),
-        ("interaction", "What a bottleneck's f makes of an output x: x + f, or x * (1 + f)."),
-    ):
+    for name, text in _VARIANTS.items():
         values = list(adapter_modules.VARIANTS[name])
         flags.DEFINE_enum("adapter_" + name, getattr(adapter, name), values, text, **at)
 

@@ -17,7 +17,7 @@ import run_ablation
 import task_adapters
 import training
 from adapter_tests import command_lines, tiny
-from adapter_tests.run_classifier_test import ScriptTestCase, contents, read, write
+from adapter_tests.script_cases import ScriptTestCase, contents, read, write
 
 
 def parsed(*arguments):

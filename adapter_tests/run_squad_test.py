@@ -1,7 +1,5 @@
 """Tests of run_squad.py: the head beside NumPy, the whole script on a tiny BERT and tiny data."""
 
-import contextlib
-import io
 import json
 import os
 import shutil
@@ -11,19 +9,14 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import checkpoints
-import environment
-import errors
 import run_squad
 import squad_scores
 import task_adapters
-from adapter_tests import command_lines, tiny
+from adapter_tests import tiny
+from adapter_tests.script_cases import AnyScriptTestCase
 
 # Without articles, of which the scores know nothing.
 WORDS = [word for word in tiny.VOCABULARY if word.isalpha() and word not in ("a", "an", "the")]
-
-
-def parsed(*arguments):
-    return command_lines.parsed(run_squad.define_flags, *arguments)
 
 
 def read_json(*path):
@@ -87,13 +80,13 @@ class HeadTest(tf.test.TestCase):
             self.assertAllLess(predictions[name][1, 3:], -9000)
 
 
-class ScriptTestCase(tf.test.TestCase):
+class SquadTestCase(AnyScriptTestCase):
+    SCRIPT = run_squad
     VERSION_2 = False
 
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.root = tempfile.mkdtemp(dir=tf.test.get_temp_dir())
         bert = tiny.write_bert(os.path.join(cls.root, "bert"))
         cls.train_file, cls.predict_file = (
             write_squad(os.path.join(cls.root, name), count, seed, cls.VERSION_2)
@@ -115,25 +108,6 @@ class ScriptTestCase(tf.test.TestCase):
             *(["--version_2_with_negative"] if cls.VERSION_2 else []),
         ]
 
-    def setUp(self):
-        super().setUp()
-        self.folder = tempfile.mkdtemp(dir=self.root)
-        self.output_dir = os.path.join(self.folder, "output")
-
-    def call(self, output_dir, *arguments):
-        """Runs the script; later flags win. Returns (exit code, report, stderr)."""
-        report = []
-        values = parsed(*self.base_flags, "--output_dir=" + output_dir, *arguments)
-        environment.silence_tensorflow()
-        with contextlib.redirect_stderr(io.StringIO()) as stderr:
-            code = errors.exit_code(lambda: report.extend(run_squad.run(values)))
-        return code, "\n".join(report), stderr.getvalue()
-
-    def succeed(self, *arguments, output_dir=None):
-        code, report, stderr = self.call(output_dir or self.output_dir, *arguments)
-        self.assertIsNone(code, stderr)
-        return report
-
     def truths(self):
         data = read_json(self.predict_file)["data"]
         return {
@@ -144,7 +118,7 @@ class ScriptTestCase(tf.test.TestCase):
         }
 
 
-class Version1Test(ScriptTestCase):
+class Version1Test(SquadTestCase):
     def test_trains_evaluates_and_predicts(self):
         report = self.succeed("--do_train", "--do_eval", "--do_predict")
         self.assertRegex(report, r"SQuAD: f1 [\d.]+, exact_match [\d.]+ at step 5\n")
@@ -241,7 +215,7 @@ class Version1Test(ScriptTestCase):
         self.assertLen(read_json(self.output_dir, "predictions.json"), 21)
 
 
-class Version2Test(ScriptTestCase):
+class Version2Test(SquadTestCase):
     VERSION_2 = True
 
     def test_trains_evaluates_and_predicts(self):

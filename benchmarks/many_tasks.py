@@ -48,13 +48,17 @@ def latencies(bank, names, sizes, count, random):
     return hits, misses
 
 
-def main():
+def _arguments():
     parser = harness.arguments(__doc__, peers=False)
     parser.add_argument("--model", choices=sorted(workload.MODELS), default="minilm-l6")
     parser.add_argument("--tasks", type=int, default=1000)
     parser.add_argument("--in_memory", type=int, default=100)
     parser.add_argument("--size", type=int, default=workload.ADAPTER_SIZE, help="of the adapters")
-    values = harness.parse(parser)
+    return harness.parse(parser)
+
+
+def main():
+    values = _arguments()
     sizes, random = workload.MODELS[values.model], np.random.RandomState(0)
     with tempfile.TemporaryDirectory() as root:
         config, prefix = bank_worker.write_bert(root, sizes)
