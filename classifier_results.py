@@ -119,6 +119,29 @@ def write_predictions(folder, task, split, predictions):
     return [_write_rows(folder, name, rows) for name, rows in tables.items()]
 
 
+def write_test(folder, task, split, predictions, labels=None):
+    """Writes all that there is of a test split: predictions, and where it has labels the scores.
+
+    test_scores.json, of a second split with its name, holds the latter.
+
+    Args:
+      folder, task, split, predictions: as in `write_predictions`.
+      labels: as in `scores`; None where there are none.
+
+    Returns:
+      (the report's lines, the scores, named test_...).
+    """
+    written = write_predictions(folder, task, split, predictions)
+    report = [f"Predictions: {', '.join(written)} ({len(predictions['loss'])} rows)"]
+    if labels is None:
+        return report, {}
+    write_answers(folder, task, split, labels)
+    found = named("test", scores(task, labels, predictions))
+    path = posixpath.join(folder, f"test_scores{split[len('test') :]}.json")
+    files.write_object(path, {**about(task, "test"), **found})
+    return [*report, f"{task.name} test: {summary(task, 'test', found)} ({path})"], found
+
+
 def write_answers(folder, task, split, labels, predictions=None):
     """Writes what the rows of a split are, and what they are taken for: to be compared.
 

@@ -129,6 +129,12 @@ def padded_to(order, multiple):
     return np.concatenate([order, np.full(-len(order) % multiple, -1, np.int64)])
 
 
+def in_order(indexed):
+    """What comes as (index of a row, item), in any order, as a list of the items by rows."""
+    items = dict(indexed)
+    return [items[index] for index in range(len(items))]
+
+
 def longest_first(lengths):
     """The order, int64 [rows], that puts the longest rows first, equal ones as they stand.
 

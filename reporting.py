@@ -7,17 +7,16 @@ contents of it. Scores are in points, as in `selection`.
 
 import collections
 import itertools
-import json
 from typing import Any, Callable, Dict, List, NamedTuple
 
 import numpy as np
 
 import figures
+import files
 import published
 import report_tables
 import search_results
 import selection
-from errors import UserError
 from report_tables import Table, cells_along, cells_of, seeds_of, tasks_of
 from selection import ADAPTERS, FULL, HEAD, LAYER_NORM, NO_BERT, TEST, TOP_LAYERS, VALIDATION
 
@@ -74,24 +73,20 @@ def read_ablation(path):
     Raises:
       UserError: it is missing, or no such file.
     """
-    try:
-        with open(path, encoding="utf-8") as reader:
-            found = json.load(reader)
-        size = found["num_layers"]
-        if not all(0 <= first <= last < size for first, last, _ in found["spans"]):
-            raise ValueError(f"a span that does not lie in {size} layers")
-        return {
-            **{name: found[name] for name in ("task", "score", "num_layers")},
-            **{name: 100 * found[name] for name in ("all", "none")},
-            # A regression has no classes.
-            "majority": 100 * found["majority"] if "majority" in found else None,
-            "spans": {(first, last): 100 * value for first, last, value in found["spans"]},
-        }
-    except OSError as error:
-        raise UserError(f"--ablations: {path} cannot be read ({error.strerror}).") from error
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
-        problem = f"{type(error).__name__}: {error}"
-        raise UserError(f"--ablations: {path} is no ablation.json ({problem}).") from error
+    return files.read_as(path, "--ablations", "ablation.json", _in_points)
+
+
+def _in_points(found):
+    size = found["num_layers"]
+    if not all(0 <= first <= last < size for first, last, _ in found["spans"]):
+        raise ValueError(f"a span that does not lie in {size} layers")
+    return {
+        **{name: found[name] for name in ("task", "score", "num_layers")},
+        **{name: 100 * found[name] for name in ("all", "none")},
+        # A regression has no classes.
+        "majority": 100 * found["majority"] if "majority" in found else None,
+        "spans": {(first, last): 100 * value for first, last, value in found["spans"]},
+    }
 
 
 def table1(source):

@@ -34,8 +34,8 @@ import classification_heads
 import classifier_flags
 import classifier_results
 import device_flags
-import evaluations
 import files
+import input_pipeline
 import jobs
 import progress
 import run_directory
@@ -102,7 +102,7 @@ def run(values):
         record = {**_ablated(job, processor, examples, values, given), **sources}
         text = "\n".join(report(record)) + "\n"
         files.write_atomically(posixpath.join(output_dir, _TEXT), text)
-        evaluations.write_record(path, record)  # The last: where it is, all is.
+        files.write_object(path, record)  # The last: where it is, all is.
     return [*report(record), f"Ablation: {path}"]
 
 
@@ -180,9 +180,10 @@ def _answers(job, rows, gates, task):
     """`classifier_results.answers` [rows, gates, ...] of all rows with all gates."""
     different, which = np.unique(gates, axis=0, return_inverse=True)
     varied = VariedRows(rows, "adapter_gates", different)
-    found = [None] * len(varied)
-    for index, predictions in progress.counted(job.stream(varied), len(varied)):
-        found[index] = classifier_results.answers(task, predictions)
+    found = input_pipeline.in_order(
+        (index, classifier_results.answers(task, predictions))
+        for index, predictions in progress.counted(job.stream(varied), len(varied))
+    )
     found = np.array(found)
     return found.reshape(len(rows), len(different), *found.shape[1:])[:, which]
 

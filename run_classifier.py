@@ -11,7 +11,6 @@ import environment  # noqa: F401  First of all: a missing TensorFlow gets a sent
 # isort: split
 import math
 import os
-import posixpath
 
 from absl import flags
 
@@ -19,7 +18,6 @@ import classification_heads
 import classifier_features
 import classifier_flags
 import classifier_results
-import evaluations
 import input_pipeline
 import jobs
 import modeling
@@ -209,54 +207,40 @@ def _read_examples(processor, stage, data_dir):
 
 def _run_stages(job, arrays, processor, output_dir, eval_batch_size):
     """Trains, evaluates and predicts what there are arrays for; returns the report's lines."""
-    task, report, predicted = processor.task, [], {}
-    eval_sets = [
-        jobs.EvalSet(rows, _score_fn(task, split, eval_batch_size, predicted))
+    task = processor.task
+    eval_sets = {
+        split: jobs.EvalSet(rows, _stacked, _score_fn(task, split, rows, eval_batch_size))
         for split, rows in arrays.get("eval", {}).items()
-    ]
-    if "train" in arrays:
-        report += job.train(arrays["train"]["train"], eval_sets)
-    if eval_sets:
-        predicted.clear()  # What was evaluated meanwhile is of other steps.
-        result = job.evaluate(eval_sets)
-        path = evaluations.write_results(output_dir, result, classifier_results.about(task, "eval"))
-        summary = (
-            f"{classifier_results.summary(task, 'eval', result)} at step {result['global_step']}"
-        )
-        report = [f"{task.name} dev: {summary}", *report, "Scores: " + path]
-        for split, rows in arrays["eval"].items():
-            if split not in predicted:  # The best step's scores were kept, not its predictions.
-                predicted[split] = classifier_results.stacked(list(job.predict(rows)))
-            labels = rows["label_ids"]
-            classifier_results.write_answers(output_dir, task, split, labels, predicted[split])
+    }
+    report = job.train_and_evaluate(
+        arrays.get("train", {}).get("train"),
+        list(eval_sets.values()),
+        classifier_results.about(task, "eval"),
+        lambda result: f"{task.name} dev: {classifier_results.summary(task, 'eval', result)}",
+    )
+    for split, some in eval_sets.items():
+        labels, predictions = some.arrays["label_ids"], job.made_of(some)
+        classifier_results.write_answers(output_dir, task, split, labels, predictions)
     for split, rows in arrays.get("predict", {}).items():
-        predictions = classifier_results.stacked(list(job.predict(rows)))
-        written = classifier_results.write_predictions(output_dir, task, split, predictions)
-        count = len(rows)
-        report.append(f"Predictions: {', '.join(written)} ({count} rows)")
-        if processor.has_labels(split):
-            labels = rows["label_ids"]
-            classifier_results.write_answers(output_dir, task, split, labels)
-            result = classifier_results.named(
-                "test", classifier_results.scores(task, labels, predictions)
-            )
-            path = posixpath.join(output_dir, f"test_scores{split[len('test') :]}.json")
-            evaluations.write_record(path, {**classifier_results.about(task, "test"), **result})
-            report.append(
-                f"{task.name} test: {classifier_results.summary(task, 'test', result)} ({path})"
-            )
+        labels = rows["label_ids"] if processor.has_labels(split) else None
+        predictions = _stacked(job.predict(rows))
+        lines, _ = classifier_results.write_test(output_dir, task, split, predictions, labels)
+        report += lines
     return report
 
 
-def _score_fn(task, split, batch_size, predicted):
-    """What scores a dev set, and leaves its predictions in the dict `predicted`.
+def _stacked(predictions):
+    return classifier_results.stacked(list(predictions))
+
+
+def _score_fn(task, split, rows, batch_size):
+    """What scores the predictions of a dev set's rows.
 
     A second dev set's scores have its name, as eval_mismatched_accuracy.
     """
     second = split[len("dev_") :]
 
-    def score_fn(rows, predictions):
-        predictions = predicted[split] = classifier_results.stacked(predictions)
+    def score_fn(predictions):
         found = classifier_results.scores(task, rows["label_ids"], predictions)
         if second:
             return classifier_results.named("eval_" + second, found)

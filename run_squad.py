@@ -16,7 +16,6 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 import bert_flags
-import evaluations
 import feature_cache
 import files
 import jobs
@@ -335,27 +334,17 @@ def _raw_result(feature, prediction):
 
 def _run_stages(job, train, predict, reader, output_dir):
     """Trains, evaluates and predicts as the job asks for; returns the report's lines."""
-    report, answers = [], {}
-
-    def score_fn(rows, predictions):
-        del rows
-        answers.clear()
-        answers.update(reader.answers(predictions))
-        return reader.scores(answers)
-
-    eval_sets = [jobs.EvalSet(predict, score_fn)] if "eval" in job.stages else []
-    if train is not None:
-        report += job.train(train, eval_sets)
-    answers.clear()  # They may be of another step than the result's.
-    if eval_sets:
-        result = job.evaluate(eval_sets)
-        about = {"task": reader.task, "score": "eval_f1"}
-        path = evaluations.write_results(output_dir, result, about)
-        report = [_summary(result), *report, "Scores: " + path]
+    eval_set = jobs.EvalSet(predict, reader.answers, reader.scores)
+    report = job.train_and_evaluate(
+        train,
+        [eval_set] if "eval" in job.stages else [],
+        {"task": reader.task, "score": "eval_f1"},
+        _summary,
+    )
     if "predict" in job.stages:
-        found = answers or reader.answers(job.predict(predict))
-        written = ", ".join(reader.write(output_dir, found))
-        report.append(f"Predictions: {written} ({len(found)} questions)")
+        answers = job.made_of(eval_set)
+        written = ", ".join(reader.write(output_dir, answers))
+        report.append(f"Predictions: {written} ({len(answers)} questions)")
     return report
 
 
@@ -364,7 +353,7 @@ def _summary(result):
     shown = metrics.numbers(result, "eval_")
     names = sorted(shown, key=lambda name: (name != "f1", name))
     parts = [f"{name} {shown[name]:.2f}" for name in names if not name.endswith("total")]
-    return f"SQuAD: {', '.join(parts)} at step {result['global_step']}"
+    return f"SQuAD: {', '.join(parts)}"
 
 
 main = scripts.main_of(run)
