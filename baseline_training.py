@@ -147,7 +147,7 @@ class Baseline:
         Raises:
           LossIsNaN: the loss is no longer a number.
         """
-        evaluation = Evaluation(
+        evaluation = DevSetHook(
             self._rows["dev"], self._score, patience, on_score, folder, self._settings.num_steps
         )
         with contextlib.ExitStack() as stack:
@@ -202,7 +202,7 @@ class Baseline:
         )
 
 
-class Evaluation(tf.train.SessionRunHook):
+class DevSetHook(tf.train.SessionRunHook):
     """Scores the dev set while a training runs, and keeps the weights of the best score.
 
     Args:

@@ -22,8 +22,8 @@ def define(flag_values):
         "precision",
         "auto",
         list(devices.PRECISIONS),
-        "Of what lies between the variables and the loss, which stay float32; auto: bfloat16 where"
-        " the processor or TPU has it natively, else float32.",
+        "Precision of what lies between the variables and the loss, which stay float32; auto:"
+        " bfloat16 where the processor or TPU has it natively, else float32.",
         **at,
     )
     flags.DEFINE_string(

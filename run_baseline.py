@@ -116,8 +116,8 @@ def _define_training(flag_values):
     flags.DEFINE_integer(
         "random_seed",
         12345,
-        "Of the search, where one process makes it, initial values, dropout, and the order of the"
-        " data.",
+        "Seed of the search, where one process makes it, initial values, dropout, and the order of"
+        " the data.",
         0,
         **at,
     )
@@ -125,8 +125,8 @@ def _define_training(flag_values):
         "precision",
         "auto",
         list(devices.PRECISIONS),
-        "Of the convolution's products, all else is float32; auto: bfloat16 where the processor has"
-        " it natively, else float32.",
+        "Precision of the convolution's products, all else is float32; auto: bfloat16 where the"
+        " processor has it natively, else float32.",
         **section("Devices", flag_values),
     )
 

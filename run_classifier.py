@@ -3,7 +3,8 @@
     python run_classifier.py --task_name=MRPC --adapter_size=64
 
 trains and evaluates; --do_train, --do_eval and --do_predict choose. Flags, output files and the
-functions below are those of BERT's script of this name, so that code written for it runs.
+functions below are those of BERT's script of this name, so that code written for it runs. A flag
+that BERT has keeps BERT's default, if its help does not say another.
 """
 
 import environment  # noqa: F401  First of all: a missing TensorFlow gets a sentence.

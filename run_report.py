@@ -38,7 +38,9 @@ def define_flags(flag_values=flags.FLAGS):
         f"What to write: {', '.join(reporting.REPORTS)}; all: those that there are records for.",
         **at,
     )
-    flags.DEFINE_list("tasks", [], "Only these tasks.", **at)
+    flags.DEFINE_list(
+        "tasks", [], "Only these tasks. Default: all that there are records of.", **at
+    )
     flags.DEFINE_list("ablations", [], "ablation.json of run_ablation.py, for figure6.", **at)
     flags.DEFINE_list("searches", [], "search.json of run_baseline.py, for searches.", **at)
     at = section("Comparison of two classifiers", flag_values)

@@ -52,13 +52,17 @@ def define_flags(flag_values=flags.FLAGS):
         **at,
     )
     flags.DEFINE_integer(
-        "most_in_memory", None, "Tasks in memory; others are read when asked for.", 1, **at
+        "most_in_memory",
+        None,
+        "Tasks in memory; others are read when asked for. Default: all are in memory.",
+        1,
+        **at,
     )
     flags.DEFINE_enum(
         "precision",
         "auto",
         list(devices.PRECISIONS),
-        "Of the computation; auto: bfloat16 where the processor has it natively, else float32.",
+        "Precision; auto: bfloat16 where the processor has it natively, else float32.",
         **section("Devices", flag_values),
     )
     _define_network(section("Network", flag_values))
@@ -91,7 +95,7 @@ def _define_limits(at):
         flags.DEFINE_integer(name, default, text, 1, **at)
     for name, default, text in (
         ("read_timeout", 10.0, "Seconds for a request to arrive; connections idle as long end."),
-        ("answer_timeout", 30.0, "Seconds for its answer."),
+        ("answer_timeout", 30.0, "Seconds for a request's answer."),
     ):
         flags.DEFINE_float(name, default, text, 0.01, **at)
 

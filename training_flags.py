@@ -76,7 +76,7 @@ def _define_schedule(at):
         **at,
     )
     flags.DEFINE_integer(
-        "random_seed", 12345, "Of initial values, dropout and the order of the data.", 0, **at
+        "random_seed", 12345, "Seed of initial values, dropout and the order of the data.", 0, **at
     )
 
 
