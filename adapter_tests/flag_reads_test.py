@@ -155,6 +155,19 @@ def one(values): return values.g
         parts = parts_of("a_script", text, {"a_script"})
         self.assertEqual(reads_from(("a_script", "run"), parts), set("abcde"))
 
+    def test_arguments_of_benchmarks_are_read(self):
+        defined_names, read = set(), set()
+        for path, text in structure_test.texts().items():
+            if path.startswith(("benchmarks", "demo")):
+                nodes = list(ast.walk(ast.parse(text)))
+                read |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+                calls = [node for node in nodes if isinstance(node, ast.Call)]
+                calls = [c for c in calls if getattr(c.func, "attr", None) == "add_argument"]
+                defined_names |= {text_of(argument) for call in calls for argument in call.args}
+        self.assertIn("--peers", defined_names)
+        unread = {name for name in defined_names if name.lstrip("-") not in read}
+        self.assertEqual(unread, set())
+
     def test_arguments_of_convert_checkpoint_are_those_of_its_functions(self):
         for function, arguments in convert_checkpoint._COMMANDS.items():
             names = {name.lstrip("-") for name in arguments}
