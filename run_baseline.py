@@ -187,18 +187,18 @@ def run(values):
     with baseline_search.Turns(output_dir) as turns:
         if values.overwrite_output_dir:
             _clear(output_dir, turns)
-        baseline = _Baseline(values, _read(processor, data_dir, values), output_dir)
+        job = _Job(values, _read(processor, data_dir, values), output_dir)
         if preset:
             if not turns.end():
                 raise UserError(f"--output_dir={output_dir}: another process works there.")
-            return baseline.train_and_test(preset, {})
-        settings = baseline.search_settings(narrowed)
-        trials = baseline.search(settings, turns.alone)
+            return job.train_and_test(preset, {})
+        settings = job.search_settings(narrowed)
+        trials = job.search(settings, turns.alone)
         if values.search_only or not turns.end():
             return ["The search has its trials; the best is left to another process."]
-        best, line = baseline.best(settings, trials)
+        best, line = job.best(settings, trials)
         searched = {"trials": len(trials), "sampler": settings.sampler}
-        return [line, *baseline.train_and_test(best, searched)]
+        return [line, *job.train_and_test(best, searched)]
 
 
 def _clear(output_dir, turns):
@@ -275,7 +275,7 @@ def _warn_of_rare(examples, labels, where):
         )
 
 
-class _Baseline:
+class _Job:
     """The search for the best model on a task's data, and that model.
 
     Args:
