@@ -398,7 +398,7 @@ class Job(_AnyJob):
         return eval_set.made
 
     def _evaluations(self):
-        return Evaluations(self._run.output_dir, self._task.score)
+        return Evaluations(self._run.output_dir, self._score)
 
     def _scores(self, eval_sets, checkpoint=None):
         scores = {}
@@ -410,8 +410,8 @@ class Job(_AnyJob):
     def _evaluate_meanwhile(self, eval_sets, evaluations):
         """Evaluates the last checkpoint; saves its adapter if the best is kept and this is it."""
         scores = self._scores(eval_sets)
-        step, now = scores["global_step"], scores[self._task.score]
-        logging.info("Step %d: %s %.4f on the dev set.", step, self._task.score, now)
+        step, now = scores["global_step"], scores[self._score]
+        logging.info("Step %d: %s %.4f on the dev set.", step, self._score, now)
         if self._values.keep_best and now > evaluations.best():
             self._save_with_scores(scores)
         evaluations.add(step, scores)  # Only now: a kill before it repeats the evaluation.
@@ -439,6 +439,10 @@ class Job(_AnyJob):
             task_adapters.check_fits(made.description, self._description, where)
             self._best_prefix = self._as_checkpoint(made)
         return self._best_prefix
+
+    @property
+    def _score(self):
+        return "eval_" + self._task.score
 
     @property
     def _adapter_folder(self):

@@ -157,7 +157,7 @@ def run(values):
         raise UserError("--class_weights goes with labels that are classes (--label_type=class).")
     weights = _class_weights(values.class_weights, labels, [e.label for e in trained_on])
     job.begin(
-        jobs.Task(task.name, task.kind, tuple(labels), score="eval_" + task.score),
+        jobs.Task(task.name, task.kind, tuple(labels), task.score),
         classification_heads.head_of(task.kind, len(labels), weights),
         num_rows=len(trained_on),
         settings={

@@ -176,7 +176,7 @@ def run(values):
         }
     if {"eval", "predict"} & set(job.stages):
         predict, _, _ = _rows(values, False, job.tokenizer, limits)
-    task = jobs.Task("SQuAD", "span", (), score="eval_f1")
+    task = jobs.Task("SQuAD", "span", (), score="f1")
     job.begin(task, span_head.squad_head, num_questions, settings)
     return _run_stages(job, train, predict, _Reader(values, job.tokenizer, limits), output_dir)
 
