@@ -18,6 +18,7 @@ import posixpath
 import tensorflow.compat.v1 as tf
 from absl import flags
 
+import ablation_results
 import comparison
 import files
 import reporting
@@ -102,7 +103,7 @@ def _names(values):
 def _source(values):
     """The `reporting.Source` that the flags name, of --tasks alone if given."""
     further = [
-        *(reporting.read_ablation(path) for path in values.ablations),
+        *(ablation_results.read(path) for path in values.ablations),
         *(search_results.read(path) for path in values.searches),
     ]
     if not values.records and not further:
