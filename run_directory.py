@@ -10,7 +10,9 @@ All files are written whole or not at all.
 
 import json
 import posixpath
+import shutil
 import tempfile
+import weakref
 
 import tensorflow.compat.v1 as tf
 from absl import logging
@@ -71,8 +73,9 @@ class Scratch:
             return posixpath.join(self._output_dir, name)
         if self._folder is None:
             with files.written("The folder for temporary files"):
-                self._folder = tempfile.TemporaryDirectory()
-        return posixpath.join(self._folder.name, name)
+                self._folder = tempfile.mkdtemp()
+            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        return posixpath.join(self._folder, name)
 
 
 def claim(output_dir, settings, trains, overwrite=False):

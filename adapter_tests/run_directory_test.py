@@ -91,7 +91,7 @@ class ScratchTest(RunDirectoryTestCase):
 
     def test_a_machine_without_a_place_for_it(self):
         full = OSError(28, "No space left on device")
-        place = mock.patch.object(run_directory.tempfile, "TemporaryDirectory", side_effect=full)
+        place = mock.patch.object(run_directory.tempfile, "mkdtemp", side_effect=full)
         message = "folder for temporary files .*No space left"
         with place, self.assertRaisesRegex(UserError, message):
             run_directory.Scratch(self.folder).prefix()
