@@ -28,7 +28,7 @@ class _HelpFlag(flags.BooleanFlag):
 
     def parse(self, argument):
         if self._parse(argument):
-            print(sys.modules["__main__"].__doc__ or "")
+            print((sys.modules["__main__"].__doc__ or "").rstrip())
             print(flag_sections.help_text(flags.FLAGS))
             print("\n--helpfull lists those of absl and TensorFlow too.")
             sys.exit()
