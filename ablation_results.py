@@ -5,6 +5,8 @@ the points with every adapter and without any; "majority", those of the most fre
 and "spans", (first, last) layer removed → points. Points are hundredths, as in `selection`.
 """
 
+from typing import Any, List
+
 import numpy as np
 
 import figures
@@ -38,7 +40,10 @@ def _in_points(found):
 
 def cells(ablation):
     """A `report_tables.Cell` for each score, so that all of figure 6 stands in one file."""
-    removed = [("all adapters", None, ablation["all"]), ("no adapters", None, ablation["none"])]
+    removed: List[Any] = [
+        ("all adapters", None, ablation["all"]),
+        ("no adapters", None, ablation["none"]),
+    ]
     if ablation["majority"] is not None:
         removed.append(("majority class", None, ablation["majority"]))
     removed += [

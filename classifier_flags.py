@@ -46,8 +46,8 @@ def define_task(flag_values):
     """Defines those that name the task and its data."""
     at = section("Task and data", flag_values)
     names = [task.name for task in classifier_tasks.TASKS.values()]
-    names = ", ".join([*names, *table_tasks.LAYOUTS, "custom"])
-    flags.DEFINE_string("task_name", None, f"The task: {names}.", **at)
+    known = ", ".join([*names, *table_tasks.LAYOUTS, "custom"])
+    flags.DEFINE_string("task_name", None, f"The task: {known}.", **at)
     flags.DEFINE_string(
         "data_dir",
         None,
@@ -130,5 +130,5 @@ def rows_of(examples, labels, values, tokenizer):
         add(classifier_features.text_arrays(examples, labels, values.max_seq_length, tokenizer))
 
     arrays = feature_cache.cached(bert_flags.feature_folder(values), key, make)
-    specials = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
-    return TextRows(arrays, *specials, values.max_seq_length)
+    cls_id, sep_id = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
+    return TextRows(arrays, cls_id, sep_id, values.max_seq_length)

@@ -184,8 +184,8 @@ def _answers(job, rows, gates, task):
         (index, classifier_results.answers(task, predictions))
         for index, predictions in progress.counted(job.stream(varied), len(varied))
     )
-    found = np.array(found)
-    return found.reshape(len(rows), len(different), *found.shape[1:])[:, which]
+    answers = np.array(found)
+    return answers.reshape(len(rows), len(different), *answers.shape[1:])[:, which]
 
 
 def _record(task, num_layers, labels, answers):
