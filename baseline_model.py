@@ -335,7 +335,7 @@ def model_fn_builder(settings, strings, evaluation=None, shown=False):
       settings: `ModelSettings`.
       strings: `Strings`.
       evaluation: what evaluates a training meanwhile, in its own graph: a `SessionRunHook` with a
-        method `build(predict)`, see `baseline_training.Evaluation`; or None.
+        method `build(predict)`, see `baseline_training.DevSetHook`; or None.
       shown: bool; show each step's progress, and write it for TensorBoard.
     """
 

@@ -147,7 +147,7 @@ class Baseline:
         Raises:
           LossIsNaN: the loss is no longer a number.
         """
-        evaluation = Evaluation(
+        evaluation = DevSetHook(
             self._rows["dev"], self._score, patience, on_score, folder, self._settings.num_steps
         )
         with contextlib.ExitStack() as stack:
@@ -177,12 +177,9 @@ class Baseline:
         """
         own = self._rows[split]
         order = input_pipeline.longest_first(own.lengths)
-        found = [None] * len(own)
-        estimator = self._estimator(folder)
         input_fn = input_pipeline.input_fn_of(own, False, False, fixed_length=False, order=order)
-        for place, row in zip(order, estimator.predict(input_fn)):
-            found[place] = row
-        return classifier_results.stacked(found)
+        predicted = zip(order, self._estimator(folder).predict(input_fn))
+        return classifier_results.stacked(input_pipeline.in_order(predicted))
 
     def _score(self, predictions):
         task = self._data.task
@@ -205,7 +202,7 @@ class Baseline:
         )
 
 
-class Evaluation(tf.train.SessionRunHook):
+class DevSetHook(tf.train.SessionRunHook):
     """Scores the dev set while a training runs, and keeps the weights of the best score.
 
     Args:
@@ -270,8 +267,11 @@ class Evaluation(tf.train.SessionRunHook):
                     self._saver.save(session, prefix, global_step=step, write_meta_graph=False)
 
     def _predicted(self, session):
+        return classifier_results.stacked(input_pipeline.in_order(self._as_computed(session)))
+
+    def _as_computed(self, session):
+        """Yields (index, predictions) of each row, the longest rows first."""
         order = input_pipeline.longest_first(self._rows.lengths)
-        found = [None] * len(order)
         for indices in input_pipeline.evaluation_batches(order, _PREDICT_BATCH_SIZE):
             length = input_pipeline.bucket_of(
                 self._rows.lengths[indices].max(initial=1), self._rows.max_seq_length
@@ -280,5 +280,4 @@ class Evaluation(tf.train.SessionRunHook):
             feed = {self._features[name]: values for name, values in batch.items()}
             predictions = session.run(self._predictions, feed)
             for place, index in enumerate(indices):
-                found[index] = {name: values[place] for name, values in predictions.items()}
-        return classifier_results.stacked(found)
+                yield index, {name: values[place] for name, values in predictions.items()}

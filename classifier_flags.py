@@ -1,20 +1,21 @@
 """The flags that name a classification task and its data, and what they become: examples, rows.
 
-As in `common_flags`, a script's main module defines them, and functions read the parsed values.
+As `bert_flags`: a script's main module defines them, and functions read the parsed values.
 """
 
 import itertools
 
 from absl import flags
 
+import bert_flags
 import classifier_features
 import classifier_tasks
-import common_flags
 import feature_cache
 import paths
 import table_tasks
 import tokenization
 from errors import UserError
+from flag_sections import section
 from rows import TextRows
 
 _KINDS = {"class": "classification", "float": "regression", "multilabel": "multilabel"}
@@ -24,17 +25,26 @@ SHORTEST = 4  # The least --max_seq_length: the special tokens of a pair, and on
 
 def define(flag_values=flags.FLAGS):
     """Defines them all."""
-    at = {"flag_values": flag_values}
     define_task(flag_values)
     flags.DEFINE_integer(
-        "max_seq_length", 128, "WordPieces of a text or pair, longer ones are cut.", **at
+        "max_seq_length",
+        128,
+        "WordPieces of a text or pair, longer ones are cut.",
+        **section("Task and data", flag_values),
     )
-    flags.DEFINE_integer("eval_batch_size", 8, "Examples in a batch of the evaluation.", 1, **at)
+    bert_flags.define_feature_cache(flag_values)
+    flags.DEFINE_integer(
+        "eval_batch_size",
+        8,
+        "Examples in a batch of the evaluation.",
+        1,
+        **section("Evaluation and prediction", flag_values),
+    )
 
 
 def define_task(flag_values):
     """Defines those that name the task and its data."""
-    at = {"flag_values": flag_values}
+    at = section("Task and data", flag_values)
     names = [task.name for task in classifier_tasks.TASKS.values()]
     known = ", ".join([*names, *table_tasks.LAYOUTS, "custom"])
     flags.DEFINE_string("task_name", None, f"The task: {known}.", **at)
@@ -119,6 +129,6 @@ def rows_of(examples, labels, values, tokenizer):
     def make(add):
         add(classifier_features.text_arrays(examples, labels, values.max_seq_length, tokenizer))
 
-    arrays = feature_cache.cached(common_flags.feature_folder(values), key, make)
+    arrays = feature_cache.cached(bert_flags.feature_folder(values), key, make)
     cls_id, sep_id = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
     return TextRows(arrays, cls_id, sep_id, values.max_seq_length)

@@ -6,7 +6,7 @@ its L labels (each for itself in a multilabel task) or, for a regression, "predi
 
 import itertools
 import posixpath
-from typing import Any, Dict, Iterable, List, Optional, Sequence
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -121,6 +121,35 @@ def write_predictions(folder: str, task: Task, split: str, predictions: Predicti
             *([str(index), text] for index, text in enumerate(_submitted(task, texts))),
         ]
     return [_write_rows(folder, name, rows) for name, rows in tables.items()]
+
+
+def write_test(
+    folder: str,
+    task: Task,
+    split: str,
+    predictions: Predictions,
+    labels: Optional[np.ndarray] = None,
+) -> Tuple[List[str], Dict[str, float]]:
+    """Writes all that there is of a test split: predictions, and where it has labels the scores.
+
+    test_scores.json, of a second split with its name, holds the latter.
+
+    Args:
+      folder, task, split, predictions: as in `write_predictions`.
+      labels: as in `scores`; None where there are none.
+
+    Returns:
+      (the report's lines, the scores, named test_...).
+    """
+    written = write_predictions(folder, task, split, predictions)
+    report = [f"Predictions: {', '.join(written)} ({len(predictions['loss'])} rows)"]
+    if labels is None:
+        return report, {}
+    write_answers(folder, task, split, labels)
+    found = named("test", scores(task, labels, predictions))
+    path = posixpath.join(folder, f"test_scores{split[len('test') :]}.json")
+    files.write_object(path, {**about(task, "test"), **found})
+    return [*report, f"{task.name} test: {summary(task, 'test', found)} ({path})"], found
 
 
 def write_answers(

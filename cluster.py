@@ -14,6 +14,7 @@ import os
 import re
 import select
 import socket
+import sys
 import threading
 import time
 from typing import NamedTuple, Tuple
@@ -141,6 +142,32 @@ class Meeting:
             with contextlib.suppress(OSError):
                 connection.sendall(_DONE)
                 connection.shutdown(socket.SHUT_WR)
+
+
+@contextlib.contextmanager
+def met(workers, facts, seconds):
+    """While entered, all workers are there; one that goes has this one start again.
+
+    Args:
+      workers, facts, seconds: as of `meet`; of a single worker nothing is asked.
+    """
+    if len(workers.addresses) < 2:
+        yield
+        return
+    meeting = meet(workers, facts, seconds, _start_again)
+    yield
+    meeting.end()  # Not after an error: the others are to notice.
+
+
+def _start_again(lost):
+    """Replaces this process by a new one of the same command, without the state of TensorFlow's.
+
+    As if it were killed, which nothing here loses by.
+    """
+    logging.warning("%s has gone: starting again from the last checkpoint.", lost)
+    sys.stdout.flush()
+    # The last of two flags is the one that counts.
+    os.execv(sys.executable, [sys.executable, *sys.argv, "--nooverwrite_output_dir"])
 
 
 def meet(workers, facts, seconds, on_loss):

@@ -7,6 +7,8 @@ none, the script is handed to the one that `make demo` prepared, and says so.
 import importlib.util
 import os
 import sys
+import threading
+import warnings
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 _PREPARED = os.path.join(_FOLDER, ".venv", "bin", "python")
@@ -34,6 +36,26 @@ def ensure_estimator():
         f"Error: {problem}; run `make demo`, or install requirements.txt with Python 3.9, 3.10 or"
         " 3.11."
     )
+
+
+def silence_tensorflow():
+    """Turns TensorFlow's log off, whose errors come as exceptions too; --verbosity=1 keeps it."""
+    # Only now are they known to be there.
+    import tensorflow.compat.v1 as tf
+    from absl import logging
+
+    tf.get_logger().propagate = False  # absl's handler would print it once more.
+    talkative = logging.get_verbosity() > logging.INFO
+    tf.logging.set_verbosity(tf.logging.INFO if talkative else tf.logging.FATAL)
+    if not talkative:
+        warnings.filterwarnings("ignore", "To make it possible to preserve tf.data options")
+        threading.excepthook = _report_thread
+
+
+def _report_thread(failure):
+    """Python's report of an error in a thread, but for one that the main thread raises again."""
+    if failure.thread.name != "EventLoggerThread":
+        threading.__excepthook__(failure)
 
 
 # Only a script of this folder may be restarted; whoever imports one sees Python's own error.

@@ -1,13 +1,10 @@
 """What a user can mend: one sentence on stderr, a non-zero exit code, no traceback.
 
 Every module raises `UserError` for what lies in the user's hands (a path, a flag, a row of a file)
-and lets everything else fly as the bug it is. Only the scripts call `run` or `exit_code`.
+and lets everything else fly as the bug it is. Only the scripts end a run, by `exit_code`.
 """
 
-import logging as standard_logging
 import sys
-
-from absl import app, flags, logging
 
 
 class UserError(ValueError):
@@ -29,31 +26,3 @@ def exit_code(main, *arguments):
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         return 130
-
-
-def run(main):
-    """Parses absl's flags and calls `main(argv)`; the way in for every script that has flags.
-
-    Args:
-      main: a function of the command line's positional arguments.
-
-    A flag that is unknown (absl suggests the nearest name) or has a value that it cannot have stops
-    the run before `main`. What `main` raises ends the run as `exit_code` says.
-    """
-
-    def logged(argv):
-        if not flags.FLAGS["verbosity"].present:
-            logging.set_verbosity(logging.INFO)
-        plain = standard_logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S")
-        logging.get_absl_handler().setFormatter(plain)
-        return main(argv)
-
-    sys.exit(exit_code(lambda: app.run(logged, flags_parser=_parse)))
-
-
-def _parse(argv):
-    """Parses the flags and returns what else stands on the command line."""
-    try:
-        return flags.FLAGS(argv)
-    except flags.Error as error:
-        raise UserError(str(error)) from None

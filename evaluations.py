@@ -1,6 +1,5 @@
 """Dev scores: those of a training's checkpoints, which outlive a kill, and those of the result."""
 
-import json
 import math
 import posixpath
 
@@ -44,8 +43,7 @@ class Evaluations:
     def add(self, step, scores):
         """Records a step's scores (JSON values); the file is written whole or not at all."""
         self._by_step[step] = scores
-        text = json.dumps(self._by_step, indent=2, sort_keys=True, default=float) + "\n"
-        files.write_atomically(self._path, text)
+        files.write_object(self._path, self._by_step)
 
     def best(self):
         """The best score, -inf before the first."""
@@ -72,11 +70,5 @@ def write_results(folder, result, about):
     path = posixpath.join(folder, "eval_results.txt")
     lines = [f"{key} = {str(result[key])}\n" for key in sorted(result) if np.ndim(result[key]) == 0]
     files.write_atomically(path, "".join(lines))
-    write_record(posixpath.join(folder, "eval_results.json"), {**about, **result})
+    files.write_object(posixpath.join(folder, "eval_results.json"), {**about, **result})
     return path
-
-
-def write_record(path, record):
-    """Writes a dict of scores, and of what they are of, as JSON."""
-    text = json.dumps(record, indent=2, sort_keys=True, default=float) + "\n"
-    files.write_atomically(path, text)

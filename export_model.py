@@ -13,28 +13,29 @@ import environment  # noqa: F401  First of all: a missing TensorFlow gets a sent
 from absl import flags
 
 import adapter_folders
-import common_flags
-import errors
+import bert_flags
 import files
 import graph_texts
 import mixed_encoder
 import saved_models
+import scripts
 import task_adapters
 import tokenization
 from errors import UserError
+from flag_sections import section
 
 
 def define_flags(flag_values=flags.FLAGS):
     """Defines all flags of this script."""
-    at = {"flag_values": flag_values}
-    common_flags.define_pretrained(flag_values)
     flags.DEFINE_list(
         "adapters",
         None,
         "Folders of task adapters, or patterns: output/*/adapter. A task is called after the"
         " folder: mrpc for output/mrpc/adapter.",
-        **at,
+        **section("Tasks", flag_values),
     )
+    bert_flags.define_pretrained(flag_values)
+    at = section("Output", flag_values)
     flags.DEFINE_string(
         "export_dir", None, "Where the SavedModel goes: a folder in it, of the next number.", **at
     )
@@ -58,7 +59,7 @@ def run(values):
     for name in ("adapters", "export_dir"):
         if not values[name].value:
             raise UserError(f"--{name} is not given.")
-    bert = common_flags.find_pretrained(values)
+    bert = bert_flags.find_pretrained(values)
     backbone = task_adapters.backbone_of(bert.init_checkpoint, bert.config)
     adapters = {}
     for name, folder in adapter_folders.named(values.adapters).items():
@@ -98,8 +99,8 @@ def _tokenizer(values, vocab_file, descriptions):
     return tokenizer, lower_case
 
 
-main = common_flags.main_of(run)
+main = scripts.main_of(run)
 
 if __name__ == "__main__":
     define_flags()
-    errors.run(main)
+    scripts.run(main)

@@ -81,6 +81,16 @@ def megabytes(prefix):
     return f"{size / 1e6:.1f} MB"
 
 
+def write_object(path, content):
+    """Writes a dict as JSON, whole or not at all; NumPy's numbers become Python's.
+
+    Raises:
+      UserError: the file cannot be written; what was there before stays.
+    """
+    text = json.dumps(content, indent=2, sort_keys=True, default=float) + "\n"
+    write_atomically(path, text)
+
+
 def read_object(path, where=None, expected="a JSON object"):
     """The JSON object in a file, a dict.
 
@@ -103,6 +113,26 @@ def read_object(path, where=None, expected="a JSON object"):
     if not isinstance(found, dict):
         raise UserError(f"{where}: expected {expected}, found another value.")
     return found
+
+
+def read_as(path, flag, kind, convert):
+    """What a function makes of the JSON object in a file.
+
+    Args:
+      path: of the file.
+      flag: that names it.
+      kind: what it should be, as in "search.json".
+      convert: function of the dict; a KeyError, TypeError or ValueError of it says what is wrong.
+
+    Raises:
+      UserError: it cannot be read, or is no such file.
+    """
+    found = read_object(path, f"{flag}: {path}")
+    try:
+        return convert(found)
+    except (KeyError, TypeError, ValueError) as error:
+        problem = f"{type(error).__name__}: {error}"
+        raise UserError(f"{flag}: {path} is no {kind} ({problem}).") from error
 
 
 def sha256(path):

@@ -12,7 +12,7 @@ length of `BUCKETS`.
 import bisect
 import collections
 import itertools
-from typing import Callable, Iterable, Iterator, Optional, Tuple, Union
+from typing import Any, Callable, Iterable, Iterator, List, Optional, Tuple, Union
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -132,6 +132,12 @@ def evaluation_batches(order: Union[int, np.ndarray], batch_size: int) -> Iterat
 def padded_to(order: np.ndarray, multiple: int) -> np.ndarray:
     """Appends -1, rows of weight 0, up to a multiple, for TPUs' fixed shapes."""
     return np.concatenate([order, np.full(-len(order) % multiple, -1, np.int64)])
+
+
+def in_order(indexed: Iterable[Tuple[int, Any]]) -> List[Any]:
+    """What comes as (index of a row, item), in any order, as a list of the items by rows."""
+    items = dict(indexed)
+    return [items[index] for index in range(len(items))]
 
 
 def longest_first(lengths: np.ndarray) -> np.ndarray:

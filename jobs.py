@@ -3,27 +3,24 @@
 job = Job(values, given, output_dir, eval_batch_size, shortest)
 ...                                    the script reads its data
 job.begin(task, head, rows, digest)    nothing is refused any more, and output_dir is ours
-job.train(arrays), job.evaluate(arrays), job.predict(arrays)
+job.train_and_evaluate(...), job.predict(arrays)
 
 `FinishedJob` is one that trains nothing: it has --adapter, and none of a training's flags.
 """
 
-import contextlib
 import dataclasses
 import json
-import os
 import posixpath
-import sys
-import tempfile
-from typing import Callable, Dict, NamedTuple, Tuple
+from typing import NamedTuple, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import logging
 
+import bert_flags
 import checkpoints
 import cluster
-import common_flags
+import device_flags
 import devices
 import files
 import metrics
@@ -31,9 +28,11 @@ import paths
 import run_directory
 import task_adapters
 import training
+import training_flags
 import tuning
+import tuning_flags
 from errors import UserError
-from evaluations import Evaluations
+from evaluations import Evaluations, write_results
 from rows import rows_of
 
 _FULL_CHECKPOINT = "full_model.ckpt"
@@ -49,29 +48,36 @@ class Task(NamedTuple):
     score: str
 
 
-class EvalSet(NamedTuple):
-    """Rows to evaluate on: arrays as in `training.Runner`, and score_fn as in its `evaluate`."""
+class EvalSet:
+    """Rows to evaluate on, what is made of their predictions, and how that scores.
 
-    arrays: Dict[str, np.ndarray]
-    score_fn: Callable
-
-
-def _start_again(lost):
-    """Replaces this process by a new one of the same command, without the state of TensorFlow's.
-
-    As if it were killed, which nothing here loses by.
+    Args:
+      arrays: as in `training.Runner`.
+      read_fn: function of an iterable of the rows' predictions → what is made of them.
+      score_fn: function of that → scores, as in `training.Runner.evaluate`.
     """
-    logging.warning("%s has gone: starting again from the last checkpoint.", lost)
-    sys.stdout.flush()
-    # The last of two flags is the one that counts.
-    os.execv(sys.executable, [sys.executable, *sys.argv, "--nooverwrite_output_dir"])
+
+    def __init__(self, arrays, read_fn, score_fn):
+        self.arrays = arrays
+        self.made = None  # Of the predictions that were read last.
+        self._read_fn, self._score_fn = read_fn, score_fn
+
+    def read(self, predictions):
+        """Makes of the rows' predictions what is made of them."""
+        self.made = self._read_fn(predictions)
+
+    def scores(self, arrays, predictions):
+        """The score_fn that `training.Runner.evaluate` takes."""
+        del arrays
+        self.read(predictions)
+        return self._score_fn(self.made)
 
 
 class _AnyJob:
     """What both kinds of jobs have: a BERT, a place to compute, and task adapters as checkpoints.
 
     Args:
-      values: parsed flags, those of `common_flags.define_bert` and `define_devices` among them.
+      values: parsed flags, those of `bert_flags` and `device_flags.define` among them.
       given: `task_adapters.TaskAdapter` of --adapter, or None.
       shortest: the least --max_seq_length that holds a text.
     """
@@ -79,15 +85,15 @@ class _AnyJob:
     def __init__(self, values, given, shortest):
         self._values = values
         self._given = given
-        self.bert, self.tokenizer = common_flags.pretrained_bert(values)
-        common_flags.check_sequence_length(values, self.bert.config, shortest)
-        self._temporary = []
+        self.bert, self.tokenizer = bert_flags.pretrained_bert(values)
+        bert_flags.check_sequence_length(values, self.bert.config, shortest)
 
     def _take_place(self, run, use_tpu):
         """Computes where `training.RunSettings` say."""
         self._run, self._use_tpu = run, use_tpu
+        self._scratch = run_directory.Scratch(run.output_dir)
         if use_tpu:
-            common_flags.check_paths_for_tpu(
+            device_flags.check_paths_for_tpu(
                 self._values, run.output_dir, self.bert.init_checkpoint
             )
         asked = self._values.precision
@@ -126,13 +132,7 @@ class _AnyJob:
 
     def _as_checkpoint(self, adapter):
         """Writes an adapter where TensorFlow can read it, for as long as the job lives."""
-        if "://" in self._run.output_dir:  # A TPU's host reads no folder of this machine.
-            prefix = posixpath.join(self._run.output_dir, f"task_{len(self._temporary)}.ckpt")
-            self._temporary.append(prefix)
-        else:
-            with files.written("The folder for temporary files"):
-                self._temporary.append(tempfile.TemporaryDirectory())
-            prefix = os.path.join(self._temporary[-1].name, "task.ckpt")
+        prefix = self._scratch.prefix()
         task_adapters.to_checkpoint(adapter, prefix)
         return prefix
 
@@ -146,7 +146,7 @@ class FinishedJob(_AnyJob):
       eval_batch_size: int.
 
     Attributes:
-      bert, tokenizer: see `common_flags.pretrained_bert`.
+      bert, tokenizer: see `bert_flags.pretrained_bert`.
       precision: what it computes in.
 
     Raises:
@@ -155,7 +155,7 @@ class FinishedJob(_AnyJob):
 
     def __init__(self, values, given, output_dir, eval_batch_size, shortest):
         super().__init__(values, given, shortest)
-        self._take_place(*common_flags.evaluation_settings(values, output_dir, eval_batch_size))
+        self._take_place(*device_flags.evaluation_settings(values, output_dir, eval_batch_size))
 
     def begin(self, task, head):
         """Makes the model; raises UserError if --adapter is of another one.
@@ -190,7 +190,7 @@ class Job(_AnyJob):
 
     Attributes:
       stages: those to run, of train, eval and predict.
-      bert, tokenizer: see `common_flags.pretrained_bert`.
+      bert, tokenizer: see `bert_flags.pretrained_bert`.
       precision: what it computes in.
 
     Raises:
@@ -198,10 +198,10 @@ class Job(_AnyJob):
     """
 
     def __init__(self, values, given, output_dir, eval_batch_size, shortest):
-        self.stages = common_flags.stages(values)
+        self.stages = training_flags.stages(values)
         super().__init__(values, given, shortest)
-        self._tuning, self._adapter = common_flags.tuning_settings(values, self.bert.config)
-        run, use_tpu = common_flags.run_settings(values, output_dir, eval_batch_size)
+        self._tuning, self._adapter = tuning_flags.tuning_settings(values, self.bert.config)
+        run, use_tpu = training_flags.run_settings(values, output_dir, eval_batch_size)
         self._workers = run.distribution.workers
         self._check_stages()
         self._take_place(run, use_tpu)
@@ -255,7 +255,7 @@ class Job(_AnyJob):
         """
         values, schedule, trains = self._values, {}, "train" in self.stages
         if trains:
-            schedule = common_flags.schedule(values, self._tuning.method, num_rows)
+            schedule = training_flags.schedule(values, self._tuning.method, num_rows)
             self._eval_every = self._evaluation_interval(num_rows)
         self._task = task
         self._description = self._describe(task, {**settings, **schedule})
@@ -306,7 +306,8 @@ class Job(_AnyJob):
         Returns:
           The report's lines: parameters, adapter.
         """
-        with self._met():
+        seconds = self._values.worker_timeout
+        with cluster.met(self._workers, self._facts, seconds):
             self._train_to_the_end(arrays, eval_sets)
         if not self._workers.is_chief:
             return [f"Worker {self._workers.index} has done its part; the chief has the results."]
@@ -337,18 +338,6 @@ class Job(_AnyJob):
                 logging.info("Stopped early: the best score is %.4f.", evaluations.best())
                 break
 
-    @contextlib.contextmanager
-    def _met(self):
-        """While entered, all workers are there; one that goes has this one start again."""
-        if len(self._workers.addresses) < 2:
-            yield
-            return
-        meeting = cluster.meet(
-            self._workers, self._facts, self._values.worker_timeout, _start_again
-        )
-        yield
-        meeting.end()  # Not after an error: the others are to notice.
-
     def _facts(self):
         """What must be the same for all workers, see `cluster.meet`."""
         facts = {
@@ -362,8 +351,28 @@ class Job(_AnyJob):
             "last checkpoint in --output_dir, which all share": self._runner.last_step(),
         }
 
+    def train_and_evaluate(self, arrays, eval_sets, about, summary):
+        """Does as much of both as the stages ask for; writes the scores.
+
+        Args:
+          arrays, eval_sets: as of `train`; no sets evaluate nothing.
+          about: dict, what eval_results.json says beside the scores.
+          summary: function of the scores → the line that tells them.
+
+        Returns:
+          The report's lines.
+        """
+        report = self.train(arrays, eval_sets) if "train" in self.stages else []
+        if not eval_sets:
+            return report
+        result = self.evaluate(eval_sets)
+        path = write_results(self._run.output_dir, result, about)
+        return [f"{summary(result)} at step {result['global_step']}", *report, f"Scores: {path}"]
+
     def evaluate(self, eval_sets):
         """The scores of a list of `EvalSet`, together; they are kept with the adapter."""
+        for some in eval_sets:
+            some.made = None  # What was evaluated meanwhile is of other steps.
         scores = None
         if "train" in self.stages and self._values.keep_best:
             best = task_adapters.describe(self._adapter_folder, "--output_dir")
@@ -379,21 +388,30 @@ class Job(_AnyJob):
         logging.info("Predicting %d examples.", len(rows_of(arrays)))
         return self._runner.predict(arrays, self._result())
 
+    def made_of(self, eval_set):
+        """What an `EvalSet` makes of the result's predictions, which are made if need be.
+
+        Of the best step the scores were kept, not the predictions.
+        """
+        if eval_set.made is None:
+            eval_set.read(self.predict(eval_set.arrays))
+        return eval_set.made
+
     def _evaluations(self):
-        return Evaluations(self._run.output_dir, self._task.score)
+        return Evaluations(self._run.output_dir, self._score)
 
     def _scores(self, eval_sets, checkpoint=None):
         scores = {}
         for rows in eval_sets:
             logging.info("Evaluating on %d examples.", len(rows_of(rows.arrays)))
-            scores.update(self._runner.evaluate(rows.arrays, rows.score_fn, checkpoint))
+            scores.update(self._runner.evaluate(rows.arrays, rows.scores, checkpoint))
         return scores
 
     def _evaluate_meanwhile(self, eval_sets, evaluations):
         """Evaluates the last checkpoint; saves its adapter if the best is kept and this is it."""
         scores = self._scores(eval_sets)
-        step, now = scores["global_step"], scores[self._task.score]
-        logging.info("Step %d: %s %.4f on the dev set.", step, self._task.score, now)
+        step, now = scores["global_step"], scores[self._score]
+        logging.info("Step %d: %s %.4f on the dev set.", step, self._score, now)
         if self._values.keep_best and now > evaluations.best():
             self._save_with_scores(scores)
         evaluations.add(step, scores)  # Only now: a kill before it repeats the evaluation.
@@ -421,6 +439,10 @@ class Job(_AnyJob):
             task_adapters.check_fits(made.description, self._description, where)
             self._best_prefix = self._as_checkpoint(made)
         return self._best_prefix
+
+    @property
+    def _score(self):
+        return "eval_" + self._task.score
 
     @property
     def _adapter_folder(self):

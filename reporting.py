@@ -7,17 +7,16 @@ contents of it. Scores are in points, as in `selection`.
 
 import collections
 import itertools
-import json
 from typing import Any, Callable, Dict, List, NamedTuple
 
 import numpy as np
 
+import ablation_results
 import figures
 import published
 import report_tables
 import search_results
 import selection
-from errors import UserError
 from report_tables import Table, cells_along, cells_of, seeds_of, tasks_of
 from selection import ADAPTERS, FULL, HEAD, LAYER_NORM, NO_BERT, TEST, TOP_LAYERS, VALIDATION
 
@@ -41,7 +40,7 @@ class Source(NamedTuple):
 
     Attributes:
       records: of finished trainings.
-      ablations: what `read_ablation` reads.
+      ablations: what `ablation_results.read` reads.
       searches: what `search_results.read` reads.
     """
 
@@ -66,32 +65,6 @@ class Report(NamedTuple):
     tables: List[Table]
     numbers: List[Dict[str, Any]]
     panels: list = []
-
-
-def read_ablation(path):
-    """What run_ablation.py wrote: a dict, with scores in points.
-
-    Raises:
-      UserError: it is missing, or no such file.
-    """
-    try:
-        with open(path, encoding="utf-8") as reader:
-            found = json.load(reader)
-        size = found["num_layers"]
-        if not all(0 <= first <= last < size for first, last, _ in found["spans"]):
-            raise ValueError(f"a span that does not lie in {size} layers")
-        return {
-            **{name: found[name] for name in ("task", "score", "num_layers")},
-            **{name: 100 * found[name] for name in ("all", "none")},
-            # A regression has no classes.
-            "majority": 100 * found["majority"] if "majority" in found else None,
-            "spans": {(first, last): 100 * value for first, last, value in found["spans"]},
-        }
-    except OSError as error:
-        raise UserError(f"--ablations: {path} cannot be read ({error.strerror}).") from error
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
-        problem = f"{type(error).__name__}: {error}"
-        raise UserError(f"--ablations: {path} is no ablation.json ({problem}).") from error
 
 
 def table1(source):
@@ -173,9 +146,11 @@ def figure6(source):
     """What the adapters of spans of layers are worth, and the scale of their initial weights."""
     numbers, panels, tables, captions = [], [], [], []
     if source.ablations:
-        numbers += [row for ablation in source.ablations for row in _span_numbers(ablation)]
-        panels += [_heatmap(ablation) for ablation in source.ablations]
-        tables.append(_spans_table(source.ablations))
+        numbers += [
+            row for some in source.ablations for row in _numbers(ablation_results.cells(some))
+        ]
+        panels += [ablation_results.panel(ablation) for ablation in source.ablations]
+        tables.append(ablation_results.table(source.ablations))
         captions.append(
             "Change of the validation score, in percentage points, when the adapters of a span of"
             " layers are removed from the trained model, which is not trained again. Layers count"
@@ -499,49 +474,3 @@ def _scale_panel(cells):
     ]
     x_label = "Standard deviation of initial weights"
     return figures.Panel("Initial weights", x_label, "Validation score (points)", series)
-
-
-def _heatmap(ablation):
-    size = ablation["num_layers"]
-    values = np.full([size, size], np.nan)
-    for (first, last), value in ablation["spans"].items():
-        values[first, last] = value - ablation["all"]
-    title = f"{published.title(ablation['task'])}: {ablation['score']}"
-    labels = "Last layer removed", "First layer removed"
-    return figures.Heatmap(title, *labels, values, "Change (percentage points)")
-
-
-def _spans_table(ablations):
-    columns = ["", "score", "all adapters", "worst single layer removed", "lower half removed"]
-    columns += ["upper half removed", "all removed", "majority class"]
-    rows = []
-    for ablation in ablations:
-        spans, size = ablation["spans"], ablation["num_layers"]
-        single = [spans[layer, layer] for layer in range(size) if (layer, layer) in spans]
-        values = [
-            *(ablation["all"], min(single, default=None)),
-            *(spans.get((0, size // 2 - 1)), spans.get((size // 2, size - 1))),
-            *(ablation["none"], ablation["majority"]),
-        ]
-        texts = [report_tables.GAP if value is None else f"{value:.1f}" for value in values]
-        rows.append([published.title(ablation["task"]), ablation["score"], *texts])
-    return Table("", columns, rows)
-
-
-def _span_numbers(ablation):
-    """As `Cell.numbers`, so that both parts of figure 6 stand in one file."""
-    removed: List[Any] = [
-        ("all adapters", None, ablation["all"]),
-        ("no adapters", None, ablation["none"]),
-    ]
-    if ablation["majority"] is not None:
-        removed.append(("majority class", None, ablation["majority"]))
-    removed += [
-        ("layers removed", f"{a}-{b}", v) for (a, b), v in sorted(ablation["spans"].items())
-    ]
-    choice = selection.Choice(f"{VALIDATION}_{ablation['score']}", 0.0, None, None, None, None, {})
-    cells = [
-        report_tables.Cell(method, level, ablation["task"], choice._replace(value=value))
-        for method, level, value in removed
-    ]
-    return _numbers(cells)

@@ -29,18 +29,21 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import flags
 
+import bert_flags
 import classification_heads
 import classifier_flags
 import classifier_results
-import common_flags
-import errors
-import evaluations
+import device_flags
 import files
+import input_pipeline
 import jobs
 import progress
 import run_directory
+import scripts
 import task_adapters
+import tuning_flags
 from errors import UserError
+from flag_sections import section
 from rows import VariedRows
 
 _JSON, _TEXT = "ablation.json", "ablation.txt"
@@ -51,14 +54,14 @@ _SCORES = {"classification": "accuracy", "multilabel": "accuracy", "regression":
 
 def define_flags(flag_values=flags.FLAGS):
     """Defines all flags of this script."""
-    at = {"flag_values": flag_values}
     flags.DEFINE_string(
         "adapter",
         None,
         "Folder of the task adapter, output_dir/adapter of a training. It answers flags that are"
         " not given.",
-        **at,
+        **section("What is done", flag_values),
     )
+    at = section("Output", flag_values)
     flags.DEFINE_string(
         "output_dir", None, "Where ablation.json and ablation.txt go. Default: output/<task>.", **at
     )
@@ -66,10 +69,8 @@ def define_flags(flag_values=flags.FLAGS):
         "overwrite_output_dir", False, "Compute anew what lies in output_dir already.", **at
     )
     classifier_flags.define(flag_values)
-    common_flags.define_bert(flag_values)
-    common_flags.define_devices(flag_values)
-    for module in (classifier_flags, common_flags):
-        flags.adopt_module_key_flags(module, flag_values)
+    bert_flags.define(flag_values)
+    device_flags.define(flag_values)
 
 
 def run(values):
@@ -101,13 +102,13 @@ def run(values):
         record = {**_ablated(job, processor, examples, values, given), **sources}
         text = "\n".join(report(record)) + "\n"
         files.write_atomically(posixpath.join(output_dir, _TEXT), text)
-        evaluations.write_record(path, record)  # The last: where it is, all is.
+        files.write_object(path, record)  # The last: where it is, all is.
     return [*report(record), f"Ablation: {path}"]
 
 
 def _given(values):
     """The `task_adapters.TaskAdapter` of --adapter; UserError if there is nothing to remove."""
-    given = common_flags.given_adapter(values)
+    given = tuning_flags.given_adapter(values)
     if given is None:
         raise UserError(
             "--adapter is not given, expected the folder of a task adapter, as in"
@@ -179,9 +180,10 @@ def _answers(job, rows, gates, task):
     """`classifier_results.answers` [rows, gates, ...] of all rows with all gates."""
     different, which = np.unique(gates, axis=0, return_inverse=True)
     varied = VariedRows(rows, "adapter_gates", different)
-    found = [None] * len(varied)
-    for index, predictions in progress.counted(job.stream(varied), len(varied)):
-        found[index] = classifier_results.answers(task, predictions)
+    found = input_pipeline.in_order(
+        (index, classifier_results.answers(task, predictions))
+        for index, predictions in progress.counted(job.stream(varied), len(varied))
+    )
     answers = np.array(found)
     return answers.reshape(len(rows), len(different), *answers.shape[1:])[:, which]
 
@@ -264,9 +266,9 @@ def _shown(record, value):
     return f"{value:.1%}" if record["score"] == "accuracy" else f"{value:.4f}"
 
 
-main = common_flags.main_of(run)
+main = scripts.main_of(run)
 
 
 if __name__ == "__main__":
     define_flags()
-    errors.run(main)
+    scripts.run(main)

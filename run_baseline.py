@@ -27,27 +27,32 @@ import baseline_training
 import classifier_features
 import classifier_flags
 import classifier_results
-import common_flags
 import devices
-import errors
 import evaluations
 import files
 import metrics
 import run_directory
+import scripts
 import sweep_grids
 import sweep_records
 import task_adapters
 from baseline_space import SPACE
 from errors import UserError
+from flag_sections import section
 
 _DATABASE, _SEARCH = "search.db", "search.json"
 
 
 def define_flags(flag_values=flags.FLAGS):
     """Defines all flags of this script."""
-    at = {"flag_values": flag_values}
     classifier_flags.define_task(flag_values)
-    flags.adopt_module_key_flags(classifier_flags, flag_values)
+    _define_model(section("Model", flag_values))
+    _define_search(section("Search", flag_values))
+    _define_training(flag_values)
+    _define_output(section("Output", flag_values))
+
+
+def _define_output(at):
     flags.DEFINE_string(
         "output_dir",
         None,
@@ -57,9 +62,13 @@ def define_flags(flag_values=flags.FLAGS):
     flags.DEFINE_bool(
         "overwrite_output_dir", False, "Remove an earlier run's files in output_dir first.", **at
     )
-    _define_model(at)
-    _define_search(at)
-    _define_training(at)
+    flags.DEFINE_string(
+        "records_dir",
+        None,
+        "Folder of a sweep, to whose records the result is added, for run_report.py. Default:"
+        " output_dir.",
+        **at,
+    )
 
 
 def _define_model(at):
@@ -88,7 +97,14 @@ def _define_model(at):
     )
 
 
-def _define_training(at):
+def _define_training(flag_values):
+    flags.DEFINE_bool(
+        "do_predict",
+        True,
+        "Predict the test set with the best model.",
+        **section("What is done", flag_values),
+    )
+    at = section("Training", flag_values)
     flags.DEFINE_integer(
         "early_stopping_patience",
         10,
@@ -97,12 +113,11 @@ def _define_training(at):
         0,
         **at,
     )
-    flags.DEFINE_bool("do_predict", True, "Predict the test set with the best model.", **at)
     flags.DEFINE_integer(
         "random_seed",
         12345,
-        "Of the search, where one process makes it, initial values, dropout, and the order of the"
-        " data.",
+        "Seed of the search, where one process makes it, initial values, dropout, and the order of"
+        " the data.",
         0,
         **at,
     )
@@ -110,16 +125,9 @@ def _define_training(at):
         "precision",
         "auto",
         list(devices.PRECISIONS),
-        "Of the convolution's products, all else is float32; auto: bfloat16 where the processor has"
-        " it natively, else float32.",
-        **at,
-    )
-    flags.DEFINE_string(
-        "records_dir",
-        None,
-        "Folder of a sweep, to whose records the result is added, for run_report.py. Default:"
-        " output_dir.",
-        **at,
+        "Precision of the convolution's products, all else is float32; auto: bfloat16 where the"
+        " processor has it natively, else float32.",
+        **section("Devices", flag_values),
     )
 
 
@@ -179,19 +187,18 @@ def run(values):
     with baseline_search.Turns(output_dir) as turns:
         if values.overwrite_output_dir:
             _clear(output_dir, turns)
-        data = _read(processor, data_dir, values)
-        modules = baseline_training.Modules(data)
+        job = _Job(values, _read(processor, data_dir, values), output_dir)
         if preset:
             if not turns.end():
                 raise UserError(f"--output_dir={output_dir}: another process works there.")
-            return _train_and_test(preset, data, modules, output_dir, values, {})
-        settings = _search_settings(values, narrowed, output_dir, data)
-        trials = _search(settings, turns.alone, data, modules, values)
+            return job.train_and_test(preset, {})
+        settings = job.search_settings(narrowed)
+        trials = job.search(settings, turns.alone)
         if values.search_only or not turns.end():
             return ["The search has its trials; the best is left to another process."]
-        best, report = _best(settings, trials, data.task, output_dir)
+        best, line = job.best(settings, trials)
         searched = {"trials": len(trials), "sampler": settings.sampler}
-        return report + _train_and_test(best, data, modules, output_dir, values, searched)
+        return [line, *job.train_and_test(best, searched)]
 
 
 def _clear(output_dir, turns):
@@ -268,173 +275,177 @@ def _warn_of_rare(examples, labels, where):
         )
 
 
-def _search_settings(values, narrowed, output_dir, data):
-    database = os.path.abspath(os.path.join(output_dir, _DATABASE))
-    return baseline_search.SearchSettings(
-        name=data.task.name,
-        storage=values.storage or f"sqlite:///{database}",
-        trials=values.trials,
-        sampler=values.sampler,
-        pruner=values.pruner,
-        random_seed=values.random_seed,
-        narrowed=narrowed,
-        conditions=_conditions(data, values),
-    )
+class _Job:
+    """The search for the best model on a task's data, and that model.
 
+    Args:
+      values: parsed flags.
+      data: `baseline_training.Data`.
+      output_dir: path.
+    """
 
-def _search(settings, alone, data, modules, values):
-    """Takes part in the search until it has its trials, and returns these."""
-    for name in settings.narrowed.get("module", SPACE["module"]).values:
-        modules.opened(name)  # One that cannot be had ends the search before it begins.
-    search = baseline_search.Search(settings, alone)
+    def __init__(self, values, data, output_dir):
+        self._values, self._data, self._output_dir = values, data, output_dir
+        self._modules = baseline_training.Modules(data)
+        self._precision = devices.choose_precision(values.precision, use_tpu=False)
 
-    def train(space, on_score):
-        model = _model(space, data, modules, values)
-        try:
-            return model.train(patience=values.early_stopping_patience, on_score=on_score).score
-        except baseline_training.LossIsNaN as error:
-            raise baseline_search.Diverged from error
+    def search_settings(self, narrowed):
+        """The `baseline_search.SearchSettings` over what flags leave of the space."""
+        values = self._values
+        database = os.path.abspath(os.path.join(self._output_dir, _DATABASE))
+        return baseline_search.SearchSettings(
+            name=self._data.task.name,
+            storage=values.storage or f"sqlite:///{database}",
+            trials=values.trials,
+            sampler=values.sampler,
+            pruner=values.pruner,
+            random_seed=values.random_seed,
+            narrowed=narrowed,
+            conditions=self._conditions(),
+        )
 
-    search.run(train)
-    return search.trials()
+    def search(self, settings, alone):
+        """Takes part in the search until it has its trials, and returns these."""
+        for name in settings.narrowed.get("module", SPACE["module"]).values:
+            self._modules.opened(name)  # One that cannot be had ends the search before it begins.
+        search, patience = baseline_search.Search(settings, alone), self._patience
 
+        def train(space, on_score):
+            try:
+                return self._model(space).train(patience=patience, on_score=on_score).score
+            except baseline_training.LossIsNaN as error:
+                raise baseline_search.Diverged from error
 
-def _model(space, data, modules, values):
-    return baseline_training.Baseline(
-        space,
-        data,
-        modules,
-        values.random_seed,
-        devices.choose_precision(values.precision, use_tpu=False),
-    )
+        search.run(train)
+        return search.trials()
 
+    def best(self, settings, trials):
+        """(the `Settings` of the best trial, the report's line); writes search.json."""
+        task, best = self._data.task, baseline_search.best_of(trials)
+        path = posixpath.join(self._output_dir, _SEARCH)
+        kept = baseline_search.record(settings, trials, task.name, "eval_" + task.score)
+        files.write_object(path, kept)
+        stopped = sum(trial.pruned for trial in trials)
+        line = (
+            f"Search: {len(trials)} trials ({stopped} stopped early), the best is trial"
+            f" {best.number} with {task.score} {best.score:.4f}: {path}"
+        )
+        return best.settings, line
 
-def _best(settings, trials, task, output_dir):
-    """(the `Settings` of the best trial, the report's line); writes search.json."""
-    best = baseline_search.best_of(trials)
-    path = posixpath.join(output_dir, _SEARCH)
-    kept = baseline_search.record(settings, trials, task.name, "eval_" + task.score)
-    evaluations.write_record(path, kept)
-    stopped = sum(trial.pruned for trial in trials)
-    line = (
-        f"Search: {len(trials)} trials ({stopped} stopped early), the best is trial {best.number}"
-        f" with {task.score} {best.score:.4f}: {path}"
-    )
-    return best.settings, [line]
+    def train_and_test(self, space, searched):
+        """Trains one model, if that is not done yet, and evaluates it; returns the report's lines.
 
+        Args:
+          space: `baseline_space.Settings`.
+          searched: dict, by what search they were found; empty for none.
+        """
+        began, task, model = time.monotonic(), self._data.task, self._model(space)
+        trained = self._trained(model, space, bool(searched))
+        scores, report = {}, []
+        for split in self._data.texts:
+            if not split.startswith("train"):
+                lines, found = self._evaluated(model, split)
+                report += lines
+                scores.update(found)
+        dev = {name: value for name, value in scores.items() if not name.startswith("test_")}
+        about = classifier_results.about(task, "eval")
+        path = evaluations.write_results(self._output_dir, {**dev, **trained}, about)
+        record = self._record(space, {**scores, **trained}, searched)
+        record["seconds"] = time.monotonic() - began
+        sweep_records.append(self._values.records_dir or self._output_dir, (1, 1), record)
+        return [
+            f"{task.name} dev: {classifier_results.summary(task, 'eval', dev)} at step"
+            f" {trained['global_step']}",
+            f"Trained: {trained['trained_parameters']:,} parameters",
+            f"Settings: {', '.join(f'{n}={v}' for n, v in dataclasses.asdict(space).items())}",
+            f"Scores: {path}",
+            *report,
+        ]
 
-def _train_and_test(space, data, modules, output_dir, values, searched):
-    """Trains one model, if that is not done yet, and evaluates it; returns the report's lines."""
-    began, task = time.monotonic(), data.task
-    model = _model(space, data, modules, values)
-    result_path = posixpath.join(output_dir, "eval_results.json")
-    settings = _settings(space, data, values)
-    # A search that goes on may find another best model than the one that it has left there.
-    replaces = bool(searched) and not _holds(output_dir, settings)
-    run_directory.claim(output_dir, settings, trains=True, overwrite=replaces)
-    if not tf.io.gfile.exists(result_path):
-        result = model.train(output_dir, values.early_stopping_patience)
-        trained = {"trained_parameters": result.trained_parameters}
-        trained.update(global_step=result.samples // baseline_training.BATCH_SIZE)
-    else:
-        known = files.read_object(result_path)
-        trained = {name: known[name] for name in ("trained_parameters", "global_step")}
-    scores, report = {}, []
-    for split in data.texts:
-        if not split.startswith("train"):
-            lines, found = _evaluated(model, data, split, output_dir)
-            report += lines
-            scores.update(found)
-    dev = {name: value for name, value in scores.items() if not name.startswith("test_")}
-    about = classifier_results.about(task, "eval")
-    path = evaluations.write_results(output_dir, {**dev, **trained}, about)
-    record = _record(space, data, {**scores, **trained}, values, searched)
-    record["seconds"] = time.monotonic() - began
-    sweep_records.append(values.records_dir or output_dir, (1, 1), record)
-    return [
-        f"{task.name} dev: {classifier_results.summary(task, 'eval', dev)} at step"
-        f" {trained['global_step']}",
-        f"Trained: {trained['trained_parameters']:,} parameters",
-        f"Settings: {', '.join(f'{n}={v}' for n, v in dataclasses.asdict(space).items())}",
-        f"Scores: {path}",
-        *report,
-    ]
+    @property
+    def _patience(self):
+        return self._values.early_stopping_patience
 
+    def _model(self, space):
+        seed = self._values.random_seed
+        return baseline_training.Baseline(space, self._data, self._modules, seed, self._precision)
 
-def _evaluated(model, data, split, output_dir):
-    """Predicts a split and writes what there is of it: (the report's lines, the scores)."""
-    task, predictions = data.task, model.predict(split, output_dir)
-    stage, _, second = split.partition("_")
-    has_labels, labels = data.has_labels[split], data.labels[split]
-    found = classifier_results.scores(task, labels, predictions) if has_labels else {}
-    if stage == "dev":
-        classifier_results.write_answers(output_dir, task, split, labels, predictions)
+    def _trained(self, model, space, was_searched):
+        """How many parameters were trained, and to which step, as a dict; trains if need be."""
+        settings = self._settings(space)
+        # A search that goes on may find another best model than the one that it has left there.
+        replaces = was_searched and not self._holds(settings)
+        run_directory.claim(self._output_dir, settings, trains=True, overwrite=replaces)
+        path = posixpath.join(self._output_dir, "eval_results.json")
+        if tf.io.gfile.exists(path):
+            known = files.read_object(path)
+            return {name: known[name] for name in ("trained_parameters", "global_step")}
+        result = model.train(self._output_dir, self._patience)
+        step = result.samples // baseline_training.BATCH_SIZE
+        return {"trained_parameters": result.trained_parameters, "global_step": step}
+
+    def _evaluated(self, model, split):
+        """Predicts a split and writes what there is of it: (the report's lines, the scores)."""
+        data, folder = self._data, self._output_dir
+        task, predictions = data.task, model.predict(split, folder)
+        labels = data.labels[split] if data.has_labels[split] else None
+        stage, _, second = split.partition("_")
+        if stage == "test":
+            return classifier_results.write_test(folder, task, split, predictions, labels)
+        classifier_results.write_answers(folder, task, split, labels, predictions)
+        found = classifier_results.scores(task, labels, predictions)
         return [], classifier_results.named("eval" + ("_" + second if second else ""), found)
-    written = classifier_results.write_predictions(output_dir, task, split, predictions)
-    report = [f"Predictions: {', '.join(written)} ({len(labels)} rows)"]
-    if not has_labels:
-        return report, {}
-    classifier_results.write_answers(output_dir, task, split, labels)
-    found = classifier_results.named("test", found)
-    path = posixpath.join(output_dir, f"test_scores{split[len('test') :]}.json")
-    evaluations.write_record(path, {**classifier_results.about(task, "test"), **found})
-    report.append(f"{task.name} test: {classifier_results.summary(task, 'test', found)} ({path})")
-    return report, found
+
+    def _conditions(self):
+        """What decides over a training's weights beside the parameters of the space."""
+        texts, labels = self._data.texts["train"], self._data.labels["train"].tolist()
+        return {
+            "random_seed": self._values.random_seed,
+            "max_words": self._values.max_words,
+            "precision": self._precision,
+            "early_stopping_patience": self._patience,
+            "data": task_adapters.digest((*pair, str(label)) for pair, label in zip(texts, labels)),
+        }
+
+    def _settings(self, space):
+        """What settings.json says of the trained model."""
+        task = self._data.task
+        return {
+            "model": {"task": task.name, "labels": list(task.labels)},
+            "training": {**dataclasses.asdict(space), **self._conditions()},
+        }
+
+    def _holds(self, settings):
+        """Whether the model in output_dir is one of these settings, or there is none."""
+        path = posixpath.join(self._output_dir, run_directory.SETTINGS_FILE)
+        return not tf.io.gfile.exists(path) or files.read_object(path) == settings
+
+    def _record(self, space, scores, searched):
+        """The training as `sweep_records` has it; what the search chose is no flag of it."""
+        task, preset = self._data.task, self._values.preset
+        flags_given = {
+            "task_name": task.name,
+            "random_seed": self._values.random_seed,
+            **({"preset": preset} if preset else searched),
+        }
+        trial = sweep_grids.Trial("run_baseline.py", tuple(sorted(flags_given.items())))
+        module = baseline_space.short_name(space.module)
+        return {
+            "key": trial.key(module),
+            "script": trial.script,
+            "flags": flags_given,
+            "status": sweep_records.DONE,
+            "finished": datetime.datetime.now().isoformat(timespec="seconds"),
+            "task": task.name,
+            "score": "eval_" + task.score,
+            "scores": metrics.numbers(scores),
+            "settings": {**dataclasses.asdict(space), "module": module},
+        }
 
 
-def _conditions(data, values):
-    """What decides over a training's weights beside the parameters of the space."""
-    texts, labels = data.texts["train"], data.labels["train"].tolist()
-    return {
-        "random_seed": values.random_seed,
-        "max_words": values.max_words,
-        "precision": devices.choose_precision(values.precision, use_tpu=False),
-        "early_stopping_patience": values.early_stopping_patience,
-        "data": task_adapters.digest((*pair, str(label)) for pair, label in zip(texts, labels)),
-    }
-
-
-def _settings(space, data, values):
-    """What settings.json says of the trained model."""
-    return {
-        "model": {"task": data.task.name, "labels": list(data.task.labels)},
-        "training": {**dataclasses.asdict(space), **_conditions(data, values)},
-    }
-
-
-def _holds(output_dir, settings):
-    """Whether the model in output_dir is one of these settings, or there is none."""
-    path = posixpath.join(output_dir, run_directory.SETTINGS_FILE)
-    return not tf.io.gfile.exists(path) or files.read_object(path) == settings
-
-
-def _record(space, data, scores, values, searched):
-    """The training as `sweep_records` has it; what the search chose is no flag of it."""
-    flags_given = {
-        "task_name": data.task.name,
-        "random_seed": values.random_seed,
-        **({"preset": values.preset} if values.preset else searched),
-    }
-    trial = sweep_grids.Trial("run_baseline.py", tuple(sorted(flags_given.items())))
-    return {
-        "key": trial.key(baseline_space.short_name(space.module)),
-        "script": trial.script,
-        "flags": flags_given,
-        "status": sweep_records.DONE,
-        "finished": datetime.datetime.now().isoformat(timespec="seconds"),
-        "task": data.task.name,
-        "score": "eval_" + data.task.score,
-        "scores": metrics.numbers(scores),
-        "settings": {
-            **dataclasses.asdict(space),
-            "module": baseline_space.short_name(space.module),
-        },
-    }
-
-
-main = common_flags.main_of(run)
+main = scripts.main_of(run)
 
 
 if __name__ == "__main__":
     define_flags()
-    errors.run(main)
+    scripts.run(main)

@@ -3,7 +3,8 @@
     python run_classifier.py --task_name=MRPC --adapter_size=64
 
 trains and evaluates; --do_train, --do_eval and --do_predict choose. Flags, output files and the
-functions below are those of BERT's script of this name, so that code written for it runs.
+functions below are those of BERT's script of this name, so that code written for it runs. A flag
+that BERT has keeps BERT's default, if its help does not say another.
 """
 
 import environment  # noqa: F401  First of all: a missing TensorFlow gets a sentence.
@@ -11,7 +12,6 @@ import environment  # noqa: F401  First of all: a missing TensorFlow gets a sent
 # isort: split
 import math
 import os
-import posixpath
 
 from absl import flags
 
@@ -19,14 +19,14 @@ import classification_heads
 import classifier_features
 import classifier_flags
 import classifier_results
-import common_flags
-import errors
-import evaluations
 import input_pipeline
 import jobs
 import modeling
+import scripts
 import task_adapters
 import training
+import training_flags
+import tuning_flags
 from classifier_features import (  # noqa: F401  BERT's users import these from here.
     InputExample,
     InputFeatures,
@@ -42,6 +42,7 @@ from classifier_tasks import (  # noqa: F401  And these.
     XnliProcessor,
 )
 from errors import UserError
+from flag_sections import section
 
 
 def create_model(
@@ -126,17 +127,14 @@ def file_based_input_fn_builder(input_file, seq_length, is_training, drop_remain
 
 def define_flags(flag_values=flags.FLAGS):
     """Defines all flags of this script."""
-    at = {"flag_values": flag_values}
     flags.DEFINE_string(
         "class_weights",
         None,
         "Factors of the training loss: balanced, or one for each label in their order, as in 1,5.",
-        **at,
+        **section("Training", flag_values),
     )
-    flags.DEFINE_bool("do_eval", False, "Evaluate on the dev set.", **at)
-    for module in (classifier_flags, common_flags):
-        module.define(flag_values)
-        flags.adopt_module_key_flags(module, flag_values)
+    classifier_flags.define(flag_values)
+    training_flags.define(flag_values)
 
 
 def run(values):
@@ -148,7 +146,7 @@ def run(values):
     Returns:
       The report that ends the run: a list of lines.
     """
-    given = common_flags.given_adapter(values)
+    given = tuning_flags.given_adapter(values)
     processor, data_dir = classifier_flags.find_task(values, given)
     task, labels = processor.task, processor.get_labels()
     output_dir = values.output_dir or os.path.join("output", values.task_name.lower())
@@ -159,7 +157,7 @@ def run(values):
         raise UserError("--class_weights goes with labels that are classes (--label_type=class).")
     weights = _class_weights(values.class_weights, labels, [e.label for e in trained_on])
     job.begin(
-        jobs.Task(task.name, task.kind, tuple(labels), score="eval_" + task.score),
+        jobs.Task(task.name, task.kind, tuple(labels), task.score),
         classification_heads.head_of(task.kind, len(labels), weights),
         num_rows=len(trained_on),
         settings={
@@ -210,54 +208,40 @@ def _read_examples(processor, stage, data_dir):
 
 def _run_stages(job, arrays, processor, output_dir, eval_batch_size):
     """Trains, evaluates and predicts what there are arrays for; returns the report's lines."""
-    task, report, predicted = processor.task, [], {}
-    eval_sets = [
-        jobs.EvalSet(rows, _score_fn(task, split, eval_batch_size, predicted))
+    task = processor.task
+    eval_sets = {
+        split: jobs.EvalSet(rows, _stacked, _score_fn(task, split, rows, eval_batch_size))
         for split, rows in arrays.get("eval", {}).items()
-    ]
-    if "train" in arrays:
-        report += job.train(arrays["train"]["train"], eval_sets)
-    if eval_sets:
-        predicted.clear()  # What was evaluated meanwhile is of other steps.
-        result = job.evaluate(eval_sets)
-        path = evaluations.write_results(output_dir, result, classifier_results.about(task, "eval"))
-        summary = (
-            f"{classifier_results.summary(task, 'eval', result)} at step {result['global_step']}"
-        )
-        report = [f"{task.name} dev: {summary}", *report, "Scores: " + path]
-        for split, rows in arrays["eval"].items():
-            if split not in predicted:  # The best step's scores were kept, not its predictions.
-                predicted[split] = classifier_results.stacked(list(job.predict(rows)))
-            labels = rows["label_ids"]
-            classifier_results.write_answers(output_dir, task, split, labels, predicted[split])
+    }
+    report = job.train_and_evaluate(
+        arrays.get("train", {}).get("train"),
+        list(eval_sets.values()),
+        classifier_results.about(task, "eval"),
+        lambda result: f"{task.name} dev: {classifier_results.summary(task, 'eval', result)}",
+    )
+    for split, some in eval_sets.items():
+        labels, predictions = some.arrays["label_ids"], job.made_of(some)
+        classifier_results.write_answers(output_dir, task, split, labels, predictions)
     for split, rows in arrays.get("predict", {}).items():
-        predictions = classifier_results.stacked(list(job.predict(rows)))
-        written = classifier_results.write_predictions(output_dir, task, split, predictions)
-        count = len(rows)
-        report.append(f"Predictions: {', '.join(written)} ({count} rows)")
-        if processor.has_labels(split):
-            labels = rows["label_ids"]
-            classifier_results.write_answers(output_dir, task, split, labels)
-            result = classifier_results.named(
-                "test", classifier_results.scores(task, labels, predictions)
-            )
-            path = posixpath.join(output_dir, f"test_scores{split[len('test') :]}.json")
-            evaluations.write_record(path, {**classifier_results.about(task, "test"), **result})
-            report.append(
-                f"{task.name} test: {classifier_results.summary(task, 'test', result)} ({path})"
-            )
+        labels = rows["label_ids"] if processor.has_labels(split) else None
+        predictions = _stacked(job.predict(rows))
+        lines, _ = classifier_results.write_test(output_dir, task, split, predictions, labels)
+        report += lines
     return report
 
 
-def _score_fn(task, split, batch_size, predicted):
-    """What scores a dev set, and leaves its predictions in the dict `predicted`.
+def _stacked(predictions):
+    return classifier_results.stacked(list(predictions))
+
+
+def _score_fn(task, split, rows, batch_size):
+    """What scores the predictions of a dev set's rows.
 
     A second dev set's scores have its name, as eval_mismatched_accuracy.
     """
     second = split[len("dev_") :]
 
-    def score_fn(rows, predictions):
-        predictions = predicted[split] = classifier_results.stacked(predictions)
+    def score_fn(predictions):
         found = classifier_results.scores(task, rows["label_ids"], predictions)
         if second:
             return classifier_results.named("eval_" + second, found)
@@ -267,9 +251,9 @@ def _score_fn(task, split, batch_size, predicted):
     return score_fn
 
 
-main = common_flags.main_of(run)
+main = scripts.main_of(run)
 
 
 if __name__ == "__main__":
     define_flags()
-    errors.run(main)
+    scripts.run(main)

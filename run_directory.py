@@ -10,6 +10,9 @@ All files are written whole or not at all.
 
 import json
 import posixpath
+import shutil
+import tempfile
+import weakref
 
 import tensorflow.compat.v1 as tf
 from absl import logging
@@ -48,6 +51,33 @@ _RUN_FILES = (
 )
 
 
+class Scratch:
+    """Where a run's checkpoints for its own use lie, as long as this does.
+
+    In a folder of this machine; in output_dir, if that is remote: a TPU's host reads no other.
+    """
+
+    def __init__(self, output_dir):
+        self._output_dir = output_dir
+        self._folder, self._count = None, 0
+
+    def prefix(self):
+        """The prefix of one more checkpoint.
+
+        Raises:
+          UserError: this machine has no place for it.
+        """
+        self._count += 1
+        name = f"task_{self._count}.ckpt"
+        if "://" in self._output_dir:
+            return posixpath.join(self._output_dir, name)
+        if self._folder is None:
+            with files.written("The folder for temporary files"):
+                self._folder = tempfile.mkdtemp()
+            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        return posixpath.join(self._folder, name)
+
+
 def claim(output_dir, settings, trains, overwrite=False):
     """Makes sure that a run may use the directory, and records its settings there if it trains.
 
@@ -82,7 +112,7 @@ def claim(output_dir, settings, trains, overwrite=False):
         )
     if trains:
         _remove_leftovers(output_dir)
-        files.write_atomically(path, json.dumps(settings, indent=2, sort_keys=True) + "\n")
+        files.write_object(path, settings)
 
 
 def _latest_checkpoint(output_dir):

@@ -18,19 +18,20 @@ import posixpath
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-import common_flags
+import ablation_results
 import comparison
-import errors
 import files
 import reporting
+import scripts
 import search_results
 import sweep_records
 from errors import UserError
+from flag_sections import section
 
 
 def define_flags(flag_values=flags.FLAGS):
     """Defines all flags of this script."""
-    at = {"flag_values": flag_values}
+    at = section("Tables and figures", flag_values)
     flags.DEFINE_string("records", None, "Folder of a sweep, with its results*.jsonl.", **at)
     flags.DEFINE_list(
         "report",
@@ -38,17 +39,21 @@ def define_flags(flag_values=flags.FLAGS):
         f"What to write: {', '.join(reporting.REPORTS)}; all: those that there are records for.",
         **at,
     )
-    flags.DEFINE_string("report_dir", "results", "Where to write.", **at)
-    flags.DEFINE_list("tasks", [], "Only these tasks.", **at)
+    flags.DEFINE_list(
+        "tasks", [], "Only these tasks. Default: all that there are records of.", **at
+    )
     flags.DEFINE_list("ablations", [], "ablation.json of run_ablation.py, for figure6.", **at)
     flags.DEFINE_list("searches", [], "search.json of run_baseline.py, for searches.", **at)
-    flags.DEFINE_string(
-        "name", None, "What the files' names begin with, if not the report's name.", **at
-    )
+    at = section("Comparison of two classifiers", flag_values)
     flags.DEFINE_list(
         "compare", [], "Two predictions.tsv of the same rows, to be compared with --labels.", **at
     )
     flags.DEFINE_string("labels", None, "The labels.tsv of these rows.", **at)
+    at = section("Output", flag_values)
+    flags.DEFINE_string("report_dir", "results", "Where to write.", **at)
+    flags.DEFINE_string(
+        "name", None, "What the files' names begin with, if not the report's name.", **at
+    )
 
 
 def run(values):
@@ -99,7 +104,7 @@ def _names(values):
 def _source(values):
     """The `reporting.Source` that the flags name, of --tasks alone if given."""
     further = [
-        *(reporting.read_ablation(path) for path in values.ablations),
+        *(ablation_results.read(path) for path in values.ablations),
         *(search_results.read(path) for path in values.searches),
     ]
     if not values.records and not further:
@@ -130,9 +135,9 @@ def _check_backbones(records):
         )
 
 
-main = common_flags.main_of(run)
+main = scripts.main_of(run)
 
 
 if __name__ == "__main__":
     define_flags()
-    errors.run(main)
+    scripts.run(main)

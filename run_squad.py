@@ -3,7 +3,8 @@
     python run_squad.py --train_file=train-v1.1.json --predict_file=dev-v1.1.json
 
 trains and evaluates; --do_train, --do_eval and --do_predict choose. Flags, output files and the
-functions below are those of BERT's script of this name, so that code written for it runs.
+functions below are those of BERT's script of this name, so that code written for it runs. A flag
+that BERT has keeps BERT's default, if its help does not say another.
 """
 
 import environment  # noqa: F401  First of all: a missing TensorFlow gets a sentence.
@@ -12,24 +13,26 @@ import environment  # noqa: F401  First of all: a missing TensorFlow gets a sent
 import os
 import posixpath
 
-import tensorflow.compat.v1 as tf
 from absl import flags
 
-import common_flags
-import errors
-import evaluations
+import bert_flags
 import feature_cache
 import files
 import jobs
 import metrics
 import modeling
+import scripts
+import span_head
 import squad_answers
 import squad_data
 import squad_features
 import squad_scores
 import tokenization
 import training
+import training_flags
+import tuning_flags
 from errors import UserError
+from flag_sections import section
 from rows import TextRows
 from squad_answers import (  # noqa: F401  BERT's users import these from here.
     RawResult,
@@ -38,9 +41,6 @@ from squad_answers import (  # noqa: F401  BERT's users import these from here.
 )
 from squad_data import SquadExample, read_squad_examples  # noqa: F401  And these.
 from squad_features import InputFeatures, convert_examples_to_features  # noqa: F401  And these.
-
-# What a logit of padding is lowered by: such a position is never taken for an answer's.
-_NEVER = -10000.0
 
 
 def create_model(
@@ -67,59 +67,7 @@ def create_model(
         use_one_hot_embeddings,
         adapter_fn=adapter_fn,
     )
-    return span_logits(encoder.get_sequence_output())
-
-
-def span_logits(sequence_output):
-    """A linear layer on each token: is it the answer's first, its last (Devlin et al. 2018, 4.2)?
-
-    Args:
-      sequence_output: float Tensor [B, S, D].
-
-    Returns:
-      (start_logits [B, S], end_logits [B, S]).
-    """
-    collections = [modeling.HEAD, tf.GraphKeys.GLOBAL_VARIABLES]
-    weights = tf.get_variable(
-        "cls/squad/output_weights",
-        [2, sequence_output.shape[-1]],
-        initializer=modeling.create_initializer(),
-        collections=collections,
-    )
-    bias = tf.get_variable(
-        "cls/squad/output_bias", [2], initializer=tf.zeros_initializer(), collections=collections
-    )
-    logits = tf.einsum("bsd,kd->kbs", sequence_output, weights) + bias[:, None, None]
-    return tuple(tf.unstack(logits))
-
-
-def squad_head(encoder, features, is_training, dropout_key):
-    """The head that `training.model_fn_builder` takes.
-
-    The loss is the mean of the cross entropies of the first and the last token, over the tokens
-    that are there: BERT's script counts padding among them, of which a batch may have any amount.
-    """
-    del is_training, dropout_key
-    padding = 1.0 - tf.cast(features["input_mask"], tf.float32)
-    start, end = (
-        logits + padding * _NEVER for logits in span_logits(encoder.get_sequence_output())
-    )
-    loss = tf.zeros([])
-    if "start_positions" in features:
-        losses = [
-            tf.nn.sparse_softmax_cross_entropy_with_logits(labels=positions, logits=logits)
-            for positions, logits in (
-                (features["start_positions"], start),
-                (features["end_positions"], end),
-            )
-        ]
-        loss = tf.reduce_mean(tf.add_n(losses) / 2.0)
-    return training.HeadOutput(
-        loss=loss,
-        predictions={"start_logits": start, "end_logits": end},
-        metric_fn=lambda loss: {"eval_loss": tf.metrics.mean(loss)},
-        metric_inputs=[loss],
-    )
+    return span_head.span_logits(encoder.get_sequence_output())
 
 
 def model_fn_builder(
@@ -149,7 +97,7 @@ def model_fn_builder(
     )
 
     def head(encoder, features, is_training, dropout_key):
-        output = squad_head(encoder, features, is_training, dropout_key)
+        output = span_head.squad_head(encoder, features, is_training, dropout_key)
         unique_ids = {"unique_ids": features["unique_ids"]}
         return output._replace(predictions={**unique_ids, **output.predictions})
 
@@ -158,7 +106,13 @@ def model_fn_builder(
 
 def define_flags(flag_values=flags.FLAGS):
     """Defines all flags of this script."""
-    at = {"flag_values": flag_values}
+    _define_data(section("Task and data", flag_values))
+    bert_flags.define_feature_cache(flag_values)
+    _define_answers(section("Evaluation and prediction", flag_values))
+    training_flags.define(flag_values)
+
+
+def _define_data(at):
     flags.DEFINE_string("train_file", None, "SQuAD's JSON for training, train-v1.1.json.", **at)
     flags.DEFINE_string(
         "predict_file", None, "SQuAD's JSON to predict and to evaluate on, dev-v1.1.json.", **at
@@ -172,12 +126,14 @@ def define_flags(flag_values=flags.FLAGS):
     flags.DEFINE_integer(
         "max_query_length", 64, "WordPieces of a question; longer ones are cut.", 1, **at
     )
-    flags.DEFINE_bool("do_eval", False, "Evaluate on --predict_file.", **at)
-    flags.DEFINE_integer("n_best_size", 20, "Answers in nbest_predictions.json.", 1, **at)
-    flags.DEFINE_integer("max_answer_length", 30, "WordPieces of an answer.", 1, **at)
     flags.DEFINE_bool(
         "version_2_with_negative", False, "Some questions have no answer (SQuAD 2.0).", **at
     )
+
+
+def _define_answers(at):
+    flags.DEFINE_integer("n_best_size", 20, "Answers in nbest_predictions.json.", 1, **at)
+    flags.DEFINE_integer("max_answer_length", 30, "WordPieces of an answer.", 1, **at)
     flags.DEFINE_float(
         "null_score_diff_threshold",
         0.0,
@@ -187,8 +143,6 @@ def define_flags(flag_values=flags.FLAGS):
     flags.DEFINE_bool(
         "verbose_logging", False, "Log each answer whose text is not found again.", **at
     )
-    common_flags.define(flag_values)
-    flags.adopt_module_key_flags(common_flags, flag_values)
 
 
 def run(values):
@@ -200,7 +154,7 @@ def run(values):
     Returns:
       The report that ends the run: a list of lines.
     """
-    given = common_flags.given_adapter(values)
+    given = tuning_flags.given_adapter(values)
     limits = squad_features.Limits(
         values.max_seq_length, values.doc_stride, values.max_query_length
     )
@@ -212,7 +166,7 @@ def run(values):
     train = predict = None
     num_questions, settings = 0, {}
     if "train" in job.stages:
-        train, num_questions, digest = _rows(values, "train_file", job.tokenizer, limits)
+        train, num_questions, digest = _rows(values, True, job.tokenizer, limits)
         settings = {
             "data": digest,
             "doc_stride": values.doc_stride,
@@ -220,20 +174,24 @@ def run(values):
             "version_2_with_negative": values.version_2_with_negative,
         }
     if {"eval", "predict"} & set(job.stages):
-        predict, _, _ = _rows(values, "predict_file", job.tokenizer, limits)
-    task = jobs.Task("SQuAD", "span", (), score="eval_f1")
-    job.begin(task, squad_head, num_questions, settings)
+        predict, _, _ = _rows(values, False, job.tokenizer, limits)
+    task = jobs.Task("SQuAD", "span", (), score="f1")
+    job.begin(task, span_head.squad_head, num_questions, settings)
     return _run_stages(job, train, predict, _Reader(values, job.tokenizer, limits), output_dir)
 
 
-def _rows(values, flag, tokenizer, limits):
+def _rows(values, is_training, tokenizer, limits):
     """The `TextRows` of a file's windows, from the cache if they have been made before.
+
+    Args:
+      is_training: bool; of --train_file, else of --predict_file.
 
     Returns:
       (`TextRows`, number of questions, digest of the file).
     """
-    path, is_training = values[flag].value, flag == "train_file"
+    path = values.train_file if is_training else values.predict_file
     if not path:
+        flag = "train_file" if is_training else "predict_file"
         raise UserError(f"--{flag} is not given, expected SQuAD's JSON.")
     version_2 = values.version_2_with_negative
 
@@ -247,7 +205,7 @@ def _rows(values, flag, tokenizer, limits):
         [digest, tokenizer.fingerprint, is_training, version_2, tuple(limits)],
         [squad_data, squad_features, tokenization],
     )
-    arrays = feature_cache.cached(common_flags.feature_folder(values), key, make)
+    arrays = feature_cache.cached(bert_flags.feature_folder(values), key, make)
     num_questions = int(arrays.pop("num_questions").sum())
     cls_id, sep_id = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
     return TextRows(arrays, cls_id, sep_id, limits.max_seq_length), num_questions, digest
@@ -321,27 +279,17 @@ def _raw_result(feature, prediction):
 
 def _run_stages(job, train, predict, reader, output_dir):
     """Trains, evaluates and predicts as the job asks for; returns the report's lines."""
-    report, answers = [], {}
-
-    def score_fn(rows, predictions):
-        del rows
-        answers.clear()
-        answers.update(reader.answers(predictions))
-        return reader.scores(answers)
-
-    eval_sets = [jobs.EvalSet(predict, score_fn)] if "eval" in job.stages else []
-    if train is not None:
-        report += job.train(train, eval_sets)
-    answers.clear()  # They may be of another step than the result's.
-    if eval_sets:
-        result = job.evaluate(eval_sets)
-        about = {"task": reader.task, "score": "eval_f1"}
-        path = evaluations.write_results(output_dir, result, about)
-        report = [_summary(result), *report, "Scores: " + path]
+    eval_set = jobs.EvalSet(predict, reader.answers, reader.scores)
+    report = job.train_and_evaluate(
+        train,
+        [eval_set] if "eval" in job.stages else [],
+        {"task": reader.task, "score": "eval_f1"},
+        _summary,
+    )
     if "predict" in job.stages:
-        found = answers or reader.answers(job.predict(predict))
-        written = ", ".join(reader.write(output_dir, found))
-        report.append(f"Predictions: {written} ({len(found)} questions)")
+        answers = job.made_of(eval_set)
+        written = ", ".join(reader.write(output_dir, answers))
+        report.append(f"Predictions: {written} ({len(answers)} questions)")
     return report
 
 
@@ -350,12 +298,12 @@ def _summary(result):
     shown = metrics.numbers(result, "eval_")
     names = sorted(shown, key=lambda name: (name != "f1", name))
     parts = [f"{name} {shown[name]:.2f}" for name in names if not name.endswith("total")]
-    return f"SQuAD: {', '.join(parts)} at step {result['global_step']}"
+    return f"SQuAD: {', '.join(parts)}"
 
 
-main = common_flags.main_of(run)
+main = scripts.main_of(run)
 
 
 if __name__ == "__main__":
     define_flags()
-    errors.run(main)
+    scripts.run(main)

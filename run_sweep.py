@@ -16,17 +16,31 @@ import shlex
 
 from absl import flags
 
-import common_flags
-import errors
+import scripts
 import sweep_grids
 import sweeps
 from errors import UserError
+from flag_sections import section
 from sweep_records import DONE
 
 
 def define_flags(flag_values=flags.FLAGS):
     """Defines all flags of this script."""
-    at = {"flag_values": flag_values}
+    _define_trials(section("Trials", flag_values))
+    _define_processes(section("What is done", flag_values))
+    at = section("Output", flag_values)
+    flags.DEFINE_string("output_dir", "output/sweep", "Where trials and results go.", **at)
+    flags.DEFINE_enum(
+        "keep",
+        "adapters",
+        list(sweeps.KEEP),
+        "What stays of a trial that is done, beside its scores and its log: its task adapter,"
+        " nothing, or the checkpoints too.",
+        **at,
+    )
+
+
+def _define_trials(at):
     presets = "; ".join(f"{name}: {what}" for name, (what, _) in sweep_grids.PRESETS.items())
     flags.DEFINE_enum(
         "preset", None, list(sweep_grids.PRESETS), f"One of the paper's grids. {presets}.", **at
@@ -43,18 +57,12 @@ def define_flags(flag_values=flags.FLAGS):
     flags.DEFINE_multi_string(
         "only", [], "flag=value[,value...]: only the trials with one of these values.", **at
     )
-    flags.DEFINE_string("output_dir", "output/sweep", "Where trials and results go.", **at)
+
+
+def _define_processes(at):
     flags.DEFINE_integer("jobs", 1, "Trials that run at a time.", 1, **at)
     flags.DEFINE_string(
         "shard", "1/1", "i/n: of every n trials the i-th, for the i-th of n machines.", **at
-    )
-    flags.DEFINE_enum(
-        "keep",
-        "adapters",
-        list(sweeps.KEEP),
-        "What stays of a trial that is done, beside its scores and its log: its task adapter,"
-        " nothing, or the checkpoints too.",
-        **at,
     )
     flags.DEFINE_bool("retry_failed", False, "Run the trials again that failed.", **at)
     flags.DEFINE_bool("status", False, "Show how far the sweep is, and end.", **at)
@@ -150,12 +158,9 @@ def _best(done, trials):
     return f"{best['score']} {best['scores'][best['score']]:.4f} {setting}"
 
 
-def main(argv):
-    """Runs the sweep and prints its report."""
-    common_flags.silence_tensorflow()
-    print("\n".join(run(flags.FLAGS, argv[1:])))
+main = scripts.main_of(run, takes_arguments=True)
 
 
 if __name__ == "__main__":
     define_flags()
-    errors.run(main)
+    scripts.run(main)

@@ -5,12 +5,10 @@ of "number" from 0, "points" or None, "pruned", "samples", "seconds" and "settin
 hundredths, as in `selection`.
 """
 
-import json
-
 import baseline_space
 import figures
+import files
 from baseline_space import SPACE
-from errors import UserError
 
 _STYLES = {
     "trial": figures.Style("#08519c", "o", ""),
@@ -25,25 +23,21 @@ def read(path):
     Raises:
       UserError: it is missing, or no such file.
     """
-    try:
-        with open(path, encoding="utf-8") as reader:
-            found = json.load(reader)
-        trials = [
-            {
-                **{name: trial[name] for name in ("number", "pruned", "samples", "seconds")},
-                "points": None if trial["score"] is None else 100 * trial["score"],
-                "settings": dict(trial["settings"]),
-            }
-            for trial in found["trials"]
-        ]
-        if all(trial["points"] is None for trial in trials):
-            raise ValueError("no trial with a score")
-        return {**{name: found[name] for name in ("task", "score", "sampler")}, "trials": trials}
-    except OSError as error:
-        raise UserError(f"--searches: {path} cannot be read ({error.strerror}).") from error
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
-        problem = f"{type(error).__name__}: {error}"
-        raise UserError(f"--searches: {path} is no search.json ({problem}).") from error
+    return files.read_as(path, "--searches", "search.json", _in_points)
+
+
+def _in_points(found):
+    trials = [
+        {
+            **{name: trial[name] for name in ("number", "pruned", "samples", "seconds")},
+            "points": None if trial["score"] is None else 100 * trial["score"],
+            "settings": dict(trial["settings"]),
+        }
+        for trial in found["trials"]
+    ]
+    if all(trial["points"] is None for trial in trials):
+        raise ValueError("no trial with a score")
+    return {**{name: found[name] for name in ("task", "score", "sampler")}, "trials": trials}
 
 
 def best_trial(search):

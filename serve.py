@@ -20,12 +20,13 @@ from absl import flags, logging
 import adapter_bank
 import adapter_folders
 import batching
-import common_flags
+import bert_flags
 import devices
-import errors
+import scripts
 import served_tasks
 import task_texts
 from errors import UserError
+from flag_sections import section
 
 TOKEN_VARIABLE = "ADAPTER_BERT_TOKEN"
 _STOP_SECONDS = 5.0  # For what is left after the last answer.
@@ -35,7 +36,7 @@ _LENGTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
 def define_flags(flag_values=flags.FLAGS):
     """Defines all flags of this script."""
-    at = {"flag_values": flag_values}
+    at = section("Tasks", flag_values)
     flags.DEFINE_list(
         "adapters",
         [],
@@ -51,19 +52,22 @@ def define_flags(flag_values=flags.FLAGS):
         **at,
     )
     flags.DEFINE_integer(
-        "most_in_memory", None, "Tasks in memory; others are read when asked for.", 1, **at
+        "most_in_memory",
+        None,
+        "Tasks in memory; others are read when asked for. Default: all are in memory.",
+        1,
+        **at,
     )
     flags.DEFINE_enum(
         "precision",
         "auto",
         list(devices.PRECISIONS),
-        "Of the computation; auto: bfloat16 where the processor has it natively, else float32.",
-        **at,
+        "Precision; auto: bfloat16 where the processor has it natively, else float32.",
+        **section("Devices", flag_values),
     )
-    _define_network(at)
-    _define_limits(at)
-    common_flags.define_pretrained(flag_values)
-    flags.adopt_module_key_flags(common_flags, flag_values)
+    _define_network(section("Network", flag_values))
+    _define_limits(section("Limits", flag_values))
+    bert_flags.define_pretrained(flag_values)
 
 
 def _define_network(at):
@@ -91,7 +95,7 @@ def _define_limits(at):
         flags.DEFINE_integer(name, default, text, 1, **at)
     for name, seconds, text in (
         ("read_timeout", 10.0, "Seconds for a request to arrive; connections idle as long end."),
-        ("answer_timeout", 30.0, "Seconds for its answer."),
+        ("answer_timeout", 30.0, "Seconds for a request's answer."),
     ):
         flags.DEFINE_float(name, seconds, text, 0.01, **at)
 
@@ -201,7 +205,7 @@ def _load(values):
             " --adapter_dir."
         )
     below = {} if values.adapter_dir is None else adapter_folders.below(values.adapter_dir)
-    bert = common_flags.find_pretrained(values)
+    bert = bert_flags.find_pretrained(values)
     tokenizers = task_texts.Tokenizers(bert.vocab_file, values.spm_model_file is not None)
     bank = adapter_bank.AdapterBank(
         bert.config,
@@ -222,9 +226,9 @@ def _load(values):
     return tasks, bank
 
 
-main = common_flags.main_of(run)
+main = scripts.main_of(run)
 
 
 if __name__ == "__main__":
     define_flags()
-    errors.run(main)
+    scripts.run(main)

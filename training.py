@@ -495,9 +495,8 @@ class Runner:
             return checkpoints.last_step(self._run.output_dir)
 
     def _predictions(self, estimator, batch_size, arrays, checkpoint):
-        predictions = dict(self._as_computed(estimator, batch_size, arrays, checkpoint))
-        for index in range(len(predictions)):
-            yield predictions[index]
+        computed = self._as_computed(estimator, batch_size, arrays, checkpoint)
+        yield from input_pipeline.in_order(computed)
 
     def _as_computed(self, estimator, batch_size, arrays, checkpoint):
         input_fn, order = self._planned_rows(rows_of(arrays), batch_size)

@@ -5,22 +5,16 @@ import tempfile
 from unittest import mock
 
 import tensorflow.compat.v1 as tf
-from absl import flags
 
 import classifier_features
 import classifier_flags
-import common_flags
 import tokenization
-from adapter_tests import tiny
+from adapter_tests import command_lines, tiny
 from errors import UserError
 
 
 def parsed(*arguments):
-    values = flags.FlagValues()
-    classifier_flags.define(values)
-    common_flags.define_bert(values)
-    values(["script.py", *arguments])
-    return values
+    return command_lines.parsed(classifier_flags.define, *arguments)
 
 
 class FindTaskTest(tf.test.TestCase):

@@ -10,10 +10,9 @@ import tempfile
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-from absl import flags
 
 import baseline_model
-from adapter_tests import tiny
+from adapter_tests import command_lines, tiny
 from errors import UserError
 
 DEMO = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "demo")
@@ -78,7 +77,7 @@ class GeneratorTest(tf.test.TestCase):
             self.assertEqual(read_bytes(output_dir, name), read_bytes(DEMO, "MRPC", name), name)
 
     def test_every_wording_names_every_slot(self):
-        for frame in runpy.run_path(os.path.join(DEMO, "frames.py"))["FRAMES"]:
+        for frame in runpy.run_path(os.path.join(DEMO, "make_mrpc.py"))["FRAMES"]:
             names = set()
             for outcome in frame["outcomes"]:
                 self.assertEqual(outcome.keys(), frame["outcomes"][0].keys())
@@ -167,15 +166,13 @@ class EmbeddingModuleTest(tf.test.TestCase):
         """(the report's lines, the embeddings of a tiny BERT's words)."""
         bert = tiny.write_bert(tempfile.mkdtemp(dir=self.get_temp_dir()))
         script = runpy.run_path(os.path.join(DEMO, "embedding_module.py"))
-        values = flags.FlagValues()
-        script["define_flags"](values)
         checkpoint = os.path.join(bert, "bert_model.ckpt")
         files = [
             f"--bert_config_file={bert}/bert_config.json",
             f"--vocab_file={bert}/vocab.txt",
             f"--init_checkpoint={checkpoint}",
         ]
-        values(["embedding_module.py", *files, *arguments])
+        values = command_lines.parsed(script["define_flags"], *files, *arguments)
         table = tf.train.load_variable(checkpoint, "bert/embeddings/word_embeddings")
         return script["run"](values), dict(zip(tiny.VOCABULARY, table))
 

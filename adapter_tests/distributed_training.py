@@ -16,7 +16,7 @@ import classification_heads
 import cluster
 import distribution
 import modeling
-import run_squad
+import span_head
 import training
 import tuning
 from adapter_tests import tiny
@@ -48,7 +48,7 @@ def train(distributed, bert, method, head, output_dir):
     if head == "span":
         arrays["start_positions"] = arrays["label_ids"]
         arrays["end_positions"] = arrays["label_ids"] + 1
-    heads = {"classifier": classification_heads.classifier_head(2), "span": run_squad.squad_head}
+    heads = {"classifier": classification_heads.classifier_head(2), "span": span_head.squad_head}
     training.Runner(model, run, heads[head]).train(arrays)
 
 

@@ -10,6 +10,7 @@ import tempfile
 from unittest import mock
 
 import tensorflow.compat.v1 as tf
+from absl import logging
 
 import environment
 
@@ -140,6 +141,19 @@ class ImportTest(tf.test.TestCase):
                 text=True,
             )
             self.assertEqual(done.stdout, expected + "\n")
+
+
+class SilenceTensorflowTest(tf.test.TestCase):
+    def test_verbosity_brings_tensorflows_log_back(self):
+        self.addCleanup(logging.set_verbosity, logging.get_verbosity())
+        self.addCleanup(tf.logging.set_verbosity, tf.logging.get_verbosity())
+        for verbosity, expected in (
+            (logging.INFO, tf.logging.FATAL),
+            (logging.DEBUG, tf.logging.INFO),
+        ):
+            logging.set_verbosity(verbosity)
+            environment.silence_tensorflow()
+            self.assertEqual(tf.logging.get_verbosity(), expected)
 
 
 if __name__ == "__main__":

@@ -1,38 +1,11 @@
-"""Tests of errors.py: what ends a run, in one process and through a script of its own."""
+"""Tests of errors.py: what ends a run."""
 
 import contextlib
 import io
-import os
-import subprocess
-import sys
-import tempfile
 
 import tensorflow.compat.v1 as tf
 
 import errors
-
-FOLDER = os.path.dirname(os.path.abspath(errors.__file__))
-
-SCRIPT = """
-import sys
-sys.path.insert(0, {folder!r})
-from absl import flags, logging
-import errors
-
-flags.DEFINE_integer("adapter_size", 64, "Width.", lower_bound=1)
-
-def main(argv):
-    logging.info("started")
-    if argv[1:] == ["user"]:
-        raise errors.UserError("rows.tsv, line 3: found 2 columns, expected 5")
-    if argv[1:] == ["bug"]:
-        raise ValueError("a bug")
-    if argv[1:] == ["interrupt"]:
-        raise KeyboardInterrupt()
-    print("size", flags.FLAGS.adapter_size)
-
-errors.run(main)
-"""
 
 
 def raising(error):
@@ -72,54 +45,6 @@ class ExitCodeTest(tf.test.TestCase):
     def test_callers_may_catch_a_value_error(self):
         with self.assertRaises(ValueError):
             raising(errors.UserError("a.tsv: is empty."))
-
-
-class RunTest(tf.test.TestCase):
-    def run_script(self, *arguments):
-        script = os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "script.py")
-        with open(script, "w") as writer:
-            writer.write(SCRIPT.format(folder=FOLDER))
-        done = subprocess.run(
-            [sys.executable, script, *arguments],
-            capture_output=True,
-            text=True,
-        )
-        return done.returncode, done.stdout, done.stderr
-
-    def test_flags_are_parsed_and_the_log_is_shown(self):
-        code, stdout, stderr = self.run_script("--adapter_size=8")
-        self.assertEqual((code, stdout), (0, "size 8\n"))
-        self.assertRegex(stderr, r"^\d\d:\d\d:\d\d started\n$")
-
-    def test_verbosity_is_the_users(self):
-        self.assertEqual(self.run_script("--verbosity=-1"), (0, "size 64\n", ""))
-
-    def test_mistakes_end_with_one_sentence(self):
-        for arguments, expected in (
-            (["--adaptr_size=8"], ["'adaptr_size'", "Did you mean: adapter_size"]),
-            (["--adapter_size=0"], ["--adapter_size=0"]),
-            (["--adapter_size=many"], ["--adapter_size=many"]),
-            (["--verbosity=-1", "user"], ["rows.tsv, line 3: found 2 columns, expected 5."]),
-        ):
-            code, stdout, stderr = self.run_script(*arguments)
-            self.assertEqual((code, stdout), (1, ""))
-            self.assertRegex(stderr, r"^Error: [^\n]+[.?]\n$")
-            for part in expected:
-                self.assertIn(part, stderr)
-
-    def test_ctrl_c(self):
-        result = self.run_script("--verbosity=-1", "interrupt")
-        self.assertEqual(result, (130, "", "Interrupted.\n"))
-
-    def test_a_bug_has_a_traceback(self):
-        code, _, stderr = self.run_script("bug")
-        self.assertEqual(code, 1)
-        self.assertIn("Traceback (most recent call last)", stderr)
-        self.assertIn("ValueError: a bug", stderr)
-
-    def test_help_names_the_flags(self):
-        _, stdout, _ = self.run_script("--help")
-        self.assertIn("--adapter_size: Width.", stdout)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from errors import UserError
-from evaluations import Evaluations, write_record, write_results
-from files import read_object
+from evaluations import Evaluations, write_results
 
 
 class EvaluationsTest(tf.test.TestCase):
@@ -58,16 +57,6 @@ class ResultsTest(tf.test.TestCase):
         with open(os.path.join(folder, "eval_results.json")) as reader:
             record = json.load(reader)
         self.assertEqual(record, {**result, "task": "MRPC", "labels": ["0", "1"]})
-
-    def test_a_record_is_read_again_or_refused(self):
-        path = os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "scores.json")
-        write_record(path, {"b": [[0, 1, 0.1]], "a": np.float32(0.5)})
-        self.assertEqual(read_object(path), {"a": 0.5, "b": [[0, 1, 0.1]]})
-        for text in ("", "[]", '{"a": ', "[" * 100000):
-            with open(path, "w") as writer:
-                writer.write(text)
-            with self.assertRaisesRegex(UserError, "scores.json: "):
-                read_object(path)
 
 
 if __name__ == "__main__":

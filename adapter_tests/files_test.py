@@ -4,6 +4,7 @@ import os
 import tempfile
 from unittest import mock
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 import files
@@ -50,6 +51,17 @@ class WriteAtomicallyTest(FilesTestCase):
         inside = os.path.join(self.path, "inside")
         with self.assertRaisesRegex(UserError, rf"^{inside} cannot be written \([^\n]+\)\.$"):
             files.write_atomically(inside, "text")
+
+
+class ObjectTest(FilesTestCase):
+    def test_an_object_is_read_again_or_refused(self):
+        files.write_object(self.path, {"b": [[0, 1, 0.1]], "a": np.float32(0.5)})
+        self.assertEqual(files.read_object(self.path), {"a": 0.5, "b": [[0, 1, 0.1]]})
+        for text in ("", "[]", '{"a": ', "[" * 100000):
+            with open(self.path, "w") as writer:
+                writer.write(text)
+            with self.assertRaisesRegex(UserError, "thing: "):
+                files.read_object(self.path)
 
 
 class WholeFolderTest(FilesTestCase):

@@ -207,6 +207,11 @@ class LengthTest(tf.test.TestCase):
         lengths = np.array([2, 4, 0, 1, 2])
         self.assertAllEqual(input_pipeline.longest_first(lengths), [1, 0, 4, 3, 2])
 
+    def test_in_order(self):
+        came = zip([2, 0, 1], "cab")
+        self.assertEqual(input_pipeline.in_order(came), ["a", "b", "c"])
+        self.assertEqual(input_pipeline.in_order([]), [])
+
     def test_buckets(self):
         for length, longest, expected in (
             (0, 128, 8),

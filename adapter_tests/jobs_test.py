@@ -21,8 +21,8 @@ import devices
 import distribution
 import run_classifier
 import task_adapters
-from adapter_tests import tiny
-from adapter_tests.run_classifier_test import FOLDER, ScriptTestCase, contents, parsed, read
+from adapter_tests import command_lines, tiny
+from adapter_tests.script_cases import FOLDER, ScriptTestCase, contents, read
 
 # How often a run dies at a random moment; more finds more.
 KILLS = int(os.environ.get("ADAPTER_BERT_KILLS", "3"))
@@ -281,7 +281,9 @@ class AdapterFlagTest(JobsTestCase):
             if not flag.startswith(("--task_name", "--max_seq_length", "--adapter_size"))
         ]
         more = ["--adapter=" + self.adapter, "--do_eval", "--output_dir=" + self.output_dir]
-        found = run_classifier.run(parsed(*values, *more))
+        found = run_classifier.run(
+            command_lines.parsed(run_classifier.define_flags, *values, *more)
+        )
         self.assertIn("MRPC dev: f1", found[0])
         self.assertIn("at step 3", found[0])
 
@@ -456,7 +458,7 @@ class ProcessTest(JobsTestCase):
         for size, flags, what in (
             (2000, ["--do_train", "--do_eval", "--save_full_checkpoint"], "full_model.ckpt"),
             (2000, ["--do_train", other], "model.ckpt-3"),
-            (50, ["--do_eval"], "(tfevents.*|eval_results.txt|task.ckpt)"),
+            (50, ["--do_eval"], "(tfevents.*|eval_results.txt|task_1.ckpt)"),
         ):
             process = self.start(*flags, preexec_fn=functools.partial(limit, size))
             _, stderr = process.communicate()

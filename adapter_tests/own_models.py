@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 import classification_heads
 import devices
 import modeling
-import run_squad
+import span_head
 import task_adapters
 import tuning
 from adapter_tests import tiny
@@ -93,7 +93,7 @@ def _build(description):
         adapter_fn=settings and settings.build(),
         adapter_layers=settings and settings.layers,
     )
-    head = run_squad.squad_head
+    head = span_head.squad_head
     if description.kind != "span":
         head = classification_heads.head_of(description.kind, len(description.labels))
     features = {"input_mask": tf.ones_like(ids), "label_ids": _labels(description)}

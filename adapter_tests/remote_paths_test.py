@@ -10,12 +10,11 @@ import unittest
 from unittest import mock
 
 import tensorflow.compat.v1 as tf
-from absl import flags
 from tensorflow.python.platform import gfile as platform_gfile
 
 import errors
 import run_classifier
-from adapter_tests import tiny
+from adapter_tests import command_lines, tiny
 
 ROOT = "ram://bucket"
 
@@ -68,9 +67,8 @@ class RemotePathsTest(tf.test.TestCase):
             tf.io.gfile.copy(os.path.join(folder, name), f"{target}/{name}")
 
     def run_script(self, **given):
-        values = flags.FlagValues()
-        run_classifier.define_flags(values)
-        values(["run_classifier", *(f"--{name}={value}" for name, value in given.items())])
+        arguments = [f"--{name}={value}" for name, value in given.items()]
+        values = command_lines.parsed(run_classifier.define_flags, *arguments)
         return "\n".join(run_classifier.run(values))
 
     def test_train_evaluate_predict_and_go_on(self):

@@ -1,28 +1,14 @@
 """Tests of reporting.py: each report from records made by hand, with gaps, and its files."""
 
-import json
-import os
-import tempfile
-
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 import figures
 import report_tables
 import reporting
+from adapter_tests.ablation_results_test import ABLATION
 from adapter_tests.records import record, seeds
-from errors import UserError
 from reporting import REPORTS, Source
-
-ABLATION = {
-    "task": "CoLA",
-    "score": "accuracy",
-    "num_layers": 2,
-    "all": 0.75,
-    "none": 0.69,
-    "majority": 0.6875,
-    "spans": [[0, 0, 0.745], [0, 1, 0.69], [1, 1, 0.76]],
-}
 
 
 def rows_of(table):
@@ -201,15 +187,8 @@ class ParametersFigureTest(tf.test.TestCase):
 
 
 class ScaleAndAblationTest(tf.test.TestCase):
-    def write(self, content):
-        path = os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "ablation.json")
-        with open(path, "w") as writer:
-            json.dump(content, writer)
-        return path
-
     def test_spans(self):
-        ablation = reporting.read_ablation(self.write(ABLATION))
-        report = reporting.figure6(Source([], [ablation]))
+        report = reporting.figure6(Source([], [ABLATION]))
         (panel,) = report.panels
         self.assertAllClose(panel.values, [[-0.5, -6.0], [np.nan, 1.0]])
         self.assertEqual((panel.x_label, panel.y_label)[0][:4], "Last")
@@ -218,24 +197,6 @@ class ScaleAndAblationTest(tf.test.TestCase):
         found = {(row["method"], row["level"]): row["points"] for row in report.numbers}
         self.assertAllClose(found["layers removed", "0-1"], 69.0)
         self.assertAllClose(found["majority class", None], 68.75)
-
-    def test_a_regression_has_no_majority(self):
-        content = {name: value for name, value in ABLATION.items() if name != "majority"}
-        report = reporting.figure6(Source([], [reporting.read_ablation(self.write(content))]))
-        self.assertEqual(report.tables[0].rows[0][-1], "–")
-
-    def test_broken_files(self):
-        with self.assertRaisesRegex(UserError, "--ablations: missing.json cannot be read"):
-            reporting.read_ablation("missing.json")
-        spans = [[[0, 1]], [[0, 2, 0.5]], [[1, 0, 0.5]]]
-        for broken in ([], {"task": "CoLA"}, *({**ABLATION, "spans": some} for some in spans)):
-            with self.assertRaisesRegex(UserError, "is no ablation.json"):
-                reporting.read_ablation(self.write(broken))
-        nested = os.path.join(self.get_temp_dir(), "nested.json")
-        with open(nested, "w") as writer:
-            writer.write("[" * 100000)
-        with self.assertRaisesRegex(UserError, "cannot be read|is no ablation.json"):
-            reporting.read_ablation(nested)
 
     def test_scales(self):
         scales = [1e-3, 1e-2, 1e-1]

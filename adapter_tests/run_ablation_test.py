@@ -10,23 +10,18 @@ from unittest import mock
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-from absl import flags
 
 import classifier_results
 import errors
 import run_ablation
 import task_adapters
 import training
-from adapter_tests import tiny
-from adapter_tests.common_flags_test import READERS, names_read
-from adapter_tests.run_classifier_test import ScriptTestCase, contents, read, write
+from adapter_tests import command_lines, tiny
+from adapter_tests.script_cases import ScriptTestCase, contents, read, write
 
 
 def parsed(*arguments):
-    values = flags.FlagValues()
-    run_ablation.define_flags(values)
-    values(["run_ablation.py", *arguments])
-    return values
+    return command_lines.parsed(run_ablation.define_flags, *arguments)
 
 
 class PartsTest(tf.test.TestCase):
@@ -76,10 +71,6 @@ class PartsTest(tf.test.TestCase):
                 " -5.0.",
             ],
         )
-
-    def test_every_flag_is_read(self):
-        read_names = names_read("run_ablation").union(*map(names_read, READERS[1:]))
-        self.assertEqual([name for name in parsed() if name not in read_names], [])
 
     def test_it_has_no_flag_of_a_training(self):
         values = parsed()

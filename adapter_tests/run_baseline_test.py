@@ -12,15 +12,13 @@ from unittest import mock
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-from absl import flags
 from absl import logging as absl_logging
 
 import baseline_search
 import baseline_training
 import run_baseline
 import run_report
-from adapter_tests import tiny
-from adapter_tests.common_flags_test import names_read
+from adapter_tests import command_lines, tiny
 from baseline_training import Baseline
 from errors import UserError
 
@@ -28,10 +26,7 @@ FOLDER = os.path.dirname(os.path.abspath(run_baseline.__file__))
 
 
 def parsed(*arguments):
-    values = flags.FlagValues()
-    run_baseline.define_flags(values)
-    values(["run_baseline.py", *arguments])
-    return values
+    return command_lines.parsed(run_baseline.define_flags, *arguments)
 
 
 def read_json(*path):
@@ -105,13 +100,11 @@ class SearchTest(ScriptTestCase):
         settings = read_json(self.out, "settings.json")["training"]
         self.assertEqual({n: settings[n] for n in chosen["settings"]}, chosen["settings"])
         # A record that run_report.py takes.
-        values = flags.FlagValues()
-        run_report.define_flags(values)
         reports = os.path.join(self.folder, "reports")
         search = os.path.join(self.out, "search.json")
         arguments = [f"--records={self.out}", f"--searches={search}", f"--report_dir={reports}"]
-        values(["run_report.py", *arguments, "--report=table2,searches"])
-        run_report.run(values)
+        arguments.append("--report=table2,searches")
+        run_report.run(command_lines.parsed(run_report.define_flags, *arguments))
         with open(os.path.join(reports, "table2.md")) as reader:
             test = 100 * read_json(self.out, "test_scores.json")["test_accuracy"]
             self.assertRegex(reader.read(), rf"no-BERT baseline \|\n.*\n\| custom \| {test:.1f} \|")
@@ -242,16 +235,6 @@ class RefusedTest(ScriptTestCase):
             done.stderr,
         )
         self.assertNotIn(b"Traceback", done.stderr)
-
-
-class FlagsTest(tf.test.TestCase):
-    def test_every_flag_is_read_and_says_what_it_is_for(self):
-        readers = ("run_baseline", "classifier_flags")
-        read = set().union(*map(names_read, readers))
-        values = parsed()
-        for name in values:
-            self.assertIn(name, read)
-            self.assertRegex(values[name].help.split(";\n")[0], r"^\S.*\.$", name)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Tests of run_directory.py: who may use a folder, and what happens to the files in it."""
 
 import copy
+import fnmatch
 import json
 import os
 import tempfile
@@ -67,6 +68,33 @@ class RunDirectoryTestCase(tf.test.TestCase):
         self.assertTrue(message.endswith("."), message)
         self.assertNotIn("\n", message)
         return message
+
+
+class ScratchTest(RunDirectoryTestCase):
+    def test_local_checkpoints_lie_elsewhere_and_go_with_it(self):
+        scratch = run_directory.Scratch(self.folder)
+        first, second = scratch.prefix(), scratch.prefix()
+        self.assertNotEqual(first, second)
+        folder = os.path.dirname(first)
+        self.assertEqual(folder, os.path.dirname(second))
+        self.assertTrue(os.path.isdir(folder))
+        self.assertFalse(os.path.exists(self.folder))
+        del scratch
+        self.assertFalse(os.path.exists(folder))
+
+    def test_those_of_a_remote_run_lie_where_overwriting_finds_them(self):
+        scratch = run_directory.Scratch("gs://bucket/mrpc")
+        prefixes = [scratch.prefix(), scratch.prefix()]
+        self.assertEqual(prefixes, [f"gs://bucket/mrpc/task_{n}.ckpt" for n in (1, 2)])
+        self.assertTrue(fnmatch.fnmatch("task_1.ckpt.index", "task_*.ckpt.*"))
+        self.assertIn("task_*.ckpt.*", run_directory._RUN_FILES)
+
+    def test_a_machine_without_a_place_for_it(self):
+        full = OSError(28, "No space left on device")
+        place = mock.patch.object(run_directory.tempfile, "mkdtemp", side_effect=full)
+        message = "folder for temporary files .*No space left"
+        with place, self.assertRaisesRegex(UserError, message):
+            run_directory.Scratch(self.folder).prefix()
 
 
 class ClaimTest(RunDirectoryTestCase):

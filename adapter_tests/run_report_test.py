@@ -5,9 +5,9 @@ import os
 import tempfile
 
 import tensorflow.compat.v1 as tf
-from absl import flags
 
 import run_report
+from adapter_tests import command_lines
 from adapter_tests.records import record, seeds
 from errors import UserError
 
@@ -30,11 +30,9 @@ class RunReportTest(tf.test.TestCase):
             writer.write("".join(json.dumps(entry) + "\n" for entry in records))
 
     def run_report(self, *arguments, records=True):
-        values = flags.FlagValues()
-        run_report.define_flags(values)
         given = [f"--records={self.folder}"] if records else []
-        values(["run_report.py", f"--report_dir={self.out}", *given, *arguments])
-        return run_report.run(values)
+        arguments = [f"--report_dir={self.out}", *given, *arguments]
+        return run_report.run(command_lines.parsed(run_report.define_flags, *arguments))
 
     def read(self, name):
         with open(os.path.join(self.out, name), encoding="utf-8") as reader:

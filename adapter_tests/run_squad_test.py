@@ -1,7 +1,5 @@
 """Tests of run_squad.py: the head beside NumPy, the whole script on a tiny BERT and tiny data."""
 
-import contextlib
-import io
 import json
 import os
 import shutil
@@ -9,25 +7,16 @@ import tempfile
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-from absl import flags
 
 import checkpoints
-import common_flags
-import errors
 import run_squad
 import squad_scores
 import task_adapters
 from adapter_tests import tiny
+from adapter_tests.script_cases import AnyScriptTestCase
 
 # Without articles, of which the scores know nothing.
 WORDS = [word for word in tiny.VOCABULARY if word.isalpha() and word not in ("a", "an", "the")]
-
-
-def parsed(*arguments):
-    values = flags.FlagValues()
-    run_squad.define_flags(values)
-    values(["run_squad.py", *arguments])
-    return values
 
 
 def read_json(*path):
@@ -53,51 +42,13 @@ def write_squad(path, num_questions=24, seed=0, impossible=False):
     return path
 
 
-class FakeEncoder:
-    def __init__(self, sequence_output):
-        self.sequence_output = tf.constant(sequence_output, tf.float32)
-
-    def get_sequence_output(self):
-        return self.sequence_output
-
-
-class HeadTest(tf.test.TestCase):
-    def test_against_numpy(self):
-        random = np.random.RandomState(0)
-        sequence, weights = random.normal(size=[2, 5, 4]), random.normal(size=[2, 4])
-        bias = np.array([0.5, -0.25])
-        lengths, starts, ends = [5, 3], [1, 0], [4, 2]
-        mask = (np.arange(5) < np.array(lengths)[:, None]).astype(np.int32)
-        features = {"input_mask": mask, "start_positions": starts, "end_positions": ends}
-        with tf.Graph().as_default(), tf.Session() as session:
-            tensors = {name: tf.constant(values) for name, values in features.items()}
-            output = run_squad.squad_head(FakeEncoder(sequence), tensors, True, None)
-            session.run(tf.global_variables_initializer())
-            for variable, value in zip(tf.trainable_variables(), (weights, bias)):
-                variable.load(value, session)
-            names = [variable.op.name for variable in tf.trainable_variables()]
-            loss, predictions = session.run((output.loss, output.predictions))
-        self.assertEqual(names, ["cls/squad/output_weights", "cls/squad/output_bias"])
-        logits = np.moveaxis(sequence @ weights.T + bias, -1, 0)
-        losses = []
-        for row, length in enumerate(lengths):
-            for kind, positions in enumerate((starts, ends)):
-                odds = np.exp(logits[kind, row, :length])
-                losses.append(-np.log(odds[positions[row]] / odds.sum()))
-        self.assertAllClose(loss, np.mean(losses), rtol=1e-5)
-        for name, expected in zip(("start_logits", "end_logits"), logits):
-            self.assertAllClose(predictions[name][0], expected[0], atol=1e-5)
-            self.assertAllClose(predictions[name][1, :3], expected[1, :3], atol=1e-5)
-            self.assertAllLess(predictions[name][1, 3:], -9000)
-
-
-class ScriptTestCase(tf.test.TestCase):
+class SquadTestCase(AnyScriptTestCase):
+    SCRIPT = run_squad
     VERSION_2 = False
 
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.root = tempfile.mkdtemp(dir=tf.test.get_temp_dir())
         bert = tiny.write_bert(os.path.join(cls.root, "bert"))
         cls.train_file, cls.predict_file = (
             write_squad(os.path.join(cls.root, name), count, seed, cls.VERSION_2)
@@ -119,25 +70,6 @@ class ScriptTestCase(tf.test.TestCase):
             *(["--version_2_with_negative"] if cls.VERSION_2 else []),
         ]
 
-    def setUp(self):
-        super().setUp()
-        self.folder = tempfile.mkdtemp(dir=self.root)
-        self.output_dir = os.path.join(self.folder, "output")
-
-    def call(self, output_dir, *arguments):
-        """Runs the script; later flags win. Returns (exit code, report, stderr)."""
-        report = []
-        values = parsed(*self.base_flags, "--output_dir=" + output_dir, *arguments)
-        common_flags.silence_tensorflow()
-        with contextlib.redirect_stderr(io.StringIO()) as stderr:
-            code = errors.exit_code(lambda: report.extend(run_squad.run(values)))
-        return code, "\n".join(report), stderr.getvalue()
-
-    def succeed(self, *arguments, output_dir=None):
-        code, report, stderr = self.call(output_dir or self.output_dir, *arguments)
-        self.assertIsNone(code, stderr)
-        return report
-
     def truths(self):
         data = read_json(self.predict_file)["data"]
         return {
@@ -148,7 +80,7 @@ class ScriptTestCase(tf.test.TestCase):
         }
 
 
-class Version1Test(ScriptTestCase):
+class Version1Test(SquadTestCase):
     def test_trains_evaluates_and_predicts(self):
         report = self.succeed("--do_train", "--do_eval", "--do_predict")
         self.assertRegex(report, r"SQuAD: f1 [\d.]+, exact_match [\d.]+ at step 5\n")
@@ -245,7 +177,7 @@ class Version1Test(ScriptTestCase):
         self.assertLen(read_json(self.output_dir, "predictions.json"), 21)
 
 
-class Version2Test(ScriptTestCase):
+class Version2Test(SquadTestCase):
     VERSION_2 = True
 
     def test_trains_evaluates_and_predicts(self):

@@ -5,11 +5,10 @@ import os
 import tempfile
 
 import tensorflow.compat.v1 as tf
-from absl import flags
 
 import run_sweep
 import sweep_records
-from adapter_tests import tiny
+from adapter_tests import command_lines, tiny
 from errors import UserError
 
 
@@ -25,10 +24,10 @@ class RunSweepTest(tf.test.TestCase):
             self.addCleanup(os.environ.pop, name)
 
     def run_sweep(self, *arguments, further_flags=("--max_seq_length=16",)):
-        values = flags.FlagValues()
-        run_sweep.define_flags(values)
-        values(["run_sweep.py", f"--output_dir={self.folder}", *arguments])
-        return run_sweep.run(values, further_flags)
+        arguments = [f"--output_dir={self.folder}", *arguments]
+        return run_sweep.run(
+            command_lines.parsed(run_sweep.define_flags, *arguments), further_flags
+        )
 
     def grid(self, **common):
         path = os.path.join(self.root, "grid.json")

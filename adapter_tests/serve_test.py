@@ -14,14 +14,13 @@ from unittest import mock
 
 import pytest
 import tensorflow.compat.v1 as tf
-from absl import flags
 
 pytest.importorskip("uvicorn", reason="requirements-serving.txt is not installed")
 
 # isort: split
 import http_server
 import serve
-from adapter_tests import own_models, served, tiny
+from adapter_tests import command_lines, own_models, served, tiny
 from errors import UserError
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -33,10 +32,7 @@ class ServeTestCase(tf.test.TestCase):
         self.root = tempfile.mkdtemp(dir=self.get_temp_dir())
 
     def values(self, *arguments):
-        values = flags.FlagValues()
-        serve.define_flags(values)
-        values(["serve.py", *arguments])
-        return values
+        return command_lines.parsed(serve.define_flags, *arguments)
 
 
 class FlagsTest(ServeTestCase):

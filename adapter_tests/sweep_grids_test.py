@@ -4,13 +4,13 @@ import json
 import os
 
 import tensorflow.compat.v1 as tf
-from absl import flags
 
 import classifier_tasks
 import run_classifier
 import run_squad
 import sweep_grids
 import table_tasks
+from adapter_tests import command_lines
 from errors import UserError
 
 
@@ -145,9 +145,8 @@ class PresetsTest(tf.test.TestCase):
         tasks = {*(task.name for task in classifier_tasks.TASKS.values()), *table_tasks.LAYOUTS}
         for name, (_, grids) in sweep_grids.PRESETS.items():
             for trial in sweep_grids.trials_of(grids):
-                values = flags.FlagValues()
-                scripts[trial.script].define_flags(values)
-                values(["x", *(f"--{flag}={value}" for flag, value in trial.flags)])
+                arguments = [f"--{flag}={value}" for flag, value in trial.flags]
+                values = command_lines.parsed(scripts[trial.script].define_flags, *arguments)
                 if trial.script == "run_classifier.py":
                     self.assertIn(values.task_name, tasks, name)
 

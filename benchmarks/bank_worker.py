@@ -1,6 +1,6 @@
 """Contestants: forward passes of an `adapter_bank.AdapterBank` whose batches mix tasks."""
 
-import environment  # noqa: F401  First of all: it sets what TensorFlow reads.
+import environment  # First of all: it sets what TensorFlow reads.
 
 # isort: split
 import os
@@ -11,7 +11,6 @@ import tensorflow.compat.v1 as tf
 
 import adapter_bank
 import checkpoints
-import common_flags
 import modeling
 import task_adapters
 import tuning
@@ -86,6 +85,6 @@ def main():
 
 
 if __name__ == "__main__":
-    common_flags.silence_tensorflow()
+    environment.silence_tensorflow()
     tf.disable_eager_execution()
     main()

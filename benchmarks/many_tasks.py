@@ -10,7 +10,7 @@ each task is what there would be without adapters, each over a copy of BERT of i
 import harness  # First of all: with it the project's modules are found.
 
 # isort: split
-import environment  # noqa: F401  Before TensorFlow: it sets what TensorFlow reads.
+import environment  # Before TensorFlow: it sets what TensorFlow reads.
 
 # isort: split
 import os
@@ -22,7 +22,6 @@ import tensorflow.compat.v1 as tf
 
 import adapter_bank
 import bank_worker
-import common_flags
 import task_adapters
 import worker
 import workload
@@ -49,13 +48,17 @@ def latencies(bank, names, sizes, count, random):
     return hits, misses
 
 
-def main():
+def _arguments():
     parser = harness.arguments(__doc__, peers=False)
     parser.add_argument("--model", choices=sorted(workload.MODELS), default="minilm-l6")
     parser.add_argument("--tasks", type=int, default=1000)
     parser.add_argument("--in_memory", type=int, default=100)
     parser.add_argument("--size", type=int, default=workload.ADAPTER_SIZE, help="of the adapters")
-    values = harness.parse(parser)
+    return harness.parse(parser)
+
+
+def main():
+    values = _arguments()
     sizes, random = workload.MODELS[values.model], np.random.RandomState(0)
     with tempfile.TemporaryDirectory() as root:
         config, prefix = bank_worker.write_bert(root, sizes)
@@ -93,6 +96,6 @@ def main():
 
 
 if __name__ == "__main__":
-    common_flags.silence_tensorflow()
+    environment.silence_tensorflow()
     tf.disable_eager_execution()
     main()

@@ -117,7 +117,7 @@ def main_of_a_run():
     progress._SUMMARY_EVERY_STEPS = 1
     del sys.argv[1]
     run_classifier.define_flags()
-    run_classifier.errors.run(run_classifier.main)
+    run_classifier.scripts.run(run_classifier.main)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ HTTP, `AdapterBank.predict` is called for one row after the other.
 import harness  # First of all: with it the project's modules are found.
 
 # isort: split
-import environment  # noqa: F401  Before TensorFlow: it sets what TensorFlow reads.
+import environment  # Before TensorFlow: it sets what TensorFlow reads.
 
 # isort: split
 import contextlib
@@ -32,7 +32,6 @@ import tensorflow.compat.v1 as tf
 import adapter_bank
 import bank_worker
 import classifier_tasks
-import common_flags
 import modeling
 import task_adapters
 import task_texts
@@ -188,5 +187,5 @@ def main():
 
 
 if __name__ == "__main__":
-    common_flags.silence_tensorflow()
+    environment.silence_tensorflow()
     main()

@@ -9,7 +9,7 @@ other restores a checkpoint of the whole model, as without adapters each task ha
 import harness  # First of all: with it the project's modules are found.
 
 # isort: split
-import environment  # noqa: F401  Before TensorFlow: it sets what TensorFlow reads.
+import environment  # Before TensorFlow: it sets what TensorFlow reads.
 
 # isort: split
 import os
@@ -20,7 +20,6 @@ import time
 import tensorflow.compat.v1 as tf
 
 import classification_heads
-import common_flags
 import files
 import modeling
 import own_model
@@ -118,6 +117,6 @@ def main():
 
 
 if __name__ == "__main__":
-    common_flags.silence_tensorflow()
+    environment.silence_tensorflow()
     tf.disable_eager_execution()
     main()

@@ -110,6 +110,17 @@ def products(
     return forward_pass + backward_pass if backward else forward_pass
 
 
+def _dense(name, rows, inputs, outputs, trained):
+    """[a dense layer's product, its gradients]; the weights' own gradient only if they train."""
+    x, dy = (f"x{rows}x{inputs}", (rows, inputs)), (f"dy{rows}x{outputs}", (rows, outputs))
+    kernel = (name, (inputs, outputs))
+    step = [Product(x, kernel), Product(dy, kernel, transpose_right=True)]
+    if trained:  # Matrices of their own: else the layers' gradients were one product.
+        x, dy = ((name + own, shape) for own, shape in (x, dy))
+        step.append(Product(x, dy, transpose_left=True))
+    return step
+
+
 def _layer(index, sizes, batch_size, queries, length):
     """Two lists of (a product, its gradients): up to the attention's projection, and from there.
 
@@ -121,13 +132,7 @@ def _layer(index, sizes, batch_size, queries, length):
     rows, all_rows = batch_size * queries, batch_size * length
 
     def dense(name, rows, inputs, outputs, trained=False):
-        x, dy = (f"x{rows}x{inputs}", (rows, inputs)), (f"dy{rows}x{outputs}", (rows, outputs))
-        kernel = (f"{name}{index}", (inputs, outputs))
-        step = [Product(x, kernel), Product(dy, kernel, transpose_right=True)]
-        if trained:  # Matrices of their own: else the layers' gradients were one product.
-            x, dy = ((f"{name}{index}{n}", shape) for n, shape in (x, dy))
-            step.append(Product(x, dy, transpose_left=True))
-        return step
+        return _dense(f"{name}{index}", rows, inputs, outputs, trained)
 
     def adapter(name):
         down = dense(name + "down", rows, width, ADAPTER_SIZE, trained=True)

@@ -21,11 +21,12 @@ import tensorflow.compat.v1 as tf
 import tensorflow_hub as hub
 from absl import flags
 
+import bert_flags
 import checkpoints
-import common_flags
-import errors
 import files
+import scripts
 from errors import UserError
+from flag_sections import section
 
 _TABLE = "bert/embeddings/word_embeddings"
 _UNKNOWN = "[UNK]"
@@ -35,10 +36,12 @@ _PUNCTUATION = r"([\p{P}\p{S}])"  # Each is a word of its own, as in BERT.
 def define_flags(flag_values=flags.FLAGS):
     """Defines all flags of this script."""
     flags.DEFINE_string(
-        "output_dir", None, "Folder of the module, which must be new.", flag_values=flag_values
+        "output_dir",
+        None,
+        "Folder of the module, which must be new.",
+        **section("Output", flag_values),
     )
-    common_flags.define_bert(flag_values)
-    flags.adopt_module_key_flags(common_flags, flag_values)
+    bert_flags.define(flag_values)
 
 
 def run(values):
@@ -57,7 +60,7 @@ def run(values):
         raise UserError(f"--output_dir={folder}: it exists already, expected a new folder.")
     if values.spm_model_file:
         raise UserError("--spm_model_file: SentencePiece's pieces are no words to look up.")
-    bert, tokenizer = common_flags.pretrained_bert(values)
+    bert, tokenizer = bert_flags.pretrained_bert(values)
     if _UNKNOWN not in tokenizer.vocab:
         raise UserError(f"{bert.vocab_file}: found no {_UNKNOWN} in the vocabulary.")
     table = checkpoints.open_checkpoint(bert.init_checkpoint).get_tensor(_TABLE)
@@ -116,9 +119,9 @@ def _build(vocabulary, shape, unknown, lowercase):
     hub.add_signature(inputs=texts, outputs=tf.where_v2(is_empty[:, tf.newaxis], 0.0, means))
 
 
-main = common_flags.main_of(run)
+main = scripts.main_of(run)
 
 
 if __name__ == "__main__":
     define_flags()
-    errors.run(main)
+    scripts.run(main)

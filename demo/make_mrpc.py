@@ -1,4 +1,4 @@
-"""Writes the demo's sentence pairs, in the layout of GLUE's MRPC, from `frames.py`.
+"""Writes the demo's sentence pairs, in the layout of GLUE's MRPC, from `frames.json`.
 
     python demo/make_mrpc.py [--output_dir=demo/MRPC]
 
@@ -7,14 +7,33 @@ that counting common words does not tell them apart; the meaning does. The same 
 every Python and platform.
 
 An event is (frame, outcome, fillers by slot): one fact. Two tellings of one event are paraphrases.
+
+The file has the frames by subject, and the fillers that they share, `pools`. A frame is one
+situation. Each of its outcomes is another fact, so that two wordings of one outcome are paraphrases
+and wordings of two outcomes are not. A frame's own `wordings` serve all of its outcomes, which fill
+in their forms (`{moved}`: "rose", "fell"); an outcome's `wordings` are its alone. They correspond
+by position: the same position under two outcomes is the closest near miss.
+
+In a wording, `{name}` is a slot: a form of the outcome, or a filler from the frame's `slots`, or
+else from the pools (`{company2}` is another filler of `{company}`). `[this|that]` are synonyms.
+Every wording names every slot of its frame, so that no paraphrase leaves out a fact. Fillers stand
+after "a", not "an". `swap` are two slots whose exchange makes another fact.
+
+All of it is invented; companies, people and events are fictitious.
 """
 
 import argparse
+import json
 import os
 import random
 import re
 
-from frames import FRAMES, POOLS
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+with open(os.path.join(HERE, "frames.json"), encoding="utf-8") as reader:
+    _CONTENT = json.load(reader)
+POOLS = _CONTENT["pools"]
+FRAMES = [frame for frames in _CONTENT["frames"].values() for frame in frames]
 
 SEED = 2019
 SIZES = {"train": 1200, "dev": 300, "test": 300}
@@ -152,9 +171,8 @@ def write_split(path, rows, first_id, labelled):
 
 
 def main():
-    here = os.path.dirname(os.path.abspath(__file__))
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output_dir", default=os.path.join(here, "MRPC"))
+    parser.add_argument("--output_dir", default=os.path.join(HERE, "MRPC"))
     output_dir = parser.parse_args().output_dir
     os.makedirs(output_dir, exist_ok=True)
     rng, seen, next_id = random.Random(SEED), set(), 1000000

@@ -1,0 +1,138 @@
+"""The flags that name the pretrained BERT, and what they become: its config, weights, tokenizer.
+
+As of all flags here, a function that a script's main module calls defines them, and functions that
+take the parsed values read them: nothing depends on a global, and scripts can be imported together.
+"""
+
+from absl import flags
+
+import checkpoints
+import feature_cache
+import modeling
+import paths
+import tfhub
+import tokenization
+from errors import UserError
+from flag_sections import section
+
+
+def define(flag_values):
+    """Defines those of a BERT that reads texts."""
+    define_pretrained(flag_values)
+    flags.DEFINE_bool(
+        "do_lower_case",
+        True,
+        "Lower-case the text: True for uncased models, else False.",
+        **section("Pretrained BERT", flag_values),
+    )
+
+
+def define_pretrained(flag_values):
+    """Defines those that say where it lies."""
+    at = section("Pretrained BERT", flag_values)
+    bert = " Default: from $BERT_BASE_DIR, else what `make demo` prepared."
+    flags.DEFINE_string("bert_config_file", None, "bert_config.json of the BERT." + bert, **at)
+    flags.DEFINE_string("vocab_file", None, "WordPiece vocabulary of the BERT." + bert, **at)
+    flags.DEFINE_string(
+        "init_checkpoint", None, "Prefix of the pretrained TensorFlow checkpoint." + bert, **at
+    )
+    flags.DEFINE_string(
+        "bert_hub_module_handle",
+        None,
+        "TF-Hub module (address or folder) to take weights, config and vocabulary from, in place"
+        " of --bert_config_file, --vocab_file and --init_checkpoint.",
+        **at,
+    )
+    flags.DEFINE_string(
+        "spm_model_file", None, "SentencePiece model, in place of --vocab_file.", **at
+    )
+
+
+def define_feature_cache(flag_values):
+    """Defines the flag that says where texts are kept once they are read."""
+    flags.DEFINE_string(
+        "feature_cache_dir",
+        None,
+        "Where texts are kept as token ids, to be read the next time. Default:"
+        " ~/.cache/adapter-bert/features; none keeps nothing.",
+        **section("Task and data", flag_values),
+    )
+
+
+def feature_folder(values):
+    """Where --feature_cache_dir keeps features; None for nowhere."""
+    if values.feature_cache_dir == "none":
+        return None
+    return values.feature_cache_dir or feature_cache.default_folder()
+
+
+def pretrained_bert(values):
+    """Finds the pretrained BERT, and makes its tokenizer; its parts must belong together.
+
+    Args:
+      values: parsed flags of `define`.
+
+    Returns:
+      (`checkpoints.PretrainedBert`, `tokenization.FullTokenizer`).
+
+    Raises:
+      UserError: something is missing, broken or of another model.
+    """
+    bert = find_pretrained(values)
+    lower_case = values.do_lower_case
+    if bert.do_lower_case not in (None, lower_case):
+        raise UserError(
+            f"--do_lower_case={lower_case} does not fit"
+            f" --bert_hub_module_handle={values.bert_hub_module_handle}, which says"
+            f" {bert.do_lower_case}."
+        )
+    tokenization.validate_case_matches_checkpoint(lower_case, bert.init_checkpoint)
+    tokenizer = tokenization.FullTokenizer(
+        bert.vocab_file, lower_case, spm_model_file=values.spm_model_file
+    )
+    tokenization.check_vocab_casing(tokenizer.vocab, lower_case, bert.vocab_file)
+    tokenization.check_vocab_size(tokenizer.vocab, bert.config.vocab_size, bert.vocab_file)
+    return bert, tokenizer
+
+
+def find_pretrained(values):
+    """The `checkpoints.PretrainedBert` that the flags of `define_pretrained` name.
+
+    Raises:
+      UserError: something is missing, or the weights are not those of the config.
+    """
+    if values.bert_hub_module_handle:
+        return _from_hub(values)
+    config_file = paths.find_bert("bert_config_file", values.bert_config_file)
+    vocab_file = values.spm_model_file or paths.find_bert("vocab_file", values.vocab_file)
+    bert = checkpoints.PretrainedBert(
+        config=modeling.BertConfig.from_json_file(config_file),
+        vocab_file=vocab_file,
+        init_checkpoint=paths.find_bert("init_checkpoint", values.init_checkpoint),
+        do_lower_case=None,
+    )
+    checkpoints.check_encoder(bert.init_checkpoint, bert.config)
+    return bert
+
+
+def _from_hub(values):
+    given = ["--" + name for name in (*paths.BERT_FILES, "spm_model_file") if getattr(values, name)]
+    if given:
+        raise UserError(
+            "--bert_hub_module_handle takes the place of {}: give one or the other.".format(
+                ", ".join(given)
+            )
+        )
+    return tfhub.read_bert(values.bert_hub_module_handle)
+
+
+def check_sequence_length(values, config, shortest):
+    """Raises UserError unless --max_seq_length has room for a text and the model for it."""
+    length = values.max_seq_length
+    if length > config.max_position_embeddings:
+        raise UserError(
+            f"--max_seq_length={length} is over the {config.max_position_embeddings} positions"
+            " that the BERT was trained with (max_position_embeddings)."
+        )
+    if length < shortest:
+        raise UserError(f"--max_seq_length={length} is too short, it must be {shortest} or more.")

@@ -1,0 +1,83 @@
+"""How every script begins and ends: flags, --help, the log, and one sentence for a mistake.
+
+    main = scripts.main_of(run)
+
+    if __name__ == "__main__":
+        define_flags()
+        scripts.run(main)
+
+`run` is the script's own function, from parsed flags to the lines of a report.
+"""
+
+import logging as standard_logging
+import sys
+
+from absl import app, flags, logging
+
+import environment
+import errors
+import flag_sections
+from errors import UserError
+
+
+class _HelpFlag(flags.BooleanFlag):
+    """--help in sections, in place of absl's, which sorts all flags into one list."""
+
+    def __init__(self, name, short_name=None):
+        super().__init__(name, False, "show this help", short_name, allow_override=True)
+
+    def parse(self, argument):
+        if self._parse(argument):
+            print((sys.modules["__main__"].__doc__ or "").rstrip())
+            print(flag_sections.help_text(flags.FLAGS))
+            print("\n--helpfull lists those of absl and TensorFlow too.")
+            sys.exit()
+
+
+def run(main):
+    """Parses absl's flags and calls `main(argv)`; the way in for every script that has flags.
+
+    Args:
+      main: a function of the command line's positional arguments.
+
+    A flag that is unknown (absl suggests the nearest name) or has a value that it cannot have stops
+    the run before `main`. What `main` raises ends the run as `errors.exit_code` says.
+    """
+
+    def logged(argv):
+        if not flags.FLAGS["verbosity"].present:
+            logging.set_verbosity(logging.INFO)
+        plain = standard_logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S")
+        logging.get_absl_handler().setFormatter(plain)
+        return main(argv)
+
+    sys.exit(errors.exit_code(lambda: app.run(logged, flags_parser=_parse)))
+
+
+def _parse(argv):
+    """Parses the flags and returns what else stands on the command line."""
+    for names in (("help", "?"), ("helpshort",)):
+        flags.DEFINE_flag(_HelpFlag(*names), module_name=app.__name__)
+    try:
+        return flags.FLAGS(argv)
+    except flags.Error as error:
+        raise UserError(str(error)) from None
+
+
+def main_of(run, takes_arguments=False):
+    """The main of a script.
+
+    Args:
+      run: function of the parsed flags, which returns the report that ends the run: its lines.
+      takes_arguments: bool; `run` gets what else stands on the command line too, a list. Else that
+        is a mistake.
+    """
+
+    def main(argv):
+        if argv[1:] and not takes_arguments:
+            raise UserError(f"{argv[1]}: flags only, written as --name=value.")
+        environment.silence_tensorflow()
+        further = [argv[1:]] if takes_arguments else []
+        print("\n".join(run(flags.FLAGS, *further)))
+
+    return main

@@ -1,0 +1,217 @@
+"""The flags that say what trains, and the adapters; and --adapter, which answers them.
+
+As `bert_flags`: a script's main module defines them, and functions read the parsed values.
+"""
+
+import re
+
+from absl import flags
+
+import adapter_modules
+import modeling
+import task_adapters
+import tuning
+from errors import UserError
+from flag_sections import section
+from layers import ACTIVATIONS
+
+# Field of `modeling.AdapterConfig` → what its flag is for.
+_VARIANTS = {
+    "normalization": "Normalization of the bottleneck, before its activation; batch: over all"
+    " positions of a batch, and in evaluation by moving averages, which are kept with the adapter.",
+    "sites": "The sub-layers of a layer that have adapters.",
+    "placement": "What adapters read: the sub-layer's output (sequential), or what the sub-layer"
+    " reads (parallel).",
+    "interaction": "What a bottleneck's f makes of an output x: x + f, or x * (1 + f).",
+}
+
+
+def define(flag_values):
+    """Defines them all."""
+    _define_tuning(section("What trains", flag_values))
+    _define_adapters(section("Adapters", flag_values))
+
+
+def _define_tuning(at):
+    flags.DEFINE_enum(
+        "tuning",
+        "adapters",
+        list(tuning.METHODS),
+        "What trains: "
+        + "; ".join("{}: {}".format(*item) for item in tuning.METHODS.items())
+        + ".",
+        **at,
+    )
+    flags.DEFINE_integer("num_top_layers", None, "Layers that --tuning=top_layers trains.", **at)
+    flags.DEFINE_bool(
+        "train_pooler", False, "Train BERT's pooler with adapters, layer_norm or head.", **at
+    )
+    flags.DEFINE_enum(
+        "layer_norms",
+        None,
+        list(tuning.LAYER_NORMS),
+        "LayerNorms that train with adapters; adapted: in the layers that have one. Default: all,"
+        " with --adapter_layers adapted.",
+        **at,
+    )
+
+
+def _define_adapters(at):
+    adapter = modeling.AdapterConfig()
+    flags.DEFINE_string("adapter_fn", adapter.fn, "Kind of adapter: feedforward_adapter.", **at)
+    flags.DEFINE_integer(
+        "adapter_size",
+        adapter.size,
+        "Width of the adapters' bottleneck; the default is adapter-bert's.",
+        **at,
+    )
+    flags.DEFINE_string(
+        "adapter_activation",
+        adapter.activation,
+        f"Activation of the bottleneck: {', '.join(ACTIVATIONS)}.",
+        **at,
+    )
+    flags.DEFINE_float(
+        "adapter_init_scale",
+        adapter.init_scale,
+        "Standard deviation of the adapters' initial weights. The default is that of adapter-bert's"
+        " code; the paper's text has 1e-2.",
+        **at,
+    )
+    flags.DEFINE_string(
+        "adapter_layers",
+        None,
+        "Layers that have adapters, from 0, as in 6-11 or 0,2-4. Default: all.",
+        **at,
+    )
+    flags.DEFINE_integer("adapter_depth", adapter.depth, "Hidden layers of each adapter.", **at)
+    for name, text in _VARIANTS.items():
+        values = list(adapter_modules.VARIANTS[name])
+        flags.DEFINE_enum("adapter_" + name, getattr(adapter, name), values, text, **at)
+
+
+def given_adapter(values):
+    """The `task_adapters.TaskAdapter` of --adapter, which answers flags that are not given.
+
+    Returns:
+      None without the flag.
+
+    Raises:
+      UserError: it is missing or damaged.
+    """
+    if values.adapter is None:
+        return None
+    given = task_adapters.load(values.adapter)
+    description, method = given.description, given.description.tuning.method
+    answers = {
+        "task_name": description.task,
+        "max_seq_length": description.max_seq_length,
+        "do_lower_case": description.do_lower_case,
+        "tuning": method,
+    }
+    if "tuning" in values and (not values["tuning"].present or values.tuning == method):
+        answers.update(_answers_of_method(description))
+    for name, answer in answers.items():
+        if name in values and not values[name].present:
+            values[name].value = answer
+    return given
+
+
+def _answers_of_method(description):
+    """Flag → what a task adapter's description says of it, for flags that go with its method."""
+    method, adapter = description.tuning, description.adapter
+    answers = {"num_top_layers": method.num_top_layers, "train_pooler": method.train_pooler}
+    if adapter:
+        layers = adapter.layers and ",".join(str(layer) for layer in adapter.layers)
+        answers.update(
+            layer_norms=method.layer_norms,
+            adapter_fn=adapter.fn,
+            adapter_size=adapter.size,
+            adapter_activation=adapter.activation,
+            adapter_init_scale=adapter.init_scale,
+            adapter_layers=layers,
+            adapter_normalization=adapter.normalization,
+            adapter_depth=adapter.depth,
+            adapter_sites=adapter.sites,
+            adapter_placement=adapter.placement,
+            adapter_interaction=adapter.interaction,
+        )
+    return answers
+
+
+def tuning_settings(values, config):
+    """What trains, and the adapters.
+
+    Args:
+      values: parsed flags.
+      config: `modeling.BertConfig`, which must have as many layers as are to train.
+
+    Returns:
+      (`tuning.Tuning`, `modeling.AdapterConfig` or None where nothing is adapted).
+    """
+    for flag in ("adapter_layers", "layer_norms"):
+        if getattr(values, flag) is not None and values.tuning != "adapters":
+            raise UserError(
+                f"--{flag}={getattr(values, flag)} goes with --tuning=adapters, not with"
+                f" --tuning={values.tuning}."
+            )
+    layers = None
+    if values.adapter_layers is not None:
+        layers = parse_layers(values.adapter_layers, config.num_hidden_layers)
+    method = tuning.Tuning(
+        values.tuning,
+        values.num_top_layers,
+        values.train_pooler,
+        values.layer_norms or ("all" if layers is None else "adapted"),
+    )
+    method.check_depth(config.num_hidden_layers)
+    adapter = modeling.AdapterConfig(
+        values.adapter_size,
+        values.adapter_activation,
+        values.adapter_init_scale,
+        values.adapter_fn,
+        layers,
+        values.adapter_normalization,
+        values.adapter_depth,
+        values.adapter_sites,
+        values.adapter_placement,
+        values.adapter_interaction,
+    )
+    if method.method != "adapters":
+        return method, None
+    if adapter.build() is None:
+        raise UserError(
+            f"--tuning=adapters with --adapter_fn={values.adapter_fn} leaves nothing to adapt;"
+            " for BERT without adapters choose --tuning=full."
+        )
+    return method, adapter
+
+
+def parse_layers(text, num_layers):
+    """The layers that --adapter_layers names.
+
+    Args:
+      text: indices from 0 and ranges of them, "6-11" or "0,2-4".
+      num_layers: int, how many layers the encoder has.
+
+    Returns:
+      Tuple of ints, ascending.
+
+    Raises:
+      UserError: it is none of that, or names a layer that is not there.
+    """
+    expected = f"expected layers from 0 to {num_layers - 1}, as in 0,2-4"
+    layers = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
+        named = match and range(int(match.group(1)), int(match.group(2) or match.group(1)) + 1)
+        if not named:
+            raise UserError(
+                f"--adapter_layers={text}: {part!r} is no layer and no range; {expected}."
+            )
+        if named[-1] >= num_layers:
+            raise UserError(
+                f"--adapter_layers={text}: the encoder has {num_layers} layers; {expected}."
+            )
+        layers.update(named)
+    return tuple(sorted(layers))
