@@ -1,7 +1,7 @@
-"""Every command of the Markdown pages: the very script parses it, and those of `RUN` are run.
+"""Every command of the pages and of the scripts' first lines is parsed by the script that it calls.
 
-They run in the order of the pages, in a folder where a newcomer's BERT and data are tiny ones; what
-the page shows of their output is what comes out, but for the numbers.
+Those of `RUN` are run, in the order of the pages, in a folder where a newcomer's BERT and data are
+tiny ones; what a page shows of their output is what comes out, but for the numbers.
 """
 
 import argparse
@@ -140,6 +140,13 @@ def commands(page):
     return found
 
 
+def commands_of_docstring(script):
+    """The `Command`s of a script's first lines."""
+    text = ast.get_docstring(ast.parse(read(script)))
+    found = re.findall(rf"^    ({PROGRAMS} (?:.*\\\n)*.*)", text, re.MULTILINE)
+    return [Command(script, 1, command, None) for command in found]
+
+
 def words_of(text, folder):
     """What a shell makes of a command, started in a folder."""
     script = f"set -- {text}\nprintf '%s\\0' \"$@\""
@@ -190,7 +197,7 @@ def parse_python(script, *arguments):
         names = runpy.run_path(os.path.join(ROOT, script))
     if "define_flags" in names:
         _, rest = parsed(names["define_flags"], script, arguments)
-        assert not rest, f"{rest}: flags only"
+        assert not rest or "--" in arguments, f"{rest}: flags only"
     else:
         with mock.patch.object(sys, "argv", [script, *arguments]):
             parses_arguments(names["main"])
@@ -283,11 +290,12 @@ class PagesTest(DocsTestCase):
     def test_every_command_is_parsed_by_what_it_calls(self):
         names = "BERT_BASE_DIR", "GLUE_DIR", "SQUAD_DIR", "SQUAD_FILES"
         self.enter(mock.patch.dict(os.environ, dict.fromkeys(names, "/given")))
-        seen = set()
-        for command in (command for page in PAGES for command in commands(page)):
-            if command.text in seen:
-                continue
-            seen.add(command.text)
+        modules = [path for path in sorted(os.listdir(ROOT)) if path.endswith(".py")]
+        scripts = [path for path in modules if '"__main__"' in read(path)]
+        found = [c for page in PAGES for c in commands(page)]
+        found += [c for script in scripts for c in commands_of_docstring(script)]
+        self.assertEqual({c.page for c in found}, {*PAGES, *scripts})
+        for command in {command.text: command for command in found}.values():
             program_name, *arguments = words_of(command.text, ROOT)
             with self.subTest(command.place):
                 self.assertIn(program_name, PARSERS)
