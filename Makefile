@@ -13,20 +13,20 @@ demo: .venv/installed demo/bert/vocab.txt
 	    --bert_config_file=demo/bert/bert_config.json --vocab_file=demo/bert/vocab.txt \
 	    --init_checkpoint=demo/bert/bert_model.ckpt --output_dir=output/demo
 
-test: .venv/installed
+test: .venv/installed-dev
 	.venv/bin/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder adapter_tests
 
 # The same tests on TensorFlow 1.15, which runs on Python 3.7.
 test-tf1: .venv-tf1/installed
 	.venv-tf1/bin/python -m pytest -n 2 --dist loadscope adapter_tests
 
-lint: .venv/installed
+lint: .venv/installed-dev
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 
 # Needs GLUE_DIR, and SQUAD_FILES, one or more of SQuAD's JSON files; BERT_BASE_DIR as elsewhere.
-bench: .venv/installed .venv-peers/installed
+bench: .venv/installed-dev .venv-peers/installed
 	.venv/bin/python benchmarks/step.py --model=bert-base
 	.venv/bin/python benchmarks/step.py --model=minilm-l6
 	.venv/bin/python benchmarks/step.py --model=bert-base --work=forward
@@ -51,9 +51,14 @@ bench: .venv/installed .venv-peers/installed
 clean:
 	rm -rf .venv .venv-tf1 .venv-peers .venv-tpu demo/bert demo/download demo/embeddings output
 
-.venv/installed: requirements.txt requirements-baseline.txt requirements-serving.txt requirements-dev.txt
+# What training needs, and no more.
+.venv/installed: requirements.txt
 	@python=$$(./find_python.sh 3.11 3.10 3.9) && echo "$$python -m venv .venv" && \
 	    $$python -m venv .venv
+	.venv/bin/python $(PIP_INSTALL) -r requirements.txt
+	@touch $@
+
+.venv/installed-dev: .venv/installed requirements-baseline.txt requirements-serving.txt requirements-dev.txt
 	.venv/bin/python $(PIP_INSTALL) -r requirements-dev.txt
 	@touch $@
 

@@ -2,7 +2,8 @@
 
     python convert_checkpoint.py from_huggingface SOURCE_DIR BERT_DIR
     python convert_checkpoint.py to_huggingface BERT_DIR DESTINATION_DIR
-    python convert_checkpoint.py from_adapter_bert CHECKPOINT BERT_DIR ADAPTER_DIR --task=MRPC
+    python convert_checkpoint.py from_adapter_bert CHECKPOINT BERT_DIR ADAPTER_DIR \\
+        --task=MRPC --labels=0,1
     python convert_checkpoint.py to_full_checkpoint ADAPTER_DIR BERT_DIR CHECKPOINT
     python convert_checkpoint.py to_adapterhub ADAPTER_DIR DESTINATION_DIR
     python convert_checkpoint.py from_adapterhub SOURCE_DIR BERT_DIR ADAPTER_DIR

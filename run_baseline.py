@@ -387,10 +387,10 @@ class _Job:
     def _evaluated(self, model, split):
         """Predicts a split and writes what there is of it: (the report's lines, the scores)."""
         data, folder = self._data, self._output_dir
-        task, predictions = data.task, model.predict(split, folder)
-        labels = data.labels[split] if data.has_labels[split] else None
+        task, predictions, labels = data.task, model.predict(split, folder), data.labels[split]
         stage, _, second = split.partition("_")
         if stage == "test":
+            labels = labels if data.has_labels[split] else None
             return classifier_results.write_test(folder, task, split, predictions, labels)
         classifier_results.write_answers(folder, task, split, labels, predictions)
         found = classifier_results.scores(task, labels, predictions)

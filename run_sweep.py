@@ -1,7 +1,7 @@
 """Many trainings, each in a process of its own, and which of them validate best.
 
     python run_sweep.py --preset=glue --output_dir=output/glue --jobs=2
-    python run_sweep.py --grid=results/figure4.json -- --precision=float32
+    python run_sweep.py --grid=results/grids/sizes.json -- --precision=float32
 
 What is done is never run twice: started again, or on several machines with --shard=1/2 and
 --shard=2/2 into one folder, it goes on with what is left. run_report.py draws what came out.

@@ -29,7 +29,7 @@ from errors import UserError
 
 PEERS = os.environ.get("ADAPTER_BERT_PEERS")
 
-# The lines that the README gives, and a forward pass.
+# The lines that to_adapterhub prints, and a forward pass.
 FORWARD = """
 import sys, json, numpy, torch
 {loading}

@@ -8,7 +8,13 @@ import pytest
 
 # Tests of what scripts do with a model, whatever computes it. XLA's compilations, made anew for
 # every little graph, would take a third of their time; tests of other modules train with them.
-_WITHOUT_XLA = {"jobs_test", "run_ablation_test", "run_classifier_test", "run_squad_test"}
+_WITHOUT_XLA = {
+    "docs_test",
+    "jobs_test",
+    "run_ablation_test",
+    "run_classifier_test",
+    "run_squad_test",
+}
 
 
 @pytest.fixture(autouse=True, scope="session")

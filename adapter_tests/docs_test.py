@@ -1,0 +1,496 @@
+"""Every command of the pages and of the scripts' first lines is parsed by the script that it calls.
+
+Those of `RUN` are run, in the order of the pages, in a folder where a newcomer's BERT and data are
+tiny ones; what a page shows of their output is what comes out, but for the numbers.
+"""
+
+import argparse
+import ast
+import contextlib
+import functools
+import glob
+import importlib
+import io
+import json
+import os
+import re
+import runpy
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from typing import List, NamedTuple, Optional
+from unittest import mock
+
+import tensorflow.compat.v1 as tf
+from absl import flags
+from tensorboard import program
+
+import convert_checkpoint
+from adapter_tests import records, tiny
+from adapter_tests.run_squad_test import write_squad
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+PAGES = ["README.md", "SCALE.md", "CONTRIBUTING.md", "results/README.md"]
+PAGES += sorted(os.path.relpath(path, ROOT) for path in glob.glob(os.path.join(ROOT, "docs/*.md")))
+
+# Page → what those of its commands begin with that are run; in text blocks, not in sentences.
+RUN = {
+    "README.md": (
+        "export",
+        "python convert_checkpoint.py",
+        "python export_model.py",
+        "python run_ablation.py",
+        "python run_classifier.py",
+        "python run_report.py",
+        "python run_squad.py",
+        "python run_sweep.py",
+    ),
+    "docs/experiments.md": ("python run_sweep.py", "python run_report.py --compare"),
+    "docs/moving.md": ("python convert_checkpoint.py",),
+    "results/README.md": ("python run_report.py",),
+}
+FURTHER = {"run_sweep.py": ["--dry_run"]}
+# What takes several devices; adapter_tests/distribution_test.py has them.
+DEVICES = re.compile("--(distribution|num_tpu_cores)=")
+
+
+class Command(NamedTuple):
+    """A command of a page, and the lines that the page shows of its output."""
+
+    page: str
+    line: int
+    text: str
+    output: Optional[List[str]]  # None: it stands in a sentence.
+
+    @property
+    def place(self):
+        return f"{self.page}:{self.line}: {self.text}"
+
+
+class Block(NamedTuple):
+    """A fenced block: its language, and its lines with their numbers."""
+
+    language: str
+    lines: list
+
+
+@functools.lru_cache(maxsize=None)
+def read(page):
+    with open(os.path.join(ROOT, page), encoding="utf-8") as reader:
+        return reader.read()
+
+
+def blocks(page):
+    """(the fenced blocks of a page, its other lines with their numbers)."""
+    found, prose, block = [], [], None
+    for number, line in enumerate(read(page).splitlines(), 1):
+        fence = re.match(r"\s*```(.*)$", line)
+        if fence and block is None:
+            block = Block(fence.group(1), [])
+        elif fence:
+            found, block = [*found, block], None
+        else:
+            (prose if block is None else block.lines).append((number, line))
+    return found, prose
+
+
+def is_whole(text):
+    """Whether a shell would not wait for more."""
+    try:
+        shlex.split(text, comments=True)
+    except ValueError:
+        return False
+    return not text.endswith("\\")
+
+
+def commands_of(block, page):
+    """The `Command`s of a block, in "console" blocks what follows "$ "."""
+    found, open_one = [], None
+    for number, line in block.lines:
+        if open_one is not None:
+            open_one = open_one._replace(text=open_one.text + "\n" + line)
+        elif block.language == "bash" or line.startswith("$ "):
+            text = line.strip() if block.language == "bash" else line[2:]
+            open_one = Command(page, number, text, [])
+        elif found:
+            found[-1].output.append(line)
+        if open_one is not None and is_whole(open_one.text):
+            found, open_one = [*found, open_one], None
+    return found
+
+
+SCRIPT = r"(?:(?:run_|export_|convert_)\w+|serve)\.py"
+PROGRAMS = r"(?:python|make|pip|curl|tensorboard|saved_model_cli)"
+INLINE = re.compile(rf"`((?:{PROGRAMS}|{SCRIPT})\s[^`]+)`")
+
+
+@functools.lru_cache(maxsize=None)
+def commands(page):
+    """All `Command`s of a page: of its blocks, and those between backquotes."""
+    fenced, prose = blocks(page)
+    found = [c for block in fenced for c in commands_of(block, page) if c.text]
+    text = "\n".join(line for _, line in prose)
+    for match in INLINE.finditer(text):
+        line = prose[text[: match.start()].count("\n")][0]
+        words = " ".join(match.group(1).split())
+        python = "python " if re.match(SCRIPT, words) else ""
+        found.append(Command(page, line, python + words, None))
+    return found
+
+
+def commands_of_docstring(script):
+    """The `Command`s of a script's first lines."""
+    text = ast.get_docstring(ast.parse(read(script)))
+    found = re.findall(rf"^    ({PROGRAMS} (?:.*\\\n)*.*)", text, re.MULTILINE)
+    return [Command(script, 1, command, None) for command in found]
+
+
+def words_of(text, folder):
+    """What a shell makes of a command, started in a folder."""
+    script = f"set -- {text}\nprintf '%s\\0' \"$@\""
+    said = subprocess.check_output(["bash", "-c", script], cwd=folder)
+    return said.decode().split("\0")[:-1]
+
+
+class ParsedError(Exception):
+    """A script has parsed its command line."""
+
+
+def parses_arguments(call):
+    """Checks that a call comes as far as having parsed a command line by argparse."""
+    parse = argparse.ArgumentParser.parse_args
+
+    def stop(parser, *arguments):
+        parse(parser, *arguments)
+        raise ParsedError
+
+    with mock.patch.object(argparse.ArgumentParser, "parse_args", stop):
+        try:
+            call()
+        except ParsedError:
+            return
+    raise AssertionError("no command line was parsed")
+
+
+def values_of(script, arguments):
+    """(the module, its parsed flags, what is left of the command line)."""
+    module = importlib.import_module(script[: -len(".py")])
+    values, rest = parsed(module.define_flags, script, arguments)
+    return module, values, rest
+
+
+def parsed(define_flags, script, arguments):
+    values = flags.FlagValues()
+    define_flags(values)
+    rest = values([script, *(a for a in arguments if a != "--help")])
+    return values, rest[1:]
+
+
+def parse_python(script, *arguments):
+    if script == "convert_checkpoint.py":
+        command = [a for a in arguments if a != "--help"]
+        parses_arguments(lambda: convert_checkpoint.main(command))
+        return
+    with mock.patch.object(sys, "path", [os.path.join(ROOT, "benchmarks"), *sys.path]):
+        names = runpy.run_path(os.path.join(ROOT, script))
+    if "define_flags" in names:
+        _, rest = parsed(names["define_flags"], script, arguments)
+        assert not rest or "--" in arguments, f"{rest}: flags only"
+    else:
+        with mock.patch.object(sys, "argv", [script, *arguments]):
+            parses_arguments(names["main"])
+
+
+def parse_make(*targets):
+    """Make knows the targets, and the scripts the command lines that it would run."""
+    said = subprocess.check_output(
+        ["make", "--dry-run", "--always-make", *targets], cwd=ROOT, universal_newlines=True
+    )
+    for line in said.replace("\\\n", " ").splitlines():
+        words = shlex.split(line)
+        if words[0].endswith("/bin/python") and words[1].endswith(".py"):
+            parse_python(*words[1:])
+
+
+def parse_pip(*words):
+    """What is installed is what the tests run with."""
+    option, file = words[1:]
+    assert words[0] == "install" and option == "-r", words
+    with open(os.path.join(ROOT, "requirements-dev.txt")) as reader:
+        assert f"-r {file}\n" in reader.read(), file
+
+
+def parse_export(setting):
+    name, value = setting.split("=", 1)
+    if name == "TF_CONFIG":
+        value = json.loads(value)
+        assert value["task"]["type"] in value["cluster"], value
+
+
+def parse_source(path):
+    assert path == ".venv/bin/activate", path
+
+
+def parse_tensorboard(*arguments):
+    program.TensorBoard().configure(argv=["tensorboard", *arguments])
+
+
+def parse_saved_model_cli(*arguments):
+    tool = importlib.import_module("tensorflow.python.tools.saved_model_cli")
+    tool.create_parser().parse_args(arguments)
+
+
+def parse_curl(*arguments):
+    """`ServingTest` sends them all."""
+    assert arguments[-1].startswith("http://127.0.0.1:8501/v1/"), arguments
+
+
+PARSERS = {
+    "python": parse_python,
+    ".venv/bin/python": parse_python,
+    "make": parse_make,
+    "pip": parse_pip,
+    "export": parse_export,
+    "source": parse_source,
+    "tensorboard": parse_tensorboard,
+    "saved_model_cli": parse_saved_model_cli,
+    "curl": parse_curl,
+}
+
+
+class DocsTestCase(tf.test.TestCase):
+    def enter(self, context):
+        """Leaves a context when the test ends."""
+        context.__enter__()
+        self.addCleanup(context.__exit__, None, None, None)
+
+
+class PagesTest(DocsTestCase):
+    def test_blocks_say_what_they_are(self):
+        for page in PAGES:
+            fenced, prose = blocks(page)
+            for block in fenced:
+                known = ("bash", "console", "python", "json", "text")
+                self.assertIn(block.language, known, f"{page}:{block.lines[0][0]}")
+                text = "\n".join(line for _, line in block.lines)
+                if block.language == "python":
+                    ast.parse(text)
+                elif block.language == "json":
+                    json.loads(text)
+            for number, line in prose:
+                self.assertNotRegex(line, rf"^ {{4}}\s*({PROGRAMS}|\$) ", f"{page}:{number}")
+
+    def test_commands_are_found(self):
+        found = [command.text.split()[0] for page in PAGES for command in commands(page)]
+        self.assertEqual(set(found), set(PARSERS))
+        self.assertGreater(len(found), 70)
+
+    def test_every_command_is_parsed_by_what_it_calls(self):
+        names = "BERT_BASE_DIR", "GLUE_DIR", "SQUAD_DIR", "SQUAD_FILES"
+        self.enter(mock.patch.dict(os.environ, dict.fromkeys(names, "/given")))
+        modules = [path for path in sorted(os.listdir(ROOT)) if path.endswith(".py")]
+        scripts = [path for path in modules if '"__main__"' in read(path)]
+        found = [c for page in PAGES for c in commands(page)]
+        found += [c for script in scripts for c in commands_of_docstring(script)]
+        self.assertEqual({c.page for c in found}, {*PAGES, *scripts})
+        for command in {command.text: command for command in found}.values():
+            program_name, *arguments = words_of(command.text, ROOT)
+            with self.subTest(command.place):
+                self.assertIn(program_name, PARSERS)
+                try:
+                    PARSERS[program_name](*arguments)
+                except SystemExit as end:
+                    self.assertEqual(end.code, 0)
+
+    def test_links_lead_somewhere(self):
+        for page in PAGES:
+            for target in re.findall(r"\]\(([^)\s]+)\)", read(page)):
+                if target.startswith("http"):
+                    continue
+                path, _, anchor = target.partition("#")
+                path = os.path.normpath(os.path.join(os.path.dirname(page), path)) if path else page
+                self.assertTrue(os.path.exists(os.path.join(ROOT, path)), f"{page}: {target}")
+                if anchor:
+                    self.assertIn(anchor, anchors(path), f"{page}: {target}")
+
+    def test_pictures_are_shown(self):
+        for path in glob.glob(os.path.join(ROOT, "results", "*.png")):
+            self.assertIn(f"]({os.path.basename(path)})", read("results/README.md"))
+
+
+def tf1():
+    return tf.__version__.startswith("1.")
+
+
+def anchors(page):
+    """Where links into a page may lead: its headings, as GitHub writes them."""
+    headings = [line for _, line in blocks(page)[1] if line.startswith("#")]
+    plain = (re.sub(r"[^\w\- ]", "", heading.lstrip("# ").lower()) for heading in headings)
+    return [heading.replace(" ", "-") for heading in plain]
+
+
+def masked(line):
+    """A line of output without what differs from run to run."""
+    return re.sub(r"[0-9a-f]{64}|-?\d[\d.,]*", "0", line)
+
+
+def keys_of(value):
+    """The keys of all objects in a JSON value."""
+    if isinstance(value, list):
+        return set().union(*map(keys_of, value))
+    if isinstance(value, dict):
+        return set(value).union(*map(keys_of, value.values()))
+    return set()
+
+
+class SessionTestCase(DocsTestCase):
+    """Where /path/to on the pages leads to, and the current folder."""
+
+    def setUp(self):
+        super().setUp()
+        if tf1():
+            self.skipTest("Their parts are tested on TensorFlow 1.15, too.")
+        self.folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        bert = tiny.write_bert(self.path("bert"), max_position_embeddings=512)
+        for data in (self.path("glue", "MRPC"), self.path("demo", "MRPC")):
+            tiny.write_mrpc(data)
+        os.mkdir(self.path("squad"))
+        for name in ("train", "dev"):
+            write_squad(self.path("squad", name + "-v1.1.json"), 32)
+        environment = {"BERT_BASE_DIR": bert, "GLUE_DIR": self.path("glue")}
+        self.enter(mock.patch.dict(os.environ, environment))
+        before = os.getcwd()
+        os.chdir(self.folder)
+        self.addCleanup(os.chdir, before)
+
+    def path(self, *parts):
+        return os.path.join(self.folder, *parts)
+
+    def words(self, command):
+        """A command's words, with its paths in this folder."""
+        return words_of(command.text.replace("/path/to", self.folder), self.folder)
+
+    def run_command(self, command):
+        """Runs a command; what it prints holds what the page shows of its end."""
+        program_name, *arguments = self.words(command)
+        if program_name == "export":
+            name, value = arguments[0].split("=", 1)
+            os.environ[name] = value
+            return
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            print("\n".join(self.run_python(*arguments)))
+        shown = command.output
+        if "..." in shown:
+            shown = shown[len(shown) - shown[::-1].index("...") :]
+        found = [masked(line) for line in printed.getvalue().splitlines()]
+        for line in filter(None, shown):
+            self.assertIn(masked(line), found)
+
+    def run_python(self, script, *arguments):
+        """The lines that end a script's run."""
+        arguments = [*arguments, *FURTHER.get(script, ())]
+        if script == "convert_checkpoint.py":
+            convert_checkpoint.main(arguments)
+            return []
+        module, values, _ = values_of(script, arguments)
+        return module.run(values)
+
+    def run_page(self, page):
+        """Runs a page's commands of `RUN`, each once; all of `RUN` must be there."""
+        texts, starts = set(), set()
+        for command in commands(page):
+            start = next((s for s in RUN[page] if command.text.startswith(s)), None)
+            if command.output is None or start is None or command.text in texts:
+                continue
+            texts.add(command.text)
+            starts.add(start)
+            if not DEVICES.search(command.text):
+                with self.subTest(command.place):
+                    self.run_command(command)
+        self.assertEqual(starts, set(RUN[page]))
+
+
+class ResultsTest(SessionTestCase):
+    def test_the_tables_are_what_the_commands_make_of_the_records(self):
+        for name in ("records", "ablations", "searches"):
+            source = os.path.join(ROOT, "results", name)
+            shutil.copytree(source, self.path("results", name))
+        self.run_page("results/README.md")
+        found = [name for name in os.listdir("results") if name.endswith((".md", ".tsv"))]
+        self.assertGreater(len(found), 4)
+        for name in found:
+            with self.subTest(name), open(self.path("results", name)) as reader:
+                self.assertEqual(reader.read(), read("results/" + name))
+
+
+class RunTest(SessionTestCase):
+    def test_readme_and_the_pages_behind_it(self):
+        os.makedirs("output/sizes")
+        with open("output/sizes/results.jsonl", "w") as writer:
+            for entry in (*records.seeds("MRPC", [0.7, 0.8]), *records.seeds("CoLA", [0.2, 0.3])):
+                writer.write(json.dumps(entry) + "\n")
+        self.run_page("README.md")
+        self.check_serving()
+        self.check_experiments()
+        self.check_moving()
+
+    def check_experiments(self):
+        (grid,) = (b for b in blocks("docs/experiments.md")[0] if b.language == "json")
+        with open("my_grid.json", "w") as writer:
+            writer.write("\n".join(line for _, line in grid.lines))
+        for name in ("a", "b"):
+            shutil.copytree("output/mrpc", name)
+        with mock.patch.dict(os.environ, SQUAD_DIR=self.path("squad")):
+            self.run_page("docs/experiments.md")
+
+    @contextlib.contextmanager
+    def served(self, *arguments):
+        """(the lines that a server says at its start, its port)."""
+        port = tiny.free_port()
+        process = subprocess.Popen(
+            [sys.executable, os.path.join(ROOT, "serve.py"), *arguments, f"--port={port}"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            universal_newlines=True,
+        )
+        with process:
+            try:
+                yield process.stdout.readline(), port
+            finally:
+                process.kill()
+
+    def check_serving(self):
+        """The server of the README answers each curl of the pages with status 200."""
+        importlib.import_module("uvicorn")
+        for source, name in (("mine", "sms_spam"), ("mrpc", "mrpc_2")):
+            shutil.copytree(f"output/{source}/adapter", f"served/{name}/adapter")
+        shutil.copytree("output/mrpc/adapter", "adapter")
+        pages = commands("README.md") + commands("docs/serving.md")
+        start = next(c for c in pages if c.text.startswith("python serve.py"))
+        with self.served(*self.words(start)[2:], "--adapter_dir=served") as (said, port):
+            self.assertRegex(said, r"^Serving 4 tasks at http://127.0.0.1:\d+/ \(Ctrl-C stops\)$")
+            for command in (c for c in pages if c.text.startswith("curl")):
+                words = [word.replace(":8501/", f":{port}/") for word in self.words(command)]
+                with self.subTest(command.place):
+                    answer = subprocess.check_output([*words, "--silent", "--fail"])
+                    shown = "".join(command.output)
+                    keys = set(re.findall(r'"(\w+)":', shown))
+                    self.assertLessEqual(keys - {"ham", "spam"}, keys_of(json.loads(answer)))
+
+    def check_moving(self):
+        bert = os.environ["BERT_BASE_DIR"]
+        for command in (
+            ["to_full_checkpoint", "output/mrpc/adapter", bert, "model.ckpt-343"],
+            ["to_huggingface", bert, "huggingface_bert"],
+            ["to_adapterhub", "output/mrpc/adapter", "saved_adapter"],
+        ):
+            with contextlib.redirect_stdout(io.StringIO()):
+                convert_checkpoint.main(command)
+        self.run_page("docs/moving.md")
+
+
+if __name__ == "__main__":
+    tf.test.main()
