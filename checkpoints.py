@@ -24,6 +24,9 @@ _HEAD_SIZE = 64
 
 MOMENTS = ("/adam_m", "/adam_v")  # Adam's, beside each trained variable.
 
+# What TensorFlow raises of a damaged checkpoint: an end that comes too early is an IndexError.
+_UNREADABLE = (tf.errors.OpError, IndexError)
+
 
 class PretrainedBert(NamedTuple):
     """What a run needs to know of a pretrained BERT.
@@ -113,7 +116,7 @@ def open_checkpoint(prefix, flag="--init_checkpoint"):
         reader = tf.train.NewCheckpointReader(prefix)
         if tf.io.gfile.exists(prefix + ".index"):
             _check_data(prefix, reader, where)
-    except tf.errors.OpError as error:
+    except _UNREADABLE as error:
         raise UserError(
             f"{where} cannot be read as a TensorFlow checkpoint ({_reason(error)})."
         ) from error
@@ -174,7 +177,7 @@ def read_tensor(reader, name, where):
     """A tensor of an open checkpoint; raises UserError if it is damaged, `where` begins it."""
     try:
         return reader.get_tensor(name)
-    except tf.errors.OpError as error:
+    except _UNREADABLE as error:
         raise UserError(
             f"{where} is damaged: its {name} cannot be read ({_reason(error)})."
         ) from error
