@@ -126,7 +126,9 @@ def _read_config(path):
     try:
         with tf.io.gfile.GFile(path, "r") as reader:
             fields = dict(json.loads(reader.read()))
-    except (ValueError, TypeError) as error:
+    except tf.errors.OpError as error:
+        raise UserError(f"{path}: cannot be read ({error.message}).") from error
+    except (ValueError, TypeError, RecursionError) as error:
         raise UserError(f"{path}: expected a JSON object ({error}).") from error
     for name, expected in _FIXED_FIELDS.items():
         found = fields.get(name, expected)
@@ -135,13 +137,18 @@ def _read_config(path):
     missing = [name for name in _CONFIG_FIELDS if name not in fields]
     if missing:
         raise UserError(f"{path}: lacks {', '.join(missing)}.")
-    if fields["hidden_act"] not in _ACTIVATIONS:
+    activation = str(fields["hidden_act"])
+    if activation not in _ACTIVATIONS:
         raise UserError(
-            f"{path}: hidden_act must be one of {', '.join(_ACTIVATIONS)}, but is "
-            f"{fields['hidden_act']!r}."
+            f"{path}: hidden_act must be one of {', '.join(_ACTIVATIONS)}, but is {activation!r}."
         )
-    fields["hidden_act"] = _ACTIVATIONS[fields["hidden_act"]]
-    return modeling.BertConfig(**{name: fields[name] for name in _CONFIG_FIELDS})
+    fields["hidden_act"] = _ACTIVATIONS[activation]
+    config = modeling.BertConfig(**{name: fields[name] for name in _CONFIG_FIELDS})
+    try:
+        modeling.check_config(config)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    return config
 
 
 def _read_weights(path):

@@ -107,7 +107,7 @@ class BertConfig:
                 values = json.loads(reader.read())
         except tf.errors.OpError as error:
             raise UserError(f"{json_file}: cannot be read ({error.message}).") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UserError(f"{json_file}: is not valid JSON ({error}).") from error
         if not isinstance(values, dict) or not isinstance(values.get("vocab_size"), int):
             raise UserError(f"{json_file}: is not a BERT config, it has no vocab_size.")
@@ -491,7 +491,7 @@ _SIZES = (
 
 
 def check_config(config):
-    """Raises UserError if no model has these sizes and this activation."""
+    """Raises UserError if no model has these sizes, rates and this activation."""
     for name in _SIZES:
         size = getattr(config, name)
         if not isinstance(size, numbers.Integral) or not 1 <= size < layers.TOO_LARGE:
@@ -503,6 +503,12 @@ def check_config(config):
             f"hidden_size {config.hidden_size} of the BERT config is not a multiple of"
             f" num_attention_heads {config.num_attention_heads}."
         )
+    for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range"):
+        rate = getattr(config, name)  # None, as 0, is no dropout.
+        if not isinstance(rate, (numbers.Real, type(None))) or not 0 <= (rate or 0) < 1:
+            raise UserError(
+                f"{name} of the BERT config must be a number from 0 to below 1, but is {rate!r}."
+            )
     get_activation(config.hidden_act)
 
 

@@ -299,10 +299,19 @@ class ConfigTest(HuggingFaceTestCase):
 
     def test_a_broken_config(self):
         self.write_source(random_tensors(ENCODER))
-        for content in ("{", "[1]", '{"hidden_size": 4'):
+        for content in ("{", "[1]", '{"hidden_size": 4', "[" * 100_000):
             with open(os.path.join(self.source, "config.json"), "w") as stream:
                 stream.write(content)
             self.assert_refused("config.json", "expected a JSON object")
+        for name, value in (
+            ("hidden_size", [4]),
+            ("num_hidden_layers", 0),
+            ("hidden_dropout_prob", "0.1"),
+            ("hidden_act", ["gelu"]),
+        ):
+            with open(os.path.join(self.source, "config.json"), "w") as stream:
+                json.dump({**CONFIG, name: value}, stream)
+            self.assert_refused("config.json", name)
         with open(os.path.join(self.source, "config.json"), "w") as stream:
             json.dump({key: CONFIG[key] for key in CONFIG if key != "vocab_size"}, stream)
         self.assert_refused("config.json", "lacks vocab_size")

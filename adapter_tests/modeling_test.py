@@ -425,7 +425,16 @@ class FunctionsTest(tf.test.TestCase):
 
     def test_broken_configs(self):
         path = os.path.join(self.get_temp_dir(), "broken.json")
-        for text in ("{", "[]", "{}", '{"vocab_size": "many"}'):
+        texts = ["{", "[]", "{}", '{"vocab_size": "many"}', "[" * 100_000]
+        for field in (
+            '"hidden_dropout_prob": "0.1"',
+            '"hidden_dropout_prob": 1',
+            '"attention_probs_dropout_prob": NaN',
+            '"initializer_range": "a"',
+            '"initializer_range": -0.1',
+        ):
+            texts.append(f'{{"vocab_size": 7, {field}}}')
+        for text in texts:
             with open(path, "w") as writer:
                 writer.write(text)
             with self.assertRaisesRegex(UserError, "broken.json"):
