@@ -13,6 +13,7 @@ from typing import Any, Callable, Dict, List, NamedTuple
 import numpy as np
 
 import figures
+import files
 import published
 import report_tables
 import search_results
@@ -68,6 +69,9 @@ class Report(NamedTuple):
     panels: list = []
 
 
+_MOST_LAYERS = 1000
+
+
 def read_ablation(path):
     """What run_ablation.py wrote: a dict, with scores in points.
 
@@ -77,21 +81,30 @@ def read_ablation(path):
     try:
         with open(path, encoding="utf-8") as reader:
             found = json.load(reader)
-        size = found["num_layers"]
-        if not all(0 <= first <= last < size for first, last, _ in found["spans"]):
+        size = files.checked(found["num_layers"], int)
+        spans = {
+            (files.checked(first, int), files.checked(last, int)): _points(value)
+            for first, last, value in found["spans"]
+        }
+        if size > _MOST_LAYERS or not all(0 <= first <= last < size for first, last in spans):
             raise ValueError(f"a span that does not lie in {size} layers")
         return {
-            **{name: found[name] for name in ("task", "score", "num_layers")},
-            **{name: 100 * found[name] for name in ("all", "none")},
+            **{name: files.checked(found[name], str) for name in ("task", "score")},
+            **{name: _points(found[name]) for name in ("all", "none")},
+            "num_layers": size,
             # A regression has no classes.
-            "majority": 100 * found["majority"] if "majority" in found else None,
-            "spans": {(first, last): 100 * value for first, last, value in found["spans"]},
+            "majority": _points(found["majority"]) if "majority" in found else None,
+            "spans": spans,
         }
     except OSError as error:
         raise UserError(f"--ablations: {path} cannot be read ({error.strerror}).") from error
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         problem = f"{type(error).__name__}: {error}"
         raise UserError(f"--ablations: {path} is no ablation.json ({problem}).") from error
+
+
+def _points(value):
+    return 100 * files.checked(value, float)
 
 
 def table1(source):

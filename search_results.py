@@ -5,10 +5,12 @@ of "number" from 0, "points" or None, "pruned", "samples", "seconds" and "settin
 hundredths, as in `selection`.
 """
 
+import dataclasses
 import json
 
 import baseline_space
 import figures
+import files
 from baseline_space import SPACE
 from errors import UserError
 
@@ -28,22 +30,31 @@ def read(path):
     try:
         with open(path, encoding="utf-8") as reader:
             found = json.load(reader)
-        trials = [
-            {
-                **{name: trial[name] for name in ("number", "pruned", "samples", "seconds")},
-                "points": None if trial["score"] is None else 100 * trial["score"],
-                "settings": dict(trial["settings"]),
-            }
-            for trial in found["trials"]
-        ]
+        trials = [_trial(trial) for trial in found["trials"]]
         if all(trial["points"] is None for trial in trials):
             raise ValueError("no trial with a score")
-        return {**{name: found[name] for name in ("task", "score", "sampler")}, "trials": trials}
+        about = {name: files.checked(found[name], str) for name in ("task", "score", "sampler")}
+        return {**about, "trials": trials}
     except OSError as error:
         raise UserError(f"--searches: {path} cannot be read ({error.strerror}).") from error
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         problem = f"{type(error).__name__}: {error}"
         raise UserError(f"--searches: {path} is no search.json ({problem}).") from error
+
+
+_KINDS = {"number": int, "pruned": bool, "samples": int, "seconds": float}
+
+
+def _trial(found):
+    """A trial as it was written; raises KeyError, TypeError or ValueError for what is none."""
+    score, own = found["score"], found["settings"]
+    kinds = {field.name: field.type for field in dataclasses.fields(baseline_space.Settings)}
+    settings = {name: files.checked(own[name], kinds[name]) for name in SPACE}
+    return {
+        **{name: files.checked(found[name], kind) for name, kind in _KINDS.items()},
+        "points": None if score is None else 100 * files.checked(score, float),
+        "settings": settings,
+    }
 
 
 def best_trial(search):
