@@ -446,7 +446,7 @@ def _add_and_norm(input_tensor, residual, config, adapter_fn, dropout_key):
 def _trains(config):
     # `BertModel` takes dropout out of its config where nothing is trained. A training without any
     # is slower for it, and no worse.
-    return config.hidden_dropout_prob > 0
+    return bool(config.hidden_dropout_prob)  # None, as 0, is no dropout.
 
 
 def attention(queries, hidden, input_mask, config, dropout_key=None):

@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import modeling
+from adapter_tests import tiny
 from errors import UserError
 
 SHARED = os.environ.get("ADAPTER_BERT_DATA")
@@ -441,6 +442,12 @@ class FunctionsTest(tf.test.TestCase):
                 modeling.BertConfig.from_json_file(path)
         with self.assertRaisesRegex(UserError, "nowhere.json"):
             modeling.BertConfig.from_json_file("nowhere.json")
+
+    def test_no_dropout_may_be_none(self):
+        config = tiny.config(hidden_dropout_prob=None, attention_probs_dropout_prob=None)
+        with tf.Graph().as_default():
+            model = modeling.BertModel(config, True, tf.zeros([1, 2], tf.int32))
+            self.assertEqual(model.get_pooled_output().shape, [1, 8])
 
     def test_assignment_map(self):
         prefix = os.path.join(self.get_temp_dir(), "model.ckpt")
