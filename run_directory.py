@@ -90,7 +90,7 @@ def _latest_checkpoint(output_dir):
     record = posixpath.join(output_dir, "checkpoint")
     try:
         checkpoint = tf.train.latest_checkpoint(output_dir)
-    except UnicodeDecodeError:
+    except ValueError:  # No text, or no path in it.
         checkpoint = None
     # TensorFlow would only log it, and train from the start over what is left.
     if checkpoint is None and tf.io.gfile.exists(record):

@@ -203,6 +203,13 @@ class ClaimTest(RunDirectoryTestCase):
     def test_a_broken_checkpoint(self):
         self.train(step=5)
         data = os.path.join(self.folder, "model.ckpt-5.data-00000-of-00001")
+        with open(os.path.join(self.folder, "checkpoint")) as reader:
+            record = reader.read()
+        with open(os.path.join(self.folder, "checkpoint"), "w") as writer:
+            writer.write(record.replace("model_checkpoint_path", "all_model_checkpoint_paths", 1))
+        self.assert_refused("names no checkpoint")
+        with open(os.path.join(self.folder, "checkpoint"), "w") as writer:
+            writer.write(record)
         os.remove(data)
         for trains in (True, False):
             self.assert_refused("--output_dir", "incomplete", data, trains=trains)
