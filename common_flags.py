@@ -643,6 +643,11 @@ def main_of(run):
         if argv[1:]:
             raise UserError(f"{argv[1]}: flags only, written as --name=value.")
         silence_tensorflow()
-        print("\n".join(run(flags.FLAGS)))
+        try:
+            print("\n".join(run(flags.FLAGS)))
+        except tf.errors.UnimplementedError as error:
+            if not error.message.startswith("File system scheme"):
+                raise
+            raise UserError(f"{error.message}: this TensorFlow cannot read there.") from error
 
     return main

@@ -512,6 +512,14 @@ class CheckSequenceLengthTest(tf.test.TestCase):
             self.assertIn(part, str(caught.exception))
 
 
+class MainTest(tf.test.TestCase):
+    def test_a_place_of_no_file_system_is_a_users_error(self):
+        main = common_flags.main_of(lambda values: tf.io.gfile.exists("nothing://bucket/folder"))
+        silent = mock.patch.object(common_flags, "silence_tensorflow")
+        with silent, self.assertRaisesRegex(UserError, "'nothing' not implemented.* cannot read"):
+            main(["script.py"])
+
+
 class SilenceTensorflowTest(tf.test.TestCase):
     def test_verbosity_brings_tensorflows_log_back(self):
         self.addCleanup(logging.set_verbosity, logging.get_verbosity())
