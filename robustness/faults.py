@@ -44,8 +44,8 @@ class Training:
             *(sys.executable, os.path.join(_PROJECT, "run_classifier.py"), "--task_name=MRPC"),
             *(f"--data_dir={data}", f"--bert_config_file={bert}/bert_config.json"),
             *(f"--vocab_file={bert}/vocab.txt", f"--init_checkpoint={bert}/bert_model.ckpt"),
-            *("--max_seq_length=16", "--train_batch_size=8", "--num_train_epochs=40"),
-            *("--save_checkpoints_steps=10", f"--output_dir={self.folder}"),
+            *("--max_seq_length=16", "--train_batch_size=8", "--num_train_epochs=10"),
+            *("--save_checkpoints_steps=4", f"--output_dir={self.folder}"),
             *("--do_train", "--do_eval", "--do_predict", "--feature_cache_dir=none", *flags),
         ]
 
@@ -132,11 +132,11 @@ def kill():
 def full_disk():
     """Disks of all sizes that are too small."""
     whole = sum(map(len, house.files_in(Training("undisturbed").folder).values())) >> 10
-    for share in (0.02, 0.1, 0.25, 0.4, 0.55, 0.7, 0.85):
+    for share in (0.1, 0.4, 0.7):
         training = Training(f"full{share}")
         with mounted(training.folder, max(4, int(share * whole))):
             code, said = training.run()
-            remount(training.folder, "size=1g")
+            remount(training.folder, "size=100m")
             yield f"disk of {share:.0%} of what it needs", f"{code}: {said}", verdict(training)
 
 
@@ -157,7 +157,7 @@ def full_disk_when_all_is_finished():
 
 @fault
 def read_only():
-    """A folder that is read-only from the start, or from the middle on."""
+    """A folder that is read-only from the start, or without room from the middle on."""
     training = Training("read-only")
     with mounted(training.folder, 1 << 20):
         remount(training.folder, "ro")
@@ -168,12 +168,12 @@ def read_only():
     with mounted(training.folder, 1 << 20):
         process = training.start()
         _wait_for_step(training)
-        # No file may be open for writing when a disk becomes read-only, but TensorBoard's is.
-        subprocess.call(["chattr", "+i", training.folder])
-        remount(training.folder, "size=4k")
+        # A disk with a file open for writing, TensorBoard's, does not become read-only: its room
+        # goes in place of that.
+        used = int(subprocess.check_output(["du", "-sk", training.folder]).split()[0])
+        remount(training.folder, f"size={used}k")
         code, said = ended(process)
-        subprocess.call(["chattr", "-i", training.folder])
-        remount(training.folder, "size=1g")
+        remount(training.folder, "size=100m")
         yield "no room any more, in the middle", f"{code}: {said}", verdict(training)
 
 
@@ -189,11 +189,7 @@ def clock():
     if not _ARGUMENTS.libfaketime:
         yield "clock jumps", "not tried: --libfaketime is not given", ""
         return
-    for name, jumps in (
-        ("back", ("-3650d",)),
-        ("forward", ("+3650d",)),
-        ("both", ("+3650d", "-3650d", "+0")),
-    ):
+    for name, jumps in (("back", ("-3650d",)), ("forward and back", ("+3650d", "+0"))):
         training = Training("clock " + name)
         place = os.path.join(house.root(), "time")
         environment = {
@@ -244,7 +240,7 @@ def two_runs():
 @fault
 def memory():
     """Address spaces that are too small."""
-    for megabytes in (300, 800, 1500, 2000, 2500, 3000, 3500):
+    for megabytes in (1000, 2000, 3000):
         training = Training(f"memory {megabytes}")
         limit = megabytes << 20
 
