@@ -28,7 +28,7 @@ import house  # First: it finds the project.
 import mutations
 
 _SEED = 20260722
-_SECONDS = 20.0
+SECONDS = 20.0
 _START_SECONDS = 120.0
 _MEMORY = 1 << 30
 _ADDRESS_SPACE = 6 << 30  # Of which TensorFlow takes 2 GB before it does anything.
@@ -161,15 +161,22 @@ def _work_from_stdin():
 # ---- The process that watches
 
 
+_COMMAND = (sys.executable, os.path.abspath(__file__), "--work")
+
+
 class Campaign:
     """Inputs for readers, and what came of them.
+
+    Args:
+      command: of the process that reads, as `--work` does.
 
     Attributes:
       counts: reader's name → Counter of READ, REFUSED and FAULT.
       faults: list of (reader's name, index, what happened).
     """
 
-    def __init__(self):
+    def __init__(self, command=_COMMAND):
+        self._command = command
         self.counts = collections.OrderedDict()
         self.faults = []
         self.seconds = 0.0
@@ -188,7 +195,7 @@ class Campaign:
         """One process, to its end; returns what is left."""
         with tempfile.TemporaryFile("w+") as errors:
             process = subprocess.Popen(
-                [sys.executable, os.path.abspath(__file__), "--work"],
+                self._command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -198,7 +205,7 @@ class Campaign:
             begun, why = None, None
             for message in _messages(process):
                 if message is None:
-                    why = f"no end after {_SECONDS:g} seconds"
+                    why = f"no end after {SECONDS:g} seconds"
                     break
                 begun = message if message[0] == "begun" else None
                 if message[0] == "ended":
@@ -239,7 +246,7 @@ def _messages(process):
         *lines, buffered = (buffered + received).split(b"\n")
         for line in lines:
             message = json.loads(line.decode())
-            patience = _SECONDS if message[0] == "begun" else _START_SECONDS
+            patience = SECONDS if message[0] == "begun" else _START_SECONDS
             yield message
 
 

@@ -76,7 +76,7 @@ def all_readers():
         _script("run_squad", _squad, [(jobs.Job, "train"), (jobs.Job, "predict")]),
         _script("run_ablation", _ablation, [(jobs.FinishedJob, "begin")]),
         _script("run_baseline", _baseline, [("baseline_training.Modules", "opened")]),
-        _script("run_sweep", _sweep, [("sweeps.Sweep", "run")]),
+        _script("run_sweep", _sweep, [("sweeps.Sweep", "check_flags")]),
         _script("run_report", _report, [("reporting", "rendered")]),
         _script("export_model", _export, [("saved_models", "write")]),
         _script("serve", _serve, [("adapter_bank.AdapterBank", "__init__")]),
