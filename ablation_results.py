@@ -25,17 +25,29 @@ def read(path):
     return files.read_as(path, "--ablations", "ablation.json", _in_points)
 
 
+_MOST_LAYERS = 1000
+
+
 def _in_points(found):
-    size = found["num_layers"]
-    if not all(0 <= first <= last < size for first, last, _ in found["spans"]):
+    size = files.checked(found["num_layers"], int)
+    spans = {
+        (files.checked(first, int), files.checked(last, int)): _points(value)
+        for first, last, value in found["spans"]
+    }
+    if size > _MOST_LAYERS or not all(0 <= first <= last < size for first, last in spans):
         raise ValueError(f"a span that does not lie in {size} layers")
     return {
-        **{name: found[name] for name in ("task", "score", "num_layers")},
-        **{name: 100 * found[name] for name in ("all", "none")},
+        **{name: files.checked(found[name], str) for name in ("task", "score")},
+        **{name: _points(found[name]) for name in ("all", "none")},
+        "num_layers": size,
         # A regression has no classes.
-        "majority": 100 * found["majority"] if "majority" in found else None,
-        "spans": {(first, last): 100 * value for first, last, value in found["spans"]},
+        "majority": _points(found["majority"]) if "majority" in found else None,
+        "spans": spans,
     }
+
+
+def _points(value):
+    return 100 * files.checked(value, float)
 
 
 def cells(ablation):

@@ -21,6 +21,9 @@ Shapes = Dict[str, Tuple[int, ...]]
 
 MOMENTS = ("/adam_m", "/adam_v")  # Adam's, beside each trained variable.
 
+# What TensorFlow raises of a damaged checkpoint: an end that comes too early is an IndexError.
+_UNREADABLE = (tf.errors.OpError, IndexError)
+
 
 class PretrainedBert(NamedTuple):
     """What a run needs to know of a pretrained BERT.
@@ -110,7 +113,7 @@ def open_checkpoint(prefix: str, flag: str = "--init_checkpoint"):
         reader = tf.train.NewCheckpointReader(prefix)
         if tf.io.gfile.exists(prefix + ".index"):
             _check_data(prefix, reader, where)
-    except tf.errors.OpError as error:
+    except _UNREADABLE as error:
         raise UserError(
             f"{where} cannot be read as a TensorFlow checkpoint ({files.reason(error)})."
         ) from error
@@ -173,7 +176,7 @@ def read_tensor(reader, name: str, where: str) -> np.ndarray:
     """A tensor of an open checkpoint; raises UserError if it is damaged, `where` begins it."""
     try:
         return reader.get_tensor(name)
-    except tf.errors.OpError as error:
+    except _UNREADABLE as error:
         raise UserError(
             f"{where} is damaged: its {name} cannot be read ({files.reason(error)})."
         ) from error

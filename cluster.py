@@ -66,7 +66,7 @@ def from_environment():
         jobs, task = config.get("cluster", {}), config.get("task", {})
         chiefs, workers = (_addresses(jobs, name) for name in ("chief", "worker"))
         kind, index = task.get("type", "worker"), int(task.get("index", 0))
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (ArithmeticError, AttributeError, RecursionError, TypeError, ValueError) as error:
         raise UserError(f"{VARIABLE} cannot be read ({error}); {_EXPECTED}.") from error
     others = sorted(set(jobs) - {"chief", "worker"})
     if others or kind not in ("chief", "worker"):

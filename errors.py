@@ -6,9 +6,27 @@ and lets everything else fly as the bug it is. Only the scripts end a run, by `e
 
 import sys
 
+_LONGEST = 2000  # Characters of a sentence; what a broken file holds may have millions.
+
 
 class UserError(ValueError):
-    """A mistake that the user can mend; its message names what, where, and what was expected."""
+    """A mistake that the user can mend; its message names what, where, and what was expected.
+
+    What a file's content brings into the message cannot break it: it is one line of printable
+    characters, others are escaped, and its middle is left out where it would be very long.
+    """
+
+    def __init__(self, sentence):
+        super().__init__(_one_line(sentence))
+
+
+def _one_line(text):
+    line = " ".join(part.strip() for part in text.splitlines())
+    if not line.isprintable():
+        line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+    if len(line) > _LONGEST:
+        line = f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 4 :]}"
+    return line
 
 
 def exit_code(main, *arguments):
@@ -19,7 +37,7 @@ def exit_code(main, *arguments):
     try:
         return main(*arguments)
     except UserError as error:
-        sentence = " ".join(line.strip() for line in str(error).splitlines())
+        sentence = str(error)
         end = "" if sentence.endswith((".", "?")) else "."
         print(f"Error: {sentence}{end}", file=sys.stderr)
         return 1

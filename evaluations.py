@@ -31,10 +31,15 @@ class Evaluations:
             self._by_step = self._read()
 
     def _read(self):
+        found = files.read_object(self._path)
         try:
-            return {int(step): {**scores} for step, scores in files.read_object(self._path).items()}
-        except (TypeError, ValueError) as error:
-            raise UserError(f"{self._path}: expected scores by step ({error}).") from error
+            for scores in found.values():
+                files.checked(scores[self._score], float)
+            return {int(step): scores for step, scores in found.items()}
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(
+                f"{self._path}: expected scores by step, each with {self._score} ({error})."
+            ) from error
 
     def at(self, step):
         """A step's scores, None if it was not evaluated."""

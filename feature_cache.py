@@ -127,16 +127,19 @@ class _Writer:
     def __exit__(self, kind, error, trace):
         self._stack.close()
         if kind is None:
+            text = json.dumps(self._index)
             with open(os.path.join(self._folder, _INDEX), "w") as writer:
-                json.dump(self._index, writer)
+                writer.write(f"{text}\n{zlib.crc32(text.encode())}")
 
 
 def _mapped(path: str) -> Dict[str, np.ndarray]:
     """The arrays of a folder; ValueError for a checksum that differs."""
     with open(os.path.join(path, _INDEX)) as reader:
-        index = json.load(reader)
+        text, checksum = reader.read().split("\n")
+    if checksum != str(zlib.crc32(text.encode())):
+        raise ValueError(f"{_INDEX} has another checksum")
     arrays = {}
-    for name, (dtype, shape, checksum) in index.items():
+    for name, (dtype, shape, checksum) in json.loads(text).items():
         values = np.zeros(shape, dtype)
         if values.size:
             file = os.path.join(path, name)

@@ -135,6 +135,22 @@ def read_as(path, flag, kind, convert):
         raise UserError(f"{flag}: {path} is no {kind} ({problem}).") from error
 
 
+def checked(value, kind):
+    """A value out of JSON, which must be of a kind.
+
+    Args:
+      value: what was found.
+      kind: str, bool, int, dict or list; or float, which is any number.
+
+    Raises:
+      ValueError: it is of another one, or no float holds it.
+    """
+    kinds = (int, float) if kind is float else (kind,)
+    if type(value) not in kinds or type(value) is int and abs(value) >= 1 << 63:
+        raise ValueError(f"expected {kind.__name__}, found {json.dumps(value)[:50]}")
+    return value
+
+
 def sha256(path):
     """The hex digest of a file, which need not fit into memory.
 

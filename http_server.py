@@ -46,9 +46,10 @@ def listen(host: str, port: int) -> socket.socket:
         except OSError:
             bound.close()
             raise
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # The latter for a name that no host can have.
+        reason = getattr(error, "strerror", error)
         raise UserError(
-            f"--host={host} --port={port}: cannot listen there ({error.strerror}); choose another"
+            f"--host={host} --port={port}: cannot listen there ({reason}); choose another"
             " port, or 0 for a free one."
         ) from None
     return bound

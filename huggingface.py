@@ -135,13 +135,18 @@ def _read_config(path: str) -> modeling.BertConfig:
     missing = [name for name in _CONFIG_FIELDS if name not in fields]
     if missing:
         raise UserError(f"{path}: lacks {', '.join(missing)}.")
-    if fields["hidden_act"] not in _ACTIVATIONS:
+    activation = str(fields["hidden_act"])
+    if activation not in _ACTIVATIONS:
         raise UserError(
-            f"{path}: hidden_act must be one of {', '.join(_ACTIVATIONS)}, but is "
-            f"{fields['hidden_act']!r}."
+            f"{path}: hidden_act must be one of {', '.join(_ACTIVATIONS)}, but is {activation!r}."
         )
-    fields["hidden_act"] = _ACTIVATIONS[fields["hidden_act"]]
-    return modeling.BertConfig(**{name: fields[name] for name in _CONFIG_FIELDS})
+    fields["hidden_act"] = _ACTIVATIONS[activation]
+    config = modeling.BertConfig(**{name: fields[name] for name in _CONFIG_FIELDS})
+    try:
+        modeling.check_config(config)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    return config
 
 
 def _read_weights(path: str) -> Tensors:

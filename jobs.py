@@ -267,7 +267,7 @@ class Job(_AnyJob):
                     " to train it further give another --output_dir."
                 )
         if self._workers.is_chief:
-            run_directory.claim(
+            self._held = run_directory.claim(
                 self._run.output_dir,
                 self._settings(),
                 trains,

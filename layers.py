@@ -90,10 +90,12 @@ def get_activation(activation_string):
       A function; None for "linear" and ""; what is no string as it is.
 
     Raises:
-      UserError: an unknown name.
+      UserError: an unknown name, or neither a name nor a function.
     """
-    if not isinstance(activation_string, str):
+    if activation_string is None or callable(activation_string):
         return activation_string
+    if not isinstance(activation_string, str):
+        raise UserError(f"An activation is a name or a function, not {activation_string!r}.")
     name = activation_string.lower() or "linear"
     if name not in ACTIVATIONS:
         known = ", ".join(ACTIVATIONS)

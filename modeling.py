@@ -487,7 +487,7 @@ _SIZES = (
 
 
 def check_config(config: BertConfig) -> None:
-    """Raises UserError if no model has these sizes and this activation."""
+    """Raises UserError if no model has these sizes, rates and this activation."""
     for name in _SIZES:
         size = getattr(config, name)
         if not isinstance(size, numbers.Integral) or not 1 <= int(size) < layers.TOO_LARGE:
@@ -499,6 +499,12 @@ def check_config(config: BertConfig) -> None:
             f"hidden_size {config.hidden_size} of the BERT config is not a multiple of"
             f" num_attention_heads {config.num_attention_heads}."
         )
+    for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range"):
+        rate = getattr(config, name)  # None, as 0, is no dropout.
+        if not isinstance(rate, (numbers.Real, type(None))) or not 0 <= float(rate or 0) < 1:
+            raise UserError(
+                f"{name} of the BERT config must be a number from 0 to below 1, but is {rate!r}."
+            )
     get_activation(config.hidden_act)
 
 

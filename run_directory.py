@@ -9,6 +9,7 @@ All files are written whole or not at all.
 """
 
 import json
+import os
 import posixpath
 import shutil
 import tempfile
@@ -21,6 +22,11 @@ import checkpoints
 import files
 import task_adapters
 from errors import UserError
+
+try:
+    import fcntl
+except ImportError:  # Windows has none, and nothing is held there.
+    fcntl = None  # type: ignore[assignment]  # Of a module mypy expects a module.
 
 SETTINGS_FILE = "settings.json"
 
@@ -87,14 +93,18 @@ def claim(output_dir, settings, trains, overwrite=False):
       trains: bool; whether the run trains.
       overwrite: bool; whether a training run removes an earlier run's files first.
 
+    Returns:
+      For a run that trains, what holds the directory as long as it is referred to.
+
     Raises:
-      UserError: another model lies there, or a run with other training settings would go on with
-        its weights (the differences are named), or replace its task adapter; or the last
-        checkpoint there is lost or broken.
+      UserError: another process trains there; another model lies there, or a run with other
+        training settings would go on with its weights (the differences are named), or replace its
+        task adapter; or the last checkpoint there is lost or broken.
     """
     path = posixpath.join(output_dir, SETTINGS_FILE)
     adapter = posixpath.join(output_dir, task_adapters.FOLDER)
     make(output_dir)
+    held = _hold(output_dir) if trains else None
     if trains:
         files.recover(adapter)
         if overwrite:
@@ -113,6 +123,37 @@ def claim(output_dir, settings, trains, overwrite=False):
     if trains:
         _remove_leftovers(output_dir)
         files.write_object(path, settings)
+    return held
+
+
+class _Held:
+    """A local directory's lock, which the process has until this is gone, or it is itself."""
+
+    def __init__(self, output_dir):
+        descriptor = os.open(output_dir, os.O_RDONLY)
+        weakref.finalize(self, os.close, descriptor)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+_HELD = weakref.WeakValueDictionary()  # By their real paths, what this process holds.
+
+
+def _hold(output_dir):
+    """The directory's `_Held`; None where there are no locks. Two trainings would mix weights."""
+    if fcntl is None or "://" in output_dir:
+        return None
+    path = os.path.realpath(output_dir)
+    try:
+        held = _HELD.get(path) or _Held(path)
+    except BlockingIOError:
+        raise UserError(
+            f"--output_dir={output_dir}: another process trains there; wait for its end, or give"
+            " another --output_dir."
+        ) from None
+    except OSError:  # A file system without locks.
+        return None
+    _HELD[path] = held
+    return held
 
 
 def _latest_checkpoint(output_dir):
@@ -120,7 +161,7 @@ def _latest_checkpoint(output_dir):
     record = posixpath.join(output_dir, "checkpoint")
     try:
         checkpoint = tf.train.latest_checkpoint(output_dir)
-    except UnicodeDecodeError:
+    except ValueError:  # No text, or no path in it.
         checkpoint = None
     # TensorFlow would only log it, and train from the start over what is left.
     if checkpoint is None and tf.io.gfile.exists(record):

@@ -106,8 +106,8 @@ def _trials(values):
         _, grids = sweep_grids.PRESETS[values.preset]
     else:
         grids = sweep_grids.read_file(values.grid)
-    settings = dict(sweep_grids.parse_setting(text) for text in values.set)
-    only = [sweep_grids.parse_setting(text) for text in values.only]
+    settings = dict(sweep_grids.parse_setting(text, "--set") for text in values.set)
+    only = [sweep_grids.parse_setting(text, "--only") for text in values.only]
     return sweep_grids.trials_of(sweep_grids.changed(grids, settings), only)
 
 

@@ -5,6 +5,8 @@ of "number" from 0, "points" or None, "pruned", "samples", "seconds" and "settin
 hundredths, as in `selection`.
 """
 
+import dataclasses
+
 import baseline_space
 import figures
 import files
@@ -27,17 +29,26 @@ def read(path):
 
 
 def _in_points(found):
-    trials = [
-        {
-            **{name: trial[name] for name in ("number", "pruned", "samples", "seconds")},
-            "points": None if trial["score"] is None else 100 * trial["score"],
-            "settings": dict(trial["settings"]),
-        }
-        for trial in found["trials"]
-    ]
+    trials = [_trial(trial) for trial in found["trials"]]
     if all(trial["points"] is None for trial in trials):
         raise ValueError("no trial with a score")
-    return {**{name: found[name] for name in ("task", "score", "sampler")}, "trials": trials}
+    about = {name: files.checked(found[name], str) for name in ("task", "score", "sampler")}
+    return {**about, "trials": trials}
+
+
+_KINDS = {"number": int, "pruned": bool, "samples": int, "seconds": float}
+
+
+def _trial(found):
+    """A trial as it was written; raises KeyError, TypeError or ValueError for what is none."""
+    score, own = found["score"], found["settings"]
+    kinds = {field.name: field.type for field in dataclasses.fields(baseline_space.Settings)}
+    settings = {name: files.checked(own[name], kinds[name]) for name in SPACE}
+    return {
+        **{name: files.checked(found[name], kind) for name, kind in _KINDS.items()},
+        "points": None if score is None else 100 * files.checked(score, float),
+        "settings": settings,
+    }
 
 
 def best_trial(search):

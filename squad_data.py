@@ -154,7 +154,8 @@ def _articles(input_file: str) -> Iterator[Any]:
 def _items_of_data(reader):
     """Yields the items of the list "data" of a JSON object, each when it is complete."""
     depth, key, in_data, builder = 0, None, False, None
-    for event, value in ijson.basic_parse(reader):
+    # Without use_float a number of thousands of digits can end the process.
+    for event, value in ijson.basic_parse(reader, use_float=True):
         if event.startswith("start"):
             depth += 1
             if depth > _DEEPEST:
@@ -186,7 +187,7 @@ def _place_of_error(input_file: str) -> str:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         return f", line {line}: found bytes that are not UTF-8 ({error.reason})"
-    except RecursionError:
+    except (RecursionError, ValueError):  # The latter of a number of thousands of digits.
         pass
     return ": found no JSON of SQuAD's kind"
 

@@ -95,15 +95,19 @@ def read_file(path):
     return [{**common, **grid} for grid in grids]
 
 
-def parse_setting(text):
+def parse_setting(text, flag):
     """name=value[,value...] as (name, list of values).
+
+    Args:
+      text: what a flag holds.
+      flag: its name, for the error.
 
     Raises:
       UserError: it is nothing like that.
     """
     name, equals, values = text.partition("=")
     if not (equals and name and values):
-        raise UserError(f"{text!r}: expected a flag and its values, as in adapter_size=8,64.")
+        raise UserError(f"{flag}={text}: expected a flag and its values, as in adapter_size=8,64.")
     return name.lstrip("-"), [_parsed(value) for value in values.split(",")]
 
 

@@ -106,14 +106,32 @@ def _parsed(line):
 
 
 def _is_record(value):
-    texts = ("key", "script", "status", "finished")
-    return (
-        isinstance(value, dict)
-        and all(isinstance(value.get(name), str) for name in texts)
-        and isinstance(value.get("flags"), dict)
-        and value["status"] in (DONE, FAILED)
-        and (value["status"] == FAILED or isinstance(value.get("scores"), dict))
-    )
+    try:
+        for name in ("key", "script", "finished"):
+            files.checked(value[name], str)
+        for setting in files.checked(value["flags"], dict).values():
+            files.checked(setting, type(setting) if isinstance(setting, (str, bool)) else float)
+        return _ENDS[files.checked(value["status"], str)](value)
+    except (KeyError, TypeError, ValueError):
+        return False
+
+
+def _has_reason(record):
+    files.checked(record["reason"], str)
+    return True
+
+
+def _has_scores(record):
+    files.checked(record["task"], str)
+    for score in files.checked(record["scores"], dict).values():
+        files.checked(score, float)
+    backbone = record.get("backbone") or {"name": "", "fingerprint": ""}
+    for name in ("name", "fingerprint"):
+        files.checked(backbone[name], str)
+    return record["score"] in record["scores"]
+
+
+_ENDS = {DONE: _has_scores, FAILED: _has_reason}
 
 
 def _is_cut_short(line):

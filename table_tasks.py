@@ -329,7 +329,7 @@ def _label_set(text: str) -> Tuple[str, ...]:
     """A set of labels as a tuple: "a,b" or the JSON list ["a", "b"]; nothing is the empty set."""
     try:
         labels = json.loads(text) if text.startswith("[") else text.split(",")
-    except ValueError:
+    except (ValueError, RecursionError):
         labels = text.split(",")
     return tuple(label for label in (str(label).strip() for label in labels) if label)
 

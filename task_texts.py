@@ -248,7 +248,10 @@ def _span_settings(
     limits = squad_features.Limits(max_seq_length=description.max_seq_length, **settings)
     if limits.max_query_length < 1:
         raise UserError(f"Task {description.task}: max_query_length is {limits.max_query_length}.")
-    squad_features.check_limits(limits)
+    try:
+        squad_features.check_limits(limits)
+    except UserError as error:
+        raise UserError(f"Task {description.task}: {error}") from None
     choice = squad_answers.AnswerSettings(
         do_lower_case=description.do_lower_case,
         version_2_with_negative=version_2,

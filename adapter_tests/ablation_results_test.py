@@ -54,7 +54,11 @@ class AblationResultsTest(tf.test.TestCase):
         with self.assertRaisesRegex(UserError, "--ablations: missing.json: cannot be read"):
             ablation_results.read("missing.json")
         spans = [[[0, 1]], [[0, 2, 0.5]], [[1, 0, 0.5]]]
-        for broken in ({"task": "CoLA"}, *({**WRITTEN, "spans": some} for some in spans)):
+        spans += [[["0", "1", 0.5]], [[0.0, 1, 0.5]], [[0, 1, "0.5"]], [[0, 1, 10**400]], 5]
+        changes = [{"spans": some} for some in spans]
+        changes += [{"all": "x"}, {"all": []}, {"none": None}, {"majority": "x"}, {"task": ["a"]}]
+        changes += [{"num_layers": 10**9}, {"num_layers": None}, {"score": 1}]
+        for broken in ({"task": "CoLA"}, *({**WRITTEN, **change} for change in changes)):
             with self.assertRaisesRegex(UserError, "is no ablation.json"):
                 ablation_results.read(self.write(broken))
         nested = os.path.join(self.get_temp_dir(), "nested.json")

@@ -182,7 +182,8 @@ class OpenCheckpointTest(CheckpointTestCase):
         self.save({"a": np.float32([1, 2, 3])})
         with open(self.prefix + ".index", "rb") as stream:
             index = stream.read()
-        for damaged in (b"", index[:-20], b"<html>Not found</html>" * 20, b"x" + index[1:]):
+        html = b"<html>Not found</html>" * 20
+        for damaged in (b"", index[:-20], html, b"x" + index[1:], index[-60:]):
             with open(self.prefix + ".index", "wb") as stream:
                 stream.write(damaged)
             self.assert_refused(

@@ -65,6 +65,7 @@ class FromEnvironmentTest(tf.test.TestCase):
             (worker(["a:1"], {"type": "worker", "index": 1}), "task worker 1"),
             (worker(["a:1"], {"type": "worker", "index": -1}), "task worker -1"),
             (worker(["a:1"], {"type": "worker", "index": "x"}), "cannot be read"),
+            (worker(["a:1"], {"type": "worker", "index": float("inf")}), "cannot be read"),
             (worker(["a:1"], {"type": "chief", "index": 0}), "task chief 0"),
             (worker(["a:1"], {"type": "evaluator", "index": 0}), "names evaluator"),
             ({"cluster": {"worker": ["a:1"], "ps": ["b:1"]}}, "names ps"),

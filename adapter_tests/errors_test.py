@@ -34,6 +34,20 @@ class ExitCodeTest(tf.test.TestCase):
         ):
             self.assertEqual(self.call(raising, errors.UserError(message)), (1, line))
 
+    def test_what_a_file_holds_does_not_break_the_sentence(self):
+        for held, shown in (
+            ("a\nb\u2028c", "a b c"),
+            ("\x1b[31m\0", "\\x1b[31m\\x00"),
+            ("\u202e\ufeff\ud800\udcff", "\\u202e\\ufeff\\ud800\\udcff"),
+            ("naïve 狗 😀 C:\\new", "naïve 狗 😀 C:\\new"),
+        ):
+            self.assertEqual(
+                str(errors.UserError(f"a.tsv: found {held}.")), f"a.tsv: found {shown}."
+            )
+        long = str(errors.UserError(f"a.tsv: found {'x' * 1_000_000}, expected 1."))
+        self.assertRegex(long, r"^a\.tsv: found x+ \.\.\. x+, expected 1\.$")
+        self.assertLess(len(long), 2000)
+
     def test_ctrl_c_is_130(self):
         self.assertEqual(self.call(raising, KeyboardInterrupt()), (130, "Interrupted.\n"))
 

@@ -34,10 +34,12 @@ class EvaluationsTest(tf.test.TestCase):
         self.assertEqual(os.listdir(self.folder), ["evaluations.json"])
 
     def test_a_damaged_file(self):
-        for text in ("", "[]", '{"a": {}}', '{"5": 1}', "[" * 100000):
+        broken = ["", "[]", '{"a": {"f1": 1}}', '{"5": 1}', "[" * 100000, '{"5": {}}']
+        broken += [f'{{"5": {{"f1": {score}}}}}' for score in ('"0.5"', "null", "[1]", "9" * 400)]
+        for text in broken:
             with open(os.path.join(self.folder, "evaluations.json"), "w") as writer:
                 writer.write(text)
-            with self.assertRaisesRegex(UserError, "evaluations.json: expected"):
+            with self.assertRaisesRegex(UserError, "evaluations.json: (expected|cannot be read)"):
                 Evaluations(self.folder, "f1")
 
 

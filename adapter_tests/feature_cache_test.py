@@ -50,13 +50,17 @@ class CacheTest(tf.test.TestCase):
 
     def test_a_damaged_file_is_made_anew(self):
         self.cached()
+        with open(os.path.join(self.folder, "key", "index.json")) as reader:
+            index = reader.read()
         for name in ("ids", "pairs", "index.json"):
             path = os.path.join(self.folder, "key", name)
             with open(path, "rb") as reader:
                 whole = reader.read()
             middle = len(whole) // 2
             flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
-            for content in (b"", b"[]", whole[:-1], whole + b"0", flipped, None):
+            fewer = index.replace('"ids"', '"idx"', 1).encode()
+            contents = (b"", b"[]", b"[" * 100_000, whole[:-1], whole + b"0", flipped, fewer, None)
+            for content in contents:
                 if content is None:
                     os.remove(path)
                 else:

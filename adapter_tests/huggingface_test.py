@@ -296,10 +296,20 @@ class ConfigTest(HuggingFaceTestCase):
             ("{", "cannot be read"),
             ("[1]", "expected a JSON object"),
             ('{"hidden_size": 4', "cannot be read"),
+            ("[" * 100_000, "cannot be read"),
         ):
             with open(os.path.join(self.source, "config.json"), "w") as stream:
                 stream.write(content)
             self.assert_refused("config.json", problem)
+        for name, value in (
+            ("hidden_size", [4]),
+            ("num_hidden_layers", 0),
+            ("hidden_dropout_prob", "0.1"),
+            ("hidden_act", ["gelu"]),
+        ):
+            with open(os.path.join(self.source, "config.json"), "w") as stream:
+                json.dump({**CONFIG, name: value}, stream)
+            self.assert_refused("config.json", name)
         with open(os.path.join(self.source, "config.json"), "w") as stream:
             json.dump({key: CONFIG[key] for key in CONFIG if key != "vocab_size"}, stream)
         self.assert_refused("config.json", "lacks vocab_size")

@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import modeling
+from adapter_tests import tiny
 from errors import UserError
 
 SHARED = os.environ.get("ADAPTER_BERT_DATA")
@@ -425,13 +426,28 @@ class FunctionsTest(tf.test.TestCase):
 
     def test_broken_configs(self):
         path = os.path.join(self.get_temp_dir(), "broken.json")
-        for text in ("{", "[]", "{}", '{"vocab_size": "many"}'):
+        texts = ["{", "[]", "{}", '{"vocab_size": "many"}', "[" * 100_000]
+        for field in (
+            '"hidden_dropout_prob": "0.1"',
+            '"hidden_dropout_prob": 1',
+            '"attention_probs_dropout_prob": NaN',
+            '"initializer_range": "a"',
+            '"initializer_range": -0.1',
+        ):
+            texts.append(f'{{"vocab_size": 7, {field}}}')
+        for text in texts:
             with open(path, "w") as writer:
                 writer.write(text)
             with self.assertRaisesRegex(UserError, "broken.json"):
                 modeling.BertConfig.from_json_file(path)
         with self.assertRaisesRegex(UserError, "nowhere.json"):
             modeling.BertConfig.from_json_file("nowhere.json")
+
+    def test_no_dropout_may_be_none(self):
+        config = tiny.config(hidden_dropout_prob=None, attention_probs_dropout_prob=None)
+        with tf.Graph().as_default():
+            model = modeling.BertModel(config, True, tf.zeros([1, 2], tf.int32))
+            self.assertEqual(model.get_pooled_output().shape, [1, 8])
 
     def test_assignment_map(self):
         prefix = os.path.join(self.get_temp_dir(), "model.ckpt")

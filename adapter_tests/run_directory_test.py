@@ -1,6 +1,7 @@
 """Tests of run_directory.py: who may use a folder, and what happens to the files in it."""
 
 import copy
+import fcntl
 import fnmatch
 import json
 import os
@@ -37,7 +38,7 @@ class RunDirectoryTestCase(tf.test.TestCase):
         self.settings_file = os.path.join(self.folder, "settings.json")
 
     def claim(self, settings=SETTINGS, trains=True, overwrite=False):
-        run_directory.claim(self.folder, settings, trains, overwrite)
+        return run_directory.claim(self.folder, settings, trains, overwrite)
 
     def train(self, settings=SETTINGS, step=5):
         """Leaves behind what a run that saved a checkpoint does."""
@@ -228,9 +229,37 @@ class ClaimTest(RunDirectoryTestCase):
                 json.dump(recorded, writer)
             self.assert_refused(self.settings_file, difference)
 
+    def test_two_trainings_at_a_time(self):
+        def lock():
+            descriptor = os.open(self.folder, os.O_RDONLY)  # As another process has its own.
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+                return None
+            return descriptor
+
+        self.claim(trains=False)
+        others = lock()
+        self.assert_refused("another process trains there", "--output_dir", trains=True)
+        self.claim(trains=False)
+        os.close(others)
+        held = self.claim(trains=True)
+        self.assertIs(self.claim(trains=True), held)
+        self.assertIsNone(lock())
+        del held
+        os.close(lock())
+
     def test_a_broken_checkpoint(self):
         self.train(step=5)
         data = os.path.join(self.folder, "model.ckpt-5.data-00000-of-00001")
+        with open(os.path.join(self.folder, "checkpoint")) as reader:
+            record = reader.read()
+        with open(os.path.join(self.folder, "checkpoint"), "w") as writer:
+            writer.write(record.replace("model_checkpoint_path", "all_model_checkpoint_paths", 1))
+        self.assert_refused("names no checkpoint")
+        with open(os.path.join(self.folder, "checkpoint"), "w") as writer:
+            writer.write(record)
         os.remove(data)
         for trains in (True, False):
             self.assert_refused("--output_dir", "incomplete", data, trains=trains)

@@ -21,7 +21,7 @@ class RunReportTest(tf.test.TestCase):
             [
                 *seeds("CoLA", [0.2, 0.3], score="matthews"),
                 *seeds("MRPC", [0.8, 0.8]),
-                {**record("MRPC", 0.9), "status": "failed"},
+                {**record("MRPC", 0.9), "status": "failed", "reason": "x"},
             ]
         )
 

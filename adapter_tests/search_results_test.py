@@ -85,6 +85,17 @@ class SearchResultsTest(tf.test.TestCase):
         for content in ("{}", '{"trials": []}', '{"trials": [{"score": 1}]}'):
             with self.assertRaisesRegex(UserError, "^--searches: .*search.json is no search.json"):
                 search_results.read(self.write(content))
+        for change in (
+            {"score": "0.5"},
+            {"score": 10**400},
+            {"number": "0"},
+            {"seconds": None},
+            {"pruned": 0},
+            {"settings": {"module": "english"}},
+            {"settings": {**TRIALS[0]["settings"], "conv_dropout": ["0.1"]}},
+        ):
+            with self.assertRaisesRegex(UserError, "^--searches: .*search.json is no search.json"):
+                self.read([{**TRIALS[0], **change}])
         for content in ("", "[]"):
             with self.assertRaisesRegex(UserError, "^--searches: .*search.json: (cannot|expected)"):
                 search_results.read(self.write(content))

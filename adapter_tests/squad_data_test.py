@@ -101,6 +101,7 @@ class ReadTest(FileTestCase):
             (b"", ["line 1", "no JSON"]),
             (good.encode().replace(b"Who", b"Wh\xff"), ["line 1", "not UTF-8"]),
             ("[" * 100000, ["no JSON"]),
+            (good.replace('"q1"', "9" * 5000), ["no JSON"]),
         ):
             with self.subTest(content=str(content)[:60]):
                 self.assert_file_refused(parts, content)

@@ -48,12 +48,12 @@ class TrialsTest(tf.test.TestCase):
 
     def test_settings_are_numbers_truths_or_texts(self):
         self.assertEqual(
-            sweep_grids.parse_setting("--learning_rate=3e-4,1,True,CoLA,null"),
+            sweep_grids.parse_setting("--learning_rate=3e-4,1,True,CoLA,null", "--set"),
             ("learning_rate", [3e-4, 1, True, "CoLA", "null"]),
         )
         for wrong in ("learning_rate", "=3", "learning_rate="):
-            with self.assertRaisesRegex(UserError, "expected a flag and its values"):
-                sweep_grids.parse_setting(wrong)
+            with self.assertRaisesRegex(UserError, "^--only=.*: expected a flag and its values"):
+                sweep_grids.parse_setting(wrong, "--only")
 
     def test_what_no_flag_can_be_is_refused(self):
         for grid, complaint in (

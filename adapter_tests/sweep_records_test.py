@@ -17,7 +17,10 @@ def record(key, finished="2026-01-01T00:00:00", status="done", **more):
         "flags": {},
         "status": status,
         "finished": finished,
+        "task": "MRPC",
+        "score": "eval_accuracy",
         "scores": {"eval_accuracy": 0.5},
+        "reason": "",
         **more,
     }
 
@@ -67,7 +70,18 @@ class SweepRecordsTest(tf.test.TestCase):
     def test_other_content_is_refused_with_its_line(self):
         good = json.dumps(record("a")) + "\n"
         unscored = {name: value for name, value in record("b").items() if name != "scores"}
-        for wrong in ("x", "[1]", '"text"', "{}", json.dumps(unscored), '{"key": 1}'):
+        changes = (
+            {"task": 1},
+            {"score": ["eval_accuracy"]},
+            {"score": "eval_f1"},
+            {"scores": {"eval_accuracy": "0.5"}},
+            {"scores": {"eval_accuracy": 10**400}},
+            {"flags": {"adapter_size": [8]}},
+            {"backbone": {"name": "b", "fingerprint": ["f"]}},
+            {"status": "failed", "reason": None},
+        )
+        broken = [json.dumps({**record("b"), **change}) for change in changes]
+        for wrong in ("x", "[1]", '"text"', "{}", json.dumps(unscored), '{"key": 1}', *broken):
             self.write(good + wrong + "\n")
             with self.assertRaisesRegex(UserError, "results.jsonl, line 2: expected the record"):
                 sweep_records.read(self.folder)

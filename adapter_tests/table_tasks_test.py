@@ -61,6 +61,11 @@ class TableProcessorTest(FileTestCase):
             [[label for _, _, _, label in rows] for rows in found],
             [[("x", "y"), (), ("z",)], [("z", "x"), ()], [()]],
         )
+        self.write("dev.tsv", "one\ttags\nd\t" + "[" * 100_000 + "\n")
+        os.remove(os.path.join(self.folder, "dev.jsonl"))
+        with self.assertRaisesRegex(ValueError, r"dev.tsv, line 2: found the label '\[\["):
+            self.examples("dev", layout=layout)
+        os.remove(os.path.join(self.folder, "dev.tsv"))
         self.write("dev.jsonl", '{"one": "d", "tags": ["w"]}\n')
         with self.assertRaisesRegex(ValueError, "dev.jsonl, line 1: found the label 'w'"):
             self.examples("dev", layout=layout)

@@ -165,7 +165,7 @@ class TaskTextsTest(tf.test.TestCase):
             ({"vocabulary": "0123"}, "another vocabulary, whose digest is '0123'"),
             ({"max_seq_length": 41}, "max_seq_length 41; expected 4 to 40"),
             ({"max_seq_length": 3}, "max_seq_length 3; expected 4 to 40"),
-            ({"kind": "span", "max_seq_length": 40}, "leaves no room for a paragraph"),
+            ({"kind": "span", "max_seq_length": 40}, "^Task .*leaves no room for a paragraph"),
             ({"kind": "span", "training": {"doc_stride": "3"}}, "has doc_stride '3'"),
         ):
             with self.subTest(changes), self.assertRaisesRegex(UserError, pattern):

@@ -1,0 +1,109 @@
+"""Tests of robustness/: bad inputs of some readers, and that each kind of outcome is told apart."""
+
+import os
+import random
+import sys
+import textwrap
+from unittest import mock
+
+import tensorflow.compat.v1 as tf
+
+from errors import UserError
+
+sys.path.append(
+    os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "robustness")
+)
+
+import bad_inputs  # noqa: E402
+import house  # noqa: E402
+import mutations  # noqa: E402
+from bad_inputs import FAULT, READ, REFUSED  # noqa: E402
+
+READERS = (
+    "MRPC",
+    "custom multilabel .jsonl",
+    "SQuAD v2.0 training",
+    "results.jsonl",
+    "TensorFlow checkpoint by bytes",
+    "task adapter (span) sealed",
+    "feature cache",
+)
+
+# Stands in for the process that reads: input 2 ends it, input 4 never ends.
+PROGRAM = """
+import json, os, sys, time
+for name, first, last in json.load(sys.stdin):
+    for index in range(first, last):
+        print(json.dumps(["begun", name, index]), flush=True)
+        if index == 2:
+            os._exit(3)
+        if index == 4:
+            time.sleep(60)
+        print(json.dumps(["ended", name, index, "read", ""]), flush=True)
+"""
+
+
+def raising(error):
+    def read(folder):
+        raise error
+
+    return read
+
+
+class BadInputsTest(tf.test.TestCase):
+    def test_no_faults(self):
+        readers = bad_inputs.readers()
+        for name in READERS:
+            found = {READ: 0, REFUSED: 0}
+            self.assertEqual(
+                bad_inputs.outcome_of(readers[name], readers[name].valid())[0], READ, name
+            )
+            for index in range(40):
+                kind, said = bad_inputs.outcome_of(
+                    readers[name], bad_inputs.bad_input(readers[name], index)
+                )
+                self.assertIn(kind, found, f"{name} {index}: {said}")
+                found[kind] += 1
+            self.assertNotIn(40, (found[READ],) if name != "feature cache" else (), name)
+
+    def test_outcomes(self):
+        for read, expected in (
+            (lambda folder: None, (READ, "")),
+            (raising(UserError("a.tsv, line 3: no.")), (REFUSED, "a.tsv, line 3: no.")),
+            (raising(UserError("no.")), (FAULT, "no name of the file: 'no.'")),
+        ):
+            reader = house.Reader("any", lambda: {"a.tsv": b"x"}, read)
+            self.assertEqual(bad_inputs.outcome_of(reader, {"a.tsv": b"x"}), expected)
+        reader = house.Reader("any", None, raising(KeyError("x")))
+        kind, said = bad_inputs.outcome_of(reader, {"a.tsv": mutations.FOLDER})
+        self.assertEqual(kind, FAULT)
+        self.assertRegex(said, "^KeyError at robustness_test.py:")
+
+    def test_the_same_inputs_each_time(self):
+        content = {"a.json": b'{"a": [1, 2, {"b": "c"}]}', "b.tsv": b"1\t2\n3\t4\n"}
+        found = [
+            [mutations.mutated(random.Random(seed), content) for seed in range(200)]
+            for _ in range(2)
+        ]
+        self.assertEqual(found[0], found[1])
+        changed = [files for files in found[0] if files != content]
+        self.assertGreater(len(changed), 180)
+
+    def test_crashes_and_hangs_cost_their_own_input_alone(self):
+        program = os.path.join(self.get_temp_dir(), "program.py")
+        with open(program, "w") as writer:
+            writer.write(textwrap.dedent(PROGRAM))
+        with mock.patch.object(bad_inputs, "SECONDS", 0.5):
+            campaign = bad_inputs.Campaign([sys.executable, program])
+            campaign.run([("a", 0, 6), ("b", 5, 7)])
+        self.assertEqual(campaign.counts["a"], {READ: 4, FAULT: 2})
+        self.assertEqual(campaign.counts["b"], {READ: 2})
+        faults = [(name, index) for name, index, _ in campaign.faults]
+        self.assertEqual(faults, [("a", 2), ("a", 4)])
+        self.assertIn("ended with 3", campaign.faults[0][2])
+        self.assertIn("no end after 0.5 seconds", campaign.faults[1][2])
+        self.assertIn("| all | 8 | 6 | 0 | 2 |", bad_inputs.table(campaign))
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,272 @@
+"""Trainings that the machine fails: what the user is told, and whether anything finished is lost.
+
+    python robustness/faults.py [--faults=full_disk,clock] [--libfaketime=/path/to/libfaketime.so.1]
+
+Each fault meets real trainings of a tiny BERT, and is then lifted. After that the same command must
+go on to the task adapter of a training that nothing disturbed, to the last bit. Mounting a disk
+that is full or read-only takes root.
+"""
+
+import argparse
+import contextlib
+import os
+import random
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+
+import house  # First: it finds the project.
+from adapter_tests import tiny
+
+_PROJECT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_FAULTS = {}
+
+
+def fault(function):
+    """Puts a function () → list of (what was done, `Ended`s) into the table of faults."""
+    _FAULTS[function.__name__] = function
+    return function
+
+
+class Training:
+    """A training of a few seconds in an output_dir of its own."""
+
+    def __init__(self, name, *flags):
+        self.folder = os.path.join(house.root(), name)
+        data = os.path.join(house.root(), "MRPC")
+        if not os.path.exists(data):
+            tiny.write_mrpc(data, rows=64)
+        bert = house.bert()
+        self._command = [
+            *(sys.executable, os.path.join(_PROJECT, "run_classifier.py"), "--task_name=MRPC"),
+            *(f"--data_dir={data}", f"--bert_config_file={bert}/bert_config.json"),
+            *(f"--vocab_file={bert}/vocab.txt", f"--init_checkpoint={bert}/bert_model.ckpt"),
+            *("--max_seq_length=16", "--train_batch_size=8", "--num_train_epochs=10"),
+            *("--save_checkpoints_steps=4", f"--output_dir={self.folder}"),
+            *("--do_train", "--do_eval", "--do_predict", "--feature_cache_dir=none", *flags),
+        ]
+
+    def start(self, *flags, **options):
+        """The process, whose stderr is a pipe."""
+        pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+        return subprocess.Popen([*self._command, *flags], **pipes, **options)
+
+    def run(self, *flags, **options):
+        """(exit code, the last line of stderr)."""
+        return ended(self.start(*flags, **options))
+
+    def adapter(self):
+        """The task adapter's bytes: dict by file, empty where there is none."""
+        return house.files_in(os.path.join(self.folder, "adapter"))
+
+    def step(self):
+        """The step of the last checkpoint, 0 before there is one."""
+        record = os.path.join(self.folder, "checkpoint")
+        if not os.path.exists(record):
+            return 0
+        with open(record) as reader:
+            return int(re.search(r"ckpt-(\d+)", reader.read()).group(1))
+
+
+def ended(process):
+    """(exit code, the last line of stderr) of a process, when it has ended."""
+    _, said = process.communicate(timeout=300)
+    lines = [line for line in re.split(r"[\r\n]+", said.decode(errors="replace")) if line.strip()]
+    return process.returncode, (lines or [""])[-1]
+
+
+def undisturbed():
+    """The task adapter of a training that nothing disturbs."""
+    training = Training("undisturbed")
+    if not training.adapter():
+        code, said = training.run()
+        assert code == 0, said
+    return training.adapter()
+
+
+def verdict(training):
+    """What the same command comes to once the fault is lifted."""
+    step = training.step()
+    code, said = training.run()
+    if code:
+        return f"DOES NOT GO ON: {said}"
+    if training.adapter() != undisturbed():
+        return "ANOTHER RESULT"
+    return f"the same result, from step {step}"
+
+
+@contextlib.contextmanager
+def mounted(folder, size):
+    """While entered, a folder is a disk of so many kilobytes."""
+    os.makedirs(folder, exist_ok=True)
+    subprocess.check_call(["mount", "-t", "tmpfs", "-o", f"size={size}k", "tmpfs", folder])
+    try:
+        yield
+    finally:
+        subprocess.check_call(["umount", folder])
+
+
+def remount(folder, options):
+    subprocess.check_call(["mount", "-o", "remount," + options, folder])
+
+
+@fault
+def kill():
+    """SIGKILL at random moments, until it is through."""
+    training, randomly = Training("killed"), random.Random(3)
+    begun = time.monotonic()
+    undisturbed()
+    seconds = min(20, time.monotonic() - begun)
+    for _ in range(5):
+        process = training.start()
+        time.sleep(randomly.uniform(0.3, 1) * seconds)
+        process.send_signal(signal.SIGKILL)
+        ended(process)
+    yield "SIGKILL, 5 times", "Killed", verdict(training)
+
+
+@fault
+def full_disk():
+    """Disks of all sizes that are too small."""
+    whole = sum(map(len, house.files_in(Training("undisturbed").folder).values())) >> 10
+    for share in (0.1, 0.4, 0.7):
+        training = Training(f"full{share}")
+        with mounted(training.folder, max(4, int(share * whole))):
+            code, said = training.run()
+            remount(training.folder, "size=100m")
+            yield f"disk of {share:.0%} of what it needs", f"{code}: {said}", verdict(training)
+
+
+@fault
+def full_disk_when_all_is_finished():
+    """Finished results, and a disk without a byte left."""
+    training = Training("finished on a full disk")
+    with mounted(training.folder, 1 << 20):
+        training.run()
+        before = house.files_in(training.folder)
+        used = int(subprocess.check_output(["du", "-sk", training.folder]).split()[0])
+        remount(training.folder, f"size={used}k")
+        code, said = training.run()
+        after = house.files_in(training.folder)
+        lost = [n for n in before if n not in after or len(after[n]) < len(before[n]) // 2]
+        yield "a full disk, all finished", f"{code}: {said}", f"lost: {lost or 'nothing'}"
+
+
+@fault
+def read_only():
+    """A folder that is read-only from the start, or without room from the middle on."""
+    training = Training("read-only")
+    with mounted(training.folder, 1 << 20):
+        remount(training.folder, "ro")
+        code, said = training.run()
+        remount(training.folder, "rw")
+        yield "read-only from the start", f"{code}: {said}", verdict(training)
+    training = Training("read-only later")
+    with mounted(training.folder, 1 << 20):
+        process = training.start()
+        _wait_for_step(training)
+        # A disk with a file open for writing, TensorBoard's, does not become read-only: its room
+        # goes in place of that.
+        used = int(subprocess.check_output(["du", "-sk", training.folder]).split()[0])
+        remount(training.folder, f"size={used}k")
+        code, said = ended(process)
+        remount(training.folder, "size=100m")
+        yield "no room any more, in the middle", f"{code}: {said}", verdict(training)
+
+
+def _wait_for_step(training, seconds=120):
+    deadline = time.monotonic() + seconds
+    while not training.step() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+@fault
+def clock():
+    """A clock that jumps by years while it trains, and one that stands elsewhere at a restart."""
+    if not _ARGUMENTS.libfaketime:
+        yield "clock jumps", "not tried: --libfaketime is not given", ""
+        return
+    for name, jumps in (("back", ("-3650d",)), ("forward and back", ("+3650d", "+0"))):
+        training = Training("clock " + name)
+        place = os.path.join(house.root(), "time")
+        environment = {
+            **os.environ,
+            "LD_PRELOAD": _ARGUMENTS.libfaketime,
+            "FAKETIME_TIMESTAMP_FILE": place,
+            "FAKETIME_NO_CACHE": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        }
+        _write(place, "+0")
+        process = training.start(env=environment)
+        _wait_for_step(training)
+        for jump in jumps:
+            _write(place, jump)
+            time.sleep(0.5)
+        code, said = ended(process)
+        same = "the same result" if training.adapter() == undisturbed() else "ANOTHER RESULT"
+        yield f"clock jumps {name} by 10 years in the middle", f"{code}: {said}", same
+    training = Training("clock at restart")
+    process = training.start()
+    _wait_for_step(training)
+    process.kill()
+    ended(process)
+    _write(place, "-3650d")
+    code, said = training.run(env=environment)
+    same = "the same result" if training.adapter() == undisturbed() else "ANOTHER RESULT"
+    yield "a restart 10 years earlier", f"{code}: {said}", same
+
+
+def _write(path, text):
+    with open(path, "w") as writer:
+        writer.write(text)
+
+
+@fault
+def two_runs():
+    """Two runs in one output_dir at a time: of the same command, and of another."""
+    for name, flags in (("the same", []), ("another", ["--learning_rate=1e-2"])):
+        training = Training("two, " + name)
+        first = training.start()
+        _wait_for_step(training)
+        second = training.start(*flags)
+        results = [ended(process) for process in (first, second)]
+        said = " / ".join(f"{code}: {line}" for code, line in results)
+        yield f"a second run of {name} command meanwhile", said, verdict(training)
+
+
+@fault
+def memory():
+    """Address spaces that are too small."""
+    for megabytes in (1000, 2000, 3000):
+        training = Training(f"memory {megabytes}")
+        limit = megabytes << 20
+
+        def limited(limit=limit):
+            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+        code, said = training.run(preexec_fn=limited)
+        yield f"RLIMIT_AS of {megabytes} MB", f"{code}: {said}", verdict(training)
+
+
+_ARGUMENTS = None
+
+
+def main():
+    global _ARGUMENTS
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--faults", type=lambda t: t.split(","), default=list(_FAULTS))
+    parser.add_argument("--libfaketime", help="the library of that name")
+    _ARGUMENTS = parser.parse_args()
+    print("| fault | exit code and last line | then |\n|---|---|---|", flush=True)
+    undisturbed()
+    for name in _ARGUMENTS.faults:
+        for row in _FAULTS[name]():
+            text = " | ".join(row).replace(house.root(), "")
+            print(f"| {text} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""What readers are tried on: a tiny BERT, its task adapters and a tokenizer, made only once."""
+
+import functools
+import os
+import sys
+import tempfile
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from typing import Callable, NamedTuple, Tuple  # noqa: E402
+
+from absl import flags  # noqa: E402
+
+import mutations  # noqa: E402
+import tokenization  # noqa: E402
+from adapter_tests import own_models, tiny  # noqa: E402
+
+
+class Reader(NamedTuple):
+    """A way in.
+
+    Attributes:
+      name: what the table calls it.
+      valid: function () → a valid input: dict from files' names to bytes.
+      read: function of a folder with these files, which reads them as the program does.
+      names: a refusal holds one of these texts; by default one of the files' names.
+      mutate: function (random, input) → a bad one.
+    """
+
+    name: str
+    valid: Callable
+    read: Callable
+    names: Tuple[str, ...] = ()
+    mutate: Callable = mutations.mutated
+
+
+@functools.lru_cache(maxsize=None)
+def root():
+    """A folder for as long as the process lives."""
+    keeper = tempfile.TemporaryDirectory()
+    _KEPT.append(keeper)
+    return keeper.name
+
+
+_KEPT = []
+
+
+@functools.lru_cache(maxsize=None)
+def bert():
+    """The folder of `tiny`'s BERT."""
+    return tiny.write_bert(os.path.join(root(), "bert"), initializer_range=0.4)
+
+
+@functools.lru_cache(maxsize=None)
+def tokenizer():
+    """The `tokenization.FullTokenizer` of that BERT."""
+    return tokenization.FullTokenizer(os.path.join(bert(), "vocab.txt"))
+
+
+def adapter(seed=0, **changes):
+    """A `task_adapters.TaskAdapter` on it."""
+    return own_models.task_adapter(bert(), seed, **changes)
+
+
+def files_in(folder):
+    """What a folder holds: dict from relative paths to bytes."""
+    found = {}
+    for place, _, names in os.walk(folder):
+        for name in names:
+            path = os.path.join(place, name)
+            with open(path, "rb") as reader:
+                found[os.path.relpath(path, folder)] = reader.read()
+    return found
+
+
+def made_by(make):
+    """`Reader.valid` of a function that writes valid files into a folder."""
+
+    @functools.lru_cache(maxsize=None)
+    def valid():
+        with tempfile.TemporaryDirectory() as folder:
+            make(folder)
+            return files_in(folder)
+
+    return valid
+
+
+def flag_values(script, *arguments):
+    """The flags of a script's module, parsed."""
+    values = flags.FlagValues()
+    script.define_flags(values)
+    values([script.__name__ + ".py", *arguments])
+    return values
+
+
+def text_files(**texts):
+    """`Reader.valid` of texts by the names of files, in which __ stands for a dot."""
+    return lambda: {name.replace("__", "."): text.encode() for name, text in texts.items()}
