@@ -12,6 +12,7 @@
 import logging as standard_logging
 import sys
 
+import tensorflow.compat.v1 as tf
 from absl import app, flags, logging
 
 import environment
@@ -78,6 +79,11 @@ def main_of(run, takes_arguments=False):
             raise UserError(f"{argv[1]}: flags only, written as --name=value.")
         environment.silence_tensorflow()
         further = [argv[1:]] if takes_arguments else []
-        print("\n".join(run(flags.FLAGS, *further)))
+        try:
+            print("\n".join(run(flags.FLAGS, *further)))
+        except tf.errors.UnimplementedError as error:
+            if not error.message.startswith("File system scheme"):
+                raise
+            raise UserError(f"{error.message}: this TensorFlow cannot read there.") from error
 
     return main

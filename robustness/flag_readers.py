@@ -13,10 +13,10 @@ import unittest.mock as mock
 from absl import flags
 
 import convert_checkpoint
-import errors
 import house
 import jobs
 import mutations
+import scripts
 import task_adapters
 from adapter_tests import tiny
 from house import Reader
@@ -145,7 +145,7 @@ def _read(name, ends, folder):
             stack.enter_context(mock.patch.object(_found(place), attribute, _begin))
         stack.enter_context(mock.patch.object(flags, "FLAGS", values))
         with contextlib.suppress(_Begins):
-            errors._parse([name + ".py", *arguments])
+            scripts._parse([name + ".py", *arguments])
             script.main([name + ".py"])
 
 
