@@ -264,7 +264,7 @@ def main():
     undisturbed()
     for name in _ARGUMENTS.faults:
         for row in _FAULTS[name]():
-            text = " | ".join(row).replace(house.root(), "")
+            text = " | ".join(row).replace(house.root(), "").replace(_PROJECT + "/", "")
             print(f"| {text} |", flush=True)
 
 
