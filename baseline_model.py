@@ -23,6 +23,7 @@ import progress
 import tfhub
 from baseline_space import Settings
 from baseline_texts import NOTHING
+from dropout import DropoutKey, dropout
 from errors import UserError
 
 BATCH_SIZE = 100  # As Wong et al. 2018.
@@ -177,7 +178,7 @@ class Network:
         self._dropout_key = None
         if is_training:
             step = tf.train.get_or_create_global_step()
-            self._dropout_key = layers.DropoutKey(self._settings.random_seed, step)
+            self._dropout_key = DropoutKey(self._settings.random_seed, step)
         pooled = _paired([self._embedded(features[name]) for name in _texts_of(features)])
         inputs = self._convolved(features) if self._space.use_convolution else pooled
         with tf.variable_scope(_DEEP, reuse=tf.AUTO_REUSE):
@@ -255,7 +256,7 @@ class Network:
         if not self._dropout_key:
             return tensor
         with tf.variable_scope(site):
-            return layers.dropout(tensor, rate, key=self._dropout_key)
+            return dropout(tensor, rate, key=self._dropout_key)
 
 
 def _unsaved(name, values, dtype):

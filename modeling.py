@@ -29,14 +29,13 @@ from adapter_modules import (  # noqa: F401 (what adapter-bert's modeling offers
     feedforward_adapter,
     get_adapter,
 )
+from dropout import DropoutKey, dropout
 from errors import UserError
-from layers import (  # noqa: F401 (what BERT's modeling offers, and DropoutKey)
+from layers import (  # noqa: F401 (what BERT's modeling offers)
     LAYER_NORM,
-    DropoutKey,
     assert_rank,
     create_initializer,
     dense,
-    dropout,
     gelu,
     get_activation,
     get_shape_list,

@@ -1,13 +1,12 @@
-import contextlib
 import functools
 import math
-from unittest import mock
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-import fusion
 import layers
+from adapter_tests.ways import as_for_a_tpu, both_ways
+from dropout import DropoutKey
 from errors import UserError
 
 RANDOM = np.random.RandomState(0)
@@ -23,20 +22,6 @@ def derivative(function, x, d_output, step=1e-5):
         up, down = (np.sum(function(m) * d_output) for m in moved)
         gradient[index] = (up - down) / (2 * step)
     return gradient
-
-
-def both_ways():
-    """A context for each way of computing a stretch: by XLA, where it is there, and without."""
-    for can_fuse in sorted({fusion.can_fuse(), False}):
-        yield mock.patch.object(fusion, "can_fuse", lambda value=can_fuse: value)
-
-
-@contextlib.contextmanager
-def as_for_a_tpu():
-    """What is built is what XLA compiles whole, but for barriers, which it alone knows."""
-    barriers = mock.patch.object(fusion, "xla_optimization_barrier", tuple)
-    with barriers, mock.patch.object(fusion, "in_xla", lambda: True):
-        yield
 
 
 class BothWaysTest(tf.test.TestCase):
@@ -146,7 +131,7 @@ class BothWaysTest(tf.test.TestCase):
 
     def test_attention_with_dropout(self):
         # Which probabilities are dropped is seen in the output for values that tell positions.
-        for key in (layers.DropoutKey(5, 0), None):
+        for key in (DropoutKey(5, 0), None):
             for way in (*both_ways(), as_for_a_tpu()):
                 with way, tf.Graph().as_default(), self.session() as session:
                     pairs, kept = session.run(self.attention_with_dropout(key))
@@ -167,92 +152,6 @@ class BothWaysTest(tf.test.TestCase):
         expected = probs * kept * 2
         found, wanted = (tf.gradients(y, [q, k], d_output) for y in (output, expected))
         return [(output, expected), (found, wanted)], kept
-
-
-class DropoutTest(tf.test.TestCase):
-    def draw(self, *key, scope="a", shape=(100, 200), rate=0.1):
-        with tf.Graph().as_default(), self.session() as session, tf.variable_scope(scope):
-            seed, *steps = key
-            key = layers.DropoutKey(seed, *[tf.constant(step, tf.int64) for step in steps])
-            return session.run(layers.dropout(tf.ones(shape), rate, key=key))
-
-    def test_rate_and_scale(self):
-        for way in both_ways():
-            with way:
-                dropped = self.draw(1, 5)
-            self.assertAllClose(np.unique(dropped), [0, 256 / 230])
-            # 20,000 draws: 26 / 256 with a standard error of 0.0021.
-            self.assertNear(np.mean(dropped == 0), 26 / 256, 0.009)
-
-    def test_mask_depends_on_seed_steps_and_site_alone(self):
-        mask = self.draw(1, 5)
-        self.assertAllEqual(mask, self.draw(1, 5))
-        for other in (self.draw(2, 5), self.draw(1, 6), self.draw(1, 5, scope="b")):
-            # Independent masks agree on 0.9 * 0.9 + 0.1 * 0.1 of the elements.
-            self.assertNear(np.mean((mask == 0) == (other == 0)), 0.82, 0.02)
-        self.assertAllEqual(mask, self.draw(1, 5, 0))
-        other = self.draw(1, 5, 1)
-        self.assertNear(np.mean((mask == 0) == (other == 0)), 0.82, 0.02)
-
-    def test_replicas_draw_masks_of_their_own(self):
-        mask = self.draw(1, 5)
-        self.assertAllEqual(mask, self.draw(1, 5, 0, 0))
-        others = [self.draw(1, 5, 0, replica) for replica in (1, 2)]
-        for one, other in ((mask, others[0]), (mask, others[1]), others):
-            self.assertNear(np.mean((one == 0) == (other == 0)), 0.82, 0.02)
-
-    def test_keys_in_a_program_compiled_whole(self):
-        def key_of(site, *parts):
-            return session.run(layers._mixed_key(site, layers.DropoutKey(0, *parts)))
-
-        with tf.Graph().as_default(), self.session() as session:
-            variants = [(7, 1), (8, 1), (7, 2), (7, 1, 1), (7, 1, 0, 1), (7, 1, 1, 1), (7, 0, 0, 0)]
-            keys = [tuple(key_of(*variant)) for variant in variants]
-        numbers = [number for key in keys for number in key]
-        self.assertLen(set(numbers), 2 * len(variants))
-
-    def test_order_of_construction_does_not_matter(self):
-        def masks(scopes):
-            with tf.Graph().as_default(), self.session() as session:
-                found = {}
-                for scope in scopes:
-                    with tf.variable_scope(scope):
-                        key = layers.DropoutKey(7, tf.constant(3))
-                        found[scope] = layers.dropout(tf.ones([50]), 0.5, key=key)
-                return session.run(found)
-
-        self.assertAllEqual(masks(["a", "b"])["b"], masks(["b", "a"])["b"])
-
-    def test_gradient_has_the_mask_of_the_output(self):
-        with tf.Graph().as_default(), self.session() as session:
-            x = tf.ones([40])
-            dropped = layers.dropout(x, 0.5, key=layers.DropoutKey(7, 3))
-            dropped, gradient = session.run([dropped, tf.gradients(dropped, x)[0]])
-        self.assertAllEqual(dropped, gradient)
-
-    def test_hashed_bytes_look_random(self):
-        with tf.Graph().as_default(), self.session() as session:
-            key = tf.placeholder(tf.int32, [2])
-            hashed = layers._hashed_bytes(tf.constant([512, 512]), key)
-            draws = [session.run(hashed, {key: k}) for k in ([0, 0], [0, 1], [1, 0], [-9, 2**30])]
-        for draw in draws:
-            # Chi-squared with 255 degrees of freedom has mean 255 and deviation 22.6.
-            counts = np.bincount(draw.ravel(), minlength=256)
-            self.assertBetween(np.sum((counts - 1024.0) ** 2 / 1024), 255 - 113, 255 + 113)
-        shifted = [np.roll(draws[0], shift, axis) for shift in (1, 2, 16) for axis in (0, 1)]
-        for other in draws[1:] + shifted:
-            correlation = np.corrcoef(draws[0].ravel(), other.ravel())[0, 1]
-            self.assertLess(abs(correlation), 5 / 512)
-
-    def test_off(self):
-        x = tf.ones([3])
-        self.assertIs(layers.dropout(x, 0.0), x)
-
-    def test_without_a_key_it_is_plain_dropout(self):
-        with tf.Graph().as_default(), self.session() as session:
-            dropped = layers.dropout(tf.ones([10000]), 0.5)
-            self.assertNear(np.mean(session.run(dropped) == 0), 0.5, 0.05)
-            self.assertNotAllEqual(session.run(dropped), session.run(dropped))
 
 
 class Bfloat16Test(tf.test.TestCase):

@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from layers import DropoutKey, dropout
+from dropout import DropoutKey, dropout
 from recomputation import recomputed
 
 WIDTH = 4

@@ -19,6 +19,7 @@ import mutations
 import scripts
 import task_adapters
 from adapter_tests import tiny
+from errors import UserError
 from house import Reader
 
 _ODD = (
@@ -307,9 +308,9 @@ def _read_convert(folder):
             convert_checkpoint.main(arguments)
         except SystemExit as error:
             if error.code == 2:
-                raise errors.UserError("-- argparse's sentence") from None
+                raise UserError("-- argparse's sentence") from None
             raise AssertionError(error.code) from None
-        except errors.UserError as error:
+        except UserError as error:
             if not os.path.exists("source") and arguments[0] == "from_adapterhub":
                 return  # The valid command has no source either.
             raise error
