@@ -1,4 +1,4 @@
-"""Dropout whose masks can be drawn again: by the backward pass, a resumed run, a recomputed layer."""
+"""Dropout whose masks can be drawn again: for a gradient, a resumed run, a recomputed layer."""
 
 import functools
 import zlib

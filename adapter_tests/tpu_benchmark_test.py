@@ -85,11 +85,6 @@ ENTRY %main (p: f32[8,4]) -> f32[] {
 
 
 class TpuTest(tf.test.TestCase):
-    def setUp(self):
-        super().setUp()
-        if tf.__version__.startswith("1."):
-            self.skipTest("TensorFlow 1 shows no XLA program.")
-
     def lower(self, work, **more):
         settings = training.ModelSettings(
             bert_config=modeling.BertConfig(**SIZES),

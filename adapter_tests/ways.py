@@ -1,4 +1,4 @@
-"""Ways of computing the same: by XLA, without it, and as part of a program that it compiles whole."""
+"""Ways to compute the same: by XLA, without it, and within a program that it compiles whole."""
 
 import contextlib
 from unittest import mock
