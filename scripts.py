@@ -12,7 +12,6 @@
 import logging as standard_logging
 import sys
 
-import tensorflow.compat.v1 as tf
 from absl import app, flags, logging
 
 import environment
@@ -75,6 +74,8 @@ def main_of(run, takes_arguments=False):
     """
 
     def main(argv):
+        import tensorflow.compat.v1 as tf  # Not above: --help and a misspelt flag do without.
+
         if argv[1:] and not takes_arguments:
             raise UserError(f"{argv[1]}: flags only, written as --name=value.")
         environment.silence_tensorflow()

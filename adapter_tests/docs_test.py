@@ -291,7 +291,7 @@ class PagesTest(DocsTestCase):
         names = "BERT_BASE_DIR", "GLUE_DIR", "SQUAD_DIR", "SQUAD_FILES"
         self.enter(mock.patch.dict(os.environ, dict.fromkeys(names, "/given")))
         modules = [path for path in sorted(os.listdir(ROOT)) if path.endswith(".py")]
-        scripts = [path for path in modules if '"__main__"' in read(path)]
+        scripts = [path for path in modules if re.search("^if __name__", read(path), re.M)]
         found = [c for page in PAGES for c in commands(page)]
         found += [c for script in scripts for c in commands_of_docstring(script)]
         self.assertEqual({c.page for c in found}, {*PAGES, *scripts})
@@ -370,7 +370,7 @@ class SessionTestCase(DocsTestCase):
 
     def words(self, command):
         """A command's words, with its paths in this folder."""
-        return words_of(command.text.replace("/path/to", self.folder), self.folder)
+        return words_of(command.text.replace("/path/to", shlex.quote(self.folder)), self.folder)
 
     def run_command(self, command):
         """Runs a command; what it prints holds what the page shows of its end."""
