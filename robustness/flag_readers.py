@@ -42,7 +42,7 @@ _ODD = (
     "2/1",
     "/",
     "/dev/null",
-    "/nowhere/at/all",
+    "no/such/place",
     "*",
     "[",
     "~",
