@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 _COLUMNS = 3  # Panels beside each other; three of them are a page wide.
 _PANEL_SIZE, _SINGLE_SIZE = (2.9, 2.6), (4.2, 3.2)  # Inches.
+_PADDING = {"w_pad": 0.08, "h_pad": 0.06}  # Inches between panels: labels keep their distance.
 _RC: Any = {
     "font.size": 8,
     "axes.titlesize": 9,
@@ -105,7 +106,7 @@ def figure_of(panels):
     columns = min(len(panels), _COLUMNS)
     rows = math.ceil(len(panels) / columns)
     width, height = _PANEL_SIZE if len(panels) > 1 else _SINGLE_SIZE
-    figure = Figure((columns * width, rows * height), constrained_layout=True)
+    figure = Figure((columns * width, rows * height), constrained_layout=_PADDING)
     limits, legend = _limits(panels), {}
     for index, panel in enumerate(panels):
         axes = figure.add_subplot(rows, columns, index + 1)
@@ -206,10 +207,14 @@ def _draw_heatmap(figure, axes, panel):
 def _write_values(axes, values):
     """Writes each number into its cell, light on dark and dark on light."""
     middle = (np.nanmin(values) + np.nanmax(values)) / 2
-    decimals, size = (1, 7) if len(values) <= 8 else (0, 5)
-    for (row, column), value in np.ndenumerate(values):
-        if not np.isnan(value):
-            color = "white" if value < middle else "black"
-            shown = round(value, decimals) + 0.0  # No "-0".
-            text = f"{shown:.{decimals}f}".replace("-", "−")
-            axes.text(column, row, text, ha="center", va="center", color=color, fontsize=size)
+    decimals = 1 if len(values) <= 8 else 0
+    texts = {
+        place: f"{round(value, decimals) + 0.0:.{decimals}f}".replace("-", "−")  # No "-0".
+        for place, value in np.ndenumerate(values)
+        if not np.isnan(value)
+    }
+    # All cells of a row have 120 points; a character takes 0.6 of its size, 0.7 with air.
+    size = min(7, 120 / len(values) / (0.7 * max(map(len, texts.values()), default=1)))
+    for (row, column), text in texts.items():
+        color = "white" if values[row, column] < middle else "black"
+        axes.text(column, row, text, ha="center", va="center", color=color, fontsize=size)

@@ -217,7 +217,7 @@ def searches(source):
     panels = []
     for search in found:
         score = search["score"][len(VALIDATION) + 1 :]
-        y_label = _SCORES.get(score, f"{score} (× 100)")
+        y_label = f"Validation {_SCORES.get(score, f'{score} (× 100)')}"
         panels.append(search_results.panel(search, published.title(search["task"]), y_label))
     caption = (
         "The best validation score of each trial, in the order in which they began, and the best so"

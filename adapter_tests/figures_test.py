@@ -113,6 +113,16 @@ class DrawTest(tf.test.TestCase):
             },
         )
 
+    def test_numbers_stay_within_their_cells(self):
+        values = np.where(np.tri(6, dtype=bool).T, -11.3, np.nan)
+        heatmap = panels()[3]._replace(values=values)
+        figure, _ = drawn([heatmap, heatmap])
+        FigureCanvasAgg(figure).draw()
+        axes = figure.axes[0]
+        cell = axes.get_window_extent().width / 6
+        for text in axes.texts:
+            self.assertLess(text.get_window_extent().width, 0.95 * cell)
+
     def test_a_linear_axis(self):
         line = Series("line", STYLES[0], [(1, 5.0, None, None), (60, 7.0, None, None)])
         panel = Panel("one", "trial", "accuracy (%)", [line])
