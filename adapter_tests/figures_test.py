@@ -116,8 +116,8 @@ class DrawTest(tf.test.TestCase):
     def test_numbers_stay_within_their_cells(self):
         values = np.where(np.tri(6, dtype=bool).T, -11.3, np.nan)
         heatmap = panels()[3]._replace(values=values)
-        figure, _ = drawn([heatmap, heatmap])
-        FigureCanvasAgg(figure).draw()
+        with matplotlib.rc_context(figures._RC):
+            figure, _ = drawn([heatmap, heatmap])
         axes = figure.axes[0]
         cell = axes.get_window_extent().width / 6
         for text in axes.texts:
