@@ -37,7 +37,7 @@ bench: .venv/installed-dev .venv-peers/installed
 	.venv/bin/python benchmarks/predicting.py
 	.venv/bin/python benchmarks/predicting.py --model=bert-base
 	.venv/bin/python benchmarks/tokenizing.py $(SQUAD_FILES:%=--squad_file=%)
-	.venv/bin/python benchmarks/squad_features.py --squad_file=$(firstword $(SQUAD_FILES))
+	.venv/bin/python benchmarks/squad_reading.py --squad_file=$(firstword $(SQUAD_FILES))
 	.venv/bin/python benchmarks/startup.py
 	.venv/bin/python benchmarks/switching.py --model=bert-base
 	.venv/bin/python benchmarks/switching.py --model=minilm-l6

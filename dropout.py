@@ -45,7 +45,7 @@ def dropout(input_tensor, dropout_prob: Optional[float], *, key: Optional[Dropou
     if key is None:
         return tf.nn.dropout(input_tensor, rate=dropout_prob)
     random = _random_source(key, tf.shape(input_tensor))
-    drop = _dropper(max(1, round(256 * dropout_prob)))
+    drop = _dropper(min(255, max(1, round(256 * dropout_prob))))
 
     @tf.custom_gradient
     def run(x):

@@ -1,10 +1,11 @@
-"""Files and folders that appear whole or not at all, whenever a kill comes or the disk is full."""
+"""Files and folders that appear whole or not at all, whatever comes; JSON objects, checked."""
 
 import contextlib
 import hashlib
 import json
 import posixpath
 import re
+from typing import Any, Callable, Dict, Iterator, Optional, Union
 
 import tensorflow.compat.v1 as tf
 
@@ -13,7 +14,7 @@ from errors import UserError
 _PARTIAL, _REPLACED = ".partial", ".replaced"
 
 
-def write_atomically(path, content):
+def write_atomically(path: str, content: Union[str, bytes]) -> None:
     """Writes a file (str or bytes): a reader, or a kill, sees the old content or the new, no other.
 
     Raises:
@@ -27,7 +28,7 @@ def write_atomically(path, content):
 
 
 @contextlib.contextmanager
-def whole_folder(folder):
+def whole_folder(folder: str) -> Iterator[str]:
     """Yields a new folder beside `folder`, which takes its place if all went well.
 
     A kill leaves the old one or the new one, at worst beside its place: readers find it by
@@ -50,7 +51,7 @@ def whole_folder(folder):
         recover(folder)
 
 
-def recover(folder):
+def recover(folder: str) -> None:
     """Ends what a killed `whole_folder` began: the old folder is back, or the new one is there.
 
     Raises:
@@ -65,7 +66,7 @@ def recover(folder):
                 tf.io.gfile.rmtree(leftover)
 
 
-def current(folder):
+def current(folder: str) -> str:
     """Where a reader finds what `whole_folder` last finished: there, or where a kill left it."""
     folder = folder.rstrip("/")
     replaced = folder + _REPLACED
@@ -73,7 +74,7 @@ def current(folder):
     return replaced if moved else folder
 
 
-def megabytes(prefix):
+def megabytes(prefix: str) -> str:
     """How large all files are whose paths begin so: a text, such as "9.7 MB"."""
     folder, start = posixpath.split(prefix)
     names = [name for name in tf.io.gfile.listdir(folder or ".") if name.startswith(start)]
@@ -81,7 +82,7 @@ def megabytes(prefix):
     return f"{size / 1e6:.1f} MB"
 
 
-def write_object(path, content):
+def write_object(path: str, content: Dict[str, Any]) -> None:
     """Writes a dict as JSON, whole or not at all; NumPy's numbers become Python's.
 
     Raises:
@@ -91,7 +92,9 @@ def write_object(path, content):
     write_atomically(path, text)
 
 
-def read_object(path, where=None, expected="a JSON object"):
+def read_object(
+    path: str, where: Optional[str] = None, expected: str = "a JSON object"
+) -> Dict[str, Any]:
     """The JSON object in a file, a dict.
 
     Args:
@@ -115,7 +118,7 @@ def read_object(path, where=None, expected="a JSON object"):
     return found
 
 
-def read_as(path, flag, kind, convert):
+def read_as(path: str, flag: str, kind: str, convert: Callable[[Dict[str, Any]], Any]) -> Any:
     """What a function makes of the JSON object in a file.
 
     Args:
@@ -135,7 +138,7 @@ def read_as(path, flag, kind, convert):
         raise UserError(f"{flag}: {path} is no {kind} ({problem}).") from error
 
 
-def checked(value, kind):
+def checked(value: Any, kind: type) -> Any:
     """A value out of JSON, which must be of a kind.
 
     Args:
@@ -151,7 +154,7 @@ def checked(value, kind):
     return value
 
 
-def sha256(path):
+def sha256(path: str) -> str:
     """The hex digest of a file, which need not fit into memory.
 
     Raises:
@@ -170,7 +173,7 @@ def sha256(path):
 
 
 @contextlib.contextmanager
-def written(path):
+def written(path: str) -> Iterator[None]:
     """While entered, an error of the file system is a UserError that names the path.
 
     Raises:
@@ -182,7 +185,7 @@ def written(path):
         raise UserError(f"{path} cannot be written ({reason(error)}).") from error
 
 
-def reason(error):
+def reason(error: Exception) -> str:
     """What the file system says, out of all that TensorFlow says."""
     text = getattr(error, "message", None) or getattr(error, "strerror", None) or str(error)
     # A graph's error holds the place in the graph, and each line of Python that led to it.

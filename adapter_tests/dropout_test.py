@@ -22,6 +22,9 @@ class DropoutTest(tf.test.TestCase):
             # 20,000 draws: 26 / 256 with a standard error of 0.0021.
             self.assertNear(np.mean(dropped == 0), 26 / 256, 0.009)
 
+    def test_nearly_everything_is_dropped(self):
+        self.assertContainsSubset(np.unique(self.draw(1, 5, rate=0.999)), [0, 256])
+
     def test_mask_depends_on_seed_steps_and_site_alone(self):
         mask = self.draw(1, 5)
         self.assertAllEqual(mask, self.draw(1, 5))

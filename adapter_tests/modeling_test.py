@@ -417,12 +417,13 @@ class FunctionsTest(tf.test.TestCase):
     def test_config_round_trip(self):
         path = os.path.join(self.get_temp_dir(), "bert_config.json")
         with open(path, "w") as writer:
-            writer.write('{"vocab_size": 7, "hidden_size": 24, "pooler_type": "first"}')
+            writer.write('{"vocab_size": 7, "hidden_size": 24, "pooler_type": "first"')
+            writer.write(', "initializer_range": 1.5}')
         config = modeling.BertConfig.from_json_file(path)
         self.assertEqual(
             (config.vocab_size, config.hidden_size, config.pooler_type), (7, 24, "first")
         )
-        self.assertEqual(config.num_hidden_layers, 12)
+        self.assertEqual((config.num_hidden_layers, config.initializer_range), (12, 1.5))
 
     def test_broken_configs(self):
         path = os.path.join(self.get_temp_dir(), "broken.json")
@@ -432,7 +433,10 @@ class FunctionsTest(tf.test.TestCase):
             '"hidden_dropout_prob": 1',
             '"attention_probs_dropout_prob": NaN',
             '"initializer_range": "a"',
+            '"hidden_dropout_prob": 1' + "0" * 400,
             '"initializer_range": -0.1',
+            '"initializer_range": null',
+            '"initializer_range": 1' + "0" * 400,
         ):
             texts.append(f'{{"vocab_size": 7, {field}}}')
         for text in texts:

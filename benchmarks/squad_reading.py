@@ -1,6 +1,6 @@
 """From SQuAD's JSON to features on disk, on one core: questions a second, and memory.
 
-    python benchmarks/squad_features.py --squad_file=train.json
+    python benchmarks/squad_reading.py --squad_file=train.json
 
 Ours, and BERT's way: a paragraph is tokenized for each of its questions, character by character,
 and every row is written with its padding.
