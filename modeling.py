@@ -2,8 +2,8 @@
 
 The encoder is Devlin et al. 2018 (https://arxiv.org/abs/1810.04805). Variable names are those of
 Google's checkpoints. Read it from the top: `BertModel`, then the parts it is built of; the adapters
-lie in `adapter_modules`, the arithmetic in `layers` and `dropout`, and of these the names that users of BERT and
-adapter-bert know are found here, too.
+lie in `adapter_modules`, the arithmetic in `layers` and `dropout`, and of these the names that users
+of BERT and adapter-bert know are found here, too.
 
 Axes in shape comments:
     B  batch            F  "from" positions (queries)    N  attention heads
@@ -474,7 +474,6 @@ def _pool(first, forward: ForwardPass):
         return forward.dense(rows, forward.config.hidden_size, "dense", tf.tanh)
 
 
-_FAR = 1e30  # No float32 holds much more.
 _SIZES = (
     "vocab_size",
     "hidden_size",
@@ -484,6 +483,10 @@ _SIZES = (
     "max_position_embeddings",
     "type_vocab_size",
 )
+
+
+def _is_number(value: Any, below: float) -> bool:
+    return isinstance(value, numbers.Real) and not value < 0 and value < below
 
 
 def check_config(config: BertConfig) -> None:
@@ -500,15 +503,15 @@ def check_config(config: BertConfig) -> None:
             f" num_attention_heads {config.num_attention_heads}."
         )
     for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
-        rate: Any = getattr(config, name)  # None, as 0, is no dropout.
-        if not isinstance(rate, (numbers.Real, type(None))) or not 0 <= (rate or 0) < 1:
+        rate = getattr(config, name)  # None, as 0, is no dropout.
+        if not (rate is None or _is_number(rate, 1)):
             raise UserError(
                 f"{name} of the BERT config must be a number from 0 to below 1, but is {rate!r}."
             )
-    stddev: Any = config.initializer_range
-    if not isinstance(stddev, numbers.Real) or not 0 <= stddev < _FAR:
+    spread = config.initializer_range
+    if not _is_number(spread, 1e30):  # No float32 holds much more.
         raise UserError(
-            f"initializer_range of the BERT config must be a number from 0, but is {stddev!r}."
+            f"initializer_range of the BERT config must be a number from 0, but is {spread!r}."
         )
     get_activation(config.hidden_act)
 

@@ -6,6 +6,7 @@ hundredths, as in `selection`.
 """
 
 import dataclasses
+from typing import Any, Dict
 
 import baseline_space
 import figures
@@ -42,7 +43,9 @@ _KINDS = {"number": int, "pruned": bool, "samples": int, "seconds": float}
 def _trial(found):
     """A trial as it was written; raises KeyError, TypeError or ValueError for what is none."""
     score, own = found["score"], found["settings"]
-    kinds = {field.name: field.type for field in dataclasses.fields(baseline_space.Settings)}
+    kinds: Dict[str, Any] = {
+        field.name: field.type for field in dataclasses.fields(baseline_space.Settings)
+    }
     settings = {name: files.checked(own[name], kinds[name]) for name in SPACE}
     return {
         **{name: files.checked(found[name], kind) for name, kind in _KINDS.items()},
