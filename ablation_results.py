@@ -15,6 +15,8 @@ import published
 import report_tables
 import selection
 
+_MOST_LAYERS = 1000
+
 
 def read(path):
     """What run_ablation.py wrote: a dict, with scores in points.
@@ -25,16 +27,13 @@ def read(path):
     return files.read_as(path, "--ablations", "ablation.json", _in_points)
 
 
-_MOST_LAYERS = 1000
-
-
 def _in_points(found):
     size = files.checked(found["num_layers"], int)
     spans = {
         (files.checked(first, int), files.checked(last, int)): _points(value)
         for first, last, value in found["spans"]
     }
-    if size > _MOST_LAYERS or not all(0 <= first <= last < size for first, last in spans):
+    if not 0 < size <= _MOST_LAYERS or not all(0 <= first <= last < size for first, last in spans):
         raise ValueError(f"a span that does not lie in {size} layers")
     return {
         **{name: files.checked(found[name], str) for name in ("task", "score")},

@@ -74,7 +74,8 @@ class Range(NamedTuple):
         return (
             isinstance(value, kind)
             and not isinstance(value, bool)
-            and self.low <= float(value) <= self.high
+            and not value < self.low
+            and value <= self.high
         )
 
     def __str__(self):

@@ -69,7 +69,7 @@ def define_distribution(flag_values):
 
 
 def evaluation_settings(values, output_dir, eval_batch_size):
-    """Connects to the TPU if one is asked for; for a script that only evaluates.
+    """Connects to the TPU if one is asked for: what a run needs to evaluate.
 
     Returns:
       (`training.RunSettings` with the defaults of a training, use_tpu).

@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 import warnings
+from typing import Any
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 _PREPARED = os.path.join(_FOLDER, ".venv", "bin", "python")
@@ -38,6 +39,9 @@ def ensure_estimator():
     )
 
 
+_report_in_full: Any = getattr(threading, "excepthook", None)  # Python 3.7 calls none.
+
+
 def silence_tensorflow():
     """Turns TensorFlow's log off, whose errors come as exceptions too; --verbosity=1 keeps it."""
     # Only now are they known to be there.
@@ -55,7 +59,7 @@ def silence_tensorflow():
 def _report_thread(failure):
     """Python's report of an error in a thread, but for one that the main thread raises again."""
     if failure.thread.name != "EventLoggerThread":
-        threading.__excepthook__(failure)
+        _report_in_full(failure)
 
 
 # Only a script of this folder may be restarted; whoever imports one sees Python's own error.

@@ -37,10 +37,21 @@ def exit_code(main, *arguments):
     try:
         return main(*arguments)
     except UserError as error:
-        sentence = str(error)
-        end = "" if sentence.endswith((".", "?")) else "."
-        print(f"Error: {sentence}{end}", file=sys.stderr)
-        return 1
+        return _said(error)
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         return 130
+    except Exception as error:
+        # TensorFlow's, of a path such as s3://bucket; by its name, as TensorFlow may be missing.
+        message = getattr(error, "message", "")
+        scheme = "File system scheme"
+        if type(error).__name__ != "UnimplementedError" or not message.startswith(scheme):
+            raise
+        return _said(UserError(f"{message}: this TensorFlow cannot read there."))
+
+
+def _said(error):
+    sentence = str(error)
+    end = "" if sentence.endswith((".", "?")) else "."
+    print(f"Error: {sentence}{end}", file=sys.stderr)
+    return 1

@@ -124,7 +124,8 @@ def _replicas(tpu_context, input_context) -> Tuple[int, range]:
 
 def evaluation_batches(order: Union[int, np.ndarray], batch_size: int) -> Iterator[np.ndarray]:
     """Yields the rows of an order (or of range(order)), the last batch as short as it comes."""
-    rows = np.arange(order) if isinstance(order, int) else order
+    rows = np.asarray(order)
+    rows = rows if rows.ndim else np.arange(int(rows))
     for start in range(0, len(rows), batch_size):
         yield rows[start : start + batch_size]
 

@@ -2,7 +2,7 @@
 
 The encoder is Devlin et al. 2018 (https://arxiv.org/abs/1810.04805). Variable names are those of
 Google's checkpoints. Read it from the top: `BertModel`, then the parts it is built of; the adapters
-lie in `adapter_modules`, the arithmetic in `layers` and `dropout`, and of these the names that users
+lie in `adapter_modules`, the arithmetic in `layers` and `dropout`. The names among these that users
 of BERT and adapter-bert know are found here, too.
 
 Axes in shape comments:

@@ -375,7 +375,9 @@ class _Job:
         settings = self._settings(space)
         # A search that goes on may find another best model than the one that it has left there.
         replaces = was_searched and not self._holds(settings)
-        run_directory.claim(self._output_dir, settings, trains=True, overwrite=replaces)
+        self._held = run_directory.claim(
+            self._output_dir, settings, trains=True, overwrite=replaces
+        )
         path = posixpath.join(self._output_dir, "eval_results.json")
         if tf.io.gfile.exists(path):
             known = files.read_object(path)

@@ -4,7 +4,7 @@
 
 writes figure4.md, figure4.tsv (the numbers), figure4.png and figure4.svg; see `reporting.REPORTS`.
 
-    python run_report.py --compare=a/dev_predictions.tsv,b/dev_predictions.tsv \
+    python run_report.py --compare=a/dev_predictions.tsv,b/dev_predictions.tsv \\
         --labels=a/dev_labels.tsv
 
 prints how often both, one or neither is right, and McNemar's test.

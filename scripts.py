@@ -74,17 +74,10 @@ def main_of(run, takes_arguments=False):
     """
 
     def main(argv):
-        import tensorflow.compat.v1 as tf  # Not above: --help and a misspelt flag do without.
-
         if argv[1:] and not takes_arguments:
             raise UserError(f"{argv[1]}: flags only, written as --name=value.")
         environment.silence_tensorflow()
         further = [argv[1:]] if takes_arguments else []
-        try:
-            print("\n".join(run(flags.FLAGS, *further)))
-        except tf.errors.UnimplementedError as error:
-            if not error.message.startswith("File system scheme"):
-                raise
-            raise UserError(f"{error.message}: this TensorFlow cannot read there.") from error
+        print("\n".join(run(flags.FLAGS, *further)))
 
     return main

@@ -13,6 +13,7 @@ import figures
 import files
 from baseline_space import SPACE
 
+_KINDS = {"number": int, "pruned": bool, "samples": int, "seconds": float}
 _STYLES = {
     "trial": figures.Style("#08519c", "o", ""),
     "stopped early": figures.Style("#999999", "x", ""),
@@ -35,9 +36,6 @@ def _in_points(found):
         raise ValueError("no trial with a score")
     about = {name: files.checked(found[name], str) for name in ("task", "score", "sampler")}
     return {**about, "trials": trials}
-
-
-_KINDS = {"number": int, "pruned": bool, "samples": int, "seconds": float}
 
 
 def _trial(found):

@@ -169,6 +169,8 @@ def _values(name, values):
     for value in values:
         if not isinstance(value, (str, numbers.Real)):
             raise UserError(f"{name}: expected texts, numbers, true or false, found {value!r}.")
+        if isinstance(value, int) and abs(value) >= 2**63:
+            raise UserError(f"{name}: expected numbers of up to 18 digits, found {value}.")
     return [int(v) if isinstance(v, float) and v.is_integer() else v for v in values]
 
 

@@ -58,6 +58,7 @@ class AblationResultsTest(tf.test.TestCase):
         changes = [{"spans": some} for some in spans]
         changes += [{"all": "x"}, {"all": []}, {"none": None}, {"majority": "x"}, {"task": ["a"]}]
         changes += [{"num_layers": 10**9}, {"num_layers": None}, {"score": 1}]
+        changes += [{"num_layers": 0, "spans": []}]
         for broken in ({"task": "CoLA"}, *({**WRITTEN, **change} for change in changes)):
             with self.assertRaisesRegex(UserError, "is no ablation.json"):
                 ablation_results.read(self.write(broken))

@@ -102,6 +102,7 @@ class DomainTest(tf.test.TestCase):
         for name, value, expected in (
             ("hidden_layers", 4, "hidden_layers=4: expected one of 0, 1, 2, 3, 5"),
             ("conv_filters", 201, "conv_filters=201: expected a whole number from 50 to 200"),
+            ("conv_filters", 10**400, "expected a whole number from 50 to 200"),
             ("conv_dropout", 0.5, "conv_dropout=0.5: expected a number from 0.0 to 0.4"),
             ("lowercase", 1, "lowercase=1: expected one of true, false"),
         ):

@@ -51,7 +51,14 @@ class ExitCodeTest(tf.test.TestCase):
     def test_ctrl_c_is_130(self):
         self.assertEqual(self.call(raising, KeyboardInterrupt()), (130, "Interrupted.\n"))
 
+    def test_a_place_of_no_file_system_is_a_users_error(self):
+        code, said = self.call(tf.io.gfile.exists, "nothing://bucket/folder")
+        self.assertEqual(code, 1)
+        self.assertRegex(said, "^Error: .*'nothing' not implemented.* cannot read there.\n$")
+
     def test_a_bug_flies_on(self):
+        with self.assertRaises(tf.errors.UnimplementedError):
+            errors.exit_code(raising, tf.errors.UnimplementedError(None, None, "an operation"))
         for bug in (ValueError("v"), RuntimeError("r"), OSError("o")):
             with self.assertRaises(type(bug)):
                 errors.exit_code(raising, bug)

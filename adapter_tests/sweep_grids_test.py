@@ -59,6 +59,7 @@ class TrialsTest(tf.test.TestCase):
         for grid, complaint in (
             ({"adapter_size": [None]}, "adapter_size: expected"),
             ({"adapter_size": {"a": 1}}, "adapter_size: expected"),
+            ({"random_seed": [2**63]}, "random_seed: expected numbers of up to 18 digits"),
             ({"output_dir": "here"}, "one of its own"),
             ({"script": "run_away.py"}, "run_away.py"),
         ):

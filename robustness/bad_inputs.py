@@ -5,7 +5,7 @@
 Each input is a valid one, changed from a fixed seed. A process of its own reads them, as the
 program does, and this one watches it. An input is *read*, or *refused*: `errors.UserError`, whose
 one sentence names the file. Anything else is a fault: another exception, a sentence of several
-lines or without a name, more than 20 seconds, 1 GB or 60 threads, or the end of the process.
+lines or without a name, more than 20 seconds or 1 GB, or the end of the process.
 """
 
 import argparse

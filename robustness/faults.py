@@ -26,7 +26,7 @@ _FAULTS = {}
 
 
 def fault(function):
-    """Puts a function () → list of (what was done, `Ended`s) into the table of faults."""
+    """Puts a generator of (what was done, how it ended, verdict) into the table of faults."""
     _FAULTS[function.__name__] = function
     return function
 
