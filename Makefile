@@ -14,11 +14,11 @@ demo: .venv/installed demo/bert/vocab.txt
 	    --init_checkpoint=demo/bert/bert_model.ckpt --output_dir=output/demo
 
 test: .venv/installed-dev
-	.venv/bin/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder adapter_tests
+	.venv/bin/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder adapter_tests
 
 # The same tests on TensorFlow 1.15, which runs on Python 3.7.
 test-tf1: .venv-tf1/installed
-	.venv-tf1/bin/python -m pytest -n 2 --dist loadscope adapter_tests
+	.venv-tf1/bin/python -m pytest -n 3 --dist loadscope adapter_tests
 
 lint: .venv/installed-dev
 	.venv/bin/ruff check .

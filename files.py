@@ -112,7 +112,7 @@ def read_object(
     except tf.errors.OpError as error:
         raise UserError(f"{where}: cannot be read ({reason(error)}).") from error
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{where}: cannot be read ({error}).") from error
+        raise UserError(f"{where}: is not valid JSON ({error}).") from error
     if not isinstance(found, dict):
         raise UserError(f"{where}: expected {expected}, found another value.")
     return found

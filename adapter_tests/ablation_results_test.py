@@ -65,7 +65,7 @@ class AblationResultsTest(tf.test.TestCase):
         nested = os.path.join(self.get_temp_dir(), "nested.json")
         with open(nested, "w") as writer:
             writer.write("[" * 100000)
-        with self.assertRaisesRegex(UserError, "cannot be read"):
+        with self.assertRaisesRegex(UserError, "is not valid JSON"):
             ablation_results.read(nested)
         with self.assertRaisesRegex(UserError, "expected a JSON object"):
             ablation_results.read(self.write([]))

@@ -293,10 +293,10 @@ class ConfigTest(HuggingFaceTestCase):
     def test_a_broken_config(self):
         self.write_source(random_tensors(ENCODER))
         for content, problem in (
-            ("{", "cannot be read"),
+            ("{", "not valid JSON"),
             ("[1]", "expected a JSON object"),
-            ('{"hidden_size": 4', "cannot be read"),
-            ("[" * 100_000, "cannot be read"),
+            ('{"hidden_size": 4', "not valid JSON"),
+            ("[" * 100_000, "not valid JSON"),
         ):
             with open(os.path.join(self.source, "config.json"), "w") as stream:
                 stream.write(content)

@@ -322,7 +322,7 @@ class RunsTest(AblationTestCase):
             self.assert_one_sentence(code, stderr, [part])
         write(self.path("ablation.json"), "[")
         code, _, stderr, _ = self.ablate()
-        self.assert_one_sentence(code, stderr, [self.path("ablation.json"), "cannot be read"])
+        self.assert_one_sentence(code, stderr, [self.path("ablation.json"), "is not valid JSON"])
 
     def make_bare(self):
         output_dir = os.path.join(self.folder, "bare")

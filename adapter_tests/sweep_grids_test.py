@@ -111,8 +111,8 @@ class FileTest(tf.test.TestCase):
 
     def test_broken_files_are_refused(self):
         for content, complaint in (
-            ("{", "cannot be read"),
-            ("[" * 100000, "cannot be read"),
+            ("{", "is not valid JSON"),
+            ("[" * 100000, "is not valid JSON"),
             ("[]", "expected an object with grids"),
             ('{"grid": []}', "expected an object with grids"),
             ('{"grids": [], "more": 1}', "expected an object with grids"),
