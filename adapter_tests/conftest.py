@@ -9,11 +9,15 @@ import pytest
 # Tests of what scripts do with a model, whatever computes it. XLA's compilations, made anew for
 # every little graph, would take a third of their time; tests of other modules train with them.
 _WITHOUT_XLA = {
+    "batch_norm_training_test",
     "docs_test",
     "jobs_test",
     "run_ablation_test",
     "run_classifier_test",
     "run_squad_test",
+    "training_test::EvaluationTest",
+    "training_test::FreezingTest",
+    "training_test::PaddingTest",
 }
 
 
@@ -23,10 +27,11 @@ def own_cache(tmp_path_factory):
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
 
 
-@pytest.fixture(autouse=True, scope="module")
+@pytest.fixture(autouse=True, scope="class")
 def without_xla(request):
-    """Nothing is compiled in the modules of `_WITHOUT_XLA`."""
-    if request.module.__name__.split(".")[-1] not in _WITHOUT_XLA:
+    """Nothing is compiled in the modules and classes of `_WITHOUT_XLA`."""
+    module = request.module.__name__.split(".")[-1]
+    if _WITHOUT_XLA.isdisjoint({module, f"{module}::{request.cls.__name__}"}):
         yield
         return
     with mock.patch.object(importlib.import_module("fusion"), "can_fuse", lambda: False):
