@@ -2,9 +2,10 @@
 # make test   the tests
 # make lint   formatting, lint and types
 # make demo/embeddings   a text embedding module of that BERT's words, for run_baseline.py
+# make test-3.10, make test-oldest   the tests on another Python, or on the oldest packages
 # make bench  measurements against peers, on a machine that does nothing else: hours
 
-.PHONY: demo test test-tf1 lint bench clean
+.PHONY: demo test test-tf1 test-oldest lint bench clean
 PIP_INSTALL = -m pip install --quiet --disable-pip-version-check
 
 demo: .venv/installed demo/bert/vocab.txt
@@ -19,6 +20,15 @@ test: .venv/installed-dev
 # The same tests on TensorFlow 1.15, which runs on Python 3.7.
 test-tf1: .venv-tf1/installed
 	.venv-tf1/bin/python -m pytest -n 3 --dist loadscope adapter_tests
+
+# The same tests on the oldest packages that the requirements admit; these warn of a later Python.
+test-oldest: .venv-oldest/installed
+	.venv-oldest/bin/python -m pytest -W default -n 3 --dist loadscope adapter_tests
+
+# The same tests on another Python, with the newest packages for it.
+.PRECIOUS: .venv-3.%/installed
+test-3.%: .venv-3.%/installed
+	.venv-3.$*/bin/python -m pytest -n 3 --dist loadscope adapter_tests
 
 lint: .venv/installed-dev
 	.venv/bin/ruff check .
@@ -49,7 +59,7 @@ bench: .venv/installed-dev .venv-peers/installed
 	.venv/bin/python benchmarks/precision.py
 
 clean:
-	rm -rf .venv .venv-tf1 .venv-peers .venv-tpu demo/bert demo/download demo/embeddings output
+	rm -rf .venv .venv-* demo/bert demo/download demo/embeddings output
 
 # What training needs, and no more.
 .venv/installed: requirements.txt
@@ -66,6 +76,20 @@ clean:
 	@python=$$(./find_python.sh 3.7) && echo "$$python -m venv .venv-tf1" && \
 	    $$python -m venv .venv-tf1
 	.venv-tf1/bin/python $(PIP_INSTALL) -r requirements-dev.txt
+	@touch $@
+
+.venv-3.%/installed: requirements.txt requirements-baseline.txt requirements-serving.txt requirements-dev.txt
+	@python=$$(./find_python.sh 3.$*) && echo "$$python -m venv $(@D)" && $$python -m venv $(@D)
+	$(@D)/bin/python $(PIP_INSTALL) -r requirements-dev.txt
+	@touch $@
+
+# uv finds the oldest versions, which pip cannot; the tools of the tests are the newest.
+.venv-oldest/installed: requirements.txt requirements-baseline.txt requirements-serving.txt requirements-dev.txt
+	@python=$$(./find_python.sh 3.9) && echo "$$python -m venv $(@D)" && $$python -m venv $(@D)
+	$(@D)/bin/python $(PIP_INSTALL) uv
+	$(@D)/bin/uv pip compile --quiet --python $(@D)/bin/python --resolution lowest-direct \
+	    --output-file $(@D)/oldest.txt requirements.txt requirements-baseline.txt requirements-serving.txt
+	$(@D)/bin/python $(PIP_INSTALL) -r requirements-dev.txt -c $(@D)/oldest.txt
 	@touch $@
 
 # PyTorch and the packages that ours is compared with; nothing of the project needs them.
