@@ -8,7 +8,6 @@ processes and machines share; what a kill interrupts is tried again.
 
 import contextlib
 import dataclasses
-import fcntl
 import importlib
 import os
 import posixpath
@@ -324,8 +323,8 @@ class Turns:
     def __enter__(self):
         with files.written(self._path):
             self._lock = os.open(self._path, os.O_CREAT | os.O_RDWR)
-        self.alone = self._has(fcntl.LOCK_EX)
-        if not self._has(fcntl.LOCK_SH):
+        self.alone = files.lock(self._lock)
+        if not files.lock(self._lock, shared=True):
             os.close(self._lock)
             raise UserError(f"{self._path}: another process is training the best settings there.")
         return self
@@ -335,14 +334,7 @@ class Turns:
 
     def end(self):
         """Ends this process's part; returns whether all others have ended theirs."""
-        return self._has(fcntl.LOCK_EX)
-
-    def _has(self, kind):
-        try:
-            fcntl.flock(self._lock, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+        return files.lock(self._lock)
 
 
 def record(search, trials, task, score):

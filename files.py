@@ -11,6 +11,11 @@ import tensorflow.compat.v1 as tf
 
 from errors import UserError
 
+try:
+    import fcntl
+except ImportError:  # Windows has none, and nothing is held there.
+    fcntl = None  # type: ignore[assignment]  # Of a module mypy expects a module.
+
 _PARTIAL, _REPLACED = ".partial", ".replaced"
 
 
@@ -49,6 +54,28 @@ def whole_folder(folder: str) -> Iterator[str]:
             tf.io.gfile.rename(partial, folder)
     finally:
         recover(folder)
+
+
+def lock(descriptor: int, shared: bool = False) -> bool:
+    """Tries to lock a local file or folder; False if another opening of it has a lock against it.
+
+    The lock ends when all processes that inherited the descriptor have closed it.
+
+    Args:
+      descriptor: of the open file; a lock that it has is exchanged, or else lost.
+      shared: whether others may have such a lock too.
+
+    Raises:
+      OSError: the file system has no locks.
+    """
+    if fcntl is None:
+        return True
+    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def recover(folder: str) -> None:

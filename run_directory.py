@@ -23,11 +23,6 @@ import files
 import task_adapters
 from errors import UserError
 
-try:
-    import fcntl
-except ImportError:  # Windows has none, and nothing is held there.
-    fcntl = None  # type: ignore[assignment]  # Of a module mypy expects a module.
-
 SETTINGS_FILE = "settings.json"
 
 # What belongs to a run, and goes when it is overwritten; nothing else in the directory is touched.
@@ -127,12 +122,12 @@ def claim(output_dir, settings, trains, overwrite=False):
 
 
 class _Held:
-    """A local directory's lock, which the process has until this is gone, or it is itself."""
+    """A local folder that is open, and locked, until this is gone or the process is."""
 
-    def __init__(self, output_dir):
-        descriptor = os.open(output_dir, os.O_RDONLY)
+    def __init__(self, folder):
+        descriptor = os.open(folder, os.O_RDONLY)
         weakref.finalize(self, os.close, descriptor)
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self.alone = files.lock(descriptor)
 
 
 _HELD = weakref.WeakValueDictionary()  # By their real paths, what this process holds.
@@ -140,18 +135,18 @@ _HELD = weakref.WeakValueDictionary()  # By their real paths, what this process 
 
 def _hold(output_dir):
     """The directory's `_Held`; None where there are no locks. Two trainings would mix weights."""
-    if fcntl is None or "://" in output_dir:
+    if "://" in output_dir:
         return None
     path = os.path.realpath(output_dir)
     try:
         held = _HELD.get(path) or _Held(path)
-    except BlockingIOError:
+    except OSError:  # A file system without locks.
+        return None
+    if not held.alone:
         raise UserError(
             f"--output_dir={output_dir}: another process trains there; wait for its end, or give"
             " another --output_dir."
-        ) from None
-    except OSError:  # A file system without locks.
-        return None
+        )
     _HELD[path] = held
     return held
 

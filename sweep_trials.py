@@ -1,7 +1,6 @@
 """One trial of a sweep: its folder, its process, and what it came to."""
 
 import contextlib
-import fcntl
 import glob
 import os
 import re
@@ -34,12 +33,10 @@ class TrialFolder:
         with files.written(self._path):
             os.makedirs(self._path, exist_ok=True)
             lock = os.open(os.path.join(self._path, ".lock"), os.O_CREAT | os.O_RDWR)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock)
-            return None
-        return lock
+        if files.lock(lock):
+            return lock
+        os.close(lock)
+        return None
 
     def is_running(self):
         """Whether some process has the lock."""

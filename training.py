@@ -28,6 +28,7 @@ import metrics
 import modeling
 import optimization
 import progress
+import scaffold
 import tuning
 from distribution import Distribution
 from errors import UserError
@@ -220,101 +221,16 @@ def _training_spec(settings, head, features, params, config):
     )
 
 
+def _scaffold_fn(settings, trained):
+    return scaffold.scaffold_fn(
+        trained, settings.init_checkpoint, settings.task_checkpoint, settings.use_tpu
+    )
+
+
 def _replica():
     """Which of several replicas the graph is built for, an int."""
     replica = tf.distribute.get_replica_context().replica_id_in_sync_group
     return replica if isinstance(replica, int) else int(tf.get_static_value(replica))
-
-
-def _scaffold_fn(settings, trained):
-    """What initializes, restores and saves the graph's variables.
-
-    Args:
-      settings: `ModelSettings`.
-      trained: list of the variables that train.
-
-    Returns:
-      A function without arguments that returns the Scaffold. It also points the variables'
-      initializers at the checkpoints on a TPU, on whose host Estimator calls it; elsewhere that is
-      done here.
-
-    Raises:
-      UserError: the pretrained checkpoint lacks a tensor that is neither an adapter's nor the
-        head's, or holds one of another shape.
-    """
-    sources, moving = [], moving_variables()
-    if settings.init_checkpoint:
-        variables = tf.trainable_variables()
-        assignment, found = modeling.get_assignment_map_from_checkpoint(
-            variables + moving, settings.init_checkpoint
-        )
-        _check_assignment(variables, found, settings.init_checkpoint)
-        sources.append((settings.init_checkpoint, assignment))
-    if settings.task_checkpoint:
-        assignment, _ = modeling.get_assignment_map_from_checkpoint(
-            trained + moving, settings.task_checkpoint
-        )
-        sources.append((settings.task_checkpoint, assignment))
-    # Random weights that no checkpoint holds must be written, or are lost.
-    kept = {variable_name(variable) for variable in trained} if settings.init_checkpoint else None
-
-    def initialize():
-        for checkpoint, assignment in sources:
-            tf.train.init_from_checkpoint(checkpoint, assignment)
-
-    def scaffold():
-        if settings.use_tpu:
-            initialize()
-        return _partial_scaffold(kept)
-
-    if not settings.use_tpu:
-        initialize()
-    return scaffold
-
-
-def _partial_scaffold(kept):
-    """A Scaffold that saves no frozen variable, but initializes them at every start.
-
-    Args:
-      kept: names of the trainable variables that are saved; None for all.
-    """
-    variables = tf.trainable_variables()
-    frozen = [v for v in variables if kept is not None and variable_name(v) not in kept]
-    names = {variable_name(variable) for variable in frozen}
-    saved = [v for v in tf.global_variables() if variable_name(v) not in names]
-    saver = tf.train.Saver(saved, save_relative_paths=True)
-    tf.add_to_collection(tf.GraphKeys.SAVERS, saver)
-    # A restored session runs local_init_op and not init_op, a new one both; and local_init_op must
-    # not wait for the variables that it initializes.
-    nothing_missing = tf.constant([], tf.string)
-    if tf.distribute.has_strategy():
-        # There Estimator asks whether it is true, which a Tensor cannot answer, and flattens it.
-        nothing_missing = [nothing_missing]
-    return tf.train.Scaffold(
-        init_op=tf.variables_initializer(saved),
-        local_init_op=tf.group(
-            tf.variables_initializer(frozen), tf.train.Scaffold.default_local_init_op()
-        ),
-        ready_for_local_init_op=nothing_missing,
-        saver=saver,
-    )
-
-
-def _check_assignment(variables, found, init_checkpoint):
-    """Raises UserError unless every variable of BERT's own is found, and all found ones fit."""
-    shapes = dict(tf.train.list_variables(init_checkpoint))
-    roles = tuning.roles()
-    for variable in variables:
-        name, shape = variable_name(variable), variable.shape.as_list()
-        if name in found and shapes[name] != shape:
-            raise UserError(
-                f"--init_checkpoint {init_checkpoint}: its {name} has the shape {shapes[name]},"
-                f" the model's has {shape}."
-            )
-        if name not in found and roles[name].kind not in ("adapter", "head"):
-            raise UserError(
-                f"--init_checkpoint {init_checkpoint}: it lacks {name}, which the model needs."
-            )
 
 
 def build_estimator(model, run, head):

@@ -182,6 +182,19 @@ class RecoverTest(FilesTestCase):
         self.assertEqual(self.content("a"), "first")
 
 
+class LockTest(FilesTestCase):
+    def test_one_alone_or_several_that_share(self):
+        with open(self.path, "w") as a, open(self.path) as b:
+            self.assertTrue(files.lock(a.fileno()))
+            self.assertFalse(files.lock(b.fileno()))
+            self.assertFalse(files.lock(b.fileno(), shared=True))
+            self.assertTrue(files.lock(a.fileno(), shared=True))
+            self.assertTrue(files.lock(b.fileno(), shared=True))
+            self.assertFalse(files.lock(a.fileno()))
+            b.close()
+            self.assertTrue(files.lock(a.fileno()))
+
+
 class MegabytesTest(FilesTestCase):
     def test_all_that_match_and_no_other(self):
         for name, size in (("a.index", 40000), ("a.data", 1200000), ("b.data", 5000000)):

@@ -1,0 +1,105 @@
+"""Where a graph's variables come from at a start, and which of them a checkpoint keeps.
+
+The frozen ones are read from the pretrained checkpoint at every start, and never written.
+"""
+
+import tensorflow.compat.v1 as tf
+
+import modeling
+import tuning
+from errors import UserError
+from layers import moving_variables, variable_name
+
+
+def scaffold_fn(trained, init_checkpoint, task_checkpoint, use_tpu):
+    """What initializes, restores and saves the variables of the default graph.
+
+    Args:
+      trained: list of the variables that train.
+      init_checkpoint: prefix of the pretrained checkpoint, None for random weights.
+      task_checkpoint: prefix of a checkpoint of all that trains, which it starts from; None for
+        random weights, or what the pretrained checkpoint holds of it.
+      use_tpu: whether the graph runs on a TPU.
+
+    Returns:
+      A function without arguments that returns the Scaffold. It also points the variables'
+      initializers at the checkpoints on a TPU, on whose host Estimator calls it; elsewhere that is
+      done here.
+
+    Raises:
+      UserError: the pretrained checkpoint lacks a tensor that is neither an adapter's nor the
+        head's, or holds one of another shape.
+    """
+    sources, moving = [], moving_variables()
+    if init_checkpoint:
+        variables = tf.trainable_variables()
+        assignment, found = modeling.get_assignment_map_from_checkpoint(
+            variables + moving, init_checkpoint
+        )
+        _check_assignment(variables, found, init_checkpoint)
+        sources.append((init_checkpoint, assignment))
+    if task_checkpoint:
+        assignment, _ = modeling.get_assignment_map_from_checkpoint(
+            trained + moving, task_checkpoint
+        )
+        sources.append((task_checkpoint, assignment))
+    # Random weights that no checkpoint holds must be written, or are lost.
+    kept = {variable_name(variable) for variable in trained} if init_checkpoint else None
+
+    def initialize():
+        for checkpoint, assignment in sources:
+            tf.train.init_from_checkpoint(checkpoint, assignment)
+
+    def build():
+        if use_tpu:
+            initialize()
+        return _partial_scaffold(kept)
+
+    if not use_tpu:
+        initialize()
+    return build
+
+
+def _partial_scaffold(kept):
+    """A Scaffold that saves no frozen variable, but initializes them at every start.
+
+    Args:
+      kept: names of the trainable variables that are saved; None for all.
+    """
+    variables = tf.trainable_variables()
+    frozen = [v for v in variables if kept is not None and variable_name(v) not in kept]
+    names = {variable_name(variable) for variable in frozen}
+    saved = [v for v in tf.global_variables() if variable_name(v) not in names]
+    saver = tf.train.Saver(saved, save_relative_paths=True)
+    tf.add_to_collection(tf.GraphKeys.SAVERS, saver)
+    # A restored session runs local_init_op and not init_op, a new one both; and local_init_op must
+    # not wait for the variables that it initializes.
+    nothing_missing = tf.constant([], tf.string)
+    if tf.distribute.has_strategy():
+        # There Estimator asks whether it is true, which a Tensor cannot answer, and flattens it.
+        nothing_missing = [nothing_missing]
+    return tf.train.Scaffold(
+        init_op=tf.variables_initializer(saved),
+        local_init_op=tf.group(
+            tf.variables_initializer(frozen), tf.train.Scaffold.default_local_init_op()
+        ),
+        ready_for_local_init_op=nothing_missing,
+        saver=saver,
+    )
+
+
+def _check_assignment(variables, found, init_checkpoint):
+    """Raises UserError unless every variable of BERT's own is found, and all found ones fit."""
+    shapes = dict(tf.train.list_variables(init_checkpoint))
+    roles = tuning.roles()
+    for variable in variables:
+        name, shape = variable_name(variable), variable.shape.as_list()
+        if name in found and shapes[name] != shape:
+            raise UserError(
+                f"--init_checkpoint {init_checkpoint}: its {name} has the shape {shapes[name]},"
+                f" the model's has {shape}."
+            )
+        if name not in found and roles[name].kind not in ("adapter", "head"):
+            raise UserError(
+                f"--init_checkpoint {init_checkpoint}: it lacks {name}, which the model needs."
+            )
