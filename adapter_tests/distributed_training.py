@@ -15,6 +15,7 @@ import tensorflow.compat.v1 as tf
 import classification_heads
 import cluster
 import distribution
+import fusion
 import modeling
 import span_head
 import training
@@ -54,6 +55,7 @@ def train(distributed, bert, method, head, output_dir):
 
 def main(kind, devices, folder, *cases):
     modeling.dropout = lambda tensor, *_, **__: tensor  # The classifier's head drops out too.
+    fusion.can_fuse = lambda: False  # Compiled anew for each replica, of nothing that differs.
     if kind == "mirrored":
         make_devices(int(devices))
     distributed = distribution.choose(kind, use_tpu=False)
