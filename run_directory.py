@@ -11,6 +11,7 @@ All files are written whole or not at all.
 import json
 import os
 import posixpath
+import re
 import shutil
 import tempfile
 import weakref
@@ -104,6 +105,7 @@ def claim(output_dir, settings, trains, overwrite=False):
         files.recover(adapter)
         if overwrite:
             clear(output_dir)
+    _recover_record(output_dir)
     checkpoint = _latest_checkpoint(output_dir)
     # JSON has no tuples: what is compared is what will be read.
     settings = json.loads(json.dumps(settings, sort_keys=True))
@@ -149,6 +151,18 @@ def _hold(output_dir):
         )
     _HELD[path] = held
     return held
+
+
+def _recover_record(output_dir):
+    """Has the record of checkpoints name the last one, should it be lost: they are found by it."""
+    record = posixpath.join(output_dir, "checkpoint")
+    indices = _matching(output_dir, ("model.ckpt-*.index",))
+    steps = [int(step) for step in re.findall(r"/model\.ckpt-(\d+)\.index\b", "\n".join(indices))]
+    if steps and not tf.io.gfile.exists(record):
+        name = f"model.ckpt-{max(steps)}"
+        logging.warning("%s was missing; it names %s again.", record, name)
+        state = f'model_checkpoint_path: "{name}"\nall_model_checkpoint_paths: "{name}"\n'
+        files.write_atomically(record, state)
 
 
 def _latest_checkpoint(output_dir):

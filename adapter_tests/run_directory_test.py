@@ -250,6 +250,15 @@ class ClaimTest(RunDirectoryTestCase):
         del held
         os.close(lock())
 
+    def test_a_lost_record_of_checkpoints(self):
+        """A kill between a first checkpoint and its record, or a user, leaves none."""
+        self.train(step=5)
+        self.train(step=12)
+        os.remove(os.path.join(self.folder, "checkpoint"))
+        self.claim(trains=True)
+        latest = tf.train.latest_checkpoint(self.folder)
+        self.assertEqual(latest, os.path.join(self.folder, "model.ckpt-12"))
+
     def test_a_broken_checkpoint(self):
         self.train(step=5)
         data = os.path.join(self.folder, "model.ckpt-5.data-00000-of-00001")
