@@ -421,7 +421,7 @@ class Runner:
 
     @contextlib.contextmanager
     def _explained(self):
-        """Raises UserError for a loss that diverged, a full disk and a damaged checkpoint."""
+        """UserError for a loss that diverged, too little memory or disk, a damaged checkpoint."""
         try:
             yield
         except tf.train.NanLossDuringTrainingError as error:
@@ -435,7 +435,13 @@ class Runner:
             if not unwritten:
                 raise
             raise UserError("{} cannot be written ({}).".format(*unwritten.groups())) from error
-        except tf.errors.OpError:
+        except tf.errors.OpError as error:
+            if re.search("OOM|out of memory", error.message, re.IGNORECASE):
+                raise UserError(
+                    "Memory has no room for a batch: give a smaller --train_batch_size, or"
+                    " --eval_batch_size, --predict_batch_size or --max_seq_length; a training may"
+                    " compute a batch in parts by --gradient_accumulation_steps."
+                ) from error
             # TensorFlow names a wrong checksum, but not always whose: only now read all tensors.
             own = tf.train.latest_checkpoint(self._run.output_dir)
             for flag, prefix in (

@@ -545,6 +545,17 @@ class ModelFnTest(TrainingTestCase):
         with self.assertRaisesRegex(UserError, r"output_weights.*\[3, 8\].*\[2, 8\]"):
             self.build(init_checkpoint=prefix)
 
+    def test_out_of_memory_is_said(self):
+        def head(encoder, *_):
+            logits = tf.fill([1 << 20, 1 << 20], encoder.get_pooled_output()[0, 0])
+            loss = tf.reduce_sum(tf.sin(logits))
+            return training.HeadOutput(loss, {"sum": loss[tf.newaxis]}, dict, [])
+
+        runner = self.runner(self.new_dir())
+        runner = training.Runner(runner._model, runner._run, head)
+        with self.assertRaisesRegex(UserError, "Memory has no room .* --train_batch_size"):
+            runner.train(tiny.arrays())
+
     def test_default_schedules(self):
         self.assertEqual(training.default_schedule("adapters"), (3e-4, 5.0))
         self.assertEqual(training.default_schedule("full"), (5e-5, 3.0))
