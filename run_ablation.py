@@ -127,11 +127,11 @@ def _finished(path, sources):
     """What an earlier run of the same sources has written there; None if there was none.
 
     Raises:
-      UserError: it was one of other sources.
+      UserError: it was one of other sources, or the file is damaged.
     """
     if not tf.io.gfile.exists(path):
         return None
-    record = files.read_object(path)
+    record, _ = files.read_as(path, "--output_dir", _JSON, lambda read: (read, report(read)))
     others = [name for name in sources if record.get(name) != sources[name]]
     if others:
         raise UserError(

@@ -320,9 +320,10 @@ class RunsTest(AblationTestCase):
         ):
             code, _, stderr, _ = self.ablate(*arguments)
             self.assert_one_sentence(code, stderr, [part])
-        write(self.path("ablation.json"), "[")
-        code, _, stderr, _ = self.ablate()
-        self.assert_one_sentence(code, stderr, [self.path("ablation.json"), "is not valid JSON"])
+        for content, part in (("[", "is not valid JSON"), ('{"task": "MRPC"}', "ablation.json")):
+            write(self.path("ablation.json"), content)
+            code, _, stderr, _ = self.ablate()
+            self.assert_one_sentence(code, stderr, [self.path("ablation.json"), part])
 
     def make_bare(self):
         output_dir = os.path.join(self.folder, "bare")
