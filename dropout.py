@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import fusion
+from graphs import custom_gradient
 
 
 class DropoutKey(NamedTuple):
@@ -47,7 +48,7 @@ def dropout(input_tensor, dropout_prob: Optional[float], *, key: Optional[Dropou
     random = _random_source(key, tf.shape(input_tensor))
     drop = _dropper(min(255, max(1, round(256 * dropout_prob))))
 
-    @tf.custom_gradient
+    @custom_gradient
     def run(x):
         return drop(x, random), lambda d_output: drop(d_output, random)
 

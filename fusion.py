@@ -18,6 +18,7 @@ except ImportError:  # TensorFlow 1 has none.
     xla_optimization_barrier = tuple
 
 import devices
+import graphs
 
 _portable = contextvars.ContextVar("portable", default=False)
 
@@ -27,16 +28,15 @@ def fused(function: Callable) -> Callable:
 
     Compiled anew for every shape, in 10 to 50 ms.
     """
-    compiled = None
 
     @functools.wraps(function)
     def call(*tensors):
-        nonlocal compiled
         if not can_fuse() or in_xla() or _portable.get():
             return function(*tensors)
-        if compiled is None:
-            compiled = tf.function(function, jit_compile=True, autograph=False)
-        return compiled(*tensors)
+        compiled = graphs.belongings(tf.get_default_graph(), __name__)
+        if function not in compiled:
+            compiled[function] = tf.function(function, jit_compile=True, autograph=False)
+        return compiled[function](*tensors)
 
     return call
 

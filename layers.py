@@ -23,6 +23,7 @@ import tensorflow.compat.v1 as tf
 import fusion
 from dropout import DropoutKey, dropout
 from errors import UserError
+from graphs import custom_gradient
 
 LAYER_NORM = "layer_norm"  # Graph collection, as in adapter-bert: an adapted encoder's LayerNorms.
 # What the names of moving statistics end in: a forward pass reads them, and no gradient moves them.
@@ -44,7 +45,7 @@ def gelu(x):
     The form that BERT was trained with; at most 5e-4 from the exact one.
     """
 
-    @tf.custom_gradient
+    @custom_gradient
     def run(x):
         return _gelu(x), lambda d_output: _gelu_gradient(x, d_output)
 
@@ -150,7 +151,7 @@ def _normalized_by_sequence(terms, gamma, beta, dtype):
 
 
 def _normalized_sum(terms, gamma, beta, dtype, trains):
-    @tf.custom_gradient
+    @custom_gradient
     def run(gamma, beta, *terms):
         output, *inner = _normalize(dtype, trains)(gamma, beta, *terms)
         inner = [fusion.kept(tensor) for tensor in inner]
@@ -290,7 +291,7 @@ def attend(
         with tf.variable_scope(scope, auxiliary_name_scope=False):
             return probs, dropout(probs, dropout_prob, key=dropout_key)
 
-    @tf.custom_gradient
+    @custom_gradient
     def run(query, key, value):
         kept = probabilities(query, key)
         context = tf.matmul(kept[1], value)
@@ -409,7 +410,7 @@ def affine(input_tensor, kernel, bias):
     if kernel.shape.ndims == 3:
         return _affine_by_sequence(input_tensor, kernel, bias)
 
-    @tf.custom_gradient
+    @custom_gradient
     def run(x, kernel, bias):
         def gradient(d_output):
             d_x = tf.matmul(d_output, kernel, transpose_b=True)

@@ -9,6 +9,7 @@ from typing import Callable
 import tensorflow.compat.v1 as tf
 
 import fusion
+from graphs import custom_gradient
 
 
 def recomputed(function: Callable, *inputs):
@@ -54,11 +55,10 @@ def recomputed(function: Callable, *inputs):
         gradients = tf.gradients(output_again, sources, gradient, stop_gradients=again)
         return [*gradients, None]
 
-    # The values of variables, because `tf.custom_gradient` knows no other than resource variables,
-    # and Estimator makes none on TensorFlow 1.15.
+    # The values of variables: one that is no resource has no other Tensor to take the gradient of.
     values = [tf.convert_to_tensor(variable) for variable in variables]
 
-    @tf.custom_gradient
+    @custom_gradient
     def with_backward(*tensors):
         return tf.identity(tensors[-1]), backward
 
