@@ -4,6 +4,7 @@ Every module raises `UserError` for what lies in the user's hands (a path, a fla
 and lets everything else fly as the bug it is. Only the scripts end a run, by `exit_code`.
 """
 
+import os
 import sys
 
 _LONGEST = 2000  # Characters of a sentence; what a broken file holds may have millions.
@@ -32,10 +33,18 @@ def _one_line(text):
 def exit_code(main, *arguments):
     """Calls `main(*arguments)` and returns the exit code.
 
-    `UserError` becomes its sentence on stderr and exit code 1, Ctrl-C exit code 130.
+    `UserError` becomes its sentence on stderr and exit code 1, Ctrl-C exit code 130, a reader of
+    stdout who has enough, as in `--help | head`, exit code 141.
     """
     try:
-        return main(*arguments)
+        try:
+            return main(*arguments)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        if not _nobody_reads():
+            raise
+        return 141
     except UserError as error:
         return _said(error)
     except KeyboardInterrupt:
@@ -48,6 +57,16 @@ def exit_code(main, *arguments):
         if type(error).__name__ != "UnimplementedError" or not message.startswith(scheme):
             raise
         return _said(UserError(f"{message}: this TensorFlow cannot read there."))
+
+
+def _nobody_reads():
+    """Whether stdout is a pipe whose other end is closed; what is left for it is dropped then."""
+    try:
+        print(flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
 
 
 def _said(error):

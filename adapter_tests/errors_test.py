@@ -2,6 +2,9 @@
 
 import contextlib
 import io
+import os
+import subprocess
+import sys
 
 import tensorflow.compat.v1 as tf
 
@@ -50,6 +53,30 @@ class ExitCodeTest(tf.test.TestCase):
 
     def test_ctrl_c_is_130(self):
         self.assertEqual(self.call(raising, KeyboardInterrupt()), (130, "Interrupted.\n"))
+
+    def test_a_reader_who_has_enough_is_141(self):
+        for late in (
+            False,
+            True,
+        ):  # While main prints, or only then when what it printed is flushed.
+            program = "import errors, sys; main = lambda: print('x' * 100_000, flush=%s)" % (
+                not late
+            )
+            program = f"{program}; sys.stdin.read(); sys.exit(errors.exit_code(main))"
+            process = subprocess.Popen(
+                [sys.executable, "-c", program],
+                cwd=os.path.dirname(errors.__file__),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+            process.stdout.close()
+            process.stdin.close()
+            self.assertEqual(process.stderr.read(), b"")
+            process.stderr.close()
+            self.assertEqual(process.wait(), 141)
+        with self.assertRaises(BrokenPipeError):  # Of another pipe, or of a socket.
+            self.call(raising, BrokenPipeError())
 
     def test_a_place_of_no_file_system_is_a_users_error(self):
         code, said = self.call(tf.io.gfile.exists, "nothing://bucket/folder")
