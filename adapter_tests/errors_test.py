@@ -55,16 +55,11 @@ class ExitCodeTest(tf.test.TestCase):
         self.assertEqual(self.call(raising, KeyboardInterrupt()), (130, "Interrupted.\n"))
 
     def test_a_reader_who_has_enough_is_141(self):
-        for late in (
-            False,
-            True,
-        ):  # While main prints, or only then when what it printed is flushed.
-            program = "import errors, sys; main = lambda: print('x' * 100_000, flush=%s)" % (
-                not late
-            )
-            program = f"{program}; sys.stdin.read(); sys.exit(errors.exit_code(main))"
+        program = "import errors, sys; sys.stdin.read(); "
+        program += "sys.exit(errors.exit_code(lambda: print('x' * 100_000, flush={})))"
+        for flush in (True, False):  # Said in main, or only when it is over.
             process = subprocess.Popen(
-                [sys.executable, "-c", program],
+                [sys.executable, "-c", program.format(flush)],
                 cwd=os.path.dirname(errors.__file__),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
