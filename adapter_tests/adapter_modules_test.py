@@ -391,6 +391,10 @@ class AdapterConfigTest(tf.test.TestCase):
                 dataclasses.asdict(AdapterConfig(**settings)), {**DEFAULTS, **settings}
             )
 
+    def test_what_was_checked_stays(self):
+        with self.assertRaises(dataclasses.FrozenInstanceError):
+            AdapterConfig().size = 0
+
     def test_no_adapter(self):
         self.assertIsNone(AdapterConfig(fn="none").build())
         self.assertEqual(AdapterConfig(fn="none").shapes(8), {})
