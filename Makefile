@@ -49,7 +49,7 @@ bench: .venv/installed-dev .venv-peers/installed
 	.venv/bin/python benchmarks/precision.py
 
 clean:
-	rm -rf .venv .venv-tf1 .venv-peers .venv-tpu demo/bert demo/download demo/embeddings output
+	rm -rf .venv .venv-tf1 .venv-peers .venv-mutants .venv-tpu demo/bert demo/download demo/embeddings output
 
 # What training needs, and no more.
 .venv/installed: requirements.txt
@@ -73,6 +73,13 @@ clean:
 	@python=$$(./find_python.sh 3.11) && echo "$$python -m venv .venv-peers" && \
 	    $$python -m venv .venv-peers
 	.venv-peers/bin/python $(PIP_INSTALL) -r $<
+	@touch $@
+
+# What changes the code for robustness/mutants.py; nothing of the project needs it.
+.venv-mutants/installed: robustness/requirements-mutants.txt
+	@python=$$(./find_python.sh 3.11) && echo "$$python -m venv .venv-mutants" && \
+	    $$python -m venv .venv-mutants
+	.venv-mutants/bin/python $(PIP_INSTALL) -r $<
 	@touch $@
 
 # The compiler of TPU programs; nothing of the project needs it.
