@@ -157,7 +157,9 @@ class FeedforwardAdapterTest(tf.test.TestCase):
             tf.set_random_seed(1)
             modeling.feedforward_adapter(tf.zeros([1, 300]), depth=2)
             session.run(tf.global_variables_initializer())
-            stddev = {v.op.name: np.std(v.eval(session)) for v in tf.global_variables()}
+            values = {v.op.name: v.eval(session) for v in tf.global_variables()}
+            self.assertEqual(values["adapters/weights1"].shape, (300, 64))
+            stddev = {name: np.std(value) for name, value in values.items()}
             # A normal cut off at two standard deviations has a stddev of 0.8796 of the full one.
             self.assertAllClose(stddev["adapters/weights1"], 1e-3 * 0.8796, rtol=0.02)
             # 1 / 8 of 64 hidden units.
