@@ -399,6 +399,11 @@ class WriteTest(CheckpointTestCase):
             self.assertEqual(found.dtype, value.dtype)
             self.assertAllEqual(found, value)
 
+    def test_no_gpu_is_taken(self):
+        with mock.patch.object(tf, "Session", side_effect=tf.Session) as session:
+            checkpoints.write(self.prefix, {"a": np.zeros(3)})
+        self.assertEqual(dict(session.call_args[1]["config"].device_count), {"GPU": 0})
+
     def test_another_checkpoint_is_replaced(self):
         for value in (1.0, 2.0):
             checkpoints.write(self.prefix, {"a": np.full(3, value)})
