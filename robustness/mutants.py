@@ -16,6 +16,7 @@ import json
 import os
 import random
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -30,7 +31,7 @@ import pytest  # noqa: E402
 HOUSE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LISTER = [os.path.join(HOUSE, ".venv-mutants/bin/python"), "robustness/mutant_list.py"]
 _SEED = 0
-_OUTCOMES = {True: "survived", False: "killed", None: "killed, by time"}  # Loops may never end.
+_OUTCOMES = {True: "survived", False: "killed", None: "killed, by time"}
 
 # Module → which of its tests run with --slow alone.
 SLOW = {
@@ -43,24 +44,20 @@ SLOW = {
 
 
 def is_zero(function, seconds):
-    """Whether a function of no arguments returns 0, called in a child; None if it takes longer."""
+    """Whether a function returns 0 in a child; None if that takes more seconds of the CPU."""
     child = os.fork()
     if not child:
         code = 1
         try:
-            os.setpgid(0, 0)
+            resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+            signal.alarm(20 * seconds)  # What waits forever takes none.
             code = function()
         finally:
             os._exit(code)  # Whatever happened, this process goes no further.
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            return status == 0
-        time.sleep(0.02)
-    os.killpg(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return None
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGALRM):
+        return None
+    return status == 0
 
 
 class Tests:
@@ -68,13 +65,14 @@ class Tests:
 
     Attributes:
       seconds: dict from the tests to what they took in `first_run`.
+      limit: of the CPU, int seconds; loops may never end.
     """
 
     def __init__(self, module, slow):
         self.arguments = [f"adapter_tests/{module}_test.py", "-xq", "--assert=plain"]
         self.arguments += ["-p", "no:cacheprovider"]
         self.arguments += [] if slow or not SLOW[module] else ["-k", f"not ({SLOW[module]})"]
-        self.seconds = {}
+        self.seconds, self.limit = {}, 1800
 
     def pytest_collection_modifyitems(self, items):
         items.sort(key=lambda item: self.seconds.get(item.nodeid, 0.0))
@@ -97,14 +95,15 @@ class Tests:
         def run_and_note():
             code = self.run()
             with open("noted", "w") as writer:
-                json.dump([list(sys.modules), self.seconds], writer)
+                limit = 30 + 4 * int(time.process_time())
+                json.dump([list(sys.modules), self.seconds, limit], writer)
             return code
 
-        if not is_zero(run_and_note, seconds=1800):
+        if not is_zero(run_and_note, self.limit):
             with open("log") as log:
                 sys.exit(log.read())
         with open("noted") as reader:
-            names, self.seconds = json.load(reader)
+            names, self.seconds, self.limit = json.load(reader)
         folders = (".", "benchmarks", "robustness")
         own = {file.split(".")[0] for folder in folders for file in os.listdir(folder)}
         for name in names:
@@ -134,7 +133,7 @@ def survivors_of(module, mutants, tests):
     for number, operator, mutated in mutants:
         with open(file, "w", encoding="utf-8") as writer:
             writer.write(mutated)
-        survives = is_zero(tests.run, 60 + 4 * sum(tests.seconds.values()))
+        survives = is_zero(tests.run, tests.limit)
         print(number, operator, _OUTCOMES[survives], flush=True)
         if survives:
             yield number, operator, mutated
