@@ -101,13 +101,13 @@ def _f1(truth, found, **options) -> float:
 
 
 def _correlation(measure: Callable, targets, predictions) -> float:
-    if len(targets) < 2 or np.ptp(targets) == 0 or np.ptp(predictions) == 0:
+    if len(targets) < 2:
         return 0.0
     return _quietly(lambda: np.nan_to_num(measure(targets, predictions)[0]))
 
 
 def _quietly(measure: Callable, *arguments) -> float:
-    """The float that a function returns, without its warnings of nearly constant inputs."""
+    """The float that a function returns, without its warnings of (nearly) constant inputs."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return float(measure(*arguments))

@@ -1,5 +1,6 @@
 """Tests of adapter_modules.py: every variant of an adapter against NumPy, alone and in BERT."""
 
+import dataclasses
 import itertools
 from unittest import mock
 
@@ -30,6 +31,19 @@ VARIANTS = (
     {"normalization": "batch", "depth": 2, "sites": "attention", "placement": "parallel"},
     {"normalization": "layer", "depth": 3, "sites": "feed_forward", "interaction": "multiply"},
 )
+# adapter-bert's settings.
+DEFAULTS = {
+    "size": 64,
+    "activation": "gelu",
+    "init_scale": 1e-3,
+    "fn": "feedforward_adapter",
+    "layers": None,
+    "normalization": "none",
+    "depth": 1,
+    "sites": "both",
+    "placement": "sequential",
+    "interaction": "add",
+}
 ACTIVATIONS = {
     "gelu": lambda x: x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
     "swish": lambda x: x / (1 + np.exp(-x)),
@@ -141,12 +155,15 @@ class FeedforwardAdapterTest(tf.test.TestCase):
     def test_hidden_layers_keep_the_scale(self):
         with tf.Graph().as_default(), self.session() as session:
             tf.set_random_seed(1)
-            modeling.feedforward_adapter(tf.zeros([1, 300]), 400, 1e-3, depth=2)
+            modeling.feedforward_adapter(tf.zeros([1, 300]), depth=2)
             session.run(tf.global_variables_initializer())
-            stddev = {v.op.name: np.std(v.eval(session)) for v in tf.global_variables()}
+            values = {v.op.name: v.eval(session) for v in tf.global_variables()}
+            self.assertEqual(values["adapters/weights1"].shape, (300, 64))
+            stddev = {name: np.std(value) for name, value in values.items()}
             # A normal cut off at two standard deviations has a stddev of 0.8796 of the full one.
             self.assertAllClose(stddev["adapters/weights1"], 1e-3 * 0.8796, rtol=0.02)
-            self.assertAllClose(stddev["adapters/weights_hidden2"], 0.05 * 0.8796, rtol=0.02)
+            # 1 / 8 of 64 hidden units.
+            self.assertAllClose(stddev["adapters/weights_hidden2"], 0.125 * 0.8796, rtol=0.02)
 
 
 class BertTest(tf.test.TestCase):
@@ -345,6 +362,11 @@ class AdapterConfigTest(tf.test.TestCase):
 
     def test_refused(self):
         for wrong, part in (
+            ({"size": 0}, "--adapter_size must be at least 1, but is 0"),
+            ({"size": 2**31}, "--adapter_size=2147483648 is more than"),
+            ({"init_scale": -1e-9}, "--adapter_init_scale must be .* from 0 up, but is -1e-09"),
+            ({"init_scale": float("inf")}, "--adapter_init_scale must be .* but is inf"),
+            ({"init_scale": float("nan")}, "--adapter_init_scale must be .* but is nan"),
             ({"normalization": "group"}, "--adapter_normalization=group: .* none, layer, batch"),
             ({"depth": 0}, "--adapter_depth=0: expected one of 1 to 100"),
             ({"depth": -1}, "--adapter_depth=-1"),
@@ -358,8 +380,88 @@ class AdapterConfigTest(tf.test.TestCase):
             with self.assertRaisesRegex(UserError, part):
                 AdapterConfig(**wrong)
 
+    def test_accepted_at_the_limits(self):
+        for settings in (
+            {"size": 1},
+            {"size": 2**31 - 1},
+            {"init_scale": 0.0},
+            {"depth": 100},
+            {"normalization": "layer", "size": 2},
+            {"normalization": "batch", "size": 1},
+        ):
+            self.assertEqual(
+                dataclasses.asdict(AdapterConfig(**settings)), {**DEFAULTS, **settings}
+            )
+
+    def test_what_was_checked_stays(self):
+        with self.assertRaises(dataclasses.FrozenInstanceError):
+            AdapterConfig().size = 0
+
     def test_no_adapter(self):
         self.assertIsNone(AdapterConfig(fn="none").build())
+        self.assertEqual(AdapterConfig(fn="none").shapes(8), {})
+
+    def test_names_of_adapters(self):
+        get = adapter_modules.get_adapter
+        self.assertIs(get("Feedforward_Adapter"), adapter_modules.feedforward_adapter)
+        self.assertIs(get(len), len)
+        for no_adapter in (None, "", "none", "None"):
+            self.assertIsNone(get(no_adapter))
+        with self.assertRaisesRegex(
+            UserError, "--adapter_fn=lora: .* known are feedforward_adapter and none"
+        ):
+            get("lora")
+
+
+class AdaptersOfLayersTest(tf.test.TestCase):
+    OUTPUT, RESIDUAL = np.random.RandomState(0).normal(size=[2, 6, 4]).astype(np.float32)
+    GATES = np.array([[1.0, 0.0], [0.25, 1.0]], np.float32)  # Of 2 sequences of 3 tokens.
+
+    def test_which_layers_and_sites_have_one(self):
+        adapter = AdapterConfig(sites="feed_forward", layers=(0, 2))
+        for adapter_fn, adapted, expected in (
+            (None, None, [[], [], []]),
+            (adapter.build(), adapter.layers, [["output"], [], ["output"]]),
+            (adapter.build(), None, [["output"]] * 3),
+            (tf.identity, (1,), [[], ["attention/output", "output"], []]),
+        ):
+            found = adapter_modules.adapters_of_layers(adapter_fn, adapted, 3, None)
+            self.assertEqual([list(functions) for functions in found], expected)
+
+    def test_gates(self):
+        """gate * adapted + (1 - gate) * output, where a sequence has one gate for its tokens."""
+        sequential = AdapterConfig(size=5, interaction="multiply")
+        parallel = AdapterConfig(size=5, placement="parallel")
+        for adapter_fn, adapt, count in (
+            (sequential.build(), lambda v: numpy_adapter(sequential, v, self.OUTPUT), 2),
+            (
+                parallel.build(),
+                lambda v: numpy_adapter(parallel, v, self.RESIDUAL, self.OUTPUT),
+                2,
+            ),
+            (lambda output: output**2, lambda v: self.OUTPUT**2, 2),
+            (lambda output: (output**2, output**3), lambda v: self.OUTPUT**2 + self.OUTPUT**3, 3),
+        ):
+            with tf.Graph().as_default(), self.session() as session:
+                output, residual = tf.constant(self.OUTPUT), tf.constant(self.RESIDUAL)
+                layers_, gates = (0, 1), tf.constant(self.GATES)
+                adapters = adapter_modules.adapters_of_layers(adapter_fn, layers_, 2, None, gates)
+                with tf.variable_scope("", reuse=tf.AUTO_REUSE):
+                    terms = [functions["output"](output, residual) for functions in adapters]
+                self.assertEqual([len(each) for each in terms], [count] * 2)
+                values = {n[len("adapters/") :]: v for n, v in load_random(session).items()}
+                found = session.run([tf.add_n(each) for each in terms])
+            gate = np.repeat(self.GATES.T, 3, axis=1)[:, :, None]
+            expected = gate * adapt(values) + (1 - gate) * self.OUTPUT
+            self.assertAllClose(found, expected, rtol=1e-5, atol=1e-5)
+
+    def test_a_gate_leaves_the_output_itself_alone(self):
+        with tf.Graph().as_default():
+            output = tf.constant(self.OUTPUT)
+            adapters = adapter_modules.adapters_of_layers(
+                AdapterConfig().build(), None, 2, None, tf.constant(self.GATES)
+            )
+            self.assertIs(adapters[1]["output"](output, None)[0], output)
 
 
 class OwnFunctionTest(tf.test.TestCase):

@@ -3,8 +3,10 @@ in which a checkpoint can be broken, and what a run's own checkpoints tell."""
 
 import hashlib
 import os
+import re
 import tempfile
 import unittest
+from unittest import mock
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -12,6 +14,7 @@ import tensorflow.compat.v1 as tf
 import checkpoints
 import modeling
 from adapter_tests.refusals import RefusalTestCase
+from errors import UserError
 
 SHARED = os.environ.get("ADAPTER_BERT_DATA")
 needs_shared = unittest.skipUnless(SHARED, "ADAPTER_BERT_DATA does not name the shared folder")
@@ -127,11 +130,9 @@ class OpenCheckpointTest(CheckpointTestCase):
         self.save({"a": np.float32([1, 2])})
         open(self.prefix + ".meta", "w").close()
         for ending in (".index", ".meta", ".data-00000-of-00001"):
-            self.assert_refused(
-                ["one of a checkpoint's files", f": {self.prefix}."],
-                checkpoints.open_checkpoint,
-                self.prefix + ending,
-            )
+            expected = f"one of a checkpoint's files; .*: {re.escape(self.prefix)}[.]$"
+            with self.assertRaisesRegex(UserError, expected):
+                checkpoints.open_checkpoint(self.prefix + ending)
 
     def test_nothing_there(self):
         self.save({"a": np.float32([1, 2])})
@@ -151,10 +152,10 @@ class OpenCheckpointTest(CheckpointTestCase):
             self.prefix,
         )
 
-    def test_one_of_two_shards_missing(self):
+    def test_shards_missing(self):
         parts = [
             self.save({name: np.float32([1, 2])}, os.path.join(self.folder, "part_" + name))
-            for name in "ab"
+            for name in "abc"
         ]
         with tf.Graph().as_default(), tf.Session() as session:
             session.run(
@@ -163,13 +164,15 @@ class OpenCheckpointTest(CheckpointTestCase):
                 )
             )
         self.assertTrue(checkpoints.open_checkpoint(self.prefix).has_tensor("b"))
-        for gone in ("00000", "00001"):
-            shard = f"{self.prefix}.data-{gone}-of-00002"
-            os.rename(shard, shard + "~")
+        shards = [f"{self.prefix}.data-0000{index}-of-00003" for index in range(3)]
+        for gone in (shards[:1], shards[1:2], shards[2:], shards[:2]):
+            for shard in gone:
+                os.rename(shard, shard + "~")
             self.assert_refused(
-                ["incomplete", shard + "."], checkpoints.open_checkpoint, self.prefix
+                ["incomplete", gone[0] + "."], checkpoints.open_checkpoint, self.prefix
             )
-            os.rename(shard + "~", shard)
+            for shard in gone:
+                os.rename(shard + "~", shard)
 
     def test_truncated_data(self):
         self.save({"a": np.float32([1, 2, 3]), "step": np.int64(7)})
@@ -231,6 +234,16 @@ class CheckEncoderTest(CheckpointTestCase):
             TINY,
         )
 
+    def test_a_few_of_its_tensors_are_named(self):
+        for names, said in (
+            ("abc", "but a, b, c."),
+            ("dcba", "but a, b, c, ...."),
+            ("", "nothing."),
+        ):
+            with mock.patch.object(checkpoints, "open_checkpoint") as opened:
+                opened.return_value.get_variable_to_shape_map.return_value = dict.fromkeys(names)
+                self.assert_refused([said], checkpoints.check_encoder, self.prefix, TINY)
+
     def test_missing_tensors(self):
         self.save_encoder(TINY)
         self.assert_refused(
@@ -281,6 +294,46 @@ class CheckEncoderTest(CheckpointTestCase):
             folder = os.path.join(SHARED, "checkpoints", model)
             config = modeling.BertConfig.from_json_file(os.path.join(folder, "bert_config.json"))
             checkpoints.check_encoder(os.path.join(folder, "bert_model.ckpt"), config)
+
+
+class EncoderSizesTest(CheckpointTestCase):
+    def test_they_are_those_of_the_config(self):
+        shapes = {name: list(shape) for name, shape in checkpoints.encoder_shapes(TINY).items()}
+        shapes["cls/predictions/output_bias"] = [11]
+        self.assertEqual(checkpoints.encoder_sizes(shapes, "Here"), (11, 64, 2, 96, 16, 2))
+
+    def test_a_tensor_that_tells_a_size_is_missing(self):
+        shapes = checkpoints.encoder_shapes(TINY)
+        for name in (
+            "bert/embeddings/word_embeddings",
+            "bert/embeddings/position_embeddings",
+            "bert/embeddings/token_type_embeddings",
+            "bert/encoder/layer_0/intermediate/dense/kernel",
+        ):
+            others = {n: shape for n, shape in shapes.items() if n != name}
+            self.assert_refused(
+                ["Here expected", f"no {name}, only bert/embeddings/LayerNorm/beta, "],
+                checkpoints.encoder_sizes,
+                others,
+                "Here",
+            )
+
+
+class CheckTensorsTest(CheckpointTestCase):
+    def test_every_tensor_is_read(self):
+        self.save({"a": np.zeros(100, np.float32), "b": np.zeros(100, np.float32)})
+        checkpoints.check_tensors(self.prefix)
+        data = self.prefix + ".data-00000-of-00001"
+        for name, offset in (("b", 700), ("a", 100)):  # 400 bytes each, in the order of names.
+            with open(data, "r+b") as stream:
+                stream.seek(offset)
+                stream.write(b"\xff")
+            self.assert_refused(
+                [f"--weights {self.prefix} is damaged: its {name} cannot be read"],
+                checkpoints.check_tensors,
+                self.prefix,
+                "--weights",
+            )
 
 
 class RunTest(CheckpointTestCase):
@@ -345,6 +398,31 @@ class WriteTest(CheckpointTestCase):
             found = reader.get_tensor(name)
             self.assertEqual(found.dtype, value.dtype)
             self.assertAllEqual(found, value)
+
+    def test_no_gpu_is_taken(self):
+        with mock.patch.object(tf, "Session", side_effect=tf.Session) as session:
+            checkpoints.write(self.prefix, {"a": np.zeros(3)})
+        self.assertEqual(dict(session.call_args[1]["config"].device_count), {"GPU": 0})
+
+    def test_another_checkpoint_is_replaced(self):
+        for value in (1.0, 2.0):
+            checkpoints.write(self.prefix, {"a": np.full(3, value)})
+            found = tf.train.NewCheckpointReader(self.prefix).get_tensor("a")
+            self.assertAllEqual(found, [value] * 3)
+        self.assertLen(os.listdir(self.folder), 2)
+
+    def test_an_index_never_stands_beside_another_checkpoints_data(self):
+        checkpoints.write(self.prefix, {"a": np.zeros(3)})
+        rename = tf.io.gfile.rename
+
+        def killed(old, new, overwrite):
+            if new.endswith(".index"):
+                raise KeyboardInterrupt
+            rename(old, new, overwrite)
+
+        with mock.patch.object(tf.io.gfile, "rename", killed), self.assertRaises(KeyboardInterrupt):
+            checkpoints.write(self.prefix, {"a": np.ones(3)})
+        self.assertNotIn("bert_model.ckpt.index", os.listdir(self.folder))
 
     def test_a_place_that_cannot_be_written(self):
         file = self.save({"a": np.zeros(1)}) + ".index"

@@ -117,9 +117,14 @@ class RegressionTest(tf.test.TestCase):
         self.assertAlmostEqual(found["spearman"], expected, places=6)
         self.assertAlmostEqual(found["mse"], np.mean((targets - predictions) ** 2), places=6)
 
+    def test_two_rows_lie_on_a_line(self):
+        found = metrics.regression([1.0, 2.0], [5.0, 3.0])
+        self.assertAllClose(found, {"pearson": -1.0, "spearman": -1.0, "mse": 8.5})
+
     def test_where_there_is_no_correlation(self):
         for targets, predictions in (
             ([1.0, 2.0, 3.0], [2.5, 2.5, 2.5]),
+            ([1.0, 2.0, 3.0], [0.1, 0.1, 0.1]),  # Whose mean is not 0.1.
             ([2.0, 2.0], [1.0, 3.0]),
             ([1.0], [1.0]),
             ([], []),

@@ -5,6 +5,7 @@ import os
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -79,6 +80,15 @@ class AdamWeightDecayTest(tf.test.TestCase):
         values = self.train(3, lambda w: w * w, ["w"])
         self.assertAllClose(values["w"], self.numpy_adam(3, lambda w: w * w, 0.3), rtol=1e-5)
 
+    def test_nothing_decays_by_default(self):
+        with tf.Graph().as_default():
+            optimizer = optimization.AdamWeightDecayOptimizer(0.1)
+            self.assertEqual(optimizer.decay_of("kernel"), 0.0)
+            collections = [modeling.ADAPTERS, tf.GraphKeys.GLOBAL_VARIABLES]
+            tf.get_variable("adapter_w", [2], collections=collections)
+            optimizer = optimization.AdamWeightDecayOptimizer(0.1, 0.3)
+            self.assertEqual([optimizer.decay_of(n) for n in ("kernel", "adapter_w")], [0.3, 0.0])
+
     def test_decay_by_kind(self):
         names = ["kernel", "LayerNorm/gamma", "adapter_w", "adapter_bias"]
         values = self.train(
@@ -137,11 +147,13 @@ class MinimizeTest(tf.test.TestCase):
 
     def test_decay_and_statistics_of_an_adapters_variants(self):
         """Where gradients are 0 what is left of a step is the weights' decay, of 0.01 each."""
-        decayed = {"weights1", "weights_hidden2", "weights2"}
+        decayed = {"weights1", "weights_hidden2", "weights2", "output_weights"}
         for normalization in ("layer", "batch"):
             with tf.Graph().as_default(), self.session() as session:
                 adapter = modeling.AdapterConfig(3, normalization=normalization, depth=2)
                 adapter.build()(tf.ones([2, 4]), statistics=[])
+                for name in ("output_weights", "output_bias"):
+                    tf.get_variable(name, [2])
                 variables = tf.trainable_variables()
                 gradients = [tf.zeros_like(variable) for variable in variables]
                 step = optimization.take_step(gradients, variables, tf.constant(0.5))
@@ -150,8 +162,8 @@ class MinimizeTest(tf.test.TestCase):
                     variable.load(np.ones(variable.shape.as_list()), session)
                 session.run(step.train_op)
                 for variable in variables:
-                    name = variable.op.name[len("adapters/") :]
-                    expected = 0.995 if name in decayed else 1.0
+                    name = variable.op.name
+                    expected = 0.995 if name.split("/")[-1] in decayed else 1.0
                     self.assertAllClose(np.unique(session.run(variable)), [expected], msg=name)
 
     def test_statistics_of_several_replicas_are_refused(self):
@@ -216,12 +228,14 @@ class MeanGradientsTest(tf.test.TestCase):
             self.assertEqual(session.run(tf.train.get_global_step()), 1)
             return found, [a is None for a in arrays]
 
-    def by_hand(self):
-        rows = self.table[self.ids] * self.w + self.x
+    def by_hand(self, times=1):
+        """[loss, norm, gradients...] of a batch that holds all rows so many times."""
+        ids, x = np.tile(self.ids, times), np.tile(self.x, [times, 1])
+        rows = self.table[ids] * self.w + x
         d_rows = 2 * rows / rows.size
         d_table = np.zeros_like(self.table)
-        np.add.at(d_table, self.ids, d_rows * self.w)
-        d_w = np.sum(d_rows * self.table[self.ids], axis=0)
+        np.add.at(d_table, ids, d_rows * self.w)
+        d_w = np.sum(d_rows * self.table[ids], axis=0)
         # As in BERT, the norm counts the slices of a sparse gradient one by one.
         norm = np.sqrt(np.sum((d_rows * self.w) ** 2) + np.sum(d_w**2))
         return [np.mean(rows**2), norm, d_table, d_w]
@@ -273,6 +287,39 @@ class MeanGradientsTest(tf.test.TestCase):
         one_step = [f"{kind}{index}" for index in range(3) for kind in ("forward", "backward")]
         self.assertEqual(events[:6], one_step)
         self.assertEqual(events, one_step * 2)
+
+    def test_one_part_by_default(self):
+        indices = []
+
+        def loss_of(features, index):
+            indices.append(index)
+            return self.loss_of(features, index)
+
+        with tf.Graph().as_default():
+            features = {"ids": tf.constant(self.ids), "x": tf.constant(self.x, tf.float32)}
+            optimization.mean_gradients(loss_of, tf.trainable_variables, features)
+            operations = {op.type for op in tf.get_default_graph().get_operations()}
+        self.assertEqual(indices, [0])
+        self.assertNoCommonElements(operations, {"While", "Enter"})
+
+    def test_replicas_of_a_tpu_step_as_one(self):
+        """Two of the same rows, beside the batch that holds them twice."""
+        with tf.Graph().as_default(), self.session() as session:
+            features = {"ids": tf.constant(self.ids), "x": tf.constant(self.x, tf.float32)}
+            loss, variables = self.loss_of(features, 0), tf.trainable_variables()
+            with tpu_function.tpu_shard_context(2), mock.patch.object(
+                tf.tpu, "cross_replica_sum", lambda tensor: 2 * tensor
+            ):
+                step = optimization.minimize(loss, variables, tf.constant(0.1), use_tpu=True)
+            session.run(tf.global_variables_initializer())
+            norm = session.run([step.gradient_norm, step.train_op])[0]
+            moments = {v.op.name: v.eval(session) for v in tf.global_variables()}
+        _, expected_norm, d_table, d_w = self.by_hand(times=2)
+        self.assertAllClose(norm, expected_norm)
+        self.assertGreater(norm, 1.0)
+        table = moments["bert/embeddings/word_embeddings/adam_m"]
+        self.assertAllClose(table, 0.1 * d_table / norm)
+        self.assertAllClose(moments["unnamed/w/adam_m"], 0.1 * d_w / norm)
 
     def test_statistics_of_the_parts_are_averaged(self):
         """Two steps of momentum 0.1 and 2 / 11, from 0, each by the mean over the parts."""

@@ -2,6 +2,7 @@
 
 import os
 import random
+import subprocess
 import sys
 import textwrap
 from unittest import mock
@@ -16,6 +17,7 @@ sys.path.append(
 
 import bad_inputs  # noqa: E402
 import house  # noqa: E402
+import mutants  # noqa: E402
 import mutations  # noqa: E402
 from bad_inputs import FAULT, READ, REFUSED  # noqa: E402
 
@@ -40,6 +42,22 @@ for name, first, last in json.load(sys.stdin):
         if index == 4:
             time.sleep(60)
         print(json.dumps(["ended", name, index, "read", ""]), flush=True)
+"""
+
+# A module's test, and mutants of it: one of the length of the next, and one that does not compile.
+MODULES_TEST = """
+import metrics
+
+def test_double():
+    assert metrics.double(2) == 4
+"""
+TRY_MUTANTS = """
+import mutants
+texts = ["x * 3", "x + 2", "x - 2", "x *", "2 * x"]
+sources = ["def double(x):\\n    return " + text for text in texts]
+listed = list(zip(range(5), "abcde", sources))
+tests = mutants.Tests("metrics", False)
+print([number for number, *_ in mutants.survivors_of("metrics", listed, tests)])
 """
 
 
@@ -103,6 +121,29 @@ class BadInputsTest(tf.test.TestCase):
         self.assertIn("ended with 3", campaign.faults[0][2])
         self.assertIn("no end after 0.5 seconds", campaign.faults[1][2])
         self.assertIn("| all | 8 | 6 | 0 | 2 |", bad_inputs.table(campaign))
+
+
+class MutantsTest(tf.test.TestCase):
+    def test_survivors_are_those_that_no_test_notices(self):
+        house = os.path.join(self.get_temp_dir(), "house")
+        for file, text in (
+            ("metrics.py", "def double(x):\n    return x * 2\n"),
+            ("adapter_tests/metrics_test.py", MODULES_TEST),
+            ("benchmarks/a.py", ""),
+            ("robustness/b.py", ""),
+            ("pyproject.toml", '[tool.pytest.ini_options]\npythonpath = ["."]\n'),
+        ):
+            os.makedirs(os.path.dirname(os.path.join(house, file)), exist_ok=True)
+            with open(os.path.join(house, file), "w") as writer:
+                writer.write(text)
+        environment = dict(os.environ, PYTHONPATH=os.path.dirname(mutants.__file__))
+        found = subprocess.check_output(
+            [sys.executable, "-c", TRY_MUTANTS], cwd=house, env=environment, universal_newlines=True
+        )
+        self.assertEqual(
+            found.splitlines(),
+            ["0 a killed", "1 b survived", "2 c killed", "3 d killed", "4 e survived", "[1, 4]"],
+        )
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Tests of tuning.py: what trains under each method, against lists of names written out here."""
 
+import dataclasses
 import itertools
 import re
 
@@ -103,6 +104,10 @@ class TuningOptionsTest(tf.test.TestCase):
             with self.assertRaisesRegex(UserError, f"--layer_norms=none.*--tuning={method}"):
                 Tuning(method, layer_norms="none")
 
+    def test_what_was_checked_stays(self):
+        with self.assertRaises(dataclasses.FrozenInstanceError):
+            Tuning().method = "adaptr"
+
     def test_num_top_layers_is_at_least_1(self):
         for number in (0, -1):
             self.assertIn(f"is {number}", self.refused("top_layers", number))
@@ -200,6 +205,12 @@ class MethodsTest(TuningTestCase):
         build_classifier(adapter_fn=None)
         self.assert_trains(PLAIN, "top_layers", 2)
 
+    def test_an_encoder_of_one_layer(self):
+        build_classifier(None, tiny.config(num_hidden_layers=1))
+        self.assert_trains(HEAD, "head")
+        everything = {name for name in PLAIN if "/layer_1/" not in name}
+        self.assert_trains(everything, "top_layers", 1)
+
     def test_more_layers_than_there_are(self):
         build_classifier(adapter_fn=None)
         with self.assertRaisesRegex(UserError, "--num_top_layers=3: the encoder has 2 layers"):
@@ -242,6 +253,9 @@ class DefaultMethodTest(TuningTestCase):
         variable("a")
         variable("b/c")
         self.assert_trains({"a", "b/c"})
+        self.assert_trains({"a", "b/c"}, "head")
+        with self.assertRaisesRegex(UserError, "--num_top_layers=1: the encoder has 0 layers"):
+            trained("top_layers", 1)
 
 
 class RolesTest(TuningTestCase):
