@@ -9,6 +9,7 @@ import time
 from unittest import mock
 
 import tensorflow.compat.v1 as tf
+from tensorflow.python.compiler.xla import xla
 
 import devices
 from errors import UserError
@@ -113,6 +114,20 @@ class FindTpuTest(tf.test.TestCase):
         address = tf.train.Server.create_local_server().target
         for where in ({"tpu_name": address}, {"master": address}):
             self.assert_refused(["--num_tpu_cores=8", "has 0"], num_tpu_cores=8, **where)
+
+
+class ReplicaTest(tf.test.TestCase):
+    def test_its_number_goes_with_others_in_a_program(self):
+        def mixed(x):
+            return tf.bitwise.bitwise_xor(devices.tpu_replica(), x)
+
+        if tf.__version__.startswith("1."):
+            with tf.Graph().as_default(), self.session() as session:
+                self.assertEqual(session.run(xla.compile(mixed, [tf.constant(5)])), [5])
+        else:  # On a CPU it would end the process: there is no telling which replica that is.
+            function = tf.function(mixed, jit_compile=True, autograph=False)
+            program = function.experimental_get_compiler_ir(tf.constant(5))(stage="hlo")
+            self.assertRegex(program, r"u32\[\] replica-id\(\)[^$]* s32\[\] xor\(")
 
 
 class SessionConfigTest(tf.test.TestCase):
