@@ -4,7 +4,7 @@
 # make demo/embeddings   a text embedding module of that BERT's words, for run_baseline.py
 # make bench  measurements against peers, on a machine that does nothing else: hours
 
-.PHONY: demo test test-tf1 lint bench clean
+.PHONY: demo test test-tf1 coverage lint bench clean
 PIP_INSTALL = -m pip install --quiet --disable-pip-version-check
 
 demo: .venv/installed demo/bert/vocab.txt
@@ -19,6 +19,10 @@ test: .venv/installed-dev
 # The same tests on TensorFlow 1.15, which runs on Python 3.7.
 test-tf1: .venv-tf1/installed
 	.venv-tf1/bin/python -m pytest -n 3 --dist loadscope adapter_tests
+
+# What the tests reach of the domain and the leaves; pyproject.toml says what is measured.
+coverage:
+	PYTEST_ADDOPTS="--cov --cov-report=term-missing" $(MAKE) test
 
 lint: .venv/installed-dev
 	.venv/bin/ruff check .
