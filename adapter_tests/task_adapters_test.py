@@ -301,6 +301,8 @@ class RefusedTest(TaskAdaptersTestCase):
         self.save()
         os.remove(self.tensors_file)
         self.assert_refused("no file", "adapter.safetensors")
+        os.mkdir(self.tensors_file)
+        self.assert_refused(self.tensors_file, "cannot be read")
 
     def test_a_pair_that_does_not_belong_together(self):
         other = os.path.join(self.root, "other")
@@ -328,6 +330,7 @@ class RefusedTest(TaskAdaptersTestCase):
             ({"labels": [0, 1]}, "labels"),
             ({"global_step": "12"}, "global_step"),
             ({"global_step": True}, "global_step"),
+            ({"global_step": 1 << 63}, "global_step: 9223372036854775808... is too large"),
             ({"adapter": {**record["adapter"], "size": 0}}, "at least 1"),
             (
                 {"adapter": {**record["adapter"], "normalization": "group"}},
