@@ -5,7 +5,7 @@
 # make test-3.10, make test-oldest   the tests on another Python, or on the oldest packages
 # make bench  measurements against peers, on a machine that does nothing else: hours
 
-.PHONY: demo test test-tf1 test-oldest lint bench clean
+.PHONY: demo test test-tf1 test-oldest coverage lint bench clean
 PIP_INSTALL = -m pip install --quiet --disable-pip-version-check
 
 demo: .venv/installed demo/bert/vocab.txt
@@ -29,6 +29,10 @@ test-oldest: .venv-oldest/installed
 .PRECIOUS: .venv-3.%/installed
 test-3.%: .venv-3.%/installed
 	.venv-3.$*/bin/python -m pytest -n 3 --dist loadscope adapter_tests
+
+# What the tests reach of the domain and the leaves; pyproject.toml says what is measured.
+coverage:
+	PYTEST_ADDOPTS="--cov --cov-report=term-missing" $(MAKE) test
 
 lint: .venv/installed-dev
 	.venv/bin/ruff check .

@@ -299,11 +299,6 @@ def _parsed(name, text):
     raise UserError(f"--setting={name}={text}: expected {domain}.")
 
 
-def narrowed(domain, values):
-    """A parameter's domain with these of its values alone."""
-    return Choice(tuple(values), getattr(domain, "open", False))
-
-
 def module_named(name):
     """The `Module` of a row of Table 6, in any case, or of any other handle or folder.
 

@@ -36,9 +36,6 @@ class Strings:
     def __init__(self):
         self._numbers = {"": NOTHING}
 
-    def __len__(self):
-        return len(self._numbers)
-
     def number(self, string):
         """Its number; `NOTHING` for the empty string."""
         return self._numbers.setdefault(string, len(self._numbers))

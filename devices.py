@@ -4,14 +4,9 @@ import socket
 
 import tensorflow.compat.v1 as tf
 from absl import logging
-from tensorflow.python.tpu import tpu_function
+from tensorflow.compiler.tf2xla.ops.gen_xla_ops import xla_replica_id
 
 from errors import UserError
-
-try:
-    from tensorflow.compiler.tf2xla.ops.gen_xla_ops import xla_replica_id
-except ImportError:  # TensorFlow 1 has none.
-    xla_replica_id = None
 
 PRECISIONS = ("auto", "float32", "bfloat16")
 # What /proc/cpuinfo calls bfloat16 products: Intel's and AMD's, Intel's AMX, ARM's.
@@ -90,12 +85,8 @@ def _check_cores(found, expected):
 
 def tpu_replica():
     """Which of a TPU's replicas computes this: scalar int32 Tensor, within a TPU's program."""
-    if xla_replica_id:
-        return xla_replica_id()
-    # TensorFlow 1: the replicas are handed their numbers from outside the program.
-    with tf.control_dependencies(None):
-        replicas = tpu_function.get_tpu_context().number_of_shards
-        return tf.raw_ops.TPUReplicatedInput(inputs=[tf.constant(i) for i in range(replicas)])
+    # To XLA the number is unsigned in TensorFlow 1, whatever its dtype, and goes with no int32.
+    return tf.cast(tf.cast(xla_replica_id(), tf.int64), tf.int32)
 
 
 def has_gpu():

@@ -41,13 +41,13 @@ class BatchingTest(tf.test.TestCase):
         self.addCleanup(batcher.close)
         return batcher
 
-    def busy(self, **options):
-        """(a batcher that computes row 1, its worker, the future of row 1)."""
+    def busy(self, row=1, **options):
+        """(a batcher that computes that row, its worker, the row's future)."""
         worker = _Worker()
         batcher = self.batcher(worker, **options)
         self.addCleanup(worker.release, 100)
-        first = batcher.submit([1])
-        self.assertEqual(worker.begun.get(timeout=10), [1])
+        first = batcher.submit([row])
+        self.assertEqual(worker.begun.get(timeout=10), [row])
         return batcher, worker, first
 
     def test_a_row_alone_does_not_wait_for_others(self):
@@ -149,10 +149,11 @@ class BatchingTest(tf.test.TestCase):
         self.assertEqual(list(worker.begun.queue), [[3]])
 
     def test_a_call_cancelled_while_it_is_computed_hurts_nobody(self):
-        batcher, worker, first = self.busy()
-        first.cancel()
-        worker.release(2)
-        self.assertEqual(batcher.submit([2]).result(10), [4])
+        for row in (1, 13):
+            batcher, worker, first = self.busy(row)
+            first.cancel()
+            worker.release(2)
+            self.assertEqual(batcher.submit([2]).result(10), [4])
 
     def test_the_end_computes_what_waits_and_refuses_the_rest(self):
         batcher, worker, first = self.busy()

@@ -9,6 +9,7 @@ import time
 from unittest import mock
 
 import tensorflow.compat.v1 as tf
+from tensorflow.python.compiler.xla import xla
 
 import devices
 from errors import UserError
@@ -115,6 +116,20 @@ class FindTpuTest(tf.test.TestCase):
             self.assert_refused(["--num_tpu_cores=8", "has 0"], num_tpu_cores=8, **where)
 
 
+class ReplicaTest(tf.test.TestCase):
+    def test_its_number_goes_with_others_in_a_program(self):
+        def mixed(x):
+            return tf.bitwise.bitwise_xor(devices.tpu_replica(), x)
+
+        if tf.__version__.startswith("1."):
+            with tf.Graph().as_default(), self.session() as session:
+                self.assertEqual(session.run(xla.compile(mixed, [tf.constant(5)])), [5])
+        else:  # On a CPU it would end the process: there is no telling which replica that is.
+            function = tf.function(mixed, jit_compile=True, autograph=False)
+            program = function.experimental_get_compiler_ir(tf.constant(5))(stage="hlo")
+            self.assertRegex(program, r"u32\[\] replica-id\(\)[^$]* s32\[\] xor\(")
+
+
 class SessionConfigTest(tf.test.TestCase):
     def test_precision(self):
         def choose(precision, native, use_tpu=False):
@@ -126,25 +141,27 @@ class SessionConfigTest(tf.test.TestCase):
         self.assertEqual(choose("auto", native=False, use_tpu=True), "bfloat16")
         self.assertEqual(choose("float32", native=True), "float32")
         self.assertEqual(choose("bfloat16", native=True), "bfloat16")
-        if tf.__version__.startswith("1."):
-            with self.assertRaisesRegex(UserError, "--precision=bfloat16"):
-                choose("bfloat16", native=False)
-        else:
+        with mock.patch.object(tf, "__version__", "2.15.1"):
             with self.assertLogs(level="WARNING") as logs:
                 self.assertEqual(choose("bfloat16", native=False), "bfloat16")
             self.assertIn("slow", logs.output[0])
+        with mock.patch.object(tf, "__version__", "1.15.5"):
+            self.assertEqual(choose("bfloat16", native=False, use_tpu=True), "bfloat16")
+            with self.assertRaisesRegex(UserError, "--precision=bfloat16"):
+                choose("bfloat16", native=False)
 
     def test_native_bfloat16_is_read_off_the_processor(self):
         path = os.path.join(self.get_temp_dir(), "cpuinfo")
-        modern = not tf.__version__.startswith("1.")
         for flags, native in (
-            ("flags\t\t: fpu avx512f avx512_bf16 amx_tile\n", modern),
+            ("flags\t\t: fpu avx512f avx512_bf16 amx_tile\n", True),
             ("flags\t\t: fpu avx512f avx512_bf160\n", False),
-            ("Features\t: fp asimd bf16\n", modern),
+            ("Features\t: fp asimd bf16\n", True),
         ):
             with open(path, "w") as writer:
                 writer.write("processor\t: 0\n" + flags)
-            self.assertEqual(devices.has_bfloat16(path), native)
+            for version, computes_in_it in (("2.15.1", native), ("1.15.5", False)):
+                with mock.patch.object(tf, "__version__", version):
+                    self.assertEqual(devices.has_bfloat16(path), computes_in_it)
         self.assertFalse(devices.has_bfloat16(path + ".none"))
 
     def test_one_inter_op_thread_on_cpu_only(self):

@@ -3,9 +3,11 @@
 import os
 import sys
 import unittest
+from unittest import mock
 
 import tensorflow.compat.v1 as tf
 
+import devices
 import fusion
 
 sys.path.append(os.path.join(os.path.dirname(os.path.dirname(__file__)), "benchmarks"))
@@ -36,6 +38,10 @@ class FusedTest(tf.test.TestCase):
     def test_nothing_is_where_it_must_be_portable(self):
         with fusion.portable():
             self.assertEqual(self.built(), (0, 7.0))
+
+    def test_nothing_is_on_a_gpu(self):
+        with mock.patch.object(devices, "has_gpu", return_value=True):
+            self.assertFalse(fusion.can_fuse.__wrapped__())
 
     def test_kept_outside_of_xla_is_what_it_was(self):
         with tf.Graph().as_default():

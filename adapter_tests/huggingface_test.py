@@ -334,6 +334,9 @@ class FilesTest(HuggingFaceTestCase):
             with open(path, "wb") as stream:
                 stream.write(damaged)
             self.assert_refused(path, "damaged")
+        os.remove(path)
+        os.mkdir(path)
+        self.assert_refused(path, "cannot be read")
 
 
 class WriteTest(HuggingFaceTestCase):

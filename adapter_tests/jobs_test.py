@@ -454,13 +454,15 @@ class ProcessTest(JobsTestCase):
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
+        # A measurement of coverage could not write either, and would say so.
+        env = {k: v for k, v in os.environ.items() if k != "COVERAGE_PROCESS_CONFIG"}
         other = "--output_dir=" + os.path.join(self.folder, "other")
         for size, flags, what in (
             (2000, ["--do_train", "--do_eval", "--save_full_checkpoint"], "full_model.ckpt"),
             (2000, ["--do_train", other], "model.ckpt-3"),
             (50, ["--do_eval"], "(tfevents.*|eval_results.txt|task_1.ckpt)"),
         ):
-            process = self.start(*flags, preexec_fn=functools.partial(limit, size))
+            process = self.start(*flags, preexec_fn=functools.partial(limit, size), env=env)
             _, stderr = process.communicate()
             self.assertEqual(process.returncode, 1)
             self.assertRegex(stderr, rf"(?m)^Error: .*{what} cannot be written \([^\n]+\)\.$")

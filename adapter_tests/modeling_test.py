@@ -216,6 +216,27 @@ class OptionsTest(tf.test.TestCase):
             with self.assertRaisesRegex(ValueError, "pooled_only"):
                 model.get_sequence_output()
 
+    def test_embeddings_are_normalized_sums_of_three(self):
+        def fetch(model):
+            values = {v.op.name: v for v in tf.global_variables() if "/embeddings/" in v.op.name}
+            return model.get_embedding_output(), model.get_embedding_table(), values
+
+        output, table, values = self.compute(fetch)
+        words, types, positions, beta, gamma = (
+            values["bert/embeddings/" + name]
+            for name in (
+                "word_embeddings",
+                "token_type_embeddings",
+                "position_embeddings",
+                "LayerNorm/beta",
+                "LayerNorm/gamma",
+            )
+        )
+        self.assertAllEqual(table, words)
+        total = words[self.IDS] + types[0] + positions[: self.IDS.shape[1]]
+        normal = (total - total.mean(-1, keepdims=True)) / total.std(-1, keepdims=True)
+        self.assertAllClose(output, normal * gamma + beta, rtol=1e-5, atol=1e-5)
+
     def test_adapter_layers(self):
         with tf.Graph().as_default():
             modeling.BertModel(TINY, False, self.IDS, adapter_layers=(0, 2))

@@ -104,6 +104,7 @@ class PaddedRowsTest(tf.test.TestCase):
         for name in ("input_ids", "input_mask"):
             self.assertAllEqual(taken[name], arrays[name][[3, 0], :3])
         self.assertAllEqual(taken["label_ids"], [3, 0])
+        self.assertAllEqual(rows.rows_of(arrays)["label_ids"], [0, 1, 2, 3])
         # What is not as long as the sequence stays whole.
         self.assertEqual(taken["scores"].shape, (2, 3))
         self.assertEqual(taken["pairs"].shape, (2, 4, 2))

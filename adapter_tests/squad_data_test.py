@@ -109,6 +109,8 @@ class ReadTest(FileTestCase):
     def test_missing_file(self):
         path = os.path.join(self.folder, "none.json")
         self.assert_refused([path, "does not exist"], squad_data.read_squad_examples, path, True)
+        os.mkdir(path)
+        self.assert_refused([path, "cannot be read"], squad_data.read_squad_examples, path, True)
 
     def test_answer_texts(self):
         content = squad(

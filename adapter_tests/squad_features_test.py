@@ -128,6 +128,16 @@ class FeaturesTest(FileTestCase):
         self.assertEqual(windows[0].token_is_max_context[7], True)
         self.assertEqual(windows[1].token_is_max_context[4], False)
 
+    def test_words_that_are_forgotten_are_split_again(self):
+        content = squad(*(question(f"q{i}", "who", [("mat", 20)]) for i in range(3)))
+        content["data"] += squad(question("q9", "who"), context="A cat on a mat. " * 2)["data"]
+        content["data"][1]["paragraphs"][0]["qas"][0]["answers"][0]["answer_start"] = 2
+        expected = [vars(feature) for feature in self.features(content)]
+        patch = tf.test.mock.patch.multiple(squad_features, _KEPT_WORDS=2, _PROGRESS_EVERY=2)
+        with patch, self.assertLogs(level="INFO") as logs:
+            self.assertEqual([vars(feature) for feature in self.features(content)], expected)
+        self.assertEqual([record.getMessage() for record in logs.records], ["Read 2 questions."])
+
     def test_no_answer(self):
         content = squad(question(answers=[], is_impossible=True))
         (feature,) = self.features(content, (40, 9, 2), version_2_with_negative=True)

@@ -58,6 +58,13 @@ class ScoresTest(tf.test.TestCase):
         # Answering "a" alone is right of it and of both that have no answer.
         self.assertEqual((found["best_exact"], found["best_exact_thresh"]), (75.0, -1.0))
 
+    def test_version_2_where_all_or_none_have_an_answer(self):
+        for texts, start in ((["cat"], "HasAns_"), (["the"], "NoAns_")):
+            found = ss.scores_v2({"a": texts}, {"a": "" if start == "NoAns_" else "cat"}, {"a": 0})
+            names = {name for name in found if not name.startswith("best_")}
+            self.assertEqual(names, {s + n for s in ("", start) for n in ("exact", "f1", "total")})
+            self.assertEqual((found[start + "exact"], found[start + "total"]), (100.0, 1.0))
+
     def test_best_threshold_by_brute_force(self):
         random = np.random.RandomState(0)
         for _ in range(50):

@@ -56,15 +56,16 @@ def lengths(text):
             yield node.name, len(own & code)
 
 
-def ranks():
-    """Module → its place in CONTRIBUTING.md's table, counted from the top.
-
-    A cell lists modules of one rank; "a → b" in it means that a may import b.
-    """
+def table():
+    """CONTRIBUTING.md's table: rank → the cell that lists its modules."""
     with open(os.path.join(ROOT, "CONTRIBUTING.md"), encoding="utf-8") as reader:
-        cells = re.findall(r"^\| \w+ \| (`.*) \|$", reader.read(), re.MULTILINE)
+        return dict(re.findall(r"^\| (\w+) \| (`.*) \|$", reader.read(), re.MULTILINE))
+
+
+def ranks():
+    """Module → its place in the table, counted from the top; in a cell, in "a → b", a imports b."""
     places = {}
-    for row, cell in enumerate(cells):
+    for row, cell in enumerate(table().values()):
         for group in cell.split(";"):
             for step, part in enumerate(group.split("→")):
                 for module in re.findall(r"`(\w+)`", part):
@@ -84,6 +85,12 @@ class StructureTest(tf.test.TestCase):
         tests = glob.glob(os.path.join(ROOT, "adapter_tests", "*_test.py"))
         tested = {os.path.basename(path)[: -len("_test.py")] for path in tests}
         self.assertEqual(modules() - tested, set())
+
+    def test_coverage_is_that_of_domain_and_leaves(self):
+        with open(os.path.join(ROOT, "pyproject.toml"), encoding="utf-8") as reader:
+            measured = re.search(r"(?s)\nsource_pkgs = \[(.*?)\]", reader.read()).group(1)
+        wanted = re.findall(r"`(\w+)`", table()["domain"] + table()["leaves"])
+        self.assertEqual(re.findall(r'"(\w+)"', measured), sorted(wanted))
 
     def test_flags_are_read_from_what_a_main_hands_on(self):
         for module in sorted(modules()):

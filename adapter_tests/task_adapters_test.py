@@ -301,6 +301,8 @@ class RefusedTest(TaskAdaptersTestCase):
         self.save()
         os.remove(self.tensors_file)
         self.assert_refused("no file", "adapter.safetensors")
+        os.mkdir(self.tensors_file)
+        self.assert_refused(self.tensors_file, "cannot be read")
 
     def test_a_pair_that_does_not_belong_together(self):
         other = os.path.join(self.root, "other")
@@ -453,6 +455,12 @@ class RefusedTest(TaskAdaptersTestCase):
                 self.assert_refused("adapter")
         task_adapters.save(self.folder, saved)
         self.assert_equal_adapters(task_adapters.load(self.folder), saved)
+
+    def test_a_whole_number_for_a_float(self):
+        self.save()
+        self.write_record({**self.record(), "scores": {"f1": 1}})
+        (score,) = task_adapters.describe(self.folder).scores.values()
+        self.assertEqual(repr(score), "1.0")
 
     def test_an_oversized_description(self):
         self.save()

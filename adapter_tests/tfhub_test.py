@@ -20,7 +20,7 @@ class HubTest(CheckpointTestCase):
         self.module = os.path.join(self.folder, "module")
         self.assets = os.path.join(self.module, "assets")
 
-    def export(self, config=TINY, do_lower_case=None, vocabulary="vocab.txt"):
+    def export(self, config=TINY, tokenization=None, vocabulary="vocab.txt"):
         """Exports a BERT as Google's hub modules are built; returns its variables by name."""
         vocab_file = os.path.join(self.folder, vocabulary)
         with open(vocab_file, "w") as stream:
@@ -32,9 +32,9 @@ class HubTest(CheckpointTestCase):
             path = tf.constant(vocab_file)
             tf.add_to_collection(tf.GraphKeys.ASSET_FILEPATHS, path)
             hub.add_signature("tokens", {"input_ids": ids}, {"pooled": model.get_pooled_output()})
-            if do_lower_case is not None:
-                outputs = {"vocab_file": path, "do_lower_case": tf.constant(do_lower_case)}
-                hub.add_signature("tokenization_info", outputs=outputs)
+            if tokenization is not None:
+                told = {name: tf.constant(value) for name, value in tokenization.items()}
+                hub.add_signature("tokenization_info", outputs={"vocab_file": path, **told})
 
         return self.export_module(build)
 
@@ -46,7 +46,7 @@ class HubTest(CheckpointTestCase):
             return session.run(module.variable_map)
 
     def test_weights_vocabulary_and_config(self):
-        exported = self.export(do_lower_case=True)
+        exported = self.export(tokenization={"do_lower_case": True})
         found = tfhub.read_bert(self.module)
         self.assertEqual(found.config.to_dict(), TINY.to_dict())
         self.assertEqual(found.vocab_file, os.path.join(self.assets, "vocab.txt"))
@@ -57,12 +57,14 @@ class HubTest(CheckpointTestCase):
             self.assertAllEqual(reader.get_tensor(name), value)
 
     def test_a_cased_module(self):
-        self.export(do_lower_case=False)
+        self.export(tokenization={"do_lower_case": False})
         self.assertIs(tfhub.read_bert(self.module).do_lower_case, False)
 
     def test_a_module_that_does_not_tell_its_case(self):
-        self.export()
-        self.assertIsNone(tfhub.read_bert(self.module).do_lower_case)
+        for tokenization in (None, {}):
+            self.export(tokenization=tokenization)
+            self.assertIsNone(tfhub.read_bert(self.module).do_lower_case)
+            shutil.rmtree(self.module)
 
     def test_the_number_of_heads_follows_from_the_width(self):
         self.export(changed(TINY, hidden_size=128, num_attention_heads=2, num_hidden_layers=11))

@@ -255,7 +255,7 @@ class ResumingTest(TrainingTestCase):
         def run_until(step, signum, output_dir):
             """Starts the script, sends it a signal when a step is saved; the exit code."""
             process = subprocess.Popen(command(output_dir), stdout=nowhere, stderr=nowhere)
-            deadline = time.time() + 120
+            deadline = time.time() + 600
             while checkpoints.last_step(output_dir) < step and time.time() < deadline:
                 time.sleep(0.02)
             process.send_signal(signum)
