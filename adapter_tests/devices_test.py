@@ -142,7 +142,7 @@ class SessionConfigTest(tf.test.TestCase):
         self.assertEqual(choose("float32", native=True), "float32")
         self.assertEqual(choose("bfloat16", native=True), "bfloat16")
         with mock.patch.object(tf, "__version__", "2.15.1"):
-            with self.assertLogs(level="WARNING") as logs:
+            with self.assertLogs("absl", "WARNING") as logs:
                 self.assertEqual(choose("bfloat16", native=False), "bfloat16")
             self.assertIn("slow", logs.output[0])
         with mock.patch.object(tf, "__version__", "1.15.5"):

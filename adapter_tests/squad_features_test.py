@@ -134,7 +134,7 @@ class FeaturesTest(FileTestCase):
         content["data"][1]["paragraphs"][0]["qas"][0]["answers"][0]["answer_start"] = 2
         expected = [vars(feature) for feature in self.features(content)]
         patch = tf.test.mock.patch.multiple(squad_features, _KEPT_WORDS=2, _PROGRESS_EVERY=2)
-        with patch, self.assertLogs(level="INFO") as logs:
+        with patch, self.assertLogs("absl", "INFO") as logs:
             self.assertEqual([vars(feature) for feature in self.features(content)], expected)
         self.assertEqual([record.getMessage() for record in logs.records], ["Read 2 questions."])
 
