@@ -550,9 +550,10 @@ class ModelFnTest(TrainingTestCase):
         # TensorFlow's words; it takes it half a minute to find that there is no room.
         said = "OOM when allocating tensor with shape[1048576,1048576] and type float"
         error = tf.errors.ResourceExhaustedError(None, None, said)
-        with mock.patch.object(runner._estimator, "train", side_effect=error):
-            with self.assertRaisesRegex(UserError, "Memory has no room .* --train_batch_size"):
-                runner.train(tiny.arrays())
+        out_of_memory = mock.patch.object(runner._estimator, "train", side_effect=error)
+        message = "Memory has no room .* --train_batch_size"
+        with out_of_memory, self.assertRaisesRegex(UserError, message):
+            runner.train(tiny.arrays())
 
     def test_default_schedules(self):
         self.assertEqual(training.default_schedule("adapters"), (3e-4, 5.0))
