@@ -156,9 +156,11 @@ def _hold(output_dir):
 def _recover_record(output_dir):
     """Has the record of checkpoints name the last one, should it be lost: they are found by it."""
     record = posixpath.join(output_dir, "checkpoint")
+    if tf.io.gfile.exists(record):
+        return
     indices = _matching(output_dir, ("model.ckpt-*.index",))
     steps = [int(step) for step in re.findall(r"/model\.ckpt-(\d+)\.index\b", "\n".join(indices))]
-    if steps and not tf.io.gfile.exists(record):
+    if steps:
         name = f"model.ckpt-{max(steps)}"
         logging.warning("%s was missing; it names %s again.", record, name)
         state = f'model_checkpoint_path: "{name}"\nall_model_checkpoint_paths: "{name}"\n'
