@@ -63,9 +63,10 @@ def cells_of(label, records, split, choose=selection.choose_mean, level=None):
     return [Cell(label, level, task, choice) for task, choice in choices.items() if choice]
 
 
-def cells_along(label, records, key, split=VALIDATION):
-    """The `Cell`s of each level, which is `key(record)`, and task."""
-    by_level = selection.grouped(records, key).items()
+def cells_along(label, records, flag, split=VALIDATION):
+    """The `Cell`s of each level, which is a flag's value, and task, of comparable records."""
+    some = selection.comparable(records, flag)
+    by_level = selection.grouped(some, lambda record: selection.flag_of(record, flag)).items()
     return [cell for level, some in by_level for cell in cells_of(label, some, split, level=level)]
 
 
@@ -173,7 +174,8 @@ def published_1(tasks):
         values = [row.scores[task] for task in tasks]
         texts = [f"{value:.1f}" for value in values]
         rows.append([row.label, *texts, _mean(values), row.total, row.trained])
-    return [Table("The paper's, with BERT-Large: test scores", columns, rows)] if tasks else []
+    heading = "The paper's, with BERT-Large: test scores; parameters with all nine tasks"
+    return [Table(heading, columns, rows)] if tasks else []
 
 
 def published_2(tasks):
@@ -182,8 +184,10 @@ def published_2(tasks):
     rows = [[row.title, *(_with_error(*pair) for pair in row[1:])] for row in found]
     pairs = zip(*(row[1:] for row in found))
     rows.append(["mean", *(_mean([value for value, _ in column]) for column in pairs)])
-    columns = ["", *published.COLUMNS_2]
-    return [Table("The paper's, with BERT-Base", columns, rows)] if found else []
+    for label, costs in published.COSTS_2.items():
+        rows.append([label, *(cost or GAP for cost in costs)])
+    heading = "The paper's, with BERT-Base; parameters with all 17 tasks"
+    return [Table(heading, ["", *published.COLUMNS_2], rows)] if found else []
 
 
 def _mean_trained(cells):

@@ -164,7 +164,8 @@ def figure6(source):
         tables.append(report_tables.levels_table(heading, cells))
         captions.append(
             f"Validation score by the standard deviation of the adapters' initial weights, {_OVER}"
-            f" {seeds_of(cells)}; the other settings are the best at each by mean validation score."
+            f" {seeds_of(cells)}; the other settings are the best at each by mean validation score,"
+            " of those trained with the most of them."
         )
     title = "Adapters removed, and their initial weights"
     return Report(title, " ".join(captions), tables, numbers, panels)
@@ -175,13 +176,13 @@ def figure7(source):
     cells = []
     for method in (ADAPTERS, FULL):
         records = [r for r in selection.usual(source.records, method) if _RATE in r["flags"]]
-        cells += _along(method, records, _RATE)
+        cells += cells_along(method.label, records, _RATE)
     cells = _curves(cells)
     panels = [_panel(cells, task, (ADAPTERS, FULL), "Learning rate") for task in tasks_of(cells)]
     caption = (
         f"Validation score at each learning rate, {_OVER} {seeds_of(cells)}; the other settings are"
-        " the best at each by mean validation score, among the adapter sizes that were trained at"
-        f" the most learning rates.{_design_note(source.records)}"
+        " the best at each by mean validation score, of those trained at the most learning"
+        f" rates.{_design_note(source.records)}"
     )
     tables = [report_tables.levels_table("", cells)]
     return Report("Robustness to the learning rate", caption, tables, _numbers(cells), panels)
@@ -197,8 +198,9 @@ def variants(source):
     for size, some in selection.grouped(records, ADAPTERS.level_of).items():
         designs = selection.grouped(some, lambda record: _design_label(record, usual))
         default = designs.pop("", [])
-        varied = {record["task"] for others in designs.values() for record in others}
-        default = [record for record in default if record["task"] in varied]
+        # Trained otherwise than every variant, in another study, it is no measure of them.
+        varied = {_apart_from_design(record) for others in designs.values() for record in others}
+        default = [record for record in default if _apart_from_design(record) in varied]
         for label, group in {_DEFAULT: default, **designs}.items():
             cells += cells_of(label, group, VALIDATION, level=size)
     caption = (
@@ -323,18 +325,9 @@ def _design_label(record, usual):
     return ", ".join(f"{name.replace('adapter_', '')} {value}" for name, value in different)
 
 
-def _along(method, records, flag):
-    """The `Cell`s along a flag, of the method's levels that were trained with most of its values.
-
-    A level that was trained with one value alone, in another study, would make that one the better.
-    """
-    kept = []
-    for some in selection.grouped(records, lambda record: record["task"]).values():
-        by_level = selection.grouped(some, method.level_of).values()
-        counts = [len({selection.flag_of(r, flag) for r in of_level}) for of_level in by_level]
-        for of_level, count in zip(by_level, counts):
-            kept += of_level if count == max(counts) else []
-    return cells_along(method.label, kept, lambda record: selection.flag_of(record, flag))
+def _apart_from_design(record):
+    """Task and settings of a record, but for the design of its adapters."""
+    return record["task"], selection.other_settings(record, selection.design(record))
 
 
 def _curves(cells):
@@ -353,27 +346,31 @@ def _by_scale(records):
         if set(selection.difference(record, usual)) <= {_SCALE}
         and selection.flag_of(record, _SCALE) > 0  # The axis is logarithmic.
     ]
-    return _curves(_along(ADAPTERS, alike, _SCALE))
+    return _curves(cells_along(ADAPTERS.label, alike, _SCALE))
 
 
 def _percentiles(records, split, title):
     """Figures 1 and 3: percentiles over tasks of the difference from full fine-tuning."""
     full = cells_of(FULL.label, selection.usual(records, FULL), split)
     baseline = {cell.task: cell.choice.value for cell in full}
-    numbers, series = [], []
+    cells = []
     for method in (ADAPTERS, TOP_LAYERS):
-        cells = cells_along(method.label, selection.usual(records, method), method.level_of, split)
-        rows = _percentile_rows(cells, baseline)
-        if rows:
-            points = [(r["trained_parameters"], r["50th"], r["20th"], r["80th"]) for r in rows]
+        cells += cells_along(method.label, selection.usual(records, method), method.level, split)
+    numbers = _percentile_rows(_complete(cells, baseline), baseline)
+    series = []
+    for method in (ADAPTERS, TOP_LAYERS):
+        rows = [row for row in numbers if row["method"] == method.label]
+        points = [(r["trained_parameters"], r["50th"], r["20th"], r["80th"]) for r in rows]
+        if points:
             series.append(figures.Series(method.label, _STYLES[method], points, band=True))
-        numbers += rows
     name = {VALIDATION: "validation", TEST: "test"}[split]
+    tasks = [task for task in baseline if numbers and task in numbers[0]]
     caption = (
         f"Mean {name} score over seeds, in points, less full fine-tuning's on the same task:"
-        f" percentiles over the tasks ({len(baseline)} in all), against the mean of the parameters"
-        " trained per task (logarithmic axis). The other settings are each task's best by mean"
-        f" validation score.{_design_note(records)}"
+        f" percentiles over {', '.join(map(published.title, tasks))}, against the mean of the"
+        " parameters trained per task (logarithmic axis). The other settings are each task's best"
+        " by mean validation score, of those trained at the most sizes. Sizes and tasks that would"
+        f" leave gaps are left out.{_design_note(records)}"
     )
     panel = figures.Panel(
         f"{title}: 20th, 50th and 80th percentile of tasks",
@@ -386,24 +383,39 @@ def _percentiles(records, split, title):
     return Report(title, caption, [_percentiles_table(numbers)], numbers, [panel])
 
 
+def _complete(cells, baseline):
+    """The cells of the levels and tasks that make the largest table without a gap.
+
+    Percentiles over one set of tasks say nothing of those over another.
+    """
+    tasks_at = collections.defaultdict(set)
+    for cell in cells:
+        if cell.task in baseline and cell.choice.trained:
+            tasks_at[cell.method, cell.level].add(cell.task)
+
+    def size(tasks):
+        return len(tasks) * sum(tasks <= others for others in tasks_at.values()), len(tasks)
+
+    tasks = max(tasks_at.values(), key=size, default=set())
+    return [c for c in cells if c.task in tasks and tasks <= tasks_at[c.method, c.level]]
+
+
 def _percentile_rows(cells, baseline):
     """For each level the percentiles of the differences from `baseline` (task → points)."""
     rows = []
-    for level in dict.fromkeys(cell.level for cell in cells):
-        own = [c for c in cells if c.level == level and c.task in baseline and c.choice.trained]
+    for method, level in dict.fromkeys((cell.method, cell.level) for cell in cells):
+        own = [cell for cell in cells if (cell.method, cell.level) == (method, level)]
         differences = {cell.task: cell.choice.value - baseline[cell.task] for cell in own}
-        if own:
-            values = np.percentile(list(differences.values()), _PERCENTILES)
-            rows.append(
-                {
-                    "method": own[0].method,
-                    "level": level,
-                    "trained_parameters": int(np.mean([cell.choice.trained for cell in own])),
-                    **{f"{p}th": float(value) for p, value in zip(_PERCENTILES, values)},
-                    "tasks": len(own),
-                    **{task: differences.get(task) for task in baseline},
-                }
-            )
+        values = np.percentile(list(differences.values()), _PERCENTILES)
+        rows.append(
+            {
+                "method": method,
+                "level": level,
+                "trained_parameters": int(np.mean([cell.choice.trained for cell in own])),
+                **{f"{p}th": float(value) for p, value in zip(_PERCENTILES, values)},
+                **differences,
+            }
+        )
     return rows
 
 
@@ -414,11 +426,10 @@ def _percentiles_table(rows):
             f"{row['method']}, {row['level']}",
             f"{row['trained_parameters']:,.0f}",
             *(f"{row[name]:+.1f}" for name in names),
-            str(row["tasks"]),
         ]
         for row in rows
     ]
-    columns = ["", "trained parameters", *(f"{name} percentile" for name in names), "tasks"]
+    columns = ["", "trained parameters", *(f"{name} percentile" for name in names)]
     return Table("", columns, texts)
 
 
@@ -426,14 +437,14 @@ def _against_parameters(records, title):
     """Figures 4 and 5: sizes of adapters, numbers of top layers, and single marks."""
     methods, cells = (ADAPTERS, TOP_LAYERS, LAYER_NORM, HEAD, FULL), []
     for method in methods:
-        cells += cells_along(method.label, selection.usual(records, method), method.level_of)
+        cells += cells_along(method.label, selection.usual(records, method), method.level)
     cells = [cell for cell in cells if cell.choice.trained]
     panels = [_panel(cells, task, methods, _PARAMETERS) for task in tasks_of(cells)]
     caption = (
         "Validation score against the parameters trained per task (logarithmic axis): adapters by"
         " size, the top layers by their number, and what else was trained in one way only;"
         f" {_OVER} {seeds_of(cells)}, the other settings the best of each by mean validation"
-        f" score.{_design_note(records)}"
+        f" score, of those trained at the most sizes.{_design_note(records)}"
     )
     tables = [report_tables.levels_table("", cells)]
     return Report(title, caption, tables, _numbers(cells), panels)

@@ -34,8 +34,8 @@ def define_flags(flag_values=flags.FLAGS):
         "keep",
         "adapters",
         list(sweeps.KEEP),
-        "What stays of a trial that is done, beside its scores and its log: its task adapter,"
-        " nothing, or the checkpoints too.",
+        "What stays of a trial that is done, beside its scores and its log: its task adapter"
+        " (of full fine-tuning all of BERT), nothing, or the checkpoints too.",
         **at,
     )
 

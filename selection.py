@@ -151,6 +151,26 @@ def usual_design(records, method):
     return json.loads(ranked[0]) if ranked else {}
 
 
+def other_settings(record, flags):
+    """A record's setting without some flags, as a text."""
+    return key_of({name: value for name, value in setting(record).items() if name not in flags})
+
+
+def comparable(records, flag):
+    """The records along a flag whose other settings were trained with the most of its values.
+
+    A setting that was tried with a few of the values, in another study, would make these the
+    better ones. Tasks are apart.
+    """
+    kept = []
+    for some in grouped(records, lambda record: record["task"]).values():
+        curves = grouped(some, lambda record: other_settings(record, {flag})).values()
+        counts = [len({flag_of(record, flag) for record in curve}) for curve in curves]
+        for curve, count in zip(curves, counts):
+            kept += curve if count == max(counts) else []
+    return kept
+
+
 def usual(records, method):
     """The records of a method that are of its usual design."""
     wanted = usual_design(records, method)
@@ -189,7 +209,8 @@ def choose_mean(records, split=VALIDATION):
     """The setting with the best mean validation score over its seeds: the paper's further tasks.
 
     Settings are compared over the seeds that all of them have, so that neither an unfinished sweep
-    nor more seeds for some settings decide; over all their seeds if they share none.
+    nor more seeds for some settings decide; over all their seeds if they share none. One that is
+    beaten on all of its seeds by a setting that has them too is out before, and narrows nothing.
 
     Args:
       records: those of one task.
@@ -203,13 +224,20 @@ def choose_mean(records, split=VALIDATION):
         settings[key_of(setting(record))][record["flags"].get("random_seed")] = record
     if not settings:
         return None
-    shared = set.intersection(*(set(by_seed) for by_seed in settings.values()))
 
-    def validation(key):
-        seeds = shared or settings[key]
+    def validation(key, seeds):
         return float(np.mean([points(settings[key][seed], VALIDATION) for seed in seeds]))
 
-    best = max(sorted(settings), key=validation)
+    def is_beaten(key):
+        own = settings[key].keys()
+        return any(
+            own <= settings[rival].keys() and validation(rival, own) > validation(key, own)
+            for rival in settings
+        )
+
+    rivals = [key for key in sorted(settings) if not is_beaten(key)]
+    shared = set.intersection(*(set(settings[key]) for key in rivals))
+    best = max(rivals, key=lambda key: validation(key, shared or settings[key]))
     return _choice(list(settings[best].values()), split)
 
 

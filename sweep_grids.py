@@ -42,7 +42,13 @@ class Trial(NamedTuple):
         """What it is about, in a word: the task; of a custom one the folder of its data."""
         flags = dict(self.flags)
         name = str(flags.get("task_name", self.script[len("run_") : -len(".py")]))
-        return posixpath.basename(str(flags.get("data_dir", name))) if name == "custom" else name
+        if name != "custom":
+            return name
+        return posixpath.basename(str(flags.get("data_dir", name)).rstrip("/"))
+
+    def plus(self, flags):
+        """The same with further flags, a dict."""
+        return self._replace(flags=tuple(sorted({**dict(self.flags), **flags}.items())))
 
     @property
     def method(self):
@@ -112,6 +118,7 @@ def parse_setting(text, flag):
 
 
 def _parsed(text):
+    """A flag's value as what it reads as: a truth, a number, or else the text itself."""
     try:
         value = json.loads(text.lower() if text in ("True", "False") else text)
     except (ValueError, RecursionError):
@@ -141,8 +148,8 @@ def trials_of(grids, only=()):
       only: (name, values) pairs: trials with another value of a flag are left out.
 
     Raises:
-      UserError: a value that no flag can have, a flag that belongs to the sweep, an unknown script;
-        or no trial is left.
+      UserError: a value that no flag can have, a flag that the sweep itself decides, an unknown
+        script; or no trial is left.
     """
     trials = {}
     for grid in grids:
@@ -151,8 +158,6 @@ def trials_of(grids, only=()):
             raise UserError(f"script {script!r}: expected one of {', '.join(SCRIPTS)}.")
         axes = {"do_train": True, "do_eval": True, **grid}
         axes.pop("script", None)
-        if "output_dir" in axes:
-            raise UserError("output_dir: a sweep gives each of its trials one of its own.")
         names = sorted(axes)
         for values in itertools.product(*(_values(name, axes[name]) for name in names)):
             flags = tuple(zip(names, values))
@@ -164,14 +169,26 @@ def trials_of(grids, only=()):
 
 
 def _values(name, values):
-    """A flag's values as a list; 3.0 is 3, or one training would have two keys."""
-    values = values if isinstance(values, list) else [values]
-    for value in values:
-        if not isinstance(value, (str, numbers.Real)):
-            raise UserError(f"{name}: expected texts, numbers, true or false, found {value!r}.")
-        if isinstance(value, int) and abs(value) >= 2**63:
-            raise UserError(f"{name}: expected numbers of up to 18 digits, found {value}.")
-    return [int(v) if isinstance(v, float) and v.is_integer() else v for v in values]
+    """A flag's values as a list."""
+    return [read_value(name, value) for value in (values if isinstance(values, list) else [values])]
+
+
+def read_value(name, value):
+    """A flag's value as a trial has it; 3.0 and "3" are 3, or a training would have several keys.
+
+    Raises:
+      UserError: no flag can have it, or the sweep itself decides the flag.
+    """
+    value = _parsed(value) if isinstance(value, str) else value
+    if not isinstance(value, (str, numbers.Real)):
+        raise UserError(f"{name}: expected texts, numbers, true or false, found {value!r}.")
+    if isinstance(value, int) and abs(value) >= 2**63:
+        raise UserError(f"{name}: expected numbers of up to 18 digits, found {value}.")
+    if name in ("output_dir", "overwrite_output_dir"):
+        raise UserError(f"{name}: a sweep gives each of its trials an output_dir of its own.")
+    if name in ("do_train", "do_eval") and value is not True:
+        raise UserError(f"{name}={value}: a trial is trained and evaluated.")
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 # ---- The paper's own

@@ -5,7 +5,8 @@ Each process of a sweep writes to the file of its shard, and reads them all. A r
     {"key": "3f9c…",             see `sweep_grids.Trial.key`
      "script": "run_classifier.py", "flags": {"task_name": "CoLA", "adapter_size": 64, …},
      "status": "done",           or "failed", with its "reason"
-     "seconds": 412.3, "finished": "2026-11-22T12:00:00",
+     "seconds": 412.3,           of its last start: what a kill interrupted before is not in it
+     "finished": "2026-11-22T12:00:00",
      "backbone": {"name": …, "fingerprint": …},
      "task": "CoLA", "score": "eval_matthews",
      "scores": {"eval_matthews": 0.23, …, "trained_parameters": 605954, …}}

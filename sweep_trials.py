@@ -12,8 +12,10 @@ import files
 import hparams
 import metrics
 import task_adapters
+from errors import UserError
 from sweep_records import DONE, FAILED
 
+_STARTED = "\n$ "  # Before each command in the log.
 _PATIENCE = 120.0  # Seconds that an interrupted trial has for saving its step.
 
 
@@ -33,7 +35,11 @@ class TrialFolder:
         with files.written(self._path):
             os.makedirs(self._path, exist_ok=True)
             lock = os.open(os.path.join(self._path, ".lock"), os.O_CREAT | os.O_RDWR)
-        if files.lock(lock):
+        try:
+            is_ours = files.lock(lock)
+        except OSError:  # A file system without locks: nobody else's trials can be told.
+            is_ours = True
+        if is_ours:
             return lock
         os.close(lock)
         return None
@@ -56,7 +62,7 @@ class TrialFolder:
           cores: indices of the processor's cores that it may use, None for all.
         """
         with files.written(self._log), open(self._log, "ab") as log:
-            log.write((" ".join(command) + "\n").encode())
+            log.write((_STARTED + " ".join(command) + "\n").encode())
             log.flush()
             process = subprocess.Popen(
                 command,
@@ -81,14 +87,19 @@ class TrialFolder:
         Args:
           return_code: its process's.
           trial: `sweep_grids.Trial`.
-
-        Raises:
-          UserError: what a finished trial leaves is damaged.
         """
         if return_code < 0:
             return {"status": FAILED, "reason": f"killed by signal {-return_code}"}
         if return_code:
-            return {"status": FAILED, "reason": reason_in(self._said())}
+            _, _, said = self._said().rpartition(_STARTED)
+            return {"status": FAILED, "reason": reason_in(said)}
+        try:
+            return self._result(trial)
+        except UserError as error:
+            return {"status": FAILED, "reason": str(error)}
+
+    def _result(self, trial):
+        """What a record says of a finished trial; UserError if it left not all that it should."""
         found = files.read_object(os.path.join(self._path, "eval_results.json"))
         scores = metrics.numbers(found)
         test = os.path.join(self._path, "test_scores.json")

@@ -43,14 +43,22 @@ KEEP = collections.OrderedDict(
 )
 
 
+# Further flags that say where things lie; what they name is told apart by `_backbone`.
+_PLACES = (
+    *("bert_config_file", "vocab_file", "init_checkpoint", "bert_hub_module_handle"),
+    "feature_cache_dir",
+)
+
+
 class Settings(NamedTuple):
-    """How a sweep takes place; none of it changes what comes out.
+    """How a sweep takes place; but for further_flags none of it changes what comes out.
 
     Attributes:
       folder: local path.
       jobs: how many trials run at a time; each gets its share of the processor's cores.
       shard: (i, n): every n-th trial is this sweeper's, from the i-th on.
-      further_flags: of every trial's command, "--name=value" each.
+      further_flags: every trial's, "--name=value" each, and as much its own as those of the grid,
+        unless they say where BERT and the cache lie.
       keep: a key of `KEEP`.
       retry_failed: run those again that failed.
     """
@@ -82,19 +90,20 @@ class Sweep:
 
     Raises:
       UserError: a trial needs an environment variable that is not set, or a BERT that is not there;
-        a flag is given twice; the folder is no local one.
+        a flag is given twice, or is the sweep's own; the folder is no local one.
     """
 
     def __init__(self, trials, settings):
         self._settings = settings
         if "://" in settings.folder:
             raise UserError(f"--output_dir={settings.folder}: a sweep needs a local folder.")
-        common = dict(_parsed(flag) for flag in settings.further_flags)
+        further = dict(_parsed(flag) for flag in settings.further_flags)
         for trial in trials:
-            both = sorted(common.keys() & dict(trial.flags))
+            both = sorted(further.keys() & dict(trial.flags))
             if both:
                 raise UserError(f"--{both[0]} is a flag of the trials already: use --set for it.")
-        self.trials = _keys(trials, common)
+        self._places = {name: further.pop(name) for name in _PLACES if name in further}
+        self.trials = _keys([trial.plus(further) for trial in trials], self._places)
         self._commands = {key: self._command(key) for key in self.trials}
         self._seconds = []
 
@@ -122,7 +131,7 @@ class Sweep:
         flags = {}
         for _, script, *some in self._commands.values():
             for flag in some:
-                flags.setdefault(script, {}).setdefault(_parsed(flag)[0], flag)
+                flags.setdefault(script, {}).setdefault(flag.partition("=")[0], flag)
         for script, some in flags.items():
             checked = subprocess.run(
                 [sys.executable, script, *some.values(), "--only_check_args"],
@@ -216,9 +225,9 @@ class Sweep:
         )
 
     def _command(self, key):
-        script, *flags = self.trials[key].command(self._folder(key))
-        further = self._settings.further_flags
-        return [sys.executable, os.path.join(_HERE, script), *flags, *further]
+        trial = self.trials[key].plus(self._places)
+        script, *flags = trial.command(self._folder(key))
+        return [sys.executable, os.path.join(_HERE, script), *flags]
 
     def _folder(self, key):
         return os.path.join(self._settings.folder, "trials", self.name(key))
@@ -235,14 +244,16 @@ def _said_of(record):
 
 @contextlib.contextmanager
 def _ends_are_interrupts():
-    """While entered, SIGTERM and SIGHUP are Ctrl-C."""
-    numbers = signal.SIGTERM, signal.SIGHUP
-    before = [signal.signal(number, signal.default_int_handler) for number in numbers]
+    """While entered, SIGTERM and SIGHUP are Ctrl-C, but for what is ignored, as under nohup."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    taken = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
+    for number in taken:
+        signal.signal(number, signal.default_int_handler)
     try:
         yield
     finally:
-        for number, handler in zip(numbers, before):
-            signal.signal(number, handler)
+        for number in taken:
+            signal.signal(number, before[number])
 
 
 def _share_of_cores(slot, jobs):
@@ -258,14 +269,15 @@ def _parsed(flag):
     match = re.fullmatch(r"--?(\w+)=(.*)", flag, re.DOTALL)
     if not match:
         raise UserError(f"{flag}: expected a flag of the trials, written as --name=value.")
-    return match.groups()
+    name, value = match.groups()
+    return name, value if name in _PLACES else sweep_grids.read_value(name, value)
 
 
-def _keys(trials, further_flags):
+def _keys(trials, places):
     """The trials by their keys, an ordered dict."""
     by_key, backbones = collections.OrderedDict(), {}
     for trial in trials:
-        flags = {**dict(trial.flags), **further_flags}
+        flags = {**dict(trial.flags), **places}
         named = flags.get("bert_hub_module_handle"), flags.get("init_checkpoint")
         if named not in backbones:
             backbones[named] = _backbone(*named)

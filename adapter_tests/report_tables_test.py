@@ -32,7 +32,7 @@ class CellsTest(tf.test.TestCase):
             record("CoLA", 0.2, adapter_size=8),
             record("MRPC", 0.1, adapter_size=8),
         ]
-        found = report_tables.cells_along("adapters", records, selection.ADAPTERS.level_of)
+        found = report_tables.cells_along("adapters", records, "adapter_size")
         expected = [(8, "CoLA", "20.0"), (8, "MRPC", "10.0"), (64, "CoLA", "30.0")]
         self.assertEqual([(c.level, c.task, c.text) for c in found], expected)
 
@@ -132,6 +132,8 @@ class OtherTablesTest(tf.test.TestCase):
                 ["airline", "84.5", "83.6 ± 0.3", "84.0 ± 0.1", "84.5 ± 0.2"],
                 ["SMS spam", "98.5", "99.3 ± 0.2", "99.3 ± 0.2", "95.1 ± 2.2"],
                 ["mean", "91.5", "91.4", "91.7", "89.8"],
+                ["total parameters", "–", "17×", "9.9×", "1.19×"],
+                ["trained per task", "–", "100%", "52.9%", "1.14%"],
             ],
         )
         self.assertEqual(report_tables.published_2(["CoLA"]), [])

@@ -75,32 +75,40 @@ class GlueTest(tf.test.TestCase):
         for task, value in (("MRPC", 0.80), ("RTE", 0.60)):
             records.append(record(task, value, tuning="full"))
             records.append(record(task, value - 0.05, adapter_size=8, trained=140))
-        records += [record("QNLI", 0.9, adapter_size=8)]  # Full fine-tuning is missing.
-        records += [record("RTE", 0.61, tuning="top_layers", num_top_layers=1, trained=12_345_678)]
+        records.append(record("QNLI", 0.9, adapter_size=8))  # Full fine-tuning is missing.
         report = reporting.figure1(Source(records))
-        by_level = {(row["method"], row["level"]): row for row in report.numbers}
-        self.assertEqual(set(by_level), {("adapters", 8), ("adapters", 64), ("top layers", 1)})
-        eight = by_level["adapters", 8]
+        # Size 64, of CoLA alone, would be a percentile over other tasks.
+        (eight,) = report.numbers
         # CoLA 41 - 52, SST-2 88.5 - 91, MRPC and RTE -5: sorted -11, -5, -5, -2.5. Places 0.6, 1.5
         # and 2.4 of 0 to 3: -11 + 0.6 * 6, -5 and -5 + 0.4 * 2.5.
         self.assertAllClose([eight[p] for p in ("20th", "50th", "80th")], [-7.4, -5.0, -4.0])
-        self.assertEqual((eight["tasks"], eight["trained_parameters"]), (4, 120.0))
+        self.assertEqual((eight["level"], eight["trained_parameters"]), (8, 120))
         self.assertAllClose(eight["CoLA"], -11.0)
-        # CoLA alone: 44.5 - 52.
-        self.assertAllClose(by_level["adapters", 64]["50th"], -7.5)
-        self.assertIsNone(by_level["adapters", 64]["RTE"])
-        self.assertAllClose(by_level["top layers", 1]["20th"], 1.0)
         (panel,) = report.panels
-        self.assertEqual(
-            curves(panel),
-            {"adapters": [(120.0, -5.0), (300.0, -7.5)], "top layers": [(12345678, 1.0)]},
-        )
+        self.assertEqual(curves(panel), {"adapters": [(120.0, -5.0)]})
         self.assertAllClose(panel.series[0].points[0][2:], [-7.4, -4.0])
-        self.assertIn("(4 in all)", report.caption)
-        self.assertIn("top layers\t1\t12345678\t1\t", report_tables.tsv(report.numbers))
+        self.assertIn("percentiles over CoLA, SST-2, MRPC, RTE,", report.caption)
+        self.assertEqual(report.tables[0].rows, [["adapters, 8", "120", "-7.4", "-5.0", "-4.0"]])
+
+    def test_every_level_of_figure1_has_the_same_tasks(self):
+        records = self.records()
+        top = {"tuning": "top_layers", "num_top_layers": 1, "trained": 12_345_678}
+        records.append(record("MRPC", 0.80, tuning="full"))
+        for setting in ({"adapter_size": 8}, {"adapter_size": 64, "trained": 300}, top):
+            records.append(record("MRPC", 0.79, **setting))
+        records.append(record("CoLA", 0.50, score="matthews", **top))
+        report = reporting.figure1(Source(records))
+        # Two tasks at three levels are more than three tasks, with SST-2, at one.
         self.assertEqual(
-            report.tables[0].rows[0], ["adapters, 8", "120", "-7.4", "-5.0", "-4.0", "4"]
+            {(row["method"], row["level"]): (row["CoLA"], row["MRPC"]) for row in report.numbers},
+            {
+                ("adapters", 8): (41.0 - 52.0, 79.0 - 80.0),
+                ("adapters", 64): (44.5 - 52.0, 79.0 - 80.0),
+                ("top layers", 1): (50.0 - 52.0, 79.0 - 80.0),
+            },
         )
+        self.assertIn("percentiles over CoLA, MRPC,", report.caption)
+        self.assertIn("top layers\t1\t12345678\t", report_tables.tsv(report.numbers))
 
 
 class FurtherTasksTest(tf.test.TestCase):
@@ -136,7 +144,8 @@ class FurtherTasksTest(tf.test.TestCase):
                 "trained per task": ["–", "100%", "20.00%", "3.00%"],
             },
         )
-        self.assertEqual([row[0] for row in paper.rows], ["airline", "SMS spam", "mean"])
+        labels = ["airline", "SMS spam", "mean", "total parameters", "trained per task"]
+        self.assertEqual([row[0] for row in paper.rows], labels)
         self.assertIn("1 to 2 seeds", report.caption)
 
     def test_variable_fine_tuning_of_all_layers_is_full(self):
@@ -180,6 +189,15 @@ class ParametersFigureTest(tf.test.TestCase):
         self.assertEqual([panel.title for panel in report.panels], ["SQuAD"])
         self.assertEqual(curves(report.panels[0]), {"adapters": [(100, 60.0)]})
 
+    def test_a_size_of_another_study_is_no_peak(self):
+        records = [
+            record("MRPC", 0.7, adapter_size=8, learning_rate=3e-4, trained=100),
+            record("MRPC", 0.8, adapter_size=64, learning_rate=3e-4, trained=300),
+            record("MRPC", 0.9, adapter_size=64, learning_rate=1e-3, trained=300),
+        ]
+        (panel,) = reporting.figure4(Source(records)).panels
+        self.assertEqual(curves(panel), {"adapters": [(100, 70.0), (300, 80.0)]})
+
     def test_other_adapters_are_named(self):
         records = [record("MRPC", 0.8, adapter_size=8, adapter_init_scale=0.01)]
         report = reporting.figure4(Source(records))
@@ -208,6 +226,7 @@ class ScaleAndAblationTest(tf.test.TestCase):
                 for seed in (1, 2)
             ),
             record("CoLA", 0.9, adapter_size=8, score="matthews"),  # One scale: another study.
+            record("CoLA", 0.9, num_train_epochs=10, score="matthews"),  # Likewise.
             record("CoLA", 0.9, adapter_init_scale=1e-2, adapter_depth=2, score="matthews"),
             record("CoLA", 0.9, adapter_init_scale=0.0, score="matthews"),
             *(record("RTE", 0.5, adapter_init_scale=s) for s in scales[:2]),  # No curve.
@@ -231,6 +250,7 @@ class LearningRateTest(tf.test.TestCase):
             *(record("MRPC", 0.7, learning_rate=r, num_train_epochs=3) for r in rates),
             *(record("MRPC", 0.7 + 10 * r, learning_rate=r, num_train_epochs=20) for r in rates),
             record("MRPC", 0.99, learning_rate=3e-4, adapter_size=256),  # Another study's size.
+            record("MRPC", 0.99, learning_rate=3e-4, num_train_epochs=10),  # And its epochs.
             record("MRPC", 0.98),  # Its learning rate is not told.
             *(record("MRPC", 0.8 - 100 * r, learning_rate=r, tuning="full") for r in rates[1:]),
             *(record("CoLA", 0.5, learning_rate=r) for r in rates[:2]),  # No curve.
@@ -254,6 +274,7 @@ class VariantsTest(tf.test.TestCase):
             *seeds("CoLA", [0.2, 0.3], **init),
             *seeds("MRPC", [0.8, 0.8], **init),
             *seeds("RTE", [0.6, 0.6], **init),  # No variant of it.
+            *seeds("CoLA", [0.9, 0.9], num_train_epochs=10, **init),  # No variant had as many.
             *seeds("CoLA", [0.3, 0.3], adapter_depth=2, trained=400, **init),
             record("CoLA", 0.21, adapter_placement="parallel", adapter_depth=2, **init),
             *seeds("MRPC", [0.7, 0.8], adapter_activation="relu", **init),

@@ -59,6 +59,14 @@ class ChooseMeanTest(tf.test.TestCase):
         self.assertEqual(found.seeds, 3)
         self.assertAlmostEqual(found.value, 74.0)
 
+    def test_what_is_beaten_does_not_narrow_the_seeds_of_others(self):
+        records = [
+            *seeds("MRPC", [0.80, 0.70, 0.70], learning_rate=1e-4),
+            *seeds("MRPC", [0.79, 0.79, 0.79], learning_rate=3e-4),
+            *seeds("MRPC", [0.10], learning_rate=1e-3),  # Given up after its first seed.
+        ]
+        self.assertEqual(selection.choose_mean(records).setting["learning_rate"], 3e-4)
+
     def test_without_seeds_in_common_all_compare(self):
         records = [
             record("MRPC", 0.8, 1, learning_rate=1e-4),
@@ -100,6 +108,17 @@ class ChooseMeanTest(tf.test.TestCase):
     def test_a_setting_run_twice_with_one_seed_is_one(self):
         records = [record("MRPC", 0.6), record("MRPC", 0.6, adapter_size=64)]
         self.assertEqual(selection.choose_mean(records).seeds, 1)
+
+
+class ComparableTest(tf.test.TestCase):
+    def test_other_settings_that_have_most_values_of_the_flag(self):
+        curve = [record("MRPC", 0.5, adapter_size=size) for size in (8, 64)]
+        other = [record("MRPC", 0.5, adapter_size=64, learning_rate=1e-3)]
+        alone = [record("CoLA", 0.5, seed, adapter_size=64) for seed in (1, 2)]
+        found = selection.comparable([*other, *curve, *alone], "adapter_size")
+        self.assertCountEqual(map(str, found), map(str, [*curve, *alone]))
+        single = [record("CoLA", 0.5, tuning="full", learning_rate=rate) for rate in (1e-5, 5e-5)]
+        self.assertCountEqual(map(str, selection.comparable(single, None)), map(str, single))
 
 
 class ChooseBestTest(tf.test.TestCase):

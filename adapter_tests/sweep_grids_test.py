@@ -60,7 +60,9 @@ class TrialsTest(tf.test.TestCase):
             ({"adapter_size": [None]}, "adapter_size: expected"),
             ({"adapter_size": {"a": 1}}, "adapter_size: expected"),
             ({"random_seed": [2**63]}, "random_seed: expected numbers of up to 18 digits"),
-            ({"output_dir": "here"}, "one of its own"),
+            ({"output_dir": "here"}, "an output_dir of its own"),
+            ({"overwrite_output_dir": True}, "of its own"),
+            ({"do_eval": False}, "do_eval=False: a trial is trained and evaluated"),
             ({"script": "run_away.py"}, "run_away.py"),
         ):
             with self.assertRaisesRegex(UserError, complaint):
@@ -68,7 +70,7 @@ class TrialsTest(tf.test.TestCase):
 
     def test_keys_tell_trials_and_backbones_apart(self):
         one, other = sweep_grids.trials_of([{"random_seed": [1, 2]}])
-        same = sweep_grids.trials_of([{"random_seed": 1.0, "do_eval": True}])[0]
+        same = sweep_grids.trials_of([{"random_seed": [1.0, "1"], "do_eval": "true"}])[0]
         self.assertEqual(one.key("a"), same.key("a"))
         self.assertLen({one.key("a"), one.key("b"), other.key("a")}, 3)
         # What a folder of results rests on must not change with the program.
@@ -79,6 +81,7 @@ class TrialsTest(tf.test.TestCase):
             ({"task_name": "CoLA"}, "CoLA"),
             ({"script": "run_squad.py"}, "squad"),
             ({"task_name": "custom", "data_dir": "$GLUE_DIR/mnli_9k"}, "mnli_9k"),
+            ({"task_name": "custom", "data_dir": "/data/reviews/"}, "reviews"),
             ({"task_name": "custom"}, "custom"),
         ):
             self.assertEqual(sweep_grids.trials_of([axes])[0].what, what)

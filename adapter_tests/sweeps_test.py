@@ -1,5 +1,6 @@
 """Tests of sweeps.py and sweep_trials.py with a script in the place of a training."""
 
+import errno
 import json
 import os
 import signal
@@ -7,9 +8,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from unittest import mock
 
 import tensorflow.compat.v1 as tf
 
+import files
 import sweep_grids
 import sweep_records
 import sweeps
@@ -39,12 +42,16 @@ print("step 1/2", flush=True)
 while not os.path.exists(os.path.join(here, "go")):
     time.sleep(0.05)
 if flags["adapter_size"] == "13":
+    if os.path.exists(os.path.join(here, "crash")):
+        sys.exit("Traceback\\nValueError: x")
     print("Error: 13 brings bad luck.")
     print("a line after it")
     sys.exit(1)
 if flags["adapter_size"] == "9":
     os.kill(os.getpid(), signal.SIGKILL)
 output_dir = flags["output_dir"]
+if flags["adapter_size"] == "40":
+    sys.exit()  # Leaves nothing.
 if not os.path.exists(os.path.join(output_dir, "adapter")):
     shutil.copytree(os.path.join(here, "adapter"), os.path.join(output_dir, "adapter"))
 for name in ("checkpoint", "model.ckpt-2.index", "other.txt"):
@@ -130,6 +137,10 @@ class SweepsTestCase(tf.test.TestCase):
             if record["status"] == "done"
         }
 
+    def reasons(self, sweep):
+        records = sweep.records().values()
+        return {record["flags"]["adapter_size"]: record.get("reason") for record in records}
+
     def trial_folder(self, size, sweep):
         (name,) = (
             sweep.name(key)
@@ -165,18 +176,56 @@ class SweepsTest(SweepsTestCase):
 
     def test_a_failure_is_recorded_and_the_sweep_goes_on(self):
         self.go()
-        sweep = self.sweep([13, 9, 8])
+        sizes = [13, 9, 40, 8]
+        sweep = self.sweep(sizes)
         sweep.run()
-        reasons = {
-            record["flags"]["adapter_size"]: record.get("reason")
-            for record in sweep.records().values()
-        }
-        wanted = {13: "13 brings bad luck.", 9: "killed by signal 9", 8: None}
-        self.assertEqual(reasons, wanted)
-        self.sweep([13, 9, 8]).run()
-        self.assertEqual(self.starts(), [13, 9, 8])
-        self.sweep([13, 9, 8], retry_failed=True).run()
-        self.assertEqual(self.starts(), [13, 9, 8, 13, 9])
+        reasons = self.reasons(sweep)
+        self.assertRegex(reasons.pop(40), "eval_results.json: cannot be read")
+        self.assertEqual(reasons, {13: "13 brings bad luck.", 9: "killed by signal 9", 8: None})
+        self.sweep(sizes).run()
+        self.assertEqual(self.starts(), sizes)
+        with open(os.path.join(self.scripts, "crash"), "w"):
+            pass
+        self.sweep(sizes, retry_failed=True).run()
+        self.assertEqual(self.starts(), [*sizes, 13, 9, 40])
+        # Not that of the first time, which the log has too.
+        self.assertEqual(self.reasons(sweep)[13], "ValueError: x")
+
+    def test_further_flags_are_the_trials_own(self):
+        self.go()
+        flags = ("--precision=float32", "--random_seed=5", "--feature_cache_dir=/tmp/a")
+        sweep = self.sweep([8], further_flags=flags)
+        self.assertContainsSubset(flags, sweep.commands()[0])
+        sweep.run()
+        (record,) = sweep.records().values()
+        self.assertEqual(
+            (record["flags"]["precision"], record["flags"]["random_seed"]), ("float32", 5)
+        )
+        self.assertNotIn("feature_cache_dir", record["flags"])
+        same = sweep_grids.trials_of(
+            [{"adapter_size": 8, "precision": "float32", "random_seed": 5}]
+        )
+        self.assertEqual(sweeps.Sweep(same, sweeps.Settings(self.folder)).commands(), [])
+        self.assertLen(self.sweep([8]).commands(), 1)
+
+    def test_a_file_system_without_locks(self):
+        self.go()
+
+        def no_locks(*_):
+            raise OSError(errno.ENOSYS, "Function not implemented")
+
+        with mock.patch.object(files, "lock", no_locks):
+            sweep = self.sweep([8])
+            sweep.run()
+            self.assertEqual(sweep.running(), {})
+        self.assertEqual(self.scores(), {8: 0.08})
+
+    def test_nohup_is_heeded(self):
+        before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        self.addCleanup(signal.signal, signal.SIGHUP, before)
+        with sweeps._ends_are_interrupts():
+            self.assertIs(signal.getsignal(signal.SIGHUP), signal.SIG_IGN)
+            self.assertIs(signal.getsignal(signal.SIGTERM), signal.default_int_handler)
 
     def test_what_is_kept(self):
         self.go()
@@ -259,6 +308,8 @@ class SweepsTest(SweepsTestCase):
             ({"folder": "gs://bucket/sweep"}, "needs a local folder"),
             ({"further_flags": ("--adapter_size=3",)}, "--adapter_size is a flag of the trials"),
             ({"further_flags": ("precision",)}, "precision: expected a flag"),
+            ({"further_flags": ("--output_dir=x",)}, "output_dir: a sweep gives each"),
+            ({"further_flags": ("--do_eval=False",)}, "a trial is trained and evaluated"),
         ):
             trials = sweep_grids.trials_of([{"adapter_size": 1}])
             with self.assertRaisesRegex(UserError, complaint):
