@@ -100,6 +100,8 @@ def run(values):
     if record is None:
         run_directory.make(output_dir)
         record = {**_ablated(job, processor, examples, values, given), **sources}
+        if record["task"] == "custom":  # As sweeps do, by the name of its data's folder.
+            record["task"] = posixpath.basename(data_dir.rstrip("/"))
         text = "\n".join(report(record)) + "\n"
         files.write_atomically(posixpath.join(output_dir, _TEXT), text)
         files.write_object(path, record)  # The last: where it is, all is.
