@@ -237,7 +237,7 @@ def _located(
         bisect.bisect_right(starts, where) - 1 for where in (place, place + len(text) - 1)
     )
     # Words are compared, not characters: what lies between them is white space of any kind.
-    wanted, found = " ".join(text.split()), " ".join(doc_tokens[max(first, 0) : last + 1])
-    if not wanted or place < 0 or wanted not in found:
+    wanted, found = " ".join(text.split()), " ".join(doc_tokens[first : last + 1])
+    if not wanted or first < 0 or wanted not in found:
         return None
     return {"orig_answer_text": text, "start_position": first, "end_position": last}

@@ -59,6 +59,13 @@ class ReadTest(FileTestCase):
         self.assertEqual([example.qas_id for example in found], ["last"])
         self.assertIn("left out 5 of 6 questions", log.output[0])
 
+    def test_an_answer_that_begins_before_the_first_word_is_left_out(self):
+        questions = [question("q0", answers=[("The", 0)]), question("q1", answers=[("The", 1)])]
+        for context in (" " + CONTEXT, " The"):
+            (example,) = self.read(squad(*questions, context=context))
+            positions = (example.qas_id, example.start_position, example.end_position)
+            self.assertEqual(positions, ("q1", 0, 0))
+
     def test_questions_without_an_answer(self):
         questions = [
             question("no", answers=[], is_impossible=True),
