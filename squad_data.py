@@ -7,7 +7,7 @@ the data). What BERT's functions read from flags are keywords here.
 import bisect
 import json
 import re
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
 import ijson
 import tensorflow.compat.v1 as tf
@@ -72,36 +72,29 @@ def squad_examples(
       version_2_with_negative: bool; questions may be without an answer.
 
     Raises:
-      UserError: the file is missing or is not SQuAD's JSON, an id stands twice, or in training a
-        question has not just one answer.
+      UserError: the file is missing or is not SQuAD's JSON, has no question or an id twice; or in
+        training a question has not just one answer, or all are left out.
     """
-    seen, mismatched = set(), 0
-    for article in _articles(input_file):
-        for paragraph in _field(article, "paragraphs", list, input_file, "an article"):
-            context = _field(paragraph, "context", str, input_file, "a paragraph")
-            starts, doc_tokens = words_of(context)
-            for qa in _field(paragraph, "qas", list, input_file, "a paragraph"):
-                qas_id = str(_field(qa, "id", (str, int), input_file, "a question"))
-                where = f"question {qas_id}"
-                if qas_id in seen:
-                    raise UserError(f"{input_file}: {where} stands there twice.")
-                seen.add(qas_id)
-                question = _field(qa, "question", str, input_file, where)
-                located: Optional[Dict[str, Any]] = {}
-                if is_training:
-                    answer = _answer(qa, input_file, where, version_2_with_negative)
-                    located = _located(answer, starts, doc_tokens)
-                if located is None:
-                    mismatched += 1
-                else:
-                    yield SquadExample(qas_id, question, doc_tokens, **located)
-    if mismatched:
-        logging.warning(
-            "%s: left out %d of %d questions, whose answers do not stand where answer_start says.",
-            input_file,
-            mismatched,
-            len(seen),
-        )
+    number, left_out = 0, 0
+    for context, questions in _paragraphs(input_file):
+        starts, doc_tokens = words_of(context)
+        for qas_id, qa in questions.items():
+            where = f"question {qas_id}"
+            question = _field(qa, "question", str, input_file, where)
+            located: Optional[Dict[str, Any]] = {}
+            if is_training:
+                answer = _answer(qa, input_file, where, version_2_with_negative)
+                located = _located(answer, starts, doc_tokens)
+            number += 1
+            if located is None:
+                left_out += 1
+            else:
+                yield SquadExample(qas_id, question, doc_tokens, **located)
+    what = f"{left_out} of {number} questions, whose answers do not stand where answer_start says"
+    if left_out == number:
+        raise UserError(f"{input_file}: left out {what}, so that none remains.")
+    if left_out:
+        logging.warning("%s: left out %s.", input_file, what)
 
 
 def words_of(context: str) -> Tuple[List[int], List[str]]:
@@ -117,18 +110,33 @@ def answer_texts(input_file: str) -> Dict[str, List[str]]:
       UserError: see `squad_examples`; or no question has an answer.
     """
     texts = {}
-    for article in _articles(input_file):
-        for paragraph in _field(article, "paragraphs", list, input_file, "an article"):
-            for qa in _field(paragraph, "qas", list, input_file, "a paragraph"):
-                qas_id = str(_field(qa, "id", (str, int), input_file, "a question"))
-                where = f"an answer of question {qas_id}"
-                texts[qas_id] = [
-                    _field(answer, "text", str, input_file, where)
-                    for answer in qa.get("answers") or []
-                ]
+    for _, questions in _paragraphs(input_file):
+        for qas_id, qa in questions.items():
+            where = f"an answer of question {qas_id}"
+            texts[qas_id] = [
+                _field(answer, "text", str, input_file, where) for answer in qa.get("answers") or []
+            ]
     if not any(texts.values()):
         raise UserError(f"{input_file}: no question has an answer, so that nothing can be scored.")
     return texts
+
+
+def _paragraphs(input_file: str) -> Iterator[Tuple[str, Dict[str, Any]]]:
+    """Yields the paragraphs of a file: (text, dict from ids to questions)."""
+    seen: Set[str] = set()
+    for article in _articles(input_file):
+        for paragraph in _field(article, "paragraphs", list, input_file, "an article"):
+            context = _field(paragraph, "context", str, input_file, "a paragraph")
+            questions = {}
+            for qa in _field(paragraph, "qas", list, input_file, "a paragraph"):
+                qas_id = str(_field(qa, "id", (str, int), input_file, "a question"))
+                if qas_id in seen:
+                    raise UserError(f"{input_file}: question {qas_id} stands there twice.")
+                seen.add(qas_id)
+                questions[qas_id] = qa
+            yield context, questions
+    if not seen:
+        raise UserError(f"{input_file}: found no questions, expected SQuAD's JSON: {_NESTING}.")
 
 
 def _articles(input_file: str) -> Iterator[Any]:

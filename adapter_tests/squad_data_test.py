@@ -58,6 +58,7 @@ class ReadTest(FileTestCase):
             found = self.read(squad(*questions, question("last")))
         self.assertEqual([example.qas_id for example in found], ["last"])
         self.assertIn("left out 5 of 6 questions", log.output[0])
+        self.assert_file_refused(["left out 5 of 5 questions", "none remains"], squad(*questions))
 
     def test_an_answer_that_begins_before_the_first_word_is_left_out(self):
         questions = [question("q0", answers=[("The", 0)]), question("q1", answers=[("The", 1)])]
@@ -92,6 +93,8 @@ class ReadTest(FileTestCase):
             ([question()], ["no articles", '{"data"']),
             ({}, ["no articles"]),
             ({"data": {}}, ["no articles"]),
+            (squad(), ["no questions", '{"data"']),
+            ({"data": [{"paragraphs": []}]}, ["no questions"]),
             ({"data": [["a"]]}, ["paragraphs of an article"]),
             ({"data": [{"paragraphs": [{"qas": []}]}]}, ["nothing as context"]),
             (squad(question(), context=7), ["found 7 as context"]),

@@ -14,6 +14,7 @@ import evaluations
 import house
 import reporting
 import run_report
+import run_squad
 import squad_data
 import squad_features
 import squad_scores
@@ -182,11 +183,15 @@ def _squad_file(version_2):
 
 
 def _read_training(version_2, folder):
-    path = os.path.join(folder, "squad.json")
+    values = house.flag_values(
+        run_squad,
+        "--train_file=" + os.path.join(folder, "squad.json"),
+        f"--version_2_with_negative={version_2}",
+        "--feature_cache_dir=none",
+    )
     limits = squad_features.Limits(_LENGTH, 4, 8)
-    examples = squad_data.squad_examples(path, True, version_2)
-    questions = squad_features.tokenized(examples, house.tokenizer(), limits, True)
-    squad_features.add_rows(questions, house.tokenizer(), lambda arrays: None)
+    rows, _, _ = run_squad._rows(values, True, house.tokenizer(), limits)
+    rows.take([0])
 
 
 def _read_dev(version_2, folder):
