@@ -206,6 +206,8 @@ def _rows(values, is_training, tokenizer, limits):
         [squad_data, squad_features, tokenization],
     )
     arrays = feature_cache.cached(bert_flags.feature_folder(values), key, make)
+    if not len(arrays["is_real_example"]):
+        raise UserError(f"{path}: no paragraph has a word, so that there is nothing to read.")
     num_questions = int(arrays.pop("num_questions").sum())
     cls_id, sep_id = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
     return TextRows(arrays, cls_id, sep_id, limits.max_seq_length), num_questions, digest

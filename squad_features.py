@@ -310,7 +310,7 @@ class _Part:
         columns = list(zip(*self._rows)) or [()] * 7
         names = ("a_start", "a_length", "b_start", "b_length", "question")
         arrays = {name: np.array(values, np.int64) for name, values in zip(names, columns)}
-        if None not in columns[-1]:
+        if self._rows and None not in columns[-1]:
             positions = zip(("start_positions", "end_positions"), columns[-2:])
             arrays.update((name, np.array(values, np.int32)) for name, values in positions)
         arrays["tokens"] = np.array(self.tokens, np.int32)

@@ -153,6 +153,10 @@ class Version1Test(SquadTestCase):
             del paragraph["qas"][0]["answers"]
         with open(unlabelled, "w") as writer:
             json.dump(content, writer)
+        wordless = os.path.join(self.folder, "wordless.json")
+        qas = [{"id": "q0", "question": "who", "answers": [], "is_impossible": True}]
+        with open(wordless, "w") as writer:
+            json.dump({"data": [{"paragraphs": [{"context": " ", "qas": qas}]}]}, writer)
         trained = os.path.join(self.folder, "trained")
         self.succeed("--do_train", output_dir=trained)
         shutil.copytree(trained, self.output_dir)
@@ -161,6 +165,11 @@ class Version1Test(SquadTestCase):
             (["--do_predict", "--predict_file="], "--predict_file is not given"),
             (["--do_train", "--train_file=" + unlabelled], "q0 has 0 answers"),
             (["--do_eval", "--predict_file=" + unlabelled], "no question has an answer"),
+            (["--do_predict", "--predict_file=" + wordless], "no paragraph has a word"),
+            (
+                ["--do_train", "--version_2_with_negative", "--train_file=" + wordless],
+                "no paragraph has a word",
+            ),
             (["--do_train", "--train_file=none.json"], "none.json does not exist"),
             (["--do_train", "--max_seq_length=6"], "--max_seq_length=6 leaves no room"),
             (["--do_train", "--doc_stride=0"], "--doc_stride=0"),
