@@ -175,9 +175,10 @@ def run(values):
         }
     if {"eval", "predict"} & set(job.stages):
         predict, _, _ = _rows(values, False, job.tokenizer, limits)
+    reader = _Reader(values, job.tokenizer, limits, "eval" in job.stages)
     task = jobs.Task("SQuAD", "span", (), score="f1")
     job.begin(task, span_head.squad_head, num_questions, settings)
-    return _run_stages(job, train, predict, _Reader(values, job.tokenizer, limits), output_dir)
+    return _run_stages(job, train, predict, reader, output_dir)
 
 
 def _rows(values, is_training, tokenizer, limits):
@@ -214,10 +215,16 @@ def _rows(values, is_training, tokenizer, limits):
 
 
 class _Reader:
-    """Makes answers of predictions, and scores of answers."""
+    """Makes answers of predictions, and, if it `can_score`, scores of answers.
 
-    def __init__(self, values, tokenizer, limits):
+    Raises:
+      UserError: there is nothing to score by in --predict_file.
+    """
+
+    def __init__(self, values, tokenizer, limits, can_score):
         self._path = values.predict_file
+        if can_score:
+            self._truths = squad_data.answer_texts(self._path, values.version_2_with_negative)
         self._tokenizer = tokenizer
         self._limits = limits
         self._settings = squad_answers.AnswerSettings(
@@ -255,13 +262,12 @@ class _Reader:
 
     def scores(self, answers):
         """Those of the official script for the version, named eval_..."""
-        truths = squad_data.answer_texts(self._path)
         texts = {key: answer.text for key, answer in answers.items()}
         if self._settings.version_2_with_negative:
             odds = {key: answer.null_odds for key, answer in answers.items()}
-            found = squad_scores.scores_v2(truths, texts, odds)
+            found = squad_scores.scores_v2(self._truths, texts, odds)
         else:
-            found = squad_scores.scores_v1(truths, texts)
+            found = squad_scores.scores_v1(self._truths, texts)
         return {"eval_" + name: value for name, value in found.items()}
 
     def write(self, folder, answers):

@@ -17,6 +17,7 @@ import files
 from errors import UserError
 
 _NESTING = '{"data": [{"paragraphs": [{"context": ..., "qas": [{"id": ..., "question": ...}]}]}]}'
+_HINT = " (--version_2_with_negative)"
 _DEEPEST = 50  # SQuAD's own nesting is 9 deep.
 _WORD = re.compile("[^ \t\r\n\u202f]+")
 
@@ -103,21 +104,30 @@ def words_of(context: str) -> Tuple[List[int], List[str]]:
     return [match.start() for match in words], [match.group() for match in words]
 
 
-def answer_texts(input_file: str) -> Dict[str, List[str]]:
+def answer_texts(input_file: str, version_2_with_negative: bool = False) -> Dict[str, List[str]]:
     """The right answers of each question, as a dict from ids to lists of texts.
 
+    Args:
+      input_file: path of SQuAD's JSON.
+      version_2_with_negative: bool; the lists may be empty.
+
     Raises:
-      UserError: see `squad_examples`; or no question has an answer.
+      UserError: see `squad_examples`; or a question has no answers.
     """
     texts = {}
     for _, questions in _paragraphs(input_file):
         for qas_id, qa in questions.items():
-            where = f"an answer of question {qas_id}"
+            where = f"question {qas_id}"
+            answers = _answers(qa, input_file, where)
+            if answers is None or not (answers or version_2_with_negative):
+                hint = "" if version_2_with_negative else _HINT
+                raise UserError(
+                    f"{input_file}: {where} has no answers, so that nothing can be scored{hint}."
+                )
             texts[qas_id] = [
-                _field(answer, "text", str, input_file, where) for answer in qa.get("answers") or []
+                _field(answer, "text", str, input_file, "an answer of " + where)
+                for answer in answers
             ]
-    if not any(texts.values()):
-        raise UserError(f"{input_file}: no question has an answer, so that nothing can be scored.")
     return texts
 
 
@@ -210,15 +220,20 @@ def _field(record, name: str, kind, input_file: str, where: str) -> Any:
     return value
 
 
+def _answers(qa: Dict[str, Any], input_file: str, where: str) -> Optional[List[Any]]:
+    """The answers of a question, None if it does not tell of any."""
+    return _field(qa, "answers", list, input_file, where) if "answers" in qa else None
+
+
 def _answer(
     qa: Dict[str, Any], input_file: str, where: str, version_2_with_negative: bool
 ) -> Optional[Tuple[str, int]]:
     """The one answer of a question as (text, place); None if it has none."""
-    answers = _field(qa, "answers", list, input_file, where) if "answers" in qa else []
+    answers = _answers(qa, input_file, where) or []
     if version_2_with_negative and qa.get("is_impossible", not answers):
         return None
     if len(answers) != 1:
-        hint = "" if answers or version_2_with_negative else " (--version_2_with_negative)"
+        hint = "" if answers or version_2_with_negative else _HINT
         raise UserError(
             f"{input_file}: {where} has {len(answers)} answers, expected one in training{hint}."
         )

@@ -146,13 +146,23 @@ class Version1Test(SquadTestCase):
         )
         self.assertAllClose(results["eval_f1"], expected["f1"])
 
-    def test_refused(self):
-        unlabelled = os.path.join(self.folder, "unlabelled.json")
+    def write_unlabelled(self):
+        """Writes the questions to predict without their answers; returns the path."""
+        path = os.path.join(self.folder, "unlabelled.json")
         content = read_json(self.predict_file)
         for paragraph in content["data"][0]["paragraphs"]:
             del paragraph["qas"][0]["answers"]
-        with open(unlabelled, "w") as writer:
+        with open(path, "w") as writer:
             json.dump(content, writer)
+        return path
+
+    def test_what_is_scored_by_is_read_before_the_training(self):
+        code, _, stderr = self.call(self.output_dir, "--predict_file=" + self.write_unlabelled())
+        self.assert_one_sentence(code, stderr, ["unlabelled.json", "question q0 has no answers"])
+        self.assertFalse(os.path.exists(self.output_dir))
+
+    def test_refused(self):
+        unlabelled = self.write_unlabelled()
         wordless = os.path.join(self.folder, "wordless.json")
         qas = [{"id": "q0", "question": "who", "answers": [], "is_impossible": True}]
         with open(wordless, "w") as writer:
@@ -164,7 +174,7 @@ class Version1Test(SquadTestCase):
             (["--do_train", "--train_file="], "--train_file is not given"),
             (["--do_predict", "--predict_file="], "--predict_file is not given"),
             (["--do_train", "--train_file=" + unlabelled], "q0 has 0 answers"),
-            (["--do_eval", "--predict_file=" + unlabelled], "no question has an answer"),
+            (["--do_eval", "--predict_file=" + unlabelled], "q0 has no answers"),
             (["--do_predict", "--predict_file=" + wordless], "no paragraph has a word"),
             (
                 ["--do_train", "--version_2_with_negative", "--train_file=" + wordless],

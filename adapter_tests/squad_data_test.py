@@ -123,13 +123,27 @@ class ReadTest(FileTestCase):
         self.assert_refused([path, "cannot be read"], squad_data.read_squad_examples, path, True)
 
     def test_answer_texts(self):
-        content = squad(
-            question("a", answers=[("cat", 4), ("The cat", 0)]), question("b", answers=[])
-        )
-        path = self.write("squad.json", json.dumps(content))
-        self.assertEqual(squad_data.answer_texts(path), {"a": ["cat", "The cat"], "b": []})
-        path = self.write("squad.json", json.dumps(squad({"id": "q", "question": "Who?"})))
-        self.assert_refused([path, "no question has an answer"], squad_data.answer_texts, path)
+        cats = question("a", answers=[("cat", 4), ("The cat", 0)])
+        none = question("b", answers=[])
+        for version_2, questions in ((False, [cats]), (True, [cats, none]), (True, [none])):
+            path = self.write("squad.json", json.dumps(squad(*questions)))
+            found = squad_data.answer_texts(path, version_2)
+            expected = {"a": ["cat", "The cat"], "b": []}
+            self.assertEqual(found, {qa["id"]: expected[qa["id"]] for qa in questions})
+
+    def test_answer_texts_refused(self):
+        unlabelled = {"id": "q", "question": "Who?"}
+        hint = "--version_2_with_negative"
+        for version_2, bad, parts in (
+            (False, unlabelled, ["question q has no answers", hint]),
+            (False, question("q", answers=[]), ["question q has no answers", hint]),
+            (True, unlabelled, ["question q has no answers"]),
+            (False, {**unlabelled, "answers": 5}, ["found 5 as answers of question q"]),
+            (True, {**unlabelled, "answers": True}, ["found true as answers of question q"]),
+            (True, {**unlabelled, "answers": [{}]}, ["nothing as text of an answer of question q"]),
+        ):
+            path = self.write("squad.json", json.dumps(squad(question("good"), bad)))
+            self.assert_refused([path, *parts], squad_data.answer_texts, path, version_2)
 
     @many
     @hypothesis.given(
@@ -160,6 +174,7 @@ class ReadTest(FileTestCase):
         st.integers(0, 5),
         st.booleans(),
     )
+    @hypothesis.example(5, 5, False)
     def test_any_json_is_read_or_refused(self, part, depth, is_training):
         """A good file in which something, at any depth, is something else."""
         content = squad(question())
@@ -176,6 +191,7 @@ class ReadTest(FileTestCase):
         holder[key] = part
         try:
             examples = self.read(content, is_training)
+            squad_data.answer_texts(os.path.join(self.folder, "squad.json"))
         except UserError as error:
             self.assert_one_sentence(error, "squad.json")
         else:

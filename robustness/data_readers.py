@@ -201,7 +201,7 @@ def _read_dev(version_2, folder):
     for question in squad_features.tokenized(examples, house.tokenizer(), limits, False):
         squad_features.window_features(question, 0, 0, house.tokenizer(), _LENGTH)
     predicted = {example.qas_id: " ".join(example.doc_tokens[:2]) for example in examples}
-    truths = squad_data.answer_texts(path)
+    truths = squad_data.answer_texts(path, version_2)
     if version_2:
         squad_scores.scores_v2(truths, predicted, dict.fromkeys(predicted, 0.5))
     else:
