@@ -212,7 +212,7 @@ def _place_of_error(input_file: str) -> str:
 
 def _field(record, name: str, kind, input_file: str, where: str) -> Any:
     value = record.get(name) if isinstance(record, dict) else None
-    if not isinstance(value, kind) or isinstance(value, bool):
+    if not isinstance(value, kind) or isinstance(value, bool) and kind is not bool:
         found = "nothing" if value is None else json.dumps(value, default=str)[:40]
         raise UserError(
             f"{input_file}: found {found} as {name} of {where}, expected SQuAD's JSON: {_NESTING}."
@@ -229,9 +229,12 @@ def _answer(
     qa: Dict[str, Any], input_file: str, where: str, version_2_with_negative: bool
 ) -> Optional[Tuple[str, int]]:
     """The one answer of a question as (text, place); None if it has none."""
-    answers = _answers(qa, input_file, where) or []
-    if version_2_with_negative and qa.get("is_impossible", not answers):
-        return None
+    answers = _answers(qa, input_file, where)
+    if version_2_with_negative:
+        said = {"is_impossible": answers == [], **qa}
+        if _field(said, "is_impossible", bool, input_file, where):
+            return None
+    answers = answers or []
     if len(answers) != 1:
         hint = "" if answers or version_2_with_negative else _HINT
         raise UserError(

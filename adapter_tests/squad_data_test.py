@@ -80,6 +80,16 @@ class ReadTest(FileTestCase):
             self.assertEqual(example.start_position, -1)
             self.assertEqual(example.orig_answer_text, "")
 
+    def test_unanswerable_questions_are_not_guessed(self):
+        unlabelled = {"id": "q", "question": "Who?"}
+        for qa, parts in (
+            (unlabelled, ["question q has 0 answers"]),
+            ({**unlabelled, "is_impossible": False}, ["question q has 0 answers"]),
+            ({**unlabelled, "is_impossible": "false"}, ['"false" as is_impossible of question q']),
+            (question(is_impossible=None), ["nothing as is_impossible of question q1"]),
+        ):
+            self.assert_file_refused(parts, squad(question("q0"), qa), True, True)
+
     def test_a_byte_order_mark(self):
         self.assertLen(self.read(b"\xef\xbb\xbf" + json.dumps(squad(question())).encode()), 1)
 
