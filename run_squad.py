@@ -163,7 +163,7 @@ def run(values):
         raise UserError("--train_pooler: question answering does not read the pooler.")
     output_dir = values.output_dir or os.path.join("output", "squad")
     job = jobs.Job(values, given, output_dir, values.predict_batch_size, shortest=5)
-    train = predict = None
+    train = predict = predict_digest = None
     num_questions, settings = 0, {}
     if "train" in job.stages:
         train, num_questions, digest = _rows(values, True, job.tokenizer, limits)
@@ -174,8 +174,8 @@ def run(values):
             "version_2_with_negative": values.version_2_with_negative,
         }
     if {"eval", "predict"} & set(job.stages):
-        predict, _, _ = _rows(values, False, job.tokenizer, limits)
-    reader = _Reader(values, job.tokenizer, limits, "eval" in job.stages)
+        predict, _, predict_digest = _rows(values, False, job.tokenizer, limits)
+    reader = _Reader(values, job.tokenizer, limits, predict_digest, "eval" in job.stages)
     task = jobs.Task("SQuAD", "span", (), score="f1")
     job.begin(task, span_head.squad_head, num_questions, settings)
     return _run_stages(job, train, predict, reader, output_dir)
@@ -221,8 +221,9 @@ class _Reader:
       UserError: there is nothing to score by in --predict_file.
     """
 
-    def __init__(self, values, tokenizer, limits, can_score):
+    def __init__(self, values, tokenizer, limits, digest, can_score):
         self._path = values.predict_file
+        self._digest = digest
         if can_score:
             self._truths = squad_data.answer_texts(self._path, values.version_2_with_negative)
         self._tokenizer = tokenizer
@@ -243,8 +244,17 @@ class _Reader:
         return "SQuAD 2.0" if self._settings.version_2_with_negative else "SQuAD"
 
     def answers(self, predictions):
-        """A dict from ids to `squad_answers.Answer`s, of an iterable of the windows' logits."""
+        """A dict from ids to `squad_answers.Answer`s, of an iterable of the windows' logits.
+
+        Raises:
+          UserError: --predict_file is no longer the one that the windows were made of.
+        """
         predictions = iter(predictions)
+        if files.sha256(self._path) != self._digest:
+            raise UserError(
+                f"--predict_file {self._path} has changed since its questions were read; expected"
+                " it to stay as it is until they are answered."
+            )
         examples = squad_data.squad_examples(self._path, False)
         questions = squad_features.tokenized(examples, self._tokenizer, self._limits, False)
         found, unique_id = {}, squad_features.FIRST_UNIQUE_ID
@@ -265,7 +275,8 @@ class _Reader:
         texts = {key: answer.text for key, answer in answers.items()}
         if self._settings.version_2_with_negative:
             odds = {key: answer.null_odds for key, answer in answers.items()}
-            found = squad_scores.scores_v2(self._truths, texts, odds)
+            threshold = self._settings.null_score_diff_threshold
+            found = squad_scores.scores_v2(self._truths, texts, odds, threshold)
         else:
             found = squad_scores.scores_v1(self._truths, texts)
         return {"eval_" + name: value for name, value in found.items()}

@@ -59,7 +59,10 @@ def scores_v1(truths: Dict[str, List[str]], predictions: Dict[str, str]) -> Dict
 
 
 def scores_v2(
-    truths: Dict[str, List[str]], predictions: Dict[str, str], null_odds: Dict[str, float]
+    truths: Dict[str, List[str]],
+    predictions: Dict[str, str],
+    null_odds: Dict[str, float],
+    threshold: float = 0.0,
 ) -> Dict[str, float]:
     """The scores of SQuAD 2.0.
 
@@ -67,6 +70,8 @@ def scores_v2(
       truths: dict from ids to the texts of right answers, none where there is no answer.
       predictions: dict from ids to texts, "" for no answer.
       null_odds: dict from ids to how much rather there is no answer.
+      threshold: float, the odds up to which predictions were made; those above it, but at least
+        1.0, count as no answer (the official script's --na-prob-thresh).
 
     Returns:
       A dict of floats: exact, f1 and total of all questions, of those that have an answer
@@ -76,6 +81,7 @@ def scores_v2(
     answered = [key for key in truths if key in predictions]
     # Whether a question has an answer does not depend on that answer's words, its score does.
     worded = {key: [text for text in truths[key] if normalize_answer(text)] for key in answered}
+    highest = max(threshold, _NO_ANSWER_ODDS)
     raw, decided = {}, {}
     for name, measure in (("exact", exact_match), ("f1", f1_v2)):
         raw[name] = {
@@ -83,7 +89,7 @@ def scores_v2(
             for key in answered
         }
         decided[name] = {
-            key: value if null_odds[key] <= _NO_ANSWER_ODDS else float(not truths[key])
+            key: value if null_odds[key] <= highest else float(not truths[key])
             for key, value in raw[name].items()
         }
     has_answer = [key for key in answered if truths[key]]

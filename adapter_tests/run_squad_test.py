@@ -10,10 +10,13 @@ import tensorflow.compat.v1 as tf
 
 import checkpoints
 import run_squad
+import squad_features
 import squad_scores
 import task_adapters
-from adapter_tests import tiny
+import tokenization
+from adapter_tests import command_lines, tiny
 from adapter_tests.script_cases import AnyScriptTestCase
+from errors import UserError
 
 # Without articles, of which the scores know nothing.
 WORDS = [word for word in tiny.VOCABULARY if word.isalpha() and word not in ("a", "an", "the")]
@@ -213,6 +216,32 @@ class Version2Test(SquadTestCase):
         for name, value in expected.items():
             self.assertAllClose(results["eval_" + name], value, msg=name)
         self.assertEqual(results["eval_NoAns_total"], 7)
+
+    def reader(self, *arguments):
+        """(the script's reader of --predict_file, its rows), as flags have it."""
+        values = command_lines.parsed(run_squad.define_flags, *self.base_flags, *arguments)
+        tokenizer = tokenization.FullTokenizer(values.vocab_file)
+        limits = squad_features.Limits(12, 4, 3)
+        rows, _, digest = run_squad._rows(values, False, tokenizer, limits)
+        return run_squad._Reader(values, tokenizer, limits, digest, True), rows
+
+    def test_scores_are_those_of_the_answers_that_are_written(self):
+        reader, rows = self.reader("--null_score_diff_threshold=3")
+        logits = {"start_logits": np.eye(12)[0], "end_logits": np.eye(12)[0]}
+        answers = reader.answers([logits] * len(rows))
+        self.assertEqual({answer.null_odds for answer in answers.values()}, {2.0})
+        self.assertNotIn("", {answer.text for answer in answers.values()})
+        self.assertEqual(reader.scores(answers)["eval_NoAns_exact"], 0.0)
+
+    def test_a_file_that_changes_meanwhile(self):
+        path = os.path.join(self.folder, "dev.json")
+        shutil.copy(self.predict_file, path)
+        reader, rows = self.reader("--predict_file=" + path)
+        logits = {"start_logits": np.zeros(12), "end_logits": np.zeros(12)}
+        self.assertLen(reader.answers([logits] * len(rows)), 21)
+        write_squad(path, 20, 5, True)
+        with self.assertRaisesRegex(UserError, r"\A--predict_file \S+dev.json has changed .*\.\Z"):
+            reader.answers([logits] * len(rows))
 
 
 class LibraryTest(tf.test.TestCase):

@@ -72,6 +72,14 @@ class ScoresTest(tf.test.TestCase):
             self.assertEqual(names, {s + n for s in ("", start) for n in ("exact", "f1", "total")})
             self.assertEqual((found[start + "exact"], found[start + "total"]), (100.0, 1.0))
 
+    def test_version_2_of_answers_that_were_chosen_by_a_threshold(self):
+        """Above 1 too, the scores are those of the answers as they are written."""
+        truths = {"a": ["cat"], "b": ["dog"], "c": []}
+        predictions, odds = {"a": "cat", "b": "", "c": ""}, {"a": 2.0, "b": 3.5, "c": 4.0}
+        for threshold, expected in ((3.0, 50.0), (0.0, 0.0)):
+            found = ss.scores_v2(truths, predictions, odds, threshold)
+            self.assertEqual((found["HasAns_exact"], found["NoAns_exact"]), (expected, 100.0))
+
     def test_version_2_of_answers_without_words(self):
         """Such a question has an answer all the same."""
         truths = {"a": ["the"], "b": ["x"]}
