@@ -125,9 +125,7 @@ def tokenized(
     """
     check_limits(limits)
     paragraph, pieces = None, {}
-    for index, example in enumerate(examples):
-        if index and index % _PROGRESS_EVERY == 0:
-            logging.info("Read %d questions.", index)
+    for example in examples:
         if paragraph is None or paragraph.words is not example.doc_tokens:
             paragraph = _tokenize_words(example.doc_tokens, tokenizer, pieces)
         query = list(tokenizer.tokenize(example.question_text))[: limits.max_query_length]
@@ -264,7 +262,9 @@ def add_rows(questions: Iterable[Tokenized], tokenizer, add: Callable) -> None:
     """
     part = _Part(first_token=0, first_question=0)
     paragraph, start = None, 0
-    for question in questions:
+    for index, question in enumerate(questions):
+        if index and index % _PROGRESS_EVERY == 0:
+            logging.info("Read %d questions.", index)
         if question.paragraph is not paragraph:
             paragraph = question.paragraph
             start = part.add_tokens(tokenizer, paragraph.tokens)

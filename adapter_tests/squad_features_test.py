@@ -133,9 +133,15 @@ class FeaturesTest(FileTestCase):
         content["data"] += squad(question("q9", "who"), context="A cat on a mat. " * 2)["data"]
         content["data"][1]["paragraphs"][0]["qas"][0]["answers"][0]["answer_start"] = 2
         expected = [vars(feature) for feature in self.features(content)]
-        patch = tf.test.mock.patch.multiple(squad_features, _KEPT_WORDS=2, _PROGRESS_EVERY=2)
-        with patch, self.assertLogs("absl", "INFO") as logs:
+        with tf.test.mock.patch.object(squad_features, "_KEPT_WORDS", 2):
             self.assertEqual([vars(feature) for feature in self.features(content)], expected)
+
+    def test_progress(self):
+        content = squad(*(question(f"q{i}") for i in range(3)))
+        patch = tf.test.mock.patch.object(squad_features, "_PROGRESS_EVERY", 2)
+        with patch, self.assertLogs("absl", "INFO") as logs:
+            self.arrays(content, True)
+            self.features(content)  # As each evaluation does, which tells of its own progress.
         self.assertEqual([record.getMessage() for record in logs.records], ["Read 2 questions."])
 
     def test_no_answer(self):
