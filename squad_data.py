@@ -164,7 +164,7 @@ def _articles(input_file: str) -> Iterator[Any]:
     except tf.errors.OpError as error:
         raise UserError(f"{input_file} cannot be read: {files.reason(error)}.") from error
     except (ijson.JSONError, UnicodeDecodeError) as error:
-        raise UserError(f"{input_file}{_place_of_error(input_file)}.") from error
+        raise UserError(f"{input_file}{_place_of_error(input_file, error)}.") from error
     if not found:
         raise UserError(f"{input_file}: found no articles, expected SQuAD's JSON: {_NESTING}.")
 
@@ -194,8 +194,11 @@ def _items_of_data(reader):
                 builder = None
 
 
-def _place_of_error(input_file: str) -> str:
-    """Where a file is no JSON, which the reader of parts does not tell: a text for the error."""
+def _place_of_error(input_file: str, found: Exception) -> str:
+    """Where a file is no JSON, which the reader of parts does not tell: a text for the error.
+
+    Of what Python reads, such as NaN and numbers of 20 digits, that reader tells the reason.
+    """
     with tf.io.gfile.GFile(input_file, "rb") as reader:
         content = reader.read()
     try:
@@ -207,7 +210,7 @@ def _place_of_error(input_file: str) -> str:
         return f", line {line}: found bytes that are not UTF-8 ({error.reason})"
     except (RecursionError, ValueError):  # The latter of a number of thousands of digits.
         pass
-    return ": found no JSON of SQuAD's kind"
+    return f": found no JSON of SQuAD's kind ({files.reason(found)})"
 
 
 def _field(record, name: str, kind, input_file: str, where: str) -> Any:

@@ -122,6 +122,10 @@ class ReadTest(FileTestCase):
             (good.encode().replace(b"Who", b"Wh\xff"), ["line 1", "not UTF-8"]),
             ("[" * 100000, ["no JSON"]),
             (good.replace('"q1"', "9" * 5000), ["no JSON"]),
+            # JSON to Python, but not to the reader of parts, which has its own words for it.
+            (good.replace('"t"', "NaN"), ["no JSON of SQuAD's kind (", ")."]),
+            (good.replace('"t"', "1e400"), ["no JSON of SQuAD's kind (", ")."]),
+            (good.replace('"q1"', "9" * 23), ["no JSON of SQuAD's kind (", ")."]),
         ):
             with self.subTest(content=str(content)[:60]):
                 self.assert_file_refused(parts, content)
