@@ -162,6 +162,8 @@ class FeaturesTest(FileTestCase):
         arrays, num_parts = self.arrays(content, True, 10)
         self.assertGreater(num_parts, 2)
         self.assertEqual(arrays.pop("num_questions").sum(), 5)
+        positions = {"start_positions", "end_positions"}
+        self.assertEqual(set(arrays), {*rows.PARTS, "is_real_example", *positions})
         # The five questions' paragraphs stand there once each.
         some = rows.TextRows(arrays, 1, 2, 16)
         self.assertLen(some, len(expected))
@@ -171,7 +173,6 @@ class FeaturesTest(FileTestCase):
                 self.assertAllEqual(taken[name][index], getattr(feature, name))
             self.assertEqual(taken["start_positions"][index], feature.start_position)
             self.assertEqual(taken["end_positions"][index], feature.end_position)
-            self.assertEqual(taken["question"][index], feature.example_index)
 
     def arrays(self, content, is_training, tokens_a_part=1 << 18):
         """(arrays of what `add_rows` hands on, number of parts)."""
