@@ -13,7 +13,8 @@ import environment  # noqa: F401  First of all: a missing TensorFlow gets a sent
 import os
 import posixpath
 
-from absl import flags
+import numpy as np
+from absl import flags, logging
 
 import bert_flags
 import feature_cache
@@ -197,7 +198,11 @@ def _rows(values, is_training, tokenizer, limits):
     version_2 = values.version_2_with_negative
 
     def make(add):
-        examples = squad_data.squad_examples(path, is_training, version_2)
+        def tell(left_out):
+            text = left_out.encode("utf-8", "backslashreplace")
+            add({"left_out": np.frombuffer(text, np.uint8)})
+
+        examples = squad_data.squad_examples(path, is_training, version_2, tell)
         questions = squad_features.tokenized(examples, tokenizer, limits, is_training)
         squad_features.add_rows(questions, tokenizer, add)
 
@@ -209,6 +214,8 @@ def _rows(values, is_training, tokenizer, limits):
     arrays = feature_cache.cached(bert_flags.feature_folder(values), key, make)
     if not len(arrays["is_real_example"]):
         raise UserError(f"{path}: no paragraph has a word, so that there is nothing to read.")
+    if "left_out" in arrays:
+        logging.warning("%s: %s.", path, arrays.pop("left_out").tobytes().decode())
     num_questions = int(arrays.pop("num_questions").sum())
     cls_id, sep_id = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
     return TextRows(arrays, cls_id, sep_id, limits.max_seq_length), num_questions, digest

@@ -5,9 +5,10 @@ the data). What BERT's functions read from flags are keywords here.
 """
 
 import bisect
+import functools
 import json
 import re
-from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
 import ijson
 import tensorflow.compat.v1 as tf
@@ -62,21 +63,26 @@ def read_squad_examples(
 
 
 def squad_examples(
-    input_file: str, is_training: bool, version_2_with_negative: bool = False
+    input_file: str,
+    is_training: bool,
+    version_2_with_negative: bool = False,
+    tell: Optional[Callable[[str], None]] = None,
 ) -> Iterator[SquadExample]:
     """Yields the `SquadExample`s of a file, one article in memory at a time.
 
     Args:
       input_file: path of SQuAD's JSON.
       is_training: bool; reads the answers too. A question whose answer does not stand where it
-        should is left out; how many these were is logged.
+        should is left out.
       version_2_with_negative: bool; questions may be without an answer.
+      tell: function of a text, how many were left out; called at the end if any were. By default
+        it is logged.
 
     Raises:
       UserError: the file is missing or is not SQuAD's JSON, has no question or an id twice; or in
         training a question has not just one answer, or all are left out.
     """
-    number, left_out = 0, 0
+    number, left_out = 0, []
     for context, questions in _paragraphs(input_file):
         starts, doc_tokens = words_of(context)
         for qas_id, qa in questions.items():
@@ -88,14 +94,19 @@ def squad_examples(
                 located = _located(answer, starts, doc_tokens)
             number += 1
             if located is None:
-                left_out += 1
+                left_out.append(qas_id)
             else:
                 yield SquadExample(qas_id, question, doc_tokens, **located)
-    what = f"{left_out} of {number} questions, whose answers do not stand where answer_start says"
-    if left_out == number:
-        raise UserError(f"{input_file}: left out {what}, so that none remains.")
-    if left_out:
-        logging.warning("%s: left out %s.", input_file, what)
+    if not left_out:
+        return
+    text = (
+        f"left out {len(left_out)} of {number} questions, whose answers do not stand where"
+        f" answer_start says (such as {', '.join(left_out[:3])})"
+    )
+    if len(left_out) == number:
+        raise UserError(f"{input_file}: {text}, so that none remains.")
+    tell = tell or functools.partial(logging.warning, "%s: %s.", input_file)
+    tell(text)
 
 
 def words_of(context: str) -> Tuple[List[int], List[str]]:
@@ -134,12 +145,15 @@ def answer_texts(input_file: str, version_2_with_negative: bool = False) -> Dict
 def _paragraphs(input_file: str) -> Iterator[Tuple[str, Dict[str, Any]]]:
     """Yields the paragraphs of a file: (text, dict from ids to questions)."""
     seen: Set[str] = set()
-    for article in _articles(input_file):
-        for paragraph in _field(article, "paragraphs", list, input_file, "an article"):
-            context = _field(paragraph, "context", str, input_file, "a paragraph")
+    for i, article in enumerate(_articles(input_file), 1):
+        paragraphs = _field(article, "paragraphs", list, input_file, f"article {i}")
+        for j, paragraph in enumerate(paragraphs, 1):
+            where = f"paragraph {j} of article {i}"
+            context = _field(paragraph, "context", str, input_file, where)
             questions = {}
-            for qa in _field(paragraph, "qas", list, input_file, "a paragraph"):
-                qas_id = str(_field(qa, "id", (str, int), input_file, "a question"))
+            for k, qa in enumerate(_field(paragraph, "qas", list, input_file, where), 1):
+                which = f"question {k} of {where}"
+                qas_id = str(_field(qa, "id", (str, int), input_file, which))
                 if qas_id in seen:
                     raise UserError(f"{input_file}: question {qas_id} stands there twice.")
                 seen.add(qas_id)

@@ -73,6 +73,12 @@ class SquadTestCase(AnyScriptTestCase):
             *(["--version_2_with_negative"] if cls.VERSION_2 else []),
         ]
 
+    def flags_and_texts(self, *arguments):
+        """(flags, tokenizer, `squad_features.Limits`)."""
+        values = command_lines.parsed(run_squad.define_flags, *self.base_flags, *arguments)
+        limits = squad_features.Limits(12, 4, 3)
+        return values, tokenization.FullTokenizer(values.vocab_file), limits
+
     def truths(self):
         data = read_json(self.predict_file)["data"]
         return {
@@ -149,6 +155,24 @@ class Version1Test(SquadTestCase):
         )
         self.assertAllClose(results["eval_f1"], expected["f1"])
 
+    def test_what_is_left_out_is_told_of_features_from_the_cache_too(self):
+        content = read_json(self.train_file)
+        qa = content["data"][0]["paragraphs"][7]["qas"][0]
+        qa["id"], qa["answers"][0]["answer_start"] = "caf\u00e9", 999
+        folder = os.path.join(self.folder, "cache")
+        for name in ("first.json", "again.json"):
+            path = os.path.join(self.folder, name)
+            with open(path, "w") as writer:
+                json.dump(content, writer)
+            given = self.flags_and_texts("--train_file=" + path, "--feature_cache_dir=" + folder)
+            with self.assertLogs("absl", "WARNING") as log:
+                _, num_questions, _ = run_squad._rows(given[0], True, *given[1:])
+            self.assertEqual(num_questions, 39)
+            self.assertLen(log.output, 1)
+            self.assertIn(name + ": left out 1 of 40 questions, ", log.output[0])
+            self.assertIn("(such as caf\u00e9).", log.output[0])
+        self.assertLen(os.listdir(folder), 1)
+
     def write_unlabelled(self):
         """Writes the questions to predict without their answers; returns the path."""
         path = os.path.join(self.folder, "unlabelled.json")
@@ -219,11 +243,9 @@ class Version2Test(SquadTestCase):
 
     def reader(self, *arguments):
         """(the script's reader of --predict_file, its rows), as flags have it."""
-        values = command_lines.parsed(run_squad.define_flags, *self.base_flags, *arguments)
-        tokenizer = tokenization.FullTokenizer(values.vocab_file)
-        limits = squad_features.Limits(12, 4, 3)
-        rows, _, digest = run_squad._rows(values, False, tokenizer, limits)
-        return run_squad._Reader(values, tokenizer, limits, digest, True), rows
+        given = self.flags_and_texts(*arguments)
+        rows, _, digest = run_squad._rows(given[0], False, *given[1:])
+        return run_squad._Reader(*given, digest, True), rows
 
     def test_scores_are_those_of_the_answers_that_are_written(self):
         reader, rows = self.reader("--null_score_diff_threshold=3")

@@ -57,7 +57,9 @@ class ReadTest(FileTestCase):
         with self.assertLogs("absl", "WARNING") as log:
             found = self.read(squad(*questions, question("last")))
         self.assertEqual([example.qas_id for example in found], ["last"])
-        self.assertIn("left out 5 of 6 questions", log.output[0])
+        (message,) = log.output
+        self.assertIn("squad.json: left out 5 of 6 questions", message)
+        self.assertIn("(such as q0, q1, q2).", message)
         self.assert_file_refused(["left out 5 of 5 questions", "none remains"], squad(*questions))
 
     def test_an_answer_that_begins_before_the_first_word_is_left_out(self):
@@ -105,11 +107,11 @@ class ReadTest(FileTestCase):
             ({"data": {}}, ["no articles"]),
             (squad(), ["no questions", '{"data"']),
             ({"data": [{"paragraphs": []}]}, ["no questions"]),
-            ({"data": [["a"]]}, ["paragraphs of an article"]),
-            ({"data": [{"paragraphs": [{"qas": []}]}]}, ["nothing as context"]),
-            (squad(question(), context=7), ["found 7 as context"]),
+            ({"data": [{"paragraphs": []}, ["a"]]}, ["paragraphs of article 2"]),
+            ({"data": [{"paragraphs": [{"qas": []}]}]}, ["nothing as context of paragraph 1 of"]),
+            (squad(question(), context=7), ["found 7 as context of paragraph 1 of article 1,"]),
             (squad({"id": "q", "answers": []}), ["nothing as question of question q"]),
-            (squad({"question": "Who?"}), ["nothing as id"]),
+            (squad(question(), {"question": "Who?"}), ["nothing as id of question 2 of paragraph"]),
             (squad(question(), question()), ["question q1 stands there twice"]),
             (squad(question(answers=[])), ["q1 has 0 answers", "--version_2_with_negative"]),
             (squad(question(answers=[("a", 5), ("a", 5)])), ["q1 has 2 answers, expected one"]),
