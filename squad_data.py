@@ -279,7 +279,8 @@ def _located(
     first, last = (
         bisect.bisect_right(starts, where) - 1 for where in (place, place + len(text) - 1)
     )
-    # Words are compared, not characters: what lies between them is white space of any kind.
+    # Words are compared, not characters, as in BERT: how they are spaced does not matter. Only an
+    # answer with white space that ends no word here (U+00A0) is not found.
     wanted, found = " ".join(text.split()), " ".join(doc_tokens[first : last + 1])
     if not wanted or first < 0 or wanted not in found:
         return None
