@@ -13,7 +13,8 @@ import environment  # noqa: F401  First of all: a missing TensorFlow gets a sent
 import os
 import posixpath
 
-from absl import flags
+import numpy as np
+from absl import flags, logging
 
 import bert_flags
 import feature_cache
@@ -163,7 +164,7 @@ def run(values):
         raise UserError("--train_pooler: question answering does not read the pooler.")
     output_dir = values.output_dir or os.path.join("output", "squad")
     job = jobs.Job(values, given, output_dir, values.predict_batch_size, shortest=5)
-    train = predict = None
+    train = predict = predict_digest = None
     num_questions, settings = 0, {}
     if "train" in job.stages:
         train, num_questions, digest = _rows(values, True, job.tokenizer, limits)
@@ -174,10 +175,11 @@ def run(values):
             "version_2_with_negative": values.version_2_with_negative,
         }
     if {"eval", "predict"} & set(job.stages):
-        predict, _, _ = _rows(values, False, job.tokenizer, limits)
+        predict, _, predict_digest = _rows(values, False, job.tokenizer, limits)
+    reader = _Reader(values, job.tokenizer, limits, predict_digest, "eval" in job.stages)
     task = jobs.Task("SQuAD", "span", (), score="f1")
     job.begin(task, span_head.squad_head, num_questions, settings)
-    return _run_stages(job, train, predict, _Reader(values, job.tokenizer, limits), output_dir)
+    return _run_stages(job, train, predict, reader, output_dir)
 
 
 def _rows(values, is_training, tokenizer, limits):
@@ -196,7 +198,11 @@ def _rows(values, is_training, tokenizer, limits):
     version_2 = values.version_2_with_negative
 
     def make(add):
-        examples = squad_data.squad_examples(path, is_training, version_2)
+        def tell(left_out):
+            text = left_out.encode("utf-8", "backslashreplace")
+            add({"left_out": np.frombuffer(text, np.uint8)})
+
+        examples = squad_data.squad_examples(path, is_training, version_2, tell)
         questions = squad_features.tokenized(examples, tokenizer, limits, is_training)
         squad_features.add_rows(questions, tokenizer, add)
 
@@ -206,16 +212,27 @@ def _rows(values, is_training, tokenizer, limits):
         [squad_data, squad_features, tokenization],
     )
     arrays = feature_cache.cached(bert_flags.feature_folder(values), key, make)
+    if not len(arrays["is_real_example"]):
+        raise UserError(f"{path}: no paragraph has a word, so that there is nothing to read.")
+    if "left_out" in arrays:
+        logging.warning("%s: %s.", path, arrays.pop("left_out").tobytes().decode())
     num_questions = int(arrays.pop("num_questions").sum())
     cls_id, sep_id = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
     return TextRows(arrays, cls_id, sep_id, limits.max_seq_length), num_questions, digest
 
 
 class _Reader:
-    """Makes answers of predictions, and scores of answers."""
+    """Makes answers of predictions, and, if it `can_score`, scores of answers.
 
-    def __init__(self, values, tokenizer, limits):
+    Raises:
+      UserError: there is nothing to score by in --predict_file.
+    """
+
+    def __init__(self, values, tokenizer, limits, digest, can_score):
         self._path = values.predict_file
+        self._digest = digest
+        if can_score:
+            self._truths = squad_data.answer_texts(self._path, values.version_2_with_negative)
         self._tokenizer = tokenizer
         self._limits = limits
         self._settings = squad_answers.AnswerSettings(
@@ -234,8 +251,17 @@ class _Reader:
         return "SQuAD 2.0" if self._settings.version_2_with_negative else "SQuAD"
 
     def answers(self, predictions):
-        """A dict from ids to `squad_answers.Answer`s, of an iterable of the windows' logits."""
+        """A dict from ids to `squad_answers.Answer`s, of an iterable of the windows' logits.
+
+        Raises:
+          UserError: --predict_file is no longer the one that the windows were made of.
+        """
         predictions = iter(predictions)
+        if files.sha256(self._path) != self._digest:
+            raise UserError(
+                f"--predict_file {self._path} has changed since its questions were read; expected"
+                " it to stay as it is until they are answered."
+            )
         examples = squad_data.squad_examples(self._path, False)
         questions = squad_features.tokenized(examples, self._tokenizer, self._limits, False)
         found, unique_id = {}, squad_features.FIRST_UNIQUE_ID
@@ -253,13 +279,13 @@ class _Reader:
 
     def scores(self, answers):
         """Those of the official script for the version, named eval_..."""
-        truths = squad_data.answer_texts(self._path)
         texts = {key: answer.text for key, answer in answers.items()}
         if self._settings.version_2_with_negative:
             odds = {key: answer.null_odds for key, answer in answers.items()}
-            found = squad_scores.scores_v2(truths, texts, odds)
+            threshold = self._settings.null_score_diff_threshold
+            found = squad_scores.scores_v2(self._truths, texts, odds, threshold)
         else:
-            found = squad_scores.scores_v1(truths, texts)
+            found = squad_scores.scores_v1(self._truths, texts)
         return {"eval_" + name: value for name, value in found.items()}
 
     def write(self, folder, answers):

@@ -5,9 +5,10 @@ the data). What BERT's functions read from flags are keywords here.
 """
 
 import bisect
+import functools
 import json
 import re
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
 import ijson
 import tensorflow.compat.v1 as tf
@@ -17,6 +18,7 @@ import files
 from errors import UserError
 
 _NESTING = '{"data": [{"paragraphs": [{"context": ..., "qas": [{"id": ..., "question": ...}]}]}]}'
+_HINT = " (--version_2_with_negative)"
 _DEEPEST = 50  # SQuAD's own nesting is 9 deep.
 _WORD = re.compile("[^ \t\r\n\u202f]+")
 
@@ -61,47 +63,50 @@ def read_squad_examples(
 
 
 def squad_examples(
-    input_file: str, is_training: bool, version_2_with_negative: bool = False
+    input_file: str,
+    is_training: bool,
+    version_2_with_negative: bool = False,
+    tell: Optional[Callable[[str], None]] = None,
 ) -> Iterator[SquadExample]:
     """Yields the `SquadExample`s of a file, one article in memory at a time.
 
     Args:
       input_file: path of SQuAD's JSON.
       is_training: bool; reads the answers too. A question whose answer does not stand where it
-        should is left out; how many these were is logged.
+        should is left out.
       version_2_with_negative: bool; questions may be without an answer.
+      tell: function of a text, how many were left out; called at the end if any were. By default
+        it is logged.
 
     Raises:
-      UserError: the file is missing or is not SQuAD's JSON, an id stands twice, or in training a
-        question has not just one answer.
+      UserError: the file is missing or is not SQuAD's JSON, has no question or an id twice; or in
+        training a question has not just one answer, or all are left out.
     """
-    seen, mismatched = set(), 0
-    for article in _articles(input_file):
-        for paragraph in _field(article, "paragraphs", list, input_file, "an article"):
-            context = _field(paragraph, "context", str, input_file, "a paragraph")
-            starts, doc_tokens = words_of(context)
-            for qa in _field(paragraph, "qas", list, input_file, "a paragraph"):
-                qas_id = str(_field(qa, "id", (str, int), input_file, "a question"))
-                where = f"question {qas_id}"
-                if qas_id in seen:
-                    raise UserError(f"{input_file}: {where} stands there twice.")
-                seen.add(qas_id)
-                question = _field(qa, "question", str, input_file, where)
-                located: Optional[Dict[str, Any]] = {}
-                if is_training:
-                    answer = _answer(qa, input_file, where, version_2_with_negative)
-                    located = _located(answer, starts, doc_tokens)
-                if located is None:
-                    mismatched += 1
-                else:
-                    yield SquadExample(qas_id, question, doc_tokens, **located)
-    if mismatched:
-        logging.warning(
-            "%s: left out %d of %d questions, whose answers do not stand where answer_start says.",
-            input_file,
-            mismatched,
-            len(seen),
-        )
+    number, left_out = 0, []
+    for context, questions in _paragraphs(input_file):
+        starts, doc_tokens = words_of(context)
+        for qas_id, qa in questions.items():
+            where = f"question {qas_id}"
+            question = _field(qa, "question", str, input_file, where)
+            located: Optional[Dict[str, Any]] = {}
+            if is_training:
+                answer = _answer(qa, input_file, where, version_2_with_negative)
+                located = _located(answer, starts, doc_tokens)
+            number += 1
+            if located is None:
+                left_out.append(qas_id)
+            else:
+                yield SquadExample(qas_id, question, doc_tokens, **located)
+    if not left_out:
+        return
+    text = (
+        f"left out {len(left_out)} of {number} questions, whose answers do not stand where"
+        f" answer_start says (such as {', '.join(left_out[:3])})"
+    )
+    if len(left_out) == number:
+        raise UserError(f"{input_file}: {text}, so that none remains.")
+    tell = tell or functools.partial(logging.warning, "%s: %s.", input_file)
+    tell(text)
 
 
 def words_of(context: str) -> Tuple[List[int], List[str]]:
@@ -110,25 +115,52 @@ def words_of(context: str) -> Tuple[List[int], List[str]]:
     return [match.start() for match in words], [match.group() for match in words]
 
 
-def answer_texts(input_file: str) -> Dict[str, List[str]]:
+def answer_texts(input_file: str, version_2_with_negative: bool = False) -> Dict[str, List[str]]:
     """The right answers of each question, as a dict from ids to lists of texts.
 
+    Args:
+      input_file: path of SQuAD's JSON.
+      version_2_with_negative: bool; the lists may be empty.
+
     Raises:
-      UserError: see `squad_examples`; or no question has an answer.
+      UserError: see `squad_examples`; or a question has no answers.
     """
     texts = {}
-    for article in _articles(input_file):
-        for paragraph in _field(article, "paragraphs", list, input_file, "an article"):
-            for qa in _field(paragraph, "qas", list, input_file, "a paragraph"):
-                qas_id = str(_field(qa, "id", (str, int), input_file, "a question"))
-                where = f"an answer of question {qas_id}"
-                texts[qas_id] = [
-                    _field(answer, "text", str, input_file, where)
-                    for answer in qa.get("answers") or []
-                ]
-    if not any(texts.values()):
-        raise UserError(f"{input_file}: no question has an answer, so that nothing can be scored.")
+    for _, questions in _paragraphs(input_file):
+        for qas_id, qa in questions.items():
+            where = f"question {qas_id}"
+            answers = _answers(qa, input_file, where)
+            if answers is None or not (answers or version_2_with_negative):
+                hint = "" if version_2_with_negative else _HINT
+                raise UserError(
+                    f"{input_file}: {where} has no answers, so that nothing can be scored{hint}."
+                )
+            texts[qas_id] = [
+                _field(answer, "text", str, input_file, "an answer of " + where)
+                for answer in answers
+            ]
     return texts
+
+
+def _paragraphs(input_file: str) -> Iterator[Tuple[str, Dict[str, Any]]]:
+    """Yields the paragraphs of a file: (text, dict from ids to questions)."""
+    seen: Set[str] = set()
+    for i, article in enumerate(_articles(input_file), 1):
+        paragraphs = _field(article, "paragraphs", list, input_file, f"article {i}")
+        for j, paragraph in enumerate(paragraphs, 1):
+            where = f"paragraph {j} of article {i}"
+            context = _field(paragraph, "context", str, input_file, where)
+            questions = {}
+            for k, qa in enumerate(_field(paragraph, "qas", list, input_file, where), 1):
+                which = f"question {k} of {where}"
+                qas_id = str(_field(qa, "id", (str, int), input_file, which))
+                if qas_id in seen:
+                    raise UserError(f"{input_file}: question {qas_id} stands there twice.")
+                seen.add(qas_id)
+                questions[qas_id] = qa
+            yield context, questions
+    if not seen:
+        raise UserError(f"{input_file}: found no questions, expected SQuAD's JSON: {_NESTING}.")
 
 
 def _articles(input_file: str) -> Iterator[Any]:
@@ -146,7 +178,7 @@ def _articles(input_file: str) -> Iterator[Any]:
     except tf.errors.OpError as error:
         raise UserError(f"{input_file} cannot be read: {files.reason(error)}.") from error
     except (ijson.JSONError, UnicodeDecodeError) as error:
-        raise UserError(f"{input_file}{_place_of_error(input_file)}.") from error
+        raise UserError(f"{input_file}{_place_of_error(input_file, error)}.") from error
     if not found:
         raise UserError(f"{input_file}: found no articles, expected SQuAD's JSON: {_NESTING}.")
 
@@ -176,8 +208,11 @@ def _items_of_data(reader):
                 builder = None
 
 
-def _place_of_error(input_file: str) -> str:
-    """Where a file is no JSON, which the reader of parts does not tell: a text for the error."""
+def _place_of_error(input_file: str, found: Exception) -> str:
+    """Where a file is no JSON, which the reader of parts does not tell: a text for the error.
+
+    Of what Python reads, such as NaN and numbers of 20 digits, that reader tells the reason.
+    """
     with tf.io.gfile.GFile(input_file, "rb") as reader:
         content = reader.read()
     try:
@@ -189,12 +224,12 @@ def _place_of_error(input_file: str) -> str:
         return f", line {line}: found bytes that are not UTF-8 ({error.reason})"
     except (RecursionError, ValueError):  # The latter of a number of thousands of digits.
         pass
-    return ": found no JSON of SQuAD's kind"
+    return f": found no JSON of SQuAD's kind ({files.reason(found)})"
 
 
 def _field(record, name: str, kind, input_file: str, where: str) -> Any:
     value = record.get(name) if isinstance(record, dict) else None
-    if not isinstance(value, kind) or isinstance(value, bool):
+    if not isinstance(value, kind) or isinstance(value, bool) and kind is not bool:
         found = "nothing" if value is None else json.dumps(value, default=str)[:40]
         raise UserError(
             f"{input_file}: found {found} as {name} of {where}, expected SQuAD's JSON: {_NESTING}."
@@ -202,15 +237,23 @@ def _field(record, name: str, kind, input_file: str, where: str) -> Any:
     return value
 
 
+def _answers(qa: Dict[str, Any], input_file: str, where: str) -> Optional[List[Any]]:
+    """The answers of a question, None if it does not tell of any."""
+    return _field(qa, "answers", list, input_file, where) if "answers" in qa else None
+
+
 def _answer(
     qa: Dict[str, Any], input_file: str, where: str, version_2_with_negative: bool
 ) -> Optional[Tuple[str, int]]:
     """The one answer of a question as (text, place); None if it has none."""
-    answers = _field(qa, "answers", list, input_file, where) if "answers" in qa else []
-    if version_2_with_negative and qa.get("is_impossible", not answers):
-        return None
+    answers = _answers(qa, input_file, where)
+    if version_2_with_negative:
+        said = {"is_impossible": answers == [], **qa}
+        if _field(said, "is_impossible", bool, input_file, where):
+            return None
+    answers = answers or []
     if len(answers) != 1:
-        hint = "" if answers or version_2_with_negative else " (--version_2_with_negative)"
+        hint = "" if answers or version_2_with_negative else _HINT
         raise UserError(
             f"{input_file}: {where} has {len(answers)} answers, expected one in training{hint}."
         )
@@ -236,8 +279,9 @@ def _located(
     first, last = (
         bisect.bisect_right(starts, where) - 1 for where in (place, place + len(text) - 1)
     )
-    # Words are compared, not characters: what lies between them is white space of any kind.
-    wanted, found = " ".join(text.split()), " ".join(doc_tokens[max(first, 0) : last + 1])
-    if not wanted or place < 0 or wanted not in found:
+    # Words are compared, not characters, as in BERT: how they are spaced does not matter. Only an
+    # answer with white space that ends no word here (U+00A0) is not found.
+    wanted, found = " ".join(text.split()), " ".join(doc_tokens[first : last + 1])
+    if not wanted or first < 0 or wanted not in found:
         return None
     return {"orig_answer_text": text, "start_position": first, "end_position": last}

@@ -125,9 +125,7 @@ def tokenized(
     """
     check_limits(limits)
     paragraph, pieces = None, {}
-    for index, example in enumerate(examples):
-        if index and index % _PROGRESS_EVERY == 0:
-            logging.info("Read %d questions.", index)
+    for example in examples:
         if paragraph is None or paragraph.words is not example.doc_tokens:
             paragraph = _tokenize_words(example.doc_tokens, tokenizer, pieces)
         query = list(tokenizer.tokenize(example.question_text))[: limits.max_query_length]
@@ -258,20 +256,22 @@ def add_rows(questions: Iterable[Tokenized], tokenizer, add: Callable) -> None:
     Args:
       questions: iterable of `Tokenized`.
       tokenizer: `tokenization.FullTokenizer`.
-      add: function that takes dicts of arrays: what `TextRows` needs, "question" [N], counted from
-        0, where answers are known "start_positions" and "end_positions" [N], and
-        "num_questions", whose sum counts the questions.
+      add: function that takes dicts of arrays: what `TextRows` needs, where answers are known
+        "start_positions" and "end_positions" [N], and "num_questions", whose sum counts the
+        questions.
     """
-    part = _Part(first_token=0, first_question=0)
+    part = _Part(first_token=0)
     paragraph, start = None, 0
-    for question in questions:
+    for index, question in enumerate(questions):
+        if index and index % _PROGRESS_EVERY == 0:
+            logging.info("Read %d questions.", index)
         if question.paragraph is not paragraph:
             paragraph = question.paragraph
             start = part.add_tokens(tokenizer, paragraph.tokens)
         part.add_question(question, start, part.add_tokens(tokenizer, question.query))
         if len(part.tokens) >= _TOKENS_A_PART:
             add(part.arrays())
-            part = _Part(part.next_token, part.next_question)
+            part = _Part(part.next_token)
     if part.num_questions:
         add(part.arrays())
 
@@ -279,18 +279,14 @@ def add_rows(questions: Iterable[Tokenized], tokenizer, add: Callable) -> None:
 class _Part:
     """Rows that are not handed on yet."""
 
-    def __init__(self, first_token: int, first_question: int):
-        self._first_token, self._first_question = first_token, first_question
+    def __init__(self, first_token: int):
+        self._first_token = first_token
         self.tokens, self.num_questions = [], 0
         self._rows = []
 
     @property
     def next_token(self):
         return self._first_token + len(self.tokens)
-
-    @property
-    def next_question(self):
-        return self._first_question + self.num_questions
 
     def add_tokens(self, tokenizer, tokens: List[str]) -> int:
         """Returns where they begin."""
@@ -303,14 +299,14 @@ class _Part:
             begins = paragraph_start + window.start
             a_and_b = query_start, len(question.query), begins, window.length
             answer = window.start_position, window.end_position
-            self._rows.append((*a_and_b, self.next_question, *answer))
+            self._rows.append((*a_and_b, *answer))
         self.num_questions += 1
 
     def arrays(self) -> Dict[str, np.ndarray]:
-        columns = list(zip(*self._rows)) or [()] * 7
-        names = ("a_start", "a_length", "b_start", "b_length", "question")
+        columns = list(zip(*self._rows)) or [()] * 6
+        names = ("a_start", "a_length", "b_start", "b_length")
         arrays = {name: np.array(values, np.int64) for name, values in zip(names, columns)}
-        if None not in columns[-1]:
+        if self._rows and None not in columns[-1]:
             positions = zip(("start_positions", "end_positions"), columns[-2:])
             arrays.update((name, np.array(values, np.int32)) for name, values in positions)
         arrays["tokens"] = np.array(self.tokens, np.int32)

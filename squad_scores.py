@@ -24,16 +24,19 @@ def exact_match(prediction: str, truth: str) -> float:
     return float(normalize_answer(prediction) == normalize_answer(truth))
 
 
-def f1(prediction: str, truth: str) -> float:
-    """F1 of two answers' words, normalized; of an answer without words 1.0 if both are."""
+def f1_v1(prediction: str, truth: str) -> float:
+    """F1 of two answers' words, normalized; 0.0 if either has none."""
     words, true_words = normalize_answer(prediction).split(), normalize_answer(truth).split()
-    if not words or not true_words:
-        return float(words == true_words)
     common = sum((collections.Counter(words) & collections.Counter(true_words)).values())
     if not common:
         return 0.0
     precision, recall = common / len(words), common / len(true_words)
     return 2 * precision * recall / (precision + recall)
+
+
+def f1_v2(prediction: str, truth: str) -> float:
+    """`f1_v1`, but 1.0 if neither has a word: no answer is an answer of SQuAD 2.0."""
+    return max(f1_v1(prediction, truth), exact_match(prediction, truth))
 
 
 def scores_v1(truths: Dict[str, List[str]], predictions: Dict[str, str]) -> Dict[str, float]:
@@ -46,7 +49,7 @@ def scores_v1(truths: Dict[str, List[str]], predictions: Dict[str, str]) -> Dict
     Returns:
       A dict of floats: exact_match and f1.
     """
-    found = {"exact_match": exact_match, "f1": f1}
+    found = {"exact_match": exact_match, "f1": f1_v1}
     sums = dict.fromkeys(found, 0.0)
     for key, texts in truths.items():
         for name, measure in found.items():
@@ -56,7 +59,10 @@ def scores_v1(truths: Dict[str, List[str]], predictions: Dict[str, str]) -> Dict
 
 
 def scores_v2(
-    truths: Dict[str, List[str]], predictions: Dict[str, str], null_odds: Dict[str, float]
+    truths: Dict[str, List[str]],
+    predictions: Dict[str, str],
+    null_odds: Dict[str, float],
+    threshold: float = 0.0,
 ) -> Dict[str, float]:
     """The scores of SQuAD 2.0.
 
@@ -64,22 +70,26 @@ def scores_v2(
       truths: dict from ids to the texts of right answers, none where there is no answer.
       predictions: dict from ids to texts, "" for no answer.
       null_odds: dict from ids to how much rather there is no answer.
+      threshold: float, the odds up to which predictions were made; those above it, but at least
+        1.0, count as no answer (the official script's --na-prob-thresh).
 
     Returns:
       A dict of floats: exact, f1 and total of all questions, of those that have an answer
       (HasAns_...) and of those that have none (NoAns_...); best_exact, best_f1 and the thresholds
       of null_odds, best_exact_thresh and best_f1_thresh, at which they would be reached.
     """
-    truths = {key: [t for t in texts if normalize_answer(t)] for key, texts in truths.items()}
     answered = [key for key in truths if key in predictions]
+    # Whether a question has an answer does not depend on that answer's words, its score does.
+    worded = {key: [text for text in truths[key] if normalize_answer(text)] for key in answered}
+    highest = max(threshold, _NO_ANSWER_ODDS)
     raw, decided = {}, {}
-    for name, measure in (("exact", exact_match), ("f1", f1)):
+    for name, measure in (("exact", exact_match), ("f1", f1_v2)):
         raw[name] = {
-            key: max(measure(predictions[key], text) for text in truths[key] or [""])
+            key: max(measure(predictions[key], text) for text in worded[key] or [""])
             for key in answered
         }
         decided[name] = {
-            key: value if null_odds[key] <= _NO_ANSWER_ODDS else float(not truths[key])
+            key: value if null_odds[key] <= highest else float(not truths[key])
             for key, value in raw[name].items()
         }
     has_answer = [key for key in answered if truths[key]]

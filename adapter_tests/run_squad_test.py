@@ -10,10 +10,13 @@ import tensorflow.compat.v1 as tf
 
 import checkpoints
 import run_squad
+import squad_features
 import squad_scores
 import task_adapters
-from adapter_tests import tiny
+import tokenization
+from adapter_tests import command_lines, tiny
 from adapter_tests.script_cases import AnyScriptTestCase
+from errors import UserError
 
 # Without articles, of which the scores know nothing.
 WORDS = [word for word in tiny.VOCABULARY if word.isalpha() and word not in ("a", "an", "the")]
@@ -69,6 +72,12 @@ class SquadTestCase(AnyScriptTestCase):
             "--learning_rate=0.01",
             *(["--version_2_with_negative"] if cls.VERSION_2 else []),
         ]
+
+    def flags_and_texts(self, *arguments):
+        """(flags, tokenizer, `squad_features.Limits`)."""
+        values = command_lines.parsed(run_squad.define_flags, *self.base_flags, *arguments)
+        limits = squad_features.Limits(12, 4, 3)
+        return values, tokenization.FullTokenizer(values.vocab_file), limits
 
     def truths(self):
         data = read_json(self.predict_file)["data"]
@@ -146,13 +155,45 @@ class Version1Test(SquadTestCase):
         )
         self.assertAllClose(results["eval_f1"], expected["f1"])
 
-    def test_refused(self):
-        unlabelled = os.path.join(self.folder, "unlabelled.json")
+    def test_what_is_left_out_is_told_of_features_from_the_cache_too(self):
+        content = read_json(self.train_file)
+        qa = content["data"][0]["paragraphs"][7]["qas"][0]
+        qa["id"], qa["answers"][0]["answer_start"] = "caf\u00e9", 999
+        folder = os.path.join(self.folder, "cache")
+        for name in ("first.json", "again.json"):
+            path = os.path.join(self.folder, name)
+            with open(path, "w") as writer:
+                json.dump(content, writer)
+            given = self.flags_and_texts("--train_file=" + path, "--feature_cache_dir=" + folder)
+            with self.assertLogs("absl", "WARNING") as log:
+                _, num_questions, _ = run_squad._rows(given[0], True, *given[1:])
+            self.assertEqual(num_questions, 39)
+            self.assertLen(log.output, 1)
+            self.assertIn(name + ": left out 1 of 40 questions, ", log.output[0])
+            self.assertIn("(such as caf\u00e9).", log.output[0])
+        self.assertLen(os.listdir(folder), 1)
+
+    def write_unlabelled(self):
+        """Writes the questions to predict without their answers; returns the path."""
+        path = os.path.join(self.folder, "unlabelled.json")
         content = read_json(self.predict_file)
         for paragraph in content["data"][0]["paragraphs"]:
             del paragraph["qas"][0]["answers"]
-        with open(unlabelled, "w") as writer:
+        with open(path, "w") as writer:
             json.dump(content, writer)
+        return path
+
+    def test_what_is_scored_by_is_read_before_the_training(self):
+        code, _, stderr = self.call(self.output_dir, "--predict_file=" + self.write_unlabelled())
+        self.assert_one_sentence(code, stderr, ["unlabelled.json", "question q0 has no answers"])
+        self.assertFalse(os.path.exists(self.output_dir))
+
+    def test_refused(self):
+        unlabelled = self.write_unlabelled()
+        wordless = os.path.join(self.folder, "wordless.json")
+        qas = [{"id": "q0", "question": "who", "answers": [], "is_impossible": True}]
+        with open(wordless, "w") as writer:
+            json.dump({"data": [{"paragraphs": [{"context": " ", "qas": qas}]}]}, writer)
         trained = os.path.join(self.folder, "trained")
         self.succeed("--do_train", output_dir=trained)
         shutil.copytree(trained, self.output_dir)
@@ -160,7 +201,12 @@ class Version1Test(SquadTestCase):
             (["--do_train", "--train_file="], "--train_file is not given"),
             (["--do_predict", "--predict_file="], "--predict_file is not given"),
             (["--do_train", "--train_file=" + unlabelled], "q0 has 0 answers"),
-            (["--do_eval", "--predict_file=" + unlabelled], "no question has an answer"),
+            (["--do_eval", "--predict_file=" + unlabelled], "q0 has no answers"),
+            (["--do_predict", "--predict_file=" + wordless], "no paragraph has a word"),
+            (
+                ["--do_train", "--version_2_with_negative", "--train_file=" + wordless],
+                "no paragraph has a word",
+            ),
             (["--do_train", "--train_file=none.json"], "none.json does not exist"),
             (["--do_train", "--max_seq_length=6"], "--max_seq_length=6 leaves no room"),
             (["--do_train", "--doc_stride=0"], "--doc_stride=0"),
@@ -194,6 +240,30 @@ class Version2Test(SquadTestCase):
         for name, value in expected.items():
             self.assertAllClose(results["eval_" + name], value, msg=name)
         self.assertEqual(results["eval_NoAns_total"], 7)
+
+    def reader(self, *arguments):
+        """(the script's reader of --predict_file, its rows), as flags have it."""
+        given = self.flags_and_texts(*arguments)
+        rows, _, digest = run_squad._rows(given[0], False, *given[1:])
+        return run_squad._Reader(*given, digest, True), rows
+
+    def test_scores_are_those_of_the_answers_that_are_written(self):
+        reader, rows = self.reader("--null_score_diff_threshold=3")
+        logits = {"start_logits": np.eye(12)[0], "end_logits": np.eye(12)[0]}
+        answers = reader.answers([logits] * len(rows))
+        self.assertEqual({answer.null_odds for answer in answers.values()}, {2.0})
+        self.assertNotIn("", {answer.text for answer in answers.values()})
+        self.assertEqual(reader.scores(answers)["eval_NoAns_exact"], 0.0)
+
+    def test_a_file_that_changes_meanwhile(self):
+        path = os.path.join(self.folder, "dev.json")
+        shutil.copy(self.predict_file, path)
+        reader, rows = self.reader("--predict_file=" + path)
+        logits = {"start_logits": np.zeros(12), "end_logits": np.zeros(12)}
+        self.assertLen(reader.answers([logits] * len(rows)), 21)
+        write_squad(path, 20, 5, True)
+        with self.assertRaisesRegex(UserError, r"\A--predict_file \S+dev.json has changed .*\.\Z"):
+            reader.answers([logits] * len(rows))
 
 
 class LibraryTest(tf.test.TestCase):

@@ -57,7 +57,17 @@ class ReadTest(FileTestCase):
         with self.assertLogs("absl", "WARNING") as log:
             found = self.read(squad(*questions, question("last")))
         self.assertEqual([example.qas_id for example in found], ["last"])
-        self.assertIn("left out 5 of 6 questions", log.output[0])
+        (message,) = log.output
+        self.assertIn("squad.json: left out 5 of 6 questions", message)
+        self.assertIn("(such as q0, q1, q2).", message)
+        self.assert_file_refused(["left out 5 of 5 questions", "none remains"], squad(*questions))
+
+    def test_an_answer_that_begins_before_the_first_word_is_left_out(self):
+        questions = [question("q0", answers=[("The", 0)]), question("q1", answers=[("The", 1)])]
+        for context in (" " + CONTEXT, " The"):
+            (example,) = self.read(squad(*questions, context=context))
+            positions = (example.qas_id, example.start_position, example.end_position)
+            self.assertEqual(positions, ("q1", 0, 0))
 
     def test_questions_without_an_answer(self):
         questions = [
@@ -72,6 +82,16 @@ class ReadTest(FileTestCase):
             self.assertEqual(example.start_position, -1)
             self.assertEqual(example.orig_answer_text, "")
 
+    def test_unanswerable_questions_are_not_guessed(self):
+        unlabelled = {"id": "q", "question": "Who?"}
+        for qa, parts in (
+            (unlabelled, ["question q has 0 answers"]),
+            ({**unlabelled, "is_impossible": False}, ["question q has 0 answers"]),
+            ({**unlabelled, "is_impossible": "false"}, ['"false" as is_impossible of question q']),
+            (question(is_impossible=None), ["nothing as is_impossible of question q1"]),
+        ):
+            self.assert_file_refused(parts, squad(question("q0"), qa), True, True)
+
     def test_a_byte_order_mark(self):
         self.assertLen(self.read(b"\xef\xbb\xbf" + json.dumps(squad(question())).encode()), 1)
 
@@ -85,11 +105,13 @@ class ReadTest(FileTestCase):
             ([question()], ["no articles", '{"data"']),
             ({}, ["no articles"]),
             ({"data": {}}, ["no articles"]),
-            ({"data": [["a"]]}, ["paragraphs of an article"]),
-            ({"data": [{"paragraphs": [{"qas": []}]}]}, ["nothing as context"]),
-            (squad(question(), context=7), ["found 7 as context"]),
+            (squad(), ["no questions", '{"data"']),
+            ({"data": [{"paragraphs": []}]}, ["no questions"]),
+            ({"data": [{"paragraphs": []}, ["a"]]}, ["paragraphs of article 2"]),
+            ({"data": [{"paragraphs": [{"qas": []}]}]}, ["nothing as context of paragraph 1 of"]),
+            (squad(question(), context=7), ["found 7 as context of paragraph 1 of article 1,"]),
             (squad({"id": "q", "answers": []}), ["nothing as question of question q"]),
-            (squad({"question": "Who?"}), ["nothing as id"]),
+            (squad(question(), {"question": "Who?"}), ["nothing as id of question 2 of paragraph"]),
             (squad(question(), question()), ["question q1 stands there twice"]),
             (squad(question(answers=[])), ["q1 has 0 answers", "--version_2_with_negative"]),
             (squad(question(answers=[("a", 5), ("a", 5)])), ["q1 has 2 answers, expected one"]),
@@ -102,6 +124,10 @@ class ReadTest(FileTestCase):
             (good.encode().replace(b"Who", b"Wh\xff"), ["line 1", "not UTF-8"]),
             ("[" * 100000, ["no JSON"]),
             (good.replace('"q1"', "9" * 5000), ["no JSON"]),
+            # JSON to Python, but not to the reader of parts, which has its own words for it.
+            (good.replace('"t"', "NaN"), ["no JSON of SQuAD's kind (", ")."]),
+            (good.replace('"t"', "1e400"), ["no JSON of SQuAD's kind (", ")."]),
+            (good.replace('"q1"', "9" * 23), ["no JSON of SQuAD's kind (", ")."]),
         ):
             with self.subTest(content=str(content)[:60]):
                 self.assert_file_refused(parts, content)
@@ -113,13 +139,27 @@ class ReadTest(FileTestCase):
         self.assert_refused([path, "cannot be read"], squad_data.read_squad_examples, path, True)
 
     def test_answer_texts(self):
-        content = squad(
-            question("a", answers=[("cat", 4), ("The cat", 0)]), question("b", answers=[])
-        )
-        path = self.write("squad.json", json.dumps(content))
-        self.assertEqual(squad_data.answer_texts(path), {"a": ["cat", "The cat"], "b": []})
-        path = self.write("squad.json", json.dumps(squad({"id": "q", "question": "Who?"})))
-        self.assert_refused([path, "no question has an answer"], squad_data.answer_texts, path)
+        cats = question("a", answers=[("cat", 4), ("The cat", 0)])
+        none = question("b", answers=[])
+        for version_2, questions in ((False, [cats]), (True, [cats, none]), (True, [none])):
+            path = self.write("squad.json", json.dumps(squad(*questions)))
+            found = squad_data.answer_texts(path, version_2)
+            expected = {"a": ["cat", "The cat"], "b": []}
+            self.assertEqual(found, {qa["id"]: expected[qa["id"]] for qa in questions})
+
+    def test_answer_texts_refused(self):
+        unlabelled = {"id": "q", "question": "Who?"}
+        hint = "--version_2_with_negative"
+        for version_2, bad, parts in (
+            (False, unlabelled, ["question q has no answers", hint]),
+            (False, question("q", answers=[]), ["question q has no answers", hint]),
+            (True, unlabelled, ["question q has no answers"]),
+            (False, {**unlabelled, "answers": 5}, ["found 5 as answers of question q"]),
+            (True, {**unlabelled, "answers": True}, ["found true as answers of question q"]),
+            (True, {**unlabelled, "answers": [{}]}, ["nothing as text of an answer of question q"]),
+        ):
+            path = self.write("squad.json", json.dumps(squad(question("good"), bad)))
+            self.assert_refused([path, *parts], squad_data.answer_texts, path, version_2)
 
     @many
     @hypothesis.given(
@@ -150,6 +190,7 @@ class ReadTest(FileTestCase):
         st.integers(0, 5),
         st.booleans(),
     )
+    @hypothesis.example(5, 5, False)
     def test_any_json_is_read_or_refused(self, part, depth, is_training):
         """A good file in which something, at any depth, is something else."""
         content = squad(question())
@@ -166,6 +207,7 @@ class ReadTest(FileTestCase):
         holder[key] = part
         try:
             examples = self.read(content, is_training)
+            squad_data.answer_texts(os.path.join(self.folder, "squad.json"))
         except UserError as error:
             self.assert_one_sentence(error, "squad.json")
         else:

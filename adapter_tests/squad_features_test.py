@@ -133,9 +133,15 @@ class FeaturesTest(FileTestCase):
         content["data"] += squad(question("q9", "who"), context="A cat on a mat. " * 2)["data"]
         content["data"][1]["paragraphs"][0]["qas"][0]["answers"][0]["answer_start"] = 2
         expected = [vars(feature) for feature in self.features(content)]
-        patch = tf.test.mock.patch.multiple(squad_features, _KEPT_WORDS=2, _PROGRESS_EVERY=2)
-        with patch, self.assertLogs("absl", "INFO") as logs:
+        with tf.test.mock.patch.object(squad_features, "_KEPT_WORDS", 2):
             self.assertEqual([vars(feature) for feature in self.features(content)], expected)
+
+    def test_progress(self):
+        content = squad(*(question(f"q{i}") for i in range(3)))
+        patch = tf.test.mock.patch.object(squad_features, "_PROGRESS_EVERY", 2)
+        with patch, self.assertLogs("absl", "INFO") as logs:
+            self.arrays(content, True)
+            self.features(content)  # As each evaluation does, which tells of its own progress.
         self.assertEqual([record.getMessage() for record in logs.records], ["Read 2 questions."])
 
     def test_no_answer(self):
@@ -153,15 +159,11 @@ class FeaturesTest(FileTestCase):
         content["data"].append(squad(question("q9", "eh"), context="A cat, " * 9)["data"][0])
         content["data"][1]["paragraphs"][0]["qas"][0]["answers"][0]["answer_start"] = 2
         expected = self.features(content, (16, 4, 5))
-        path = os.path.join(self.folder, "squad.json")
-        tokenizer, limits, parts = LetterTokenizer(), squad_features.Limits(16, 4, 5), []
-        with tf.test.mock.patch.object(squad_features, "_TOKENS_A_PART", 10):
-            examples = squad_data.squad_examples(path, True)
-            questions = squad_features.tokenized(examples, tokenizer, limits, True)
-            squad_features.add_rows(questions, tokenizer, parts.append)
-        self.assertGreater(len(parts), 2)
-        arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        arrays, num_parts = self.arrays(content, True, 10)
+        self.assertGreater(num_parts, 2)
         self.assertEqual(arrays.pop("num_questions").sum(), 5)
+        positions = {"start_positions", "end_positions"}
+        self.assertEqual(set(arrays), {*rows.PARTS, "is_real_example", *positions})
         # The five questions' paragraphs stand there once each.
         some = rows.TextRows(arrays, 1, 2, 16)
         self.assertLen(some, len(expected))
@@ -171,17 +173,36 @@ class FeaturesTest(FileTestCase):
                 self.assertAllEqual(taken[name][index], getattr(feature, name))
             self.assertEqual(taken["start_positions"][index], feature.start_position)
             self.assertEqual(taken["end_positions"][index], feature.end_position)
-            self.assertEqual(taken["question"][index], feature.example_index)
+
+    def arrays(self, content, is_training, tokens_a_part=1 << 18):
+        """(arrays of what `add_rows` hands on, number of parts)."""
+        path = self.write("squad.json", json.dumps(content))
+        tokenizer, limits, parts = LetterTokenizer(), squad_features.Limits(16, 4, 5), []
+        with tf.test.mock.patch.object(squad_features, "_TOKENS_A_PART", tokens_a_part):
+            examples = squad_data.squad_examples(path, is_training, True)
+            questions = squad_features.tokenized(examples, tokenizer, limits, is_training)
+            squad_features.add_rows(questions, tokenizer, parts.append)
+        names = {name for part in parts for name in part}
+        joined = {n: np.concatenate([part[n] for part in parts if n in part]) for n in names}
+        return joined, len(parts)
+
+    def test_parts_without_rows(self):
+        first, last = (
+            squad(question(qas_id, "who is it", answers=[]), context="")["data"]
+            for qas_id in ("q0", "q2")
+        )
+        content = {"data": [*first, *squad(question())["data"], *last]}
+        for is_training in (False, True):
+            arrays, num_parts = self.arrays(content, is_training, 3)
+            self.assertEqual(num_parts, 3)
+            self.assertEqual("start_positions" in arrays, is_training)
+            for name in set(arrays) - {"tokens", "num_questions"}:
+                self.assertLen(arrays[name], 3, name)  # The windows of question().
 
     def test_no_rows(self):
-        tokenizer, limits, parts = LetterTokenizer(), squad_features.Limits(16, 4, 5), []
-        path = self.write("squad.json", json.dumps(squad(question(), context="")))
-        examples = squad_data.squad_examples(path, False)
-        questions = squad_features.tokenized(examples, tokenizer, limits, False)
-        squad_features.add_rows(questions, tokenizer, parts.append)
-        (part,) = parts
-        self.assertEqual(part["num_questions"].tolist(), [1])
-        self.assertEqual(len(rows.TextRows(dict(part), 1, 2, 16)), 0)
+        arrays, _ = self.arrays(squad(question(), context=""), False)
+        self.assertEqual(arrays["num_questions"].tolist(), [1])
+        self.assertEqual(len(rows.TextRows(arrays, 1, 2, 16)), 0)
 
 
 @unittest.skipUnless(SHARED, "ADAPTER_BERT_DATA does not name the shared folder")

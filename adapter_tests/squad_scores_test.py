@@ -32,9 +32,14 @@ class AnswersTest(tf.test.TestCase):
             ("cat cat", "cat", 2 * 0.5 * 1 / 1.5),
             ("dog", "cat", 0.0),
             ("", "cat", 0.0),
-            ("the", "", 1.0),
         ):
-            self.assertAllClose(ss.f1(prediction, truth), expected, rtol=1e-12)
+            for f1 in (ss.f1_v1, ss.f1_v2):
+                self.assertAllClose(f1(prediction, truth), expected, rtol=1e-12)
+
+    def test_f1_of_answers_without_words(self):
+        for prediction, truth, expected in (("the", "a.", 1.0), ("", "the", 1.0), ("cat", "", 0.0)):
+            self.assertEqual(ss.f1_v1(prediction, truth), 0.0)
+            self.assertEqual(ss.f1_v2(prediction, truth), expected)
 
 
 class ScoresTest(tf.test.TestCase):
@@ -42,6 +47,8 @@ class ScoresTest(tf.test.TestCase):
         truths = {"a": ["cat", "red cat"], "b": ["dog"], "c": ["cow"], "d": []}
         found = ss.scores_v1(truths, {"a": "Red cat", "b": "dog house", "d": "x"})
         self.assertAllClose(found, {"exact_match": 25.0, "f1": 100 * (1 + 2 / 3) / 4})
+        found = ss.scores_v1({"a": ["the"]}, {"a": "the"})  # As evaluate-v1.1.py.
+        self.assertEqual(found, {"exact_match": 100.0, "f1": 0.0})
         self.assertEqual(ss.scores_v1({}, {}), {"exact_match": 0.0, "f1": 0.0})
 
     def test_version_2(self):
@@ -59,11 +66,27 @@ class ScoresTest(tf.test.TestCase):
         self.assertEqual((found["best_exact"], found["best_exact_thresh"]), (75.0, -1.0))
 
     def test_version_2_where_all_or_none_have_an_answer(self):
-        for texts, start in ((["cat"], "HasAns_"), (["the"], "NoAns_")):
+        for texts, start in ((["cat"], "HasAns_"), ([], "NoAns_")):
             found = ss.scores_v2({"a": texts}, {"a": "" if start == "NoAns_" else "cat"}, {"a": 0})
             names = {name for name in found if not name.startswith("best_")}
             self.assertEqual(names, {s + n for s in ("", start) for n in ("exact", "f1", "total")})
             self.assertEqual((found[start + "exact"], found[start + "total"]), (100.0, 1.0))
+
+    def test_version_2_of_answers_that_were_chosen_by_a_threshold(self):
+        """Above 1 too, the scores are those of the answers as they are written."""
+        truths = {"a": ["cat"], "b": ["dog"], "c": []}
+        predictions, odds = {"a": "cat", "b": "", "c": ""}, {"a": 2.0, "b": 3.5, "c": 4.0}
+        for threshold, expected in ((3.0, 50.0), (0.0, 0.0)):
+            found = ss.scores_v2(truths, predictions, odds, threshold)
+            self.assertEqual((found["HasAns_exact"], found["NoAns_exact"]), (expected, 100.0))
+
+    def test_version_2_of_answers_without_words(self):
+        """Such a question has an answer all the same."""
+        truths = {"a": ["the"], "b": ["x"]}
+        found = ss.scores_v2(truths, {"a": "the", "b": "x"}, {"a": -1.0, "b": -1.0})
+        self.assertEqual((found["HasAns_total"], found["HasAns_f1"]), (2.0, 100.0))
+        self.assertNotIn("NoAns_total", found)
+        self.assertEqual((found["best_exact"], found["best_f1"]), (100.0, 100.0))
 
     def test_best_threshold_by_brute_force(self):
         random = np.random.RandomState(0)

@@ -29,7 +29,7 @@ def ours(squad_file, vocab_file, folder):
         squad_features.add_rows(questions, tokenizer, add)
 
     arrays = feature_cache.cached(folder, "features", make)
-    return int(arrays["num_questions"].sum()), len(arrays["question"])
+    return int(arrays["num_questions"].sum()), len(arrays["a_start"])
 
 
 class _PlainTokenizer:

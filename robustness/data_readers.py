@@ -5,6 +5,8 @@ import functools
 import json
 import os
 
+import numpy as np
+
 import baseline_space
 import classifier_features
 import classifier_tasks
@@ -14,9 +16,8 @@ import evaluations
 import house
 import reporting
 import run_report
-import squad_data
+import run_squad
 import squad_features
-import squad_scores
 import sweep_grids
 import table_tasks
 import tables
@@ -182,25 +183,27 @@ def _squad_file(version_2):
 
 
 def _read_training(version_2, folder):
-    path = os.path.join(folder, "squad.json")
-    limits = squad_features.Limits(_LENGTH, 4, 8)
-    examples = squad_data.squad_examples(path, True, version_2)
-    questions = squad_features.tokenized(examples, house.tokenizer(), limits, True)
-    squad_features.add_rows(questions, house.tokenizer(), lambda arrays: None)
+    rows, _, _ = run_squad._rows(*_squad_flags("train", version_2, folder))
+    rows.take([0])
 
 
 def _read_dev(version_2, folder):
-    path = os.path.join(folder, "squad.json")
-    limits = squad_features.Limits(_LENGTH, 4, 8)
-    examples = squad_data.read_squad_examples(path, False, version_2_with_negative=version_2)
-    for question in squad_features.tokenized(examples, house.tokenizer(), limits, False):
-        squad_features.window_features(question, 0, 0, house.tokenizer(), _LENGTH)
-    predicted = {example.qas_id: " ".join(example.doc_tokens[:2]) for example in examples}
-    truths = squad_data.answer_texts(path)
-    if version_2:
-        squad_scores.scores_v2(truths, predicted, dict.fromkeys(predicted, 0.5))
-    else:
-        squad_scores.scores_v1(truths, predicted)
+    values, _, *texts = given = _squad_flags("predict", version_2, folder)
+    rows, _, digest = run_squad._rows(*given)
+    reader = run_squad._Reader(values, *texts, digest, True)
+    logits = dict.fromkeys(("start_logits", "end_logits"), np.zeros(_LENGTH))
+    reader.scores(reader.answers([logits] * len(rows)))
+
+
+def _squad_flags(stage, version_2, folder):
+    """The arguments of run_squad's `_rows`."""
+    values = house.flag_values(
+        run_squad,
+        f"--{stage}_file=" + os.path.join(folder, "squad.json"),
+        f"--version_2_with_negative={version_2}",
+        "--feature_cache_dir=none",
+    )
+    return values, stage == "train", house.tokenizer(), squad_features.Limits(_LENGTH, 4, 8)
 
 
 def _reports():
