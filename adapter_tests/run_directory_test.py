@@ -134,6 +134,27 @@ class ClaimTest(RunDirectoryTestCase):
         self.claim()
         self.assertEqual(set(os.listdir(self.folder)) & set(left), set())
 
+    def test_scores_without_checkpoints_go(self):
+        """Their steps would count as evaluated."""
+        scores = os.path.join(self.folder, "evaluations.json")
+        self.write("evaluations.json")
+        self.claim(trains=False)
+        self.assertTrue(os.path.exists(scores))
+        self.claim()
+        self.assertFalse(os.path.exists(scores))
+        self.train()
+        self.write("evaluations.json")
+        self.claim()
+        self.assertTrue(os.path.exists(scores))
+
+    def test_a_kill_while_overwriting_leaves_no_scores_alone(self):
+        self.train()
+        self.write("evaluations.json", "adapter/adapter_config.json")
+        killed = mock.patch.object(tf.io.gfile, "rmtree", side_effect=KeyboardInterrupt)
+        with killed, self.assertRaises(KeyboardInterrupt):
+            self.claim(overwrite=True)
+        self.assertFalse(os.path.exists(os.path.join(self.folder, "evaluations.json")))
+
     def test_what_does_not_train_leaves_no_mark(self):
         self.claim(trains=False)
         self.assertEqual(os.listdir(self.folder), [])

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import checkpoints
+import run_directory
 import run_squad
 import squad_scores
 import task_adapters
@@ -145,6 +146,14 @@ class Version1Test(SquadTestCase):
             self.truths(), read_json(self.output_dir, "predictions.json")
         )
         self.assertAllClose(results["eval_f1"], expected["f1"])
+        # What decides the scores decides which is the best.
+        keeping = ["--do_train", "--do_eval", "--keep_best", "--eval_every_steps=2"]
+        for flag, name in (
+            ("--max_answer_length=2", "max_answer_length was 30, is now 2"),
+            ("--predict_file=" + self.train_file, "dev_data was"),
+        ):
+            code, _, stderr = self.call(self.output_dir, *keeping, flag)
+            self.assert_one_sentence(code, stderr, [name])
 
     def test_refused(self):
         unlabelled = os.path.join(self.folder, "unlabelled.json")
@@ -194,6 +203,9 @@ class Version2Test(SquadTestCase):
         for name, value in expected.items():
             self.assertAllClose(results["eval_" + name], value, msg=name)
         self.assertEqual(results["eval_NoAns_total"], 7)
+        # All that it left, overwriting removes.
+        run_directory.clear(self.output_dir)
+        self.assertEqual(os.listdir(self.output_dir), [])
 
 
 class LibraryTest(tf.test.TestCase):
