@@ -8,6 +8,7 @@ settings.json says which model lies there and how it was trained:
 All files are written whole or not at all.
 """
 
+import contextlib
 import json
 import os
 import posixpath
@@ -193,9 +194,10 @@ def _remove_leftovers(output_dir, checkpoint):
 
     Without a checkpoint, the scores of such go too: the steps are trained again.
     """
-    leftovers = ("*.tempstate*", "checkpoint.tmp*", "full_model.ckpt.partial.*")
+    leftovers = ["*.tempstate*", "checkpoint.tmp*", "full_model.ckpt.partial.*"]
+    leftovers.append(files.PARTIAL_FILES)
     if checkpoint is None:
-        leftovers += (evaluations.FILE,)
+        leftovers.append(evaluations.FILE)
     for path in _matching(output_dir, leftovers):
         tf.io.gfile.remove(path)
 
@@ -212,7 +214,8 @@ def make(output_dir):
         tf.io.gfile.makedirs(output_dir)
         with tf.io.gfile.GFile(probe, "w") as writer:
             writer.write("")
-        tf.io.gfile.remove(probe)
+        with contextlib.suppress(tf.errors.NotFoundError):  # Another process's probe was the same.
+            tf.io.gfile.remove(probe)
 
 
 def clear(output_dir):
