@@ -151,7 +151,7 @@ def run(values):
     processor, data_dir = classifier_flags.find_task(values, given)
     task, labels = processor.task, processor.get_labels()
     output_dir = values.output_dir or os.path.join("output", values.task_name.lower())
-    job = jobs.Job(values, given, output_dir, values.eval_batch_size, classifier_flags.SHORTEST)
+    job = jobs.Job(values, given, output_dir, values.eval_batch_size, classifier_features.SHORTEST)
     examples = {stage: _read_examples(processor, stage, data_dir) for stage in job.stages}
     trained_on = examples.get("train", {}).get("train", ())
     if values.class_weights and task.kind != "classification":
