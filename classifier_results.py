@@ -146,8 +146,9 @@ def write_test(
     path = posixpath.join(folder, f"test_scores{split[len('test') :]}.json")
     if labels is None:  # An earlier file's would stand beside other predictions.
         for stale in (path, posixpath.join(folder, _file_name("labels", split))):
-            if tf.io.gfile.exists(stale):
-                tf.io.gfile.remove(stale)
+            with files.written(stale):
+                if tf.io.gfile.exists(stale):
+                    tf.io.gfile.remove(stale)
     written = write_predictions(folder, task, split, predictions)
     report = [f"Predictions: {', '.join(written)} ({len(predictions['loss'])} rows)"]
     if labels is None:

@@ -335,7 +335,9 @@ class TableProcessor(SplitProcessor):
         labels = _label_set(label, where) if self._layout.kind == "multilabel" else (label,)
         for one in labels:
             if any("\ud800" <= character <= "\udfff" for character in one):
-                raise UserError(f"{where}: found half a surrogate pair in the label {one!r}.")
+                raise UserError(
+                    f"{where}: found half a surrogate pair in the label {one!r}, expected text."
+                )
         return labels
 
     def _label(self, table: tables.Table, row: tables.Row, place: Optional[int]):
