@@ -20,8 +20,6 @@ from rows import TextRows
 
 _KINDS = {"class": "classification", "float": "regression", "multilabel": "multilabel"}
 
-SHORTEST = 4  # The least --max_seq_length: the special tokens of a pair, and one of its own.
-
 
 def define(flag_values=flags.FLAGS):
     """Defines them all."""
@@ -91,6 +89,11 @@ def find_task(values, given):
         folder = processor.task.folder or processor.task.name
         return processor, paths.find_data_dir(values.data_dir, folder)
     data_dir = paths.find_data_dir(values.data_dir, layout.name)
+    if given and given.description.kind != layout.kind:
+        raise UserError(
+            f"--adapter is of a {given.description.kind} task, {given.description.task}; expected"
+            f" {layout.kind} (--label_type)."
+        )
     known = given.description.labels if given else None
     return table_tasks.TableProcessor(layout, data_dir, known), data_dir
 

@@ -13,6 +13,7 @@ import tensorflow.compat.v1 as tf
 
 import files
 import metrics
+from classifier_features import LABEL_THRESHOLD
 from classifier_tasks import Task
 
 Predictions = Dict[str, np.ndarray]
@@ -52,7 +53,7 @@ def answers(task: Task, predictions: Predictions) -> np.ndarray:
     if task.kind == "regression":
         return predictions["prediction"]
     if task.kind == "multilabel":
-        return predictions["probabilities"] > 0.5
+        return predictions["probabilities"] > LABEL_THRESHOLD
     return np.argmax(predictions["probabilities"], axis=-1)
 
 
@@ -109,7 +110,7 @@ def write_predictions(folder: str, task: Task, split: str, predictions: Predicti
     end = split[len("test") :] + ".tsv"
     numbers = predictions["prediction"][:, None] if task.kind == "regression" else None
     values = predictions["probabilities"] if numbers is None else numbers
-    texts = _answer_texts(task, predictions)
+    texts = _texts(task, answers(task, predictions))
     tables = {
         "test_results" + end: [list(map(str, row)) for row in values],
         _file_name("predictions", split): _prediction_rows(task, texts, predictions),
@@ -132,7 +133,8 @@ def write_test(
 ) -> Tuple[List[str], Dict[str, float]]:
     """Writes all that there is of a test split: predictions, and where it has labels the scores.
 
-    test_scores.json, of a second split with its name, holds the latter.
+    test_scores.json, of a second split with its name, holds the latter. Without labels, those of an
+    earlier run go.
 
     Args:
       folder, task, split, predictions: as in `write_predictions`.
@@ -141,13 +143,18 @@ def write_test(
     Returns:
       (the report's lines, the scores, named test_...).
     """
+    path = posixpath.join(folder, f"test_scores{split[len('test') :]}.json")
+    if labels is None:  # An earlier file's would stand beside other predictions.
+        for stale in (path, posixpath.join(folder, _file_name("labels", split))):
+            with files.written(stale):
+                if tf.io.gfile.exists(stale):
+                    tf.io.gfile.remove(stale)
     written = write_predictions(folder, task, split, predictions)
     report = [f"Predictions: {', '.join(written)} ({len(predictions['loss'])} rows)"]
     if labels is None:
         return report, {}
     write_answers(folder, task, split, labels)
     found = named("test", scores(task, labels, predictions))
-    path = posixpath.join(folder, f"test_scores{split[len('test') :]}.json")
     files.write_object(path, {**about(task, "test"), **found})
     return [*report, f"{task.name} test: {summary(task, 'test', found)} ({path})"], found
 
@@ -169,10 +176,10 @@ def write_answers(
       labels: as in `scores`.
       predictions: see above; None where they are written already.
     """
-    rows = [[str(index), text] for index, text in enumerate(_label_texts(task, labels))]
+    rows = [[str(index), text] for index, text in enumerate(_texts(task, labels))]
     _write_rows(folder, _file_name("labels", split), [["index", "label"], *rows])
     if predictions is not None:
-        rows = _prediction_rows(task, _answer_texts(task, predictions), predictions)
+        rows = _prediction_rows(task, _texts(task, answers(task, predictions)), predictions)
         _write_rows(folder, _file_name("predictions", split), rows)
 
 
@@ -196,23 +203,13 @@ def _prediction_rows(task: Task, texts: List[str], predictions: Predictions) -> 
     return [["index", "label", *task.labels], *rows]
 
 
-def _label_texts(task: Task, labels: np.ndarray) -> List[str]:
-    """Labels as `scores` takes them, as `_answer_texts` writes answers."""
+def _texts(task: Task, labels: np.ndarray) -> List[str]:
+    """Labels as `scores` takes them, or `answers`, as texts."""
     if task.kind == "regression":
         return [str(value) for value in labels]
     if task.kind == "multilabel":
         return [",".join(itertools.compress(task.labels, row)) for row in labels]
     return [task.labels[index] for index in labels]
-
-
-def _answer_texts(task: Task, predictions: Predictions) -> List[str]:
-    """What is predicted, as texts: labels, or numbers."""
-    found = answers(task, predictions)
-    if task.kind == "regression":
-        return [str(value) for value in found]
-    if task.kind == "multilabel":
-        return [",".join(label for label, has in zip(task.labels, row) if has) for row in found]
-    return [task.labels[index] for index in found]
 
 
 def _submitted(task: Task, texts: List[str]) -> List[str]:

@@ -7,11 +7,11 @@ arguments and results are those of BERT's run_classifier.py; GLUE's files are de
 https://gluebenchmark.com/tasks.
 """
 
-import math
 import os
 import typing
 from typing import Dict, Iterable, List, Optional, Set, Tuple
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import logging
 
@@ -244,9 +244,9 @@ class TaskProcessor(SplitProcessor):
         """Whether the table names a column of labels."""
         return self.task.splits[split].label is not None
 
-    def get_examples(self, split_name: str, data_dir: str) -> List[InputExample]:
+    def get_examples(self, split: str, data_dir: str) -> List[InputExample]:
         """The examples of any of the task's splits, see `read_examples`."""
-        return read_examples(self.task._replace(language=self.language), split_name, data_dir)
+        return read_examples(self.task._replace(language=self.language), split, data_dir)
 
 
 class ColaProcessor(TaskProcessor):
@@ -382,10 +382,13 @@ def _label(label: str, task: Task) -> str:
 
 
 def _is_label(label: str, task: Task) -> bool:
-    if task.kind != "regression":
-        return label in task.labels
+    return is_number(label) if task.kind == "regression" else label in task.labels
+
+
+def is_number(label: str) -> bool:
+    """Whether a regression's label is a number that a float32 holds."""
     try:
-        return math.isfinite(float(label))
+        return abs(float(label)) <= float(np.finfo(np.float32).max)
     except ValueError:
         return False
 

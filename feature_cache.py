@@ -4,11 +4,13 @@ They are read by mapping their files, so that memory does not grow with them.
 """
 
 import contextlib
+import glob
 import hashlib
 import json
 import os
 import shutil
 import tempfile
+import time
 import zlib
 from typing import Any, Callable, Dict, Iterable, Optional
 
@@ -18,6 +20,8 @@ from absl import logging
 from errors import UserError
 
 _INDEX = "index.json"
+# What `key_of` and mkdtemp make, and after how many seconds nobody is at work on it any more.
+_PARTIAL, _ABANDONED_AFTER = f"{64 * '[0-9a-f]'}.{8 * '?'}", 24 * 60 * 60
 
 
 def default_folder() -> str:
@@ -69,6 +73,9 @@ def cached(folder: Optional[str], key: str, make: Callable) -> Dict[str, np.ndar
         except (AttributeError, OSError, TypeError, ValueError) as error:
             logging.warning("%s is damaged (%s), and is made anew.", path, error)
             shutil.rmtree(path, ignore_errors=True)
+            if os.path.exists(path):
+                logging.warning("Features are not kept: %s cannot be removed.", path)
+                path = None
     if path:
         try:
             _write(path, make)
@@ -86,8 +93,10 @@ def cached(folder: Optional[str], key: str, make: Callable) -> Dict[str, np.ndar
 
 def _write(path: str, make: Callable) -> None:
     """Writes a folder whole; of two that write the same one, the first is as good as the second."""
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    partial = tempfile.mkdtemp(prefix=f"{os.path.basename(path)}.", dir=os.path.dirname(path))
+    folder, key = os.path.split(path)
+    os.makedirs(folder, exist_ok=True)
+    _remove_abandoned(folder)
+    partial = tempfile.mkdtemp(prefix=f"{key}.", dir=folder)
     try:
         with _Writer(partial) as writer:
             make(writer.add)
@@ -98,6 +107,14 @@ def _write(path: str, make: Callable) -> None:
                 raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _remove_abandoned(folder: str) -> None:
+    """Removes what killed processes left half-written; that of a process at work is younger."""
+    for path in glob.glob(os.path.join(glob.escape(folder), _PARTIAL)):
+        with contextlib.suppress(OSError):  # Another process may have been first.
+            if time.time() - os.path.getmtime(path) > _ABANDONED_AFTER:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 class _Writer:

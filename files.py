@@ -5,6 +5,7 @@ import hashlib
 import json
 import posixpath
 import re
+import uuid
 from typing import Any, Callable, Dict, Iterator, Optional, Union
 
 import tensorflow.compat.v1 as tf
@@ -17,6 +18,7 @@ except ImportError:  # Windows has none, and nothing is held there.
     fcntl = None  # type: ignore[assignment]  # Of a module mypy expects a module.
 
 _PARTIAL, _REPLACED = ".partial", ".replaced"
+PARTIAL_FILES = "*.????????" + _PARTIAL  # A pattern: what kills leave of `write_atomically`.
 
 
 def write_atomically(path: str, content: Union[str, bytes]) -> None:
@@ -25,11 +27,16 @@ def write_atomically(path: str, content: Union[str, bytes]) -> None:
     Raises:
       UserError: the file cannot be written; what was there before stays.
     """
-    temporary = path + _PARTIAL
+    temporary = f"{path}.{uuid.uuid4().hex[:8]}{_PARTIAL}"  # Another process may write it, too.
     with written(path):
-        with tf.io.gfile.GFile(temporary, "w") as writer:
-            writer.write(content)
-        tf.io.gfile.rename(temporary, path, overwrite=True)
+        try:
+            with tf.io.gfile.GFile(temporary, "w") as writer:
+                writer.write(content)
+            tf.io.gfile.rename(temporary, path, overwrite=True)
+        except BaseException:
+            with contextlib.suppress(OSError, tf.errors.OpError):
+                tf.io.gfile.remove(temporary)
+            raise
 
 
 @contextlib.contextmanager

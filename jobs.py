@@ -2,7 +2,7 @@
 
 job = Job(values, given, output_dir, eval_batch_size, shortest)
 ...                                    the script reads its data
-job.begin(task, head, rows, digest)    nothing is refused any more, and output_dir is ours
+job.begin(task, head, num_rows, ...)   nothing is refused any more, and output_dir is ours
 job.train_and_evaluate(...), job.predict(arrays)
 
 `FinishedJob` is one that trains nothing: it has --adapter, and none of a training's flags.
@@ -10,6 +10,7 @@ job.train_and_evaluate(...), job.predict(arrays)
 
 import dataclasses
 import json
+import math
 import posixpath
 from typing import NamedTuple, Tuple
 
@@ -207,6 +208,7 @@ class Job(_AnyJob):
         self._take_place(run, use_tpu)
         self._check_batch_norm()
         self._best_prefix = None
+        self._last_scores = None  # Of the last evaluation meanwhile.
 
     def _check_stages(self):
         """What is evaluated meanwhile needs a dev set, and all workers in one process."""
@@ -241,7 +243,7 @@ class Job(_AnyJob):
                 f" --gradient_accumulation_steps={self._run.train_batch_size} has one."
             )
 
-    def begin(self, task, head, num_rows, settings):
+    def begin(self, task, head, num_rows, settings, dev_settings):
         """Takes the directory, and makes the model; what may be refused is refused before.
 
         Args:
@@ -249,6 +251,8 @@ class Job(_AnyJob):
           head: see `training.model_fn_builder`.
           num_rows: int, rows of the training data; not read where nothing is trained.
           settings: dict of JSON values that decide the weights too, as the digest of the data.
+          dev_settings: dict of those that decide the dev scores, as the dev set's digest; they
+            count where the scores choose the weights.
 
         Raises:
           UserError: --adapter or the run in the directory is of another model, or too few rows.
@@ -258,7 +262,9 @@ class Job(_AnyJob):
             schedule = training_flags.schedule(values, self._tuning.method, num_rows)
             self._eval_every = self._evaluation_interval(num_rows)
         self._task = task
-        self._description = self._describe(task, {**settings, **schedule})
+        self._description = self._describe(
+            task, {**settings, **self._selection(dev_settings), **schedule}
+        )
         if self._given:
             self._check_given(self._description)
             if trains and paths.same(values.adapter, self._adapter_folder):
@@ -371,16 +377,16 @@ class Job(_AnyJob):
 
     def evaluate(self, eval_sets):
         """The scores of a list of `EvalSet`, together; they are kept with the adapter."""
-        for some in eval_sets:
-            some.made = None  # What was evaluated meanwhile is of other steps.
-        scores = None
-        if "train" in self.stages and self._values.keep_best:
-            best = task_adapters.describe(self._adapter_folder, "--output_dir")
-            scores = self._evaluations().at(best.global_step)
-        if scores is None:
-            scores = self._scores(eval_sets, self._result())
-            if "train" in self.stages:
-                self._save_with_scores(scores)
+        trains, keep_best = "train" in self.stages, self._values.keep_best
+        scores = self._last_scores
+        if scores is None or scores["global_step"] != self._result_step():
+            for some in eval_sets:
+                some.made = None  # What was evaluated meanwhile is of another step.
+            scores = self._evaluations().at(self._result_step()) if trains and keep_best else None
+            if scores is None:
+                scores = self._scores(eval_sets, self._result())
+        if trains and not keep_best:
+            self._save_with_scores(scores)
         return {**scores, "precision": self.precision, **self._counts()}
 
     def predict(self, arrays):
@@ -409,12 +415,19 @@ class Job(_AnyJob):
 
     def _evaluate_meanwhile(self, eval_sets, evaluations):
         """Evaluates the last checkpoint; saves its adapter if the best is kept and this is it."""
-        scores = self._scores(eval_sets)
+        self._last_scores = scores = self._scores(eval_sets)
         step, now = scores["global_step"], scores[self._score]
         logging.info("Step %d: %s %.4f on the dev set.", step, self._score, now)
-        if self._values.keep_best and now > evaluations.best():
+        if self._values.keep_best and now > max(evaluations.best(), self._kept_score()):
             self._save_with_scores(scores)
         evaluations.add(step, scores)  # Only now: a kill before it repeats the evaluation.
+
+    def _kept_score(self):
+        """The best score by the adapter that has it: the evaluations' file may be lost."""
+        if not tf.io.gfile.exists(self._adapter_folder):
+            return -math.inf
+        kept = task_adapters.describe(self._adapter_folder, "--output_dir")
+        return kept.scores.get(self._score, -math.inf)
 
     def _save_with_scores(self, scores):
         made = self._made()
@@ -440,6 +453,12 @@ class Job(_AnyJob):
             self._best_prefix = self._as_checkpoint(made)
         return self._best_prefix
 
+    def _result_step(self):
+        """The step of what this run has trained."""
+        if not self._values.keep_best:
+            return self._runner.last_step()
+        return task_adapters.describe(self._adapter_folder, "--output_dir").global_step
+
     @property
     def _score(self):
         return "eval_" + self._task.score
@@ -464,7 +483,6 @@ class Job(_AnyJob):
                 "gradient_accumulation_steps": values.gradient_accumulation_steps,
                 "random_seed": values.random_seed,
                 "precision": self.precision,
-                **self._selection(),
                 "started_from": self._given and task_adapters.tensors_digest(self._given),
                 **training_settings,
             },
@@ -472,7 +490,7 @@ class Job(_AnyJob):
             versions=task_adapters.versions(),
         )
 
-    def _selection(self):
+    def _selection(self, dev_settings):
         """Which step's adapter is kept, as settings; none where it is the last one's."""
         values = self._values
         if "train" not in self.stages or not (values.keep_best or values.early_stopping_patience):
@@ -481,6 +499,7 @@ class Job(_AnyJob):
             "keep_best": values.keep_best,
             "early_stopping_patience": values.early_stopping_patience,
             "evaluated_every": self._eval_every,
+            **dev_settings,
         }
 
     def _settings(self):

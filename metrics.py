@@ -48,10 +48,13 @@ def multilabel(labels, predictions) -> Dict[str, float]:
     """
     if not len(labels):
         return dict.fromkeys(("accuracy", "micro_f1", "macro_f1"), 0.0)
+    # As 0/1 arrays of one axis: of a matrix [N, 1] scikit-learn would count the zeros as well.
+    labels, predictions = np.asarray(labels, int), np.asarray(predictions, int)
+    each = [_f1(*columns, average="binary") for columns in zip(labels.T, predictions.T)]
     return {
         "accuracy": float(np.mean(np.all(np.equal(labels, predictions), axis=1))),
-        "micro_f1": _f1(labels, predictions, average="micro"),
-        "macro_f1": _f1(labels, predictions, average="macro"),
+        "micro_f1": _f1(labels.ravel(), predictions.ravel(), average="binary"),
+        "macro_f1": float(np.mean(each)),
     }
 
 
@@ -62,11 +65,15 @@ def regression(targets, predictions) -> Dict[str, float]:
       targets, predictions: float arrays [N].
 
     Returns:
-      A dict of floats: pearson and spearman, the correlations; mse, the mean squared error.
+      A dict of floats: pearson and spearman, the correlations; mse, the mean squared error. Where
+      a number is infinite or none, as a model that diverged predicts them, the worst that there
+      are: 0, 0 and the largest float.
     """
     targets, predictions = np.asarray(targets, np.float64), np.asarray(predictions, np.float64)
     if not len(targets):
         return dict.fromkeys(("pearson", "spearman", "mse"), 0.0)
+    if not np.isfinite([targets, predictions]).all():
+        return {"pearson": 0.0, "spearman": 0.0, "mse": float(np.finfo(np.float64).max)}
     return {
         "pearson": _correlation(scipy.stats.pearsonr, targets, predictions),
         "spearman": _correlation(scipy.stats.spearmanr, targets, predictions),

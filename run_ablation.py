@@ -31,6 +31,7 @@ from absl import flags
 
 import bert_flags
 import classification_heads
+import classifier_features
 import classifier_flags
 import classifier_results
 import device_flags
@@ -87,7 +88,7 @@ def run(values):
     examples = processor.get_examples(processor.splits_of("dev", data_dir)[0], data_dir)
     output_dir = values.output_dir or os.path.join("output", values.task_name.lower())
     job = jobs.FinishedJob(
-        values, given, output_dir, values.eval_batch_size, classifier_flags.SHORTEST
+        values, given, output_dir, values.eval_batch_size, classifier_features.SHORTEST
     )
     sources = {
         "adapter": task_adapters.tensors_digest(given),

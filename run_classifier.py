@@ -10,6 +10,7 @@ that BERT has keeps BERT's default, if its help does not say another.
 import environment  # noqa: F401  First of all: a missing TensorFlow gets a sentence.
 
 # isort: split
+import itertools
 import math
 import os
 
@@ -150,7 +151,7 @@ def run(values):
     processor, data_dir = classifier_flags.find_task(values, given)
     task, labels = processor.task, processor.get_labels()
     output_dir = values.output_dir or os.path.join("output", values.task_name.lower())
-    job = jobs.Job(values, given, output_dir, values.eval_batch_size, classifier_flags.SHORTEST)
+    job = jobs.Job(values, given, output_dir, values.eval_batch_size, classifier_features.SHORTEST)
     examples = {stage: _read_examples(processor, stage, data_dir) for stage in job.stages}
     trained_on = examples.get("train", {}).get("train", ())
     if values.class_weights and task.kind != "classification":
@@ -161,9 +162,10 @@ def run(values):
         classification_heads.head_of(task.kind, len(labels), weights),
         num_rows=len(trained_on),
         settings={
-            "data": task_adapters.digest((e.text_a, e.text_b, e.label) for e in trained_on),
+            "data": _digest(trained_on),
             **({"class_weights": weights} if weights else {}),
         },
+        dev_settings={"dev_data": _digest(*examples.get("eval", {}).values())},
     )
     arrays = {
         stage: {
@@ -173,6 +175,12 @@ def run(values):
         for stage, splits in examples.items()
     }
     return _run_stages(job, arrays, processor, output_dir, values.eval_batch_size)
+
+
+def _digest(*splits):
+    """A short name for what lists of `InputExample`s hold."""
+    some = itertools.chain.from_iterable(splits)
+    return task_adapters.digest((e.text_a, e.text_b, e.label) for e in some)
 
 
 def _class_weights(text, labels, trained_on):

@@ -8,6 +8,7 @@ settings.json says which model lies there and how it was trained:
 All files are written whole or not at all.
 """
 
+import contextlib
 import json
 import os
 import posixpath
@@ -20,6 +21,7 @@ import tensorflow.compat.v1 as tf
 from absl import logging
 
 import checkpoints
+import evaluations
 import files
 import task_adapters
 from errors import UserError
@@ -27,7 +29,9 @@ from errors import UserError
 SETTINGS_FILE = "settings.json"
 
 # What belongs to a run, and goes when it is overwritten; nothing else in the directory is touched.
+# A kill may leave the later ones: never scores without what they are of.
 _RUN_FILES = (
+    evaluations.FILE,
     "checkpoint",
     "model.ckpt-*",
     "graph.pbtxt",
@@ -39,10 +43,12 @@ _RUN_FILES = (
     "task_*.ckpt.*",
     "eval_results.txt",
     "eval_results.json",
-    "evaluations.json",
     "test_results*.tsv",
     "test_scores*.json",
     "predictions*.tsv",
+    "predictions.json",
+    "nbest_predictions.json",
+    "null_odds.json",
     "labels*.tsv",
     "dev_predictions*.tsv",
     "dev_labels*.tsv",
@@ -118,7 +124,7 @@ def claim(output_dir, settings, trains, overwrite=False):
             " --output_dir, or --overwrite_output_dir."
         )
     if trains:
-        _remove_leftovers(output_dir)
+        _remove_leftovers(output_dir, checkpoint)
         files.write_object(path, settings)
     return held
 
@@ -183,11 +189,16 @@ def _latest_checkpoint(output_dir):
     return checkpoint
 
 
-def _remove_leftovers(output_dir):
-    """Removes what a kill or a full disk left half-written; TensorFlow names most of it itself."""
-    for path in _matching(
-        output_dir, ("*.tempstate*", "checkpoint.tmp*", "full_model.ckpt.partial.*")
-    ):
+def _remove_leftovers(output_dir, checkpoint):
+    """Removes what a kill or a full disk left half-written; TensorFlow names most of it itself.
+
+    Without a checkpoint, the scores of such go too: the steps are trained again.
+    """
+    leftovers = ["*.tempstate*", "checkpoint.tmp*", "full_model.ckpt.partial.*"]
+    leftovers.append(files.PARTIAL_FILES)
+    if checkpoint is None:
+        leftovers.append(evaluations.FILE)
+    for path in _matching(output_dir, leftovers):
         tf.io.gfile.remove(path)
 
 
@@ -203,7 +214,8 @@ def make(output_dir):
         tf.io.gfile.makedirs(output_dir)
         with tf.io.gfile.GFile(probe, "w") as writer:
             writer.write("")
-        tf.io.gfile.remove(probe)
+        with contextlib.suppress(tf.errors.NotFoundError):  # Another process's probe was the same.
+            tf.io.gfile.remove(probe)
 
 
 def clear(output_dir):

@@ -165,7 +165,7 @@ def run(values):
     output_dir = values.output_dir or os.path.join("output", "squad")
     job = jobs.Job(values, given, output_dir, values.predict_batch_size, shortest=5)
     train = predict = predict_digest = None
-    num_questions, settings = 0, {}
+    num_questions, settings, dev_settings = 0, {}, {}
     if "train" in job.stages:
         train, num_questions, digest = _rows(values, True, job.tokenizer, limits)
         settings = {
@@ -176,9 +176,12 @@ def run(values):
         }
     if {"eval", "predict"} & set(job.stages):
         predict, _, predict_digest = _rows(values, False, job.tokenizer, limits)
+        names = ("n_best_size", "max_answer_length", "null_score_diff_threshold")
+        dev_settings = {"dev_data": predict_digest}
+        dev_settings.update((name, values[name].value) for name in names)
     reader = _Reader(values, job.tokenizer, limits, predict_digest, "eval" in job.stages)
     task = jobs.Task("SQuAD", "span", (), score="f1")
-    job.begin(task, span_head.squad_head, num_questions, settings)
+    job.begin(task, span_head.squad_head, num_questions, settings, dev_settings)
     return _run_stages(job, train, predict, reader, output_dir)
 
 

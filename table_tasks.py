@@ -7,16 +7,16 @@ as their files are published.
 import collections
 import itertools
 import json
-import math
 import os
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
+from absl import logging
 
 import tables
 from classifier_features import InputExample
-from classifier_tasks import SplitProcessor, Task
+from classifier_tasks import SplitProcessor, Task, is_number
 from errors import UserError
 
 _ENDINGS = ("tsv", "txt", "csv", "jsonl")
@@ -29,8 +29,7 @@ class Layout(NamedTuple):
 
     Attributes:
       name: the task's.
-      text_a, text_b, label: names of columns; text_b is None where one text is classified. A label
-        that ends in * is the first column that begins so.
+      text_a, text_b, label: names of columns; text_b is None where one text is classified.
       kind: as in `classifier_tasks.Task`.
       files: the names of what was published: one file, or folders with a folder for each label. It
         is split. Where it is missing, files train, dev and test with the same columns are read.
@@ -39,6 +38,7 @@ class Layout(NamedTuple):
       aliases: other spellings of labels in the file, compared without surrounding spaces.
       left_out: labels whose rows are not read.
       skip_empty: rows without a text are not read.
+      label_begins: the label is the first column whose name begins as `label` says.
     """
 
     name: str
@@ -52,11 +52,12 @@ class Layout(NamedTuple):
     aliases: Dict[str, str] = {}
     left_out: Tuple[str, ...] = ()
     skip_empty: bool = False
+    label_begins: bool = False
 
     def label_in(self, table: tables.Table) -> Optional[int]:
         """The place of the label's column in a `tables.Table`; None if it has none."""
-        if self.label.endswith("*"):
-            names = [name for name in table.columns if name.startswith(self.label[:-1])]
+        if self.label_begins:
+            names = [name for name in table.columns if name.startswith(self.label)]
             return table.columns.index(names[0]) if names else None
         if self.label not in table.columns:
             return None
@@ -127,8 +128,20 @@ LAYOUTS = {
         Layout(
             "primary_emotions", "sentence", "emotion", files=("primary-plutchik-wheel-DFE.csv",)
         ),
-        Layout("progressive_opinion", "tweet", "q2_*", files=("progressive-tweet-sentiment.csv",)),
-        Layout("progressive_stance", "tweet", "q1_*", files=("progressive-tweet-sentiment.csv",)),
+        Layout(
+            "progressive_opinion",
+            "tweet",
+            "q2_",
+            files=("progressive-tweet-sentiment.csv",),
+            label_begins=True,
+        ),
+        Layout(
+            "progressive_stance",
+            "tweet",
+            "q1_",
+            files=("progressive-tweet-sentiment.csv",),
+            label_begins=True,
+        ),
         Layout(
             "us_economic_performance",
             "text",
@@ -209,9 +222,9 @@ class TableProcessor(SplitProcessor):
         return [
             InputExample(
                 f"{split}-{row.line}",
-                row.fields[text_a],
-                None if text_b is None else row.fields[text_b],
-                self._label(row, label, table.path),
+                table.text(row, text_a),
+                None if text_b is None else table.text(row, text_b),
+                self._label(table, row, label),
             )
             for row in table.rows
         ]
@@ -225,7 +238,12 @@ class TableProcessor(SplitProcessor):
         missing = [name for name in ("dev", "test") if not self._path(name)]
         if split == "train" and not missing:
             return table
-        rows = shared_out(table.rows, {"train": 8, **dict.fromkeys(missing, 1)})[split]
+        shares = {"train": 10 - len(missing), **dict.fromkeys(missing, 1)}
+        parts = shared_out(table.rows, shares)
+        rows = parts[split]
+        if split == "train":
+            apart = " and ".join(f"{len(parts[name])} as {name}" for name in missing)
+            logging.info("%s: of %d rows, %s are set apart.", table.path, len(table.rows), apart)
         if not rows:
             raise UserError(
                 f"{table.path}: {len(table.rows)} rows are too few to set some apart as {split};"
@@ -275,10 +293,10 @@ class TableProcessor(SplitProcessor):
         layout, label = self._layout, self._layout.label_in(table)
         rows = table.rows
         if layout.left_out and label is not None:
-            rows = [row for row in rows if self._spelled(row.fields[label]) not in layout.left_out]
+            rows = [row for row in rows if self._spelled(table, row, label) not in layout.left_out]
         if layout.skip_empty:
             text = table.column(layout.text_a, "--text_column")
-            rows = [row for row in rows if row.fields[text].strip()]
+            rows = [row for row in rows if table.text(row, text).strip()]
         if not rows:
             raise UserError(f"{table.path}: all {len(table.rows)} rows are left out.")
         return table._replace(rows=rows)
@@ -290,48 +308,71 @@ class TableProcessor(SplitProcessor):
         label = self._layout.label_in(table)
         if label is None:
             raise table.no_column(self._layout.label, "--label_column")
-        labels = [self._spelled(row.fields[label]) for row in table.rows]
+        rows = [self._labels_of(table, row, label) for row in table.rows]
+        labels = sorted(set(itertools.chain.from_iterable(rows)))
+        if not labels:
+            raise UserError(f"{table.path}: found no label in {len(rows)} rows, expected some.")
         if self._layout.kind == "multilabel":
-            return sorted(set(itertools.chain.from_iterable(map(_label_set, labels))))
+            return labels
         if "" in labels:
-            line = table.rows[labels.index("")].line
+            line = table.rows[rows.index(("",))].line
             raise UserError(f"{table.path}, line {line}: found no label, expected one in each row.")
-        if len(set(labels)) < 2:
+        if len(labels) < 2:
             raise UserError(
-                f"{table.path}: found only the label {labels[0]!r} in {len(labels)} rows,"
+                f"{table.path}: found only the label {labels[0]!r} in {len(rows)} rows,"
                 " expected two labels or more."
             )
-        return sorted(set(labels))
+        return labels
 
-    def _spelled(self, label: str) -> str:
-        """A label as the task has it, on one line."""
-        label = " ".join(label.split())
+    def _spelled(self, table: tables.Table, row: tables.Row, place: int) -> str:
+        """A row's label as the task has it, on one line."""
+        label = " ".join(table.text(row, place).split())
         return self._layout.aliases.get(label, label)
 
-    def _label(self, row: tables.Row, place: Optional[int], path: str):
+    def _labels_of(self, table: tables.Table, row: tables.Row, place: int) -> Tuple[str, ...]:
+        """A row's set of labels, or the one that it has; refused if no file can hold them."""
+        label, where = self._spelled(table, row, place), f"{table.path}, line {row.line}"
+        labels = _label_set(label, where) if self._layout.kind == "multilabel" else (label,)
+        for one in labels:
+            if any("\ud800" <= character <= "\udfff" for character in one):
+                raise UserError(
+                    f"{where}: found half a surrogate pair in the label {one!r}, expected text."
+                )
+        return labels
+
+    def _label(self, table: tables.Table, row: tables.Row, place: Optional[int]):
         """A row's label, checked; where there is none any one stands in its place."""
         kind, known = self._layout.kind, self.task.labels
         if place is None:
             return {"multilabel": (), "regression": "0"}.get(kind, known and known[0])
-        label = self._spelled(row.fields[place])
-        where = f"{path}, line {row.line}"
+        where = f"{table.path}, line {row.line}"
         if kind == "regression":
-            return _checked_number(label, where)
-        labels = _label_set(label) if kind == "multilabel" else (label,)
+            label = self._spelled(table, row, place)
+            if not is_number(label):
+                raise UserError(f"{where}: found the label {label!r}, expected a number.")
+            return label
+        labels = self._labels_of(table, row, place)
         for one in labels:
             if one not in known:
                 expected = ", ".join(known[:10]) + (", ..." if len(known) > 10 else "")
                 raise UserError(f"{where}: found the label {one!r}, expected one of {expected}.")
-        return labels if kind == "multilabel" else label
+        return labels if kind == "multilabel" else labels[0]
 
 
-def _label_set(text: str) -> Tuple[str, ...]:
+def _label_set(text: str, where: str) -> Tuple[str, ...]:
     """A set of labels as a tuple: "a,b" or the JSON list ["a", "b"]; nothing is the empty set."""
     try:
         labels = json.loads(text) if text.startswith("[") else text.split(",")
     except (ValueError, RecursionError):
         labels = text.split(",")
-    return tuple(label for label in (str(label).strip() for label in labels) if label)
+    for label in labels:
+        if label is None or "," in str(label):
+            raise UserError(
+                f"{where}: found {json.dumps(label)} in a list, expected labels that are neither"
+                " null nor have commas, which stand between labels elsewhere."
+            )
+    # JSON has white space that a line of a file has not.
+    return tuple(label for label in (" ".join(str(each).split()) for each in labels) if label)
 
 
 def shared_out(rows: list, shares: Dict[str, int]) -> Dict[str, list]:
@@ -354,13 +395,3 @@ def shared_out(rows: list, shares: Dict[str, int]) -> Dict[str, list]:
         parts[name], left = left[:count], left[count:]
         weight -= share
     return {name: [rows[i] for i in sorted(places)] for name, places in parts.items()}
-
-
-def _checked_number(label: str, where: str) -> str:
-    try:
-        finite = math.isfinite(float(label))
-    except ValueError:
-        finite = False
-    if not finite:
-        raise UserError(f"{where}: found the label {label!r}, expected a number.")
-    return label

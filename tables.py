@@ -5,7 +5,7 @@ import csv
 import io
 import json
 import os
-from typing import Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 from absl import logging
@@ -20,7 +20,7 @@ class Row(NamedTuple):
     """The fields of a row, and the number of the line on which it begins."""
 
     line: int
-    fields: List[str]
+    fields: List[Any]  # str; None for JSON's null.
 
 
 class Table(NamedTuple):
@@ -50,6 +50,14 @@ class Table(NamedTuple):
         found = ", ".join(self.columns)
         return UserError(f"{flag}={name} is {times} among the columns of {self.path}: {found}.")
 
+    def text(self, row: Row, place: int) -> str:
+        """A row's field in the column of a place; UserError for JSON's null."""
+        field = row.fields[place]
+        if field is None:
+            name = self.columns[place]
+            raise UserError(f"{self.path}, line {row.line}: {name} is null, expected a text.")
+        return field
+
 
 def read_table(path: str, columns: Sequence[str] = (), or_latin1: bool = False) -> Table:
     """Reads a file whose first line names its columns, or of JSON objects.
@@ -57,8 +65,8 @@ def read_table(path: str, columns: Sequence[str] = (), or_latin1: bool = False) 
     Args:
       columns: their names, for a file that has no such line and is separated by tabs.
       path: ends in .csv (comma-separated, fields with commas, quotes or newlines in double quotes),
-        .jsonl (an object a line; values that are no text are written as JSON), or anything else:
-        separated by tabs, where quotes are characters like others. UTF-8.
+        .jsonl (an object a line; values that are no text are written as JSON, but for null), or
+        anything else: separated by tabs, where quotes are characters like others. UTF-8.
       or_latin1: bool; whether a file that is not UTF-8 is read as Latin-1.
 
     Returns:
@@ -188,7 +196,8 @@ def _parse_objects(lines: Iterable[str], path: str) -> Tuple[Tuple[str, ...], Li
 
 
 def _text(value):
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    is_text = value is None or isinstance(value, str)
+    return value if is_text else json.dumps(value, ensure_ascii=False)
 
 
 def read_rows(path: str, quotechar: Optional[str] = None) -> List[List[str]]:

@@ -20,7 +20,6 @@ from errors import UserError
 
 Outputs = List[Dict[str, Any]]  # Of rows, as `adapter_bank.AdapterBank.predict` gives them.
 
-_SHORTEST = 4  # The special tokens of a pair, and one of its own.
 _IDS = ("input_ids", "input_mask", "segment_ids")
 # Kind of task → its fields, of which the first ones are needed.
 _TEXTS = {"span": ("question", "context")}
@@ -116,9 +115,10 @@ class TaskTexts:
         self._tokenizer = tokenizers.of(description.do_lower_case)
         self.fields = _TEXTS.get(self._kind, ("text", "text_b"))
         length, longest = description.max_seq_length, self._config.max_position_embeddings
-        if not _SHORTEST <= length <= longest:
+        shortest = classifier_features.SHORTEST
+        if not shortest <= length <= longest:
             raise UserError(
-                f"Task {description.task} has max_seq_length {length}; expected {_SHORTEST} to"
+                f"Task {description.task} has max_seq_length {length}; expected {shortest} to"
                 f" {longest}."
             )
         if self._kind == "span":
@@ -225,7 +225,8 @@ class TaskTexts:
         probabilities, labels = output["probabilities"], self._description.labels
         named = {label: _number(value) for label, value in zip(labels, probabilities)}
         if self._kind == "multilabel":
-            found = [label for label, value in zip(labels, probabilities) if value > 0.5]
+            threshold = classifier_features.LABEL_THRESHOLD
+            found = [label for label, value in zip(labels, probabilities) if value > threshold]
             return {"labels": found, "probabilities": named}
         return {"label": labels[int(np.argmax(probabilities))], "probabilities": named}
 

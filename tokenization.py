@@ -226,7 +226,7 @@ class FullTokenizer:
       inv_vocab: dict, id -> token.
       basic_tokenizer, wordpiece_tokenizer: the two steps of WordPiece; None with SentencePiece.
       fingerprint: hex digest of all that decides tokens and ids but this module's code: the file,
-        the casing, Python's table of Unicode.
+        the casing, Python's table of Unicode, SentencePiece's version where it is used.
     """
 
     def __init__(
@@ -270,7 +270,10 @@ class FullTokenizer:
             self.wordpiece_tokenizer = WordpieceTokenizer(self.vocab)
         self.inv_vocab = {index: token for token, index in self.vocab.items()}
         content = _read_file(source, "vocab_file")
-        settings = bool(spm_model_file), bool(do_lower_case), unicodedata.unidata_version
+        versions = [unicodedata.unidata_version]
+        if spm_model_file:
+            versions.append(sentencepiece.__version__)
+        settings = bool(spm_model_file), bool(do_lower_case), *versions
         self.fingerprint = hashlib.sha256(repr(settings).encode() + content).hexdigest()
 
     def tokenize(self, text: Union[str, bytes]) -> List[str]:

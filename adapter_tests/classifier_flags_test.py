@@ -36,9 +36,13 @@ class FindTaskTest(tf.test.TestCase):
         self.assertEqual(processor.get_labels(), ["0", "1"])
         self.assertEqual(processor.task.kind, "classification")
         given = mock.Mock()
-        given.description.labels = ("1", "0", "2")
+        given.description.labels, given.description.kind = ("1", "0", "2"), "classification"
         processor, _ = self.find("--task_name=custom", *columns, given=given)
         self.assertEqual(processor.get_labels(), ["1", "0", "2"])
+        with self.assertRaisesRegex(
+            UserError, "--adapter is of a classification task.* regression"
+        ):
+            self.find("--task_name=custom", "--label_type=float", *columns, given=given)
         processor, _ = self.find("--task_name=custom", "--label_type=float", *columns)
         self.assertEqual((processor.get_labels(), processor.task.kind), ([], "regression"))
 

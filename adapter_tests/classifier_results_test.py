@@ -169,6 +169,19 @@ class FilesTest(tf.test.TestCase):
         self.assertEqual(os.listdir(self.folder), ["labels.tsv"])
         self.assertEqual(self.rows("labels.tsv"), [["index", "label"], ["0", "2.5"], ["1", "0.0"]])
 
+    def test_labels_of_another_test_set_go(self):
+        predictions = {"prediction": np.array([1.5, 3.0]), "loss": np.zeros(2)}
+        task, labels = TASKS["sts-b"], np.array([2.5, 0.0])
+        names = ["predictions", "submission", "test_results"]
+        for split, end in (("test", ""), ("test_second", "_second")):
+            classifier_results.write_test(self.folder, task, split, predictions, labels)
+            self.assertIn(f"labels{end}.tsv", os.listdir(self.folder))
+            self.assertIn(f"test_scores{end}.json", os.listdir(self.folder))
+        classifier_results.write_test(self.folder, task, "test", predictions)
+        left = {name.split(".")[0] for name in os.listdir(self.folder)}
+        second = {name + "_second" for name in ("predictions", "test_results", "labels")}
+        self.assertEqual(left, {*names, *second, "test_scores_second"})
+
     def test_answers_that_are_numbers_or_sets(self):
         predictions = {"prediction": np.array([1.5, 3.0]), "loss": np.zeros(2)}
         classifier_results.write_answers(

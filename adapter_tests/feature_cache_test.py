@@ -1,7 +1,9 @@
 """Tests of feature_cache.py: what is made once, what is made anew, and what costs no run."""
 
 import os
+import shutil
 import tempfile
+from unittest import mock
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -70,6 +72,32 @@ class CacheTest(tf.test.TestCase):
                 with self.subTest(name=name, content=content), self.assertLogs("absl", "WARNING"):
                     self.assertEqual(self.cached(), before + 1)
                 self.assertEqual(self.cached(), before + 1)
+
+    def test_a_damaged_entry_that_cannot_be_removed(self):
+        """As another user's."""
+        self.cached()
+        entry, remove = os.path.join(self.folder, "key"), shutil.rmtree
+        with open(os.path.join(entry, "ids"), "wb"):
+            pass
+
+        def remove_others(path, *args, **options):
+            if path != entry:
+                remove(path, *args, **options)
+
+        with mock.patch.object(shutil, "rmtree", remove_others), self.assertLogs(
+            "absl", "WARNING"
+        ) as log:
+            self.assertEqual(self.cached(), 2)
+        self.assertIn("Features are not kept", log.output[-1])
+
+    def test_what_a_kill_left_goes_after_a_day(self):
+        old, young, others = (64 * "a" + ".abcdefgh", 64 * "b" + ".abcdefgh", "notes.txt")
+        for name in (old, young, others):
+            os.makedirs(os.path.join(self.folder, name))
+        for name in (old, others):
+            os.utime(os.path.join(self.folder, name), (0, 0))
+        self.cached()
+        self.assertEqual(sorted(os.listdir(self.folder)), sorted([young, others, "key"]))
 
     def test_errors_of_what_is_made_are_its_own(self):
         def fail(add):

@@ -43,7 +43,18 @@ class WriteAtomicallyTest(FilesTestCase):
         with killed, self.assertRaises(KeyboardInterrupt):
             files.write_atomically(self.path, "second")
         self.assertEqual(self.content(), "first")
-        files.write_atomically(self.path, "third")
+        self.assertEqual(os.listdir(self.root), ["thing"])
+
+    def test_two_writers_at_once(self):
+        def in_between(source, path, overwrite):
+            with mock.patch.object(tf.io.gfile, "rename", rename):
+                files.write_atomically(path, "second")
+            rename(source, path, overwrite)
+
+        rename = tf.io.gfile.rename
+        with mock.patch.object(tf.io.gfile, "rename", in_between):
+            files.write_atomically(self.path, "first")
+        self.assertEqual(self.content(), "first")
         self.assertEqual(os.listdir(self.root), ["thing"])
 
     def test_a_place_that_cannot_be_written(self):

@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import pickle
+from unittest import mock
 
 import sentencepiece
 import tensorflow.compat.v1 as tf
@@ -144,6 +145,9 @@ class SentencePieceTest(TokenizationTestCase):
         self.assertLen(set(found), len(options))
         again = [tokenization.FullTokenizer(**each).fingerprint for each in options]
         self.assertEqual(found, again)
+        with mock.patch.object(sentencepiece, "__version__", "0"):
+            later = [tokenization.FullTokenizer(**each).fingerprint for each in options]
+        self.assertEqual([a == b for a, b in zip(found, later)], 4 * [False] + 2 * [True])
 
     def test_pieces_and_ids(self):
         for do_lower_case in (True, False):

@@ -20,7 +20,9 @@ import checkpoints
 import devices
 import distribution
 import run_classifier
+import run_directory
 import task_adapters
+import training
 from adapter_tests import command_lines, tiny
 from adapter_tests.script_cases import FOLDER, ScriptTestCase, contents, read
 
@@ -42,6 +44,12 @@ LAYER_NORMS = [
     for part in ("beta", "gamma")
 ]
 HEAD = ["output_weights", "output_bias"]
+
+
+def predictions_counted():
+    """A context that counts how often rows are predicted."""
+    real = training.Runner._predictions
+    return mock.patch.object(training.Runner, "_predictions", autospec=True, side_effect=real)
 
 
 class JobsTestCase(ScriptTestCase):
@@ -206,13 +214,26 @@ class BestTest(JobsTestCase):
         )
         for name in last.get_variable_to_shape_map():
             np.testing.assert_array_equal(last.get_tensor(name), without.get_tensor(name))
+        # All that it left, overwriting removes.
+        run_directory.clear(self.output_dir)
+        self.assertEqual(os.listdir(self.output_dir), [])
 
-    def test_going_on_without_it_is_refused(self):
+    def test_going_on_in_another_way_is_refused(self):
         flags = ["--do_train", "--do_eval", "--num_train_epochs=0.7"]
-        self.succeed(*flags, "--eval_every_steps=1", "--keep_best")
+        keeping = [*flags, "--eval_every_steps=1", "--keep_best"]
+        with predictions_counted() as counted:
+            self.succeed(*keeping)
         before = contents(self.path("adapter"))
+        # One for each of two steps, and one more of the first if that is the best.
+        best = task_adapters.describe(self.path("adapter")).global_step
+        self.assertEqual(counted.call_count, {1: 3, 2: 2}[best])
         code, _, stderr = self.call(self.output_dir, *flags)
         self.assert_one_sentence(code, stderr, ["keep_best was true, is now not set"])
+        other = tiny.write_mrpc(os.path.join(self.folder, "other"), seed=5)
+        shutil.copy(os.path.join(self.data, "train.tsv"), other)
+        code, _, stderr = self.call(self.output_dir, *keeping, "--data_dir=" + other)
+        self.assert_one_sentence(code, stderr, ["dev_data was"])
+        self.succeed("--do_eval", "--data_dir=" + other)
         self.assertEqual(contents(self.path("adapter")), before)
 
     def test_it_needs_the_dev_set(self):
@@ -224,15 +245,22 @@ class BestTest(JobsTestCase):
     def test_early_stopping(self):
         # At this rate nothing changes: no evaluation is better than the first.
         flags = ["--num_train_epochs=5", "--learning_rate=1e-30", "--early_stopping_patience=2"]
-        for _ in range(2):  # The second run finds that the first is done.
-            self.succeed(*flags)
+        for num_predictions in (3, 1):  # The second run finds that the first is done.
+            with predictions_counted() as counted:
+                self.succeed(*flags)
             self.assertEqual(checkpoints.last_step(self.output_dir), 9)
+            self.assertEqual(counted.call_count, num_predictions)
         evaluated = json.loads(read(self.path("evaluations.json")))
         self.assertEqual(sorted(map(int, evaluated)), [3, 6, 9])
         self.assertEqual(task_adapters.describe(self.path("adapter")).global_step, 9)
         kept = os.path.join(self.folder, "kept")
         self.succeed(*flags, "--keep_best", output_dir=kept)
         self.assertEqual(task_adapters.describe(os.path.join(kept, "adapter")).global_step, 3)
+        # Without the evaluations' file, which may be lost, no other is better.
+        before = contents(os.path.join(kept, "adapter"))
+        os.remove(os.path.join(kept, "evaluations.json"))
+        self.assertIn("at step 3", self.succeed(*flags, "--keep_best", output_dir=kept))
+        self.assertEqual(contents(os.path.join(kept, "adapter")), before)
 
 
 class FoundAdapterTest(JobsTestCase):

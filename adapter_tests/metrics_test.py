@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import sys
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -99,6 +100,12 @@ class MultilabelTest(tf.test.TestCase):
         same = [list(a) == list(b) for a, b in zip(labels, predictions)]
         self.assertAlmostEqual(found["accuracy"], np.mean(same))
 
+    def test_one_label(self):
+        for labels, predictions in (([1, 0, 0, 0], [0] * 4), ([1, 1, 0, 0], [1, 0, 1, 0])):
+            found = metrics.multilabel(np.array(labels)[:, None], np.array(predictions)[:, None])
+            expected = f1(labels, predictions)
+            self.assertAllClose((found["micro_f1"], found["macro_f1"]), (expected, expected))
+
     def test_no_rows(self):
         empty = np.zeros([0, 3], int)
         self.assertEqual(
@@ -132,6 +139,12 @@ class RegressionTest(tf.test.TestCase):
             found = metrics.regression(targets, predictions)
             self.assertEqual((found["pearson"], found["spearman"]), (0.0, 0.0))
             self.assertTrue(np.isfinite(found["mse"]))
+
+    def test_predictions_that_are_no_numbers(self):
+        for prediction in (math.nan, math.inf, -math.inf):
+            found = metrics.regression([1.0, 2.0, 3.0], [prediction, 2.0, 3.0])
+            worst = {"pearson": 0.0, "spearman": 0.0, "mse": sys.float_info.max}
+            self.assertEqual(found, worst)
 
 
 if __name__ == "__main__":

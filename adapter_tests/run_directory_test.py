@@ -11,6 +11,7 @@ from unittest import mock
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+import files
 import run_directory
 from errors import UserError
 
@@ -130,9 +131,43 @@ class ClaimTest(RunDirectoryTestCase):
     def test_what_a_kill_left_half_written_goes(self):
         self.train()
         left = ["model.ckpt-9.index.tempstate1", "checkpoint.tmp5", "full_model.ckpt.partial.index"]
+        with mock.patch.object(tf.io.gfile, "rename", side_effect=SystemExit), mock.patch.object(
+            tf.io.gfile, "remove"
+        ), self.assertRaises(SystemExit):
+            files.write_atomically(self.settings_file, "half written")
+        left += [name for name in os.listdir(self.folder) if ".partial" in name]
+        self.assertLen(left, 4)
         self.write(*left)
         self.claim()
         self.assertEqual(set(os.listdir(self.folder)) & set(left), set())
+
+    def test_scores_without_checkpoints_go(self):
+        """Their steps would count as evaluated."""
+        scores = os.path.join(self.folder, "evaluations.json")
+        self.write("evaluations.json")
+        self.claim(trains=False)
+        self.assertTrue(os.path.exists(scores))
+        self.claim()
+        self.assertFalse(os.path.exists(scores))
+        self.train()
+        self.write("evaluations.json")
+        self.claim()
+        self.assertTrue(os.path.exists(scores))
+
+    def test_a_kill_while_overwriting_leaves_no_scores_alone(self):
+        self.train()
+        self.write("evaluations.json", "adapter/adapter_config.json")
+        killed = mock.patch.object(tf.io.gfile, "rmtree", side_effect=KeyboardInterrupt)
+        with killed, self.assertRaises(KeyboardInterrupt):
+            self.claim(overwrite=True)
+        self.assertFalse(os.path.exists(os.path.join(self.folder, "evaluations.json")))
+
+    def test_another_process_removes_the_same_probe(self):
+        remove = tf.io.gfile.remove
+        twice = mock.patch.object(tf.io.gfile, "remove", lambda path: (remove(path), remove(path)))
+        with twice:
+            self.claim(trains=False)
+        self.assertEqual(os.listdir(self.folder), [])
 
     def test_what_does_not_train_leaves_no_mark(self):
         self.claim(trains=False)

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import checkpoints
+import run_directory
 import run_squad
 import squad_features
 import squad_scores
@@ -154,6 +155,14 @@ class Version1Test(SquadTestCase):
             self.truths(), read_json(self.output_dir, "predictions.json")
         )
         self.assertAllClose(results["eval_f1"], expected["f1"])
+        # What decides the scores decides which is the best.
+        keeping = ["--do_train", "--do_eval", "--keep_best", "--eval_every_steps=2"]
+        for flag, name in (
+            ("--max_answer_length=2", "max_answer_length was 30, is now 2"),
+            ("--predict_file=" + self.train_file, "dev_data was"),
+        ):
+            code, _, stderr = self.call(self.output_dir, *keeping, flag)
+            self.assert_one_sentence(code, stderr, [name])
 
     def test_what_is_left_out_is_told_of_features_from_the_cache_too(self):
         content = read_json(self.train_file)
@@ -240,6 +249,9 @@ class Version2Test(SquadTestCase):
         for name, value in expected.items():
             self.assertAllClose(results["eval_" + name], value, msg=name)
         self.assertEqual(results["eval_NoAns_total"], 7)
+        # All that it left, overwriting removes.
+        run_directory.clear(self.output_dir)
+        self.assertEqual(os.listdir(self.output_dir), [])
 
     def reader(self, *arguments):
         """(the script's reader of --predict_file, its rows), as flags have it."""

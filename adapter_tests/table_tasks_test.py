@@ -1,6 +1,7 @@
 """Tests of table_tasks.py: one's own tables, the paper's further tasks, and shares of one file."""
 
 import collections
+import json
 import os
 import unittest
 
@@ -45,7 +46,7 @@ class TableProcessorTest(FileTestCase):
             self.examples("train", layout=layout),
             [("train-2", "a", None, "1.5"), ("train-3", "b", None, "-2")],
         )
-        for text in ("much", "nan", "1e999", ""):
+        for text in ("much", "nan", "1e999", "1e39", ""):
             self.write("dev.tsv", f"one\tscore\na\t{text}\n")
             with self.assertRaisesRegex(ValueError, "line 2: .* expected a number"):
                 self.examples("dev", layout=layout)
@@ -70,6 +71,43 @@ class TableProcessorTest(FileTestCase):
         with self.assertRaisesRegex(ValueError, "dev.jsonl, line 1: found the label 'w'"):
             self.examples("dev", layout=layout)
 
+    def test_lists_of_labels_are_on_one_line_each(self):
+        layout = table_tasks.Layout("custom", "one", "tags", kind="multilabel")
+        texts = {"one": "a", "tags": ["x\ty", " p\nq ", "\u2028", 7]}
+        self.write("train.jsonl", json.dumps(texts) + "\n")
+        self.assertEqual(self.processor(layout).get_labels(), ["7", "p q", "x y"])
+        for tags, found in (
+            (["x,y"], '"x,y" in a list'),
+            ([None], "null in a list"),
+            (["a\ud800"], r"half a surrogate pair .*'a\\ud800'"),
+        ):
+            self.write("train.jsonl", json.dumps({"one": "a", "tags": tags}) + "\n")
+            with self.assertRaisesRegex(UserError, "train.jsonl, line 1: found " + found):
+                self.processor(layout)
+
+    def test_only_empty_sets_of_labels(self):
+        layout = table_tasks.Layout("custom", "one", "tags", kind="multilabel")
+        path = self.write("train.tsv", "one\ttags\na\t\nb\t[]\n")
+        self.assert_refused([path, "no label in 2 rows"], self.processor, layout)
+
+    def test_null_where_a_text_should_be(self):
+        for name in ("one", "two", "kind"):
+            rows = [dict(one="a", two="b", kind=kind, other=None) for kind in ("yes", "no")]
+            path = self.write("train.jsonl", "\n".join(map(json.dumps, rows)) + "\n")
+            self.write("dev.tsv", "one\ttwo\tkind\na\tb\tyes\n")
+            self.write("test.tsv", "one\ttwo\na\tb\n")
+            self.assertLen(self.examples("train"), 2)  # What is not read may be null.
+            rows[1][name] = None
+            self.write("train.jsonl", "\n".join(map(json.dumps, rows)) + "\n")
+            self.assert_refused([f"{path}, line 2", f"{name} is null"], self.examples, "train")
+
+    def test_a_label_column_that_ends_in_a_star(self):
+        layout = table_tasks.Layout("custom", "one", "kind*")
+        self.write("train.csv", "one,kindness,kind*\na,much,yes\nb,none,no\n")
+        self.assertEqual(self.processor(layout).get_labels(), ["no", "yes"])
+        path = self.write("train.csv", "one,kindness\na,much\nb,none\n")
+        self.assert_refused(["--label_column=kind*", path], self.processor, layout)
+
     def test_labels_of_a_trained_model(self):
         self.write("test.tsv", "one\ttwo\na\tb\n")
         self.assertEqual(self.examples("test", labels=("z", "a")), [("test-2", "a", "b", "z")])
@@ -88,7 +126,10 @@ class TableProcessorTest(FileTestCase):
         self.assertEqual(sorted(everything), sorted(f"a{i}" for i in range(105)))
         self.assertEqual(self.examples("dev"), parts[1])
         self.write("test.tsv", "one\ttwo\na\tb\n")
-        self.assertEqual([len(self.examples(split)) for split in ("train", "dev")], [93, 12])
+        self.assertEqual([len(self.examples(split)) for split in ("train", "dev")], [94, 11])
+        with self.assertLogs("absl", "INFO") as log:
+            self.examples("train")
+        self.assertIn("of 105 rows, 11 as dev are set apart", log.output[-1])
         self.write("dev.tsv", "one\ttwo\tkind\na\tb\tno\n")
         self.assertEqual([len(self.examples(split)) for split in ("train", "dev")], [105, 1])
 

@@ -81,7 +81,7 @@ def _split_content(task, split):
 def _layout(layout):
     """A row of `table_tasks.LAYOUTS`, as it is published."""
     labels = layout.labels or ("a", "b", "c")
-    column = layout.label.replace("*", "x")
+    column = layout.label
 
     def valid():
         if layout.name == "newsgroups":
