@@ -32,7 +32,6 @@ _SCORES = {
     "pearson": "Pearson correlation (× 100)",
     "spearman": "Spearman correlation (× 100)",
 }
-_OVER = "mean ± standard error of the mean over"
 
 
 class Source(NamedTuple):
@@ -111,7 +110,7 @@ def table2(source):
     ]
     tasks = tasks_of(cells)
     caption = (
-        f"Test scores in points, {_OVER} {seeds_of(cells)}; the setting, with the adapters' size or"
+        f"Test scores in points, {_over(cells)}; the setting, with the adapters' size or"
         " the number of top layers, is each task's best by mean validation score."
         f" {_mean_note(cells)}{_design_note(records)}"
     )
@@ -163,9 +162,9 @@ def figure6(source):
         heading = "By the standard deviation of the initial weights"
         tables.append(report_tables.levels_table(heading, cells))
         captions.append(
-            f"Validation score by the standard deviation of the adapters' initial weights, {_OVER}"
-            f" {seeds_of(cells)}; the other settings are the best at each by mean validation score,"
-            " of those trained with the most of them."
+            "Validation score by the standard deviation of the adapters' initial weights,"
+            f" {_over(cells)}; the other settings are the best at each by mean validation score, of"
+            " those trained with the most of them."
         )
     title = "Adapters removed, and their initial weights"
     return Report(title, " ".join(captions), tables, numbers, panels)
@@ -180,7 +179,7 @@ def figure7(source):
     cells = _curves(cells)
     panels = [_panel(cells, task, (ADAPTERS, FULL), "Learning rate") for task in tasks_of(cells)]
     caption = (
-        f"Validation score at each learning rate, {_OVER} {seeds_of(cells)}; the other settings are"
+        f"Validation score at each learning rate, {_over(cells)}; the other settings are"
         " the best at each by mean validation score, of those trained at the most learning"
         f" rates.{_design_note(source.records)}"
     )
@@ -204,7 +203,7 @@ def variants(source):
         for label, group in {_DEFAULT: default, **designs}.items():
             cells += cells_of(label, group, VALIDATION, level=size)
     caption = (
-        f"Validation scores in points, {_OVER} {seeds_of(cells)}, and their differences from the"
+        f"Validation scores in points, {_over(cells)}, and their differences from the"
         " default adapter of the same size; the other settings are each adapter's best by mean"
         f" validation score.{_design_note(records)}"
     )
@@ -299,6 +298,12 @@ def _further(records):
         if record["task"] not in (*published.GLUE, "MNLI")
         and selection.points(record, TEST) is not None
     ]
+
+
+def _over(cells):
+    """How the seeds behind cells are taken together, for captions."""
+    seeds = seeds_of(cells)
+    return "one seed" if seeds == "1 seed" else f"mean ± standard error of the mean over {seeds}"
 
 
 def _mean_note(cells):
@@ -443,7 +448,7 @@ def _against_parameters(records, title):
     caption = (
         "Validation score against the parameters trained per task (logarithmic axis): adapters by"
         " size, the top layers by their number, and what else was trained in one way only;"
-        f" {_OVER} {seeds_of(cells)}, the other settings the best of each by mean validation"
+        f" {_over(cells)}, the other settings the best of each by mean validation"
         f" score, of those trained at the most sizes.{_design_note(records)}"
     )
     tables = [report_tables.levels_table("", cells)]

@@ -202,6 +202,7 @@ class ParametersFigureTest(tf.test.TestCase):
         records = [record("MRPC", 0.8, adapter_size=8, adapter_init_scale=0.01)]
         report = reporting.figure4(Source(records))
         self.assertIn("--adapter_init_scale=0.01.", report.caption)
+        self.assertIn("one way only; one seed, the other settings", report.caption)
 
 
 class ScaleAndAblationTest(tf.test.TestCase):
