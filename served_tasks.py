@@ -282,5 +282,5 @@ def _check_name(name: str) -> None:
     if not adapter_folders.is_name(name):
         raise UserError(
             f"{name[:100]!r} is no name of a task; expected letters, digits, '.', '_' and '-', at"
-            " most 100 of them."
+            " most 100 of them, and no .partial or .replaced at the end."
         )
