@@ -60,33 +60,29 @@ class _Entry:
     Args:
       source: a folder, or the `task_adapters.TaskAdapter` itself.
       description: its `task_adapters.Description`.
+      digest: its `_digest_of` from before that was read, so that a folder which is replaced
+        meanwhile is refused when it is read again.
     """
 
-    def __init__(self, source: Source, description: task_adapters.Description):
+    def __init__(
+        self, source: Source, description: task_adapters.Description, digest: Optional[str]
+    ):
         self.description = description
         self.kind = mixed_encoder.kind_of(description.adapter)
         self.places: Any = None  # In memory: `mixed_encoder.Places`.
-        self._source = source
-        self._digest = self._digest_now()
+        self._source, self._digest = source, digest
 
     def read(self) -> task_adapters.TaskAdapter:
         """The `task_adapters.TaskAdapter`, which must be the one that was added."""
         if not isinstance(self._source, str):
             return self._source
         adapter = task_adapters.load(self._source)
-        if self._digest_now() != self._digest:
+        if _digest_of(self._source) != self._digest:
             raise UserError(
                 f"{self._source} holds another adapter than the one that was added to the bank: add"
                 " it again."
             )
         return adapter
-
-    def _digest_now(self) -> Optional[str]:
-        """What tells a folder's adapter from another, None for one that is no folder's."""
-        if not isinstance(self._source, str):
-            return None
-        # It holds the digest of the tensors.
-        return files.sha256(f"{files.current(self._source)}/{task_adapters.CONFIG_FILE}")
 
 
 class AdapterBank:
@@ -148,6 +144,7 @@ class AdapterBank:
           UserError: the name is taken; the adapter is damaged, or of another BERT, or trained more
             than a bank can hold. The bank is then as it was.
         """
+        digest = _digest_of(adapter)
         if isinstance(adapter, str):
             where = f"--adapter {adapter}"
             description = _described(adapter, unread)
@@ -155,7 +152,7 @@ class AdapterBank:
             where, description = f"The adapter of {name!r}", adapter.description
             task_adapters.check_tensors(adapter.tensors, description, where)
         mixed_encoder.check(description, self.backbone, where)
-        entry = _Entry(adapter, description)
+        entry = _Entry(adapter, description, digest)
         with self._lock:
             if name in self._entries and not replace:
                 raise UserError(f"There is a task {name!r} in the bank already.")
@@ -295,6 +292,14 @@ class AdapterBank:
         return results
 
 
+def _digest_of(source: Source) -> Optional[str]:
+    """What tells a folder's adapter from another; None where there is no folder's."""
+    if not isinstance(source, str):
+        return None
+    path = f"{files.current(source)}/{task_adapters.CONFIG_FILE}"  # Has the tensors' digest.
+    return files.sha256(path) if tf.io.gfile.exists(path) else None
+
+
 def _described(folder: str, unread: bool) -> task_adapters.Description:
     """The description of a folder's task adapter, whose tensors are checked unless `unread`."""
     return task_adapters.describe(folder) if unread else task_adapters.load(folder).description
@@ -419,8 +424,18 @@ class _Model:
 
     def place(self, adapter: task_adapters.TaskAdapter) -> mixed_encoder.Places:
         """Writes an adapter into the tables; returns its `mixed_encoder.Places`."""
-        needed = mixed_encoder.rows_needed(adapter)
-        places = mixed_encoder.places_of({pool: self._take(pool, n) for pool, n in needed.items()})
+        rows = {}
+        try:
+            for pool, count in mixed_encoder.rows_needed(adapter).items():
+                rows[pool] = self._take(pool, count)
+            places = mixed_encoder.places_of(rows)
+            self._write(adapter, places)
+        except BaseException:
+            self._give_back(rows)
+            raise
+        return places
+
+    def _write(self, adapter: task_adapters.TaskAdapter, places: mixed_encoder.Places) -> None:
         tensors = {**self._of_backbone, **adapter.tensors}
         feed = {}
         for name, rows_and_values in mixed_encoder.table_rows(
@@ -428,12 +443,14 @@ class _Model:
         ).items():
             feed.update(zip(self._updates[name], rows_and_values))
         self._session.run([update for _, _, update in self._updates.values()], feed)
-        return places
 
     def free(self, places: mixed_encoder.Places) -> None:
         """Gives the rows of a task back."""
-        for pool, rows in mixed_encoder.rows_by_pool(places).items():
-            self._pools[pool].give_back(rows)
+        self._give_back(mixed_encoder.rows_by_pool(places))
+
+    def _give_back(self, rows: Dict[str, List[int]]) -> None:
+        for pool, some in rows.items():
+            self._pools[pool].give_back(some)
 
     def _take(self, name: str, count: int) -> List[int]:
         pool = self._pools[name]
