@@ -142,15 +142,12 @@ class AdapterBank:
 
         Raises:
           UserError: the name is taken; the adapter is damaged, or of another BERT, or trained more
-            than a bank can hold. The bank is then as it was.
+            than a bank can hold, or diverged. The bank is then as it was.
         """
         digest = _digest_of(adapter)
-        if isinstance(adapter, str):
-            where = f"--adapter {adapter}"
-            description = _described(adapter, unread)
-        else:
-            where, description = f"The adapter of {name!r}", adapter.description
-            task_adapters.check_tensors(adapter.tensors, description, where)
+        is_folder = isinstance(adapter, str)
+        where = f"--adapter {adapter}" if is_folder else f"The adapter of {name!r}"
+        description = _described(adapter, unread, where)
         mixed_encoder.check(description, self.backbone, where)
         entry = _Entry(adapter, description, digest)
         with self._lock:
@@ -300,9 +297,21 @@ def _digest_of(source: Source) -> Optional[str]:
     return files.sha256(path) if tf.io.gfile.exists(path) else None
 
 
-def _described(folder: str, unread: bool) -> task_adapters.Description:
-    """The description of a folder's task adapter, whose tensors are checked unless `unread`."""
-    return task_adapters.describe(folder) if unread else task_adapters.load(folder).description
+def _described(source: Source, unread: bool, where: str) -> task_adapters.Description:
+    """The description of an adapter, whose tensors are checked; not a folder's, if `unread`."""
+    if isinstance(source, str):
+        if unread:
+            return task_adapters.describe(source)
+        source = task_adapters.load(source)
+    else:
+        task_adapters.check_tensors(source.tensors, source.description, where)
+    for name, value in source.tensors.items():
+        if not np.isfinite(value).all():
+            raise UserError(
+                f"{where}: its {name} holds what is no finite number, as after a training that"
+                " diverged."
+            )
+    return source.description
 
 
 def _prediction(

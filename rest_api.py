@@ -16,6 +16,7 @@ import asyncio
 import functools
 import hmac
 import json
+import math
 import os
 import time
 from concurrent import futures
@@ -416,7 +417,8 @@ def _summary(task: served_tasks.ServedTask) -> Dict[str, Any]:
         "fields": list(task.texts.fields),
         "max_seq_length": about.max_seq_length,
         "do_lower_case": about.do_lower_case,
-        "scores": about.scores,
+        # A training that diverged may have others.
+        "scores": {name: s if math.isfinite(s) else None for name, s in about.scores.items()},
     }
 
 
