@@ -114,7 +114,7 @@ def _patient(max_connections: int, read_seconds: float) -> type:
     """Uvicorn's protocol for so many connections, which waits so long for a request's head."""
 
     class Patient(httptools_impl.HttpToolsProtocol):
-        _waiting = None
+        _waiting = _unsent = None
 
         def connection_made(self, transport):
             if len(self.connections) >= max_connections:
@@ -138,7 +138,17 @@ def _patient(max_connections: int, read_seconds: float) -> type:
 
         def _wait(self):
             self._stop_waiting()
-            self._waiting = self.loop.call_later(read_seconds, self.transport.close)
+            self._unsent = None
+            self._waiting = self.loop.call_later(read_seconds, self._end)
+
+        def _end(self):
+            """Ends the connection, unless its peer is still taking an answer."""
+            unsent = self.transport.get_write_buffer_size()
+            if unsent in (0, self._unsent):
+                self.transport.abort()
+            else:
+                self._unsent = unsent
+                self._waiting = self.loop.call_later(read_seconds, self._end)
 
         def _stop_waiting(self):
             if self._waiting is not None:

@@ -19,15 +19,22 @@ pytest.importorskip("uvicorn", reason="requirements-serving.txt is not installed
 import http_server
 from errors import UserError
 
+LARGE = 64 << 20
+
 
 async def echo(scope, receive, send):
-    """Answers with what was sent; "/ignore" answers without reading it, "/slow" not at once."""
+    """Answers with what was sent; "/ignore" answers without reading it, "/slow" not at once.
+
+    "/large" answers what no buffer holds.
+    """
     if scope["path"] == "/slow":
         await asyncio.sleep(1.5)
     body, more = b"", scope["path"] != "/ignore"
     while more:
         message = await receive()
         body, more = body + message.get("body", b""), message.get("more_body", False)
+    if scope["path"] == "/large":
+        body = bytes(LARGE)
     length = (b"content-length", str(len(body)).encode())
     await send({"type": "http.response.start", "status": 200, "headers": [length]})
     await send({"type": "http.response.body", "body": body})
@@ -114,6 +121,22 @@ class HttpServerTest(tf.test.TestCase):
             connection = self.connect(port, request * 2)
             received = b"".join(iter(lambda: connection.recv(1000), b""))
         self.assertEqual(received.count(b"200 OK"), 2)
+
+    def test_who_takes_no_answer_is_not_waited_for_but_who_takes_it_slowly_is(self):
+        request = b"GET /large HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        with self.serving(read_seconds=0.5) as port:
+            silent, slow = self.connect(port, request), self.connect(port, request)
+            taken = 0
+            for _ in range(10):
+                taken += len(slow.recv(1 << 20, socket.MSG_WAITALL))
+                time.sleep(0.25)
+            self.assertGreater(taken + self.rest(slow), LARGE)
+            with contextlib.suppress(ConnectionError):
+                self.assertLess(self.rest(silent), LARGE)
+
+    def rest(self, connection):
+        """How many bytes still come."""
+        return sum(map(len, iter(lambda: connection.recv(1 << 20), b"")))
 
     def test_a_thousand_idle_connections(self):
         http_server._allow_files(3000)  # Both ends are this process's here.
