@@ -23,6 +23,7 @@ from concurrent import futures
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Set, Tuple
 
 from absl import logging
+from starlette import convertors
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import UploadFile
@@ -76,6 +77,15 @@ class Refused(Exception):
         self.status, self.close = status, close
 
 
+class _TaskInPath(convertors.StringConvertor):
+    """A task's name, after which a path may have a ":" and what is asked of it."""
+
+    regex = "[^/:]+"
+
+
+convertors.register_url_convertor("task", _TaskInPath())
+
+
 class _Prediction(NamedTuple):
     """A request's instances, read."""
 
@@ -117,7 +127,7 @@ class RestApi:
 
     def application(self) -> Callable:
         """The ASGI application."""
-        one, methods = "/v1/models/{task}", ["GET", "PUT", "DELETE"]
+        one, methods = "/v1/models/{task:task}", ["GET", "PUT", "DELETE"]
         routes = [
             Route("/", self.page),
             Route("/healthz", self.health),
@@ -132,6 +142,7 @@ class RestApi:
         handlers: Dict[Any, Callable] = {
             Refused: _refused,
             served_tasks.UnknownTask: _failed(404),
+            served_tasks.NotSaved: _failed(507),
             UserError: _failed(400),
             HTTPException: _http_error,
             Exception: _broken,
@@ -389,6 +400,8 @@ def _written(prediction: _Prediction, outputs: List[Dict[str, Any]]) -> bytes:
         return _dumped({"predictions": answers})
     if not isinstance(answers[0], dict):
         return _dumped({"outputs": answers})
+    if any(set(answer) != set(answers[0]) for answer in answers):
+        raise UserError("inputs: their outputs differ; expected texts alone or token ids alone")
     return _dumped({"outputs": {name: [a[name] for a in answers] for name in answers[0]}})
 
 
