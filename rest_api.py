@@ -19,6 +19,7 @@ import json
 import math
 import os
 import time
+import urllib.parse
 from concurrent import futures
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Set, Tuple
 
@@ -34,6 +35,7 @@ from starlette.routing import Route
 
 import adapter_bank
 import batching
+import http_server
 import served_tasks
 import serving_metrics
 import task_adapters
@@ -106,7 +108,8 @@ class RestApi:
       metrics: `serving_metrics.Metrics`.
       limits: `Limits`.
       token: what requests must send as `Authorization: Bearer <token>`; None for nothing.
-      may_change: whether tasks may be added and removed.
+      may_change: whether tasks may be added and removed; without a token only by requests whose
+        Host is a name of the own machine, as "localhost".
     """
 
     def __init__(
@@ -240,7 +243,7 @@ class RestApi:
 
     async def put(self, request: Request) -> Response:
         """Serves a task adapter: {"adapter": folder}, or its two files as a form."""
-        self._check_may_change()
+        self._check_may_change(request)
         name = request.path_params["task"]
         body = await self._body(request, self._limits.max_upload_bytes)
         is_form = request.headers.get("content-type", "").startswith("multipart/form-data")
@@ -258,15 +261,18 @@ class RestApi:
 
     async def delete(self, request: Request) -> Response:
         """Serves a task no longer."""
-        self._check_may_change()
+        self._check_may_change(request)
         task = await run_in_threadpool(self._tasks.remove, request.path_params["task"])
         self._metrics.forget(task.name)
         logging.info("Task %s is no longer served.", task.name)
         return _json({"name": task.name, "version": str(task.version)})
 
-    def _check_may_change(self) -> None:
+    def _check_may_change(self, request: Request) -> None:
         if not self._may_change:
             raise Refused(403, "tasks are not changed over the network without --token")
+        # A page of elsewhere may have its own name lead here, and a proxy other machines.
+        if self._token is None and not _is_local(request.headers.get("host", "")):
+            raise Refused(403, "tasks are not changed under another machine's name without --token")
 
     async def _predict(self, request: Request, name: Optional[str]) -> Response:
         body = await self._body(request, self._limits.max_body_bytes)
@@ -344,6 +350,14 @@ class RestApi:
             raise Refused(408, sentence, close=True) from None
         except ClientDisconnect:
             raise Refused(400, "the client went away", close=True) from None
+
+
+def _is_local(host: str) -> bool:
+    """Whether a request's Host is a name of only the machine that it comes from."""
+    try:
+        return http_server.is_loopback(urllib.parse.urlsplit("//" + host).hostname or "")
+    except ValueError:
+        return False
 
 
 def _object(body: bytes, names: Set[str], expected: str) -> Dict[str, Any]:

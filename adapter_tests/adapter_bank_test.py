@@ -243,9 +243,9 @@ class TasksTest(BankTestCase):
         bank, rows = self.bank(["pooler"]), self.rows(["pooler"])
         sizes = [pool.size for pool in bank._model._pools.values()]
         for _ in range(10):
-            with mock.patch.object(mixed_encoder, "table_rows", side_effect=MemoryError):
-                with self.assertRaises(MemoryError):
-                    bank.predict(rows)
+            broken = mock.patch.object(mixed_encoder, "table_rows", side_effect=MemoryError)
+            with broken, self.assertRaises(MemoryError):
+                bank.predict(rows)
         self.assert_own(rows, bank.predict(rows))
         task, pooler, *others = (pool.size for pool in bank._model._pools.values())
         self.assertEqual([task, pooler - 1, *others], sizes)

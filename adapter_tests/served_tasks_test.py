@@ -178,9 +178,9 @@ class ServedTasksTest(tf.test.TestCase):
 
     def test_an_error_of_any_kind_leaves_nothing(self):
         contents = self.contents(served.other("sms"))
-        with mock.patch.object(task_texts, "TaskTexts", side_effect=MemoryError):
-            with self.assertRaises(MemoryError):
-                self.tasks.upload("sms", contents)
+        broken = mock.patch.object(task_texts, "TaskTexts", side_effect=MemoryError)
+        with broken, self.assertRaises(MemoryError):
+            self.tasks.upload("sms", contents)
         self.assertEqual(os.listdir(os.path.join(self.root, "sms")), ["adapter"])
         self.assertEqual(self.bank.names(), ["sms@1", "stars@1"])
         self.assertEqual(self.tasks.upload("sms", contents).version, 2)
