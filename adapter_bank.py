@@ -92,8 +92,8 @@ class AdapterBank:
       config: `modeling.BertConfig`.
       init_checkpoint: prefix of the pretrained checkpoint.
       precision: one of `devices.PRECISIONS`.
-      most_in_memory: how many tasks the memory holds, None for all. A batch of more tasks than that
-        has them all in memory until the next one.
+      most_in_memory: how many tasks the memory holds, None for all that were asked for. A batch of
+        more tasks than that has them all in memory until the next one.
       lengths: ascending ints, what the longest row of a batch is padded to the next of. Each is
         compiled when it first comes, and fewer are compiled sooner.
 
@@ -207,9 +207,10 @@ class AdapterBank:
             self._model.close()
 
     def _entry(self, name: str) -> _Entry:
-        if name not in self._entries:
-            raise UnknownTask(f"There is no task {name!r} in the bank.")
-        return self._entries[name]
+        try:
+            return self._entries[name]
+        except KeyError:
+            raise UnknownTask(f"There is no task {name!r} in the bank.") from None
 
     def _check_row(self, row: Row) -> None:
         config, length = self._config, len(row.input_ids)
@@ -240,7 +241,7 @@ class AdapterBank:
                 if not absent:
                     self._bring(entries, read)
                     return self._run(rows, entries)
-            for entry in absent:  # Others may go on meanwhile.
+            for entry in absent:  # Other threads' batches may go on meanwhile.
                 read[entry] = entry.read()
 
     def _bring(

@@ -58,7 +58,6 @@ class Limits(NamedTuple):
     Attributes:
       max_body_bytes, max_upload_bytes: of a prediction's and of an adapter's request.
       max_instances: of a prediction's request.
-      max_queue_size: rows that may wait, and so the most of one request.
       read_seconds: from a request's head to the end of its body.
       answer_seconds: from then to its answer.
     """
@@ -66,7 +65,6 @@ class Limits(NamedTuple):
     max_body_bytes: int = 1 << 20
     max_upload_bytes: int = 256 << 20
     max_instances: int = 128
-    max_queue_size: int = 1024
     read_seconds: float = 10.0
     answer_seconds: float = 30.0
 
@@ -293,7 +291,7 @@ class RestApi:
         in_thread = functools.partial(asyncio.get_running_loop().run_in_executor, self._texts)
         prediction = await in_thread(self._read, body, name, lease)
         rows = prediction.rows()
-        if len(rows) > self._limits.max_queue_size:
+        if len(rows) > self._batcher.max_queue_size:
             raise Refused(413, f"the texts make {len(rows)} windows, which are too many")
         try:
             outputs = await asyncio.wrap_future(self._batcher.submit(rows))

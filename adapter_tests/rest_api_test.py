@@ -51,13 +51,13 @@ class RestApiTestCase(tf.test.TestCase):
         for name in self.bank.names():
             self.bank.remove(name)
 
-    def client(self, predict=None, token=None, may_change=True, **limits):
+    def client(self, predict=None, token=None, may_change=True, max_queue_size=1024, **limits):
         limits = rest_api.Limits(**limits)
         batcher = batching.Batcher(
             predict or self.bank.predict,
             lambda row: len(row.input_ids),
             max_batch_size=32,
-            max_queue_size=limits.max_queue_size,
+            max_queue_size=max_queue_size,
         )
         self.addCleanup(batcher.close)
         self.batcher, self.metrics = batcher, serving_metrics.Metrics()

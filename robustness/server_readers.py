@@ -97,7 +97,7 @@ def _port():
         bank.predict,
         lambda row: len(row.input_ids),
         max_batch_size=32,
-        max_queue_size=limits.max_queue_size,
+        max_queue_size=1024,
     )
     tasks = served.tasks_of(bank, root)
     api = rest_api.RestApi(tasks, batcher, serving_metrics.Metrics(), limits)
