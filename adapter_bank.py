@@ -60,33 +60,29 @@ class _Entry:
     Args:
       source: a folder, or the `task_adapters.TaskAdapter` itself.
       description: its `task_adapters.Description`.
+      digest: its `_digest_of` from before that was read, so that a folder which is replaced
+        meanwhile is refused when it is read again.
     """
 
-    def __init__(self, source: Source, description: task_adapters.Description):
+    def __init__(
+        self, source: Source, description: task_adapters.Description, digest: Optional[str]
+    ):
         self.description = description
         self.kind = mixed_encoder.kind_of(description.adapter)
         self.places: Any = None  # In memory: `mixed_encoder.Places`.
-        self._source = source
-        self._digest = self._digest_now()
+        self._source, self._digest = source, digest
 
     def read(self) -> task_adapters.TaskAdapter:
         """The `task_adapters.TaskAdapter`, which must be the one that was added."""
         if not isinstance(self._source, str):
             return self._source
         adapter = task_adapters.load(self._source)
-        if self._digest_now() != self._digest:
+        if _digest_of(self._source) != self._digest:
             raise UserError(
                 f"{self._source} holds another adapter than the one that was added to the bank: add"
                 " it again."
             )
         return adapter
-
-    def _digest_now(self) -> Optional[str]:
-        """What tells a folder's adapter from another, None for one that is no folder's."""
-        if not isinstance(self._source, str):
-            return None
-        # It holds the digest of the tensors.
-        return files.sha256(f"{files.current(self._source)}/{task_adapters.CONFIG_FILE}")
 
 
 class AdapterBank:
@@ -96,8 +92,8 @@ class AdapterBank:
       config: `modeling.BertConfig`.
       init_checkpoint: prefix of the pretrained checkpoint.
       precision: one of `devices.PRECISIONS`.
-      most_in_memory: how many tasks the memory holds, None for all. A batch of more tasks than that
-        has them all in memory until the next one.
+      most_in_memory: how many tasks the memory holds, None for all that were asked for. A batch of
+        more tasks than that has them all in memory until the next one.
       lengths: ascending ints, what the longest row of a batch is padded to the next of. Each is
         compiled when it first comes, and fewer are compiled sooner.
 
@@ -146,16 +142,14 @@ class AdapterBank:
 
         Raises:
           UserError: the name is taken; the adapter is damaged, or of another BERT, or trained more
-            than a bank can hold. The bank is then as it was.
+            than a bank can hold, or diverged. The bank is then as it was.
         """
-        if isinstance(adapter, str):
-            where = f"--adapter {adapter}"
-            description = _described(adapter, unread)
-        else:
-            where, description = f"The adapter of {name!r}", adapter.description
-            task_adapters.check_tensors(adapter.tensors, description, where)
+        digest = _digest_of(adapter)
+        is_folder = isinstance(adapter, str)
+        where = f"--adapter {adapter}" if is_folder else f"The adapter of {name!r}"
+        description = _described(adapter, unread, where)
         mixed_encoder.check(description, self.backbone, where)
-        entry = _Entry(adapter, description)
+        entry = _Entry(adapter, description, digest)
         with self._lock:
             if name in self._entries and not replace:
                 raise UserError(f"There is a task {name!r} in the bank already.")
@@ -213,9 +207,10 @@ class AdapterBank:
             self._model.close()
 
     def _entry(self, name: str) -> _Entry:
-        if name not in self._entries:
-            raise UnknownTask(f"There is no task {name!r} in the bank.")
-        return self._entries[name]
+        try:
+            return self._entries[name]
+        except KeyError:
+            raise UnknownTask(f"There is no task {name!r} in the bank.") from None
 
     def _check_row(self, row: Row) -> None:
         config, length = self._config, len(row.input_ids)
@@ -246,7 +241,7 @@ class AdapterBank:
                 if not absent:
                     self._bring(entries, read)
                     return self._run(rows, entries)
-            for entry in absent:  # Others may go on meanwhile.
+            for entry in absent:  # Other threads' batches may go on meanwhile.
                 read[entry] = entry.read()
 
     def _bring(
@@ -295,9 +290,29 @@ class AdapterBank:
         return results
 
 
-def _described(folder: str, unread: bool) -> task_adapters.Description:
-    """The description of a folder's task adapter, whose tensors are checked unless `unread`."""
-    return task_adapters.describe(folder) if unread else task_adapters.load(folder).description
+def _digest_of(source: Source) -> Optional[str]:
+    """What tells a folder's adapter from another; None where there is no folder's."""
+    if not isinstance(source, str):
+        return None
+    path = f"{files.current(source)}/{task_adapters.CONFIG_FILE}"  # Has the tensors' digest.
+    return files.sha256(path) if tf.io.gfile.exists(path) else None
+
+
+def _described(source: Source, unread: bool, where: str) -> task_adapters.Description:
+    """The description of an adapter, whose tensors are checked; not a folder's, if `unread`."""
+    if isinstance(source, str):
+        if unread:
+            return task_adapters.describe(source)
+        source = task_adapters.load(source)
+    else:
+        task_adapters.check_tensors(source.tensors, source.description, where)
+    for name, value in source.tensors.items():
+        if not np.isfinite(value).all():
+            raise UserError(
+                f"{where}: its {name} holds what is no finite number, as after a training that"
+                " diverged."
+            )
+    return source.description
 
 
 def _prediction(
@@ -419,8 +434,18 @@ class _Model:
 
     def place(self, adapter: task_adapters.TaskAdapter) -> mixed_encoder.Places:
         """Writes an adapter into the tables; returns its `mixed_encoder.Places`."""
-        needed = mixed_encoder.rows_needed(adapter)
-        places = mixed_encoder.places_of({pool: self._take(pool, n) for pool, n in needed.items()})
+        rows = {}
+        try:
+            for pool, count in mixed_encoder.rows_needed(adapter).items():
+                rows[pool] = self._take(pool, count)
+            places = mixed_encoder.places_of(rows)
+            self._write(adapter, places)
+        except BaseException:
+            self._give_back(rows)
+            raise
+        return places
+
+    def _write(self, adapter: task_adapters.TaskAdapter, places: mixed_encoder.Places) -> None:
         tensors = {**self._of_backbone, **adapter.tensors}
         feed = {}
         for name, rows_and_values in mixed_encoder.table_rows(
@@ -428,12 +453,14 @@ class _Model:
         ).items():
             feed.update(zip(self._updates[name], rows_and_values))
         self._session.run([update for _, _, update in self._updates.values()], feed)
-        return places
 
     def free(self, places: mixed_encoder.Places) -> None:
         """Gives the rows of a task back."""
-        for pool, rows in mixed_encoder.rows_by_pool(places).items():
-            self._pools[pool].give_back(rows)
+        self._give_back(mixed_encoder.rows_by_pool(places))
+
+    def _give_back(self, rows: Dict[str, List[int]]) -> None:
+        for pool, some in rows.items():
+            self._pools[pool].give_back(some)
 
     def _take(self, name: str, count: int) -> List[int]:
         pool = self._pools[name]

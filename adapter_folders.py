@@ -13,8 +13,12 @@ from errors import UserError
 
 
 def is_name(text: str) -> bool:
-    """Whether a task can be called so: letters, digits, ".", "_" and "-", at most 100 of them."""
-    return re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", text) is not None
+    """Whether a task can be called so: letters, digits, ".", "_" and "-", at most 100 of them.
+
+    A folder of that name must not be taken for what a killed `files.whole_folder` left.
+    """
+    fits = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", text) is not None
+    return fits and files.place_of(text) == text
 
 
 def named(patterns: Iterable[str]) -> Dict[str, str]:
@@ -28,7 +32,7 @@ def named(patterns: Iterable[str]) -> Dict[str, str]:
         folders = [pattern] if "://" in pattern else sorted(glob.glob(pattern))
         if not folders:
             raise UserError(f"--adapters={pattern}: there is no such folder.")
-        for place in folders:
+        for place in map(files.place_of, folders):
             folder = found_in(place)
             if folder is None:
                 raise UserError(
@@ -46,13 +50,14 @@ def named(patterns: Iterable[str]) -> Dict[str, str]:
 def below(root: str) -> Dict[str, str]:
     """The task adapters in a folder of folders: dict from names to folders.
 
-    Each is `<name>`, `<name>/adapter` as a run leaves it, or the highest of `<name>/<number>`.
+    Each is the highest of `<name>/<number>`, as uploads are kept, or else `<name>` or
+    `<name>/adapter`, as a run leaves it.
     """
     if not tf.io.gfile.isdir(root):
         raise UserError(f"--adapter_dir={root} is no folder.")
     found = {}
     for entry in sorted(tf.io.gfile.listdir(root)):
-        name = entry.rstrip("/")
+        name = files.place_of(entry.rstrip("/"))
         folder = is_name(name) and found_in(posixpath.join(root, name))
         if folder:
             found[name] = folder
@@ -62,7 +67,7 @@ def below(root: str) -> Dict[str, str]:
 def found_in(folder: str) -> Optional[str]:
     """The folder of a task adapter that a name stands for, see `below`; None for none."""
     numbers = sorted(numbers_in(folder), reverse=True)
-    for candidate in ("", task_adapters.FOLDER, *map(str, numbers)):
+    for candidate in (*map(str, numbers), "", task_adapters.FOLDER):
         path = posixpath.join(folder, candidate) if candidate else folder
         if tf.io.gfile.exists(posixpath.join(files.current(path), task_adapters.CONFIG_FILE)):
             return path

@@ -71,9 +71,12 @@ class Batcher:
       predict: function of a list of rows, which returns a list of an output for each.
       length_of: function of a row; rows of like length share a batch.
       max_batch_size: the most rows of a batch; all batches are of 1, 2, 4, 8, ... rows.
-      max_queue_size: the most rows that may wait.
+      max_queue_size: the most rows that may wait, and so the most of one call.
       observe: function of (number of rows, seconds) that is told of each batch.
       chores: iterable of functions, called one by one while no row waits.
+
+    Attributes:
+      max_queue_size: see above.
     """
 
     def __init__(
@@ -87,7 +90,7 @@ class Batcher:
         chores: Iterable[Callable[[], None]] = (),
     ):
         self._predict, self._length_of = predict, length_of
-        self._max_batch_size, self._max_queue_size = max_batch_size, max_queue_size
+        self._max_batch_size, self.max_queue_size = max_batch_size, max_queue_size
         self._observe = observe or (lambda size, seconds: None)
         self._chores = iter(chores)
         self._waiting = []  # `_Waiting`, the shortest first.
@@ -108,7 +111,7 @@ class Batcher:
     @property
     def is_full(self) -> bool:
         """Whether as many rows wait as may."""
-        return len(self._waiting) >= self._max_queue_size
+        return len(self._waiting) >= self.max_queue_size
 
     def submit(self, rows: list) -> "futures.Future[list]":
         """Queues rows, all or none of them.
@@ -127,7 +130,7 @@ class Batcher:
         with self._changed:
             if self._closed:
                 raise Closed
-            if len(self._waiting) + len(rows) > self._max_queue_size:
+            if len(self._waiting) + len(rows) > self.max_queue_size:
                 raise QueueFull
             for place, row in enumerate(rows):
                 entry = _Waiting(self._length_of(row), next(self._arrival), row, call, place)

@@ -108,6 +108,14 @@ def current(folder: str) -> str:
     return replaced if moved else folder
 
 
+def place_of(folder: str) -> str:
+    """The folder that what a killed `whole_folder` left beside it is of; of any other, itself."""
+    for suffix in (_PARTIAL, _REPLACED):
+        if folder.endswith(suffix):
+            return folder[: -len(suffix)]
+    return folder
+
+
 def megabytes(prefix: str) -> str:
     """How large all files are whose paths begin so: a text, such as "9.7 MB"."""
     folder, start = posixpath.split(prefix)

@@ -1,5 +1,6 @@
 """Uvicorn, with what a server on the open network needs besides: limits on time and connections."""
 
+import asyncio
 import contextlib
 import ipaddress
 import signal
@@ -18,6 +19,12 @@ except ImportError:  # Windows has none, and no such limit.
 
 _FILES_BESIDE_CONNECTIONS = 256
 _BACKLOG = 2048
+_LINGER_SECONDS = 1.0  # For a client that is refused to read why.
+_ERROR = b'{"error":"too many connections are open already; try again later"}'
+_REFUSAL = (
+    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n"
+    b"connection: close\r\ncontent-length: %d\r\n\r\n%s" % (len(_ERROR), _ERROR)
+)
 
 
 def is_loopback(host: str) -> bool:
@@ -70,14 +77,14 @@ def server_of(
 
     Args:
       application: of ASGI.
-      max_connections: int; requests of further ones are answered with 503.
+      max_connections: int; further ones are answered with 503, and end.
       read_seconds: what a request's head may take, and how long a connection may say nothing.
       stop_seconds: what answers under way may take when the server is to stop.
     """
     _allow_files(max_connections + _FILES_BESIDE_CONNECTIONS)
     config = uvicorn.Config(
         application,
-        http=_patient(read_seconds),
+        http=_patient(max_connections, read_seconds),
         ws="none",
         lifespan="off",
         backlog=_BACKLOG,
@@ -86,7 +93,6 @@ def server_of(
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=max_connections,
         timeout_keep_alive=max(1, int(read_seconds)),
         timeout_graceful_shutdown=max(1, int(stop_seconds)),
     )
@@ -104,13 +110,16 @@ def run(server: uvicorn.Server, bound: socket.socket) -> None:
         signal.signal(signal.SIGTERM, before)
 
 
-def _patient(read_seconds: float) -> type:
-    """Uvicorn's protocol, which waits for a request's head for so long, and no longer."""
+def _patient(max_connections: int, read_seconds: float) -> type:
+    """Uvicorn's protocol for so many connections, which waits so long for a request's head."""
 
     class Patient(httptools_impl.HttpToolsProtocol):
-        _waiting = None
+        _waiting = _unsent = None
 
         def connection_made(self, transport):
+            if len(self.connections) >= max_connections:
+                _refuse(transport, self.loop)
+                return
             super().connection_made(transport)
             self._wait()
 
@@ -120,7 +129,8 @@ def _patient(read_seconds: float) -> type:
 
         def on_response_complete(self):
             super().on_response_complete()
-            self._wait()  # For the rest of a body that was refused, and the next request's head.
+            if self.cycle.response_complete:  # Or else the next request is here already.
+                self._wait()  # For the rest of a body that was refused, and the next one's head.
 
         def connection_lost(self, exc):
             self._stop_waiting()
@@ -128,7 +138,17 @@ def _patient(read_seconds: float) -> type:
 
         def _wait(self):
             self._stop_waiting()
-            self._waiting = self.loop.call_later(read_seconds, self.transport.close)
+            self._unsent = None
+            self._waiting = self.loop.call_later(read_seconds, self._end)
+
+        def _end(self):
+            """Ends the connection, unless its peer is still taking an answer."""
+            unsent = self.transport.get_write_buffer_size()
+            if unsent in (0, self._unsent):
+                self.transport.abort()
+            else:
+                self._unsent = unsent
+                self._waiting = self.loop.call_later(read_seconds, self._end)
 
         def _stop_waiting(self):
             if self._waiting is not None:
@@ -136,6 +156,14 @@ def _patient(read_seconds: float) -> type:
                 self._waiting = None
 
     return Patient
+
+
+def _refuse(transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+    """Answers a connection before it asks; what it sends is taken, or it could not read that."""
+    transport.set_protocol(asyncio.Protocol())
+    transport.write(_REFUSAL)
+    transport.write_eof()
+    loop.call_later(_LINGER_SECONDS, transport.abort)
 
 
 def _allow_files(count: int) -> None:

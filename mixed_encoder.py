@@ -103,7 +103,8 @@ def _is_plain(settings: modeling.AdapterConfig) -> bool:
 
 
 def _identity(backbone: task_adapters.Backbone) -> Dict[str, Any]:
-    names = "hidden_act", "num_attention_heads"
+    """What tells a BERT from others; the sizes, as nothing else keeps a fingerprint's word."""
+    names = "hidden_size", "num_hidden_layers", "num_attention_heads", "hidden_act"
     return {"fingerprint": backbone.fingerprint, **{n: backbone.config.get(n) for n in names}}
 
 

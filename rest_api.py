@@ -16,12 +16,15 @@ import asyncio
 import functools
 import hmac
 import json
+import math
 import os
 import time
+import urllib.parse
 from concurrent import futures
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Set, Tuple
 
 from absl import logging
+from starlette import convertors
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import UploadFile
@@ -32,6 +35,7 @@ from starlette.routing import Route
 
 import adapter_bank
 import batching
+import http_server
 import served_tasks
 import serving_metrics
 import task_adapters
@@ -54,7 +58,6 @@ class Limits(NamedTuple):
     Attributes:
       max_body_bytes, max_upload_bytes: of a prediction's and of an adapter's request.
       max_instances: of a prediction's request.
-      max_queue_size: rows that may wait, and so the most of one request.
       read_seconds: from a request's head to the end of its body.
       answer_seconds: from then to its answer.
     """
@@ -62,7 +65,6 @@ class Limits(NamedTuple):
     max_body_bytes: int = 1 << 20
     max_upload_bytes: int = 256 << 20
     max_instances: int = 128
-    max_queue_size: int = 1024
     read_seconds: float = 10.0
     answer_seconds: float = 30.0
 
@@ -73,6 +75,15 @@ class Refused(Exception):
     def __init__(self, status: int, sentence: str, close: bool = False):
         super().__init__(sentence)
         self.status, self.close = status, close
+
+
+class _TaskInPath(convertors.StringConvertor):
+    """A task's name, after which a path may have a ":" and what is asked of it."""
+
+    regex = "[^/:]+"
+
+
+convertors.register_url_convertor("task", _TaskInPath())
 
 
 class _Prediction(NamedTuple):
@@ -95,7 +106,8 @@ class RestApi:
       metrics: `serving_metrics.Metrics`.
       limits: `Limits`.
       token: what requests must send as `Authorization: Bearer <token>`; None for nothing.
-      may_change: whether tasks may be added and removed.
+      may_change: whether tasks may be added and removed; without a token only by requests whose
+        Host is a name of the own machine, as "localhost".
     """
 
     def __init__(
@@ -116,7 +128,7 @@ class RestApi:
 
     def application(self) -> Callable:
         """The ASGI application."""
-        one, methods = "/v1/models/{task}", ["GET", "PUT", "DELETE"]
+        one, methods = "/v1/models/{task:task}", ["GET", "PUT", "DELETE"]
         routes = [
             Route("/", self.page),
             Route("/healthz", self.health),
@@ -131,6 +143,7 @@ class RestApi:
         handlers: Dict[Any, Callable] = {
             Refused: _refused,
             served_tasks.UnknownTask: _failed(404),
+            served_tasks.NotSaved: _failed(507),
             UserError: _failed(400),
             HTTPException: _http_error,
             Exception: _broken,
@@ -228,7 +241,7 @@ class RestApi:
 
     async def put(self, request: Request) -> Response:
         """Serves a task adapter: {"adapter": folder}, or its two files as a form."""
-        self._check_may_change()
+        self._check_may_change(request)
         name = request.path_params["task"]
         body = await self._body(request, self._limits.max_upload_bytes)
         is_form = request.headers.get("content-type", "").startswith("multipart/form-data")
@@ -246,15 +259,18 @@ class RestApi:
 
     async def delete(self, request: Request) -> Response:
         """Serves a task no longer."""
-        self._check_may_change()
+        self._check_may_change(request)
         task = await run_in_threadpool(self._tasks.remove, request.path_params["task"])
         self._metrics.forget(task.name)
         logging.info("Task %s is no longer served.", task.name)
         return _json({"name": task.name, "version": str(task.version)})
 
-    def _check_may_change(self) -> None:
+    def _check_may_change(self, request: Request) -> None:
         if not self._may_change:
             raise Refused(403, "tasks are not changed over the network without --token")
+        # A page of elsewhere may have its own name lead here, and a proxy other machines.
+        if self._token is None and not _is_local(request.headers.get("host", "")):
+            raise Refused(403, "tasks are not changed under another machine's name without --token")
 
     async def _predict(self, request: Request, name: Optional[str]) -> Response:
         body = await self._body(request, self._limits.max_body_bytes)
@@ -275,7 +291,7 @@ class RestApi:
         in_thread = functools.partial(asyncio.get_running_loop().run_in_executor, self._texts)
         prediction = await in_thread(self._read, body, name, lease)
         rows = prediction.rows()
-        if len(rows) > self._limits.max_queue_size:
+        if len(rows) > self._batcher.max_queue_size:
             raise Refused(413, f"the texts make {len(rows)} windows, which are too many")
         try:
             outputs = await asyncio.wrap_future(self._batcher.submit(rows))
@@ -334,6 +350,14 @@ class RestApi:
             raise Refused(400, "the client went away", close=True) from None
 
 
+def _is_local(host: str) -> bool:
+    """Whether a request's Host is a name of only the machine that it comes from."""
+    try:
+        return http_server.is_loopback(urllib.parse.urlsplit("//" + host).hostname or "")
+    except ValueError:
+        return False
+
+
 def _object(body: bytes, names: Set[str], expected: str) -> Dict[str, Any]:
     """The JSON object of a body, which has no other names."""
     try:
@@ -388,6 +412,8 @@ def _written(prediction: _Prediction, outputs: List[Dict[str, Any]]) -> bytes:
         return _dumped({"predictions": answers})
     if not isinstance(answers[0], dict):
         return _dumped({"outputs": answers})
+    if any(set(answer) != set(answers[0]) for answer in answers):
+        raise UserError("inputs: their outputs differ; expected texts alone or token ids alone")
     return _dumped({"outputs": {name: [a[name] for a in answers] for name in answers[0]}})
 
 
@@ -416,7 +442,8 @@ def _summary(task: served_tasks.ServedTask) -> Dict[str, Any]:
         "fields": list(task.texts.fields),
         "max_seq_length": about.max_seq_length,
         "do_lower_case": about.do_lower_case,
-        "scores": about.scores,
+        # A training that diverged may have others.
+        "scores": {name: s if math.isfinite(s) else None for name, s in about.scores.items()},
     }
 
 

@@ -54,7 +54,8 @@ def define_flags(flag_values=flags.FLAGS):
     flags.DEFINE_integer(
         "most_in_memory",
         None,
-        "Tasks in memory; others are read when asked for. Default: all are in memory.",
+        "Tasks in memory. One is read when it is first asked for, and makes room for others when"
+        " it was asked for longest ago. Default: all that were asked for stay.",
         1,
         **at,
     )
@@ -84,7 +85,6 @@ def _define_network(at):
 
 def _define_limits(at):
     for name, default, text in (
-        ("max_batch_size", 32, "Rows that are computed together."),
         ("max_queue_size", 1024, "Rows that may wait; more are refused with status 503."),
         ("max_instances", 128, "Instances of a request."),
         ("max_text_length", 100000, "Characters of a text."),
@@ -93,6 +93,9 @@ def _define_limits(at):
         ("max_connections", 4096, "Connections at a time."),
     ):
         flags.DEFINE_integer(name, default, text, 1, **at)
+    most = adapter_bank.BATCH_SIZE
+    text = f"Rows that are computed together, {most} at most."
+    flags.DEFINE_integer("max_batch_size", most, text, 1, most, **at)
     for name, seconds, text in (
         ("read_timeout", 10.0, "Seconds for a request to arrive; connections idle as long end."),
         ("answer_timeout", 30.0, "Seconds for a request's answer."),
@@ -136,7 +139,7 @@ def run(values):
             api.application(),
             max_connections=values.max_connections,
             read_seconds=values.read_timeout,
-            stop_seconds=values.answer_timeout + _STOP_SECONDS,
+            stop_seconds=values.read_timeout + values.answer_timeout + _STOP_SECONDS,
         )
         address = http_server.address_of(bound)
         print(f"Serving {len(tasks)} tasks at {address} (Ctrl-C stops)", flush=True)
@@ -190,7 +193,6 @@ def _limits(values, rest_api):
         max_body_bytes=values.max_body_mb << 20,
         max_upload_bytes=values.max_upload_mb << 20,
         max_instances=values.max_instances,
-        max_queue_size=values.max_queue_size,
         read_seconds=values.read_timeout,
         answer_seconds=values.answer_timeout,
     )
@@ -223,6 +225,9 @@ def _load(values):
             tasks.put(name, folder)
         except UserError as error:
             logging.warning("Not served: %s", error)
+        else:
+            if folders.get(name, folder) != folder:
+                logging.warning("%r is served from %s, not from %s.", name, folder, folders[name])
     return tasks, bank
 
 

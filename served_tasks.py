@@ -32,6 +32,10 @@ class UnknownTask(UserError):
     """A task that is not served."""
 
 
+class NotSaved(UserError):
+    """An upload for which the disk has no room, or no leave."""
+
+
 class ServedTask(NamedTuple):
     """A version of a task.
 
@@ -114,7 +118,7 @@ class ServedTasks:
             description = self._bank.add(key, folder)
             try:
                 texts = task_texts.TaskTexts(description, self._reading)
-            except UserError:
+            except BaseException:
                 self._bank.remove(key)
                 raise
             self._versions[name] = version
@@ -130,7 +134,7 @@ class ServedTasks:
         """`put` for a path that a request names; raises UserError for one not below the root."""
         root = self._needed_root()
         parts = path.split("/")
-        if "\0" in path or "\\" in path or {"", ".", ".."} & set(parts):
+        if not path.isprintable() or "\\" in path or {"", ".", ".."} & set(parts):
             raise UserError(f"{path[:100]!r} is no folder below --adapter_dir.")
         folder = posixpath.join(root, path)
         if "://" not in root:
@@ -153,19 +157,17 @@ class ServedTasks:
           Its `ServedTask`.
 
         Raises:
+          NotSaved: it cannot be written.
           UserError: as of `put`; nothing is saved then.
         """
         _check_name(name)  # Before it becomes a path.
         place = posixpath.join(self._needed_root(), name)
         with self._changing:
             folder = posixpath.join(place, str(max([0, *adapter_folders.numbers_in(place)]) + 1))
-            with files.whole_folder(folder) as partial:
-                for file_name in task_adapters.FILES:
-                    with tf.io.gfile.GFile(posixpath.join(partial, file_name), "wb") as writer:
-                        writer.write(contents[file_name])
+            _save(folder, contents)
             try:
                 return self.put(name, folder)
-            except UserError:
+            except BaseException:
                 tf.io.gfile.rmtree(folder)
                 raise
 
@@ -278,9 +280,19 @@ def _adapter_size(task: ServedTask) -> int:
     return adapter.size if adapter else 0
 
 
+def _save(folder: str, contents: Dict[str, bytes]) -> None:
+    try:
+        with files.whole_folder(folder) as partial:
+            for name in task_adapters.FILES:
+                with tf.io.gfile.GFile(posixpath.join(partial, name), "wb") as writer:
+                    writer.write(contents[name])
+    except UserError as error:
+        raise NotSaved(str(error)) from error
+
+
 def _check_name(name: str) -> None:
     if not adapter_folders.is_name(name):
         raise UserError(
             f"{name[:100]!r} is no name of a task; expected letters, digits, '.', '_' and '-', at"
-            " most 100 of them."
+            " most 100 of them, and no .partial or .replaced at the end."
         )

@@ -21,7 +21,7 @@ class Metrics:
         )
         self._seconds = prometheus_client.Histogram(
             "request_seconds",
-            "From a request's first byte to its answer.",
+            "From the end of a request's head to its answer.",
             ["endpoint"],
             buckets=_SECONDS,
             **at,

@@ -1,5 +1,6 @@
 """Tests of adapter_bank.py: every row beside its task's own model."""
 
+import dataclasses
 import functools
 import os
 import shutil
@@ -11,6 +12,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import adapter_modules
+import mixed_encoder
 import modeling
 import task_adapters
 import tuning
@@ -223,6 +225,55 @@ class TasksTest(BankTestCase):
             bank.predict(self.rows(["plain", "small"]))
         rows = self.rows(["small"])
         self.assert_own(rows, bank.predict(rows))
+
+    def test_an_adapter_that_changes_while_it_is_added(self):
+        bank, folder, load = self.bank(), self.saved("plain"), task_adapters.load
+
+        def load_and_replace(path):
+            made = load(path)
+            self.saved("plain", self.adapters["other_plain"])
+            return made
+
+        with mock.patch.object(task_adapters, "load", load_and_replace):
+            bank.add("plain", folder)
+        with self.assertRaisesRegex(UserError, "holds another adapter than the one that was added"):
+            bank.predict(self.rows(["plain"]))
+
+    def test_one_that_cannot_be_placed_takes_no_room(self):
+        bank, rows = self.bank(["pooler"]), self.rows(["pooler"])
+        sizes = [pool.size for pool in bank._model._pools.values()]
+        for _ in range(10):
+            broken = mock.patch.object(mixed_encoder, "table_rows", side_effect=MemoryError)
+            with broken, self.assertRaises(MemoryError):
+                bank.predict(rows)
+        self.assert_own(rows, bank.predict(rows))
+        task, pooler, *others = (pool.size for pool in bank._model._pools.values())
+        self.assertEqual([task, pooler - 1, *others], sizes)
+
+    def test_values_that_are_no_numbers(self):
+        bank, made = self.bank(), self.adapters["plain"]
+        for value in (np.nan, np.inf):
+            tensors = {**made.tensors, "output_bias": np.float32([0, value])}
+            for adapter in (
+                made._replace(tensors=tensors),
+                self.saved("plain", made._replace(tensors=tensors)),
+            ):
+                with self.assertRaisesRegex(UserError, "its output_bias holds .* no finite number"):
+                    bank.add("plain", adapter)
+        self.assertEqual(bank.names(), [])
+
+    def test_an_adapter_of_other_sizes_that_claims_to_be_of_this_bert(self):
+        bank, described = self.bank(), self.adapters["plain"].description
+        for name, size in (("hidden_size", 16), ("num_hidden_layers", 1)):
+            config = {**described.backbone.config, name: size}
+            backbone = dataclasses.replace(described.backbone, config=config)
+            description = dataclasses.replace(described, backbone=backbone)
+            tensors = {
+                tensor: np.zeros(shape, np.float32)
+                for tensor, shape in task_adapters.shapes(description).items()
+            }
+            with self.assertRaisesRegex(UserError, f"whose {name} is {size}; expected"):
+                bank.add("other", task_adapters.TaskAdapter(description, tensors))
 
     def test_one_that_is_not_read_until_it_is_asked_for(self):
         bank, rows = self.bank(["small"]), self.rows(["plain", "small"])

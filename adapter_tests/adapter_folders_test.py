@@ -7,6 +7,7 @@ import tempfile
 import tensorflow.compat.v1 as tf
 
 import adapter_folders
+import task_adapters
 from adapter_tests import served
 from errors import UserError
 
@@ -55,6 +56,20 @@ class FoldersTest(tf.test.TestCase):
         self.assertEqual(sorted(found), ["sms", "stars"])
         with self.assertRaisesRegex(UserError, "--adapter_dir=.* is no folder"):
             adapter_folders.below(os.path.join(self.root, "nothing"))
+
+    def test_what_a_kill_left_is_no_task_of_its_own(self):
+        task_adapters.save(os.path.join(self.root, "sms"), served.made()[1]["sms"])
+        folder = os.path.join(self.root, "sms")
+        shutil.copytree(folder, folder + ".partial")
+        for _ in range(2):
+            self.assertEqual(adapter_folders.below(self.root), {"sms": folder})
+            pattern = os.path.join(self.root, "*")
+            self.assertEqual(adapter_folders.named([pattern]), {"sms": folder})
+            if os.path.exists(folder):
+                os.rename(folder, folder + ".replaced")
+        self.assertEqual(task_adapters.describe(folder).task, "sms")
+        for name in ("sms.partial", "sms.replaced"):
+            self.assertFalse(adapter_folders.is_name(name))
 
 
 if __name__ == "__main__":

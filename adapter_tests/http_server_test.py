@@ -1,7 +1,9 @@
 """Tests of http_server.py, by real sockets: who is waited for, and who is not."""
 
+import asyncio
 import contextlib
 import http.client
+import json
 import os
 import signal
 import socket
@@ -17,13 +19,22 @@ pytest.importorskip("uvicorn", reason="requirements-serving.txt is not installed
 import http_server
 from errors import UserError
 
+LARGE = 64 << 20
+
 
 async def echo(scope, receive, send):
-    """Answers with what was sent; "/ignore" answers without reading it."""
+    """Answers with what was sent; "/ignore" answers without reading it, "/slow" not at once.
+
+    "/large" answers what no buffer holds.
+    """
+    if scope["path"] == "/slow":
+        await asyncio.sleep(1.5)
     body, more = b"", scope["path"] != "/ignore"
     while more:
         message = await receive()
         body, more = body + message.get("body", b""), message.get("more_body", False)
+    if scope["path"] == "/large":
+        body = bytes(LARGE)
     length = (b"content-length", str(len(body)).encode())
     await send({"type": "http.response.start", "status": 200, "headers": [length]})
     await send({"type": "http.response.body", "body": body})
@@ -87,11 +98,45 @@ class HttpServerTest(tf.test.TestCase):
     def test_more_connections_than_allowed(self):
         with self.serving(max_connections=4) as port:
             idle = [self.connect(port) for _ in range(4)]
-            self.assertEqual(self.ask(port)[0], 503)
+            with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, 20)) as another:
+                another.request("POST", "/", b"x" * (1 << 20))
+                response = another.getresponse()
+                self.assertEqual(response.status, 503)
+                self.assertEqual(response.headers["Retry-After"], "1")
+                self.assertIn("connections", json.loads(response.read())["error"])
+            idle[0].sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            self.assertIn(b"200 OK", idle[0].recv(1000))
             for connection in idle:
                 connection.close()
             statuses = iter(lambda: self.ask(port)[0], 200)  # Until their ends have been seen.
             self.assertTrue(all(status == 503 for status in statuses))
+
+    def test_one_connection(self):
+        with self.serving(max_connections=1) as port:
+            self.assertEqual(self.ask(port), (200, b"hello"))
+
+    def test_a_request_that_came_with_the_one_before_is_answered(self):
+        request = b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n"
+        with self.serving(read_seconds=1.0) as port:
+            connection = self.connect(port, request * 2)
+            received = b"".join(iter(lambda: connection.recv(1000), b""))
+        self.assertEqual(received.count(b"200 OK"), 2)
+
+    def test_who_takes_no_answer_is_not_waited_for_but_who_takes_it_slowly_is(self):
+        request = b"GET /large HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        with self.serving(read_seconds=0.5) as port:
+            silent, slow = self.connect(port, request), self.connect(port, request)
+            taken = 0
+            for _ in range(10):
+                taken += len(slow.recv(1 << 20, socket.MSG_WAITALL))
+                time.sleep(0.25)
+            self.assertGreater(taken + self.rest(slow), LARGE)
+            with contextlib.suppress(ConnectionError):
+                self.assertLess(self.rest(silent), LARGE)
+
+    def rest(self, connection):
+        """How many bytes still come."""
+        return sum(map(len, iter(lambda: connection.recv(1 << 20), b"")))
 
     def test_a_thousand_idle_connections(self):
         http_server._allow_files(3000)  # Both ends are this process's here.

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import dataclasses
 import json
 import os
 import tempfile
@@ -50,19 +51,19 @@ class RestApiTestCase(tf.test.TestCase):
         for name in self.bank.names():
             self.bank.remove(name)
 
-    def client(self, predict=None, token=None, may_change=True, **limits):
+    def client(self, predict=None, token=None, may_change=True, max_queue_size=1024, **limits):
         limits = rest_api.Limits(**limits)
         batcher = batching.Batcher(
             predict or self.bank.predict,
             lambda row: len(row.input_ids),
             max_batch_size=32,
-            max_queue_size=limits.max_queue_size,
+            max_queue_size=max_queue_size,
         )
         self.addCleanup(batcher.close)
         self.batcher, self.metrics = batcher, serving_metrics.Metrics()
         api = rest_api.RestApi(self.tasks, batcher, self.metrics, limits, token, may_change)
         self.addCleanup(api.close)
-        return TestClient(api.application(), raise_server_exceptions=False)
+        return TestClient(api.application(), "http://127.0.0.1", raise_server_exceptions=False)
 
     def own(self, adapter, row=ROW, segments=None):
         """What a task adapter's own model predicts."""
@@ -172,6 +173,11 @@ class PredictionsTest(RestApiTestCase):
         ask = {"instances": ["the dog"]}
         self.assertEqual(client.post("/v1/models/sms:predict", json=ask).status_code, 200)
 
+    def test_columns_of_answers_that_differ(self):
+        asked = [{"question": "who", "context": "The man sees."}, {"input_ids": [2, 3]}]
+        response = self.client().post("/v1/models/squad:predict", json={"inputs": asked})
+        self.assert_error(response, 400, "inputs: .* expected texts alone or token ids alone")
+
     def test_half_a_surrogate_pair_is_a_text(self):
         body = b'{"instances": ["the \\ud83d dog"]}'
         response = self.client().post("/v1/models/sms:predict", content=body)
@@ -188,6 +194,9 @@ class PredictionsTest(RestApiTestCase):
         ):
             self.assert_error(response, 404, "no task 'nothing' here")
         self.assert_error(client.get("/v2"), 404, "Not Found: /v2")
+        response = client.get("/v1/models/sms:predict")
+        self.assert_error(response, 405, "Not Allowed")
+        self.assertEqual(response.headers["allow"], "POST")
         response = client.post("/v1/models/sms", json=ask)
         self.assert_error(response, 405, "Not Allowed")
         self.assertEqual(set(response.headers["allow"].split(", ")) - {"HEAD"}, {*_CHANGES, "GET"})
@@ -311,6 +320,18 @@ class DescriptionsTest(RestApiTestCase):
         self.assertEqual(sms["labels"], ["ham", "spam"])
         self.assertEqual(sms["kind"], "classification")
 
+    def test_scores_that_are_no_numbers(self):
+        made = served.other("sms")
+        scores = {"eval_loss": float("nan"), "eval_mse": float("inf"), "eval_accuracy": 0.5}
+        description = dataclasses.replace(made.description, scores=scores)
+        task_adapters.save(os.path.join(self.root, "odd"), made._replace(description=description))
+        client = self.client()
+        self.assertEqual(client.put("/v1/models/odd", json={"adapter": "odd"}).status_code, 201)
+        found = {task["name"]: task for task in client.get("/v1/models").json()["models"]}
+        self.assertEqual(
+            found["odd"]["scores"], {"eval_loss": None, "eval_mse": None, "eval_accuracy": 0.5}
+        )
+
     def test_metrics(self):
         client = self.client()
         client.post("/v1/models/sms:predict", json={"instances": ["a", "the"]})
@@ -372,6 +393,9 @@ class ChangesTest(RestApiTestCase):
         self.assert_error(response, 400, "expected a form of the two files")
         small = self.client(max_upload_bytes=1000)
         self.assert_error(small.put("/v1/models/up", files=files), 413, "over 1,000 bytes")
+        with open(os.path.join(self.root, "taken"), "w"):  # Where the task's folder should be.
+            response = client.put("/v1/models/taken", files=files)
+        self.assert_error(response, 507, "taken/1 cannot be written")
 
     def test_what_is_refused(self):
         client = self.client()
@@ -394,6 +418,28 @@ class ChangesTest(RestApiTestCase):
         ):
             self.assert_error(response, 403, "without --token")
         self.assertEqual(self.tasks.get("sms").version, 1)
+
+    def test_without_a_token_changes_are_for_who_asked_this_machine(self):
+        task_adapters.save(os.path.join(self.root, "later"), served.other("sms"))
+        body, open_to_all = {"adapter": "later"}, self.client(token="secret")
+        for host, status in (
+            ("127.0.0.1:8501", 201),
+            ("localhost", 201),
+            ("[::1]:8501", 201),
+            ("example.org:8501", 403),
+            ("127.0.0.1.example.org", 403),
+            ("[", 403),
+            ("", 403),
+        ):
+            with self.subTest(host):
+                client, headers = self.client(), {"Host": host}
+                response = client.put("/v1/models/new", json=body, headers=headers)
+                self.assertEqual(response.status_code, status, response.text)
+                response = client.delete("/v1/models/new", headers=headers)
+                self.assertEqual(response.status_code, 200 if status == 201 else 403)
+                headers["Authorization"] = "Bearer secret"
+                response = open_to_all.put("/v1/models/other", json=body, headers=headers)
+                self.assertIn(response.status_code, (200, 201))
 
     def test_no_answer_is_lost_or_mixed_up_while_tasks_are_replaced(self):
         adapters = [served.other("sms", seed) for seed in (100, 101)]

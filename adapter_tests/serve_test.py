@@ -14,6 +14,7 @@ from unittest import mock
 
 import pytest
 import tensorflow.compat.v1 as tf
+from absl import flags
 
 pytest.importorskip("uvicorn", reason="requirements-serving.txt is not installed")
 
@@ -50,6 +51,21 @@ class FlagsTest(ServeTestCase):
                     arguments = [*arguments, "--port=0"]
                 with self.subTest(arguments), self.assertRaisesRegex(UserError, sentence):
                     serve.run(self.values(*arguments))
+
+    def test_batches_are_no_larger_than_the_banks(self):
+        with self.assertRaisesRegex(flags.IllegalFlagValueError, "max_batch_size=33"):
+            self.values("--max_batch_size=33")
+
+    def test_a_name_in_both_places_is_told(self):
+        served.save_all(self.root, ["sms"])
+        one = os.path.join(served.save_all(os.path.join(self.root, "a.b"), ["sms"]), "sms")
+        values = self.values(f"--adapters={one}", f"--adapter_dir={self.root}")
+        found = mock.patch.dict(os.environ, BERT_BASE_DIR=served.made()[0])
+        with found, self.assertLogs("absl", "WARNING") as logs:
+            tasks, bank = serve._load(values)
+        for opened in (tasks, bank):
+            opened.close()
+        self.assertRegex(logs.output[0], "'sms' is served from .*/sms/adapter, not from .*/a.b/sms")
 
     def test_a_missing_package_is_a_sentence(self):
         missing = ImportError("No module named 'uvicorn'")

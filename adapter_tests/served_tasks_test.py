@@ -9,6 +9,7 @@ import tensorflow.compat.v1 as tf
 
 import adapter_folders
 import task_adapters
+import task_texts
 from adapter_tests import served
 from errors import UserError
 from served_tasks import UnknownTask
@@ -135,6 +136,7 @@ class ServedTasksTest(tf.test.TestCase):
             "./sms",
             "",
             "a\0b",
+            "\ud800",
             "a\\b",
             "link/sms",
         ):
@@ -165,6 +167,23 @@ class ServedTasksTest(tf.test.TestCase):
             again = served.tasks_of(bank, self.root).get("fresh")
             (output,) = bank.predict(again.rows(again.texts.ask("the dog sees")))
         self.assertAllClose(output["probabilities"], self.predicted(task))
+
+    def test_an_upload_goes_before_what_was_trained(self):
+        task = self.tasks.upload("sms", self.contents(served.other("sms")))
+        self.assertEqual(
+            adapter_folders.below(self.root)["sms"], os.path.join(self.root, "sms", "1")
+        )
+        again = self.tasks.put_below_root("again", "sms")
+        self.assertAllClose(self.predicted(again), self.predicted(task))
+
+    def test_an_error_of_any_kind_leaves_nothing(self):
+        contents = self.contents(served.other("sms"))
+        broken = mock.patch.object(task_texts, "TaskTexts", side_effect=MemoryError)
+        with broken, self.assertRaises(MemoryError):
+            self.tasks.upload("sms", contents)
+        self.assertEqual(os.listdir(os.path.join(self.root, "sms")), ["adapter"])
+        self.assertEqual(self.bank.names(), ["sms@1", "stars@1"])
+        self.assertEqual(self.tasks.upload("sms", contents).version, 2)
 
     def test_a_damaged_upload_leaves_nothing(self):
         contents = self.contents(served.other("sms"))

@@ -97,7 +97,7 @@ def _port():
         bank.predict,
         lambda row: len(row.input_ids),
         max_batch_size=32,
-        max_queue_size=limits.max_queue_size,
+        max_queue_size=1024,
     )
     tasks = served.tasks_of(bank, root)
     api = rest_api.RestApi(tasks, batcher, serving_metrics.Metrics(), limits)
@@ -212,6 +212,6 @@ def _upload(folder):
                     f"--x\r\nContent-Disposition: {disposition}\r\n\r\n".encode() + reader.read()
                 )
     body = b"\r\n".join([*parts, b"--x--\r\n"])
-    head = f"PUT /v1/models/uploaded HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n"
+    head = f"PUT /v1/models/uploaded HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
     head += "Content-Type: multipart/form-data; boundary=x\r\nConnection: close\r\n\r\n"
     _judge(head.encode() + body)
