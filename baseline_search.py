@@ -64,6 +64,16 @@ class SearchSettings(NamedTuple):
     narrowed: Dict[str, Choice] = {}
     conditions: Dict[str, object] = {}
 
+    @property
+    def domains(self):
+        """Name → domain of each parameter."""
+        return {**SPACE, **self.narrowed}
+
+    @property
+    def fixed(self):
+        """What is the same for all trials: a dict of JSON values by flag."""
+        return {**{name: str(domain) for name, domain in self.domains.items()}, **self.conditions}
+
 
 class Trial(NamedTuple):
     """What a finished trial came to.
@@ -107,7 +117,7 @@ class Search:
 
     Args:
       settings: `SearchSettings`.
-      alone: bool, no other process searches with this output_dir.
+      alone: bool, no other process searches in this storage.
 
     Raises:
       UserError: Optuna is missing, the storage cannot be used, or holds a study of other things.
@@ -116,7 +126,6 @@ class Search:
     def __init__(self, settings, alone=True):
         self._optuna = load_optuna()
         self._settings = settings
-        self._domains = {**SPACE, **settings.narrowed}
         with self._explained():
             self._study = self._opened()
             # Two processes of one seed would try the same.
@@ -171,7 +180,7 @@ class Search:
 
     def _tried(self, trial, train):
         """Optuna's objective."""
-        domains = self._domains.items()
+        domains = self._settings.domains.items()
         settings = Settings(**{name: suggested(trial, name, domain) for name, domain in domains})
         scores = []
 
@@ -239,8 +248,7 @@ class Search:
 
     def _check_study(self):
         """Raises UserError if the study that was found has another space or other conditions."""
-        domains = {name: str(domain) for name, domain in self._domains.items()}
-        own = {**domains, **self._settings.conditions}
+        own = self._settings.fixed
         recorded = self._study.user_attrs.get("conditions")
         if recorded is None:
             self._study.set_user_attr("conditions", own)
@@ -331,6 +339,10 @@ class Turns:
 
     def __exit__(self, *error):
         os.close(self._lock)
+
+    def leave(self):
+        """Has the others not wait for this process."""
+        files.unlock(self._lock)
 
     def end(self):
         """Ends this process's part; returns whether all others have ended theirs."""

@@ -108,6 +108,19 @@ class Modules:
         return by_split, baseline_model.Strings(strings, vectors)
 
 
+def files_of(name):
+    """The (path, digest) of each file of a module that is a folder; of others nothing: [].
+
+    Args:
+      name: see `baseline_space.module_named`.
+    """
+    folder = baseline_space.module_named(name).handle
+    paths = [
+        posixpath.join(parent, own) for parent, _, some in tf.io.gfile.walk(folder) for own in some
+    ]
+    return [(path, files.sha256(path)) for path in sorted(paths)]
+
+
 class Baseline:
     """A model of the space, on a task's data.
 
