@@ -96,7 +96,7 @@ class Trial(NamedTuple):
 
 
 class Diverged(Exception):
-    """The training of a trial ended in no number."""
+    """The training of a trial ended in no number before it had a score."""
 
 
 def load_optuna():
@@ -193,10 +193,12 @@ class Search:
 
         try:
             score = train(settings, on_score)
-        except (self._optuna.TrialPruned, Diverged) as error:
-            why = "stopped" if scores and not isinstance(error, Diverged) else "diverged"
-            logging.info("Trial %d: %s at %.4f.", trial.number, why, max(scores, default=0))
+        except Diverged as error:
+            logging.info("Trial %d: diverged.", trial.number)
             raise self._optuna.TrialPruned from error
+        except self._optuna.TrialPruned:
+            logging.info("Trial %d: stopped at %.4f.", trial.number, max(scores))
+            raise
         except KeyboardInterrupt:
             self._study.enqueue_trial(trial.params)
             raise

@@ -146,9 +146,7 @@ class SearchTest(ScriptTestCase):
         self.run_script("--preset=airline", f"--module={self.module}")
         kept = self.contents()
         with mock.patch.object(Baseline, "train", side_effect=AssertionError):
-            with self.assertRaisesRegex(
-                UserError, "settings.json: the model there is not of"
-            ):
+            with self.assertRaisesRegex(UserError, "settings.json: the model there is not of"):
                 self.search()
             self.assertEqual({name: self.contents()[name] for name in kept}, kept)
             # As run_classifier.py leaves them.
@@ -157,9 +155,7 @@ class SearchTest(ScriptTestCase):
             for name in ("settings.json", "eval_results.json", "adapter/adapter_config.json"):
                 with open(os.path.join(self.out, name), "w") as writer:
                     writer.write('{"model": {"task": "custom"}, "training": {}}')
-            with self.assertRaisesRegex(
-                UserError, "settings.json: the model there is not of"
-            ):
+            with self.assertRaisesRegex(UserError, "settings.json: the model there is not of"):
                 self.search()
         self.assertIn("adapter", os.listdir(self.out))
 
