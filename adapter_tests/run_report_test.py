@@ -53,7 +53,9 @@ class RunReportTest(tf.test.TestCase):
 
     def test_by_default_the_tables_of_the_repository_stay(self):
         values = command_lines.parsed(run_report.define_flags)
-        self.assertNotIn(values.report_dir, os.listdir(os.path.dirname(os.path.abspath(run_report.__file__))))
+        self.assertNotIn(
+            values.report_dir, os.listdir(os.path.dirname(os.path.abspath(run_report.__file__)))
+        )
 
     def test_one_under_another_name_of_some_tasks(self):
         self.run_report("--report=figure4", "--tasks=MRPC", "--name=sizes")
