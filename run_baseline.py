@@ -41,7 +41,6 @@ from errors import UserError
 from flag_sections import section
 
 _DATABASE, _SEARCH, _RECORDS = "search.db", "search.json", "results.jsonl"
-_DECIDING = ("max_words", "early_stopping_patience", "precision")  # Flags; beside the settings.
 
 
 def define_flags(flag_values=flags.FLAGS):
@@ -467,11 +466,13 @@ class _Job:
         """The training as `sweep_records` has it; what the search chose is no flag of it."""
         task, values = self._data.task, self._values
         flags_given = {"task_name": task.name, "random_seed": values.random_seed}
-        for name in ("preset",) if values.preset else ("trials", "sampler", "pruner"):
-            flags_given[name] = values[name].value
-        for name in _DECIDING:
-            if values[name].value != values[name].default:
-                flags_given[name] = values[name].value
+        if values.preset:
+            flags_given["preset"] = values.preset
+        else:
+            flags_given.update(trials=values.trials, sampler=values.sampler, pruner=values.pruner)
+        for flag in ("max_words", "early_stopping_patience", "precision"):
+            if values[flag].value != values[flag].default:
+                flags_given[flag] = values[flag].value
         if values.module:
             flags_given["module"] = ",".join(map(baseline_space.short_name, values.module))
         if values.setting:
