@@ -4,6 +4,7 @@
 # make demo/embeddings   a text embedding module of that BERT's words, for run_baseline.py
 # make test-3.10, make test-oldest   the tests on another Python, or on the oldest packages
 # make bench  measurements against peers, on a machine that does nothing else: hours
+# make clean  removes the environments and what was fetched; no training's results
 
 .PHONY: demo test test-tf1 test-oldest coverage lint bench clean
 PIP_INSTALL = -m pip install --quiet --disable-pip-version-check
@@ -62,8 +63,9 @@ bench: .venv/installed-dev .venv-peers/installed
 	.venv/bin/python benchmarks/serving.py
 	.venv/bin/python benchmarks/precision.py
 
+# What make made; output/ is what the scripts trained, and stays.
 clean:
-	rm -rf .venv .venv-* demo/bert demo/download demo/embeddings output
+	rm -rf .venv .venv-* demo/bert demo/download demo/embeddings
 
 # What training needs, and no more.
 .venv/installed: requirements.txt

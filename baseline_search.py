@@ -9,6 +9,7 @@ processes and machines share; what a kill interrupts is tried again.
 import contextlib
 import dataclasses
 import importlib
+import json
 import os
 import posixpath
 import time
@@ -39,6 +40,7 @@ _HEARTBEAT = 15  # Seconds; after four times as many without one a trial counts 
 _RETRIES = 3  # Of a trial whose process was killed.
 _OPENINGS = 3  # Tries, a second apart.
 _LOCK = "search.lock"
+_ENTERING = 1  # Seconds; each that enters holds the lock alone for an instant.
 
 
 class SearchSettings(NamedTuple):
@@ -64,6 +66,16 @@ class SearchSettings(NamedTuple):
     narrowed: Dict[str, Choice] = {}
     conditions: Dict[str, object] = {}
 
+    @property
+    def domains(self):
+        """Name → domain of each parameter."""
+        return {**SPACE, **self.narrowed}
+
+    @property
+    def fixed(self):
+        """What is the same for all trials: a dict of JSON values by flag."""
+        return {**{name: str(domain) for name, domain in self.domains.items()}, **self.conditions}
+
 
 class Trial(NamedTuple):
     """What a finished trial came to.
@@ -86,7 +98,7 @@ class Trial(NamedTuple):
 
 
 class Diverged(Exception):
-    """The training of a trial ended in no number."""
+    """The training of a trial ended in no number before it had a score."""
 
 
 def load_optuna():
@@ -107,7 +119,7 @@ class Search:
 
     Args:
       settings: `SearchSettings`.
-      alone: bool, no other process searches with this output_dir.
+      alone: bool, no other process searches in this storage.
 
     Raises:
       UserError: Optuna is missing, the storage cannot be used, or holds a study of other things.
@@ -116,7 +128,7 @@ class Search:
     def __init__(self, settings, alone=True):
         self._optuna = load_optuna()
         self._settings = settings
-        self._domains = {**SPACE, **settings.narrowed}
+        self._is_lost = False  # Whether another process has ended the last trial of this one.
         with self._explained():
             self._study = self._opened()
             # Two processes of one seed would try the same.
@@ -153,12 +165,18 @@ class Search:
         states = [self._optuna.trial.TrialState[name] for name in ("COMPLETE", "PRUNED")]
         enough = self._optuna.study.MaxTrialsCallback(self._settings.trials, states)
         while len(self.trials()) < self._settings.trials:
-            with self._explained(), self._without_warnings():
-                self._study.optimize(
-                    lambda trial: self._tried(trial, train),
-                    n_trials=self._settings.trials,
-                    callbacks=[enough],
-                )
+            try:
+                with self._explained(), self._without_warnings():
+                    self._study.optimize(
+                        lambda trial: self._tried(trial, train),
+                        n_trials=self._settings.trials,
+                        callbacks=[enough],
+                    )
+            except (ValueError, RuntimeError):  # Optuna's, of a trial that has ended.
+                if not self._is_lost:
+                    raise
+                self._is_lost = False
+                logging.warning("A trial had no heartbeat, and was left to another process.")
 
     def trials(self) -> List[Trial]:
         """The finished ones, in the order of their numbers."""
@@ -171,7 +189,23 @@ class Search:
 
     def _tried(self, trial, train):
         """Optuna's objective."""
-        domains = self._domains.items()
+        try:
+            score = self._scored(trial, train)
+        except KeyboardInterrupt:
+            self._study.enqueue_trial(trial.params)
+            raise
+        except Exception:
+            self._is_lost = self._has_ended(trial)
+            raise
+        self._is_lost = self._has_ended(trial)
+        return score
+
+    def _has_ended(self, trial):
+        return self._study.get_trials(deepcopy=False)[trial.number].state.is_finished()
+
+    def _scored(self, trial, train):
+        """Trains with settings that a trial proposes; returns their score."""
+        domains = self._settings.domains.items()
         settings = Settings(**{name: suggested(trial, name, domain) for name, domain in domains})
         scores = []
 
@@ -184,12 +218,11 @@ class Search:
 
         try:
             score = train(settings, on_score)
-        except (self._optuna.TrialPruned, Diverged) as error:
-            why = "stopped" if scores and not isinstance(error, Diverged) else "diverged"
-            logging.info("Trial %d: %s at %.4f.", trial.number, why, max(scores, default=0))
+        except Diverged as error:
+            logging.info("Trial %d: diverged.", trial.number)
             raise self._optuna.TrialPruned from error
-        except KeyboardInterrupt:
-            self._study.enqueue_trial(trial.params)
+        except self._optuna.TrialPruned:
+            logging.info("Trial %d: stopped at %.4f.", trial.number, max(scores))
             raise
         best = max([score, *(t.score for t in self.trials() if t.score is not None)])
         logging.info("Trial %d: %.4f (the best so far: %.4f).", trial.number, score, best)
@@ -211,6 +244,7 @@ class Search:
         storages, place = self._optuna.storages, self._settings.storage
         if "://" not in place:
             with files.written(f"--storage={place}"):
+                _check_journal(place)
                 return storages.JournalStorage(storages.journal.JournalFileBackend(place))
         with self._without_warnings():
             return storages.RDBStorage(
@@ -239,8 +273,7 @@ class Search:
 
     def _check_study(self):
         """Raises UserError if the study that was found has another space or other conditions."""
-        domains = {name: str(domain) for name, domain in self._domains.items()}
-        own = {**domains, **self._settings.conditions}
+        own = self._settings.fixed
         recorded = self._study.user_attrs.get("conditions")
         if recorded is None:
             self._study.set_user_attr("conditions", own)
@@ -288,6 +321,21 @@ def _is_of_storage(error):
     return bool(names & own) or isinstance(error, ImportError)
 
 
+def _check_journal(path):
+    """Raises UserError if a file is there whose first line is none of Optuna's: it would grow."""
+    line = b""
+    if os.path.exists(path):
+        with open(path, "rb") as reader:
+            line = reader.readline()
+    if line.endswith(b"\n"):  # Else another process may be about to write it.
+        try:
+            record = json.loads(line)
+        except ValueError:
+            record = None
+        if not isinstance(record, dict) or "op_code" not in record:
+            raise UserError(f"--storage={path}: expected a search's journal, found another file.")
+
+
 def best_of(trials):
     """The finished trial with the best score, the first of equals.
 
@@ -323,18 +371,35 @@ class Turns:
     def __enter__(self):
         with files.written(self._path):
             self._lock = os.open(self._path, os.O_CREAT | os.O_RDWR)
-        self.alone = files.lock(self._lock)
-        if not files.lock(self._lock, shared=True):
-            os.close(self._lock)
-            raise UserError(f"{self._path}: another process is training the best settings there.")
+        self.alone = self._locked()
+        deadline = time.monotonic() + _ENTERING
+        while not self._locked(shared=True):
+            if time.monotonic() > deadline:
+                os.close(self._lock)
+                raise UserError(
+                    f"{self._path}: another process is training the best settings there."
+                )
+            time.sleep(0.1)
         return self
 
     def __exit__(self, *error):
         os.close(self._lock)
 
+    def leave(self):
+        """Has the others not wait for this process."""
+        with contextlib.suppress(OSError):
+            files.unlock(self._lock)
+
     def end(self):
         """Ends this process's part; returns whether all others have ended theirs."""
-        return files.lock(self._lock)
+        return self._locked()
+
+    def _locked(self, shared=False):
+        """`files.lock`; where the file system has no locks, there is nobody else to be known."""
+        try:
+            return files.lock(self._lock, shared)
+        except OSError:
+            return True
 
 
 def record(search, trials, task, score):

@@ -4,7 +4,9 @@ A module embeds strings: whole texts and, for a convolution, words or n-grams. `
 those that occur, so that each is embedded once and a row is a few numbers. N rows, T words.
 """
 
+import itertools
 import re
+import unicodedata
 
 import numpy as np
 
@@ -21,13 +23,24 @@ def cleaned(text, lowercase, remove_non_alphanumeric):
     Args:
       text: str.
       lowercase: bool.
-      remove_non_alphanumeric: bool; what is neither letter nor digit, in any script, parts words.
+      remove_non_alphanumeric: bool; what is neither letter nor digit, in any script, nor a mark on
+        one, parts words.
+
+    Half a surrogate pair, which JSON may hold and UTF-8 may not, is left out.
     """
+    text = text.encode("utf-8", "ignore").decode("utf-8")
     if lowercase:
         text = text.lower()
     if remove_non_alphanumeric:
-        text = _NOT_ALPHANUMERIC.sub(" ", text)
+        text = _NOT_ALPHANUMERIC.sub(_parting, text)
     return " ".join(text.split())
+
+
+def _parting(match):
+    """What takes the place of non-alphanumerics: marks, such as vowels, stay on their letter."""
+    marks = itertools.takewhile(lambda c: unicodedata.category(c).startswith("M"), match.group())
+    kept = "".join(marks)
+    return kept if kept == match.group() else kept + " "
 
 
 class Strings:

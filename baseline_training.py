@@ -4,6 +4,7 @@ Meanwhile the dev set is scored in the training's own graph, every `EVALUATE_EVE
 weights of the best score are what the training makes.
 """
 
+import collections
 import contextlib
 import posixpath
 import tempfile
@@ -11,6 +12,7 @@ from typing import Any, Callable, Dict, NamedTuple, Optional
 
 import numpy as np
 import tensorflow.compat.v1 as tf
+from absl import logging
 
 import baseline_model
 import baseline_space
@@ -26,6 +28,7 @@ from errors import UserError
 
 EVALUATE_EVERY = 10_000  # Samples; a tenth of the shortest training.
 _PREDICT_BATCH_SIZE = 256
+_KEPT_BYTES = 1 << 30  # Of what modules made of strings; a search comes back to it many times.
 
 
 class Data(NamedTuple):
@@ -67,7 +70,7 @@ class Result(NamedTuple):
 
 
 class Modules:
-    """Text embedding modules, and what they made of a task's strings: each is made once.
+    """Text embedding modules, and what they made of a task's strings: what memory is there for.
 
     Args:
       data: `Data`.
@@ -75,7 +78,7 @@ class Modules:
 
     def __init__(self, data):
         self._data = data
-        self._opened, self._prepared = {}, {}
+        self._opened, self._prepared = {}, collections.OrderedDict()
 
     def opened(self, name):
         """(`baseline_model.TextModule`, its unit) of a module by `baseline_space`'s name."""
@@ -90,7 +93,9 @@ class Modules:
         longest = space.conv_max_ngram if space.use_convolution and unit == "text" else 1
         cleaning = (space.lowercase, space.remove_non_alphanumeric)
         key = (space.module, *cleaning, space.use_convolution, longest)
-        if key not in self._prepared:
+        if key in self._prepared:
+            self._prepared.move_to_end(key)
+        else:
             strings = baseline_texts.Strings()
             self._prepared[key] = (
                 {
@@ -104,8 +109,34 @@ class Modules:
         baseline_texts.check(by_split["train"], space, self._data.where)
         if not space.fine_tune_module and not made:
             made["vectors"] = baseline_model.embeddings(module, strings)
+        self._make_room()
         vectors = None if space.fine_tune_module else made["vectors"]
         return by_split, baseline_model.Strings(strings, vectors)
+
+    def _make_room(self):
+        """Forgets what was asked for longest ago while all is too large, but never the last."""
+        while len(self._prepared) > 1 and sum(map(_size, self._prepared.values())) > _KEPT_BYTES:
+            self._prepared.popitem(last=False)
+
+
+def _size(prepared):
+    """Bytes of the arrays that are prepared for some settings."""
+    by_split, _, made = prepared
+    arrays = [array for columns in by_split.values() for array in columns.values()]
+    return sum(array.nbytes for array in [*arrays, *made.values()])
+
+
+def files_of(name):
+    """The (path, digest) of each file of a module that is a folder; of others nothing: [].
+
+    Args:
+      name: see `baseline_space.module_named`.
+    """
+    folder = baseline_space.module_named(name).handle
+    paths = [
+        posixpath.join(parent, own) for parent, _, some in tf.io.gfile.walk(folder) for own in some
+    ]
+    return [(path, files.sha256(path)) for path in sorted(paths)]
 
 
 class Baseline:
@@ -145,32 +176,49 @@ class Baseline:
           `Result`.
 
         Raises:
-          LossIsNaN: the loss is no longer a number.
+          LossIsNaN: the loss is no longer a number, and no weights before have been scored.
         """
         evaluation = DevSetHook(
             self._rows["dev"], self._score, patience, on_score, folder, self._settings.num_steps
         )
-        with contextlib.ExitStack() as stack:
-            if folder is None:
-                scratch = stack.enter_context(tempfile.TemporaryDirectory())
-            estimator = self._estimator(folder or scratch, evaluation, shown=folder is not None)
-            interrupt = stack.enter_context(hooks.StopOnInterrupt())
-            try:
+        try:
+            with contextlib.ExitStack() as stack:
+                if folder is None:
+                    scratch = stack.enter_context(tempfile.TemporaryDirectory())
+                estimator = self._estimator(folder or scratch, evaluation, shown=folder is not None)
+                interrupt = stack.enter_context(hooks.StopOnInterrupt())
                 estimator.train(
                     input_pipeline.input_fn_of(self._rows["train"], True, True, fixed_length=False),
                     hooks=[interrupt],
                     max_steps=self._settings.num_steps,
                 )
-            except tf.train.NanLossDuringTrainingError as error:
-                raise LossIsNaN(
-                    "The loss is no longer a number: deep_learning_rate="
-                    f"{self._settings.space.deep_learning_rate} or wide_learning_rate="
-                    f"{self._settings.space.wide_learning_rate} is too high for this model."
-                ) from error
-        return evaluation.result()
+        except tf.train.NanLossDuringTrainingError as error:
+            space = self._settings.space
+            what = (
+                f"The loss is no longer a number: deep_learning_rate={space.deep_learning_rate} or"
+                f" wide_learning_rate={space.wide_learning_rate} is too high for this model"
+            )
+            if not evaluation.result():
+                raise LossIsNaN(f"{what}.") from error
+            logging.warning("%s; the best weights before that count.", what)
+        return evaluation.result() or self._left_in(folder)
 
-    def predict(self, split, folder):
+    def _left_in(self, folder):
+        """The `Result` of an earlier process that took the last step, whose weights are the best.
+
+        Estimator builds no training then.
+        """
+        counted = _ParametersHook()
+        score = self._score(self.predict("dev", folder, [counted]))
+        return Result(score, self._settings.num_steps * BATCH_SIZE, counted.trained)
+
+    def predict(self, split, folder, own_hooks=()):
         """The predictions of a split's rows by the best weights in a folder.
+
+        Args:
+          split: its name.
+          folder: where the weights are.
+          own_hooks: `SessionRunHook`s of the session that predicts.
 
         Returns:
           dict of arrays, see `classifier_results`.
@@ -178,7 +226,7 @@ class Baseline:
         own = self._rows[split]
         order = input_pipeline.longest_first(own.lengths)
         input_fn = input_pipeline.input_fn_of(own, False, False, fixed_length=False, order=order)
-        predicted = zip(order, self._estimator(folder).predict(input_fn))
+        predicted = zip(order, self._estimator(folder).predict(input_fn, hooks=own_hooks))
         return classifier_results.stacked(input_pipeline.in_order(predicted))
 
     def _score(self, predictions):
@@ -200,6 +248,18 @@ class Baseline:
             ),
             params={"batch_size": BATCH_SIZE if training else _PREDICT_BATCH_SIZE},
         )
+
+
+class _ParametersHook(tf.train.SessionRunHook):
+    """Counts the parameters of the graph that train, or would."""
+
+    def begin(self):
+        """Counts them."""
+        self.trained = _trained_parameters()
+
+
+def _trained_parameters():
+    return sum(int(np.prod(v.shape.as_list())) for v in tf.trainable_variables())
 
 
 class DevSetHook(tf.train.SessionRunHook):
@@ -229,8 +289,7 @@ class DevSetHook(tf.train.SessionRunHook):
                 self._features[name].set_shape([None, *values.shape[1:]])
         self._predictions = predict(self._features)
         self._global_step = tf.train.get_or_create_global_step()
-        sizes = [int(np.prod(v.shape.as_list())) for v in tf.trainable_variables()]
-        self._trained_parameters = sum(sizes)
+        self._trained_parameters = _trained_parameters()
 
     def after_create_session(self, session, coord):
         """Scores the weights that an earlier process has kept."""

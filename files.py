@@ -85,6 +85,12 @@ def lock(descriptor: int, shared: bool = False) -> bool:
     return True
 
 
+def unlock(descriptor: int) -> None:
+    """Ends what `lock` did."""
+    if fcntl is not None:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
 def recover(folder: str) -> None:
     """Ends what a killed `whole_folder` began: the old folder is back, or the new one is there.
 

@@ -16,6 +16,13 @@ try:
 except ImportError:  # It is not among what the project needs.
     tensorflow_text = None
 
+# BERT's limit is in characters, tensorflow-text's in bytes, of which a character has up to four.
+_LONGEST_WORD = 200
+# What ends a word but for ASCII: white space, punctuation, `tokenization`'s ideographs.
+_IDEOGRAPHS = "".join(rf"\x{{{first:x}}}-\x{{{last:x}}}" for first, last in tokenization.IDEOGRAPHS)
+_APART = rf"([\p{{Z}}\p{{P}}{_IDEOGRAPHS}])"
+_TOO_LONG = rf"([0-9A-Za-z\x{{80}}-\x{{10ffff}}]{{{_LONGEST_WORD + 1},}})"
+
 
 def encoder(tokenizer: tokenization.FullTokenizer, do_lower_case: bool) -> Callable:
     """A function that turns texts into a BERT's input.
@@ -40,7 +47,7 @@ def encoder(tokenizer: tokenization.FullTokenizer, do_lower_case: bool) -> Calla
         raise UserError("Raw text in a SavedModel needs a WordPiece vocabulary, not SentencePiece.")
     return functools.partial(
         _encode,
-        vocab=list(tokenizer.vocab),
+        vocab=tokenization.tokens_by_id(tokenizer.vocab),
         do_lower_case=do_lower_case,
         cls_id=tokenizer.vocab["[CLS]"],
         sep_id=tokenizer.vocab["[SEP]"],
@@ -49,7 +56,9 @@ def encoder(tokenizer: tokenization.FullTokenizer, do_lower_case: bool) -> Calla
 
 def _encode(*texts_and_most, vocab: List[str], do_lower_case: bool, cls_id: int, sep_id: int):
     *texts, most = texts_and_most
-    tokenizer = tensorflow_text.FastBertTokenizer(vocab, token_out_type=tf.int32)
+    tokenizer = tensorflow_text.FastBertTokenizer(
+        vocab, token_out_type=tf.int32, max_bytes_per_word=4 * _LONGEST_WORD
+    )
     segments = [tokenizer.tokenize(_normalized(text, do_lower_case)) for text in texts]
     return packed(segments, most, cls_id, sep_id)
 
@@ -65,7 +74,9 @@ def _normalized(text, do_lower_case: bool):
     if do_lower_case:
         text = tensorflow_text.normalize_utf8(tf.strings.lower(text, "utf-8"), "NFD")
         text = tf.strings.regex_replace(text, r"\p{Mn}", "")
-    return text
+    text = tf.strings.regex_replace(text, _APART, r" \1 ")
+    # A word with too many characters is made one with too many bytes.
+    return tf.strings.regex_replace(text, _TOO_LONG, r"\1\1\1\1")
 
 
 def packed(segments: list, most, cls_id: int, sep_id: int) -> tuple:

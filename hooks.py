@@ -8,12 +8,14 @@ import tensorflow.compat.v1 as tf
 from absl import logging
 
 import files
+from errors import UserError
 
 
 class StopOnInterrupt(tf.train.SessionRunHook):
     """While entered, Ctrl-C ends a training after its current step, which is saved.
 
-    Leaving raises KeyboardInterrupt then. A second Ctrl-C does not wait.
+    Leaving raises KeyboardInterrupt then, whatever else ended the training meanwhile; but what kept
+    the step from being saved is told. A second Ctrl-C does not wait.
     """
 
     def __enter__(self):
@@ -36,8 +38,9 @@ class StopOnInterrupt(tf.train.SessionRunHook):
     def __exit__(self, kind, error, trace):
         if self._is_main_thread:
             signal.signal(signal.SIGINT, self._previous)
-        if self._asked and kind is None:
-            raise KeyboardInterrupt
+        told = (KeyboardInterrupt, UserError, OSError, tf.errors.OpError)
+        if self._asked and not isinstance(error, told):
+            raise KeyboardInterrupt from error
 
 
 class SaveHook(tf.train.SessionRunHook):

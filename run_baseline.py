@@ -40,7 +40,7 @@ from baseline_space import SPACE
 from errors import UserError
 from flag_sections import section
 
-_DATABASE, _SEARCH = "search.db", "search.json"
+_DATABASE, _SEARCH, _RECORDS = "search.db", "search.json", "results.jsonl"
 
 
 def define_flags(flag_values=flags.FLAGS):
@@ -116,8 +116,8 @@ def _define_training(flag_values):
     flags.DEFINE_integer(
         "random_seed",
         12345,
-        "Seed of the search, where one process makes it, initial values, dropout, and the order of"
-        " the data.",
+        "Seed of the search, where one process makes it in the default --storage, initial values,"
+        " dropout, and the order of the data.",
         0,
         **at,
     )
@@ -184,6 +184,9 @@ def run(values):
     processor, data_dir = classifier_flags.find_task(values, None)
     output_dir = values.output_dir or os.path.join("output", values.task_name.lower() + "-baseline")
     run_directory.make(output_dir)
+    if values.records_dir:
+        with files.written(f"--records_dir={values.records_dir}"):
+            tf.io.gfile.makedirs(values.records_dir)
     with baseline_search.Turns(output_dir) as turns:
         if values.overwrite_output_dir:
             _clear(output_dir, turns)
@@ -191,14 +194,20 @@ def run(values):
         if preset:
             if not turns.end():
                 raise UserError(f"--output_dir={output_dir}: another process works there.")
-            return job.train_and_test(preset, {})
-        settings = job.search_settings(narrowed)
-        trials = job.search(settings, turns.alone)
-        if values.search_only or not turns.end():
-            return ["The search has its trials; the best is left to another process."]
-        best, line = job.best(settings, trials)
-        searched = {"trials": len(trials), "sampler": settings.sampler}
-        return [line, *job.train_and_test(best, searched)]
+            return job.train_and_test(preset)
+        search = job.search_settings(narrowed)
+        if values.search_only:
+            turns.leave()
+        trials = job.search(search, turns.alone and not (values.storage or values.search_only))
+        if values.search_only:
+            return ["The search has its trials; a process without --search_only trains the best."]
+        if not turns.end():
+            return [
+                "The search has its trials; the process that ends last trains the best. Should that"
+                " be stopped, start the same command again."
+            ]
+        best, line = job.best(search, trials)
+        return [line, *job.train_and_test(best, search)]
 
 
 def _clear(output_dir, turns):
@@ -206,7 +215,7 @@ def _clear(output_dir, turns):
     if not turns.alone:
         raise UserError(f"--overwrite_output_dir: another process works in {output_dir}.")
     run_directory.clear(output_dir)
-    for name in (_DATABASE, _SEARCH):
+    for name in (_DATABASE, _SEARCH, _RECORDS):
         path = posixpath.join(output_dir, name)
         if tf.io.gfile.exists(path):
             logging.info("--overwrite_output_dir removes %s", path)
@@ -301,7 +310,7 @@ class _Job:
             pruner=values.pruner,
             random_seed=values.random_seed,
             narrowed=narrowed,
-            conditions=self._conditions(),
+            conditions=self._conditions(narrowed.get("module", SPACE["module"]).values),
         )
 
     def search(self, settings, alone):
@@ -309,6 +318,7 @@ class _Job:
         for name in settings.narrowed.get("module", SPACE["module"]).values:
             self._modules.opened(name)  # One that cannot be had ends the search before it begins.
         search, patience = baseline_search.Search(settings, alone), self._patience
+        self._check_place(settings)
 
         def train(space, on_score):
             try:
@@ -318,6 +328,15 @@ class _Job:
 
         search.run(train)
         return search.trials()
+
+    def _check_place(self, search):
+        """Raises UserError if the model in output_dir is of no search, or another one."""
+        recorded = self._recorded()
+        if recorded and recorded.get("search") != search.fixed:
+            raise UserError(
+                f"{self._settings_file}: the model there is not of this search;"
+                " give another --output_dir, or --overwrite_output_dir."
+            )
 
     def best(self, settings, trials):
         """(the `Settings` of the best trial, the report's line); writes search.json."""
@@ -332,15 +351,15 @@ class _Job:
         )
         return best.settings, line
 
-    def train_and_test(self, space, searched):
+    def train_and_test(self, space, search=None):
         """Trains one model, if that is not done yet, and evaluates it; returns the report's lines.
 
         Args:
           space: `baseline_space.Settings`.
-          searched: dict, by what search they were found; empty for none.
+          search: the `baseline_search.SearchSettings` that found them; None for a preset.
         """
         began, task, model = time.monotonic(), self._data.task, self._model(space)
-        trained = self._trained(model, space, bool(searched))
+        trained, is_new = self._trained(model, self._settings(space, search))
         scores, report = {}, []
         for split in self._data.texts:
             if not split.startswith("train"):
@@ -350,9 +369,11 @@ class _Job:
         dev = {name: value for name, value in scores.items() if not name.startswith("test_")}
         about = classifier_results.about(task, "eval")
         path = evaluations.write_results(self._output_dir, {**dev, **trained}, about)
-        record = self._record(space, {**scores, **trained}, searched)
-        record["seconds"] = time.monotonic() - began
-        sweep_records.append(self._values.records_dir or self._output_dir, (1, 1), record)
+        record = self._record(space, {**scores, **trained})
+        folder = self._values.records_dir or self._output_dir
+        if is_new or record["key"] not in (known["key"] for known in sweep_records.read(folder)):
+            record["seconds"] = time.monotonic() - began
+            sweep_records.append(folder, (1, 1), record)
         return [
             f"{task.name} dev: {classifier_results.summary(task, 'eval', dev)} at step"
             f" {trained['global_step']}",
@@ -370,21 +391,25 @@ class _Job:
         seed = self._values.random_seed
         return baseline_training.Baseline(space, self._data, self._modules, seed, self._precision)
 
-    def _trained(self, model, space, was_searched):
-        """How many parameters were trained, and to which step, as a dict; trains if need be."""
-        settings = self._settings(space)
+    def _trained(self, model, settings):
+        """How many parameters were trained, and to which step, as a dict; trains if need be.
+
+        Returns:
+          (the dict, whether it had to be trained).
+        """
         # A search that goes on may find another best model than the one that it has left there.
-        replaces = was_searched and not self._holds(settings)
+        recorded = self._recorded()
+        replaces = "search" in settings and recorded not in (None, settings)
         self._held = run_directory.claim(
             self._output_dir, settings, trains=True, overwrite=replaces
         )
         path = posixpath.join(self._output_dir, "eval_results.json")
         if tf.io.gfile.exists(path):
             known = files.read_object(path)
-            return {name: known[name] for name in ("trained_parameters", "global_step")}
+            return {name: known[name] for name in ("trained_parameters", "global_step")}, False
         result = model.train(self._output_dir, self._patience)
         step = result.samples // baseline_training.BATCH_SIZE
-        return {"trained_parameters": result.trained_parameters, "global_step": step}
+        return {"trained_parameters": result.trained_parameters, "global_step": step}, True
 
     def _evaluated(self, model, split):
         """Predicts a split and writes what there is of it: (the report's lines, the scores)."""
@@ -398,38 +423,60 @@ class _Job:
         found = classifier_results.scores(task, labels, predictions)
         return [], classifier_results.named("eval" + ("_" + second if second else ""), found)
 
-    def _conditions(self):
-        """What decides over a training's weights beside the parameters of the space."""
-        texts, labels = self._data.texts["train"], self._data.labels["train"].tolist()
+    def _conditions(self, modules):
+        """What decides over a training's weights beside the parameters of the space.
+
+        Args:
+          modules: the names of those that it may have.
+        """
+        rows = (
+            (split, *pair, str(label))
+            for split, texts in self._data.texts.items()
+            if not split.startswith("test")
+            for pair, label in zip(texts, self._data.labels[split].tolist())
+        )
         return {
             "random_seed": self._values.random_seed,
             "max_words": self._values.max_words,
             "precision": self._precision,
             "early_stopping_patience": self._patience,
-            "data": task_adapters.digest((*pair, str(label)) for pair, label in zip(texts, labels)),
+            "data": task_adapters.digest(rows),
+            "module_files": task_adapters.digest(map(baseline_training.files_of, modules)),
         }
 
-    def _settings(self, space):
-        """What settings.json says of the trained model."""
+    def _settings(self, space, search):
+        """What settings.json says of the trained model, and of the search that it is of."""
         task = self._data.task
         return {
             "model": {"task": task.name, "labels": list(task.labels)},
-            "training": {**dataclasses.asdict(space), **self._conditions()},
+            "training": {**dataclasses.asdict(space), **self._conditions([space.module])},
+            **({"search": search.fixed} if search else {}),
         }
 
-    def _holds(self, settings):
-        """Whether the model in output_dir is one of these settings, or there is none."""
-        path = posixpath.join(self._output_dir, run_directory.SETTINGS_FILE)
-        return not tf.io.gfile.exists(path) or files.read_object(path) == settings
+    @property
+    def _settings_file(self):
+        return posixpath.join(self._output_dir, run_directory.SETTINGS_FILE)
 
-    def _record(self, space, scores, searched):
+    def _recorded(self):
+        """What settings.json says of the model in output_dir; None if there is none."""
+        path = self._settings_file
+        return files.read_object(path) if tf.io.gfile.exists(path) else None
+
+    def _record(self, space, scores):
         """The training as `sweep_records` has it; what the search chose is no flag of it."""
-        task, preset = self._data.task, self._values.preset
-        flags_given = {
-            "task_name": task.name,
-            "random_seed": self._values.random_seed,
-            **({"preset": preset} if preset else searched),
-        }
+        task, values = self._data.task, self._values
+        flags_given = {"task_name": task.name, "random_seed": values.random_seed}
+        if values.preset:
+            flags_given["preset"] = values.preset
+        else:
+            flags_given.update(trials=values.trials, sampler=values.sampler, pruner=values.pruner)
+        for flag in ("max_words", "early_stopping_patience", "precision"):
+            if values[flag].value != values[flag].default:
+                flags_given[flag] = values[flag].value
+        if values.module:
+            flags_given["module"] = ",".join(map(baseline_space.short_name, values.module))
+        if values.setting:
+            flags_given["setting"] = " ".join(sorted(values.setting))
         trial = sweep_grids.Trial("run_baseline.py", tuple(sorted(flags_given.items())))
         module = baseline_space.short_name(space.module)
         return {

@@ -3,7 +3,8 @@
 settings.json says which model lies there and how it was trained:
 
     {"model": {...},      what the graph is built from; compared by every run in the directory
-     "training": {...}}   what else decides the weights; compared by runs that train
+     "training": {...},   what else decides the weights; compared by runs that train
+     ...}                 what a script compares itself
 
 All files are written whole or not at all.
 """
@@ -55,7 +56,6 @@ _RUN_FILES = (
     "submission",
     "ablation.json",
     "ablation.txt",
-    "results.jsonl",
 )
 
 
@@ -91,7 +91,7 @@ def claim(output_dir, settings, trains, overwrite=False):
 
     Args:
       output_dir: path; made if need be.
-      settings: {"model": dict, "training": dict} of JSON values.
+      settings: {"model": dict, "training": dict, ...} of JSON values.
       trains: bool; whether the run trains.
       overwrite: bool; whether a training run removes an earlier run's files first.
 

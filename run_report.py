@@ -1,6 +1,6 @@
 """The paper's tables and figures from finished trainings, and a test between two of them.
 
-    python run_report.py --records=output/sweep --report=figure4 --report_dir=results
+    python run_report.py --records=output/sweep --report=figure4 --report_dir=output/figures
 
 writes figure4.md, figure4.tsv (the numbers), figure4.png and figure4.svg; see `reporting.REPORTS`.
 
@@ -50,7 +50,7 @@ def define_flags(flag_values=flags.FLAGS):
     )
     flags.DEFINE_string("labels", None, "The labels.tsv of these rows.", **at)
     at = section("Output", flag_values)
-    flags.DEFINE_string("report_dir", "results", "Where to write.", **at)
+    flags.DEFINE_string("report_dir", "output/report", "Where to write.", **at)
     flags.DEFINE_string(
         "name", None, "What the files' names begin with, if not the report's name.", **at
     )

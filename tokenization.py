@@ -189,6 +189,17 @@ def load_vocab(vocab_file: str) -> Dict[str, int]:
     return collections.OrderedDict((token.strip(), index) for index, token in enumerate(lines))
 
 
+def tokens_by_id(vocab: Dict[str, int]) -> List[str]:
+    """Returns the tokens of `load_vocab` in the order of their ids.
+
+    Where a token comes again later, its earlier line has a text with spaces, which no token has.
+    """
+    tokens = [f"line {index + 1}, which no text has" for index in range(max(vocab.values()) + 1)]
+    for token, index in vocab.items():
+        tokens[index] = token
+    return tokens
+
+
 def convert_by_vocab(vocab: dict, items: Iterable) -> list:
     """Looks up each of `items` (tokens or ids) in `vocab`; returns the list of what it found.
 
@@ -459,7 +470,7 @@ def _is_punctuation(char: str) -> bool:
 
 # The blocks named "CJK Unified/Compatibility Ideographs" with their extensions A to E. Hangul,
 # Hiragana and Katakana lie elsewhere: like Latin, they are split at white space.
-_IDEOGRAPHS = (
+IDEOGRAPHS = (
     (0x4E00, 0x9FFF),
     (0x3400, 0x4DBF),
     (0x20000, 0x2A6DF),
@@ -473,7 +484,7 @@ _IDEOGRAPHS = (
 
 def _is_ideograph(char: str) -> bool:
     """Whether `char` is a Chinese character, of whichever language."""
-    return any(first <= ord(char) <= last for first, last in _IDEOGRAPHS)
+    return any(first <= ord(char) <= last for first, last in IDEOGRAPHS)
 
 
 def _apart(char: str) -> str:

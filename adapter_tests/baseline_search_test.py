@@ -1,11 +1,13 @@
 """Tests of baseline_search.py: the space as the study has it, shared and interrupted searches."""
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from unittest import mock
 
@@ -190,6 +192,15 @@ class RefusedTest(SearchTestCase):
                 f"^--storage={storage} cannot be (used|written) \\(", storage=storage
             )
 
+    def test_a_storage_that_is_no_journal(self):
+        path = os.path.join(self.folder, "other")
+        for content in (b"no journal\n", b"\xff\xfe\n", b"[]\n", b'{"a": 1}\n', b"7\n"):
+            with open(path, "wb") as writer:
+                writer.write(content)
+            self.assert_refused(f"^--storage={path}: expected a search's journal", storage=path)
+            with open(path, "rb") as reader:
+                self.assertEqual(reader.read(), content)
+
     def test_optuna_is_missing(self):
         with mock.patch.dict(sys.modules, {"optuna": None}):
             self.assert_refused("^The search needs Optuna, which is not installed: pip install -r")
@@ -241,6 +252,22 @@ class SharedTest(SearchTestCase):
             search.run(dropout)
         self.assertIn(Settings(**params), [trial.settings for trial in search.trials()])
 
+    def test_what_another_process_took_over_is_left_to_it(self):
+        for storage in (None, self.sqlite()):
+            search = Search(self.settings(**({"storage": storage} if storage else {})))
+            calls = []
+
+            def train(settings, on_score, search=search, calls=calls):
+                calls.append(settings)
+                if len(calls) == 1:  # As if this process had slept, and were taken for killed.
+                    running = search._study.get_trials()[-1]
+                    failed = optuna.trial.TrialState.FAIL
+                    search._study._storage.set_trial_state_values(running._trial_id, failed)
+                return dropout(settings, on_score)
+
+            search.run(train)
+            self.assertEqual([t.settings for t in search.trials()], calls[1:])
+
     def test_what_ctrl_c_interrupts_is_tried_first(self):
         interrupted = []
 
@@ -264,6 +291,20 @@ class SharedTest(SearchTestCase):
                 pass
         with Turns(self.folder) as again:
             self.assertTrue(again.alone)
+
+    def test_one_that_is_there_for_an_instant_is_waited_for(self):
+        with Turns(self.folder) as first:
+            self.assertTrue(first.end())
+            threading.Timer(0.3, first.leave).start()
+            with Turns(self.folder) as second:
+                self.assertFalse(second.alone)
+
+    def test_a_file_system_without_locks(self):
+        error = OSError(38, "not implemented")
+        with mock.patch.object(fcntl, "flock", side_effect=error), Turns(self.folder) as turns:
+            turns.leave()
+            self.assertTrue(turns.alone)
+            self.assertTrue(turns.end())
 
 
 if __name__ == "__main__":

@@ -25,6 +25,17 @@ class CleanedTest(tf.test.TestCase):
         ):
             self.assertEqual(baseline_texts.cleaned(text, lowercase, remove), expected)
 
+    def test_marks_belong_to_their_letters(self):
+        for text in ("हिन्दी में की", "ภาษาไทยที่นี่", "A\u0308rger שָׁלוֹם"):
+            self.assertEqual(baseline_texts.cleaned(text, False, True), text)
+        self.assertEqual(
+            baseline_texts.cleaned("great❤\ufe0f! की, हाँ।", False, True), "great की हाँ"
+        )
+
+    def test_half_a_surrogate_pair_is_left_out(self):
+        # As "\\ud83d" in a .jsonl is read.
+        self.assertEqual(baseline_texts.cleaned("a\ud83d b \ud83d", False, False), "a b")
+
 
 class RowsTest(tf.test.TestCase):
     def rows(self, texts, settings, unit="word", max_words=4):

@@ -135,6 +135,28 @@ class TrainingTest(tf.test.TestCase):
         self.assertEqual([samples for samples, _ in noted][0], first.samples + 500)
         self.assertGreaterEqual(result.score, first.score)
 
+    def test_a_training_that_ended_with_its_best_has_the_same_result_again(self):
+        for fine_tune in (False, True):
+            folder = os.path.join(self.folder, str(fine_tune))
+            model, _ = self.baseline(steps=10, fine_tune_module=fine_tune, use_convolution=True)
+            with mock.patch.object(Baseline, "_score", side_effect=[0.1, 0.2, 0.2]):
+                first = model.train(folder)
+                self.assertEqual((first.score, first.samples), (0.2, 1000))
+                self.assertEqual(model.train(folder), first)
+
+    def test_the_best_weights_before_a_loss_that_is_no_number_count(self):
+        model, _ = self.baseline(steps=20)
+
+        def diverge(samples, score):
+            if samples == 1000:
+                raise tf.train.NanLossDuringTrainingError  # As Estimator's hook does.
+
+        with mock.patch.object(Baseline, "_score", side_effect=[0.3, 0.2]):
+            result = model.train(self.folder, on_score=diverge)
+        self.assertEqual((result.score, result.samples), (0.3, 500))
+        saved = tf.train.latest_checkpoint(self.folder)
+        self.assertEqual(saved, f"{self.folder}/model.ckpt-5")
+
     def test_a_loss_that_is_no_number(self):
         broken = data()
         model, _ = self.baseline(broken, deep_learning_rate=0.5)
@@ -164,6 +186,13 @@ class ModulesTest(tf.test.TestCase):
             self.assertEqual(made.call_count, 1)
             modules.prepared(dataclasses.replace(space, lowercase=True))
             self.assertEqual(made.call_count, 2)
+            modules.prepared(space)
+            self.assertEqual(made.call_count, 2)
+            # Where memory is short, the last alone is kept.
+            with mock.patch.object(baseline_training, "_KEPT_BYTES", 1000):
+                for lowercase in (False, True, True, False):
+                    modules.prepared(dataclasses.replace(space, lowercase=lowercase))
+            self.assertEqual(made.call_count, 4)
         rows, strings = modules.prepared(space)
         text = strings.texts[rows["test"]["text"][5]]
         self.assertEqual(text, some.texts["test"][5][0])

@@ -43,7 +43,17 @@ class EncoderTest(tf.test.TestCase):
             raise cls.skipTest(cls, "tensorflow-text is not installed.")
         cls.vocab_file = os.path.join(tempfile.mkdtemp(dir=tf.test.get_temp_dir()), "vocab.txt")
         letters = "abcdefghijklmnopqrstuvwxyzTN"
-        pieces = [*tiny.VOCABULARY, *letters, *("##" + letter for letter in letters), "\u2026", ","]
+        pieces = [
+            *tiny.VOCABULARY,
+            *letters,
+            *("##" + letter for letter in letters),
+            "\u2026",
+            ",",
+            "\u0e01",
+            "##\u0e01",
+            "\U00010330",
+        ]
+        pieces.append("##\U00010330")
         with open(cls.vocab_file, "w", encoding="utf-8") as writer:
             writer.write("\n".join(dict.fromkeys([*pieces, "'", "-", "$", "+", "\u72d7"])) + "\n")
         cls.graphs = {lower_case: cls.graph(lower_case) for lower_case in (True, False)}
@@ -72,6 +82,33 @@ class EncoderTest(tf.test.TestCase):
             expected = classifier_features.convert_single_example(9, example, ["0"], 12, tokenizer)
             expected = [expected.input_ids, expected.input_mask, expected.segment_ids]
             self.assertAllEqual(np.pad(row, [(0, 0), (0, 12 - row.shape[1])]), expected)
+
+    def test_long_words(self):
+        for lower_case, letter in (
+            (True, "a"),
+            (False, "a"),
+            (True, "\u0e01"),
+            (True, "\U00010330"),
+        ):
+            tokenizer, encoded = self.graphs[lower_case]
+            for length in (33, 34, 100, 101, 199, 200, 201):
+                text = letter * length
+                ids = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(text + " dog"))
+                (row,), _, _ = encoded([text + " dog"], [""])
+                expected = [tokenizer.vocab[name] for name in ("[CLS]", "[SEP]")]
+                expected[1:1] = ids[:10]
+                self.assertAllEqual(row, expected)
+
+    def test_a_vocabulary_with_a_token_twice(self):
+        path = os.path.join(self.get_temp_dir(), "twice.txt")
+        with open(path, "w", encoding="utf-8") as writer:
+            writer.write("\n".join(["dog", *tiny.VOCABULARY]) + "\n")
+        tokenizer = tokenization.FullTokenizer(path, True)
+        encode = graph_texts.encoder(tokenizer, True)
+        with tf.Graph().as_default(), self.session() as session:
+            (row,), _, _ = session.run(encode(tf.constant(["the dog"]), tf.constant([9])))
+        names = ("[CLS]", "the", "dog", "[SEP]")
+        self.assertAllEqual(row, [tokenizer.vocab[name] for name in names])
 
     def test_refused(self):
         tokenizer, _ = self.graphs[True]

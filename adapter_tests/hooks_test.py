@@ -2,10 +2,12 @@
 
 import os
 import signal
+import time
 
 import tensorflow.compat.v1 as tf
 
 import hooks
+from errors import UserError
 
 
 class HooksTest(tf.test.TestCase):
@@ -53,6 +55,13 @@ class HooksTest(tf.test.TestCase):
             reached = self.train(5, Interrupt(), interrupt)
         self.assertEqual(reached, 1)
         self.assertEqual(signal.getsignal(signal.SIGINT), before)
+
+    def test_ctrl_c_counts_whatever_else_ends_the_training_but_a_mistake_is_told(self):
+        for raised, expected in ((ValueError(), KeyboardInterrupt), (UserError("full"), UserError)):
+            with self.assertRaises(expected), hooks.StopOnInterrupt():
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(0.01)  # Python calls the handler between two instructions.
+                raise raised
 
     def test_nothing_is_raised_where_nobody_asked(self):
         with hooks.StopOnInterrupt() as interrupt:

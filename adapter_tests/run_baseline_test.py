@@ -5,6 +5,7 @@ import csv
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -134,25 +135,107 @@ class SearchTest(ScriptTestCase):
             self.search("--trials=3", "--pruner=none")
             report = self.search("--trials=4", "--pruner=none")
         self.assertLen(trained, 2)
+        # What the earlier best came to stays recorded.
+        records = list(map(json.loads, self.read("results.jsonl").splitlines()))
+        self.assertEqual([record["flags"]["trials"] for record in records], [2, 3, 4])
         self.assertIn("the best is trial 2 with accuracy 0.9000", report[0])
         found = read_json(self.out, "search.json")["trials"]
         self.assertEqual(found[2]["settings"]["conv_dropout"], trained[1].conv_dropout)
 
+    def test_what_another_run_left_is_kept(self):
+        self.run_script("--preset=airline", f"--module={self.module}")
+        kept = self.contents()
+        with mock.patch.object(Baseline, "train", side_effect=AssertionError):
+            with self.assertRaisesRegex(UserError, "settings.json: the model there is not of"):
+                self.search()
+            self.assertEqual({name: self.contents()[name] for name in kept}, kept)
+            # As run_classifier.py leaves them.
+            shutil.rmtree(self.out)
+            os.makedirs(os.path.join(self.out, "adapter"))
+            for name in ("settings.json", "eval_results.json", "adapter/adapter_config.json"):
+                with open(os.path.join(self.out, name), "w") as writer:
+                    writer.write('{"model": {"task": "custom"}, "training": {}}')
+            with self.assertRaisesRegex(UserError, "settings.json: the model there is not of"):
+                self.search()
+        self.assertIn("adapter", os.listdir(self.out))
+
+    def contents(self):
+        """Name → bytes of the files in output_dir."""
+        found = {}
+        for name in os.listdir(self.out):
+            with open(os.path.join(self.out, name), "rb") as reader:
+                found[name] = reader.read()
+        return found
+
+    def test_each_training_has_its_own_record(self):
+        preset = ["--preset=airline", f"--module={self.module}", "--overwrite_output_dir"]
+        preset.append(f"--records_dir={self.folder}/new/records")
+        for further in (
+            ["--setting=hidden_layers=2"],
+            ["--setting=hidden_layers=3"],
+            ["--setting=hidden_layers=3", "--max_words=5"],
+            ["--setting=hidden_layers=3", "--max_words=128"],  # The default.
+        ):
+            self.run_script(*preset, *further)
+        preset.remove("--overwrite_output_dir")
+        self.run_script(*preset, "--setting=hidden_layers=3")  # Trains nothing.
+        with open(os.path.join(self.folder, "new", "records", "results.jsonl")) as reader:
+            keys = [json.loads(line)["key"] for line in reader]
+        self.assertEqual([keys.index(key) for key in keys], [0, 1, 2, 1])
+
+    def test_other_data_or_another_module_is_another_search(self):
+        self.search("--search_only")
+        with open(os.path.join(self.data, "dev.tsv"), "a") as writer:
+            writer.write("one more\tno\n")
+        with self.assertRaisesRegex(UserError, "its study custom is one with another data;"):
+            self.search()
+        self.write_data()
+        shutil.rmtree(self.module)
+        tiny.write_text_module(self.module, seed=1)
+        with self.assertRaisesRegex(UserError, "its study custom is one with another module_files"):
+            self.search()
+
     def test_search_only_and_another_process(self):
         report = self.search("--search_only")
         self.assertEqual(
-            report, ["The search has its trials; the best is left to another process."]
+            report, ["The search has its trials; a process without --search_only trains the best."]
         )
         self.assertNotIn("eval_results.txt", os.listdir(self.out))
         with baseline_search.Turns(self.out):
-            self.assertIn("left to another process", self.search()[0])
+            self.assertIn("the process that ends last trains the best", self.search()[0])
             with self.assertRaisesRegex(UserError, "--overwrite_output_dir: another process"):
                 self.search("--overwrite_output_dir")
-        self.assertIn("Search: 3 trials", self.search()[0])
+        # One that only searches, and is not yet done, leaves the best to the other.
+        real, reports = baseline_search.Search.run, []
+
+        def run(search, train):
+            if not reports:
+                reports.append(None)
+                reports[0] = self.search()[0]
+            real(search, train)
+
+        with mock.patch.object(baseline_search.Search, "run", run):
+            self.search("--search_only")
+        self.assertIn("Search: 3 trials", reports[0])
         with mock.patch.object(Baseline, "train", side_effect=InterruptedError), self.assertRaises(
             InterruptedError
         ):
             self.search("--overwrite_output_dir")
+
+    def test_the_seed_is_the_search_s_where_one_process_makes_it(self):
+        seeds, real = [], baseline_search.Search
+        journal = os.path.join(self.folder, "search.journal")
+
+        def search(settings, alone):
+            seeds.append(alone)
+            return real(settings, alone)
+
+        with mock.patch.object(baseline_search, "Search", search):
+            self.search("--search_only", f"--storage={journal}")
+            self.search(f"--storage={journal}")
+            self.search("--search_only")
+            self.search("--overwrite_output_dir")
+        self.assertEqual(seeds, [False, False, False, True])
 
     def test_a_preset(self):
         arguments = ["--preset=airline", f"--module={self.module}", "--setting=hidden_layers=2"]

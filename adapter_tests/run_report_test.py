@@ -51,6 +51,12 @@ class RunReportTest(tf.test.TestCase):
         # The failed one's 90.0 is not there.
         self.assertIn("| adapters 64 | 30.0 | 80.0 | 55.0 |", self.read("table1.md"))
 
+    def test_by_default_the_tables_of_the_repository_stay(self):
+        values = command_lines.parsed(run_report.define_flags)
+        self.assertNotIn(
+            values.report_dir, os.listdir(os.path.dirname(os.path.abspath(run_report.__file__)))
+        )
+
     def test_one_under_another_name_of_some_tasks(self):
         self.run_report("--report=figure4", "--tasks=MRPC", "--name=sizes")
         expected = [f"sizes.{ending}" for ending in ("md", "png", "svg", "tsv")]

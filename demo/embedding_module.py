@@ -25,6 +25,7 @@ import bert_flags
 import checkpoints
 import files
 import scripts
+import tokenization
 from errors import UserError
 from flag_sections import section
 
@@ -65,7 +66,7 @@ def run(values):
         raise UserError(f"{bert.vocab_file}: found no {_UNKNOWN} in the vocabulary.")
     table = checkpoints.open_checkpoint(bert.init_checkpoint).get_tensor(_TABLE)
     with files.written(f"--output_dir={folder}"):
-        export(folder, list(tokenizer.vocab), table, values.do_lower_case)
+        export(folder, tokenization.tokens_by_id(tokenizer.vocab), table, values.do_lower_case)
     words, width = table.shape
     return [f"Module: {folder} ({words:,} words, {width} wide)"]
 
