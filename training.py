@@ -251,7 +251,7 @@ def build_estimator(model, run, head):
                 num_shards=run.num_tpu_cores,
                 per_host_input_for_training=tf.estimator.tpu.InputPipelineConfig.PER_HOST_V2,
             ),
-            session_config=devices.session_config(),
+            session_config=devices.session_config(one_device=not model.use_tpu),
             **_run_config(model, run),
         )
     return tf.estimator.tpu.TPUEstimator(
