@@ -317,7 +317,7 @@ def _mean_over_replicas(variables, use_tpu):
       use_tpu: bool.
     """
     if use_tpu:
-        num_replicas = tpu_function.get_tpu_context().number_of_shards
+        num_replicas = tpu_function.get_tpu_context().number_of_shards or 1  # None outside of it.
         return num_replicas, lambda tensors: [
             tf.tpu.cross_replica_sum(tensor) / num_replicas for tensor in tensors
         ]

@@ -186,6 +186,15 @@ class MinimizeTest(tf.test.TestCase):
             ):
                 optimization.minimize(w**2, [w], tf.constant(0.1), use_tpu=True)
 
+    def test_outside_of_a_tpus_program_there_is_one_replica(self):
+        with tf.Graph().as_default(), self.session() as session:
+            w = tf.get_variable("w", [], initializer=tf.ones_initializer())
+            train_op = optimization.create_optimizer(w * 0.5, 1e-3, 10, 0, use_tpu=True)
+            session.run(tf.global_variables_initializer())
+            session.run(train_op)
+            moments = {v.op.name: v.eval(session) for v in tf.global_variables()}
+        self.assertAllClose(moments["w/adam_m"], 0.1 * 0.5)
+
     def test_plain_bert_trains_everything_but_what_the_loss_does_not_use(self):
         config = modeling.BertConfig(9, 4, 1, 1, 4, max_position_embeddings=4, type_vocab_size=2)
         with tf.Graph().as_default():
