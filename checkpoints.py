@@ -30,13 +30,13 @@ class PretrainedBert(NamedTuple):
 
     Attributes:
       config: `modeling.BertConfig`.
-      vocab_file: path of the WordPiece vocabulary.
+      vocab_file: path of the WordPiece vocabulary; None if no text is to be read.
       init_checkpoint: prefix of the checkpoint.
       do_lower_case: whether its text was lower-cased; None if its source does not tell.
     """
 
     config: modeling.BertConfig
-    vocab_file: str
+    vocab_file: Optional[str]
     init_checkpoint: str
     do_lower_case: Optional[bool]
 
