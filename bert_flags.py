@@ -95,8 +95,12 @@ def pretrained_bert(values):
     return bert, tokenizer
 
 
-def find_pretrained(values):
+def find_pretrained(values, reads_texts=True):
     """The `checkpoints.PretrainedBert` that the flags of `define_pretrained` name.
+
+    Args:
+      values: parsed flags.
+      reads_texts: bool; else its vocabulary may be missing, and is None unless a flag names it.
 
     Raises:
       UserError: something is missing, or the weights are not those of the config.
@@ -104,7 +108,9 @@ def find_pretrained(values):
     if values.bert_hub_module_handle:
         return _from_hub(values)
     config_file = paths.find_bert("bert_config_file", values.bert_config_file)
-    vocab_file = values.spm_model_file or paths.find_bert("vocab_file", values.vocab_file)
+    vocab_file = values.spm_model_file or values.vocab_file
+    if reads_texts and not vocab_file:
+        vocab_file = paths.find_bert("vocab_file", None)
     bert = checkpoints.PretrainedBert(
         config=modeling.BertConfig.from_json_file(config_file),
         vocab_file=vocab_file,

@@ -30,13 +30,13 @@ class PretrainedBert(NamedTuple):
 
     Attributes:
       config: `modeling.BertConfig`.
-      vocab_file: path of the WordPiece vocabulary.
+      vocab_file: path of the WordPiece vocabulary; None if no text is to be read.
       init_checkpoint: prefix of the checkpoint.
       do_lower_case: whether its text was lower-cased; None if its source does not tell.
     """
 
     config: modeling.BertConfig
-    vocab_file: str
+    vocab_file: Optional[str]
     init_checkpoint: str
     do_lower_case: Optional[bool]
 
@@ -345,18 +345,12 @@ def encoder_sizes(shapes: Dict[str, Sequence[int]], where: str) -> EncoderSizes:
       where: begins the error's sentence.
 
     Raises:
-      UserError: a tensor that tells a size is missing.
+      UserError: a tensor that tells a size is missing, or is no matrix.
     """
-    try:
-        vocab_size, hidden_size = shapes["bert/embeddings/word_embeddings"]
-        positions, _ = shapes["bert/embeddings/position_embeddings"]
-        segments, _ = shapes["bert/embeddings/token_type_embeddings"]
-        _, intermediate_size = shapes["bert/encoder/layer_0/intermediate/dense/kernel"]
-    except KeyError as error:
-        raise UserError(
-            f"{where} expected the variables of a BERT, but there is no {error.args[0]}, only "
-            f"{_a_few(shapes)}."
-        ) from error
+    vocab_size, hidden_size = _matrix(shapes, "bert/embeddings/word_embeddings", where)
+    positions, _ = _matrix(shapes, "bert/embeddings/position_embeddings", where)
+    segments, _ = _matrix(shapes, "bert/embeddings/token_type_embeddings", where)
+    _, intermediate_size = _matrix(shapes, "bert/encoder/layer_0/intermediate/dense/kernel", where)
     return EncoderSizes(
         vocab_size=vocab_size,
         hidden_size=hidden_size,
@@ -365,6 +359,21 @@ def encoder_sizes(shapes: Dict[str, Sequence[int]], where: str) -> EncoderSizes:
         max_position_embeddings=positions,
         type_vocab_size=segments,
     )
+
+
+def _matrix(shapes: Dict[str, Sequence[int]], name: str, where: str) -> Tuple[int, int]:
+    """The two sizes of a BERT's tensor of that name; UserError if it has not two."""
+    if name not in shapes:
+        raise UserError(
+            f"{where} expected the variables of a BERT, but there is no {name}, only"
+            f" {_a_few(shapes)}."
+        )
+    if len(shapes[name]) != 2:
+        raise UserError(
+            f"{where} expected {name} of two dimensions, but its shape is {list(shapes[name])}."
+        )
+    rows, columns = shapes[name]
+    return rows, columns
 
 
 def _count_layers(names: Iterable[str]) -> int:

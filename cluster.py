@@ -21,6 +21,7 @@ from typing import NamedTuple, Tuple
 
 from absl import logging
 
+import files
 from errors import UserError
 
 VARIABLE = "TF_CONFIG"
@@ -208,8 +209,9 @@ def _receive(workers, facts, deadline, seconds):
             connection.settimeout(_ANSWER_SECONDS)
             try:
                 message = json.loads(_read_line(connection))
-                index, found = message["index"], message["facts"]
-            except (OSError, ValueError, KeyError, TypeError):
+                index = files.checked(message["index"], int)
+                found = files.checked(message["facts"], dict)
+            except (OSError, ValueError, KeyError, TypeError, RecursionError):
                 continue  # Not one of ours, or stopped meanwhile.
             if index in others:
                 # A worker may have been stopped while it waited, and started again.

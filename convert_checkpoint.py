@@ -28,6 +28,7 @@ import tensorflow.compat.v1 as tf
 
 import adapterhub
 import checkpoints
+import classifier_features
 import errors
 import files
 import huggingface
@@ -110,9 +111,11 @@ def from_adapter_bert(
 
     Raises:
       UserError: the checkpoint holds no adapters, was trained from another BERT, or has another
-        number of labels.
+        number of labels; labels or max_seq_length are none that a task can have.
     """
     _check_destination(adapter, overwrite, task_adapters.FILES, "ADAPTER_DIR")
+    if not all(labels) or len(set(labels)) < len(labels):
+        raise UserError(f"--labels={','.join(labels)}: expected names, none of them twice.")
     config, reader = _open_bert(bert)
     held, where = checkpoints.trained_tensors(checkpoint, "CHECKPOINT"), f"CHECKPOINT {checkpoint}"
     bias = held.get("output_bias")
@@ -322,6 +325,12 @@ def _adapter_size(tensors, where):
 
 def _told(bert, config, max_seq_length, cased):
     """A `task_adapters.Description` of what other formats do not say; the rest is to be filled."""
+    shortest, longest = classifier_features.SHORTEST, config.max_position_embeddings
+    if not shortest <= max_seq_length <= longest:
+        raise UserError(
+            f"--max_seq_length={max_seq_length}: expected {shortest} to {longest}, the positions"
+            f" of BERT_DIR {bert}."
+        )
     vocabulary = tokenization.load_vocab(os.path.join(bert, huggingface.VOCABULARY))
     return task_adapters.Description(
         task="",

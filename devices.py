@@ -101,10 +101,16 @@ def session_config(one_device=True):
     still uses all cores. GPUs do not promise that, and keep their threads.
 
     Args:
-      one_device: bool; several must run side by side, and keep their threads too.
+      one_device: bool; several must run side by side, as a TPU and what feeds it must, and keep
+        their threads too.
     """
     threads = 1 if one_device and not has_gpu() else 0
-    config = tf.ConfigProto(allow_soft_placement=True, inter_op_parallelism_threads=threads)
+    config = tf.ConfigProto(
+        allow_soft_placement=True,
+        inter_op_parallelism_threads=threads,
+        # Else it would have those of the process's first session, which may be another one.
+        use_per_session_threads=threads == 1,
+    )
     # Rewriting the graph takes seconds of every start, and on CPU no step is faster for it.
     config.graph_options.rewrite_options.disable_meta_optimizer = not has_gpu()
     return config

@@ -59,7 +59,7 @@ def run(values):
     for name in ("adapters", "export_dir"):
         if not values[name].value:
             raise UserError(f"--{name} is not given.")
-    bert = bert_flags.find_pretrained(values)
+    bert = bert_flags.find_pretrained(values, reads_texts=values.raw_text)
     backbone = task_adapters.backbone_of(bert.init_checkpoint, bert.config)
     adapters = {}
     for name, folder in adapter_folders.named(values.adapters).items():
@@ -79,6 +79,10 @@ def run(values):
 
 def _tokenizer(values, vocab_file, descriptions):
     """(tokenizer, whether it lower-cases) of all tasks; UserError if they do not share one."""
+    if {description.kind for description in descriptions.values()} == {"span"}:
+        raise UserError(
+            "--raw_text: all of the tasks answer questions, for which there is no such signature."
+        )
     casings = {description.do_lower_case for description in descriptions.values()}
     if len(casings) > 1:
         raise UserError(

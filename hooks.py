@@ -4,6 +4,7 @@ import posixpath
 import signal
 import threading
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import logging
 
@@ -47,11 +48,15 @@ class SaveHook(tf.train.SessionRunHook):
     """Saves the variables at the multiples of some number of steps, and at the end.
 
     Estimator's own hook also writes the graph, three times in two formats, and what is not trained
-    yet: seconds of every start.
+    yet: seconds of every start. Its check of the loss comes after this one's turn: what diverged
+    would be saved, and gone on from.
 
     Args:
       output_dir: path.
       every_steps: int.
+
+    Raises:
+      tf.train.NanLossDuringTrainingError: a step's loss is infinite or no number.
     """
 
     def __init__(self, output_dir, every_steps):
@@ -64,8 +69,14 @@ class SaveHook(tf.train.SessionRunHook):
         self._saver = tf.get_collection(tf.GraphKeys.SAVERS)[0]  # Each replica has one.
         self._saved = session.run(self._global_step)
 
+    def before_run(self, run_context):
+        """Asks for the loss, which Estimator is the last to put there."""
+        return tf.train.SessionRunArgs(tf.get_collection(tf.GraphKeys.LOSSES)[-1])
+
     def after_run(self, run_context, run_values):
         """Saves if the step has passed a multiple: a TPU's steps come many at a time."""
+        if not np.isfinite(run_values.results):
+            raise tf.train.NanLossDuringTrainingError
         step = run_context.session.run(self._global_step)
         if step // self._every_steps > self._saved // self._every_steps:
             self._save(run_context.session, step)

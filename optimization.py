@@ -152,10 +152,10 @@ def take_step(gradients: list, variables: list, learning_rate, use_tpu: bool = F
         adapter_weight_decay_rate=0.01,
         exclude_from_weight_decay=["LayerNorm", "layer_norm", "bias", "adapters/BatchNorm"],
     )
-    # First, since they read the step that applying the gradients advances.
-    with tf.control_dependencies(_update_statistics(global_step, use_tpu)):
-        pairs = list(zip(gradients, variables))
-        train_op = optimizer.apply_gradients(pairs, global_step=global_step)
+    updates = [optimizer.apply_gradients(list(zip(gradients, variables)))]
+    # The step advances last, for the updates read it.
+    with tf.control_dependencies(updates + _update_statistics(global_step, use_tpu)):
+        train_op = tf.group(global_step.assign_add(1))
     return TrainStep(train_op, learning_rate, norm)
 
 
@@ -317,7 +317,7 @@ def _mean_over_replicas(variables, use_tpu):
       use_tpu: bool.
     """
     if use_tpu:
-        num_replicas = tpu_function.get_tpu_context().number_of_shards
+        num_replicas = tpu_function.get_tpu_context().number_of_shards or 1  # None outside of it.
         return num_replicas, lambda tensors: [
             tf.tpu.cross_replica_sum(tensor) / num_replicas for tensor in tensors
         ]
@@ -336,8 +336,8 @@ def _mean_over_replicas(variables, use_tpu):
 class AdamWeightDecayOptimizer(tf.train.Optimizer):
     """`adam_weight_decay` as a TensorFlow optimizer.
 
-    It leaves `apply_gradients` to its base class, which reduces gradients under distribution
-    strategies; slots are named adam_m and adam_v, as in BERT's checkpoints.
+    Gradients are applied by its base class, which reduces them under distribution strategies; slots
+    are named adam_m and adam_v, as in BERT's checkpoints.
 
     Args:
       learning_rate: float or scalar Tensor.
@@ -375,6 +375,17 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
         if any(re.search(pattern, name) for pattern in self.exclude_from_weight_decay):
             return 0.0
         return self.adapter_weight_decay_rate if name in self._adapters else self.weight_decay_rate
+
+    def apply_gradients(self, grads_and_vars, global_step=None, name=None):
+        """The op that takes the step; as BERT's, it leaves `global_step` to be advanced by others.
+
+        Args:
+          grads_and_vars: pairs; a variable whose gradient is None stays as it is.
+          global_step: not used.
+          name: str, of the op.
+        """
+        del global_step
+        return super().apply_gradients(grads_and_vars, name=name)
 
     def _create_slots(self, var_list):
         for variable in var_list:

@@ -16,6 +16,7 @@ import posixpath
 import re
 import shutil
 import tempfile
+import uuid
 import weakref
 
 import tensorflow.compat.v1 as tf
@@ -67,7 +68,7 @@ class Scratch:
 
     def __init__(self, output_dir):
         self._output_dir = output_dir
-        self._folder, self._count = None, 0
+        self._folder = None
 
     def prefix(self):
         """The prefix of one more checkpoint.
@@ -75,9 +76,9 @@ class Scratch:
         Raises:
           UserError: this machine has no place for it.
         """
-        self._count += 1
-        name = f"task_{self._count}.ckpt"
+        name = f"task_{uuid.uuid4().hex[:8]}.ckpt"  # Another run may have its own there.
         if "://" in self._output_dir:
+            weakref.finalize(self, _remove_quietly, self._output_dir, name + ".*")
             return posixpath.join(self._output_dir, name)
         if self._folder is None:
             with files.written("The folder for temporary files"):
@@ -225,6 +226,12 @@ def clear(output_dir):
         if tf.io.gfile.isdir(path):
             tf.io.gfile.rmtree(path)
         else:
+            tf.io.gfile.remove(path)
+
+
+def _remove_quietly(folder, pattern):
+    with contextlib.suppress(OSError, tf.errors.OpError):
+        for path in _matching(folder, [pattern]):
             tf.io.gfile.remove(path)
 
 

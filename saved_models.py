@@ -9,8 +9,7 @@ Axes in shape comments: B batch, S positions, L the most labels that a task has.
 
 import collections
 import dataclasses
-import json
-import os
+import posixpath
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
@@ -254,12 +253,11 @@ def _initialize(
 def _save(folder: str, session, signatures: Dict[str, Any], main_op, adapters: Adapters) -> str:
     """Writes the session's model; it appears whole or not at all. Returns its path."""
     with files.written(folder):
-        os.makedirs(folder, exist_ok=True)
-        numbers = [int(name) for name in os.listdir(folder) if name.isdigit()]
-    path = os.path.join(folder, str(1 + max(numbers, default=0)))
+        tf.io.gfile.makedirs(folder)
+        names = [name.rstrip("/") for name in tf.io.gfile.listdir(folder)]
+    path = posixpath.join(folder, str(1 + max(map(int, filter(str.isdecimal, names)), default=0)))
     with files.whole_folder(path) as partial:
-        made = os.path.join(partial, "made")  # The builder wants to make it itself.
-        builder = tf.saved_model.Builder(made)
+        builder = tf.saved_model.Builder(partial)
         builder.add_meta_graph_and_variables(
             session,
             [tf.saved_model.tag_constants.SERVING],
@@ -269,13 +267,10 @@ def _save(folder: str, session, signatures: Dict[str, Any], main_op, adapters: A
             strip_default_attrs=True,
         )
         builder.save()
-        for name in os.listdir(made):
-            os.rename(os.path.join(made, name), os.path.join(partial, name))
-        os.rmdir(made)
         tasks = {name: _facts(adapter.description) for name, adapter in adapters.items()}
-        os.makedirs(os.path.join(partial, os.path.dirname(TASKS_FILE)))
-        content = json.dumps(tasks, indent=1, sort_keys=True) + "\n"
-        files.write_atomically(os.path.join(partial, TASKS_FILE), content)
+        tasks_file = posixpath.join(partial, TASKS_FILE)
+        tf.io.gfile.makedirs(posixpath.dirname(tasks_file))
+        files.write_object(tasks_file, tasks)
     return path
 
 

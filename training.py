@@ -251,7 +251,7 @@ def build_estimator(model, run, head):
                 num_shards=run.num_tpu_cores,
                 per_host_input_for_training=tf.estimator.tpu.InputPipelineConfig.PER_HOST_V2,
             ),
-            session_config=devices.session_config(),
+            session_config=devices.session_config(one_device=not model.use_tpu),
             **_run_config(model, run),
         )
     return tf.estimator.tpu.TPUEstimator(
@@ -344,16 +344,19 @@ class Runner:
             raise
 
     def _train(self, input_fn, own_hooks, last_step):
-        kind, estimator = self._run.distribution.kind, self._estimator
-        if kind != "none":
-            estimator = _distributed_estimator(self._model, self._run, self._head)
-        if kind != "multi_worker":
-            estimator.train(input_fn, hooks=own_hooks, max_steps=last_step)
+        kind = self._run.distribution.kind
+        if kind == "none":
+            self._estimator.train(input_fn, hooks=own_hooks, max_steps=last_step)
+            return
+        if kind == "mirrored":
+            with cluster.hidden():  # It may be one of this machine alone.
+                estimator = _distributed_estimator(self._model, self._run, self._head)
+                estimator.train(input_fn, hooks=own_hooks, max_steps=last_step)
             return
         # The one way in that brings the workers together; with no evaluator among them it
         # evaluates nothing.
         tf.estimator.train_and_evaluate(
-            estimator,
+            _distributed_estimator(self._model, self._run, self._head),
             tf.estimator.TrainSpec(input_fn, last_step, own_hooks),
             tf.estimator.EvalSpec(input_fn),
         )

@@ -5,7 +5,7 @@ As `bert_flags`: a script's main module defines them, and functions read the par
 
 import re
 
-from absl import flags
+from absl import flags, logging
 
 import adapter_modules
 import modeling
@@ -178,6 +178,7 @@ def tuning_settings(values, config):
         values.adapter_interaction,
     )
     if method.method != "adapters":
+        _warn_of_unused(values)
         return method, None
     if adapter.build() is None:
         raise UserError(
@@ -185,6 +186,17 @@ def tuning_settings(values, config):
             " for BERT without adapters choose --tuning=full."
         )
     return method, adapter
+
+
+def _warn_of_unused(values):
+    for name in values:
+        if name.startswith("adapter_") and values[name].present:
+            logging.warning(
+                "--%s=%s is not used: --tuning=%s has no adapters.",
+                name,
+                values[name].value,
+                values.tuning,
+            )
 
 
 def parse_layers(text, num_layers):

@@ -318,6 +318,19 @@ class EncoderSizesTest(CheckpointTestCase):
                 "Here",
             )
 
+    def test_a_tensor_of_another_rank(self):
+        shapes = checkpoints.encoder_shapes(TINY)
+        for name, shape in (
+            ("bert/embeddings/word_embeddings", [11]),
+            ("bert/encoder/layer_0/intermediate/dense/kernel", [2, 64, 96]),
+        ):
+            self.assert_refused(
+                [f"Here expected {name} of two dimensions, but its shape is {shape}."],
+                checkpoints.encoder_sizes,
+                {**shapes, name: shape},
+                "Here",
+            )
+
 
 class CheckTensorsTest(CheckpointTestCase):
     def test_every_tensor_is_read(self):

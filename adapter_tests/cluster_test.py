@@ -171,6 +171,11 @@ class MeetingTest(tf.test.TestCase):
 
     def test_strangers_and_workers_that_come_twice(self):
         said = (b"GET / HTTP/1.1\r\n\r\n", b'{"index": 7, "facts": {}}\n', b"", b"[]\n")
+        said += (
+            b'{"index": [], "facts": {}}\n',
+            b'{"index": 1, "facts": 1}\n',
+            b"[" * 9999 + b"\n",
+        )
         # The last one stands for a worker 1 that was killed while it waited.
         said += (b'{"index": 1, "facts": {}}\n',)
 

@@ -186,8 +186,7 @@ class AdapterTestCase(tf.test.TestCase):
 
 
 class AdapterBertTest(AdapterTestCase):
-    def from_adapter_bert(self, checkpoint, labels="no,yes", **options):
-        more = [f"--{name}={value}" for name, value in options.items()]
+    def from_adapter_bert(self, checkpoint, labels="no,yes", max_seq_length=16):
         return self.output(
             "from_adapter_bert",
             checkpoint,
@@ -195,13 +194,13 @@ class AdapterBertTest(AdapterTestCase):
             self.path("taken"),
             "--task=MRPC",
             "--labels=" + labels,
-            *more,
+            f"--max_seq_length={max_seq_length}",
         )
 
     def test_there_and_back(self):
         full = self.path("full.ckpt")
         self.output("to_full_checkpoint", self.adapter, self.bert, full)
-        self.from_adapter_bert(full, max_seq_length=16)
+        self.from_adapter_bert(full)
         found = task_adapters.load(self.path("taken"))
         self.assert_same_tensors(found.tensors)
         task_adapters.check_fits(found.description, self.made.description, "taken")
@@ -226,6 +225,12 @@ class AdapterBertTest(AdapterTestCase):
         self.output("to_full_checkpoint", self.adapter, self.bert, full)
         with self.assertRaisesRegex(UserError, "--labels=a,b,c: .* has 2 outputs"):
             self.from_adapter_bert(full, labels="a,b,c")
+        for labels in ("a,a", "a,"):
+            with self.assertRaisesRegex(UserError, f"--labels={labels}: expected names"):
+                self.from_adapter_bert(full, labels=labels)
+        for length in (0, -5, 3, 41):
+            with self.assertRaisesRegex(UserError, f"--max_seq_length={length}: expected 4 to 40"):
+                self.from_adapter_bert(full, max_seq_length=length)
         with self.assertRaisesRegex(UserError, "expected adapters of one size, found none"):
             self.from_adapter_bert(self.prefix)
         tiny.write_bert(self.bert, initializer_range=0.1)
@@ -287,7 +292,10 @@ class OtherFormatsTest(AdapterTestCase):
     def test_adapterhub_and_back(self):
         printed = self.output("to_adapterhub", self.adapter, self.path("theirs"))
         self.assertIn(f'load_adapter("{self.path("theirs")}"', printed)
-        self.output("from_adapterhub", self.path("theirs"), self.bert, self.path("back"))
+        arguments = ("from_adapterhub", self.path("theirs"), self.bert, self.path("back"))
+        with self.assertRaisesRegex(UserError, "--max_seq_length=128: expected 4 to 40"):
+            self.output(*arguments)
+        self.output(*arguments, "--max_seq_length=16")
         found = task_adapters.load(self.path("back"))
         self.assert_same_tensors(found.tensors)
         task_adapters.check_fits(found.description, self.made.description, "back")

@@ -169,8 +169,27 @@ class SessionConfigTest(tf.test.TestCase):
             with mock.patch.object(devices, "has_gpu", return_value=gpu):
                 config = devices.session_config()
             self.assertEqual(config.inter_op_parallelism_threads, threads)
+            self.assertEqual(config.use_per_session_threads, threads == 1)
             self.assertEqual(config.intra_op_parallelism_threads, 0)
             self.assertTrue(config.allow_soft_placement)
+
+    def test_one_operation_at_a_time_whatever_session_came_first(self):
+        """A process's first session decides how many threads all others share."""
+        running, together = [], []
+
+        def operation(x):
+            running.append(None)
+            time.sleep(0.05)
+            together.append(len(running))
+            running.pop()
+            return x
+
+        with tf.Graph().as_default():
+            tf.Session().run(tf.constant(0))
+            outputs = [tf.py_func(operation, [float(i)], tf.float32) for i in range(4)]
+            with tf.Session(config=devices.session_config()) as session:
+                session.run(outputs)
+        self.assertEqual(together, [1] * 4)
 
 
 if __name__ == "__main__":

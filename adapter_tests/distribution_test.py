@@ -21,6 +21,7 @@ from errors import UserError
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TWO = '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}'
+ONE = '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}'
 TF1 = tf.__version__.startswith("1.")
 # Two replicas train the one, more the other; DISTRIBUTED_CASES=all tries every pair.
 CASES = ("adapters/classifier", "full/span")
@@ -96,8 +97,8 @@ class TrainingTest(tf.test.TestCase):
         folder = os.path.join(cls.folder, f"{kind}{replicas}")
         command = [sys.executable, "-m", "adapter_tests.distributed_training"]
         command += [kind, str(replicas), folder]
-        if kind != "multi_worker":
-            cls.run_processes([(*command, *cases)], [dict(os.environ)])
+        if kind != "multi_worker":  # A cluster of one is none to them.
+            cls.run_processes([(*command, *cases)], [{**os.environ, "TF_CONFIG": ONE}])
             return folder
         for case in cases:  # TensorFlow's collectives serve one training in a process.
             workers = [f"127.0.0.1:{tiny.free_port()}" for _ in range(replicas)]

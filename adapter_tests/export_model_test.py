@@ -36,12 +36,14 @@ class ExportModelTest(tf.test.TestCase):
         return export_model.run(
             parsed(
                 "--bert_config_file=" + os.path.join(self.bert, "bert_config.json"),
-                "--vocab_file=" + os.path.join(self.bert, "vocab.txt"),
                 "--init_checkpoint=" + os.path.join(self.bert, "bert_model.ckpt"),
                 "--export_dir=" + self.export_dir,
                 *arguments,
             )
         )
+
+    def vocabulary(self):
+        return "--vocab_file=" + os.path.join(self.bert, "vocab.txt")
 
     def test_tasks(self):
         self.save("mrpc")
@@ -57,7 +59,7 @@ class ExportModelTest(tf.test.TestCase):
         if graph_texts.tensorflow_text is None:
             self.skipTest("tensorflow-text is not installed.")
         folder = self.save("mrpc")
-        self.run_it("--adapters=" + folder, "--raw_text")
+        self.run_it("--adapters=" + folder, "--raw_text", self.vocabulary())
         with tf.Graph().as_default(), tf.Session() as session:
             loaded = tf.saved_model.load(session, ["serve"], os.path.join(self.export_dir, "1"))
         self.assertEqual(sorted(loaded.signature_def), ["serving_default", "text", "text_pair"])
@@ -68,7 +70,9 @@ class ExportModelTest(tf.test.TestCase):
         cased = self.save("cased", do_lower_case=False)
         other = self.save("other", vocabulary="0" * 16)
         deep = self.save("deep", adapter=modeling.AdapterConfig(4, depth=2))
+        squad = self.save("squad", kind="span", labels=())
         for arguments, part in (
+            ([f"--adapters={squad}", "--raw_text"], "--raw_text: .* answer questions"),
             ([], "--adapters is not given"),
             ([f"--adapters={one}", "--export_dir="], "--export_dir is not given"),
             (["--adapters=nothing"], "--adapters=nothing: there is no such folder"),
@@ -77,7 +81,7 @@ class ExportModelTest(tf.test.TestCase):
             ([f"--adapters={deep}"], f"--adapters {deep} .* have plain adapters"),
         ):
             with self.assertRaisesRegex(UserError, part):
-                self.run_it(*arguments)
+                self.run_it(self.vocabulary(), *arguments)
         self.assertFalse(os.path.exists(self.export_dir))
 
 

@@ -11,12 +11,17 @@ from errors import UserError
 
 
 class HooksTest(tf.test.TestCase):
-    def train(self, steps, *own_hooks):
-        """Counts to `steps` from where the folder's last checkpoint stands; returns the step."""
+    def train(self, steps, *own_hooks, loss_of=tf.cast):
+        """Counts to `steps` from where the folder's last checkpoint stands; returns the step.
+
+        The loss of the step that makes it t is `loss_of(t, tf.float32)`.
+        """
         folder = self.get_temp_dir()
         with tf.Graph().as_default():
             step = tf.train.get_or_create_global_step()
             train_op = step.assign_add(1)
+            with tf.control_dependencies([train_op]):  # As Estimator does.
+                tf.add_to_collection(tf.GraphKeys.LOSSES, loss_of(train_op, tf.float32))
             saver = tf.train.Saver([step])
             tf.add_to_collection(tf.GraphKeys.SAVERS, saver)
             with tf.train.MonitoredTrainingSession(
@@ -44,6 +49,14 @@ class HooksTest(tf.test.TestCase):
         self.train(9, hooks.SaveHook(self.get_temp_dir(), 3))
         self.assertEqual(self.saved(), [3, 6, 7, 9])
         self.assertEmpty([n for n in os.listdir(self.get_temp_dir()) if n.endswith(".meta")])
+
+    def test_a_step_whose_loss_is_no_number_is_not_saved(self):
+        def loss_of(step, dtype):
+            return tf.constant(1.0, dtype) / tf.cast(5 - step, dtype)
+
+        with self.assertRaises(tf.train.NanLossDuringTrainingError):
+            self.train(7, hooks.SaveHook(self.get_temp_dir(), 1), loss_of=loss_of)
+        self.assertEqual(self.saved(), [1, 2, 3, 4])
 
     def test_ctrl_c_stops_after_the_step_and_gives_the_signal_back(self):
         class Interrupt(tf.train.SessionRunHook):

@@ -488,7 +488,7 @@ class ProcessTest(JobsTestCase):
         for size, flags, what in (
             (2000, ["--do_train", "--do_eval", "--save_full_checkpoint"], "full_model.ckpt"),
             (2000, ["--do_train", other], "model.ckpt-3"),
-            (50, ["--do_eval"], "(tfevents.*|eval_results.txt|task_1.ckpt)"),
+            (50, ["--do_eval"], "(tfevents.*|eval_results.txt|task_.*.ckpt)"),
         ):
             process = self.start(*flags, preexec_fn=functools.partial(limit, size), env=env)
             _, stderr = process.communicate()

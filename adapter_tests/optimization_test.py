@@ -62,7 +62,9 @@ class AdamWeightDecayTest(tf.test.TestCase):
             )
             gradients = [gradient_of(variable) for variable in variables]
             step = tf.train.get_or_create_global_step()
-            train_op = optimizer.apply_gradients(list(zip(gradients, variables)), step)
+            # As BERT's create_optimizer does.
+            train_op = optimizer.apply_gradients(zip(gradients, variables), global_step=step)
+            train_op = tf.group(train_op, [step.assign(step + 1)])
             session.run(tf.global_variables_initializer())
             for _ in range(steps):
                 session.run(train_op)
@@ -113,6 +115,15 @@ class AdamWeightDecayTest(tf.test.TestCase):
             set(values), {"scope/w", "scope/w/adam_m", "scope/w/adam_v", "global_step"}
         )
         self.assertEqual(values["global_step"], 5)
+
+    def test_applying_gradients_leaves_the_step_to_the_caller(self):
+        with tf.Graph().as_default(), self.session() as session:
+            w, step = tf.get_variable("w", [2]), tf.train.get_or_create_global_step()
+            optimizer = optimization.AdamWeightDecayOptimizer(0.1)
+            train_op = optimizer.apply_gradients([(w + 1.0, w)], global_step=step)
+            session.run(tf.global_variables_initializer())
+            session.run(train_op)
+            self.assertEqual(session.run(step), 0)
 
 
 class MovingAverageTest(tf.test.TestCase):
@@ -174,6 +185,15 @@ class MinimizeTest(tf.test.TestCase):
                 ValueError, "one device"
             ):
                 optimization.minimize(w**2, [w], tf.constant(0.1), use_tpu=True)
+
+    def test_outside_of_a_tpus_program_there_is_one_replica(self):
+        with tf.Graph().as_default(), self.session() as session:
+            w = tf.get_variable("w", [], initializer=tf.ones_initializer())
+            train_op = optimization.create_optimizer(w * 0.5, 1e-3, 10, 0, use_tpu=True)
+            session.run(tf.global_variables_initializer())
+            session.run(train_op)
+            moments = {v.op.name: v.eval(session) for v in tf.global_variables()}
+        self.assertAllClose(moments["w/adam_m"], 0.1 * 0.5)
 
     def test_plain_bert_trains_everything_but_what_the_loss_does_not_use(self):
         config = modeling.BertConfig(9, 4, 1, 1, 4, max_position_embeddings=4, type_vocab_size=2)

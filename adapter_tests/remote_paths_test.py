@@ -13,6 +13,7 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.platform import gfile as platform_gfile
 
 import errors
+import export_model
 import run_classifier
 from adapter_tests import command_lines, tiny
 
@@ -71,6 +72,13 @@ class RemotePathsTest(tf.test.TestCase):
         values = command_lines.parsed(run_classifier.define_flags, *arguments)
         return "\n".join(run_classifier.run(values))
 
+    def export(self, given, **more):
+        bert = ("bert_config_file", "vocab_file", "init_checkpoint")
+        given = {**{name: given[name] for name in bert}, **more}
+        arguments = [f"--{name}={value}" for name, value in given.items()]
+        values = command_lines.parsed(export_model.define_flags, *arguments)
+        return "\n".join(export_model.run(values))
+
     def test_train_evaluate_predict_and_go_on(self):
         with tempfile.TemporaryDirectory() as folder:
             self.upload(tiny.write_bert(os.path.join(folder, "bert")), ROOT + "/bert")
@@ -103,6 +111,12 @@ class RemotePathsTest(tf.test.TestCase):
         self.assertIn(f"{second}/submission/MRPC.tsv", report)
         for name in ("checkpoint", "adapter", "full_model.ckpt.index", "test_results.tsv"):
             self.assertTrue(_exists(f"{second}/{name}"), name)
+        self.assertEmpty([n for n in _REAL["listdir"](second) if n.startswith("task_")])
+        for number in (1, 2):  # Each export has a folder of its own.
+            exported = self.export(given, adapters=second + "/adapter", export_dir=ROOT + "/export")
+            self.assertIn(f"SavedModel: {ROOT}/export/{number} (", exported)
+            for name in ("variables/variables.index", "assets.extra/tasks.json"):
+                self.assertTrue(_exists(f"{ROOT}/export/{number}/{name}"), name)
         self.assertEmpty([name for name in os.listdir(".") if name.startswith("ram:")])
 
     def test_what_is_not_there(self):

@@ -85,10 +85,14 @@ class ScratchTest(RunDirectoryTestCase):
         self.assertFalse(os.path.exists(folder))
 
     def test_those_of_a_remote_run_lie_where_overwriting_finds_them(self):
-        scratch = run_directory.Scratch("gs://bucket/mrpc")
-        prefixes = [scratch.prefix(), scratch.prefix()]
-        self.assertEqual(prefixes, [f"gs://bucket/mrpc/task_{n}.ckpt" for n in (1, 2)])
-        self.assertTrue(fnmatch.fnmatch("task_1.ckpt.index", "task_*.ckpt.*"))
+        # Two workers of one training, or two evaluations, may be there at a time.
+        scratches = [run_directory.Scratch("ram://bucket/mrpc") for _ in range(2)]
+        prefixes = [scratch.prefix() for scratch in scratches for _ in range(2)]
+        self.assertLen(set(prefixes), 4)
+        for prefix in prefixes:
+            folder, name = os.path.split(prefix)
+            self.assertEqual(folder, "ram://bucket/mrpc")
+            self.assertTrue(fnmatch.fnmatch(name + ".index", "task_*.ckpt.*"), name)
         self.assertIn("task_*.ckpt.*", run_directory._RUN_FILES)
 
     def test_a_machine_without_a_place_for_it(self):

@@ -225,6 +225,13 @@ class ResumingTest(TrainingTestCase):
         checkpoints_left = {f"model.ckpt-{step}{part}" for step in (2, 4, 5) for part in parts}
         self.assertEqual(left, {"checkpoint"} | checkpoints_left)
 
+    def test_a_diverged_training_saves_nothing_more(self):
+        folder = self.new_dir()
+        runner = self.runner(folder, steps=4, save=1, learning_rate=1e38)
+        with self.assertRaisesRegex(UserError, "no longer a number: --learning_rate=1e"):
+            runner.train(tiny.arrays())
+        self.assertEqual(checkpoints.last_step(folder), 1)
+
     def test_finished_training_is_left_alone(self):
         folder = self.new_dir()
         self.runner(folder).train(tiny.arrays())

@@ -90,6 +90,13 @@ class TuningSettingsTest(tf.test.TestCase):
         ):
             self.assertEqual(self.settings(*arguments), (expected, None))
 
+    def test_flags_of_adapters_that_other_methods_do_not_use_are_named(self):
+        with self.assertLogs("absl", "WARNING") as logs:
+            self.settings("--tuning=head", "--adapter_size=8", "--adapter_sites=attention")
+        for flag, line in zip(("size=8", "sites=attention"), logs.output):
+            self.assertIn(f"--adapter_{flag} is not used: --tuning=head has no adapters.", line)
+        self.assertLen(logs.output, 2)
+
     def test_refused(self):
         for arguments, part in (
             (["--adapter_size=0"], "--adapter_size must be at least 1, but is 0"),
