@@ -1,5 +1,6 @@
 """Chosen scores as cells, and cells as tables: what the reports of `reporting` are written of."""
 
+import collections
 from typing import Any, List, NamedTuple
 
 import numpy as np
@@ -96,23 +97,36 @@ def methods_table(heading, cells, num_tasks=None):
         task takes 1 + N p.
     """
     tasks = tasks_of(cells)
-    shared = shared_tasks(cells)
+    averaged = averaged_tasks(cells)
     columns = ["", *map(published.title, tasks), "mean"]
     columns += ["total parameters", "trained per task"] if num_tasks else []
     rows = []
     for method in dict.fromkeys(cell.method for cell in cells):
         own = {cell.task: cell for cell in cells if cell.method == method}
-        mean = _mean([own[task].choice.value for task in shared])
+        mean = _mean([own[task].choice.value for task in averaged if averaged <= own.keys()])
         row = [method, *(own[task].text if task in own else GAP for task in tasks), mean]
         rows.append(row + (_costs(own, num_tasks) if num_tasks else []))
     return Table(heading, columns, rows)
 
 
-def shared_tasks(cells):
-    """The tasks that all of the methods have, over which alone their means compare."""
-    methods = dict.fromkeys(cell.method for cell in cells)
-    shared = [{cell.task for cell in cells if cell.method == method} for method in methods]
-    return sorted(set.intersection(*shared), key=published.order) if shared else []
+def averaged_tasks(cells):
+    """The set of tasks over which the means of methods are taken: see `complete`."""
+    tasks_of_method = collections.defaultdict(set)
+    for cell in cells:
+        tasks_of_method[cell.method].add(cell.task)
+    return complete(tasks_of_method.values())
+
+
+def complete(sets_of_tasks):
+    """That of some sets of tasks that makes the largest table without a gap, with all that have it.
+
+    Means over one set of tasks do not compare with those over another.
+    """
+
+    def size(tasks):
+        return len(tasks) * sum(tasks <= others for others in sets_of_tasks), len(tasks)
+
+    return max(sets_of_tasks, key=size, default=set())
 
 
 def _costs(own, num_tasks):

@@ -307,13 +307,11 @@ def _over(cells):
 
 
 def _mean_note(cells):
-    shared, total = (
-        report_tables.counted(len(some), "task")
-        for some in (report_tables.shared_tasks(cells), tasks_of(cells))
-    )
+    averaged = sorted(report_tables.averaged_tasks(cells), key=published.order)
     return (
-        f"Means are over the {shared} that every method has; total parameters are those of {total},"
-        " as a multiple of BERT's."
+        f"Means are over {', '.join(map(published.title, averaged))}, of the methods that have them"
+        " all; total parameters are those of"
+        f" {report_tables.counted(len(tasks_of(cells)), 'task')}, as a multiple of BERT's."
     )
 
 
@@ -389,19 +387,12 @@ def _percentiles(records, split, title):
 
 
 def _complete(cells, baseline):
-    """The cells of the levels and tasks that make the largest table without a gap.
-
-    Percentiles over one set of tasks say nothing of those over another.
-    """
+    """The cells of the levels and tasks that make the largest table without a gap."""
     tasks_at = collections.defaultdict(set)
     for cell in cells:
         if cell.task in baseline and cell.choice.trained:
             tasks_at[cell.method, cell.level].add(cell.task)
-
-    def size(tasks):
-        return len(tasks) * sum(tasks <= others for others in tasks_at.values()), len(tasks)
-
-    tasks = max(tasks_at.values(), key=size, default=set())
+    tasks = report_tables.complete(tasks_at.values())
     return [c for c in cells if c.task in tasks and tasks <= tasks_at[c.method, c.level]]
 
 

@@ -72,10 +72,16 @@ class MethodsTableTest(tf.test.TestCase):
         self.assertEqual(without.columns, ["", "CoLA", "MRPC", "mean"])
         self.assertEqual(without.rows, [[FULL.label, "50.0", "80.0", "65.0"]])
 
-    def test_no_task_in_common(self):
-        cells = [cell("a", "CoLA", 50.0), cell("b", "MRPC", 50.0)]
-        means = [row[3] for row in report_tables.methods_table("", cells).rows]
-        self.assertEqual(means, 2 * [report_tables.GAP])
+    def test_means_are_over_the_same_tasks(self):
+        cells = [
+            *(cell(method, task, 50.0) for method in "ab" for task in ("CoLA", "MRPC")),
+            cell("b", "RTE", 80.0),
+            cell("c", "MRPC", 50.0),
+        ]
+        # Two tasks of two methods are more than one task of three, or three tasks of one.
+        self.assertEqual(report_tables.averaged_tasks(cells), {"CoLA", "MRPC"})
+        means = [row[4] for row in report_tables.methods_table("", cells).rows]
+        self.assertEqual(means, ["50.0", "50.0", report_tables.GAP])
         self.assertEqual(report_tables.methods_table("", []).rows, [])
 
     def test_turned(self):
