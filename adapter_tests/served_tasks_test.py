@@ -140,7 +140,7 @@ class ServedTasksTest(tf.test.TestCase):
             "a\\b",
             "link/sms",
         ):
-            with self.subTest(path), self.assertRaisesRegex(UserError, "adapter_dir"):
+            with self.subTest(ascii(path)), self.assertRaisesRegex(UserError, "adapter_dir"):
                 self.tasks.put_below_root("new", path)
         with self.assertRaisesRegex(UserError, "no task adapter 'nothing' below"):
             self.tasks.put_below_root("new", "nothing")
