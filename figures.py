@@ -103,8 +103,8 @@ def figure_of(panels):
     Args:
       panels: list of `Panel` and `Heatmap`, at least one. Those with the same x label share limits.
     """
-    columns = min(len(panels), _COLUMNS)
-    rows = math.ceil(len(panels) / columns)
+    rows = math.ceil(len(panels) / _COLUMNS)
+    columns = math.ceil(len(panels) / rows)  # Four panels are two and two.
     width, height = _PANEL_SIZE if len(panels) > 1 else _SINGLE_SIZE
     figure = Figure((columns * width, rows * height), constrained_layout=_PADDING)
     limits, legend = _limits(panels), {}
