@@ -371,9 +371,9 @@ class Turns:
     def __enter__(self):
         with files.written(self._path):
             self._lock = os.open(self._path, os.O_CREAT | os.O_RDWR)
-        self.alone = self._locked()
+        self.alone = files.lock(self._lock)
         deadline = time.monotonic() + _ENTERING
-        while not self._locked(shared=True):
+        while not files.lock(self._lock, shared=True):
             if time.monotonic() > deadline:
                 os.close(self._lock)
                 raise UserError(
@@ -387,19 +387,11 @@ class Turns:
 
     def leave(self):
         """Has the others not wait for this process."""
-        with contextlib.suppress(OSError):
-            files.unlock(self._lock)
+        files.unlock(self._lock)
 
     def end(self):
         """Ends this process's part; returns whether all others have ended theirs."""
-        return self._locked()
-
-    def _locked(self, shared=False):
-        """`files.lock`; where the file system has no locks, there is nobody else to be known."""
-        try:
-            return files.lock(self._lock, shared)
-        except OSError:
-            return True
+        return files.lock(self._lock)
 
 
 def record(search, trials, task, score):

@@ -66,14 +66,12 @@ def whole_folder(folder: str) -> Iterator[str]:
 def lock(descriptor: int, shared: bool = False) -> bool:
     """Tries to lock a local file or folder; False if another opening of it has a lock against it.
 
-    The lock ends when all processes that inherited the descriptor have closed it.
+    The lock ends when all processes that inherited the descriptor have closed it. Where the file
+    system has no locks, as on some networks, nobody else's can be known.
 
     Args:
       descriptor: of the open file; a lock that it has is exchanged, or else lost.
       shared: whether others may have such a lock too.
-
-    Raises:
-      OSError: the file system has no locks.
     """
     if fcntl is None:
         return True
@@ -82,13 +80,16 @@ def lock(descriptor: int, shared: bool = False) -> bool:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError:  # There are none.
+        return True
     return True
 
 
 def unlock(descriptor: int) -> None:
     """Ends what `lock` did."""
     if fcntl is not None:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        with contextlib.suppress(OSError):  # Where there are none.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 def recover(folder: str) -> None:

@@ -378,11 +378,11 @@ class Job(_AnyJob):
     def evaluate(self, eval_sets):
         """The scores of a list of `EvalSet`, together; they are kept with the adapter."""
         trains, keep_best = "train" in self.stages, self._values.keep_best
-        scores = self._last_scores
-        if scores is None or scores["global_step"] != self._result_step():
+        scores, step = self._last_scores, self._result_step() if trains else None
+        if scores is None or scores["global_step"] != step:
             for some in eval_sets:
                 some.made = None  # What was evaluated meanwhile is of another step.
-            scores = self._evaluations().at(self._result_step()) if trains and keep_best else None
+            scores = self._evaluations().at(step) if trains and keep_best else None
             if scores is None:
                 scores = self._scores(eval_sets, self._result())
         if trains and not keep_best:

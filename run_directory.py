@@ -143,13 +143,13 @@ _HELD = weakref.WeakValueDictionary()  # By their real paths, what this process 
 
 
 def _hold(output_dir):
-    """The directory's `_Held`; None where there are no locks. Two trainings would mix weights."""
+    """The directory's `_Held`; None if it cannot be opened. Two trainings would mix weights."""
     if "://" in output_dir:
         return None
     path = os.path.realpath(output_dir)
     try:
         held = _HELD.get(path) or _Held(path)
-    except OSError:  # A file system without locks.
+    except OSError:
         return None
     if not held.alone:
         raise UserError(

@@ -35,11 +35,7 @@ class TrialFolder:
         with files.written(self._path):
             os.makedirs(self._path, exist_ok=True)
             lock = os.open(os.path.join(self._path, ".lock"), os.O_CREAT | os.O_RDWR)
-        try:
-            is_ours = files.lock(lock)
-        except OSError:  # A file system without locks: nobody else's trials can be told.
-            is_ours = True
-        if is_ours:
+        if files.lock(lock):
             return lock
         os.close(lock)
         return None

@@ -1,6 +1,7 @@
 """Tests of sweeps.py and sweep_trials.py with a script in the place of a training."""
 
 import errno
+import fcntl
 import json
 import os
 import signal
@@ -12,7 +13,6 @@ from unittest import mock
 
 import tensorflow.compat.v1 as tf
 
-import files
 import sweep_grids
 import sweep_records
 import sweeps
@@ -210,11 +210,8 @@ class SweepsTest(SweepsTestCase):
 
     def test_a_file_system_without_locks(self):
         self.go()
-
-        def no_locks(*_):
-            raise OSError(errno.ENOSYS, "Function not implemented")
-
-        with mock.patch.object(files, "lock", no_locks):
+        error = OSError(errno.ENOSYS, "Function not implemented")
+        with mock.patch.object(fcntl, "flock", side_effect=error):
             sweep = self.sweep([8])
             sweep.run()
             self.assertEqual(sweep.running(), {})
