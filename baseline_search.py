@@ -40,6 +40,7 @@ _HEARTBEAT = 15  # Seconds; after four times as many without one a trial counts 
 _RETRIES = 3  # Of a trial whose process was killed.
 _OPENINGS = 3  # Tries, a second apart.
 _LOCK = "search.lock"
+_PRESENT = "search.present"
 _ENTERING = 1  # Seconds; each that enters holds the lock alone for an instant.
 
 
@@ -358,35 +359,41 @@ class Turns:
       folder: output_dir, local.
 
     Attributes:
-      alone: whether no other process was there when this one entered.
+      alone: whether no other process was there when this one entered, not even one that left.
 
     Raises, when it is entered:
       UserError: another process trains the best settings already.
     """
 
     def __init__(self, folder):
-        self._path = posixpath.join(folder, _LOCK)
+        self._folder = folder
         self.alone = None
 
     def __enter__(self):
-        with files.written(self._path):
-            self._lock = os.open(self._path, os.O_CREAT | os.O_RDWR)
-        self.alone = files.lock(self._lock)
+        self._lock, self._present = self._opened(_LOCK), self._opened(_PRESENT)
+        self.alone = files.lock(self._present)
         deadline = time.monotonic() + _ENTERING
-        while not files.lock(self._lock, shared=True):
+        while not all(files.lock(each, shared=True) for each in (self._lock, self._present)):
             if time.monotonic() > deadline:
-                os.close(self._lock)
+                self.__exit__()
                 raise UserError(
-                    f"{self._path}: another process is training the best settings there."
+                    f"{posixpath.join(self._folder, _LOCK)}: another process is training the best"
+                    " settings there."
                 )
             time.sleep(0.1)
         return self
 
+    def _opened(self, name):
+        path = posixpath.join(self._folder, name)
+        with files.written(path):
+            return os.open(path, os.O_CREAT | os.O_RDWR)
+
     def __exit__(self, *error):
         os.close(self._lock)
+        os.close(self._present)
 
     def leave(self):
-        """Has the others not wait for this process."""
+        """Has the others not wait for this process, which is still present."""
         files.unlock(self._lock)
 
     def end(self):

@@ -304,7 +304,10 @@ class DevSetHook(tf.train.SessionRunHook):
         step = int(run_context.session.run(self._global_step))
         if step % (EVALUATE_EVERY // BATCH_SIZE) and step < self._num_steps:
             return
-        score = self._score_fn(self._predicted(run_context.session))
+        predictions = self._predicted(run_context.session)
+        if np.isnan(predictions["loss"]).any():  # Scores of such weights are a class's share.
+            raise tf.train.NanLossDuringTrainingError
+        score = self._score_fn(predictions)
         self._note(score, step, run_context.session)
         if self._on_score:
             self._on_score(step * BATCH_SIZE, score)

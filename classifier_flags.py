@@ -90,9 +90,10 @@ def find_task(values, given):
         return processor, paths.find_data_dir(values.data_dir, folder)
     data_dir = paths.find_data_dir(values.data_dir, layout.name)
     if given and given.description.kind != layout.kind:
+        flag = " (--label_type)" if layout.name == "custom" else ""
         raise UserError(
             f"--adapter is of a {given.description.kind} task, {given.description.task}; expected"
-            f" {layout.kind} (--label_type)."
+            f" {layout.kind}{flag}."
         )
     known = given.description.labels if given else None
     return table_tasks.TableProcessor(layout, data_dir, known), data_dir

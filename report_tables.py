@@ -89,7 +89,7 @@ def counted(count, noun):
 
 
 def methods_table(heading, cells, num_tasks=None):
-    """A row for each method, a column for each task, and the mean.
+    """A row for each method, a column for each task, and the mean over those of `complete`.
 
     Args:
       num_tasks: N; then total parameters, as a multiple of BERT's for N tasks, and those trained
@@ -97,8 +97,9 @@ def methods_table(heading, cells, num_tasks=None):
         task takes 1 + N p.
     """
     tasks = tasks_of(cells)
-    averaged = averaged_tasks(cells)
-    columns = ["", *map(published.title, tasks), "mean"]
+    averaged = _averaged(cells)
+    over = "" if averaged == set(tasks) else f" of {_titles(averaged)}"
+    columns = ["", *map(published.title, tasks), "mean" + over]
     columns += ["total parameters", "trained per task"] if num_tasks else []
     rows = []
     for method in dict.fromkeys(cell.method for cell in cells):
@@ -109,8 +110,11 @@ def methods_table(heading, cells, num_tasks=None):
     return Table(heading, columns, rows)
 
 
-def averaged_tasks(cells):
-    """The set of tasks over which the means of methods are taken: see `complete`."""
+def _titles(tasks):
+    return ", ".join(map(published.title, sorted(tasks, key=published.order)))
+
+
+def _averaged(cells):
     tasks_of_method = collections.defaultdict(set)
     for cell in cells:
         tasks_of_method[cell.method].add(cell.task)

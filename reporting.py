@@ -83,7 +83,7 @@ def table1(source):
     tasks = tasks_of(cells)
     caption = (
         "Validation scores in points, for each task its own of GLUE: the best of all settings and"
-        f" {seeds_of(cells)}, by that score. {_mean_note(cells)}{_design_note(records)}"
+        f" {seeds_of(cells)}, by that score. {_total_note(cells)}{_design_note(records)}"
     )
     tables = [report_tables.methods_table("", cells, len(tasks))]
     if len(by_size) > 1 and accuracies:
@@ -112,7 +112,7 @@ def table2(source):
     caption = (
         f"Test scores in points, {_over(cells)}; the setting, with the adapters' size or"
         " the number of top layers, is each task's best by mean validation score."
-        f" {_mean_note(cells)}{_design_note(records)}"
+        f" {_total_note(cells)}{_design_note(records)}"
     )
     tables = [report_tables.turned(report_tables.methods_table("", cells, len(tasks)))]
     tables += report_tables.published_2(tasks)
@@ -306,12 +306,10 @@ def _over(cells):
     return "one seed" if seeds == "1 seed" else f"mean ± standard error of the mean over {seeds}"
 
 
-def _mean_note(cells):
-    averaged = sorted(report_tables.averaged_tasks(cells), key=published.order)
+def _total_note(cells):
     return (
-        f"Means are over {', '.join(map(published.title, averaged))}, of the methods that have them"
-        " all; total parameters are those of"
-        f" {report_tables.counted(len(tasks_of(cells)), 'task')}, as a multiple of BERT's."
+        f"Total parameters are those of {report_tables.counted(len(tasks_of(cells)), 'task')}, as a"
+        " multiple of BERT's."
     )
 
 

@@ -34,6 +34,8 @@ SETTINGS_FILE = "settings.json"
 # A kill may leave the later ones: never scores without what they are of.
 _RUN_FILES = (
     evaluations.FILE,
+    "eval_results.txt",
+    "eval_results.json",
     "checkpoint",
     "model.ckpt-*",
     "graph.pbtxt",
@@ -43,8 +45,6 @@ _RUN_FILES = (
     task_adapters.FOLDER,
     "full_model.ckpt.*",
     "task_*.ckpt.*",
-    "eval_results.txt",
-    "eval_results.json",
     "test_results*.tsv",
     "test_scores*.json",
     "predictions*.tsv",

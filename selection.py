@@ -157,17 +157,17 @@ def other_settings(record, flags):
 
 
 def comparable(records, flag):
-    """The records along a flag whose other settings were trained with the most of its values.
+    """The records along a flag whose other settings were trained with most of its values.
 
-    A setting that was tried with a few of the values, in another study, would make these the
-    better ones. Tasks are apart.
+    That is with more than half as many as any; a setting that was tried with a few of the values,
+    in another study, would make these the better ones. Tasks are apart.
     """
     kept = []
     for some in grouped(records, lambda record: record["task"]).values():
         curves = grouped(some, lambda record: other_settings(record, {flag})).values()
         counts = [len({flag_of(record, flag) for record in curve}) for curve in curves]
         for curve, count in zip(curves, counts):
-            kept += curve if count == max(counts) else []
+            kept += curve if 2 * count > max(counts) else []
     return kept
 
 

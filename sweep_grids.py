@@ -114,7 +114,8 @@ def parse_setting(text, flag):
     name, equals, values = text.partition("=")
     if not (equals and name and values):
         raise UserError(f"{flag}={text}: expected a flag and its values, as in adapter_size=8,64.")
-    return name.lstrip("-"), [_parsed(value) for value in values.split(",")]
+    name = name.lstrip("-")
+    return name, _values(name, values.split(","))
 
 
 def _parsed(text):
@@ -179,7 +180,8 @@ def read_value(name, value):
     Raises:
       UserError: no flag can have it, or the sweep itself decides the flag.
     """
-    value = _parsed(value) if isinstance(value, str) else value
+    if isinstance(value, str) and not name.endswith("_column"):  # Whose names may be numbers.
+        value = _parsed(value)
     if not isinstance(value, (str, numbers.Real)):
         raise UserError(f"{name}: expected texts, numbers, true or false, found {value!r}.")
     if isinstance(value, int) and abs(value) >= 2**63:

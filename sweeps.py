@@ -43,10 +43,11 @@ KEEP = collections.OrderedDict(
 )
 
 
-# Further flags that say where things lie; what they name is told apart by `_backbone`.
+# Further flags that say where things lie, of which `_backbone` tells BERTs apart, or where it runs.
 _PLACES = (
     *("bert_config_file", "vocab_file", "init_checkpoint", "bert_hub_module_handle"),
-    "feature_cache_dir",
+    *("spm_model_file", "feature_cache_dir"),
+    *("tpu_name", "tpu_zone", "gcp_project", "master"),
 )
 
 
@@ -58,7 +59,7 @@ class Settings(NamedTuple):
       jobs: how many trials run at a time; each gets its share of the processor's cores.
       shard: (i, n): every n-th trial is this sweeper's, from the i-th on.
       further_flags: every trial's, "--name=value" each, and as much its own as those of the grid,
-        unless they say where BERT and the cache lie.
+        unless they say where BERT and the cache lie, or which TPU it is.
       keep: a key of `KEEP`.
       retry_failed: run those again that failed.
     """

@@ -283,7 +283,7 @@ class FullTokenizer:
         content = _read_file(source, "vocab_file")
         versions = [unicodedata.unidata_version]
         if spm_model_file:
-            versions.append(sentencepiece.__version__)
+            versions.append(getattr(sentencepiece, "__version__", ""))  # Old ones do not tell.
         settings = bool(spm_model_file), bool(do_lower_case), *versions
         self.fingerprint = hashlib.sha256(repr(settings).encode() + content).hexdigest()
 

@@ -164,6 +164,13 @@ class TrainingTest(tf.test.TestCase):
         with self.assertRaisesRegex(LossIsNaN, "deep_learning_rate=0.5 or wide_learning_rate=0.05"):
             model.train()
 
+    def test_a_dev_loss_that_is_no_number_counts_nowhere(self):
+        model, _ = self.baseline(steps=10)
+        model._strings.vectors[1:] = np.nan
+        hook = mock.patch.object(tf.train, "NanTensorHook", lambda *_: tf.train.SessionRunHook())
+        with hook, self.assertRaises(LossIsNaN):  # The training's own loss is looked at later.
+            model.train()
+
     def test_an_empty_vocabulary(self):
         some = data()
         some.texts["train"] = [("?!", None)] * 200

@@ -43,6 +43,9 @@ class FindTaskTest(tf.test.TestCase):
             UserError, "--adapter is of a classification task.* regression"
         ):
             self.find("--task_name=custom", "--label_type=float", *columns, given=given)
+        given.description.kind = "span"
+        with self.assertRaisesRegex(UserError, r"expected classification\.$"):
+            self.find("--task_name=airline", given=given)
         processor, _ = self.find("--task_name=custom", "--label_type=float", *columns)
         self.assertEqual((processor.get_labels(), processor.task.kind), ([], "regression"))
 

@@ -59,7 +59,7 @@ class GlueTest(tf.test.TestCase):
         )
         self.assertEqual(rows_of(paper)["adapters 64"][:2], ["56.9", "94.2"])
         self.assertIn("2 seeds", report.caption)
-        self.assertIn("Means are over CoLA, SST-2, of the methods", report.caption)
+        self.assertIn("Total parameters are those of 2 tasks, as a multiple", report.caption)
 
     def test_mnli_has_two_dev_sets(self):
         mnli = record("MNLI", 0.8, tuning="full")
@@ -138,7 +138,7 @@ class FurtherTasksTest(tf.test.TestCase):
             {
                 "airline": ["–", "85.0 ± 1.0", "81.0 ± 1.0", "62.0 ± 2.0"],
                 "SMS spam": ["75.0", "93.0 ± 1.0", "–", "–"],
-                "mean": ["–", "85.0", "81.0", "62.0"],
+                "mean of airline": ["–", "85.0", "81.0", "62.0"],
                 # 1 + 2 * 0.2, 1 + 2 * 0.03.
                 "total parameters": ["–", "2.00×", "1.40×", "1.06×"],
                 "trained per task": ["–", "100%", "20.00%", "3.00%"],

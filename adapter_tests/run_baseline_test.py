@@ -170,13 +170,13 @@ class SearchTest(ScriptTestCase):
     def test_each_training_has_its_own_record(self):
         preset = ["--preset=airline", f"--module={self.module}", "--overwrite_output_dir"]
         preset.append(f"--records_dir={self.folder}/new/records")
-        for further in (["--setting=hidden_layers=3"], ["--max_words=5"], ["--max_words=128"]):
+        for further in (["--setting=hidden_layers=3"], [], ["--max_words=5"], ["--max_words=128"]):
             self.run_script(*preset, *further)  # The last is the default.
         preset.remove("--overwrite_output_dir")
         self.run_script(*preset)  # Trains nothing.
         with open(os.path.join(self.folder, "new", "records", "results.jsonl")) as reader:
             keys = [json.loads(line)["key"] for line in reader]
-        self.assertEqual([keys.index(key) for key in keys], [0, 1, 2, 2])
+        self.assertEqual([keys.index(key) for key in keys], [0, 1, 2, 1])
 
     def test_other_data_or_another_module_is_another_search(self):
         self.search("--search_only")
@@ -206,6 +206,8 @@ class SearchTest(ScriptTestCase):
         def run(search, train):
             if not reports:
                 reports.append(None)
+                with self.assertRaisesRegex(UserError, "--overwrite_output_dir: another process"):
+                    self.search("--overwrite_output_dir")
                 reports[0] = self.search()[0]
             real(search, train)
 

@@ -160,11 +160,22 @@ class ClaimTest(RunDirectoryTestCase):
 
     def test_a_kill_while_overwriting_leaves_no_scores_alone(self):
         self.train()
-        self.write("evaluations.json", "adapter/adapter_config.json")
-        killed = mock.patch.object(tf.io.gfile, "rmtree", side_effect=KeyboardInterrupt)
-        with killed, self.assertRaises(KeyboardInterrupt):
-            self.claim(overwrite=True)
-        self.assertFalse(os.path.exists(os.path.join(self.folder, "evaluations.json")))
+        scores = ("evaluations.json", "eval_results.txt", "eval_results.json")
+        self.write(*scores)
+        killed = KeyboardInterrupt("At the first of what they are of.")
+        removed = []
+
+        def remove(path):
+            removed.append(os.path.basename(path))
+            if path.endswith("/checkpoint"):
+                raise killed
+            os.remove(path)
+
+        with mock.patch.object(tf.io.gfile, "remove", remove):
+            with self.assertRaises(KeyboardInterrupt):
+                self.claim(overwrite=True)
+        self.assertContainsSubset({*scores, "checkpoint"}, removed)
+        self.assertNoCommonElements(scores, os.listdir(self.folder))
 
     def test_another_process_removes_the_same_probe(self):
         remove = tf.io.gfile.remove

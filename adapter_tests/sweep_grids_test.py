@@ -76,6 +76,11 @@ class TrialsTest(tf.test.TestCase):
         # What a folder of results rests on must not change with the program.
         self.assertEqual(one.key("a"), "86d5cd8d66fb73bd")
 
+    def test_a_column_s_name_is_a_text(self):
+        (trial,) = sweep_grids.trials_of([{"label_column": "1.0", "text_column": "true"}])
+        command = trial.command("out")
+        self.assertContainsSubset(("--label_column=1.0", "--text_column=true"), command)
+
     def test_a_trial_is_about_its_task(self):
         for axes, what in (
             ({"task_name": "CoLA"}, "CoLA"),

@@ -193,7 +193,8 @@ class SweepsTest(SweepsTestCase):
 
     def test_further_flags_are_the_trials_own(self):
         self.go()
-        flags = ("--precision=float32", "--random_seed=5", "--feature_cache_dir=/tmp/a")
+        places = ("--feature_cache_dir=/tmp/a", "--tpu_name=first", "--spm_model_file=/tmp/b")
+        flags = ("--precision=float32", "--random_seed=5", *places)
         sweep = self.sweep([8], further_flags=flags)
         self.assertContainsSubset(flags, sweep.commands()[0])
         sweep.run()
@@ -201,7 +202,9 @@ class SweepsTest(SweepsTestCase):
         self.assertEqual(
             (record["flags"]["precision"], record["flags"]["random_seed"]), ("float32", 5)
         )
-        self.assertNotIn("feature_cache_dir", record["flags"])
+        self.assertNoCommonElements(
+            ("feature_cache_dir", "tpu_name", "spm_model_file"), record["flags"]
+        )
         same = sweep_grids.trials_of(
             [{"adapter_size": 8, "precision": "float32", "random_seed": 5}]
         )
