@@ -171,9 +171,8 @@ class ClaimTest(RunDirectoryTestCase):
                 raise killed
             os.remove(path)
 
-        with mock.patch.object(tf.io.gfile, "remove", remove):
-            with self.assertRaises(KeyboardInterrupt):
-                self.claim(overwrite=True)
+        with mock.patch.object(tf.io.gfile, "remove", remove), self.assertRaises(KeyboardInterrupt):
+            self.claim(overwrite=True)
         self.assertContainsSubset({*scores, "checkpoint"}, removed)
         self.assertNoCommonElements(scores, os.listdir(self.folder))
 
