@@ -133,8 +133,8 @@ class Search:
         with self._explained():
             self._study = self._opened()
             # Two processes of one seed would try the same.
-            seed = settings.random_seed + len(self._study.trials) if alone else None
-            self._study.sampler = self._sampler(seed)
+            seed = (settings.random_seed + len(self._study.trials)) % 2**32  # NumPy takes no more.
+            self._study.sampler = self._sampler(seed if alone else None)
             self._check_study()
 
     def _opened(self):

@@ -49,7 +49,8 @@ def define_task(flag_values):
     flags.DEFINE_string(
         "data_dir",
         None,
-        "Folder with the task's files. Default: $GLUE_DIR/<task>, else the demo's.",
+        "Folder with the task's files. Default: $GLUE_DIR/<task>, of AX $GLUE_DIR/diagnostic, else"
+        " the demo's.",
         **at,
     )
     column = "--task_name=custom: the column, or the key in .jsonl files, of the "

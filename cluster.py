@@ -136,9 +136,13 @@ class Meeting:
         if not is_done and not self._over.is_set() and self._lost.acquire(blocking=False):
             on_loss(name)
 
+    def leave(self):
+        """Nobody is missed from now on; this worker will be, as soon as its process ends."""
+        self._over.set()
+
     def end(self):
         """Says that this worker has done its part; nobody is missed from now on."""
-        self._over.set()
+        self.leave()
         for connection in self._connections.values():
             with contextlib.suppress(OSError):
                 connection.sendall(_DONE)
@@ -156,7 +160,11 @@ def met(workers, facts, seconds):
         yield
         return
     meeting = meet(workers, facts, seconds, _start_again)
-    yield
+    try:
+        yield
+    except (KeyboardInterrupt, UserError):  # Other errors may come of another worker's loss.
+        meeting.leave()
+        raise
     meeting.end()  # Not after an error: the others are to notice.
 
 

@@ -92,7 +92,8 @@ def evaluation_settings(values, output_dir, eval_batch_size):
         tpu_cluster=cluster,
         master=values.master if use_tpu else None,
     )
-    check_batches(run, use_tpu, ["eval_batch_size"])
+    if "eval_batch_size" in values:  # run_squad.py evaluates in --predict_batch_size.
+        check_batches(run, use_tpu, ["eval_batch_size"])
     return run, use_tpu
 
 

@@ -19,9 +19,17 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
 def has_estimator():
-    """Whether a TensorFlow with Estimator is installed; looks, but does not import."""
+    """Whether a TensorFlow with Estimator is installed.
+
+    An update of TensorFlow leaves an older one's Estimator behind, of which the new one knows
+    nothing: only TensorFlow itself tells, which every script imports anyway.
+    """
     packages = ("tensorflow", "tensorflow_estimator")
-    return all(importlib.util.find_spec(package) for package in packages)
+    if not all(importlib.util.find_spec(package) for package in packages):
+        return False
+    import tensorflow
+
+    return hasattr(tensorflow, "estimator")
 
 
 def ensure_estimator():

@@ -255,7 +255,8 @@ class Job(_AnyJob):
             count where the scores choose the weights.
 
         Raises:
-          UserError: --adapter or the run in the directory is of another model, or too few rows.
+          UserError: --adapter or the run in the directory is of another model, too few rows, or
+            --adapter's results would replace those of the adapter in the directory.
         """
         values, schedule, trains = self._values, {}, "train" in self.stages
         if trains:
@@ -267,11 +268,7 @@ class Job(_AnyJob):
         )
         if self._given:
             self._check_given(self._description)
-            if trains and paths.same(values.adapter, self._adapter_folder):
-                raise UserError(
-                    f"--adapter {values.adapter} is that of --output_dir {self._run.output_dir};"
-                    " to train it further give another --output_dir."
-                )
+            self._check_adapter_there(trains)
         if self._workers.is_chief:
             self._held = run_directory.claim(
                 self._run.output_dir,
@@ -281,6 +278,24 @@ class Job(_AnyJob):
             )
         self._model = self._model_settings(self._description, **self._training_settings(schedule))
         self._runner = training.Runner(self._model, self._run, head)
+
+    def _check_adapter_there(self, trains):
+        """Raises UserError if a run with --adapter would replace what --output_dir's own made."""
+        given, output_dir = f"--adapter {self._values.adapter}", self._run.output_dir
+        is_it = paths.same(self._values.adapter, self._adapter_folder)
+        if trains and is_it:
+            raise UserError(
+                f"{given} is that of --output_dir {output_dir}; to train it further give another"
+                " --output_dir."
+            )
+        if trains or is_it or not tf.io.gfile.exists(files.current(self._adapter_folder)):
+            return
+        own = task_adapters.load(self._adapter_folder, "--output_dir")
+        if task_adapters.tensors_digest(own) != task_adapters.tensors_digest(self._given):
+            raise UserError(
+                f"--output_dir {output_dir} holds another task adapter than {given}, whose results"
+                " would be taken for its own; give another --output_dir."
+            )
 
     def _evaluation_interval(self, num_rows):
         """After how many steps the dev set is read, meanwhile; 0 for never."""

@@ -58,8 +58,8 @@ def define_flags(flag_values=flags.FLAGS):
     flags.DEFINE_string(
         "adapter",
         None,
-        "Folder of the task adapter, output_dir/adapter of a training. It answers flags that are"
-        " not given.",
+        "Folder of the task adapter, output_dir/adapter of a training. It answers flags of task and"
+        " model that are not given.",
         **section("What is done", flag_values),
     )
     at = section("Output", flag_values)

@@ -119,6 +119,7 @@ def _define_training(flag_values):
         "Seed of the search, where one process makes it in the default --storage, initial values,"
         " dropout, and the order of the data.",
         0,
+        2**32 - 1,  # NumPy's largest.
         **at,
     )
     flags.DEFINE_enum(

@@ -86,6 +86,23 @@ def check_limits(limits: Limits) -> None:
         raise UserError(f"--doc_stride={limits.doc_stride}: expected at least 1.")
 
 
+def trained_settings(training: Dict[str, Any]) -> Dict[str, Any]:
+    """How the questions of a training were read: run_squad.py's flags of these names.
+
+    Args:
+      training: that of a `task_adapters.Description`; what it does not say is the flag's default.
+
+    Raises:
+      UserError: a value is none that the flag takes.
+    """
+    settings = {"doc_stride": 128, "max_query_length": 64, "version_2_with_negative": False}
+    for name, default in settings.items():
+        settings[name] = value = training.get(name, default)
+        if type(value) is not type(default) or (name == "max_query_length" and value < 1):
+            raise UserError(f"training.{name}: expected a value of --{name}, found {value!r}.")
+    return settings
+
+
 class _Paragraph(NamedTuple):
     """A paragraph's tokens, and which belong to which word."""
 

@@ -235,21 +235,10 @@ def _span_settings(
     description: task_adapters.Description, sentencepiece: bool
 ) -> Tuple[squad_features.Limits, squad_answers.AnswerSettings]:
     """(`squad_features.Limits`, `squad_answers.AnswerSettings`) as the task's training had them."""
-    training = description.training
-    settings: Dict[str, Any] = {
-        "doc_stride": 128,
-        "max_query_length": 64,
-        "version_2_with_negative": False,
-    }
-    for name, default in settings.items():
-        settings[name] = training.get(name, default)
-        if type(settings[name]) is not type(default):
-            raise UserError(f"Task {description.task} has {name} {settings[name]!r} in training.")
-    version_2 = settings.pop("version_2_with_negative")
-    limits = squad_features.Limits(max_seq_length=description.max_seq_length, **settings)
-    if limits.max_query_length < 1:
-        raise UserError(f"Task {description.task}: max_query_length is {limits.max_query_length}.")
     try:
+        settings = squad_features.trained_settings(description.training)
+        version_2 = settings.pop("version_2_with_negative")
+        limits = squad_features.Limits(max_seq_length=description.max_seq_length, **settings)
         squad_features.check_limits(limits)
     except UserError as error:
         raise UserError(f"Task {description.task}: {error}") from None

@@ -441,9 +441,10 @@ class Runner:
         except tf.errors.OpError as error:
             if re.search("OOM|out of memory", error.message, re.IGNORECASE):
                 raise UserError(
-                    "Memory has no room for a batch: give a smaller --train_batch_size, or"
-                    " --eval_batch_size, --predict_batch_size or --max_seq_length; a training may"
-                    " compute a batch in parts by --gradient_accumulation_steps."
+                    "Memory has no room for a batch: give a smaller --train_batch_size,"
+                    " --predict_batch_size, --max_seq_length or, where there is one,"
+                    " --eval_batch_size; a training may compute a batch in parts by"
+                    " --gradient_accumulation_steps."
                 ) from error
             # TensorFlow names a wrong checksum, but not always whose: only now read all tensors.
             own = tf.train.latest_checkpoint(self._run.output_dir)

@@ -45,7 +45,8 @@ def _define_stages(at):
         "adapter",
         None,
         "Folder of a task adapter, output_dir/adapter of an earlier run: what is evaluated and"
-        " predicted with, or trained further. It answers flags that are not given.",
+        " predicted with, or trained further. It answers flags of task and model that are not"
+        " given.",
         **at,
     )
 
@@ -76,7 +77,12 @@ def _define_schedule(at):
         **at,
     )
     flags.DEFINE_integer(
-        "random_seed", 12345, "Seed of initial values, dropout and the order of the data.", 0, **at
+        "random_seed",
+        12345,
+        "Seed of initial values, dropout and the order of the data.",
+        0,
+        2**32 - 1,  # NumPy's largest.
+        **at,
     )
 
 
@@ -138,7 +144,10 @@ def _define_output(at):
         **at,
     )
     flags.DEFINE_bool(
-        "overwrite_output_dir", False, "Remove an earlier run's files in output_dir first.", **at
+        "overwrite_output_dir",
+        False,
+        "Remove an earlier run's files in output_dir before a training.",
+        **at,
     )
     flags.DEFINE_bool(
         "save_full_checkpoint",

@@ -9,6 +9,7 @@ from absl import flags, logging
 
 import adapter_modules
 import modeling
+import squad_features
 import task_adapters
 import tuning
 from errors import UserError
@@ -111,6 +112,11 @@ def given_adapter(values):
     }
     if "tuning" in values and (not values["tuning"].present or values.tuning == method):
         answers.update(_answers_of_method(description))
+    if description.kind == "span":
+        try:
+            answers.update(squad_features.trained_settings(description.training))
+        except UserError as error:
+            raise UserError(f"--adapter {values.adapter}: {error}") from None
     for name, answer in answers.items():
         if name in values and not values[name].present:
             values[name].value = answer

@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 import time
+from concurrent import futures
 from unittest import mock
 
 import tensorflow.compat.v1 as tf
@@ -130,6 +131,30 @@ class MeetingTest(tf.test.TestCase):
         self.assertEqual(self.lost, [f"worker 2 ({self.addresses[2]})"])
         for index in (0, 1):
             meetings[index].end()
+
+    def test_what_ends_a_worker_decides_whether_it_starts_again(self):
+        """An error that is TensorFlow's may be of the other's loss; the others are its own."""
+        self.addresses = self.addresses[:2]
+        for error, starts in (
+            (KeyboardInterrupt(), 0),
+            (UserError("--learning_rate is too high."), 0),
+            (tf.errors.UnavailableError(None, None, "gone"), 1),
+        ):
+            before = set(threading.enumerate())
+            with mock.patch.object(cluster, "_start_again") as start_again:
+                with futures.ThreadPoolExecutor(1) as pool:
+                    chief = pool.submit(self.meet, {0: {}})
+                    workers = cluster.Cluster(self.addresses, 1)
+                    with self.assertRaises(type(error)), cluster.met(workers, dict, 20.0):
+                        raise error
+                meeting = chief.result()[0]
+                meeting._over.set()
+                (connection,) = meeting._connections.values()
+                connection.shutdown(socket.SHUT_RDWR)  # The chief ends, too.
+                connection.close()
+                for watch in set(threading.enumerate()) - before:
+                    watch.join(20)
+            self.assertEqual(start_again.call_count, starts, error)
 
     def test_other_facts(self):
         results = self.meet({0: {"model: size": 8}, 1: {"model: size": 8}, 2: {"model: size": 4}})

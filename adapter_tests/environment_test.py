@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import types
 from unittest import mock
 
 import tensorflow.compat.v1 as tf
@@ -32,6 +33,12 @@ class HasEstimatorTest(tf.test.TestCase):
         ):
             with installed(*packages):
                 self.assertEqual(environment.has_estimator(), expected, packages)
+
+    def test_an_older_tensorflows_estimator_is_none(self):
+        with installed("tensorflow", "tensorflow_estimator"), mock.patch.dict(
+            sys.modules, tensorflow=types.ModuleType("tensorflow")
+        ):
+            self.assertFalse(environment.has_estimator())
 
     def test_this_python_has_one(self):
         self.assertTrue(environment.has_estimator())

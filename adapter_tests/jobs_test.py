@@ -376,6 +376,18 @@ class AdapterFlagTest(JobsTestCase):
             self.assert_one_sentence(code, stderr, ["--adapter", "another --output_dir"])
             self.assertEqual(contents(self.path("adapter")), contents(self.adapter))
 
+    def test_its_results_do_not_replace_another_adapters(self):
+        given = task_adapters.load(self.adapter)
+        given.tensors["output_bias"] = given.tensors["output_bias"] + 1
+        other = os.path.join(self.folder, "other")
+        task_adapters.save(other, given)
+        shutil.copytree(self.adapter, self.path("adapter"))
+        code, _, stderr = self.call(self.output_dir, "--do_predict", "--adapter=" + other)
+        self.assert_one_sentence(code, stderr, ["another task adapter", "another --output_dir"])
+        self.assertEqual(os.listdir(self.output_dir), ["adapter"])
+        # A copy of the one that lies there is no other.
+        self.predict(self.output_dir, "--adapter=" + self.adapter)
+
     def test_every_choice_of_layer_norms_is_answered(self):
         for index, flags in enumerate(
             (["--layer_norms=all"], ["--layer_norms=none", "--train_pooler"], [])

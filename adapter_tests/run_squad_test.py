@@ -249,6 +249,15 @@ class Version2Test(SquadTestCase):
         for name, value in expected.items():
             self.assertAllClose(results["eval_" + name], value, msg=name)
         self.assertEqual(results["eval_NoAns_total"], 7)
+        # The adapter answers how questions are read, and what answers there are.
+        read_by = ("--max_", "--doc_stride", "--version_2", "--output_dir")
+        given = [flag for flag in self.base_flags if not flag.startswith(read_by)]
+        given += ["--do_predict", "--adapter=" + os.path.join(self.output_dir, "adapter")]
+        elsewhere = os.path.join(self.folder, "elsewhere")
+        given.append("--output_dir=" + elsewhere)
+        run_squad.run(command_lines.parsed(run_squad.define_flags, *given))
+        self.assertEqual(read_json(elsewhere, "predictions.json"), predictions)
+        self.assertEqual(read_json(elsewhere, "null_odds.json"), odds)
         # All that it left, overwriting removes.
         run_directory.clear(self.output_dir)
         self.assertEqual(os.listdir(self.output_dir), [])

@@ -77,6 +77,9 @@ class StructureTest(tf.test.TestCase):
     def test_every_module_has_its_place_and_imports_only_from_below(self):
         places = ranks()
         self.assertEqual(set(places), modules())
+        with open(os.path.join(ROOT, "CONTRIBUTING.md"), encoding="utf-8") as reader:
+            files = re.findall(r"^\| (`.*\.py`.*) \| ", reader.read(), re.MULTILINE)
+        self.assertLessEqual(modules(), set(re.findall(r"`(\w+)\.py`", " ".join(files))))
         for module in sorted(modules()):
             for imported in imports_of(module):
                 self.assertLess(places[module], places[imported], f"{module} → {imported}")

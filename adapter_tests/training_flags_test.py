@@ -8,6 +8,7 @@ from absl import flags
 import distribution
 import modeling
 import run_classifier
+import run_squad
 import training_flags
 import tuning
 from adapter_tests import command_lines
@@ -147,6 +148,7 @@ class DefineTest(tf.test.TestCase):
                     parsed(f"--{name}={value}")
         for argument in (
             "--random_seed=-1",
+            "--random_seed=4294967296",
             "--learning_rate=fast",
             "--tuning=lora",
             "--use_tpu=perhaps",
@@ -288,6 +290,12 @@ class RunSettingsTest(tf.test.TestCase):
         ):
             with self.assertRaisesRegex(UserError, "--" + message + ".*choose a multiple"):
                 settings(*arguments, **options)
+        # The refusal names a flag that the script has.
+        values = command_lines.parsed(run_squad.define_flags, "--predict_batch_size=6")
+        with mock.patch.object(
+            training_flags.device_flags.devices, "find_tpu", return_value=(True, None)
+        ), self.assertRaisesRegex(UserError, "--predict_batch_size=6 .* 8"):
+            training_flags.run_settings(values, "out", values.predict_batch_size)
 
 
 if __name__ == "__main__":
