@@ -59,7 +59,7 @@ def from_huggingface(source, destination, *, overwrite=False):
     Raises:
       UserError: see `huggingface.read`; or the destination is in use.
     """
-    destination = destination.rstrip("/")
+    destination = destination.rstrip("/") or "/"
     _check_destination(destination, overwrite, _GOOGLE_FILES)
     config, tensors, vocab_file = huggingface.read(source, "SOURCE_DIR")
     with files.whole_folder(destination) as folder:
@@ -81,7 +81,7 @@ def to_huggingface(bert, destination, *, overwrite=False):
     Raises:
       UserError: the BERT is missing, broken or no BERT; or the destination is in use.
     """
-    destination = destination.rstrip("/")
+    destination = destination.rstrip("/") or "/"
     _check_destination(destination, overwrite, huggingface.FILES)
     config, reader = _open_bert(bert)
     shapes = huggingface.google_shapes(config, reader.get_variable_to_shape_map())

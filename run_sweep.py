@@ -103,12 +103,12 @@ def _trials(values):
     if (values.preset is None) == (values.grid is None):
         raise UserError("Give --preset or --grid, one of them.")
     if values.preset:
-        _, grids = sweep_grids.PRESETS[values.preset]
+        source, (_, grids) = f"--preset={values.preset}", sweep_grids.PRESETS[values.preset]
     else:
-        grids = sweep_grids.read_file(values.grid)
+        source, grids = f"--grid={values.grid}", sweep_grids.read_file(values.grid)
     settings = dict(sweep_grids.parse_setting(text, "--set") for text in values.set)
     only = [sweep_grids.parse_setting(text, "--only") for text in values.only]
-    return sweep_grids.trials_of(sweep_grids.changed(grids, settings), only)
+    return sweep_grids.trials_of(sweep_grids.changed(grids, settings), only, source)
 
 
 def _shard(text):

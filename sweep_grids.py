@@ -109,13 +109,13 @@ def parse_setting(text, flag):
       flag: its name, for the error.
 
     Raises:
-      UserError: it is nothing like that.
+      UserError: it is nothing like that, or no trial can have such a value.
     """
     name, equals, values = text.partition("=")
     if not (equals and name and values):
         raise UserError(f"{flag}={text}: expected a flag and its values, as in adapter_size=8,64.")
     name = name.lstrip("-")
-    return name, _values(name, values.split(","))
+    return name, [read_value(name, value, f"{flag}={text}") for value in values.split(",")]
 
 
 def _parsed(text):
@@ -141,12 +141,13 @@ def changed(grids, settings):
     return grids
 
 
-def trials_of(grids, only=()):
+def trials_of(grids, only=(), source="grid"):
     """The trials of grids, each once, in the order of the grids.
 
     Args:
       grids: list of dicts from flags to a value, or to a list of values; "script" is no flag.
       only: (name, values) pairs: trials with another value of a flag are left out.
+      source: what an error calls the grids, as in "--grid=file.json".
 
     Raises:
       UserError: a value that no flag can have, a flag that the sweep itself decides, an unknown
@@ -156,26 +157,32 @@ def trials_of(grids, only=()):
     for grid in grids:
         script = grid.get("script", SCRIPTS[0])
         if script not in SCRIPTS:
-            raise UserError(f"script {script!r}: expected one of {', '.join(SCRIPTS)}.")
+            raise UserError(f"{source}: script {script!r}: expected one of {', '.join(SCRIPTS)}.")
         axes = {"do_train": True, "do_eval": True, **grid}
         axes.pop("script", None)
         names = sorted(axes)
-        for values in itertools.product(*(_values(name, axes[name]) for name in names)):
+        for values in itertools.product(*(_values(name, axes[name], source) for name in names)):
             flags = tuple(zip(names, values))
             if all(dict(flags).get(name) in allowed for name, allowed in only):
                 trials[Trial(script, flags)] = None
     if not trials:
-        raise UserError("The grid is empty: no trial is left.")
+        raise UserError(f"{source}: no trial is left.")
     return list(trials)
 
 
-def _values(name, values):
+def _values(name, values, source):
     """A flag's values as a list."""
-    return [read_value(name, value) for value in (values if isinstance(values, list) else [values])]
+    values = values if isinstance(values, list) else [values]
+    return [read_value(name, value, f"{source}: {name}") for value in values]
 
 
-def read_value(name, value):
+def read_value(name, value, where):
     """A flag's value as a trial has it; 3.0 and "3" are 3, or a training would have several keys.
+
+    Args:
+      name: the flag's.
+      value: out of JSON or of a command line.
+      where: what an error begins with.
 
     Raises:
       UserError: no flag can have it, or the sweep itself decides the flag.
@@ -183,13 +190,13 @@ def read_value(name, value):
     if isinstance(value, str) and not name.endswith("_column"):  # Whose names may be numbers.
         value = _parsed(value)
     if not isinstance(value, (str, numbers.Real)):
-        raise UserError(f"{name}: expected texts, numbers, true or false, found {value!r}.")
+        raise UserError(f"{where}: expected texts, numbers, true or false, found {value!r}.")
     if isinstance(value, int) and abs(value) >= 2**63:
-        raise UserError(f"{name}: expected numbers of up to 18 digits, found {value}.")
+        raise UserError(f"{where}: expected numbers of up to 18 digits, found {value}.")
     if name in ("output_dir", "overwrite_output_dir"):
-        raise UserError(f"{name}: a sweep gives each of its trials an output_dir of its own.")
+        raise UserError(f"{where}: a sweep gives each of its trials an output_dir of its own.")
     if name in ("do_train", "do_eval") and value is not True:
-        raise UserError(f"{name}={value}: a trial is trained and evaluated.")
+        raise UserError(f"{where}: a trial is trained and evaluated, found {value}.")
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

@@ -271,7 +271,7 @@ def _parsed(flag):
     if not match:
         raise UserError(f"{flag}: expected a flag of the trials, written as --name=value.")
     name, value = match.groups()
-    return name, value if name in _PLACES else sweep_grids.read_value(name, value)
+    return name, value if name in _PLACES else sweep_grids.read_value(name, value, "--" + name)
 
 
 def _keys(trials, places):

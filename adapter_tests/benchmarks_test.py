@@ -3,8 +3,11 @@
 No time is tested; the workers here are stand-ins, or compute on a tiny model.
 """
 
+import argparse
+import contextlib
 import glob
 import gzip
+import io
 import json
 import os
 import re
@@ -13,11 +16,13 @@ import sys
 import tempfile
 import textwrap
 import unittest
+from unittest import mock
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 import classification_heads
+import files
 import modeling
 import run_classifier
 import tokenization
@@ -77,7 +82,7 @@ class StructureTest(tf.test.TestCase):
             helped = subprocess.run(
                 command, cwd=tempfile.gettempdir(), env=environ, stdout=subprocess.PIPE, check=True
             )
-            self.assertIn(b"--repeats", helped.stdout, script)
+            self.assertIn(b"--results", helped.stdout, script)
 
     def test_no_path_of_any_machine(self):
         for path in glob.glob(os.path.join(FOLDER, "*.py")):
@@ -174,12 +179,12 @@ class TurnsTest(tf.test.TestCase):
 class ResultsTest(tf.test.TestCase):
     def test_table_compares_medians(self):
         timings = [timing("ours", 2.0, 3.0, 1.0), timing("peer", 4.0, 8.0, 5.0)]
-        lines = harness.compare(timings, "ours", floor=1.5)
+        lines = harness.compare(timings, "ours", floors={"ours": 1.5, "peer": 1.0})
         self.assertEqual(
             [cells(line) for line in lines[2:]],
             [
                 ["ours", "2 s", "1 s", "1.00×", "75%", "9 s", "2.00 GB"],
-                ["peer", "5 s", "4 s", "0.40×", "30%", "9 s", "2.00 GB"],
+                ["peer", "5 s", "4 s", "0.40×", "20%", "9 s", "2.00 GB"],
             ],
         )
         self.assertEqual({line.count("|") for line in lines}, {8})
@@ -432,12 +437,13 @@ class StepTest(tf.test.TestCase):
                 contestants = [c.name for c in group("python", "bert-base", work)]
                 self.assertEqual(contestants[0], step._OURS)
                 self.assertIn("floor, bfloat16, TensorFlow", contestants)
+                self.assertIn("floor, " + step._ONLY_FIRST, contestants)
                 names.update(contestants)
             self.assertEqual(set(step._TARGETS), set(workload.MODELS))
             for targets in step._TARGETS.values():
                 self.assertLessEqual({target.peer for target in targets}, names)
 
-    def test_the_share_is_of_the_fastest_whole_floor_in_bfloat16(self):
+    def test_the_share_is_of_the_fastest_floor_of_the_same_work_in_bfloat16(self):
         import step
 
         timings = [
@@ -445,12 +451,86 @@ class StepTest(tf.test.TestCase):
             timing("floor, bfloat16, TensorFlow, [CLS] only", 1.0),
             timing("floor, float32, TensorFlow", 2.0),
             timing("floor, bfloat16, PyTorch", 2.5),
+            timing(step._ADAPTERS, 5.0),
             timing(step._OURS, 5.0),
         ]
-        self.assertEqual(step.floor_seconds(timings), 2.5)
         lines = step.describe(timings, [])
         self.assertIn("- floor, bfloat16, TensorFlow: 6 GFLOP at 2 GFLOP/s", lines)
-        self.assertEqual(cells(lines[-4])[4], "50%")
+        shares = {cells(line)[0]: cells(line)[4] for line in lines[2:8]}
+        self.assertEqual(shares[step._ADAPTERS], "50%")
+        self.assertEqual(shares[step._OURS], "20%")
+        self.assertEqual(shares["floor, bfloat16, TensorFlow, [CLS] only"], "100%")
+        self.assertNotIn("share", step.describe(timings[-2:], [])[0])
+
+
+class PrecisionTest(tf.test.TestCase):
+    def test_a_run_is_repeated_unless_all_that_it_depends_on_is_the_same(self):
+        import precision
+
+        def run(command, **options):
+            (output_dir,) = [flag[13:] for flag in command if flag.startswith("--output_dir=")]
+            os.makedirs(output_dir)
+            with open(os.path.join(output_dir, "eval_results.txt"), "w") as writer:
+                writer.write(f"eval_accuracy = 0.{len(runs)}\n")
+            runs.append(command)
+
+        runs, folder = [], tempfile.mkdtemp(dir=self.get_temp_dir())
+        values = argparse.Namespace(glue_dir="glue", bert_dir="bert", epochs=3, runs=folder)
+        with mock.patch.object(subprocess, "run", run):
+            for changed, accuracy in (
+                ({}, 0.0),
+                ({}, 0.0),
+                ({"epochs": 5}, 0.1),
+                ({"bert_dir": "other"}, 0.2),
+                ({"glue_dir": "other"}, 0.3),
+                ({"epochs": 5}, 0.1),
+            ):
+                found = precision.train(
+                    argparse.Namespace(**{**vars(values), **changed}), 1, "auto"
+                )
+                self.assertEqual(found[0], accuracy)
+            with mock.patch.object(files, "sha256", lambda path: "another program"):
+                self.assertEqual(precision.train(values, 1, "auto")[0], 0.4)
+
+
+class ArgumentsTest(tf.test.TestCase):
+    def refusal(self, main, *arguments):
+        said = io.StringIO()
+        given = mock.patch.object(sys, "argv", ["script", *arguments])
+        with given, contextlib.redirect_stderr(said), self.assertRaises(SystemExit):
+            main()
+        return said.getvalue()
+
+    def test_without_an_environment_the_berts_folder_is_that_of_the_demo(self):
+        import squad_reading
+
+        root = tempfile.mkdtemp(dir=self.get_temp_dir())
+        demo = os.path.join(root, "demo", "bert")
+        with mock.patch.object(harness, "ROOT", root), mock.patch.dict(os.environ):
+            os.environ.pop("BERT_BASE_DIR", None)
+            said = self.refusal(squad_reading.main, "--squad_file=squad.json")
+        self.assertIn(f"--bert_dir={demo}: there is no vocab.txt in it", said)
+
+    def test_more_tasks_than_the_memory_holds(self):
+        import many_tasks
+
+        said = self.refusal(many_tasks.main, "--tasks=100")
+        self.assertIn("--in_memory=100: expected fewer than --tasks", said)
+
+
+class ServingTest(tf.test.TestCase):
+    def test_requests_that_fail_end_the_benchmark(self):
+        import serving
+
+        report = {"requests": 9, "seconds": 1.0, "p50": 0.1, "p99": 0.2, "failed": 9}
+        done = argparse.Namespace(stdout=json.dumps(report))
+        with mock.patch.object(subprocess, "run", lambda *given, **options: done):
+            with self.assertRaisesRegex(SystemExit, "8 clients: 9 requests failed"):
+                serving.load("http://localhost:1", os.getpid(), 8, "requests")
+            done.stdout = json.dumps({**report, "failed": 0})
+            report = serving.load("http://localhost:1", os.getpid(), 8, "requests")
+        row = serving.row_of(8, "a server", [report])
+        self.assertEqual(row[:-1], ["8", "a server", "9.0", "100 ms", "200 ms"])
 
 
 class MarkTest(tf.test.TestCase):

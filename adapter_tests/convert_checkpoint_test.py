@@ -304,6 +304,8 @@ class OtherFormatsTest(AdapterTestCase):
         before = task_adapters.load(self.adapter)
         with self.assertRaisesRegex(UserError, "is no conversion of this kind"):
             self.output("to_adapterhub", self.adapter, self.adapter, "--overwrite")
+        with self.assertRaisesRegex(UserError, "DESTINATION_DIR / is no conversion of this kind"):
+            self.output("to_huggingface", self.bert, "/")
         self.assertEqual(task_adapters.load(self.adapter).description, before.description)
 
     def test_a_bert_without_its_vocabulary(self):

@@ -7,6 +7,7 @@ import string
 import subprocess
 import sys
 import tempfile
+from unittest import mock
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -191,6 +192,18 @@ class EmbeddingModuleTest(tf.test.TestCase):
         zeros = np.zeros(module.width)
         found = baseline_model.embeddings(module, texts)
         self.assertAllClose(found, [zeros, *expected, zeros])
+
+    def test_what_is_cut_short_leaves_no_module(self):
+        folder = os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "module")
+
+        def begin(module, path, session):
+            tf.io.gfile.makedirs(path)
+            raise KeyboardInterrupt
+
+        cut_short = mock.patch("tensorflow_hub.Module.export", begin)
+        with cut_short, self.assertRaises(KeyboardInterrupt):
+            self.run_script(f"--output_dir={folder}")
+        self.assertEqual(os.listdir(os.path.dirname(folder)), [])
 
     def test_what_is_refused(self):
         folder = tempfile.mkdtemp(dir=self.get_temp_dir())

@@ -131,6 +131,57 @@ def defined(script):
     return values
 
 
+def arguments_of(script, trees):
+    """What a script has argparse read.
+
+    Args:
+      script: a module's name.
+      trees: name → syntax tree, of all modules of its folder.
+
+    Returns:
+      (names of the arguments that it defines, or functions of modules that it calls; names that it
+      reads, or any module that it imports).
+    """
+    calls = [node for node in ast.walk(trees[script]) if isinstance(node, ast.Call)]
+    defined_names = added_by(trees[script])
+    for call in calls:
+        module = getattr(getattr(call.func, "value", None), "id", None)
+        if module in trees:
+            left_out = {k.arg for k in call.keywords if getattr(k.value, "value", None) is False}
+            defined_names |= added_by(trees[module], call.func.attr) - left_out
+    read, seen, left = set(), set(), [script]
+    while left:
+        name = left.pop()
+        if name in trees and name not in seen:
+            seen.add(name)
+            nodes = list(ast.walk(trees[name]))
+            read |= {n.attr for n in nodes if isinstance(n, ast.Attribute) and is_parsed(n.value)}
+            left += [a.name for n in nodes if isinstance(n, ast.Import) for a in n.names]
+    return defined_names, read
+
+
+def functions_of(tree):
+    return [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+
+
+def added_by(tree, function=None):
+    """The arguments that a module adds to parsers; or one of its functions, and those it calls."""
+    parts = [n for n in functions_of(tree) if function in (None, n.name)]
+    calls = [n for part in parts for n in ast.walk(part) if isinstance(n, ast.Call)]
+    adding = [call for call in calls if getattr(call.func, "attr", None) == "add_argument"]
+    found = {text_of(argument).lstrip("-") for call in adding for argument in call.args}
+    for call in calls if function is not None else ():
+        found |= added_by(tree, getattr(call.func, "id", ""))
+    return found
+
+
+def is_parsed(node):
+    """Whether a node is what argparse read, as our scripts call it."""
+    names = ("values", "arguments", "given", "_ARGUMENTS")
+    called = getattr(getattr(node, "func", None), "attr", None)
+    return getattr(node, "id", None) in names or called == "parse_args"
+
+
 class FlagReadsTest(tf.test.TestCase):
     def test_flags_are_read_and_reads_are_of_flags(self):
         parts = parts_of_all()
@@ -155,18 +206,40 @@ def one(values): return values.g
         parts = parts_of("a_script", text, {"a_script"})
         self.assertEqual(reads_from(("a_script", "run"), parts), set("abcde"))
 
-    def test_arguments_of_benchmarks_are_read(self):
-        defined_names, read = set(), set()
-        for path, text in structure_test.texts().items():
-            if path.startswith(("benchmarks", "demo")):
-                nodes = list(ast.walk(ast.parse(text)))
-                read |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
-                calls = [node for node in nodes if isinstance(node, ast.Call)]
-                calls = [c for c in calls if getattr(c.func, "attr", None) == "add_argument"]
-                defined_names |= {text_of(argument) for call in calls for argument in call.args}
-        self.assertIn("--peers", defined_names)
-        unread = {name for name in defined_names if name.lstrip("-") not in read}
-        self.assertEqual(unread, set())
+    def test_arguments_of_benchmarks_are_read_by_their_script_or_what_it_imports(self):
+        scripts = 0
+        for folder in ("benchmarks", "robustness", "demo"):
+            texts = structure_test.texts().items()
+            trees = {path: ast.parse(text) for path, text in texts if path.startswith(folder)}
+            trees = {os.path.basename(path)[:-3]: tree for path, tree in trees.items()}
+            for script in (n for n in trees if "main" in {f.name for f in functions_of(trees[n])}):
+                defined_names, read = arguments_of(script, trees)
+                self.assertEqual(sorted(defined_names - read), [], f"{folder}/{script}")
+                scripts += bool(defined_names)
+        self.assertGreater(scripts, 25)
+
+    def test_what_it_finds_of_arguments(self):
+        texts = {
+            "one": """
+import two
+def main():
+    parser = two.arguments(c=False)
+    parser.add_argument("--a")
+    return [parser.parse_args().a, two.show(values)]
+""",
+            "two": """
+def arguments(c=True):
+    parser = further()
+    if c: parser.add_argument("--c")
+    return parser
+def further(): Parser().add_argument("--d").add_argument("--e")
+def other(): Parser().add_argument("--f")
+def show(values): return values.d, time.e
+""",
+            "three": "def show(values): return values.e",
+        }
+        trees = {name: ast.parse(text) for name, text in texts.items()}
+        self.assertEqual(arguments_of("one", trees), (set("ade"), set("ad")))
 
     def test_arguments_of_convert_checkpoint_are_those_of_its_functions(self):
         for function, arguments in convert_checkpoint._COMMANDS.items():

@@ -1,5 +1,7 @@
 """Tests of robustness/: bad inputs of some readers, and that each kind of outcome is told apart."""
 
+import contextlib
+import io
 import os
 import random
 import subprocess
@@ -16,6 +18,7 @@ sys.path.append(
 )
 
 import bad_inputs  # noqa: E402
+import faults  # noqa: E402
 import house  # noqa: E402
 import mutants  # noqa: E402
 import mutations  # noqa: E402
@@ -61,6 +64,19 @@ print([number for number, *_ in mutants.survivors_of("metrics", listed, tests)])
 """
 
 
+# Stands in for a training: goes on by one checkpoint, and then never ends.
+TRAINS = """
+import os, sys, time
+record, step = os.path.join(sys.argv[1], "checkpoint"), 0
+if os.path.exists(record):
+    step = int(open(record).read().split("-")[1])
+with open(record + ".new", "w") as writer:
+    writer.write(f"ckpt-{step + 4}")
+os.rename(record + ".new", record)
+time.sleep(60)
+"""
+
+
 def raising(error):
     def read(folder):
         raise error
@@ -92,6 +108,15 @@ class BadInputsTest(tf.test.TestCase):
         ):
             reader = house.Reader("any", lambda: {"a.tsv": b"x"}, read)
             self.assertEqual(bad_inputs.outcome_of(reader, {"a.tsv": b"x"}), expected)
+        odd = bad_inputs.readers()["convert_checkpoint flags"]
+        given = {"arguments.json": b'["describe", "--task=no/such", "3"]'}
+        for sentence, expected in (
+            ("no/such: no.", REFUSED),
+            ("--task: no.", REFUSED),
+            ("A file cannot be read.", FAULT),
+        ):
+            reader = odd._replace(read=raising(UserError(sentence)))
+            self.assertEqual(bad_inputs.outcome_of(reader, given)[0], expected, sentence)
         reader = house.Reader("any", None, raising(KeyError("x")))
         kind, said = bad_inputs.outcome_of(reader, {"a.tsv": mutations.FOLDER})
         self.assertEqual(kind, FAULT)
@@ -121,6 +146,42 @@ class BadInputsTest(tf.test.TestCase):
         self.assertIn("ended with 3", campaign.faults[0][2])
         self.assertIn("no end after 0.5 seconds", campaign.faults[1][2])
         self.assertIn("| all | 8 | 6 | 0 | 2 |", bad_inputs.table(campaign))
+
+
+class KilledTest(tf.test.TestCase):
+    def test_each_kill_meets_a_process_that_has_written_a_checkpoint(self):
+        folder, program = self.get_temp_dir(), os.path.join(self.get_temp_dir(), "trains.py")
+        with open(program, "w") as writer:
+            writer.write(TRAINS)
+
+        class Stand(faults.Training):
+            def __init__(self, name):
+                self.folder, self._command = folder, [sys.executable, program, folder]
+
+        with mock.patch.multiple(faults, Training=Stand, verdict=lambda training: "the same"):
+            ((_, ended, _),) = faults.kill()
+        self.assertEqual(ended, ", ".join(f"-9 at step {step}" for step in (4, 8, 12, 16, 20)))
+
+
+class CommandLinesTest(tf.test.TestCase):
+    def test_what_is_refused(self):
+        for script, arguments, sentence in (
+            (
+                bad_inputs,
+                ["--readers=typo"],
+                "--readers: there is no 'typo', expected some of CoLA",
+            ),
+            (faults, ["--faults=kill,typo"], "--faults: there is no 'typo', expected some of kill"),
+            (faults, ["--faults=kill,read_only"], "takes root; without it --faults=kill."),
+            (mutants, ["tuning"], "no none; `make .venv-mutants/installed` makes one"),
+        ):
+            said = io.StringIO()
+            given = mock.patch.object(sys, "argv", ["script", *arguments])
+            with given, mock.patch.object(os, "geteuid", lambda: 1000), contextlib.redirect_stderr(
+                said
+            ), mock.patch.object(mutants, "LISTER", ["none"]), self.assertRaises(SystemExit):
+                script.main()
+            self.assertIn(sentence, said.getvalue())
 
 
 class MutantsTest(tf.test.TestCase):

@@ -32,9 +32,9 @@ def imports_of(module):
 
 
 def texts():
-    """Path → text, of all Python there is: modules, tests, benchmarks and the demo."""
+    """Path → text, of all Python there is: modules, tests, and the scripts beside them."""
     found = {}
-    for folder in ("", "adapter_tests", "benchmarks", "demo"):
+    for folder in ("", "adapter_tests", "benchmarks", "demo", "robustness"):
         for path in sorted(glob.glob(os.path.join(ROOT, folder, "*.py"))):
             with open(path, encoding="utf-8") as reader:
                 found[os.path.relpath(path, ROOT)] = reader.read()

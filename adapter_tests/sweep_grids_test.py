@@ -54,6 +54,8 @@ class TrialsTest(tf.test.TestCase):
         for wrong in ("learning_rate", "=3", "learning_rate="):
             with self.assertRaisesRegex(UserError, "^--only=.*: expected a flag and its values"):
                 sweep_grids.parse_setting(wrong, "--only")
+        with self.assertRaisesRegex(UserError, "^--set=output_dir=here: a sweep gives"):
+            sweep_grids.parse_setting("output_dir=here", "--set")
 
     def test_what_no_flag_can_be_is_refused(self):
         for grid, complaint in (
@@ -62,11 +64,15 @@ class TrialsTest(tf.test.TestCase):
             ({"random_seed": [2**63]}, "random_seed: expected numbers of up to 18 digits"),
             ({"output_dir": "here"}, "an output_dir of its own"),
             ({"overwrite_output_dir": True}, "of its own"),
-            ({"do_eval": False}, "do_eval=False: a trial is trained and evaluated"),
+            ({"do_eval": False}, "do_eval: a trial is trained and evaluated, found False"),
             ({"script": "run_away.py"}, "run_away.py"),
+            ({"script": 3}, "script 3: expected"),
+            ({"adapter_size": []}, "no trial is left"),
         ):
-            with self.assertRaisesRegex(UserError, complaint):
-                sweep_grids.trials_of([grid])
+            with self.assertRaisesRegex(UserError, "^--grid=a.json: .*" + complaint):
+                sweep_grids.trials_of([grid], source="--grid=a.json")
+        with self.assertRaisesRegex(UserError, "^--grid=a.json: no trial is left"):
+            sweep_grids.trials_of([], source="--grid=a.json")
 
     def test_keys_tell_trials_and_backbones_apart(self):
         one, other = sweep_grids.trials_of([{"random_seed": [1, 2]}])

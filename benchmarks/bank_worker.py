@@ -67,7 +67,7 @@ def rows_of(tasks, sizes, count=workload.BATCH_SIZE):
 
 
 def main():
-    parser = workload.parser(__doc__)
+    parser = workload.parser(__doc__, work=False, first_adapted_layer=False)
     parser.add_argument("--tasks", type=int, required=True, help="in the bank and in each batch")
     parser.add_argument("--rows", type=int, default=workload.BATCH_SIZE, help="of a batch")
     parser.add_argument("--size", type=int, default=workload.ADAPTER_SIZE, help="of the adapters")

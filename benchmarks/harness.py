@@ -69,26 +69,32 @@ class Target(NamedTuple):
     share: float
 
 
-def arguments(description, peers=True):
-    """The command line that all benchmarks share."""
+def arguments(description, peers=True, repeats=True):
+    """The command line that all benchmarks share; False leaves the flag of that name out."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--repeats", type=int, default=5, help="counted calls of each contestant")
     parser.add_argument(
         "--results", default=RESULTS, help="Markdown file to write to; empty for none"
     )
+    if repeats:
+        parser.add_argument("--repeats", type=int, default=5, help="counted calls of each")
     if peers:
         python = os.path.join(ROOT, ".venv-peers", "bin", "python")
         parser.add_argument("--peers", default=python, help="Python with requirements-peers.txt")
     return parser
 
 
-def data_arguments(parser, bert=True):
-    """Adds where the data are, and the BERT; BERT's environment variables are the default."""
-    parser.add_argument("--glue_dir", default=os.environ.get("GLUE_DIR"), help="holds MRPC")
-    if bert:
-        demo = os.path.join(ROOT, "demo", "bert")
-        default = os.environ.get("BERT_BASE_DIR", demo)
-        parser.add_argument("--bert_dir", default=default, help="holds bert_model.ckpt")
+def data_arguments(parser):
+    """Adds where the data are, by default where $GLUE_DIR says, and `bert_argument`."""
+    default = os.environ.get("GLUE_DIR") or None
+    parser.add_argument("--glue_dir", type=os.path.abspath, default=default, help="holds MRPC")
+    bert_argument(parser)
+
+
+def bert_argument(parser):
+    """Adds where the BERT is, by default where $BERT_BASE_DIR says, else `make demo`'s."""
+    default = os.environ.get("BERT_BASE_DIR") or os.path.join(ROOT, "demo", "bert")
+    text = "holds bert_model.ckpt, bert_config.json and vocab.txt"
+    parser.add_argument("--bert_dir", type=os.path.abspath, default=default, help=text)
 
 
 def parse(parser):
@@ -287,13 +293,13 @@ def table(header, rows):
     return ["| " + " | ".join(line) + " |" for line in lines]
 
 
-def compare(timings, ours, floor=None):
+def compare(timings, ours, floors=None):
     """The table of contestants.
 
     Args:
       timings: list of `Timing`.
       ours: name of the contestant whose time is divided by each other's.
-      floor: seconds that the work takes at least, None where none is known.
+      floors: name → seconds that this contestant's work takes at least; None where none is known.
 
     Returns:
       list of Markdown lines.
@@ -311,10 +317,10 @@ def compare(timings, ours, floor=None):
         ]
         for timing in timings
     ]
-    if floor:
+    if floors:
         header.insert(4, "share of the floor's rate")
         for row, timing in zip(rows, timings):
-            row.insert(4, f"{floor / timing.median:.0%}")
+            row.insert(4, f"{floors[timing.name] / timing.median:.0%}")
     return table(header, rows)
 
 
@@ -332,20 +338,23 @@ def judge(timings, ours, targets):
     return lines
 
 
-def publish(values, section, title, lines, versions=()):
+def in_turns(repeats):
+    """The sentence that says how `take_turns` and `take_turns_whole` measured."""
+    return f"{repeats} runs of each contestant, in turns; medians."
+
+
+def publish(values, section, title, how, lines, versions=()):
     """Prints a benchmark's result, and writes it to its own section of the results' file.
 
     Args:
       values: parsed command line of `arguments`.
       section: str, the section's name, which stands in its markers.
       title: its heading.
+      how: sentence that says what was measured how often, see `in_turns`.
       lines: list of Markdown lines.
       versions: names and versions of the libraries compared.
     """
-    how = (
-        f"{values.repeats} runs of each contestant, in turns; medians. Before the start the cores"
-        f" were {values.busy:.0%} busy with other work."
-    )
+    how += f" Before the start the cores were {values.busy:.0%} busy with other work."
     write_section(values.results, section, title, [how, "", *lines, "", *machine(versions)])
 
 

@@ -1,10 +1,9 @@
-"""A bank of a thousand tasks, a hundred of them in memory; and 26 tasks beside 26 models.
+"""A bank of a thousand tasks, a hundred of them in memory.
 
     python benchmarks/many_tasks.py --model=minilm-l6
 
 Start-up is the time to register all tasks, each by its folder. A hit is one row of 128 tokens of a
-task that is in memory, a miss one of a task that is not; tasks are asked for at random. A model for
-each task is what there would be without adapters, each over a copy of BERT of its own.
+task that is in memory, a miss one of a task that is not; tasks are asked for at random.
 """
 
 import harness  # First of all: with it the project's modules are found.
@@ -25,8 +24,6 @@ import bank_worker
 import task_adapters
 import worker
 import workload
-
-_SEVERAL = 26  # As many as the paper has: 9 of GLUE's, 17 others.
 
 
 def timed(function, *arguments):
@@ -51,18 +48,24 @@ def latencies(bank, names, sizes, count, random):
 def _arguments():
     parser = harness.arguments(__doc__, peers=False)
     parser.add_argument("--model", choices=sorted(workload.MODELS), default="minilm-l6")
+    parser.add_argument("--precision", choices=["float32", "bfloat16"], default="bfloat16")
     parser.add_argument("--tasks", type=int, default=1000)
     parser.add_argument("--in_memory", type=int, default=100)
     parser.add_argument("--size", type=int, default=workload.ADAPTER_SIZE, help="of the adapters")
-    return harness.parse(parser)
+    values = harness.parse(parser)
+    if not 0 < values.in_memory < values.tasks:
+        parser.error(f"--in_memory={values.in_memory}: expected fewer than --tasks, at least 1.")
+    return values
 
 
 def main():
     values = _arguments()
     sizes, random = workload.MODELS[values.model], np.random.RandomState(0)
+    count = 40 * values.repeats
     with tempfile.TemporaryDirectory() as root:
         config, prefix = bank_worker.write_bert(root, sizes)
-        bank = adapter_bank.AdapterBank(config, prefix, most_in_memory=values.in_memory)
+        limits = {"precision": values.precision, "most_in_memory": values.in_memory}
+        bank = adapter_bank.AdapterBank(config, prefix, **limits)
         names = [f"task-{index}" for index in range(values.tasks)]
         for seed, name in enumerate(names):
             made = bank_worker.random_adapter(bank.backbone, name, values.size, seed)
@@ -74,7 +77,7 @@ def main():
         first = bank_worker.rows_of(names[: values.in_memory], sizes, values.in_memory)
         fill, _ = timed(bank.predict, first)
         bank.predict(bank_worker.rows_of(names[:1], sizes, 1))  # The first of its shape.
-        hits, misses = latencies(bank, names, sizes, 40 * values.repeats, random)
+        hits, misses = latencies(bank, names, sizes, count, random)
         after = worker.peak_memory()
     rows = [
         [name, f"{1000 * np.median(some):.1f} ms", f"{1000 * np.percentile(some, 99):.1f} ms"]
@@ -90,9 +93,11 @@ def main():
         "",
         *harness.table(["one row", "median", "99th percentile"], rows),
     ]
-    title = f"{values.tasks:,} tasks over one {values.model}, {values.in_memory} in memory"
+    bert = f"{values.model}, {values.precision}"
+    title = f"{values.tasks:,} tasks over one {bert}, {values.in_memory} in memory"
+    how = f"{count} hits and {count} misses, in turns; all else once."
     section = f"many_tasks {values.model}"
-    harness.publish(values, section, title, lines, ["TensorFlow " + tf.__version__])
+    harness.publish(values, section, title, how, lines, ["TensorFlow " + tf.__version__])
 
 
 if __name__ == "__main__":

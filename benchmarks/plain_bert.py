@@ -187,7 +187,8 @@ def _zeros(name, shape):
 
 
 def main():
-    arguments = workload.parser(__doc__).parse_args()
+    parser = workload.parser(__doc__, precision=False, first_adapted_layer=False)
+    arguments = parser.parse_args()
     sizes = workload.MODELS[arguments.model]
     batch = workload.features(sizes["vocab_size"])
     inputs = {name: tf.placeholder(tf.int32, values.shape) for name, values in batch.items()}

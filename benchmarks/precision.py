@@ -3,7 +3,7 @@
     python benchmarks/precision.py --glue_dir=... --bert_dir=... --runs=output/precision
 
 Prints the paired difference of dev accuracy with its standard error, and how far the training
-losses are apart. A run that --runs holds already is not repeated.
+losses are apart. A run is not repeated that --runs holds already, of the same flags and code.
 """
 
 import harness  # First of all: with it the project's modules are found.
@@ -12,6 +12,9 @@ import harness  # First of all: with it the project's modules are found.
 import environment  # noqa: F401  Before TensorFlow: it sets what TensorFlow reads.
 
 # isort: split
+import glob
+import hashlib
+import json
 import os
 import statistics
 import subprocess
@@ -20,6 +23,7 @@ import sys
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+import files
 import mrpc
 import progress
 import run_classifier
@@ -30,25 +34,30 @@ _SMOOTHED_STEPS = 20  # One batch's loss is noise: losses are compared as means 
 
 def train(values, seed, precision):
     """Trains and evaluates in a process of its own; returns (dev accuracy, losses by step)."""
-    output_dir = os.path.join(values.runs, f"{precision}-{seed}")
+    flags = [
+        *mrpc.flags(values.glue_dir, values.bert_dir),
+        f"--num_train_epochs={values.epochs}",
+        f"--random_seed={seed}",
+        f"--precision={precision}",
+    ]
+    output_dir = os.path.join(values.runs, f"{precision}-{seed}-{name_of(flags)}")
     results = os.path.join(output_dir, "eval_results.txt")
     if not os.path.exists(results):
         harness.log(f"seed {seed}, {precision}")
-        command = [
-            sys.executable,
-            __file__,
-            "run_classifier",
-            *mrpc.flags(values.glue_dir, values.bert_dir),
-            f"--num_train_epochs={values.epochs}",
-            f"--random_seed={seed}",
-            f"--precision={precision}",
-            "--output_dir=" + output_dir,
-            "--overwrite_output_dir",
-        ]
+        command = [sys.executable, __file__, "run_classifier", *flags]
+        command += ["--output_dir=" + output_dir, "--overwrite_output_dir"]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     with open(results, encoding="utf-8") as reader:
         scores = dict(line.rstrip("\n").split(" = ") for line in reader)
     return float(scores["eval_accuracy"]), read_losses(output_dir)
+
+
+def name_of(flags):
+    """Eight digits that stand for all that a run depends on: its flags, TensorFlow, our code."""
+    digest = hashlib.sha256(json.dumps([*flags, tf.__version__]).encode())
+    for path in sorted(glob.glob(os.path.join(harness.ROOT, "*.py"))):
+        digest.update(files.sha256(path).encode())
+    return digest.hexdigest()[:8]
 
 
 def read_losses(output_dir):
@@ -95,13 +104,12 @@ def report(accuracies, losses):
 
 
 def main():
-    parser = harness.arguments(__doc__, peers=False)
+    parser = harness.arguments(__doc__, peers=False, repeats=False)
     harness.data_arguments(parser)
     parser.add_argument("--seeds", type=int, default=10, help="1 to this number")
-    parser.add_argument("--epochs", type=float, default=5, help="epochs of each training")
+    parser.add_argument("--epochs", type=float, default=3, help="epochs of each training")
     parser.add_argument("--runs", default="output/precision", help="holds the trainings' output")
     values = harness.parse(parser)
-    values.repeats = values.seeds
     accuracies, losses = ({precision: [] for precision in _PRECISIONS} for _ in range(2))
     for seed in range(1, values.seeds + 1):
         for precision in _PRECISIONS:
@@ -110,7 +118,8 @@ def main():
             losses[precision].append(run_losses)
     title = f"MRPC in float32 and bfloat16, {values.seeds} seeds, {values.epochs:g} epochs"
     lines = report(accuracies, losses)
-    harness.publish(values, "precision", title, lines, ["TensorFlow " + tf.__version__])
+    how = "A training of each seed in each precision, in turns."
+    harness.publish(values, "precision", title, how, lines, ["TensorFlow " + tf.__version__])
 
 
 def main_of_a_run():

@@ -43,7 +43,8 @@ def main():
         )
     title = f"26 tasks, one row of each: {values.model}, {values.precision}"
     section = f"separate_models {values.model}"
-    harness.publish(values, section, title, lines, harness.versions_of(timings))
+    how = harness.in_turns(values.repeats)
+    harness.publish(values, section, title, how, lines, harness.versions_of(timings))
 
 
 if __name__ == "__main__":

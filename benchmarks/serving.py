@@ -5,7 +5,7 @@
 Clients send one pair of MRPC's sentences at a time, each to one of several tasks, and the next when
 they have the answer. They are wrk's (`apt install wrk`), and share the machine with the server. One
 server batches as it does by default, the other (--max_batch_size=1) computes row by row; without
-HTTP, `AdapterBank.predict` is called for one row after the other.
+HTTP, `AdapterBank.predict` is called for one row after the other, once for all pairs in each turn.
 """
 
 import harness  # First of all: with it the project's modules are found.
@@ -16,6 +16,8 @@ import environment  # Before TensorFlow: it sets what TensorFlow reads.
 # isort: split
 import contextlib
 import dataclasses
+import functools
+import itertools
 import json
 import os
 import re
@@ -33,6 +35,7 @@ import adapter_bank
 import bank_worker
 import classifier_tasks
 import modeling
+import serve
 import task_adapters
 import task_texts
 
@@ -65,11 +68,12 @@ def instances_of(glue_dir):
 @contextlib.contextmanager
 def serving(root, bert_dir, options):
     """(address, process id) of a server of all below root, which has compiled what it compiles."""
+    without_token = {n: v for n, v in os.environ.items() if n != serve.TOKEN_VARIABLE}
     command = [sys.executable, "serve.py", f"--adapter_dir={root}", "--port=0", *options]
     process = subprocess.Popen(
         command,
         cwd=harness.ROOT,
-        env={**os.environ, "BERT_BASE_DIR": bert_dir},
+        env={**without_token, "BERT_BASE_DIR": bert_dir},
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -104,48 +108,58 @@ def cpu_seconds(pid):
 
 def load(address, pid, clients, requests):
     """wrk's report of so many clients: dict of requests, seconds, p50, p99, failed; and cpu, what
-    the server's process computed meanwhile."""
+    the server's process computed meanwhile. A request that fails ends the benchmark."""
     script = os.path.join(harness.FOLDER, "serving.lua")
     command = ["wrk", "-t1", f"-c{clients}", f"-d{_SECONDS}s", "--timeout", "60s", "-s", script]
     used = cpu_seconds(pid)
     result = subprocess.run(
         [*command, address, "--", requests], stdout=subprocess.PIPE, check=True, text=True
     )
-    return {**json.loads(result.stdout.splitlines()[-1]), "cpu": cpu_seconds(pid) - used}
+    report = {**json.loads(result.stdout.splitlines()[-1]), "cpu": cpu_seconds(pid) - used}
+    if report["failed"]:
+        raise SystemExit(f"{clients} clients: {report['failed']} requests failed: {report}")
+    return report
 
 
+@contextlib.contextmanager
 def one_by_one(root, bert_dir, names, instances):
-    """(seconds, CPU seconds) of each instance that a bank predicts alone, from its text on."""
+    """A function () → such a report of a bank that predicts each instance alone, from its text."""
     config = modeling.BertConfig.from_json_file(os.path.join(bert_dir, "bert_config.json"))
     prefix = os.path.join(bert_dir, "bert_model.ckpt")
-    bank = adapter_bank.AdapterBank(config, prefix, precision="auto")
+    bank = adapter_bank.AdapterBank(config, prefix, precision="auto", lengths=serve._LENGTHS)
     tokenizers = task_texts.Tokenizers(os.path.join(bert_dir, "vocab.txt"))
     reading = task_texts.Reading(config, tokenizers, max_text_length=10**6)
-    seconds = []
     with contextlib.closing(bank):
         texts = {}
         for name in names:
             texts[name] = task_texts.TaskTexts(bank.add(name, os.path.join(root, name)), reading)
-        for _ in range(2):  # The first time shapes are compiled.
-            seconds.clear()
-            for index, instance in enumerate(instances):
-                name = names[index % len(names)]
-                start, used = time.perf_counter(), time.process_time()
+
+        def run():
+            seconds, used = [], time.process_time()
+            for name, instance in zip(itertools.cycle(names), instances):
+                start = time.perf_counter()
                 asked = texts[name].ask(instance)
                 rows = [adapter_bank.Row(name, *ids) for ids in asked.rows]
                 asked.answer(bank.predict(rows))
-                seconds.append((time.perf_counter() - start, time.process_time() - used))
-    return seconds
+                seconds.append(time.perf_counter() - start)
+            return {
+                "requests": len(seconds),
+                "seconds": sum(seconds),
+                "p50": np.median(seconds),
+                "p99": np.percentile(seconds, 99),
+                "cpu": time.process_time() - used,
+            }
+
+        yield run
 
 
 def row_of(clients, name, reports):
-    """A line of the table, of the medians over some of wrk's reports."""
+    """A line of the table, of the medians over some reports."""
     rate = statistics.median(one["requests"] / one["seconds"] for one in reports)
     p50, p99 = (statistics.median(one[key] for one in reports) for key in ("p50", "p99"))
-    failed = sum(one["failed"] for one in reports)
     cpu = statistics.median(one["cpu"] / max(one["requests"], 1) for one in reports)
     milliseconds = [f"{1000 * value:.0f} ms" for value in (p50, p99, cpu)]
-    return [str(clients), name, f"{rate:.1f}", *milliseconds, str(failed)]
+    return [str(clients), name, f"{rate:.1f}", *milliseconds]
 
 
 def main():
@@ -163,27 +177,30 @@ def main():
             for index, instance in enumerate(instances):
                 body = json.dumps({"instances": [instance]})
                 writer.write(f"/v1/models/{names[index % len(names)]}:predict\t{body}\n")
-        alone = one_by_one(adapters, values.bert_dir, names, instances)
         servers = {
             name: stack.enter_context(serving(adapters, values.bert_dir, options))
             for name, options in _SERVERS.items()
         }
-        reports = {(clients, name): [] for clients in _CLIENTS for name in servers}
+        runs = {
+            (clients, name): functools.partial(load, *server, clients, requests)
+            for clients in _CLIENTS
+            for name, server in servers.items()
+        }
+        alone = one_by_one(adapters, values.bert_dir, names, instances)
+        runs["–", "without HTTP"] = stack.enter_context(alone)
+        reports = {key: [] for key in runs}
         for turn in range(values.repeats + 1):
-            for (clients, name), own in reports.items():
-                report = load(*servers[name], clients, requests)
-                harness.log(f"{clients} clients, {name}: {report}")
+            for key, run in runs.items():
+                report = run()
+                harness.log(f"{key}: {report}")
                 if turn:  # The first one is not counted.
-                    own.append(report)
+                    reports[key].append(report)
     rows = [row_of(*key, own) for key, own in reports.items()]
-    seconds, cpu = np.transpose(alone)
-    times = [np.median(seconds), np.percentile(seconds, 99), np.mean(cpu)]
-    milliseconds = [f"{1000 * value:.0f} ms" for value in times]
-    rows.append(["–", "without HTTP", f"{1 / np.mean(seconds):.1f}", *milliseconds, "0"])
-    header = ["clients", "server", "requests/s", "median", "p99", "CPU a request", "failed"]
+    header = ["clients", "server", "requests/s", "median", "p99", "CPU a request"]
     title = f"serve.py under load: {values.tasks} tasks, one MRPC pair a request"
     version = "TensorFlow " + tf.__version__
-    harness.publish(values, "serving", title, harness.table(header, rows), [version])
+    how = harness.in_turns(values.repeats)
+    harness.publish(values, "serving", title, how, harness.table(header, rows), [version])
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ def describe(timings):
 
 def main():
     parser = harness.arguments(__doc__, peers=False)
-    parser.add_argument("--bert_dir", default=os.environ.get("BERT_BASE_DIR"), help="has vocab.txt")
+    harness.bert_argument(parser)
     parser.add_argument("--squad_file", required=True, help="SQuAD's JSON, with one answer each")
     values = harness.parse(parser)
     common = [
@@ -49,9 +49,8 @@ def main():
     timings = harness.take_turns(contestants, values.repeats)
     lines = describe(timings) + ["", *harness.compare(timings, _OURS)]
     lines += ["", *harness.judge(timings, _OURS, _TARGETS)]
-    harness.publish(
-        values, "squad_features", "SQuAD's features", lines, harness.versions_of(timings)
-    )
+    how, versions = harness.in_turns(values.repeats), harness.versions_of(timings)
+    harness.publish(values, "squad_features", "SQuAD's features", how, lines, versions)
 
 
 if __name__ == "__main__":

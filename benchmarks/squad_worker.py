@@ -1,6 +1,7 @@
 """Contestants: SQuAD's JSON → features on disk, on one core, in this project's way or in BERT's."""
 
 import argparse
+import atexit
 import json
 import os
 import shutil
@@ -83,6 +84,7 @@ def main():
 
     before = worker.peak_memory()
     folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder)
     results = []
 
     def run():

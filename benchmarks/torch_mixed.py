@@ -8,7 +8,7 @@ import workload
 
 
 def main():
-    parser = workload.parser(__doc__)
+    parser = workload.parser(__doc__, work=False, first_adapted_layer=False)
     parser.add_argument("--tasks", type=int, required=True, help="in the model and in each batch")
     arguments = parser.parse_args()
     torch_bert.use_all_cores()

@@ -218,7 +218,7 @@ def exchange(facts):
 
 
 def _parse():
-    parser = harness.arguments(__doc__, peers=False)
+    parser = harness.arguments(__doc__, peers=False, repeats=False)
     python = os.path.join(harness.ROOT, ".venv-tpu", "bin", "python")
     parser.add_argument("--jax_python", default=python, help="Python with requirements-tpu.txt")
     parser.add_argument("--bert", choices=sorted(_SIZES), default="base")

@@ -31,15 +31,17 @@ LARGE = dict(
 )
 
 
-def parser(description):
-    """The command line that all contestants of one training step or forward pass share."""
+def parser(description, work=True, precision=True, first_adapted_layer=True):
+    """The command line of contestants of a step or pass; False leaves the flag of that name out."""
     result = argparse.ArgumentParser(description=description)
     result.add_argument("--model", choices=sorted(MODELS), required=True)
-    result.add_argument("--work", choices=["step", "forward"], default="step")
-    result.add_argument("--precision", choices=["float32", "bfloat16"], default="float32")
-    result.add_argument(
-        "--first_adapted_layer", type=int, default=0, help="layers below have no adapters"
-    )
+    if work:
+        result.add_argument("--work", choices=["step", "forward"], default="step")
+    if precision:
+        result.add_argument("--precision", choices=["float32", "bfloat16"], default="float32")
+    if first_adapted_layer:
+        text = "layers below have no adapters"
+        result.add_argument("--first_adapted_layer", type=int, default=0, help=text)
     return result
 
 

@@ -63,7 +63,8 @@ def outcome_of(reader, files):
         return READ, ""
     except UserError as error:
         sentence = str(error)
-        problem = _problem(sentence, reader.names or tuple(files))
+        names = reader.names(files) if callable(reader.names) else reader.names
+        problem = _problem(sentence, names or tuple(files))
         return (FAULT, f"{problem}: {sentence[:300]!r}") if problem else (REFUSED, sentence)
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
@@ -263,7 +264,7 @@ def table(campaign):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--readers", type=lambda text: text.split(","), help="names; all")
+    parser.add_argument("--readers", type=house.names, help="names; all")
     parser.add_argument("--inputs", type=int, default=300, help="of each reader")
     parser.add_argument("--first", type=int, default=0, help="index of the first")
     parser.add_argument("--keep", help="folder for the inputs of faults")
@@ -274,11 +275,13 @@ def main():
         return
     known = readers()
     names = arguments.readers or list(known)
+    house.check_names(parser, "readers", names, known)
     last = arguments.first + arguments.inputs
     campaign, begun = Campaign(), time.monotonic()
     campaign.run([(name, arguments.first, last) for name in names])
     print("\n".join(table(campaign)))
-    print(f"\n{campaign.seconds:.0f} CPU seconds, {time.monotonic() - begun:.0f} seconds")
+    seconds = f"{campaign.seconds:.0f} CPU seconds, {time.monotonic() - begun:.0f} seconds"
+    print(f"\n{house.made_on()} {seconds}")
     for name, index, _ in campaign.faults if arguments.keep else ():
         folder = os.path.join(arguments.keep, f"{name.replace('/', '_')} {index}")
         os.makedirs(folder, exist_ok=True)

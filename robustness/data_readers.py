@@ -17,8 +17,8 @@ import house
 import reporting
 import run_report
 import run_squad
+import run_sweep
 import squad_features
-import sweep_grids
 import table_tasks
 import tables
 from adapter_tests import records
@@ -209,7 +209,7 @@ def _squad_flags(stage, version_2, folder):
 def _reports():
     """What scripts wrote of trainings, searches and predictions, and grids of trainings."""
     return [
-        Reader("sweep grid", _grid, _read_grid, ("--grid", "grid.json", ":")),
+        Reader("sweep grid", _grid, _read_grid, ("--grid=", "is not set.")),
         Reader("results.jsonl", _records, _read_records, ("--records", "results.jsonl")),
         Reader("ablation.json", _ablation, _read_ablation, ("ablation.json",)),
         Reader("search.json", _search, _read_search, ("search.json",)),
@@ -231,9 +231,9 @@ def _grid():
 
 
 def _read_grid(folder):
-    grids = sweep_grids.read_file(os.path.join(folder, "grid.json"))
-    settings = {"learning_rate": [1e-4], "adapter_size": [8, 16]}
-    for trial in sweep_grids.trials_of(sweep_grids.changed(grids, settings))[:50]:
+    settings = ("--set=learning_rate=1e-4", "--set=adapter_size=8,16")
+    values = house.flag_values(run_sweep, "--grid=" + os.path.join(folder, "grid.json"), *settings)
+    for trial in run_sweep._trials(values)[:50]:
         trial.command("output")
         trial.key("backbone")
         str(trial.what), str(trial.method)

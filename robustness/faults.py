@@ -13,7 +13,6 @@ import os
 import random
 import re
 import resource
-import signal
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ from adapter_tests import tiny
 
 _PROJECT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _FAULTS = {}
+_MOUNTING = ("full_disk", "full_disk_when_all_is_finished", "read_only")
 
 
 def fault(function):
@@ -115,17 +115,15 @@ def remount(folder, options):
 
 @fault
 def kill():
-    """SIGKILL at random moments, until it is through."""
-    training, randomly = Training("killed"), random.Random(3)
-    begun = time.monotonic()
-    undisturbed()
-    seconds = min(20, time.monotonic() - begun)
+    """SIGKILL a random while after each start's first checkpoint."""
+    training, randomly, codes = Training("killed"), random.Random(3), []
     for _ in range(5):
         process = training.start()
-        time.sleep(randomly.uniform(0.3, 1) * seconds)
-        process.send_signal(signal.SIGKILL)
-        ended(process)
-    yield "SIGKILL, 5 times", "Killed", verdict(training)
+        _wait_for_step(training, process)
+        time.sleep(randomly.uniform(0, 0.5))
+        process.kill()
+        codes.append(f"{ended(process)[0]} at step {training.step()}")
+    yield "SIGKILL, 5 times", ", ".join(codes), verdict(training)
 
 
 @fault
@@ -167,7 +165,7 @@ def read_only():
     training = Training("read-only later")
     with mounted(training.folder, 1 << 20):
         process = training.start()
-        _wait_for_step(training)
+        _wait_for_step(training, process)
         # A disk with a file open for writing, TensorBoard's, does not become read-only: its room
         # goes in place of that.
         used = int(subprocess.check_output(["du", "-sk", training.folder]).split()[0])
@@ -177,9 +175,10 @@ def read_only():
         yield "no room any more, in the middle", f"{code}: {said}", verdict(training)
 
 
-def _wait_for_step(training, seconds=120):
-    deadline = time.monotonic() + seconds
-    while not training.step() and time.monotonic() < deadline:
+def _wait_for_step(training, process, seconds=120):
+    """Waits for a checkpoint of a process, or its end."""
+    before, deadline = training.step(), time.monotonic() + seconds
+    while training.step() == before and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
 
 
@@ -201,7 +200,7 @@ def clock():
         }
         _write(place, "+0")
         process = training.start(env=environment)
-        _wait_for_step(training)
+        _wait_for_step(training, process)
         for jump in jumps:
             _write(place, jump)
             time.sleep(0.5)
@@ -210,7 +209,7 @@ def clock():
         yield f"clock jumps {name} by 10 years in the middle", f"{code}: {said}", same
     training = Training("clock at restart")
     process = training.start()
-    _wait_for_step(training)
+    _wait_for_step(training, process)
     process.kill()
     ended(process)
     _write(place, "-3650d")
@@ -230,7 +229,7 @@ def two_runs():
     for name, flags in (("the same", []), ("another", ["--learning_rate=1e-2"])):
         training = Training("two, " + name)
         first = training.start()
-        _wait_for_step(training)
+        _wait_for_step(training, first)
         second = training.start(*flags)
         results = [ended(process) for process in (first, second)]
         said = " / ".join(f"{code}: {line}" for code, line in results)
@@ -257,15 +256,20 @@ _ARGUMENTS = None
 def main():
     global _ARGUMENTS
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--faults", type=lambda t: t.split(","), default=list(_FAULTS))
+    parser.add_argument("--faults", type=house.names, default=list(_FAULTS))
     parser.add_argument("--libfaketime", help="the library of that name")
     _ARGUMENTS = parser.parse_args()
+    house.check_names(parser, "faults", _ARGUMENTS.faults, _FAULTS)
+    others = [name for name in _ARGUMENTS.faults if name not in _MOUNTING]
+    if os.geteuid() and others != _ARGUMENTS.faults:
+        parser.error(f"mounting disks takes root; without it --faults={','.join(others)}.")
     print("| fault | exit code and last line | then |\n|---|---|---|", flush=True)
     undisturbed()
     for name in _ARGUMENTS.faults:
         for row in _FAULTS[name]():
             text = " | ".join(row).replace(house.root(), "").replace(_PROJECT + "/", "")
             print(f"| {text} |", flush=True)
+    print("\n" + house.made_on())
 
 
 if __name__ == "__main__":

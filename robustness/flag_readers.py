@@ -6,13 +6,16 @@ A run is cut off where it would begin to compute: what comes so far is accepted.
 import contextlib
 import functools
 import importlib
+import io
 import json
 import os
+import re
 import unittest.mock as mock
 
 from absl import flags
 
 import convert_checkpoint
+import errors
 import house
 import jobs
 import mutations
@@ -82,9 +85,8 @@ def all_readers():
         _script("export_model", _export, [("saved_models", "write")]),
         _script("serve", _serve, [("adapter_bank.AdapterBank", "__init__")]),
     ]
-    arguments = functools.partial(_arguments_file, _convert())
-    names = ("--", "_DIR", "CHECKPOINT", "PATH", "be read", "be written", "file")
-    found.append(Reader("convert_checkpoint flags", arguments, _read_convert, names, _odd_argument))
+    name = "convert_checkpoint flags"
+    found.append(Reader(name, _valid_conversion, _read_convert, _named, _odd_argument))
     return found
 
 
@@ -99,13 +101,33 @@ def _script(name, given, ends):
         f"{name} flags",
         lambda: _arguments_file(given()),
         functools.partial(_read, name, ends),
-        ("--", "file", "be read", "JSON", "$", "Nothing to", "does not exist"),
+        _named,
         functools.partial(_odd_flag, name),
     )
 
 
 def _arguments_file(arguments):
     return {_FILE: json.dumps(arguments).encode()}
+
+
+def _named(files):
+    """What a refusal names: a flag, or a value that was given, as a file is, as errors show it."""
+    given = json.loads(files[_FILE].decode())
+    values = given.values() if isinstance(given, dict) else given
+    texts = (re.sub(r"^--\w+=", "", str(value)) for value in values)
+    return ("--", *(str(UserError(text.rstrip("/") or text)) for text in texts))
+
+
+def _ended(main, *arguments):
+    """Calls a script's main as the script does; raises UserError with what it said if it failed."""
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+        try:
+            code = errors.exit_code(main, *arguments)
+        except SystemExit as error:  # argparse's.
+            code = error.code
+    if code:
+        raise UserError(said.getvalue().strip().split("\n")[-1])
 
 
 def _given(folder):
@@ -147,7 +169,7 @@ def _read(name, ends, folder):
         stack.enter_context(mock.patch.object(flags, "FLAGS", values))
         with contextlib.suppress(_Begins):
             scripts._parse([name + ".py", *arguments])
-            script.main([name + ".py"])
+            _ended(script.main, [name + ".py"])
 
 
 @contextlib.contextmanager
@@ -277,19 +299,46 @@ def _serve():
 
 
 def _convert():
-    return ["from_adapterhub", "source", house.bert(), "made", "--max_seq_length=16"]
+    return ["from_adapterhub", _source(), house.bert(), "made", "--max_seq_length=16"]
+
+
+@functools.lru_cache(maxsize=None)
+def _source():
+    """An adapter in AdapterHub's format."""
+    folder = os.path.join(house.root(), "adapterhub")
+    convert_checkpoint.to_adapterhub(_adapter(), folder)
+    return folder
+
+
+@functools.lru_cache(maxsize=None)
+def _huggingface():
+    folder = os.path.join(house.root(), "huggingface")
+    convert_checkpoint.to_huggingface(house.bert(), folder)
+    return folder
+
+
+@functools.lru_cache(maxsize=None)
+def _full_checkpoint():
+    prefix = os.path.join(house.root(), "full.ckpt")
+    convert_checkpoint.to_full_checkpoint(_adapter(), house.bert(), prefix)
+    return prefix
+
+
+def _valid_conversion():
+    return _arguments_file(_convert())
 
 
 def _odd_argument(random, files):
     del files
+    told = ("--task=MRPC", "--labels=0,1")
     command = random.choice(
         (
-            ["from_huggingface", house.bert(), "made"],
+            ["from_huggingface", _huggingface(), "made"],
             ["to_huggingface", house.bert(), "made"],
-            ["from_adapter_bert", "ckpt", house.bert(), "made", "--task=MRPC", "--labels=0,1"],
+            ["from_adapter_bert", _full_checkpoint(), house.bert(), "made", *told],
             ["to_full_checkpoint", _adapter(), house.bert(), "made"],
             ["to_adapterhub", _adapter(), "made"],
-            ["from_adapterhub", "source", house.bert(), "made", "--max_seq_length=16"],
+            _convert(),
             ["describe", _adapter()],
         )
     )
@@ -301,16 +350,5 @@ def _odd_argument(random, files):
 
 
 def _read_convert(folder):
-    """argparse ends the process for a command that is none, with a sentence: code 2."""
-    arguments = _given(folder)
     with _inside(folder):
-        try:
-            convert_checkpoint.main(arguments)
-        except SystemExit as error:
-            if error.code == 2:
-                raise UserError("-- argparse's sentence") from None
-            raise AssertionError(error.code) from None
-        except UserError as error:
-            if not os.path.exists("source") and arguments[0] == "from_adapterhub":
-                return  # The valid command has no source either.
-            raise error
+        _ended(convert_checkpoint.main, _given(folder))

@@ -1,14 +1,17 @@
 """What readers are tried on: a tiny BERT, its task adapters and a tokenizer, made only once."""
 
+import datetime
 import functools
 import os
+import subprocess
 import sys
 import tempfile
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_PROJECT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, _PROJECT)
 
-from typing import Callable, NamedTuple, Tuple  # noqa: E402
+from typing import Callable, NamedTuple, Tuple, Union  # noqa: E402
 
 from absl import flags  # noqa: E402
 
@@ -24,14 +27,15 @@ class Reader(NamedTuple):
       name: what the table calls it.
       valid: function () → a valid input: dict from files' names to bytes.
       read: function of a folder with these files, which reads them as the program does.
-      names: a refusal holds one of these texts; by default one of the files' names.
+      names: function of an input → texts of which a refusal holds one; or these themselves, by
+        default the files' names.
       mutate: function (random, input) → a bad one.
     """
 
     name: str
     valid: Callable
     read: Callable
-    names: Tuple[str, ...] = ()
+    names: Union[Tuple[str, ...], Callable] = ()
     mutate: Callable = mutations.mutated
 
 
@@ -92,6 +96,25 @@ def flag_values(script, *arguments):
     script.define_flags(values)
     values([script.__name__ + ".py", *arguments])
     return values
+
+
+def names(text):
+    """A command line's list of names."""
+    return text.split(",")
+
+
+def check_names(parser, flag, given, known):
+    """Ends the program with a sentence if one of the names is unknown."""
+    for name in given:
+        if name not in known:
+            parser.error(f"--{flag}: there is no {name!r}, expected some of {', '.join(known)}.")
+
+
+def made_on():
+    """A sentence: the day, and the revision of the project."""
+    command = ["git", "-C", _PROJECT, "describe", "--always", "--dirty"]
+    said = subprocess.run(command, stdout=subprocess.PIPE, text=True).stdout.strip()
+    return f"{datetime.date.today()}, revision {said or 'unknown'}."
 
 
 def text_files(**texts):

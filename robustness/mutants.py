@@ -146,6 +146,8 @@ def main():
     parser.add_argument("--only", type=lambda text: [int(n) for n in text.split(",")])
     parser.add_argument("--slow", action="store_true", help="the module's slow tests, too")
     given = parser.parse_args()
+    if not os.access(LISTER[0], os.X_OK):
+        parser.error(f"there is no {LISTER[0]}; `make .venv-mutants/installed` makes one.")
     with open(os.path.join(HOUSE, given.module + ".py"), encoding="utf-8") as reader:
         source = reader.read()
     mutants = mutants_of(source, given.sample, given.only)

@@ -2,7 +2,8 @@
 
 It is `serve.py`'s server over the tasks that its tests serve. An answer of status 2xx counts as
 read, one that says whose fault it is (4xx) as refused, and so does a connection that the server
-ends; a status of 500, silence, or an answer that is no JSON is a fault.
+ends; a status of 500, silence, or an answer that is no JSON is a fault. A refusal answers its
+request, and need not name it.
 """
 
 import functools
@@ -105,7 +106,6 @@ def _port():
     server = http_server.server_of(
         api.application(), max_connections=64, read_seconds=_READ_SECONDS, stop_seconds=1
     )
-    server.install_signal_handlers = lambda: None
     threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True).start()
     return bound.getsockname()[1]
 
@@ -138,7 +138,8 @@ def _judge(request):
         if b"application/json" in head.lower():
             length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
             said = json.loads(body[:length].decode())
-            assert list(said) == ["error"] and "\n" not in said["error"], said
+            assert list(said) == ["error"], said
+            assert said["error"].isprintable() and len(said["error"]) < 2000, said
         raise errors.UserError(f"HTTP {statuses[0]}")
 
 
