@@ -316,8 +316,6 @@ class _Job:
 
     def search(self, settings, alone):
         """Takes part in the search until it has its trials, and returns these."""
-        for name in settings.narrowed.get("module", SPACE["module"]).values:
-            self._modules.opened(name)  # One that cannot be had ends the search before it begins.
         search, patience = baseline_search.Search(settings, alone), self._patience
         self._check_place(settings)
 
@@ -430,6 +428,8 @@ class _Job:
         Args:
           modules: the names of those that it may have.
         """
+        for name in modules:
+            self._modules.opened(name)  # One that cannot be had is refused before anything begins.
         rows = (
             (split, *pair, str(label))
             for split, texts in self._data.texts.items()
