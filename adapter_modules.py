@@ -132,6 +132,7 @@ class AdapterConfig:
             ),
             SITES[self.sites],
             self.placement == "parallel",
+            self.layers,
         )
 
     def shapes(self, width: int) -> Dict[str, Tuple[int, ...]]:
@@ -157,11 +158,13 @@ class Adapter(NamedTuple):
       function: function of (what is read, beside=None, statistics=None), as `feedforward_adapter`.
       sites: scopes of the projections that it follows.
       is_parallel: bool; it reads what the sub-layer reads, and stands beside it.
+      layers: indices of the layers that have one; None for all.
     """
 
     function: Callable
     sites: Tuple[str, ...] = SITES["both"]
     is_parallel: bool = False
+    layers: Optional[Sequence[int]] = None
 
     def __call__(self, output, residual=None, statistics=None):
         """Adapts a sub-layer.
@@ -190,7 +193,7 @@ def adapters_of_layers(
 
     Args:
       adapter_fn: `Adapter`, or a function of a sub-layer's output alone, or None.
-      adapter_layers: indices of the layers that have adapters, None for all.
+      adapter_layers: indices of the layers that have adapters; None for the `Adapter`'s own.
       num_layers: L.
       statistics: as in `layers.batch_norm`.
       gates: float Tensor [B, L]: 1 where the adapters of a layer count for a sequence, 0 where it
@@ -199,18 +202,28 @@ def adapters_of_layers(
     Returns:
       A list of a dict for each layer: from the projections' scopes to functions of (output,
       residual), see `Adapter`.
+
+    Raises:
+      ValueError: the encoder has no layer of such an index.
     """
     if adapter_fn is None:
         return [{}] * num_layers
     if not isinstance(adapter_fn, Adapter):
         function = adapter_fn
         adapter_fn = Adapter(lambda output, statistics: function(output))
+    every = range(num_layers)
+    adapted = next(a for a in (adapter_layers, adapter_fn.layers, every) if a is not None)
+    strange = sorted(set(adapted) - set(every))
+    if strange:
+        raise ValueError(
+            f"The encoder has layers 0 to {num_layers - 1}, but adapters are asked for in"
+            f" {', '.join(map(str, strange))}."
+        )
     adapt = functools.partial(adapter_fn, statistics=statistics)
     adapters: List[Dict[str, Callable]] = []
-    for index in range(num_layers):
-        is_adapted = adapter_layers is None or index in adapter_layers
+    for index in every:
         own = adapt if gates is None else functools.partial(_gated, adapt, gates[:, index])
-        adapters.append(dict.fromkeys(adapter_fn.sites if is_adapted else (), own))
+        adapters.append(dict.fromkeys(adapter_fn.sites if index in adapted else (), own))
     return adapters
 
 
