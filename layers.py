@@ -120,7 +120,7 @@ def layer_norm(
 
     Args:
       input_tensor: float Tensor [..., D].
-      name: variable scope, "LayerNorm" by default.
+      name: variable scope; by default "LayerNorm", then "LayerNorm_1" and so on.
       plus: Tensors of the same shape, of any float dtype, which are added first, in float32: what
         a small adapter changes would be lost if bfloat16 rounded the sum.
       dtype: of the result, that of input_tensor by default.
@@ -129,7 +129,7 @@ def layer_norm(
         should be none.
     """
     width = get_shape_list(input_tensor)[-1]
-    with tf.variable_scope(name or "LayerNorm"):
+    with tf.variable_scope(name, default_name="LayerNorm"):
         collections = list(collections) + [tf.GraphKeys.GLOBAL_VARIABLES]
         beta = tf.get_variable(
             "beta", [width], initializer=tf.zeros_initializer(), collections=collections
@@ -218,7 +218,7 @@ def batch_norm(
       input_tensor: float Tensor [rows, in]. Each row counts, those of padding too.
       statistics: list, in training: the rows' own mean and variance normalize them, and are added
         to it as pairs (moving variable, float32 Tensor [in]). None: the moving ones normalize.
-      name: variable scope, "BatchNorm" by default.
+      name: variable scope; by default "BatchNorm", then "BatchNorm_1" and so on.
       collections: graph collections that beta and gamma join; the moving mean and variance, which
         do not train, join none.
 
@@ -227,7 +227,7 @@ def batch_norm(
     """
     width = get_shape_list(input_tensor, expected_rank=2)[-1]
     zeros, ones = tf.zeros_initializer(), tf.ones_initializer()
-    with tf.variable_scope(name or "BatchNorm"):
+    with tf.variable_scope(name, default_name="BatchNorm"):
         collections = list(collections) + [tf.GraphKeys.GLOBAL_VARIABLES]
         beta = tf.get_variable("beta", [width], initializer=zeros, collections=collections)
         gamma = tf.get_variable("gamma", [width], initializer=ones, collections=collections)
