@@ -138,7 +138,7 @@ def layer_norm(
             "gamma", [width], initializer=tf.ones_initializer(), collections=collections
         )
         dtype, terms = dtype or input_tensor.dtype, [input_tensor, *plus]
-        if gamma.shape.ndims == 2:
+        if _is_by_sequence(gamma, 1):
             return _normalized_by_sequence(terms, gamma, beta, dtype)
         return _normalized_sum(terms, gamma, beta, dtype, trains)
 
@@ -349,6 +349,12 @@ def moving_variables():
     return [v for v in tf.global_variables() if variable_name(v).endswith(MOVING)]
 
 
+def _is_by_sequence(parameter, rank: int) -> bool:
+    """Whether, where a variable of that rank is asked for, there is a Tensor with one for each of B
+    equal parts of the rows: the custom getter of `mixed_encoder.build` gives each task its own."""
+    return parameter.shape.ndims == rank + 1
+
+
 def create_initializer(initializer_range: float = 0.02) -> Callable:
     """A truncated normal of that stddev.
 
@@ -407,7 +413,7 @@ def affine(input_tensor, kernel, bias):
         for one of B equal parts of the rows.
       bias: float Tensor or variable [units], or [B, units].
     """
-    if kernel.shape.ndims == 3:
+    if _is_by_sequence(kernel, 2):
         return _affine_by_sequence(input_tensor, kernel, bias)
 
     @custom_gradient
