@@ -175,11 +175,13 @@ class Adapter(NamedTuple):
           statistics: as in `layers.batch_norm`.
 
         Returns:
-          What the function returns.
+          list of float Tensors [..., D], whose sum is the adapted output.
         """
         if self.is_parallel:
-            return self.function(residual, beside=output, statistics=statistics)
-        return self.function(output, statistics=statistics)
+            terms = self.function(residual, beside=output, statistics=statistics)
+        else:
+            terms = self.function(output, statistics=statistics)
+        return list(terms) if isinstance(terms, (list, tuple)) else [terms]
 
 
 def adapters_of_layers(
@@ -201,7 +203,7 @@ def adapters_of_layers(
 
     Returns:
       A list of a dict for each layer: from the projections' scopes to functions of (output,
-      residual), see `Adapter`.
+      residual) that return lists of terms, see `Adapter`.
 
     Raises:
       ValueError: the encoder has no layer of such an index.
@@ -233,7 +235,6 @@ def _gated(adapt, gate, output, residual):
     gate is [B]; output, the residual and the terms are [B * F, D].
     """
     terms = adapt(output, residual)
-    terms = list(terms) if isinstance(terms, (list, tuple)) else [terms]
     rows_each = get_shape_list(output)[0] // get_shape_list(gate)[0]
     gate = tf.cast(tf.repeat(gate, rows_each)[:, tf.newaxis], output.dtype)
     if terms[0] is output:  # Only what is added to it comes and goes.

@@ -433,8 +433,7 @@ def _add_and_norm(input_tensor, residual, forward: ForwardPass, adapter_fn):
     input_tensor is [rows, in]; residual and the result are [rows, D].
     """
     output = forward.dropout(forward.dense(input_tensor, forward.config.hidden_size, "dense"))
-    terms = output if adapter_fn is None else adapter_fn(output, residual)
-    terms = list(terms) if isinstance(terms, (list, tuple)) else [terms]
+    terms = [output] if adapter_fn is None else adapter_fn(output, residual)
     collections = _layer_norm_collections(adapter_fn)
     return layer_norm(residual, plus=terms, collections=collections, trains=forward.is_training)
 

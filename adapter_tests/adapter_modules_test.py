@@ -431,7 +431,10 @@ class AdaptersOfLayersTest(tf.test.TestCase):
 
     def test_layers_that_are_not_there(self):
         for adapted, wrong in (((-1,), "-1"), (range(1, 4), "3"), ((0, 5, -2), "-2, 5")):
-            for adapter, given in ((AdapterConfig(layers=adapted), None), (AdapterConfig(), adapted)):
+            for adapter, given in (
+                (AdapterConfig(layers=adapted), None),
+                (AdapterConfig(), adapted),
+            ):
                 with self.assertRaisesRegex(ValueError, f"has layers 0 to 2, but .* {wrong}\\."):
                     adapter_modules.adapters_of_layers(adapter.build(), given, 3, None)
 
