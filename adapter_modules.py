@@ -132,6 +132,7 @@ class AdapterConfig:
             ),
             SITES[self.sites],
             self.placement == "parallel",
+            self.layers,
         )
 
     def shapes(self, width: int) -> Dict[str, Tuple[int, ...]]:
@@ -157,11 +158,13 @@ class Adapter(NamedTuple):
       function: function of (what is read, beside=None, statistics=None), as `feedforward_adapter`.
       sites: scopes of the projections that it follows.
       is_parallel: bool; it reads what the sub-layer reads, and stands beside it.
+      layers: indices of the layers that have one; None for all.
     """
 
     function: Callable
     sites: Tuple[str, ...] = SITES["both"]
     is_parallel: bool = False
+    layers: Optional[Sequence[int]] = None
 
     def __call__(self, output, residual=None, statistics=None):
         """Adapts a sub-layer.
@@ -172,11 +175,13 @@ class Adapter(NamedTuple):
           statistics: as in `layers.batch_norm`.
 
         Returns:
-          What the function returns.
+          list of float Tensors [..., D], whose sum is the adapted output.
         """
         if self.is_parallel:
-            return self.function(residual, beside=output, statistics=statistics)
-        return self.function(output, statistics=statistics)
+            terms = self.function(residual, beside=output, statistics=statistics)
+        else:
+            terms = self.function(output, statistics=statistics)
+        return list(terms) if isinstance(terms, (list, tuple)) else [terms]
 
 
 def adapters_of_layers(
@@ -190,7 +195,7 @@ def adapters_of_layers(
 
     Args:
       adapter_fn: `Adapter`, or a function of a sub-layer's output alone, or None.
-      adapter_layers: indices of the layers that have adapters, None for all.
+      adapter_layers: indices of the layers that have adapters; None for the `Adapter`'s own.
       num_layers: L.
       statistics: as in `layers.batch_norm`.
       gates: float Tensor [B, L]: 1 where the adapters of a layer count for a sequence, 0 where it
@@ -198,19 +203,29 @@ def adapters_of_layers(
 
     Returns:
       A list of a dict for each layer: from the projections' scopes to functions of (output,
-      residual), see `Adapter`.
+      residual) that return lists of terms, see `Adapter`.
+
+    Raises:
+      ValueError: the encoder has no layer of such an index.
     """
     if adapter_fn is None:
         return [{}] * num_layers
     if not isinstance(adapter_fn, Adapter):
         function = adapter_fn
         adapter_fn = Adapter(lambda output, statistics: function(output))
+    every = range(num_layers)
+    adapted = next(a for a in (adapter_layers, adapter_fn.layers, every) if a is not None)
+    strange = sorted(set(adapted) - set(every))
+    if strange:
+        raise ValueError(
+            f"The encoder has layers 0 to {num_layers - 1}, but adapters are asked for in"
+            f" {', '.join(map(str, strange))}."
+        )
     adapt = functools.partial(adapter_fn, statistics=statistics)
     adapters: List[Dict[str, Callable]] = []
-    for index in range(num_layers):
-        is_adapted = adapter_layers is None or index in adapter_layers
+    for index in every:
         own = adapt if gates is None else functools.partial(_gated, adapt, gates[:, index])
-        adapters.append(dict.fromkeys(adapter_fn.sites if is_adapted else (), own))
+        adapters.append(dict.fromkeys(adapter_fn.sites if index in adapted else (), own))
     return adapters
 
 
@@ -220,7 +235,6 @@ def _gated(adapt, gate, output, residual):
     gate is [B]; output, the residual and the terms are [B * F, D].
     """
     terms = adapt(output, residual)
-    terms = list(terms) if isinstance(terms, (list, tuple)) else [terms]
     rows_each = get_shape_list(output)[0] // get_shape_list(gate)[0]
     gate = tf.cast(tf.repeat(gate, rows_each)[:, tf.newaxis], output.dtype)
     if terms[0] is output:  # Only what is added to it comes and goes.

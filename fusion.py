@@ -14,8 +14,12 @@ from tensorflow.python.ops import control_flow_util
 
 try:
     from tensorflow.compiler.tf2xla.ops.gen_xla_ops import xla_optimization_barrier
-except ImportError:  # TensorFlow 1 has none.
-    xla_optimization_barrier = tuple
+except ImportError:
+
+    def xla_optimization_barrier(tensors):
+        """TensorFlow 1 has none: what is `kept` may grow, and nothing is computed `anew`."""
+        return tensors
+
 
 import devices
 import graphs

@@ -123,7 +123,6 @@ class _AnyJob:
             init_checkpoint=self.bert.init_checkpoint,
             task_checkpoint=self._given and self._as_checkpoint(self._given),
             adapter_fn=adapter and adapter.build(),
-            adapter_layers=adapter and adapter.layers,
             tuning=description.tuning,
             use_tpu=self._use_tpu,
             precision=self.precision,

@@ -120,7 +120,7 @@ def layer_norm(
 
     Args:
       input_tensor: float Tensor [..., D].
-      name: variable scope, "LayerNorm" by default.
+      name: variable scope; by default "LayerNorm", then "LayerNorm_1" and so on.
       plus: Tensors of the same shape, of any float dtype, which are added first, in float32: what
         a small adapter changes would be lost if bfloat16 rounded the sum.
       dtype: of the result, that of input_tensor by default.
@@ -129,7 +129,7 @@ def layer_norm(
         should be none.
     """
     width = get_shape_list(input_tensor)[-1]
-    with tf.variable_scope(name or "LayerNorm"):
+    with tf.variable_scope(name, default_name="LayerNorm"):
         collections = list(collections) + [tf.GraphKeys.GLOBAL_VARIABLES]
         beta = tf.get_variable(
             "beta", [width], initializer=tf.zeros_initializer(), collections=collections
@@ -138,7 +138,7 @@ def layer_norm(
             "gamma", [width], initializer=tf.ones_initializer(), collections=collections
         )
         dtype, terms = dtype or input_tensor.dtype, [input_tensor, *plus]
-        if gamma.shape.ndims == 2:
+        if _is_by_sequence(gamma, 1):
             return _normalized_by_sequence(terms, gamma, beta, dtype)
         return _normalized_sum(terms, gamma, beta, dtype, trains)
 
@@ -218,7 +218,7 @@ def batch_norm(
       input_tensor: float Tensor [rows, in]. Each row counts, those of padding too.
       statistics: list, in training: the rows' own mean and variance normalize them, and are added
         to it as pairs (moving variable, float32 Tensor [in]). None: the moving ones normalize.
-      name: variable scope, "BatchNorm" by default.
+      name: variable scope; by default "BatchNorm", then "BatchNorm_1" and so on.
       collections: graph collections that beta and gamma join; the moving mean and variance, which
         do not train, join none.
 
@@ -227,7 +227,7 @@ def batch_norm(
     """
     width = get_shape_list(input_tensor, expected_rank=2)[-1]
     zeros, ones = tf.zeros_initializer(), tf.ones_initializer()
-    with tf.variable_scope(name or "BatchNorm"):
+    with tf.variable_scope(name, default_name="BatchNorm"):
         collections = list(collections) + [tf.GraphKeys.GLOBAL_VARIABLES]
         beta = tf.get_variable("beta", [width], initializer=zeros, collections=collections)
         gamma = tf.get_variable("gamma", [width], initializer=ones, collections=collections)
@@ -349,6 +349,12 @@ def moving_variables():
     return [v for v in tf.global_variables() if variable_name(v).endswith(MOVING)]
 
 
+def _is_by_sequence(parameter, rank: int) -> bool:
+    """Whether, where a variable of that rank is asked for, there is a Tensor with one for each of B
+    equal parts of the rows: the custom getter of `mixed_encoder.build` gives each task its own."""
+    return parameter.shape.ndims == rank + 1
+
+
 def create_initializer(initializer_range: float = 0.02) -> Callable:
     """A truncated normal of that stddev.
 
@@ -407,7 +413,7 @@ def affine(input_tensor, kernel, bias):
         for one of B equal parts of the rows.
       bias: float Tensor or variable [units], or [B, units].
     """
-    if kernel.shape.ndims == 3:
+    if _is_by_sequence(kernel, 2):
         return _affine_by_sequence(input_tensor, kernel, bias)
 
     @custom_gradient

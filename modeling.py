@@ -137,7 +137,8 @@ class BertModel:
         None for plain BERT. Its Tensors have the dtype below; it may return several, whose sum is
         meant.
       dropout_key: `DropoutKey` for reproducible masks; without it dropout is TensorFlow's own.
-      adapter_layers: indices of the layers that `adapter_fn` adapts, None for all.
+      adapter_layers: indices of the layers that `adapter_fn` adapts; None for all, or for those
+        that its `AdapterConfig` names.
       dtype: tf.float32, or tf.bfloat16 for what lies between the variables and the outputs, which
         both stay float32.
       pooled_only: bool; the last layer is computed for the first position alone, which is all that
@@ -148,7 +149,7 @@ class BertModel:
         for the sequence, 0 where they are taken out. None leaves all of them in.
 
     Raises:
-      ValueError: shapes and config do not go together; raised before any variable is made.
+      ValueError: shapes, layers and config do not go together; raised before any variable is made.
     """
 
     def __init__(
@@ -432,8 +433,7 @@ def _add_and_norm(input_tensor, residual, forward: ForwardPass, adapter_fn):
     input_tensor is [rows, in]; residual and the result are [rows, D].
     """
     output = forward.dropout(forward.dense(input_tensor, forward.config.hidden_size, "dense"))
-    terms = output if adapter_fn is None else adapter_fn(output, residual)
-    terms = list(terms) if isinstance(terms, (list, tuple)) else [terms]
+    terms = [output] if adapter_fn is None else adapter_fn(output, residual)
     collections = _layer_norm_collections(adapter_fn)
     return layer_norm(residual, plus=terms, collections=collections, trains=forward.is_training)
 

@@ -242,49 +242,56 @@ def _mean_of_parts(first, later_part, num_parts):
     Returns:
       Such a list.
     """
-    # Slices are strung together, not added up: the norm that clips counts each, as it does those
-    # of a whole batch.
-    strung = [isinstance(value, tf.IndexedSlices) for value in first for _ in _tensors_of([value])]
 
-    def add_part(index, *totals):
-        more = _tensors_of(later_part(index))
-        return [index + 1] + [
-            tf.concat([total, new], axis=0) if string else total + new
-            for total, new, string in zip(totals, more, strung)
-        ]
+    def add_part(index, totals):
+        return index + 1, [_plus(*pair) for pair in zip(totals, later_part(index))]
 
-    totals = _tensors_of(first)
-    with tf.control_dependencies(totals):  # Else the loop would not wait for part 0.
+    totals = [_carried(value) for value in first]
+    with tf.control_dependencies(tf.nest.flatten(totals)):  # Else it would not wait for part 0.
         index = tf.constant(1)
-    shapes = [index.shape] + [
-        tf.TensorShape([None]).concatenate(total.shape[1:]) if string else total.shape
-        for total, string in zip(totals, strung)
-    ]
-    _, *totals = tf.while_loop(
-        lambda index, *_: index < num_parts,
+    _, totals = tf.while_loop(
+        lambda index, _: index < num_parts,
         add_part,
-        [index, *totals],
-        shapes,
+        (index, totals),
+        (index.shape, [_shape_of(total) for total in totals]),
         parallel_iterations=1,
         back_prop=False,
     )
-    return _divided(first, iter(totals), num_parts)
+    return [_divided(total, num_parts, value) for total, value in zip(totals, first)]
 
 
-def _tensors_of(values):
-    """What a loop can carry: Tensors as they are, IndexedSlices as values and indices."""
-    pairs = ((v.values, v.indices) if isinstance(v, tf.IndexedSlices) else (v,) for v in values)
-    return [tensor for pair in pairs for tensor in pair]
+class _Slices(NamedTuple):
+    """What of IndexedSlices a loop carries: the Tensors that grow, or their shapes."""
+
+    values: Any
+    indices: Any
 
 
-def _divided(like, totals, divisor):
-    """The inverse of `_tensors_of`: a list of what `like` holds, from an iterator of Tensors."""
-    return [
-        tf.IndexedSlices(next(totals) / divisor, next(totals), value.dense_shape)
-        if isinstance(value, tf.IndexedSlices)
-        else next(totals) / divisor
-        for value in like
-    ]
+def _carried(value):
+    """A Tensor as it is, IndexedSlices as `_Slices`."""
+    return _Slices(value.values, value.indices) if isinstance(value, tf.IndexedSlices) else value
+
+
+def _plus(total, value):
+    """The total with a part's value. Slices are strung together, not added up: the norm that clips
+    counts each, as it does those of a whole batch."""
+    if isinstance(total, _Slices):
+        return _Slices(*(tf.concat(pair, axis=0) for pair in zip(total, _carried(value))))
+    return total + value
+
+
+def _shape_of(total):
+    """The shape that a total has before any part and after it."""
+    if isinstance(total, _Slices):
+        return _Slices(*(tf.TensorShape([None]).concatenate(t.shape[1:]) for t in total))
+    return total.shape
+
+
+def _divided(total, divisor, like):
+    """The total as a Tensor, or as IndexedSlices of the dense shape of `like`."""
+    if isinstance(total, _Slices):
+        return tf.IndexedSlices(total.values / divisor, total.indices, like.dense_shape)
+    return total / divisor
 
 
 def _average_over_replicas(gradients, variables, use_tpu):

@@ -35,8 +35,10 @@ def recomputed(function: Callable, *inputs):
     variables = []
 
     def remember(getter, *args, **kwargs):
-        variables.append(getter(*args, **kwargs))
-        return variables[-1]
+        variable = getter(*args, **kwargs)
+        if not any(known is variable for known in variables):  # Else its gradient counts twice.
+            variables.append(variable)
+        return variable
 
     with tf.variable_scope(scope, custom_getter=remember, auxiliary_name_scope=False):
         output = function(*kept)

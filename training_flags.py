@@ -6,6 +6,7 @@ As `bert_flags`: a script's main module defines them, and functions read the par
 import dataclasses
 import math
 
+import tensorflow.compat.v1 as tf
 from absl import flags, logging
 
 import bert_flags
@@ -214,8 +215,8 @@ def run_settings(values, output_dir, eval_batch_size):
       (`training.RunSettings`, use_tpu).
 
     Raises:
-      UserError: the TPU cannot be reached, --distribution cannot be had here, or a batch has no
-        equal parts.
+      UserError: the TPU cannot be reached, --distribution or --recompute_activations cannot be had
+        here, or a batch has no equal parts.
     """
     distributed = distribution.choose(values.distribution, values.use_tpu)
     run, use_tpu = device_flags.evaluation_settings(values, output_dir, eval_batch_size)
@@ -231,6 +232,12 @@ def run_settings(values, output_dir, eval_batch_size):
     shared = ["train_batch_size", "predict_batch_size"] if use_tpu else ["train_batch_size"]
     device_flags.check_batches(run, use_tpu, shared)
     _check_parts(run, use_tpu, values.gradient_accumulation_steps)
+    if values.recompute_activations and use_tpu and tf.__version__.startswith("1."):
+        # XLA would take the second computation for the first, and keep that: see `fusion.anew`.
+        raise UserError(
+            "--recompute_activations saves nothing on a TPU with TensorFlow"
+            f" {tf.__version__}; expected TensorFlow 2, or --gradient_accumulation_steps."
+        )
     return run, use_tpu
 
 

@@ -110,9 +110,9 @@ _LAYER = re.compile(r"encoder/layer_(\d+)/")
 
 
 def encoder_scopes(names: Iterable[str]) -> List[str]:
-    """The scopes, each ending in "/", of the encoders among variables of these names."""
-    table = "/embeddings/word_embeddings"
-    return sorted(name[: 1 - len(table)] for name in names if name.endswith(table))
+    """The scopes of the encoders among variables of these names: each ends in "/", or is ""."""
+    table = "embeddings/word_embeddings"
+    return sorted(name[: -len(table)] for name in names if f"/{name}".endswith(f"/{table}"))
 
 
 def role_of(name: str, scopes: Sequence[str], collections: Sequence[str] = ()) -> Role:
@@ -126,7 +126,7 @@ def role_of(name: str, scopes: Sequence[str], collections: Sequence[str] = ()) -
     Raises:
       ValueError: nothing covers the variable.
     """
-    scope = next((scope for scope in scopes if name.startswith(scope)), None)
+    scope = max(filter(name.startswith, scopes), key=len, default=None)
     inside = "" if scope is None else name[len(scope) :]
     in_layer = _LAYER.match(inside)
     layer = int(in_layer.group(1)) if in_layer else None
@@ -140,9 +140,8 @@ def role_of(name: str, scopes: Sequence[str], collections: Sequence[str] = ()) -
         if pattern.fullmatch(inside):
             return Role(kind, layer)
     raise ValueError(
-        f"Variable {name} lies in the encoder's scope {scope}, but is not BERT's, and no"
-        " collection claims"
-        " it: whoever makes it must add it to the collection adapters or head."
+        f"Variable {name} lies in the encoder's scope {scope!r}, but is not BERT's, and no"
+        " collection claims it: whoever makes it must add it to the collection adapters or head."
     )
 
 
@@ -166,9 +165,10 @@ def default_tuning() -> Tuning:
     A `BertModel` with an adapter function, even one that makes no variables, puts its LayerNorms
     into the collection `layer_norm`; one without does not. A head's may lie there either way.
     """
-    scopes = tuple(encoder_scopes(variable_name(v) for v in tf.trainable_variables()))
+    scopes = encoder_scopes(variable_name(v) for v in tf.trainable_variables())
+    layer_norms = {variable_name(v) for v in tf.get_collection(LAYER_NORM)}
     has_adapters = tf.get_collection(ADAPTERS) or any(
-        variable_name(v).startswith(scopes) for v in tf.get_collection(LAYER_NORM)
+        scope + "embeddings/LayerNorm/gamma" in layer_norms for scope in scopes
     )
     return Tuning("adapters" if has_adapters else "full")
 

@@ -421,12 +421,22 @@ class AdaptersOfLayersTest(tf.test.TestCase):
         adapter = AdapterConfig(sites="feed_forward", layers=(0, 2))
         for adapter_fn, adapted, expected in (
             (None, None, [[], [], []]),
-            (adapter.build(), adapter.layers, [["output"], [], ["output"]]),
-            (adapter.build(), None, [["output"]] * 3),
+            (adapter.build(), None, [["output"], [], ["output"]]),
+            (adapter.build(), (1,), [[], ["output"], []]),
+            (AdapterConfig(sites="feed_forward").build(), None, [["output"]] * 3),
             (tf.identity, (1,), [[], ["attention/output", "output"], []]),
         ):
             found = adapter_modules.adapters_of_layers(adapter_fn, adapted, 3, None)
             self.assertEqual([list(functions) for functions in found], expected)
+
+    def test_layers_that_are_not_there(self):
+        for adapted, wrong in (((-1,), "-1"), (range(1, 4), "3"), ((0, 5, -2), "-2, 5")):
+            for adapter, given in (
+                (AdapterConfig(layers=adapted), None),
+                (AdapterConfig(), adapted),
+            ):
+                with self.assertRaisesRegex(ValueError, f"has layers 0 to 2, but .* {wrong}\\."):
+                    adapter_modules.adapters_of_layers(adapter.build(), given, 3, None)
 
     def test_gates(self):
         """gate * adapted + (1 - gate) * output, where a sequence has one gate for its tokens."""

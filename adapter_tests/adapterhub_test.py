@@ -52,7 +52,6 @@ def task_adapter(size=4, layers=None, layer_norms="all", labels=("no", "yes"), *
             False,
             tf.zeros([1, 3], tf.int32),
             adapter_fn=adapter.build(),
-            adapter_layers=layers,
         )
         pooled = encoder.get_pooled_output()
         classification_heads.classification_loss(
@@ -252,7 +251,6 @@ class PackageTest(AdapterHubTestCase):
                 False,
                 *(tf.constant(arrays[n]) for n in ("input_ids", "input_mask", "segment_ids")),
                 adapter_fn=adapter.build(),
-                adapter_layers=adapter.layers,
             )
             _, _, logits, _ = classification_heads.classification_loss(
                 encoder.get_pooled_output(),

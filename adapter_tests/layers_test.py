@@ -254,6 +254,18 @@ class BatchNormTest(tf.test.TestCase):
             self.assertEqual(layers.take_statistics(), [])
 
 
+class ScopeTest(tf.test.TestCase):
+    def test_a_second_normalization_has_variables_of_its_own(self):
+        for normalize, name in ((layers.layer_norm, "LayerNorm"), (layers.batch_norm, "BatchNorm")):
+            for reuse in (None, tf.AUTO_REUSE):
+                with tf.Graph().as_default(), tf.variable_scope("a", reuse=reuse):
+                    normalize(normalize(tf.zeros([2, 3])))
+                    self.assertEqual(
+                        [v.op.name for v in tf.trainable_variables()],
+                        [f"a/{name}{n}/{part}" for n in ("", "_1") for part in ("beta", "gamma")],
+                    )
+
+
 class InitializerTest(tf.test.TestCase):
     def values(self, seed=None, operations=0):
         with tf.Graph().as_default(), self.session() as session:

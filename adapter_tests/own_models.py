@@ -91,7 +91,6 @@ def _build(description):
         segments,
         scope="bert",
         adapter_fn=settings and settings.build(),
-        adapter_layers=settings and settings.layers,
     )
     head = span_head.squad_head
     if description.kind != "span":

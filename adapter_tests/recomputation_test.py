@@ -10,9 +10,12 @@ WIDTH = 4
 GIVEN = ("Const", "VariableV2", "VarHandleOp", "ReadVariableOp", "Placeholder", "_Arg", "_Recv")
 
 
-def layer(hidden, step, rate=0.3):
-    """dropout(tanh(h W1)) W2 + h."""
+def layer(hidden, step, rate=0.3, tied=False):
+    """dropout(tanh(h W1)) W2 + h; W1 squared in place of W1 if it is tied to itself."""
     w1 = tf.get_variable("w1", [WIDTH, WIDTH])
+    if tied:
+        with tf.variable_scope(tf.get_variable_scope(), reuse=True):
+            w1 = tf.matmul(w1, tf.get_variable("w1", [WIDTH, WIDTH]))
     inner = tf.tanh(tf.matmul(hidden, w1))
     with tf.variable_scope(None, default_name="unnamed"):
         w2 = tf.get_variable("w2", [WIDTH, WIDTH])
@@ -23,13 +26,13 @@ def layer(hidden, step, rate=0.3):
 class Stack:
     """Two layers over 5 rows, their loss and its gradients, in the default graph."""
 
-    def __init__(self, wrap, use_resource=False, trained=""):
+    def __init__(self, wrap, use_resource=False, trained="", tied=False):
         self.inputs = tf.placeholder(tf.float32, [5, WIDTH], "inputs")
         hidden = self.inputs
         step = tf.train.get_or_create_global_step()
         for index in range(2):
             with tf.variable_scope(f"layer_{index}", use_resource=use_resource):
-                hidden = wrap(lambda h: layer(h, step), hidden)
+                hidden = wrap(lambda h: layer(h, step, tied=tied), hidden)
         self.loss = tf.reduce_sum(hidden**2)
         self.variables = tf.trainable_variables()
         sources = [v for v in self.variables if trained in v.name]
@@ -59,16 +62,16 @@ def data_inputs(node):
 
 
 class RecomputedTest(tf.test.TestCase):
-    def values(self, wrap, use_resource):
+    def values(self, wrap, **options):
         with tf.Graph().as_default(), self.session() as session:
-            stack = Stack(wrap, use_resource)
+            stack = Stack(wrap, **options)
             names = [variable.op.name for variable in stack.variables]
             return names, stack.run(session, [stack.loss, *stack.gradients])
 
     def test_values_and_gradients_are_those_of_plain_code(self):
-        for use_resource in (False, True):
-            names, expected = self.values(plain, use_resource)
-            again, found = self.values(recomputed, use_resource)
+        for options in ({}, {"use_resource": True}, {"tied": True}):
+            names, expected = self.values(plain, **options)
+            again, found = self.values(recomputed, **options)
             self.assertEqual(names, again)
             self.assertLen(found, 6)
             self.assertAllClose(expected, found, rtol=1e-6, atol=1e-6)

@@ -191,7 +191,6 @@ class ShapesTest(TaskAdaptersTestCase):
                 False,
                 tf.zeros([1, 2], tf.int32),
                 adapter_fn=adapter and adapter.build(),
-                adapter_layers=adapter and adapter.layers,
             )
             pooled, labels = encoder.get_pooled_output(), tf.zeros([1], tf.int32)
             classification_heads.classification_loss(pooled, labels, len(described.labels), False)

@@ -271,6 +271,18 @@ class RunSettingsTest(tf.test.TestCase):
         with self.assertRaisesRegex(UserError, "each of the 8 replicas of --num_tpu_cores=8"):
             parts(8, 32, use_tpu=True)
 
+    def test_a_tpu_under_tensorflow_1_recomputes_nothing(self):
+        def settings(version, use_tpu=True):
+            devices = training_flags.device_flags.devices
+            found = mock.patch.object(devices, "find_tpu", return_value=(use_tpu, None))
+            with found, mock.patch.object(training_flags.tf, "__version__", version):
+                training_flags.run_settings(parsed("--recompute_activations"), "out", 8)
+
+        settings("2.15.1")
+        settings("1.15.5", use_tpu=False)
+        with self.assertRaisesRegex(UserError, "--recompute_activations .* TPU .* TensorFlow 2"):
+            settings("1.15.5")
+
     def test_a_batch_that_replicas_cannot_share(self):
         def settings(*arguments, eval_batch_size=8, use_tpu=False, replicas=1):
             distributed = distribution.Distribution("mirrored", replicas)

@@ -177,7 +177,6 @@ class MethodsTest(TuningTestCase):
                     True,
                     tf.zeros([1, 2], tf.int32),
                     adapter_fn=adapter.build(),
-                    adapter_layers=adapter.layers,
                 )
                 self.assert_trains(adapters | LAYER_NORMS, "adapters")
                 self.assert_trains(adapters | upper, "adapters", layer_norms="adapted")
@@ -354,14 +353,29 @@ class ScopesTest(TuningTestCase):
     """The encoder is found wherever it lies."""
 
     def test_any_scope(self):
-        for scope in ("siamese/bert", "encoder", "bert_1", "a.b/layer_0"):
+        for scope in ("siamese/bert/", "encoder/", "bert_1/", "a.b/layer_0/", ""):
             with tf.Graph().as_default():
-                build(scope)
-                variable("output_bias")
+                build(scope[:-1])
+                variable("output_bias", modeling.HEAD)
                 self.assert_trains(
-                    {scope + name[len("bert") :] for name in ADAPTERS | LAYER_NORMS}
+                    {scope + name[len("bert/") :] for name in ADAPTERS | LAYER_NORMS}
                     | {"output_bias"}
                 )
+
+    def test_no_scope_at_all(self):
+        build("", adapter_fn=None)
+        with tf.variable_scope("cls"):
+            modeling.layer_norm(tf.zeros([1, 8]))
+        self.assertEqual(tuning.default_tuning(), Tuning("full"))
+        variable("stray")
+        with self.assertRaisesRegex(ValueError, "stray"):
+            trained("head")
+
+    def test_an_encoder_within_the_scope_of_another(self):
+        build("a")
+        build("a/b")
+        within = {name.replace("bert/", "a/b/") for name in ADAPTERS | LAYER_NORMS}
+        self.assert_trains(within | {name.replace("a/b/", "a/") for name in within})
 
     def test_two_encoders(self):
         build()

@@ -20,11 +20,10 @@ def settings(sizes, precision, first_adapted_layer=0, **more):
 
     With a first adapted layer above 0, LayerNorms are trained from there on too, else all.
     """
-    layers = range(first_adapted_layer, sizes["num_hidden_layers"])
+    layers = tuple(range(first_adapted_layer, sizes["num_hidden_layers"]))
     return training.ModelSettings(
         bert_config=modeling.BertConfig(**sizes),
-        adapter_fn=modeling.AdapterConfig(size=workload.ADAPTER_SIZE).build(),
-        adapter_layers=tuple(layers) if first_adapted_layer else None,
+        adapter_fn=modeling.AdapterConfig(size=workload.ADAPTER_SIZE, layers=layers).build(),
         tuning=tuning.Tuning("adapters", layer_norms="adapted" if first_adapted_layer else "all"),
         learning_rate=workload.LEARNING_RATE,
         num_train_steps=_STEPS,
