@@ -138,7 +138,8 @@ def model_fn_builder(settings, head):
         if mode == tf.estimator.ModeKeys.TRAIN:
             return _training_spec(settings, head, features, params, config)
         output = _forward(settings, head, features, is_training=False)
-        scaffold_fn = _scaffold_fn(settings, tuning.trained_variables(settings.tuning))
+        trained = tuning.trained_variables(settings.tuning)
+        scaffold_fn = _scaffold_fn(settings, trained, config)
         if mode == tf.estimator.ModeKeys.PREDICT:
             return tf.estimator.tpu.TPUEstimatorSpec(
                 mode, predictions=output.predictions, scaffold_fn=scaffold_fn
@@ -197,7 +198,7 @@ def _training_spec(settings, head, features, params, config):
         settings.num_train_steps,
         settings.num_warmup_steps,
     )
-    scaffold_fn = _scaffold_fn(settings, trained)
+    scaffold_fn = _scaffold_fn(settings, trained, config)
     step = optimization.take_step(gradients, trained, learning_rate, settings.use_tpu)
     scalars = {
         "loss": loss,
@@ -221,9 +222,9 @@ def _training_spec(settings, head, features, params, config):
     )
 
 
-def _scaffold_fn(settings, trained):
+def _scaffold_fn(settings, trained, config):
     return scaffold.scaffold_fn(
-        trained, settings.init_checkpoint, settings.task_checkpoint, settings.use_tpu
+        trained, settings.init_checkpoint, settings.task_checkpoint, settings.use_tpu, config
     )
 
 
