@@ -89,6 +89,12 @@ def tpu_replica():
     return tf.cast(tf.cast(xla_replica_id(), tf.int64), tf.int32)
 
 
+def replica():
+    """Which of a distribution strategy's replicas the graph is built for, an int."""
+    index = tf.distribute.get_replica_context().replica_id_in_sync_group
+    return index if isinstance(index, int) else int(tf.get_static_value(index))
+
+
 def has_gpu():
     """Whether TensorFlow sees a GPU."""
     return bool(tf.config.experimental.list_physical_devices("GPU"))

@@ -38,6 +38,8 @@ BUCKETS = (*range(8, 32, 4), *range(32, 128, 8), *range(128, 256, 16), *range(25
 # 5, 9, 16, 23 and 33% are those of the epoch before. 16 are the fewest within 5% of the least.
 POOL = 16
 
+_MOST_GRAPH_BYTES = 2**31 - 1  # A protocol buffer's.
+
 
 def epoch_order(num_rows: int, seed: int, epoch: int) -> np.ndarray:
     """A permutation of range(num_rows), int64 [num_rows], drawn from (seed, epoch) alone."""
@@ -232,18 +234,30 @@ def input_fn_for_tpu(
 
     Returns:
       input_fn(params, config) → Dataset, as that of `input_fn_of`.
+
+    Raises:
+      UserError: by the input_fn, there are more rows than a graph can hold.
     """
     rows = rows_of(arrays)
 
     def input_fn(params, config):
-        batch_size, indices = params["batch_size"], order
+        batch_size, indices, num_hosts = params["batch_size"], order, 1
         if last_step is not None:
             num_replicas, own = _replicas(params.get("context"), None)
+            num_hosts = num_replicas // len(own)
             start, seed = checkpoints.last_step(config.model_dir), config.tf_random_seed or 0
             batches = training_batches(len(rows), batch_size * num_replicas, seed, start)
             batches = itertools.islice(batches, last_step - start)
             indices = np.concatenate(list(shares(batches, num_replicas, own)))
-        dataset = tf.data.Dataset.from_tensor_slices(np.array(indices, np.int32))
+        indices = np.array(indices, np.int32)
+        nbytes = num_hosts * (rows.nbytes + indices.nbytes)
+        if nbytes > _MOST_GRAPH_BYTES:
+            raise UserError(
+                f"{len(rows):,} rows and the plan of their batches take {nbytes / 1e9:.1f} GB, but"
+                f" the graph that brings them to a TPU holds {_MOST_GRAPH_BYTES / 1e9:.1f} at most:"
+                " give fewer rows."
+            )
+        dataset = tf.data.Dataset.from_tensor_slices(indices)
         dataset = dataset.batch(batch_size, drop_remainder=True).map(rows.in_graph())
         return _untuned(dataset.prefetch(2))
 

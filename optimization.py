@@ -9,8 +9,10 @@ import re
 from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
+from absl import logging
 from tensorflow.python.tpu import tpu_function
 
+import devices
 import tuning
 from layers import get_shape_list, keep_statistics, take_statistics, variable_name
 from modeling import ADAPTERS
@@ -96,7 +98,7 @@ def create_optimizer(
 
     Returns:
       The train op, which also advances the global step by one. It trains adapters, LayerNorms and
-      head in a model with adapters, and everything in one without.
+      head in a model with adapters, and everything in one without; the log says how much that is.
 
     Raises:
       ValueError: the loss does not depend on an adapter or on the head.
@@ -104,7 +106,11 @@ def create_optimizer(
     learning_rate = warmup_then_linear_decay(
         tf.train.get_or_create_global_step(), init_lr, num_train_steps, num_warmup_steps
     )
-    return minimize(loss, tuning.trained_variables(), learning_rate, use_tpu).train_op
+    variables = tuning.trained_variables()
+    gradients = tf.gradients(loss, variables)
+    if devices.replica() == 0:
+        logging.info(tuning.summary([v for v, g in zip(variables, gradients) if g is not None]))
+    return take_step(gradients, variables, learning_rate, use_tpu).train_op
 
 
 def minimize(loss, variables: list, learning_rate, use_tpu: bool = False) -> TrainStep:

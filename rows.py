@@ -1,8 +1,8 @@
 """Rows that BERT reads, taken by index: padded when they are taken, not before.
 
-All kinds have the same three things: `len(rows)`, `rows.lengths` (int [N], tokens) and
-`rows.take(indices, length)`; and those that are examples `rows[name]`, a whole column. S is
-max_seq_length.
+All kinds have the same four things: `len(rows)`, `rows.lengths` (int [N], tokens), `rows.nbytes` of
+what `rows.in_graph()` writes into a graph, and `rows.take(indices, length)`; and those that are
+examples `rows[name]`, a whole column. S is max_seq_length.
 """
 
 import types
@@ -41,6 +41,7 @@ class TextRows:
         length_b = self._parts["b_length"]
         specials = np.where(length_b > 0, 3, 2) * (self._columns["is_real_example"] > 0)
         self.lengths = self._parts["a_length"] + length_b + specials
+        self.nbytes = self.lengths.nbytes + _nbytes(self._parts) + _nbytes(self._columns)
 
     def __len__(self):
         return len(self.lengths)
@@ -101,6 +102,7 @@ class PaddedRows:
         self.max_seq_length = mask.shape[1]
         after_last = self.max_seq_length - np.argmax(mask[:, ::-1] > 0, axis=1)
         self.lengths = np.where(mask.any(axis=1), after_last, 0)
+        self.nbytes = _nbytes(arrays)
 
     def __len__(self):
         return len(self.lengths)
@@ -142,6 +144,7 @@ class VariedRows:
         self._rows, self._name, self._values = rows, name, values
         self.max_seq_length = rows.max_seq_length
         self.lengths = np.repeat(rows.lengths, len(values))
+        self.nbytes = rows.nbytes + values.nbytes
 
     def __len__(self):
         return len(self.lengths)
@@ -166,6 +169,10 @@ Rows = Union[TextRows, PaddedRows, VariedRows]
 def rows_of(arrays: Union[Rows, Arrays]) -> Rows:
     """`PaddedRows` of a dict of arrays; anything else is rows already."""
     return PaddedRows(arrays) if isinstance(arrays, dict) else arrays
+
+
+def _nbytes(arrays: Arrays) -> int:
+    return sum(values.nbytes for values in arrays.values())
 
 
 _NUMPY = types.SimpleNamespace(

@@ -11,7 +11,7 @@ from errors import UserError
 from layers import moving_variables, variable_name
 
 
-def scaffold_fn(trained, init_checkpoint, task_checkpoint, use_tpu):
+def scaffold_fn(trained, init_checkpoint, task_checkpoint, use_tpu, config=None):
     """What initializes, restores and saves the variables of the default graph.
 
     Args:
@@ -20,6 +20,8 @@ def scaffold_fn(trained, init_checkpoint, task_checkpoint, use_tpu):
       task_checkpoint: prefix of a checkpoint of all that trains, which it starts from; None for
         random weights, or what the pretrained checkpoint holds of it.
       use_tpu: whether the graph runs on a TPU.
+      config: `tf.estimator.RunConfig`, which says how many checkpoints are kept; None for its
+        defaults.
 
     Returns:
       A function without arguments that returns the Scaffold. It also points the variables'
@@ -44,7 +46,8 @@ def scaffold_fn(trained, init_checkpoint, task_checkpoint, use_tpu):
         )
         sources.append((task_checkpoint, assignment))
     # Random weights that no checkpoint holds must be written, or are lost.
-    kept = {variable_name(variable) for variable in trained} if init_checkpoint else None
+    kept = {variable_name(v) for v in (trained if init_checkpoint else tf.trainable_variables())}
+    frozen = [v for v in tf.trainable_variables() if variable_name(v) not in kept]
 
     def initialize():
         for checkpoint, assignment in sources:
@@ -53,39 +56,41 @@ def scaffold_fn(trained, init_checkpoint, task_checkpoint, use_tpu):
     def build():
         if use_tpu:
             initialize()
-        return _partial_scaffold(kept)
+        saver = _Saver(frozen, config)
+        tf.add_to_collection(tf.GraphKeys.SAVERS, saver)
+        return tf.train.Scaffold(saver=saver)
 
     if not use_tpu:
         initialize()
     return build
 
 
-def _partial_scaffold(kept):
-    """A Scaffold that saves no frozen variable, but initializes them at every start.
+class _Saver(tf.train.Saver):
+    """Saves and restores all but the frozen variables, which it initializes where it restores.
 
     Args:
-      kept: names of the trainable variables that are saved; None for all.
+      frozen: list of them.
+      config: as in `scaffold_fn`.
     """
-    variables = tf.trainable_variables()
-    frozen = [v for v in variables if kept is not None and variable_name(v) not in kept]
-    names = {variable_name(variable) for variable in frozen}
-    saved = [v for v in tf.global_variables() if variable_name(v) not in names]
-    saver = tf.train.Saver(saved, save_relative_paths=True)
-    tf.add_to_collection(tf.GraphKeys.SAVERS, saver)
-    # A restored session runs local_init_op and not init_op, a new one both; and local_init_op must
-    # not wait for the variables that it initializes.
-    nothing_missing = tf.constant([], tf.string)
-    if tf.distribute.has_strategy():
-        # There Estimator asks whether it is true, which a Tensor cannot answer, and flattens it.
-        nothing_missing = [nothing_missing]
-    return tf.train.Scaffold(
-        init_op=tf.variables_initializer(saved),
-        local_init_op=tf.group(
-            tf.variables_initializer(frozen), tf.train.Scaffold.default_local_init_op()
-        ),
-        ready_for_local_init_op=nothing_missing,
-        saver=saver,
-    )
+
+    def __init__(self, frozen, config):
+        self._initialize_frozen = tf.variables_initializer(frozen)
+        names = {variable_name(variable) for variable in frozen}
+        saved = [v for v in tf.global_variables() if variable_name(v) not in names]
+        config = config or tf.estimator.RunConfig()
+        super().__init__(
+            saved,
+            max_to_keep=config.keep_checkpoint_max,
+            keep_checkpoint_every_n_hours=config.keep_checkpoint_every_n_hours,
+            save_relative_paths=True,
+        )
+
+    def restore(self, session, save_path):
+        """Gives all variables their values."""
+        super().restore(session, save_path)
+        session.run(self._initialize_frozen)
+        if not session.graph.finalized:  # It is being exported, and a SavedModel holds them all.
+            super().__init__()
 
 
 def _check_assignment(variables, found, init_checkpoint):

@@ -138,7 +138,8 @@ def model_fn_builder(settings, head):
         if mode == tf.estimator.ModeKeys.TRAIN:
             return _training_spec(settings, head, features, params, config)
         output = _forward(settings, head, features, is_training=False)
-        scaffold_fn = _scaffold_fn(settings, tuning.trained_variables(settings.tuning))
+        trained = tuning.trained_variables(settings.tuning)
+        scaffold_fn = _scaffold_fn(settings, trained, config)
         if mode == tf.estimator.ModeKeys.PREDICT:
             return tf.estimator.tpu.TPUEstimatorSpec(
                 mode, predictions=output.predictions, scaffold_fn=scaffold_fn
@@ -157,7 +158,7 @@ def _forward(settings, head, features, is_training, micro_step=0):
     dropout_key = None
     if is_training and settings.random_seed is not None:
         step = tf.train.get_or_create_global_step()
-        replica = devices.tpu_replica() if settings.use_tpu else _replica()
+        replica = devices.tpu_replica() if settings.use_tpu else devices.replica()
         dropout_key = modeling.DropoutKey(settings.random_seed, step, micro_step, replica)
     encoder = modeling.BertModel(
         settings.bert_config,
@@ -188,7 +189,7 @@ def _training_spec(settings, head, features, params, config):
     )
     reached = [v for v, gradient in zip(trained, gradients) if gradient is not None]
     is_chief = config is None or config.is_chief
-    if is_chief and _replica() == 0:
+    if is_chief and devices.replica() == 0:
         logging.info(tuning.summary(reached))
         logging.vlog(1, "Trained: %s", ", ".join(variable_name(variable) for variable in reached))
     learning_rate = optimization.warmup_then_linear_decay(
@@ -197,7 +198,7 @@ def _training_spec(settings, head, features, params, config):
         settings.num_train_steps,
         settings.num_warmup_steps,
     )
-    scaffold_fn = _scaffold_fn(settings, trained)
+    scaffold_fn = _scaffold_fn(settings, trained, config)
     step = optimization.take_step(gradients, trained, learning_rate, settings.use_tpu)
     scalars = {
         "loss": loss,
@@ -221,16 +222,10 @@ def _training_spec(settings, head, features, params, config):
     )
 
 
-def _scaffold_fn(settings, trained):
+def _scaffold_fn(settings, trained, config):
     return scaffold.scaffold_fn(
-        trained, settings.init_checkpoint, settings.task_checkpoint, settings.use_tpu
+        trained, settings.init_checkpoint, settings.task_checkpoint, settings.use_tpu, config
     )
-
-
-def _replica():
-    """Which of several replicas the graph is built for, an int."""
-    replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-    return replica if isinstance(replica, int) else int(tf.get_static_value(replica))
 
 
 def build_estimator(model, run, head):

@@ -385,6 +385,16 @@ class InputFnTest(tf.test.TestCase):
         self.assertAllEqual(found[1]["input_ids"][0], np.zeros(20))
         self.assertLen(found, 2)  # Without the row that fills no batch.
 
+    def test_more_than_a_tpus_graph_holds(self):
+        held = sum(values.nbytes for values in self.arrays.values()) + 4 * 3  # Three int32 indices.
+        input_fn = input_pipeline.input_fn_for_tpu(self.arrays, np.array([0, 1, 2]))
+        args = {"batch_size": 3}, Config(self.model_dir, 11)
+        with mock.patch.object(input_pipeline, "_MOST_GRAPH_BYTES", held):
+            input_fn(*args)
+        less = mock.patch.object(input_pipeline, "_MOST_GRAPH_BYTES", held - 1)
+        with less, self.assertRaisesRegex(UserError, "^7 rows .* give fewer"):
+            input_fn(*args)
+
     def test_nothing_is_tuned(self):
         # A session that closes waits up to a minute for the thread that tunes.
         dataset = input_pipeline.input_fn_of(self.arrays, True, True)({"batch_size": 3})

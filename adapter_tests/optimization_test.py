@@ -200,10 +200,15 @@ class MinimizeTest(tf.test.TestCase):
         with tf.Graph().as_default():
             model = modeling.BertModel(config, False, tf.zeros([1, 3], tf.int32), adapter_fn=None)
             loss = tf.reduce_sum(model.get_sequence_output() ** 2)
-            optimization.create_optimizer(loss, 1e-3, 10, 1, False)
+            with self.assertLogs("absl", "INFO") as log:
+                optimization.create_optimizer(loss, 1e-3, 10, 1, False)
             slots = {v.op.name[:-7] for v in tf.global_variables() if v.op.name.endswith("adam_m")}
             everything = {v.op.name for v in tf.trainable_variables()}
         self.assertEqual(everything - slots, {"bert/pooler/dense/kernel", "bert/pooler/dense/bias"})
+        # The pooler's kernel is [4, 4]; all others are three tables, LayerNorms and one layer.
+        trained = 4 * (9 + 4 + 2) + 3 * 8 + 6 * 16 + 6 * 4
+        said = f"Training {trained} of {trained + 20} parameters (91.07%); 20 are frozen."
+        self.assertEqual([record.getMessage() for record in log.records], [said])
 
     def test_replicas_step_as_one(self):
         """Two replicas with half a batch each, clipping in force, end where one with all does."""

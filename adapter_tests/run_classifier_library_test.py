@@ -1,11 +1,13 @@
 """Tests of run_classifier.py's functions, called as BERT's users call them."""
 
 import os
+import shutil
 import tempfile
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+import fusion
 import modeling
 import run_classifier
 import tokenization
@@ -64,6 +66,7 @@ class LibraryTest(tf.test.TestCase):
         run_config = tf.estimator.tpu.RunConfig(
             model_dir=os.path.join(self.folder, output_dir),
             save_checkpoints_steps=1000,
+            keep_checkpoint_max=1,
             tpu_config=tf.estimator.tpu.TPUConfig(iterations_per_loop=1000, num_shards=8),
         )
         return tf.estimator.tpu.TPUEstimator(
@@ -73,6 +76,7 @@ class LibraryTest(tf.test.TestCase):
             train_batch_size=4,
             eval_batch_size=4,
             predict_batch_size=4,
+            export_to_tpu=False,
         )
 
     def record_file(self, name, examples):
@@ -154,6 +158,35 @@ class LibraryTest(tf.test.TestCase):
             self.assertIn(name, names)
         # What does not train is read from the pretrained checkpoint, and never written.
         self.assertNotIn("bert/pooler/dense/kernel", names)
+        # Of those before the first step and after the last, keep_checkpoint_max leaves one.
+        saved = tf.io.gfile.glob(os.path.join(estimator.model_dir, "*.index"))
+        self.assertEqual([os.path.basename(path) for path in saved], ["model.ckpt-2.index"])
+        self.check_export(estimator, features, input_fn)
+
+    def check_export(self, estimator, features, input_fn):
+        """A SavedModel predicts what its estimator does, wherever the BERT has gone."""
+        names = ("input_ids", "input_mask", "segment_ids")
+
+        def receiver():
+            tensors = {name: tf.placeholder(tf.int32, [None, SEQ_LENGTH]) for name in names}
+            ones = tf.ones_like(tensors["input_ids"][:, 0])
+            own = {**tensors, "label_ids": ones, "is_real_example": ones}
+            return tf.estimator.export.ServingInputReceiver(own, tensors)
+
+        expected = [row["probabilities"] for row in estimator.predict(input_fn)]
+        with fusion.portable():
+            path = estimator.export_saved_model(os.path.join(self.folder, "export"), receiver)
+        shutil.rmtree(self.bert)
+        shutil.rmtree(estimator.model_dir)
+        with tf.Graph().as_default(), tf.Session() as session:
+            loaded = tf.saved_model.loader.load(session, ["serve"], path.decode())
+            signature = loaded.signature_def["serving_default"]
+            feeds = {
+                signature.inputs[name].name: [getattr(row, name) for row in features]
+                for name in names
+            }
+            found = session.run(signature.outputs["probabilities"].name, feeds)
+        self.assertAllClose(found, expected, atol=1e-6)
 
     def test_create_model(self):
         arrays = tiny.arrays(rows=5, num_labels=3)
