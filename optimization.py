@@ -106,21 +106,20 @@ def create_optimizer(
     learning_rate = warmup_then_linear_decay(
         tf.train.get_or_create_global_step(), init_lr, num_train_steps, num_warmup_steps
     )
-    variables = tuning.trained_variables()
-    gradients = tf.gradients(loss, variables)
-    if devices.replica() == 0:
-        logging.info(tuning.summary([v for v, g in zip(variables, gradients) if g is not None]))
-    return take_step(gradients, variables, learning_rate, use_tpu).train_op
+    return minimize(loss, tuning.trained_variables(), learning_rate, use_tpu).train_op
 
 
 def minimize(loss, variables: list, learning_rate, use_tpu: bool = False) -> TrainStep:
-    """Takes one step down the loss, see `take_step`.
+    """Takes one step down the loss, see `take_step`, and logs how much trains.
 
     Args:
       loss: scalar float Tensor, the mean over this replica's batch.
       variables, learning_rate, use_tpu: as there.
     """
-    return take_step(tf.gradients(loss, variables), variables, learning_rate, use_tpu)
+    gradients = tf.gradients(loss, variables)
+    if devices.replica() == 0:
+        logging.info(tuning.summary([v for v, g in zip(variables, gradients) if g is not None]))
+    return take_step(gradients, variables, learning_rate, use_tpu)
 
 
 def take_step(gradients: list, variables: list, learning_rate, use_tpu: bool = False) -> TrainStep:

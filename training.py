@@ -13,7 +13,7 @@ import contextlib
 import dataclasses
 import posixpath
 import re
-from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, NamedTuple, Optional
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -57,7 +57,7 @@ class ModelSettings:
         train is read from it at every start, and never written.
       task_checkpoint: prefix of a checkpoint that training starts from: it holds the variables that
         train and moving statistics, all of them and no other.
-      adapter_fn, adapter_layers: as in `modeling.BertModel`.
+      adapter_fn: as in `modeling.BertModel`.
       tuning: `tuning.Tuning`; None chooses by the graph, see `tuning.default_tuning`.
       learning_rate: peak of the schedule.
       num_train_steps, num_warmup_steps: length of the schedule and of its rise; None where
@@ -76,7 +76,6 @@ class ModelSettings:
     init_checkpoint: Optional[str] = None
     task_checkpoint: Optional[str] = None
     adapter_fn: Any = "feedforward_adapter"
-    adapter_layers: Optional[Tuple[int, ...]] = None
     tuning: Optional[Tuning] = None
     learning_rate: float = _ADAPTER_SCHEDULE[0]
     num_train_steps: Optional[int] = None
@@ -170,7 +169,6 @@ def _forward(settings, head, features, is_training, micro_step=0):
         scope="bert",
         adapter_fn=settings.adapter_fn,
         dropout_key=dropout_key,
-        adapter_layers=settings.adapter_layers,
         dtype=tf.as_dtype(settings.precision),
         pooled_only=settings.pooled_only,
         recompute_activations=settings.recompute_activations and is_training,
