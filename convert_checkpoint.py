@@ -210,7 +210,7 @@ def describe(path):
     Raises:
       UserError: it is none of these, or damaged.
     """
-    path = path.rstrip("/")
+    path = path.rstrip("/") or "/"
     for name, describe_folder in (
         (adapterhub.HEAD_CONFIG, _describe_adapterhub),
         (task_adapters.CONFIG_FILE, _describe_adapter),

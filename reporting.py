@@ -164,7 +164,7 @@ def figure6(source):
         captions.append(
             "Validation score by the standard deviation of the adapters' initial weights,"
             f" {_over(cells)}; the other settings are the best at each by mean validation score, of"
-            " those trained with the most of them."
+            " those trained with the majority of them."
         )
     title = "Adapters removed, and their initial weights"
     return Report(title, " ".join(captions), tables, numbers, panels)
@@ -180,7 +180,7 @@ def figure7(source):
     panels = [_panel(cells, task, (ADAPTERS, FULL), "Learning rate") for task in tasks_of(cells)]
     caption = (
         f"Validation score at each learning rate, {_over(cells)}; the other settings are"
-        " the best at each by mean validation score, of those trained at the most learning"
+        " the best at each by mean validation score, of those trained at the majority of the"
         f" rates.{_design_note(source.records)}"
     )
     tables = [report_tables.levels_table("", cells)]
@@ -370,8 +370,8 @@ def _percentiles(records, split, title):
         f"Mean {name} score over seeds, in points, less full fine-tuning's on the same task:"
         f" percentiles over {', '.join(map(published.title, tasks))}, against the mean of the"
         " parameters trained per task (logarithmic axis). The other settings are each task's best"
-        " by mean validation score, of those trained at the most sizes. Sizes and tasks that would"
-        f" leave gaps are left out.{_design_note(records)}"
+        " by mean validation score, of those trained at the majority of the sizes. Sizes and tasks"
+        f" that would leave gaps are left out.{_design_note(records)}"
     )
     panel = figures.Panel(
         f"{title}: 20th, 50th and 80th percentile of tasks",
@@ -438,7 +438,7 @@ def _against_parameters(records, title):
         "Validation score against the parameters trained per task (logarithmic axis): adapters by"
         " size, the top layers by their number, and what else was trained in one way only;"
         f" {_over(cells)}, the other settings the best of each by mean validation"
-        f" score, of those trained at the most sizes.{_design_note(records)}"
+        f" score, of those trained at the majority of the sizes.{_design_note(records)}"
     )
     tables = [report_tables.levels_table("", cells)]
     return Report(title, caption, tables, _numbers(cells), panels)

@@ -46,8 +46,10 @@ def scaffold_fn(trained, init_checkpoint, task_checkpoint, use_tpu, config=None)
         )
         sources.append((task_checkpoint, assignment))
     # Random weights that no checkpoint holds must be written, or are lost.
-    kept = {variable_name(v) for v in (trained if init_checkpoint else tf.trainable_variables())}
-    frozen = [v for v in tf.trainable_variables() if variable_name(v) not in kept]
+    own = {variable_name(v) for v in trained}
+    frozen = [
+        v for v in tf.trainable_variables() if init_checkpoint and variable_name(v) not in own
+    ]
 
     def initialize():
         for checkpoint, assignment in sources:
@@ -86,10 +88,14 @@ class _Saver(tf.train.Saver):
         )
 
     def restore(self, session, save_path):
-        """Gives all variables their values."""
+        """Gives all variables their values.
+
+        A graph that can still grow is being exported; from then on this saves all of them, for a
+        SavedModel holds its whole model.
+        """
         super().restore(session, save_path)
         session.run(self._initialize_frozen)
-        if not session.graph.finalized:  # It is being exported, and a SavedModel holds them all.
+        if not session.graph.finalized:
             super().__init__()
 
 

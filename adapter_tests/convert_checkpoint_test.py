@@ -306,6 +306,10 @@ class OtherFormatsTest(AdapterTestCase):
             self.output("to_adapterhub", self.adapter, self.adapter, "--overwrite")
         with self.assertRaisesRegex(UserError, "DESTINATION_DIR / is no conversion of this kind"):
             self.output("to_huggingface", self.bert, "/")
+        self.addCleanup(os.chdir, os.getcwd())
+        os.chdir(self.adapter)  # Which is not what lies at /.
+        with self.assertRaisesRegex(UserError, "^PATH / is a folder"):
+            self.output("describe", "/")
         self.assertEqual(task_adapters.load(self.adapter).description, before.description)
 
     def test_a_bert_without_its_vocabulary(self):

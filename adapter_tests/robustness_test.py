@@ -109,11 +109,11 @@ class BadInputsTest(tf.test.TestCase):
             reader = house.Reader("any", lambda: {"a.tsv": b"x"}, read)
             self.assertEqual(bad_inputs.outcome_of(reader, {"a.tsv": b"x"}), expected)
         odd = bad_inputs.readers()["convert_checkpoint flags"]
-        given = {"arguments.json": b'["describe", "--task=no/such", "3"]'}
+        given = {"arguments.json": b'["describe", "--task=no/such", "", "3"]'}
         for sentence, expected in (
             ("no/such: no.", REFUSED),
             ("--task: no.", REFUSED),
-            ("A file cannot be read.", FAULT),
+            ("A file cannot be read in line 3.", FAULT),
         ):
             reader = odd._replace(read=raising(UserError(sentence)))
             self.assertEqual(bad_inputs.outcome_of(reader, given)[0], expected, sentence)

@@ -111,11 +111,15 @@ def _arguments_file(arguments):
 
 
 def _named(files):
-    """What a refusal names: a flag, or a value that was given, as a file is, as errors show it."""
+    """What a refusal names: a flag, or a value that was given, as a file is, as errors show it.
+
+    A value of one or two characters stands in many a sentence by chance.
+    """
     given = json.loads(files[_FILE].decode())
     values = given.values() if isinstance(given, dict) else given
     texts = (re.sub(r"^--\w+=", "", str(value)) for value in values)
-    return ("--", *(str(UserError(text.rstrip("/") or text)) for text in texts))
+    shown = (str(UserError(text.rstrip("/") or text)) for text in texts)
+    return ("--", *(text for text in shown if len(text) > 2))
 
 
 def _ended(main, *arguments):

@@ -1,5 +1,6 @@
 """What readers are tried on: a tiny BERT, its task adapters and a tokenizer, made only once."""
 
+import contextlib
 import datetime
 import functools
 import os
@@ -113,7 +114,9 @@ def check_names(parser, flag, given, known):
 def made_on():
     """A sentence: the day, and the revision of the project."""
     command = ["git", "-C", _PROJECT, "describe", "--always", "--dirty"]
-    said = subprocess.run(command, stdout=subprocess.PIPE, text=True).stdout.strip()
+    said = ""
+    with contextlib.suppress(OSError):  # There may be no git.
+        said = subprocess.run(command, stdout=subprocess.PIPE, text=True).stdout.strip()
     return f"{datetime.date.today()}, revision {said or 'unknown'}."
 
 
