@@ -181,7 +181,7 @@ def _draw_series(axes, series):
         axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
         for edge in (low, high):
             axes.plot(x, edge, color=color, linestyle=line, linewidth=0.6)
-        low, high = y, y
+        low = high = np.full(len(y), np.nan)  # No bars on top of it.
     errors = np.stack([y - low, high - y])
     return axes.errorbar(
         *(x, y, None if np.isnan(errors).all() else errors),
