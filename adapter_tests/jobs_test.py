@@ -23,6 +23,7 @@ import run_classifier
 import run_directory
 import task_adapters
 import training
+import tuning
 from adapter_tests import command_lines, tiny
 from adapter_tests.script_cases import FOLDER, ScriptTestCase, contents, read
 
@@ -106,16 +107,33 @@ class SavedTest(JobsTestCase):
         everything = set(checkpoints.encoder_shapes(tiny.config()))
         layer = {name for name in everything if "/layer_1/" in name}
         pooler = {name for name in everything if "/pooler/" in name}
-        for method, names in (
-            ("head", set()),
-            ("layer_norm", set(LAYER_NORMS)),
-            ("top_layers", layer | pooler),
-            ("full", everything),
-        ):
+        # 8 wide, 2 layers, 16 in between, 40 positions, 2 segments, adapters of 3, 2 labels.
+        sizes = {
+            "head": 2 * 8 + 2,
+            "layer_norms": (1 + 2 * 2) * 2 * 8,
+            "adapters": 2 * 2 * (8 * 3 + 3 + 3 * 8 + 8),
+            "layer": 4 * (8 * 8 + 8) + (8 * 16 + 16) + (16 * 8 + 8),
+            "pooler": 8 * 8 + 8,
+            "embeddings": (len(tiny.VOCABULARY) + 40 + 2) * 8,
+        }
+        total = sum(sizes.values()) - sizes["adapters"] + sizes["layer"]
+        trained = sizes["adapters"] + sizes["layer_norms"] + sizes["head"]
+        counted = f"Trained: {trained:,} of {total + sizes['adapters']:,} parameters"
+        self.assertIn(counted, self.report)
+        methods = {
+            "head": (set(), 0),
+            "layer_norm": (set(LAYER_NORMS), sizes["layer_norms"]),
+            "top_layers": (layer | pooler, sizes["layer"] + 2 * 2 * 8 + sizes["pooler"]),
+            "full": (everything, total - sizes["head"]),
+        }
+        self.assertEqual({*methods, "adapters"}, set(tuning.METHODS))
+        for method, (names, trained) in methods.items():
             top = ["--num_top_layers=1"] if method == "top_layers" else []
             output_dir = os.path.join(self.folder, method)
             flags = ["--tuning=" + method, "--num_train_epochs=0.4", *top]
-            self.succeed("--do_train", *flags, output_dir=output_dir)
+            report = self.succeed("--do_train", *flags, output_dir=output_dir)
+            trained += sizes["head"]
+            self.assertIn(f"Trained: {trained:,} of {total:,} parameters", report)
             adapter = task_adapters.load(os.path.join(output_dir, "adapter"))
             self.assertEqual(set(adapter.tensors), names | set(HEAD), method)
             self.assertIsNone(adapter.description.adapter)
@@ -143,8 +161,19 @@ class SavedTest(JobsTestCase):
         code, _, stderr = self.call(self.output_dir, "--do_train", "--adapter_init_scale=0.5")
         self.assert_one_sentence(code, stderr, ["adapter_init_scale was 0.001, is now 0.5"])
 
+    def test_a_directory_of_a_version_without_variants(self):
+        """Its settings.json has none of their names: it goes on with the defaults alone."""
+        shutil.copytree(self.trained, self.output_dir)
+        settings = json.loads(read(self.path("settings.json")))
+        names = ("normalization", "depth", "sites", "placement", "interaction")
+        self.assertEqual({"adapter_" + name for name in names} & set(settings["model"]), set())
+        more = "--adapter_depth=2"
+        code, _, stderr = self.call(self.output_dir, "--do_train", more)
+        self.assert_one_sentence(code, stderr, ["adapter_depth was not set, is now 2"])
+        self.succeed("--do_train")
 
-class VariantTest(JobsTestCase):
+
+class VariantTest(ScriptTestCase):
     def test_moving_statistics_are_no_parameters(self):
         report = self.succeed("--do_train", "--adapter_normalization=batch")
         tensors = safetensors.numpy.load_file(self.path("adapter/adapter.safetensors"))
@@ -169,24 +198,15 @@ class VariantTest(JobsTestCase):
         self.assert_one_sentence(code, stderr, [batch, "--train_batch_size=8", parts])
         self.assertFalse(os.path.exists(self.output_dir))
 
-    def test_a_directory_of_a_version_without_variants(self):
-        """Its settings.json has none of their names: it goes on with the defaults alone."""
-        shutil.copytree(self.trained, self.output_dir)
-        settings = json.loads(read(self.path("settings.json")))
-        names = ("normalization", "depth", "sites", "placement", "interaction")
-        self.assertEqual({"adapter_" + name for name in names} & set(settings["model"]), set())
-        more = "--adapter_depth=2"
-        code, _, stderr = self.call(self.output_dir, "--do_train", more)
-        self.assert_one_sentence(code, stderr, ["adapter_depth was not set, is now 2"])
-        self.succeed("--do_train")
 
-
-class BestTest(JobsTestCase):
+class BestTest(ScriptTestCase):
     def test_the_best_adapter_is_kept(self):
-        flags = ["--num_train_epochs=3", "--eval_every_steps=2", "--keep_best"]
-        report = self.succeed("--do_train", "--do_eval", "--do_predict", *flags)
+        # At this rate it gets worse: the best step is not the last. Evaluated are 4, 8 and 9.
+        training_flags = ["--do_train", "--num_train_epochs=3", "--learning_rate=0.1"]
+        flags = [*training_flags, "--eval_every_steps=4", "--keep_best"]
+        report = self.succeed("--do_eval", "--do_predict", *flags)
         states = tf.train.get_checkpoint_state(self.output_dir).all_model_checkpoint_paths
-        accuracies = {}
+        scores = {}
         for prefix in states:
             step = checkpoints.step_of(prefix)
             probe = os.path.join(self.folder, f"probe{step}")
@@ -195,19 +215,28 @@ class BestTest(JobsTestCase):
             tf.train.update_checkpoint_state(probe, os.path.join(probe, os.path.basename(prefix)))
             self.succeed("--do_eval", output_dir=probe)
             results = read(os.path.join(probe, "eval_results.txt"))
-            accuracies[step] = float(re.search(r"eval_accuracy = (\S+)", results).group(1))
-        best = max(accuracies, key=lambda step: (accuracies[step], -step))
+            scores[step] = float(re.search(r"eval_f1 = (\S+)", results).group(1))
+        best = max(scores, key=lambda step: (scores[step], -step))
+        self.assertEqual(set(scores), {4, 8, 9})
+        self.assertNotEqual(best, 9)
         described = task_adapters.describe(self.path("adapter"))
         self.assertEqual(described.global_step, best)
-        self.assertAllClose(described.scores["eval_accuracy"], accuracies[best])
+        self.assertAllClose(described.scores["eval_f1"], scores[best])
         self.assertIn(f"at step {best}", report)
-        # What is kept is what predicts, and training is as without evaluations.
-        expected = self.predict(
-            os.path.join(self.folder, "given"), "--adapter=" + self.path("adapter")
-        )
-        self.assertEqual(read(self.path("test_results.tsv"), "rb"), expected)
+        kept = json.loads(read(self.path("eval_results.json")))
+        self.assertEqual(kept["global_step"], best)
+        # What is kept is what predicts, and what comparisons read is of that adapter too.
+        given = os.path.join(self.folder, "given")
+        own = "--adapter=" + self.path("adapter")
+        self.succeed("--do_eval", "--do_predict", own, output_dir=given)
+        for name in ("test_results.tsv", "dev_predictions.tsv", "dev_labels.tsv"):
+            self.assertEqual(read(self.path(name), "rb"), read(os.path.join(given, name), "rb"))
+        found = json.loads(read(os.path.join(given, "eval_results.json")))
+        self.assertEqual(kept["eval_confusion_matrix"], found["eval_confusion_matrix"])
+        self.assertEqual(np.sum(kept["eval_confusion_matrix"]), 24)
+        # Training is as without evaluations.
         other = os.path.join(self.folder, "other")
-        self.succeed("--do_train", "--num_train_epochs=3", output_dir=other)
+        self.succeed(*training_flags, output_dir=other)
         last, without = (
             tf.train.NewCheckpointReader(tf.train.latest_checkpoint(folder))
             for folder in (self.output_dir, other)
@@ -244,22 +273,24 @@ class BestTest(JobsTestCase):
 
     def test_early_stopping(self):
         # At this rate nothing changes: no evaluation is better than the first.
-        flags = ["--num_train_epochs=5", "--learning_rate=1e-30", "--early_stopping_patience=2"]
-        for num_predictions in (3, 1):  # The second run finds that the first is done.
+        flags = ["--num_train_epochs=5", "--learning_rate=1e-30", "--early_stopping_patience=1"]
+        for num_predictions in (2, 1):  # The second run finds that the first is done.
             with predictions_counted() as counted:
                 self.succeed(*flags)
-            self.assertEqual(checkpoints.last_step(self.output_dir), 9)
+            self.assertEqual(checkpoints.last_step(self.output_dir), 6)
             self.assertEqual(counted.call_count, num_predictions)
         evaluated = json.loads(read(self.path("evaluations.json")))
-        self.assertEqual(sorted(map(int, evaluated)), [3, 6, 9])
-        self.assertEqual(task_adapters.describe(self.path("adapter")).global_step, 9)
+        self.assertEqual(sorted(map(int, evaluated)), [3, 6])
+        self.assertEqual(task_adapters.describe(self.path("adapter")).global_step, 6)
         kept = os.path.join(self.folder, "kept")
-        self.succeed(*flags, "--keep_best", output_dir=kept)
+        keeping = [*flags, "--keep_best", "--early_stopping_patience=2"]
+        self.succeed(*keeping, output_dir=kept)
+        self.assertEqual(checkpoints.last_step(kept), 9)
         self.assertEqual(task_adapters.describe(os.path.join(kept, "adapter")).global_step, 3)
         # Without the evaluations' file, which may be lost, no other is better.
         before = contents(os.path.join(kept, "adapter"))
         os.remove(os.path.join(kept, "evaluations.json"))
-        self.assertIn("at step 3", self.succeed(*flags, "--keep_best", output_dir=kept))
+        self.assertIn("at step 3", self.succeed(*keeping, output_dir=kept))
         self.assertEqual(contents(os.path.join(kept, "adapter")), before)
 
 

@@ -19,7 +19,6 @@ import errors
 import modeling
 import run_classifier
 import task_adapters
-import tuning
 from adapter_tests import tiny
 from adapter_tests.script_cases import FOLDER, ScriptTestCase, contents, read, write
 from errors import UserError
@@ -123,21 +122,6 @@ class ScriptTest(ScriptTestCase):
         self.assertRegex(report, r"custom dev: pearson \S+, loss \S+, mse \S+, spearman ")
         self.assertLen(read(os.path.join(numbers, "test_results.tsv")).splitlines(), 27)
 
-    def test_the_best_adapters_matrix(self):
-        # At this rate it gets worse: the best step is not the last, which is 6.
-        flags = ["--keep_best", "--num_train_epochs=2", "--learning_rate=0.1"]
-        self.succeed("--do_train", "--do_eval", *flags)
-        kept = json.loads(read(self.path("eval_results.json")))
-        self.assertEqual(kept["global_step"], 3)
-        again = os.path.join(self.folder, "again")
-        self.succeed("--do_eval", "--adapter=" + self.path("adapter"), output_dir=again)
-        found = json.loads(read(os.path.join(again, "eval_results.json")))
-        self.assertEqual(kept["eval_confusion_matrix"], found["eval_confusion_matrix"])
-        self.assertEqual(np.sum(kept["eval_confusion_matrix"]), 24)
-        # What comparisons read is of that adapter too, and not of the last step's.
-        for name in ("dev_predictions.tsv", "dev_labels.tsv"):
-            self.assertEqual(read(self.path(name)), read(os.path.join(again, name)))
-
     def test_what_is_not_trained_is_not_evaluated(self):
         for stage in ("--do_eval", "--do_predict"):
             code, _, stderr = self.call(self.output_dir, stage)
@@ -169,33 +153,6 @@ class ScriptTest(ScriptTestCase):
         settings = json.loads(read(self.path("settings.json")))
         self.assertEqual(settings["training"]["random_seed"], 1)
         self.assertEqual(read(self.path("notes.txt")), "mine")
-
-    def test_every_tuning_method_trains(self):
-        # 8 wide, 2 layers, 16 in between, 40 positions, 2 segments, adapters of 3, 2 labels.
-        head = 2 * 8 + 2
-        layer_norms = (1 + 2 * 2) * 2 * 8
-        adapters = 2 * 2 * (8 * 3 + 3 + 3 * 8 + 8)
-        layer = 4 * (8 * 8 + 8) + (8 * 16 + 16) + (16 * 8 + 8)
-        pooler = 8 * 8 + 8
-        embeddings = (len(tiny.VOCABULARY) + 40 + 2) * 8
-        everything = embeddings + layer_norms + 2 * layer + pooler + head
-        trained = {
-            "adapters": (adapters + layer_norms + head, everything + adapters),
-            "full": (everything, everything),
-            "top_layers": (layer + 2 * 2 * 8 + pooler + head, everything),
-            "layer_norm": (layer_norms + head, everything),
-            "head": (head, everything),
-        }
-        self.assertEqual(set(trained), set(tuning.METHODS))
-        for method, counts in trained.items():
-            report = self.succeed(
-                "--do_train",
-                "--num_train_epochs=0.7",
-                "--tuning=" + method,
-                *(["--num_top_layers=1"] if method == "top_layers" else []),
-                output_dir=os.path.join(self.folder, method),
-            )
-            self.assertIn("Trained: {:,} of {:,} parameters".format(*counts), report)
 
     def test_sentencepiece(self):
         random = np.random.RandomState(0)
