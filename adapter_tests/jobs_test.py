@@ -27,8 +27,8 @@ import tuning
 from adapter_tests import command_lines, tiny
 from adapter_tests.script_cases import FOLDER, ScriptTestCase, contents, read
 
-# How often a run dies at a random moment; more finds more.
-KILLS = int(os.environ.get("ADAPTER_BERT_KILLS", "3"))
+# How often a run dies: once in the middle of its training, then at any moment; more finds more.
+KILLS = int(os.environ.get("ADAPTER_BERT_KILLS", "1"))
 
 ADAPTERS = [
     f"bert/encoder/layer_{layer}/{site}/adapters/{part}"
@@ -460,6 +460,11 @@ class ProcessTest(JobsTestCase):
     """The script as a process of its own, perhaps one that something ends early."""
 
     def start(self, *arguments, **options):
+        defaults = {
+            "stdout": subprocess.DEVNULL,
+            # A shell's background job would inherit that Ctrl-C is ignored.
+            "preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        }
         process = subprocess.Popen(
             [
                 sys.executable,
@@ -468,10 +473,9 @@ class ProcessTest(JobsTestCase):
                 "--output_dir=" + self.output_dir,
                 *arguments,
             ],
-            stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             universal_newlines=True,
-            **options,
+            **{**defaults, **options},
         )
         self.addCleanup(process.stderr.close)
         return process
@@ -484,39 +488,75 @@ class ProcessTest(JobsTestCase):
         if checkpoint:
             checkpoints.check_tensors(checkpoint)
 
-    def test_kill_at_any_moment(self):
-        flags = ["--save_checkpoints_steps=1", "--num_train_epochs=4"]
-        begun = time.time()
-        self.assertEqual(self.start(*flags).wait(), 0)
-        seconds = time.time() - begun
-        expected = contents(self.path("adapter"))
-        shutil.rmtree(self.output_dir)
-        random = np.random.RandomState(1)
+    def kill(self, process):
+        process.kill()
+        process.communicate()
+        self.assert_whole()
+
+    def kill_in_the_middle(self, flags):
+        process = self.start(*flags)
+        while process.poll() is None and not checkpoints.last_step(self.output_dir):
+            time.sleep(0.02)
+        time.sleep(np.random.uniform(0, 0.5))
+        self.assertIsNone(process.poll())
+        self.kill(process)
+        self.assertBetween(checkpoints.last_step(self.output_dir), 2, 119)
+
+    def interrupt(self, flags):
+        """Ctrl-C at the first step that it tells of: it saves that one or a later one."""
+        before = checkpoints.last_step(self.output_dir)
+        process = self.start(*flags, stdout=subprocess.PIPE)
+        line = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate()
+        step = checkpoints.last_step(self.output_dir)
+        self.assertRegex(line, rf"^step {before + 1}/120 ")
+        self.assertEqual(process.returncode, 130)
+        self.assertBetween(step, before + 1, 119)
+        self.assertRegex(stderr, rf"the same command goes on from step {step}\b")
+        self.assertRegex(stderr, r"\nInterrupted\.\n\Z")
+        self.assertNotIn("Traceback", stderr)
+
+    def kill_at_any_moment(self, flags, seconds):
         had_adapter = False
-        for _ in range(KILLS):
+        for _ in range(KILLS - 1):
             process = self.start(*flags)
-            time.sleep(random.uniform(0, 1) * seconds)
-            process.send_signal(signal.SIGKILL)
-            process.communicate()
-            self.assert_whole()
+            time.sleep(np.random.uniform(0, seconds))
+            self.kill(process)
             # A finished adapter may be beside its place, never gone.
             has_adapter = any(
                 os.path.exists(self.path(name)) for name in ("adapter", "adapter.replaced")
             )
             self.assertTrue(has_adapter or not had_adapter)
             had_adapter = has_adapter
-        process = self.start(*flags)
+
+    def test_killed_and_interrupted_it_goes_on_to_the_same_bits(self):
+        flags = ["--save_checkpoints_steps=2", "--num_train_epochs=40"]
+        straight = os.path.join(self.folder, "straight")
+        begun = time.time()
+        self.assertEqual(self.start(*flags, "--output_dir=" + straight).wait(), 0)
+        seconds = time.time() - begun
+        self.kill_in_the_middle(flags)
+        self.interrupt(flags)
+        self.kill_at_any_moment(flags, seconds)
+        process = self.start(*flags, "--do_train", "--do_eval", "--do_predict")
         _, stderr = process.communicate()
         self.assertEqual(process.returncode, 0, stderr)
-        self.assertEqual(contents(self.path("adapter")), expected)
-        names = os.listdir(self.output_dir)
-        leftovers = [name for name in names if ".partial" in name or ".tempstate" in name]
-        self.assertEqual(leftovers, [])
 
-    def test_the_same_predictions(self):
-        flags = ["--do_predict", "--adapter=" + self.adapter, "--random_seed=9"]
-        self.assertEqual(self.start(*flags).wait(), 0)
-        self.assertEqual(read(self.path("test_results.tsv"), "rb"), self.predict(self.trained))
+        adapter = self.path("adapter")
+        self.assertEqual(contents(adapter), contents(os.path.join(straight, "adapter")))
+        found, expected = (tf.train.load_checkpoint(path) for path in (self.output_dir, straight))
+        names = set(expected.get_variable_to_shape_map())
+        self.assertEqual(set(found.get_variable_to_shape_map()), names)
+        for name in names:
+            np.testing.assert_array_equal(found.get_tensor(name), expected.get_tensor(name), name)
+        files_left = os.listdir(self.output_dir)
+        leftovers = [name for name in files_left if ".partial" in name or ".tempstate" in name]
+        self.assertEqual(leftovers, [])
+        # Another process with another seed predicts the same from the adapter alone.
+        given = os.path.join(self.folder, "given")
+        predicted = self.predict(given, "--adapter=" + adapter, "--random_seed=9")
+        self.assertEqual(read(self.path("test_results.tsv"), "rb"), predicted)
 
     def test_a_full_disk(self):
         shutil.copytree(self.trained, self.output_dir)

@@ -4,10 +4,7 @@ import contextlib
 import dataclasses
 import os
 import signal
-import subprocess
-import sys
 import tempfile
-import time
 from unittest import mock
 
 import numpy as np
@@ -22,8 +19,6 @@ import training
 import tuning
 from adapter_tests import tiny
 from errors import UserError
-
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def weights(output_dir):
@@ -238,45 +233,6 @@ class ResumingTest(TrainingTestCase):
         files = sorted(os.listdir(folder))
         self.runner(folder).train(tiny.arrays())
         self.assertEqual(sorted(os.listdir(folder)), files)
-
-    def test_a_killed_and_interrupted_script_goes_on_to_the_same_weights(self):
-        """kill -9 in the middle of `python run_classifier.py`, Ctrl-C in its second run."""
-        data = tiny.write_mrpc(self.new_dir(), rows=40)
-        straight, killed = self.new_dir(), self.new_dir()
-
-        def command(output_dir):
-            return [sys.executable, os.path.join(ROOT, "run_classifier.py")] + [
-                "--task_name=MRPC",
-                "--do_train",
-                "--data_dir=" + data,
-                "--bert_config_file=" + os.path.join(self.bert, "bert_config.json"),
-                "--vocab_file=" + os.path.join(self.bert, "vocab.txt"),
-                "--init_checkpoint=" + self.bert_prefix(),
-                "--output_dir=" + output_dir,
-                "--max_seq_length=24",
-                "--train_batch_size=4",
-                "--num_train_epochs=30",
-                "--save_checkpoints_steps=20",
-            ]
-
-        def run_until(step, signum, output_dir):
-            """Starts the script, sends it a signal when a step is saved; the exit code."""
-            process = subprocess.Popen(command(output_dir), stdout=nowhere, stderr=nowhere)
-            deadline = time.time() + 600
-            while checkpoints.last_step(output_dir) < step and time.time() < deadline:
-                time.sleep(0.02)
-            process.send_signal(signum)
-            return process.wait()
-
-        with open(os.devnull, "w") as nowhere:
-            self.assertEqual(run_until(40, signal.SIGKILL, killed), -signal.SIGKILL)
-            self.assertBetween(checkpoints.last_step(killed), 40, 299)
-            self.assertEqual(run_until(80, signal.SIGINT, killed), 130)
-            self.assertBetween(checkpoints.last_step(killed), 80, 299)
-            for folder in (killed, straight):
-                subprocess.check_call(command(folder), stdout=nowhere, stderr=nowhere)
-        self.assertEqual(checkpoints.last_step(killed), 300)
-        self.assertSameWeights(straight, killed)
 
 
 def accuracy_and_loss(arrays, predictions):
