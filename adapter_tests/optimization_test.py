@@ -16,6 +16,7 @@ import modeling
 import optimization
 import run_classifier
 import tuning
+from adapter_tests import tiny
 
 sys.path.append(os.path.join(os.path.dirname(os.path.dirname(__file__)), "benchmarks"))
 
@@ -456,9 +457,12 @@ class GoldenTest(tf.test.TestCase):
             gradients = tf.gradients(loss, trained)
             session.run(tf.global_variables_initializer())
             variables = {v.op.name: v for v in tf.global_variables()}
-            for name, variable in variables.items():
-                if "init/" + name in golden:
-                    variable.load(golden["init/" + name].astype(np.float32), session)
+            names = [name for name in variables if "init/" + name in golden]
+            tiny.load(
+                session,
+                [variables[name] for name in names],
+                [golden["init/" + name] for name in names],
+            )
             feeds = [dict(zip(inputs, self.fed(t))) for t in range(self.hyper["steps"])]
             first_gradients = session.run(gradients, feeds[0])
             losses = [session.run([loss, step.train_op], feed)[0] for feed in feeds]

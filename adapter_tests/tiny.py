@@ -56,6 +56,12 @@ def write_bert(folder, **sizes):
     return folder
 
 
+def load(session, variables, values):
+    """Gives variables these values in one run: TensorFlow plans the graph anew for each run."""
+    feeds = {v.initializer.inputs[1]: value for v, value in zip(variables, values)}
+    session.run([variable.initializer for variable in variables], feeds)
+
+
 def sentence(random):
     return " ".join(random.choice(WORDS, random.randint(2, 8))) + " ."
 
