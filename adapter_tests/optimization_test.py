@@ -502,14 +502,13 @@ class GoldenTest(tf.test.TestCase):
             return tpu_program.imported(definition, outputs, fed, values)
 
         losses = []
-        for t in range(self.hyper["steps"]):
+        for t in range(8):  # Each takes a second; `test_training` takes all.
             arrays = [tf.constant(values, tf.int32) for values in self.fed(t)]
             losses.append(run(*arrays)[0].numpy())
-        self.assertAllClose(losses, golden["train/losses"], rtol=0, atol=1e-3)
-        for stage in ("hlo", "optimized_hlo"):
-            text = run.experimental_get_compiler_ir(*arrays)(stage=stage)
-            self.assertIn("ENTRY", text)
-            self.assertEqual(hlo_text.dynamic_shapes(text), [])
+        self.assertAllClose(losses, golden["train/losses"][:8], rtol=0, atol=1e-3)
+        text = run.experimental_get_compiler_ir(*arrays)(stage="hlo")
+        self.assertIn("ENTRY", text)
+        self.assertEqual(hlo_text.dynamic_shapes(text), [])
 
     def build_without_dropout(self, batch):
         folder = os.path.join(SHARED, "checkpoints", "minilm-l6-uncased")
