@@ -46,23 +46,12 @@ def task_adapter(size=4, layers=None, layer_norms="all", labels=("no", "yes"), *
     adapter = modeling.AdapterConfig(size, layers=layers, **adapter)
     method = tuning.Tuning(layer_norms=layer_norms)
     rng = np.random.RandomState(3)
-    with tf.Graph().as_default():
-        encoder = modeling.BertModel(
-            tiny.config(),
-            False,
-            tf.zeros([1, 3], tf.int32),
-            adapter_fn=adapter.build(),
-        )
-        pooled = encoder.get_pooled_output()
-        classification_heads.classification_loss(
-            pooled, tf.zeros([1], tf.int32), len(labels) or 1, False
-        )
-        tensors = {
-            variable.op.name: rng.normal(0, 0.5, variable.shape.as_list()).astype(np.float32)
-            for variable in tuning.trained_variables(method)
-        }
     kind = "classification" if labels else "regression"
     described = description(labels=labels, kind=kind, adapter=adapter, tuning=method)
+    tensors = {
+        name: rng.normal(0, 0.5, shape).astype(np.float32)
+        for name, shape in task_adapters.shapes(described).items()
+    }
     return task_adapters.TaskAdapter(described, tensors)
 
 

@@ -21,15 +21,15 @@ from errors import UserError
 
 FOLDER = os.path.dirname(os.path.abspath(baseline_search.__file__))
 
-# A process that takes part in a search whose trials take a while; prints a line for each.
+# A process that takes part in a search; each trial prints a line, reads one, and ends.
 _PROCESS = """
-import sys, time
+import sys
 sys.path.insert(0, {folder!r})
 import baseline_search
 search = baseline_search.Search(baseline_search.SearchSettings(*{settings!r}), alone=False)
 def train(settings, on_score):
     print("begin", flush=True)
-    time.sleep({seconds})
+    sys.stdin.readline()
     on_score(100000, settings.conv_dropout)
     return settings.conv_dropout
 search.run(train)
@@ -208,29 +208,35 @@ class RefusedTest(SearchTestCase):
 
 
 class SharedTest(SearchTestCase):
-    def start(self, settings, seconds):
-        code = _PROCESS.format(folder=FOLDER, settings=tuple(settings), seconds=seconds)
-        process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    def start(self, settings):
+        code = _PROCESS.format(folder=FOLDER, settings=tuple(settings))
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        process = subprocess.Popen([sys.executable, "-c", code], **pipes)
         self.addCleanup(process.stdout.close)
+        self.addCleanup(process.stdin.close)
         return process
 
     def test_two_processes_share_a_search_and_a_kill_loses_nothing(self):
         settings = self.settings(trials=12, storage=self.sqlite())
-        processes = [self.start(settings, 0.5) for _ in range(2)]
-        for process in processes:
+        killed, other = (self.start(settings) for _ in range(2))
+        for process in (killed, other):
             process.stdout.readline()
-        processes[0].stdout.readline()
-        processes[0].send_signal(signal.SIGKILL)  # In the middle of its second trial or later.
-        processes[0].wait()
+        os.write(killed.stdin.fileno(), b"\n")
+        killed.stdout.readline()
+        killed.send_signal(signal.SIGKILL)  # In the middle of its second trial.
+        killed.wait()
         kept = Search(settings).trials()
-        self.assertNotEmpty(kept)
+        self.assertLen(kept, 1)
         study = optuna.load_study(study_name="toy", storage=settings.storage)
         running = [t for t in study.trials if t.state == optuna.trial.TrialState.RUNNING]
-        self.assertNotEmpty(running)
-        again = self.start(settings, 0.01)
-        for process in (again, processes[1]):
-            process.communicate()
-            self.assertEqual(process.returncode, 0)
+        self.assertLen(running, 2)
+        again = self.start(settings)
+        again.stdout.readline()
+        for process in (again, other):
+            process.stdin.close()
+        for process in (again, other):
+            process.stdout.read()
+            self.assertEqual(process.wait(), 0)
         trials = Search(settings).trials()
         self.assertEqual([t for t in trials if t.number in {k.number for k in kept}], kept)
         self.assertBetween(len(trials), 12, 13)  # One may begin while the other ends the last.

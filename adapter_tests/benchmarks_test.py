@@ -278,14 +278,10 @@ class PlainBertTest(tf.test.TestCase):
             features = {name: tf.constant(rows) for name, rows in arrays.items()}
             loss, probabilities = build(features)
             variables = {v.op.name: v for v in tf.global_variables()}
-            if values is not None:
-                for name, variable in variables.items():
-                    session.run(variable.assign(values[name]))
-            else:
-                session.run(tf.global_variables_initializer())
+            if values is None:
                 random = np.random.RandomState(3)
-                for variable in variables.values():
-                    session.run(variable.assign(random.normal(0.5, 0.3, variable.shape)))
+                values = {n: random.normal(0.5, 0.3, v.shape) for n, v in variables.items()}
+            tiny.load(session, variables.values(), [values[name] for name in variables])
             trained = plain_bert.trained_variables()
             gradients = dict(zip((v.op.name for v in trained), tf.gradients(loss, trained)))
             return session.run((loss, probabilities, gradients, variables))

@@ -20,6 +20,20 @@ _WITHOUT_XLA = {
     "training_test::PaddingTest",
 }
 
+# These take longest: begun last, one of them would leave the other processes without work.
+_FIRST = (
+    "jobs_test.py::AdapterFlagTest",
+    "jobs_test.py::BestTest",
+    "jobs_test.py::ProcessTest",
+    "distribution_test.py::KilledWorkerTest",
+    "distribution_test.py::TrainingTest",
+    "docs_test.py::RunTest",
+    "optimization_test.py::GoldenTest",
+    "run_sweep_test.py::RunSweepTest",
+    "training_test.py::LessMemoryTest",
+    "training_test.py::ResumingTest",
+)
+
 
 @pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory):
@@ -42,3 +56,4 @@ def pytest_collection_modifyitems(items):
     # tf.test.TestCase has a method of this name that is no test; it would count as skipped in each
     # class, among which a real skip goes unseen.
     items[:] = [item for item in items if item.name != "test_session"]
+    items.sort(key=lambda item: not any(name in item.nodeid for name in _FIRST))

@@ -124,7 +124,7 @@ class HttpServerTest(tf.test.TestCase):
 
     def test_who_takes_no_answer_is_not_waited_for_but_who_takes_it_slowly_is(self):
         request = b"GET /large HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-        with self.serving(read_seconds=0.5) as port:
+        with self.serving(read_seconds=1.0) as port:
             silent, slow = self.connect(port, request), self.connect(port, request)
             taken = 0
             for _ in range(10):

@@ -91,11 +91,12 @@ class BertModelTest(tf.test.TestCase):
         """Fills all variables with noise; returns the tensors and the values by name."""
         random = np.random.RandomState(1)
         with self.session() as session:
-            session.run(tf.global_variables_initializer())
-            for variable in tf.global_variables():
-                variable.load(random.randn(*variable.shape.as_list()) * scale, session)
-            values = {v.op.name: v.eval(session) for v in tf.global_variables()}
-            return session.run(tensors), values
+            variables = tf.global_variables()
+            values = [random.randn(*v.shape.as_list()) * scale for v in variables]
+            tiny.load(session, variables, values)
+            return session.run(tensors), {
+                v.op.name: np.float32(value) for v, value in zip(variables, values)
+            }
 
     def test_outputs_equal_numpy(self):
         for adapters in (True, False):
@@ -189,8 +190,9 @@ class OptionsTest(tf.test.TestCase):
             model = modeling.BertModel(
                 TINY, options.pop("is_training", False), self.IDS, self.MASK, **options
             )
-            for variable in sorted(tf.trainable_variables(), key=lambda v: v.name):
-                variable.load(random.normal(0, 0.3, variable.shape.as_list()), session)
+            variables = sorted(tf.trainable_variables(), key=lambda v: v.name)
+            values = [random.normal(0, 0.3, variable.shape.as_list()) for variable in variables]
+            tiny.load(session, variables, values)
             return session.run(fetch(model))
 
     @staticmethod
@@ -310,9 +312,11 @@ class GatesTest(tf.test.TestCase):
             values = [random.normal(0, 0.3, variable.shape.as_list()) for variable in variables]
             for layers in silent:
                 pattern = "layer_({})/.*(weights2|biases2|own)".format("|".join(map(str, layers)))
-                for variable, value in zip(variables, values):
-                    is_silent = layers and re.search(pattern, variable.name)
-                    variable.load(value * 0.0 if is_silent else value, session)
+                silenced = [
+                    value * 0.0 if layers and re.search(pattern, variable.name) else value
+                    for variable, value in zip(variables, values)
+                ]
+                tiny.load(session, variables, silenced)
                 found.append(session.run(fetches))
         return found
 
@@ -393,8 +397,8 @@ class AdapterTest(tf.test.TestCase):
                     "adapters/weights2": [[3.0, -1.0]],
                     "adapters/biases2": [[0.25, 0.5]],
                 }
-                for variable in tf.global_variables():
-                    variable.load(values[variable.op.name], session)
+                variables = tf.global_variables()
+                tiny.load(session, variables, [values[v.op.name] for v in variables])
                 bottleneck = activation(-0.5)  # 1 * 2 - 2 * 1 - 0.5
                 expected = [[1 + 3 * bottleneck + 0.25, -2 - bottleneck + 0.5]]
                 self.assertAllClose(expected, session.run(adapted), atol=1e-6)
@@ -509,8 +513,8 @@ class GoldenTest(tf.test.TestCase):
             self.assertLen(assignment, len(variables) - 48)
             tf.train.init_from_checkpoint(prefix, assignment)
             session.run(tf.global_variables_initializer())
-            for variable in tf.get_collection("adapters"):
-                variable.load(golden["init/" + variable.op.name].astype(np.float32), session)
+            adapters = tf.get_collection("adapters")
+            tiny.load(session, adapters, [golden["init/" + v.op.name] for v in adapters])
             pooled, sequence = session.run([model.get_pooled_output(), model.get_sequence_output()])
         self.assertAllClose(pooled, golden["forward/pooled_output"], atol=1e-4, rtol=0)
         self.assertAllClose(sequence[:2], golden["forward/sequence_output"], atol=1e-4, rtol=0)

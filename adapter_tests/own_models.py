@@ -70,11 +70,10 @@ class OwnModels:
                 self._built[form] = _build(description)
         ids, segments, predicted, variables, session = self._built[form]
         with session.graph.as_default():
-            for variable in variables:
-                name = modeling.variable_name(variable)
-                own = name in adapter.tensors
-                value = adapter.tensors[name] if own else self._backbone.get_tensor(name)
-                variable.load(value, session)
+            names = [modeling.variable_name(variable) for variable in variables]
+            own, read = adapter.tensors, self._backbone.get_tensor
+            values = [own[name] if name in own else read(name) for name in names]
+            tiny.load(session, variables, values)
         found = session.run(predicted, {ids: [input_ids], segments: [segment_ids]})
         return {name: value[0] for name, value in found.items() if name != "loss"}
 

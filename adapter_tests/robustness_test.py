@@ -136,7 +136,7 @@ class BadInputsTest(tf.test.TestCase):
         program = os.path.join(self.get_temp_dir(), "program.py")
         with open(program, "w") as writer:
             writer.write(textwrap.dedent(PROGRAM))
-        with mock.patch.object(bad_inputs, "SECONDS", 0.5):
+        with mock.patch.object(bad_inputs, "SECONDS", 2):
             campaign = bad_inputs.Campaign([sys.executable, program])
             campaign.run([("a", 0, 6), ("b", 5, 7)])
         self.assertEqual(campaign.counts["a"], {READ: 4, FAULT: 2})
@@ -144,7 +144,7 @@ class BadInputsTest(tf.test.TestCase):
         faults = [(name, index) for name, index, _ in campaign.faults]
         self.assertEqual(faults, [("a", 2), ("a", 4)])
         self.assertIn("ended with 3", campaign.faults[0][2])
-        self.assertIn("no end after 0.5 seconds", campaign.faults[1][2])
+        self.assertIn("no end after 2 seconds", campaign.faults[1][2])
         self.assertIn("| all | 8 | 6 | 0 | 2 |", bad_inputs.table(campaign))
 
 

@@ -3,8 +3,12 @@
 Everything is made on the spot, in a folder of the test's own.
 """
 
+import contextlib
+import functools
+import itertools
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -41,19 +45,38 @@ def config(**sizes):
 def write_bert(folder, **sizes):
     """Writes bert_config.json, vocab.txt and bert_model.ckpt of a random BERT; returns folder."""
     os.makedirs(folder, exist_ok=True)
-    bert_config = config(**sizes)
-    with open(os.path.join(folder, "bert_config.json"), "w") as writer:
-        writer.write(bert_config.to_json_string())
-    with open(os.path.join(folder, "vocab.txt"), "w") as writer:
-        writer.write("\n".join(VOCABULARY) + "\n")
-    with tf.Graph().as_default(), tf.Session() as session:
-        tf.set_random_seed(4)
-        modeling.BertModel(bert_config, False, tf.zeros([1, 2], tf.int32), adapter_fn=None)
-        session.run(tf.global_variables_initializer())
-        tf.train.Saver().save(
-            session, os.path.join(folder, "bert_model.ckpt"), write_meta_graph=False
-        )
+    for name, content in _bert_files(tuple(sorted(sizes.items()))).items():
+        with open(os.path.join(folder, name), "wb") as writer:
+            writer.write(content)
     return folder
+
+
+@functools.lru_cache(maxsize=None)
+def _bert_files(sizes):
+    """The files of `write_bert`, bytes by name: a graph of them takes a second."""
+    bert_config = config(**dict(sizes))
+    files = {
+        "bert_config.json": bert_config.to_json_string().encode(),
+        "vocab.txt": "\n".join([*VOCABULARY, ""]).encode(),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        with tf.Graph().as_default(), tf.Session() as session:
+            tf.set_random_seed(4)
+            modeling.BertModel(bert_config, False, tf.zeros([1, 2], tf.int32), adapter_fn=None)
+            session.run(tf.global_variables_initializer())
+            tf.train.Saver(save_relative_paths=True).save(
+                session, os.path.join(folder, "bert_model.ckpt"), write_meta_graph=False
+            )
+        for name in os.listdir(folder):
+            with open(os.path.join(folder, name), "rb") as reader:
+                files[name] = reader.read()
+    return files
+
+
+def load(session, variables, values):
+    """Gives variables these values in one run: TensorFlow plans the graph anew for each run."""
+    feeds = {v.initializer.inputs[1]: value for v, value in zip(variables, values)}
+    session.run([variable.initializer for variable in variables], feeds)
 
 
 def sentence(random):
@@ -91,6 +114,15 @@ def write_text_module(folder, width=3, seed=0):
 
     Any other word has the embedding 0.
     """
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(_text_module(width, seed).name, folder)
+    return folder
+
+
+@functools.lru_cache(maxsize=None)
+def _text_module(width, seed):
+    """The `tempfile.TemporaryDirectory` of a text embedding module."""
+    folder = tempfile.TemporaryDirectory()
     vectors = word_vectors(width, seed)
 
     def build():
@@ -118,15 +150,21 @@ def write_text_module(folder, width=3, seed=0):
         values = np.stack([*vectors.values(), np.zeros(width, np.float32)])
         value = tf.placeholder(tf.float32, values.shape)
         session.run(tf.assign(table, value), {value: values})
-        module.export(folder, session)
+        module.export(folder.name, session)
     return folder
 
 
+# Below those that the system gives out: nobody takes one between `free_port` and its use.
+_PORTS = itertools.count(20000 + 1000 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]))
+
+
 def free_port():
-    """A port of this machine at which nobody listens."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    """A port of this machine at which nobody listens, another one each time."""
+    while True:
+        port = next(_PORTS)
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
 
 
 def train_sentencepiece(sentences, **options):
