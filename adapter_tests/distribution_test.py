@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -204,10 +205,12 @@ class KilledWorkerTest(tf.test.TestCase):
         both = [self.start(workers, index, output_dir) for index in range(2)]
         if killed is not None:
             deadline = time.time() + 200
-            while checkpoints.last_step(output_dir) < 40 and time.time() < deadline:
+            while checkpoints.last_step(output_dir) < 40 and both[killed].poll() is None:
+                self.assertLess(time.time(), deadline, "No checkpoint of step 40.")
                 time.sleep(0.05)
             both[killed].kill()
-            both[killed].communicate()
+            said, _ = both[killed].communicate()
+            self.assertEqual(both[killed].returncode, -signal.SIGKILL, said)
             both[killed] = self.start(workers, killed, output_dir)
         said = [process.communicate(timeout=300)[0] for process in both]
         self.assertEqual([process.returncode for process in both], [0, 0], said)
