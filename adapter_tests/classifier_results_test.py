@@ -231,7 +231,7 @@ SERVER = {
     "MNLI-mm": (9847, _NLI),
     "MRPC": (1725, _BINARY),
     "QNLI": (5463, _RTE),
-    "QQP": (390965, _BINARY),
+    "QQP": (1000, _BINARY),  # Of 390965, which would take seconds.
     "RTE": (3000, _RTE),
     "SST-2": (1821, _BINARY),
     "STS-B": (1379, None),

@@ -12,12 +12,15 @@ _WITHOUT_XLA = {
     "batch_norm_training_test",
     "docs_test",
     "jobs_test",
+    "remote_paths_test",
     "run_ablation_test",
     "run_classifier_test",
     "run_squad_test",
     "training_test::EvaluationTest",
     "training_test::FreezingTest",
     "training_test::PaddingTest",
+    "training_test::ResumingTest",
+    "training_test::TaskCheckpointTest",
 }
 
 # These take longest: begun last, one of them would leave the other processes without work.

@@ -1,8 +1,10 @@
 """Tests of distribution.py: many replicas train as one does, on devices and in processes."""
 
+import contextlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -16,7 +18,9 @@ import tensorflow.compat.v1 as tf
 import checkpoints
 import cluster
 import distribution
-from adapter_tests import tiny
+import fusion
+import modeling
+from adapter_tests import distributed_training, tiny
 from errors import UserError
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -85,7 +89,12 @@ class TrainingTest(tf.test.TestCase):
         super().setUpClass()
         cls.folder = tempfile.mkdtemp()
         tiny.write_bert(os.path.join(cls.folder, "bert"))
-        cls.run_all("none", 1, ALL_CASES if cls.tries_all() else CASES)
+        cases = ALL_CASES if cls.tries_all() else CASES
+        with contextlib.ExitStack() as restored:  # What it changes in its process.
+            restored.enter_context(mock.patch.object(modeling, "dropout"))
+            restored.enter_context(mock.patch.object(fusion, "can_fuse"))
+            restored.enter_context(mock.patch.dict(os.environ, TF_CONFIG=ONE))
+            distributed_training.main("none", 1, os.path.join(cls.folder, "none1"), *cases)
 
     @staticmethod
     def tries_all():
@@ -196,10 +205,12 @@ class KilledWorkerTest(tf.test.TestCase):
         both = [self.start(workers, index, output_dir) for index in range(2)]
         if killed is not None:
             deadline = time.time() + 200
-            while checkpoints.last_step(output_dir) < 40 and time.time() < deadline:
+            while checkpoints.last_step(output_dir) < 40 and both[killed].poll() is None:
+                self.assertLess(time.time(), deadline, "No checkpoint of step 40.")
                 time.sleep(0.05)
             both[killed].kill()
-            both[killed].communicate()
+            said, _ = both[killed].communicate()
+            self.assertEqual(both[killed].returncode, -signal.SIGKILL, said)
             both[killed] = self.start(workers, killed, output_dir)
         said = [process.communicate(timeout=300)[0] for process in both]
         self.assertEqual([process.returncode for process in both], [0, 0], said)

@@ -91,6 +91,13 @@ class SquadTestCase(AnyScriptTestCase):
 
 
 class Version1Test(SquadTestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.trained = os.path.join(cls.root, "trained")
+        code, _, stderr = cls.call(cls.trained, "--do_train")
+        assert code is None, stderr
+
     def test_trains_evaluates_and_predicts(self):
         report = self.succeed("--do_train", "--do_eval", "--do_predict")
         self.assertRegex(report, r"SQuAD: f1 [\d.]+, exact_match [\d.]+ at step 5\n")
@@ -115,11 +122,10 @@ class Version1Test(SquadTestCase):
         self.assertFalse(os.path.exists(os.path.join(elsewhere, "eval_results.txt")))
 
     def test_the_head_is_trained_and_saved(self):
-        self.succeed("--do_train")
-        adapter = task_adapters.load(os.path.join(self.output_dir, "adapter"))
+        adapter = task_adapters.load(os.path.join(self.trained, "adapter"))
         self.assertEqual((adapter.description.kind, adapter.description.labels), ("span", ()))
         self.assertEqual(adapter.tensors["cls/squad/output_weights"].shape, (2, 8))
-        last = checkpoints.trained_tensors(tf.train.latest_checkpoint(self.output_dir))
+        last = checkpoints.trained_tensors(tf.train.latest_checkpoint(self.trained))
         self.assertNotAllEqual(last["cls/squad/output_bias"], np.zeros(2))
         self.assertEqual(set(last), set(adapter.tensors))
 
@@ -136,7 +142,7 @@ class Version1Test(SquadTestCase):
             self.assertIn(f"Trained: {count} of ", report)
 
     def test_a_run_is_taken_up(self):
-        self.succeed("--do_train")
+        shutil.copytree(self.trained, self.output_dir)
         with self.assertLogs("absl", "INFO") as log:
             self.succeed("--do_train")
         self.assertIn("Trained already", "\n".join(log.output))
@@ -203,9 +209,7 @@ class Version1Test(SquadTestCase):
         qas = [{"id": "q0", "question": "who", "answers": [], "is_impossible": True}]
         with open(wordless, "w") as writer:
             json.dump({"data": [{"paragraphs": [{"context": " ", "qas": qas}]}]}, writer)
-        trained = os.path.join(self.folder, "trained")
-        self.succeed("--do_train", output_dir=trained)
-        shutil.copytree(trained, self.output_dir)
+        shutil.copytree(self.trained, self.output_dir)
         for arguments, part in (
             (["--do_train", "--train_file="], "--train_file is not given"),
             (["--do_predict", "--predict_file="], "--predict_file is not given"),
