@@ -132,9 +132,9 @@ class Search:
         self._is_lost = False  # Whether another process has ended the last trial of this one.
         with self._explained():
             self._study = self._opened()
-            # Two processes of one seed would try the same.
-            seed = (settings.random_seed + len(self._study.trials)) % 2**32  # NumPy takes no more.
-            self._study.sampler = self._sampler(seed if alone else None)
+            # Two processes of one seed would try the same; NumPy takes none from 2**32 on.
+            seed = (settings.random_seed + len(self._study.trials)) % 2**32 if alone else None
+            self._study.sampler = self._sampler(seed)
             self._check_study()
 
     def _opened(self):

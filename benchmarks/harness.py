@@ -338,22 +338,19 @@ def judge(timings, ours, targets):
     return lines
 
 
-def in_turns(repeats):
-    """The sentence that says how `take_turns` and `take_turns_whole` measured."""
-    return f"{repeats} runs of each contestant, in turns; medians."
-
-
-def publish(values, section, title, how, lines, versions=()):
+def publish(values, section, title, lines, versions=(), how=None):
     """Prints a benchmark's result, and writes it to its own section of the results' file.
 
     Args:
       values: parsed command line of `arguments`.
       section: str, the section's name, which stands in its markers.
       title: its heading.
-      how: sentence that says what was measured how often, see `in_turns`.
       lines: list of Markdown lines.
       versions: names and versions of the libraries compared.
+      how: sentence that says what was measured how often, if not by `take_turns` or
+        `take_turns_whole`.
     """
+    how = how or f"{values.repeats} runs of each contestant, in turns; medians."
     how += f" Before the start the cores were {values.busy:.0%} busy with other work."
     write_section(values.results, section, title, [how, "", *lines, "", *machine(versions)])
 

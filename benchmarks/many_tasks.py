@@ -97,7 +97,7 @@ def main():
     title = f"{values.tasks:,} tasks over one {bert}, {values.in_memory} in memory"
     how = f"{count} hits and {count} misses, in turns; all else once."
     section = f"many_tasks {values.model}"
-    harness.publish(values, section, title, how, lines, ["TensorFlow " + tf.__version__])
+    harness.publish(values, section, title, lines, ["TensorFlow " + tf.__version__], how)
 
 
 if __name__ == "__main__":

@@ -60,8 +60,7 @@ def main():
     title = f"A batch of several tasks: {values.model}, {values.precision}, batch 32, 128 tokens"
     section = f"mixed_tasks {values.model} {values.precision}"
     versions = harness.versions_of(timings)
-    how = harness.in_turns(values.repeats)
-    harness.publish(values, section, title, how, describe(timings), versions)
+    harness.publish(values, section, title, describe(timings), versions)
 
 
 if __name__ == "__main__":

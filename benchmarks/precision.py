@@ -119,7 +119,7 @@ def main():
     title = f"MRPC in float32 and bfloat16, {values.seeds} seeds, {values.epochs:g} epochs"
     lines = report(accuracies, losses)
     how = "A training of each seed in each precision, in turns."
-    harness.publish(values, "precision", title, how, lines, ["TensorFlow " + tf.__version__])
+    harness.publish(values, "precision", title, lines, ["TensorFlow " + tf.__version__], how)
 
 
 def main_of_a_run():

@@ -63,9 +63,8 @@ def main():
     name = values.model or os.path.basename(os.path.abspath(values.bert_dir))
     lines = describe(timings, len(mrpc.read(glue_dir, "test")))
     title = f"Predicting MRPC's test set: {name}"
-    how = harness.in_turns(values.repeats)
     versions = harness.versions_of(timings)
-    harness.publish(values, "predicting " + name, title, how, lines, versions)
+    harness.publish(values, "predicting " + name, title, lines, versions)
 
 
 if __name__ == "__main__":

@@ -43,8 +43,7 @@ def main():
         )
     title = f"26 tasks, one row of each: {values.model}, {values.precision}"
     section = f"separate_models {values.model}"
-    how = harness.in_turns(values.repeats)
-    harness.publish(values, section, title, how, lines, harness.versions_of(timings))
+    harness.publish(values, section, title, lines, harness.versions_of(timings))
 
 
 if __name__ == "__main__":

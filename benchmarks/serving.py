@@ -199,8 +199,7 @@ def main():
     header = ["clients", "server", "requests/s", "median", "p99", "CPU a request"]
     title = f"serve.py under load: {values.tasks} tasks, one MRPC pair a request"
     version = "TensorFlow " + tf.__version__
-    how = harness.in_turns(values.repeats)
-    harness.publish(values, "serving", title, how, harness.table(header, rows), [version])
+    harness.publish(values, "serving", title, harness.table(header, rows), [version])
 
 
 if __name__ == "__main__":

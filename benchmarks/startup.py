@@ -62,9 +62,8 @@ def main():
         ]
         timings = harness.take_turns_whole(contestants, values.repeats, warm_up=1)
     title = "From process start to the first step (MRPC)"
-    how = harness.in_turns(values.repeats)
     versions = harness.versions_of(timings)
-    harness.publish(values, "startup", title, how, describe(timings), versions)
+    harness.publish(values, "startup", title, describe(timings), versions)
 
 
 if __name__ == "__main__":

@@ -133,8 +133,7 @@ def main():
     work = {"step": "training step", "forward": "forward pass"}[values.work]
     title = f"One {work}: {values.model}, batch {workload.BATCH_SIZE}, {workload.LENGTH} tokens"
     section = f"{values.work} {values.model} {values.only}".rstrip()
-    how = harness.in_turns(values.repeats)
-    harness.publish(values, section, title, how, [*lines, _FLOORS], versions)
+    harness.publish(values, section, title, [*lines, _FLOORS], versions)
 
 
 if __name__ == "__main__":

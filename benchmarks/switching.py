@@ -113,8 +113,7 @@ def main():
     title = f"Changing to another task ({values.model}, in memory)"
     section = "switching " + values.model
     version = "TensorFlow " + tf.__version__
-    how = harness.in_turns(values.repeats)
-    harness.publish(values, section, title, how, harness.table(header, rows), [version])
+    harness.publish(values, section, title, harness.table(header, rows), [version])
 
 
 if __name__ == "__main__":

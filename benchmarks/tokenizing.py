@@ -83,8 +83,7 @@ def main():
     lines = describe(timings, len(texts)) + ["", *harness.compare(timings, _OURS)]
     lines += ["", *harness.judge(timings, _OURS, _TARGETS)]
     title = "Tokenizing MRPC and SQuAD on one core"
-    how = harness.in_turns(values.repeats)
-    harness.publish(values, "tokenizing", title, how, lines, harness.versions_of(timings))
+    harness.publish(values, "tokenizing", title, lines, harness.versions_of(timings))
 
 
 if __name__ == "__main__":

@@ -33,8 +33,7 @@ def main():
     lines += ["", "All in bfloat16. The floors are the matrix products alone, by TensorFlow."]
     title = f"Adapters in the upper half only, one training step: {values.model}"
     versions = harness.versions_of(timings)
-    how = harness.in_turns(values.repeats)
-    harness.publish(values, "upper_half " + values.model, title, how, lines, versions)
+    harness.publish(values, "upper_half " + values.model, title, lines, versions)
 
 
 if __name__ == "__main__":
