@@ -191,13 +191,15 @@ def read_value(name, value, where):
         value = _parsed(value)
     if not isinstance(value, (str, numbers.Real)):
         raise UserError(f"{where}: expected texts, numbers, true or false, found {value!r}.")
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     if isinstance(value, int) and abs(value) >= 2**63:
         raise UserError(f"{where}: expected numbers of up to 18 digits, found {value}.")
     if name in ("output_dir", "overwrite_output_dir"):
         raise UserError(f"{where}: a sweep gives each of its trials an output_dir of its own.")
     if name in ("do_train", "do_eval") and value is not True:
         raise UserError(f"{where}: a trial is trained and evaluated, found {value}.")
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    return value
 
 
 # ---- The paper's own

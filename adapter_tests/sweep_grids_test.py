@@ -62,6 +62,8 @@ class TrialsTest(tf.test.TestCase):
             ({"adapter_size": [None]}, "adapter_size: expected"),
             ({"adapter_size": {"a": 1}}, "adapter_size: expected"),
             ({"random_seed": [2**63]}, "random_seed: expected numbers of up to 18 digits"),
+            ({"learning_rate": [-(2.0**63)]}, "learning_rate: expected numbers of up to 18 digits"),
+            ({"learning_rate": "1e19"}, "learning_rate: expected numbers of up to 18 digits"),
             ({"output_dir": "here"}, "an output_dir of its own"),
             ({"overwrite_output_dir": True}, "of its own"),
             ({"do_eval": False}, "do_eval: a trial is trained and evaluated, found False"),
