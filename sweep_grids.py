@@ -146,7 +146,8 @@ def trials_of(grids, only=(), source="grid"):
 
     Args:
       grids: list of dicts from flags to a value, or to a list of values; "script" is no flag.
-      only: (name, values) pairs: trials with another value of a flag are left out.
+      only: (name, values) pairs: trials with another value of a flag are left out; "tuning" is
+        adapters where it is not given.
       source: what an error calls the grids, as in "--grid=file.json".
 
     Raises:
@@ -162,9 +163,10 @@ def trials_of(grids, only=(), source="grid"):
         axes.pop("script", None)
         names = sorted(axes)
         for values in itertools.product(*(_values(name, axes[name], source) for name in names)):
-            flags = tuple(zip(names, values))
-            if all(dict(flags).get(name) in allowed for name, allowed in only):
-                trials[Trial(script, flags)] = None
+            trial = Trial(script, tuple(zip(names, values)))
+            known = {"tuning": trial.method, **dict(trial.flags)}
+            if all(known.get(name) in allowed for name, allowed in only):
+                trials[trial] = None
     if not trials:
         raise UserError(f"{source}: no trial is left.")
     return list(trials)

@@ -36,6 +36,9 @@ class TrialsTest(tf.test.TestCase):
         grids = [{"adapter_size": [8, 64], "task_name": ["CoLA", "MRPC"]}, {"tuning": "full"}]
         trials = sweep_grids.trials_of(grids, [("task_name", ["CoLA"]), ("adapter_size", [64])])
         self.assertLen(trials, 1)
+        # What a training does that is not told.
+        trials = sweep_grids.trials_of(grids, [("tuning", ["adapters"])])
+        self.assertEqual([flags["adapter_size"] for flags in flags_of(trials)], [8, 8, 64, 64])
         with self.assertRaisesRegex(UserError, "no trial is left"):
             sweep_grids.trials_of(grids, [("task_name", ["RTE"])])
 
