@@ -42,6 +42,12 @@ from flag_sections import section
 
 _DATABASE, _SEARCH, _RECORDS = "search.db", "search.json", "results.jsonl"
 
+# Flags that a record has where they are not the default.
+_TOLD_IF_CHANGED = (
+    *("text_column", "text_b_column", "label_column", "label_type"),
+    *("max_words", "early_stopping_patience", "precision"),
+)
+
 
 def define_flags(flag_values=flags.FLAGS):
     """Defines all flags of this script."""
@@ -341,7 +347,8 @@ class _Job:
         """(the `Settings` of the best trial, the report's line); writes search.json."""
         task, best = self._data.task, baseline_search.best_of(trials)
         path = posixpath.join(self._output_dir, _SEARCH)
-        kept = baseline_search.record(settings, trials, task.name, "eval_" + task.score)
+        name = sweep_grids.task_of(task.name, self._data.where)
+        kept = baseline_search.record(settings, trials, name, "eval_" + task.score)
         files.write_object(path, kept)
         stopped = sum(trial.pruned for trial in trials)
         line = (
@@ -471,7 +478,9 @@ class _Job:
             flags_given["preset"] = values.preset
         else:
             flags_given.update(trials=values.trials, sampler=values.sampler, pruner=values.pruner)
-        for flag in ("max_words", "early_stopping_patience", "precision"):
+        if task.name == "custom":
+            flags_given["data_dir"] = self._data.where
+        for flag in _TOLD_IF_CHANGED:
             if values[flag].value != values[flag].default:
                 flags_given[flag] = values[flag].value
         if values.module:
@@ -486,7 +495,7 @@ class _Job:
             "flags": flags_given,
             "status": sweep_records.DONE,
             "finished": datetime.datetime.now().isoformat(timespec="seconds"),
-            "task": task.name,
+            "task": sweep_grids.task_of(task.name, self._data.where),
             "score": "eval_" + task.score,
             "scores": metrics.numbers(scores),
             "settings": {**dataclasses.asdict(space), "module": module},

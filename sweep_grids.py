@@ -42,9 +42,7 @@ class Trial(NamedTuple):
         """What it is about, in a word: the task; of a custom one the folder of its data."""
         flags = dict(self.flags)
         name = str(flags.get("task_name", self.script[len("run_") : -len(".py")]))
-        if name != "custom":
-            return name
-        return posixpath.basename(str(flags.get("data_dir", name)).rstrip("/"))
+        return task_of(name, flags.get("data_dir"))
 
     def plus(self, flags):
         """The same with further flags, a dict."""
@@ -68,6 +66,18 @@ class Trial(NamedTuple):
         """
         flags = {**dict(self.flags), "output_dir": output_dir}
         return [self.script, *(f"--{name}={expanded(name, flags[name])}" for name in flags)]
+
+
+def task_of(name, data_dir):
+    """What records call a task: its name; a custom one the folder of its data.
+
+    Args:
+      name: the task's.
+      data_dir: path of that folder; None if it is not given.
+    """
+    if name.lower() != "custom":
+        return name
+    return posixpath.basename(str(data_dir or name).rstrip("/"))
 
 
 def expanded(name, value):

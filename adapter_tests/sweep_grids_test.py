@@ -98,7 +98,9 @@ class TrialsTest(tf.test.TestCase):
             ({"script": "run_squad.py"}, "squad"),
             ({"task_name": "custom", "data_dir": "$GLUE_DIR/mnli_9k"}, "mnli_9k"),
             ({"task_name": "custom", "data_dir": "/data/reviews/"}, "reviews"),
+            ({"task_name": "Custom", "data_dir": 2019}, "2019"),
             ({"task_name": "custom"}, "custom"),
+            ({"task_name": "CoLA", "data_dir": "/data/reviews"}, "CoLA"),
         ):
             self.assertEqual(sweep_grids.trials_of([axes])[0].what, what)
 
