@@ -377,7 +377,8 @@ class _Job:
         path = evaluations.write_results(self._output_dir, {**dev, **trained}, about)
         record = self._record(space, {**scores, **trained})
         folder = self._values.records_dir or self._output_dir
-        if is_new or record["key"] not in (known["key"] for known in sweep_records.read(folder)):
+        known = {some["key"]: some for some in sweep_records.read(folder)}.get(record["key"])
+        if is_new or not known or record["scores"].keys() - known["scores"].keys():
             record["seconds"] = time.monotonic() - began
             sweep_records.append(folder, (1, 1), record)
         return [

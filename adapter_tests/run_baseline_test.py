@@ -299,6 +299,18 @@ class RecordsTest(ScriptTestCase):
         self.assertEqual(folders, [self.data, other, self.data])
         self.assertEqual(self.run_preset(*of_other), records)
 
+    def test_scores_of_a_test_set_that_is_predicted_later_are_recorded(self):
+        (record,) = self.run_preset("--nodo_predict")
+        self.assertNotIn("test_accuracy", record["scores"])
+        (record,) = self.run_preset()
+        right = np.mean([label == "yes" for _, label in read_rows(self.data, "test.tsv")[1:]])
+        self.assertAlmostEqual(record["scores"]["test_accuracy"], right)
+        self.assertEqual(self.run_preset(), [record])
+        self.assertEqual(self.run_preset("--nodo_predict"), [record])
+        self.assertLen(self.trained, 1)
+        with open(os.path.join(self.records, "results.jsonl")) as reader:
+            self.assertLen(reader.readlines(), 2)
+
 
 class RefusedTest(ScriptTestCase):
     def assert_refused(self, pattern, *arguments):
