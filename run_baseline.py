@@ -412,8 +412,10 @@ class _Job:
         )
         path = posixpath.join(self._output_dir, "eval_results.json")
         if tf.io.gfile.exists(path):
-            known = files.read_object(path)
-            return {name: known[name] for name in ("trained_parameters", "global_step")}, False
+            if tf.train.latest_checkpoint(self._output_dir):
+                known = files.read_object(path)
+                return {name: known[name] for name in ("trained_parameters", "global_step")}, False
+            tf.io.gfile.remove(path)  # Of weights that are gone: never beside those of another run.
         result = model.train(self._output_dir, self._patience)
         step = result.samples // baseline_training.BATCH_SIZE
         return {"trained_parameters": result.trained_parameters, "global_step": step}, True

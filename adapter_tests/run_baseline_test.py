@@ -311,6 +311,20 @@ class RecordsTest(ScriptTestCase):
         with open(os.path.join(self.records, "results.jsonl")) as reader:
             self.assertLen(reader.readlines(), 2)
 
+    def test_scores_without_their_weights_do_not_count(self):
+        self.run_preset()
+        for arguments in ([], ["--setting=conv_filters=100"]):
+            for path in tf.io.gfile.glob([f"{self.out}/checkpoint", f"{self.out}/model.ckpt-*"]):
+                os.remove(path)
+            # Nor do they beside the weights of another training, which is interrupted.
+            with mock.patch.object(self, "train", side_effect=InterruptedError), self.assertRaises(
+                InterruptedError
+            ):
+                self.run_preset(*arguments)
+            self.assertNotIn("eval_results.json", os.listdir(self.out))
+            self.run_preset(*arguments)
+        self.assertLen(self.trained, 3)
+
 
 class RefusedTest(ScriptTestCase):
     def assert_refused(self, pattern, *arguments):
