@@ -63,6 +63,16 @@ def _encode(*texts_and_most, vocab: List[str], do_lower_case: bool, cls_id: int,
     return packed(segments, most, cls_id, sep_id)
 
 
+def lower(text):
+    """A string Tensor in lower case, whose i is the same on every machine.
+
+    TensorFlow follows the machine's locale: in a Turkish one it writes "tıtle" for "TITLE".
+    """
+    for capital, small in (("I", "i"), ("\u0130", "i\u0307")):
+        text = tf.strings.regex_replace(text, capital, small)
+    return tf.strings.lower(text, "utf-8")
+
+
 def _normalized(text, do_lower_case: bool):
     """What BERT's tokenizer does to a text before it splits it.
 
@@ -72,7 +82,7 @@ def _normalized(text, do_lower_case: bool):
     text = tf.strings.regex_replace(text, "[\\t\\n\\r]", " ")
     text = tf.strings.regex_replace(text, r"[\p{Cc}\p{Cf}\x{fffd}]", "")
     if do_lower_case:
-        text = tensorflow_text.normalize_utf8(tf.strings.lower(text, "utf-8"), "NFD")
+        text = tensorflow_text.normalize_utf8(lower(text), "NFD")
         text = tf.strings.regex_replace(text, r"\p{Mn}", "")
     text = tf.strings.regex_replace(text, _APART, r" \1 ")
     # A word with too many characters is made one with too many bytes.
