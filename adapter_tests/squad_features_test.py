@@ -15,7 +15,7 @@ import squad_features
 import tokenization
 from adapter_tests import tiny
 from adapter_tests.classifier_tasks_test import FileTestCase
-from adapter_tests.squad_data_test import question, squad
+from adapter_tests.squad_data_test import CONTEXT, question, squad
 from errors import UserError
 
 SHARED = os.environ.get("ADAPTER_BERT_DATA")
@@ -181,6 +181,10 @@ class FeaturesTest(FileTestCase):
         positions = {"start_positions", "end_positions"}
         self.assertEqual(set(arrays), {*rows.PARTS, "is_real_example", *positions})
         # The five questions' paragraphs stand there once each.
+        texts = [CONTEXT, "A cat, " * 9, *("who is it " * i for i in range(1, 5)), "eh"]
+        pieces = [LetterTokenizer().tokenize(text) for text in texts]
+        num_tokens = [len(some) for some in pieces[:2]] + [min(len(some), 5) for some in pieces[2:]]
+        self.assertLen(arrays["tokens"], sum(num_tokens))
         some = rows.TextRows(arrays, 1, 2, 16)
         self.assertLen(some, len(expected))
         taken = some.take(np.arange(len(some)))
@@ -189,6 +193,16 @@ class FeaturesTest(FileTestCase):
                 self.assertAllEqual(taken[name][index], getattr(feature, name))
             self.assertEqual(taken["start_positions"][index], feature.start_position)
             self.assertEqual(taken["end_positions"][index], feature.end_position)
+
+    def test_a_paragraph_is_tokenized_once_for_its_questions(self):
+        contents = squad(question("q0"), question("q1")), squad(question("q2"))
+        content = {"data": [article for each in contents for article in each["data"]]}
+        path = self.write("squad.json", json.dumps(content))
+        examples = squad_data.squad_examples(path, True)
+        limits = squad_features.Limits(16, 4, 5)
+        found = list(squad_features.tokenized(examples, LetterTokenizer(), limits, True))
+        self.assertIs(found[0].paragraph, found[1].paragraph)
+        self.assertIsNot(found[1].paragraph, found[2].paragraph)
 
     def arrays(self, content, is_training, tokens_a_part=1 << 18):
         """(arrays of what `add_rows` hands on, number of parts)."""
