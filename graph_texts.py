@@ -101,14 +101,18 @@ def packed(segments: list, most, cls_id: int, sep_id: int) -> tuple:
       (input_ids, input_mask, segment_ids), int32 Tensors [B, S].
     """
     first, second = segments if len(segments) == 2 else (segments[0], segments[0][:, :0])
-    is_pair = tf.cast(second.row_lengths() > 0, tf.int32)
-    first, second = truncated(first, second, tf.maximum(most - 2 - is_pair, 0))
+    first, second = truncated(first, second, tf.maximum(most - 2 - _is_pair(second), 0))
     cls, sep = (tf.fill([first.nrows(), 1], id) for id in (cls_id, sep_id))
-    parts = [cls, first, sep, second, tf.RaggedTensor.from_tensor(sep, is_pair)]
+    parts = [cls, first, sep, second, tf.RaggedTensor.from_tensor(sep, _is_pair(second))]
     ids = tf.concat(parts, 1)
     zeros, ones = map(tf.zeros_like, parts[:3]), map(tf.ones_like, parts[3:])
     segment_ids = tf.concat([*zeros, *ones], 1)
     return ids.to_tensor(), tf.ones_like(ids).to_tensor(), segment_ids.to_tensor()
+
+
+def _is_pair(second):
+    """1 for each row of a ragged Tensor that has a token, else 0: int32 [B]."""
+    return tf.cast(second.row_lengths() > 0, tf.int32)
 
 
 def truncated(first, second, room) -> tuple:

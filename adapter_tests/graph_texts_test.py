@@ -38,6 +38,35 @@ class TruncatedTest(tf.test.TestCase):
             self.assertEqual(kept, [len(a), len(b)])
 
 
+class Numbers:
+    """A tokenizer of texts that are ids."""
+
+    def tokenize(self, text):
+        return text.split()
+
+    def convert_tokens_to_ids(self, tokens):
+        return [{"[CLS]": 1, "[SEP]": 2}.get(token) or int(token) for token in tokens]
+
+
+class PackedTest(tf.test.TestCase):
+    def test_rows_are_those_of_the_scripts(self):
+        lengths = [(a, b, most) for a in range(5) for b in range(5) for most in range(4, 10)]
+        firsts, seconds = (
+            [list(range(start, start + length)) for length in some]
+            for start, some in zip((10, 20), list(zip(*lengths))[:2])
+        )
+        with tf.Graph().as_default(), self.session() as session:
+            segments = [tf.ragged.constant(some, tf.int32) for some in (firsts, seconds)]
+            most = tf.constant([most for _, _, most in lengths])
+            found = np.stack(session.run(graph_texts.packed(segments, most, 1, 2)), 1)
+        texts = [[" ".join(map(str, ids)) for ids in some] for some in (firsts, seconds)]
+        for row, first, second, (_, _, most) in zip(found, *texts, lengths):
+            example = classifier_features.InputExample("", first, second, "0")
+            made = classifier_features.convert_single_example(9, example, ["0"], most, Numbers())
+            for ids, expected in zip(row, (made.input_ids, made.input_mask, made.segment_ids)):
+                self.assertAllEqual(ids, np.pad(expected, (0, len(ids) - most)), (first, second))
+
+
 class LowerTest(tf.test.TestCase):
     def test_it_is_that_of_no_language(self):
         """Where the machine's is Turkish, TensorFlow's has no dot on the i of I."""
