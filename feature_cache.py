@@ -88,7 +88,7 @@ def cached(folder: Optional[str], key: str, make: Callable) -> Dict[str, np.ndar
             _write(path, make)
             return _mapped(path)  # What is mapped stays, with or without a name.
     except OSError as error:
-        raise UserError(f"{path} cannot be written ({error}).") from error
+        raise UserError(f"The folder for temporary files cannot be written ({error}).") from error
 
 
 def _write(path: str, make: Callable) -> None:

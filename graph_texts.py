@@ -63,6 +63,16 @@ def _encode(*texts_and_most, vocab: List[str], do_lower_case: bool, cls_id: int,
     return packed(segments, most, cls_id, sep_id)
 
 
+def lower(text):
+    """A string Tensor in lower case, whose i is the same on every machine.
+
+    TensorFlow follows the machine's locale: in a Turkish one it writes "tıtle" for "TITLE".
+    """
+    for capital, small in (("I", "i"), ("\u0130", "i\u0307")):
+        text = tf.strings.regex_replace(text, capital, small)
+    return tf.strings.lower(text, "utf-8")
+
+
 def _normalized(text, do_lower_case: bool):
     """What BERT's tokenizer does to a text before it splits it.
 
@@ -72,7 +82,7 @@ def _normalized(text, do_lower_case: bool):
     text = tf.strings.regex_replace(text, "[\\t\\n\\r]", " ")
     text = tf.strings.regex_replace(text, r"[\p{Cc}\p{Cf}\x{fffd}]", "")
     if do_lower_case:
-        text = tensorflow_text.normalize_utf8(tf.strings.lower(text, "utf-8"), "NFD")
+        text = tensorflow_text.normalize_utf8(lower(text), "NFD")
         text = tf.strings.regex_replace(text, r"\p{Mn}", "")
     text = tf.strings.regex_replace(text, _APART, r" \1 ")
     # A word with too many characters is made one with too many bytes.
@@ -91,14 +101,18 @@ def packed(segments: list, most, cls_id: int, sep_id: int) -> tuple:
       (input_ids, input_mask, segment_ids), int32 Tensors [B, S].
     """
     first, second = segments if len(segments) == 2 else (segments[0], segments[0][:, :0])
-    is_pair = tf.cast(second.row_lengths() > 0, tf.int32)
-    first, second = truncated(first, second, tf.maximum(most - 2 - is_pair, 0))
+    first, second = truncated(first, second, tf.maximum(most - 2 - _is_pair(second), 0))
     cls, sep = (tf.fill([first.nrows(), 1], id) for id in (cls_id, sep_id))
-    parts = [cls, first, sep, second, tf.RaggedTensor.from_tensor(sep, is_pair)]
+    parts = [cls, first, sep, second, tf.RaggedTensor.from_tensor(sep, _is_pair(second))]
     ids = tf.concat(parts, 1)
     zeros, ones = map(tf.zeros_like, parts[:3]), map(tf.ones_like, parts[3:])
     segment_ids = tf.concat([*zeros, *ones], 1)
     return ids.to_tensor(), tf.ones_like(ids).to_tensor(), segment_ids.to_tensor()
+
+
+def _is_pair(second):
+    """1 for each row of a ragged Tensor that has a token, else 0: int32 [B]."""
+    return tf.cast(second.row_lengths() > 0, tf.int32)
 
 
 def truncated(first, second, room) -> tuple:

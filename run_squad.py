@@ -260,11 +260,6 @@ class _Reader:
           UserError: --predict_file is no longer the one that the windows were made of.
         """
         predictions = iter(predictions)
-        if files.sha256(self._path) != self._digest:
-            raise UserError(
-                f"--predict_file {self._path} has changed since its questions were read; expected"
-                " it to stay as it is until they are answered."
-            )
         examples = squad_data.squad_examples(self._path, False)
         questions = squad_features.tokenized(examples, self._tokenizer, self._limits, False)
         found, unique_id = {}, squad_features.FIRST_UNIQUE_ID
@@ -272,12 +267,21 @@ class _Reader:
             features = squad_features.window_features(
                 question, index, unique_id, self._tokenizer, self._limits.max_seq_length
             )
-            windows = [(feature, _raw_result(feature, next(predictions))) for feature in features]
+            windows = [
+                (feature, _raw_result(feature, prediction))
+                for feature, prediction in zip(features, predictions)
+            ]
             example = question.example
             found[example.qas_id] = squad_answers.choose_answer(
                 example.doc_tokens, windows, self._settings
             )
             unique_id += len(features)
+        # Not before: predictions may be made only while they are read.
+        if files.sha256(self._path) != self._digest:
+            raise UserError(
+                f"--predict_file {self._path} has changed since its questions were read; expected"
+                " it to stay as it is until they are answered."
+            )
         return found
 
     def scores(self, answers):

@@ -8,6 +8,7 @@ import collections
 import functools
 import json
 import math
+import unicodedata
 from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -21,6 +22,10 @@ RawResult = collections.namedtuple("RawResult", ["unique_id", "start_logits", "e
 
 # The odds for no answer of a question for which no window offers any.
 _SURELY_NONE = 1e6
+
+# Controls, formats, halves of surrogate pairs: SentencePiece's normalizers drop them, make them
+# spaces or keep them.
+_UNSEEN = ("Cc", "Cf", "Cs")
 
 
 class AnswerSettings(NamedTuple):
@@ -214,14 +219,37 @@ def _text_of(span: _Span, doc_tokens: List[str], settings: AnswerSettings) -> st
     original = " ".join(doc_tokens[words[span.first] : words[span.last] + 1])
     tokens = span.feature.tokens[span.first : span.last + 1]
     if settings.sentencepiece:
-        joined = "".join(tokens).replace("\u2581", " ")
-        text = " ".join(_basic_tokenizer(settings.do_lower_case).tokenize(joined))
-    else:
-        joined = " ".join(tokens).replace(" ##", "").replace("##", "")
-        text = " ".join(joined.split())
+        return _text_of_pieces(tokens, original, settings)
+    joined = " ".join(tokens).replace(" ##", "").replace("##", "")
+    text = " ".join(joined.split())
     return get_final_text(
         text, original, settings.do_lower_case, verbose_logging=settings.verbose_logging
     )
+
+
+def _text_of_pieces(tokens: List[str], original: str, settings: AnswerSettings) -> str:
+    """The part of a text that SentencePiece's pieces stand for; all of it where it is not found.
+
+    The model may have written characters otherwise, so what both come down to is compared.
+    """
+    joined = tokenization.joined_pieces(tokens)
+    wanted = "".join(_plain(char, settings.do_lower_case) for char in joined)
+    parts = [_plain(char, settings.do_lower_case) for char in original]
+    start = "".join(parts).find(wanted)
+    if start < 0 or not wanted:
+        if settings.verbose_logging:
+            logging.info("Not found: %r in %r.", joined, original)
+        return original
+    places = [place for place, part in enumerate(parts) for _ in part]
+    return original[places[start] : places[start + len(wanted) - 1] + 1]
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _plain(char: str, do_lower_case: bool) -> str:
+    """The letters and marks that a character comes down to, "" for one that does not show."""
+    text = unicodedata.normalize("NFKD", char)
+    kept = [c for c in text if not c.isspace() and unicodedata.category(c) not in _UNSEEN]
+    return "".join(kept).casefold() if do_lower_case else "".join(kept)
 
 
 def get_final_text(

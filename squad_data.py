@@ -18,7 +18,7 @@ import files
 from errors import UserError
 
 _NESTING = '{"data": [{"paragraphs": [{"context": ..., "qas": [{"id": ..., "question": ...}]}]}]}'
-_HINT = " (--version_2_with_negative)"
+_HINT = "--version_2_with_negative"
 _DEEPEST = 50  # SQuAD's own nesting is 9 deep.
 _WORD = re.compile("[^ \t\r\n\u202f]+")
 
@@ -131,9 +131,9 @@ def answer_texts(input_file: str, version_2_with_negative: bool = False) -> Dict
             where = f"question {qas_id}"
             answers = _answers(qa, input_file, where)
             if answers is None or not (answers or version_2_with_negative):
-                hint = "" if version_2_with_negative else _HINT
+                hint = "--do_predict needs none" if answers is None else _HINT
                 raise UserError(
-                    f"{input_file}: {where} has no answers, so that nothing can be scored{hint}."
+                    f"{input_file}: {where} has no answers, so that nothing can be scored ({hint})."
                 )
             texts[qas_id] = [
                 _field(answer, "text", str, input_file, "an answer of " + where)
@@ -251,9 +251,9 @@ def _answer(
         said = {"is_impossible": answers == [], **qa}
         if _field(said, "is_impossible", bool, input_file, where):
             return None
+    hint = f" ({_HINT})" if answers == [] and not version_2_with_negative else ""
     answers = answers or []
     if len(answers) != 1:
-        hint = "" if answers or version_2_with_negative else _HINT
         raise UserError(
             f"{input_file}: {where} has {len(answers)} answers, expected one in training{hint}."
         )

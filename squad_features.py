@@ -5,12 +5,14 @@ sections 4.2 and 4.3). A paragraph that is longer than a row is read in windows 
 every question is asked in each of them.
 """
 
+import re
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 from absl import logging
 
 import squad_data
+import tokenization
 from errors import UserError
 
 FIRST_UNIQUE_ID = 1000000000
@@ -191,8 +193,11 @@ def _answer_tokens(example, paragraph: _Paragraph, tokenizer) -> Tuple[int, ...]
         return ()
     first = paragraph.first_of[example.start_position]
     last = paragraph.first_of[example.end_position + 1] - 1
-    answer = tokenizer.tokenize(example.orig_answer_text)
-    return improve_answer_span(paragraph.tokens, first, last, list(answer))
+    answer = list(tokenizer.tokenize(example.orig_answer_text))
+    # A user's own tokenizer may be of another class.
+    if getattr(tokenizer, "wordpiece_tokenizer", tokenizer) is None:
+        return improve_span_of_pieces(paragraph.tokens, first, last, answer)
+    return improve_answer_span(paragraph.tokens, first, last, answer)
 
 
 def improve_answer_span(
@@ -216,6 +221,31 @@ def improve_answer_span(
         if answer and tokens[start : start + len(answer)] == answer:
             return start, start + len(answer) - 1
     return first, last
+
+
+def improve_span_of_pieces(
+    tokens: List[str], first: int, last: int, answer: List[str]
+) -> Tuple[int, int]:
+    """`improve_answer_span` for SentencePiece: the fewest characters in which the answer stands.
+
+    Texts are compared, since an answer alone has other pieces than within a word: of "(1985)", with
+    the pieces "▁ ( 19 85 )", the answer "▁1985" is the third and the fourth; of "▁1985" the answer
+    "▁85" is all.
+    """
+    joined = tokenization.joined_pieces
+    wanted = joined(answer)
+    if not wanted:
+        return first, last
+    token_of = [place for place in range(first, last + 1) for _ in joined(tokens[place])]
+    spans = [
+        (token_of[match.start()], token_of[match.start() + len(wanted) - 1])
+        for match in re.finditer(f"(?={re.escape(wanted)})", joined(tokens[first : last + 1]))
+    ]
+    return min(
+        spans,
+        key=lambda span: len(joined(tokens[span[0] : span[1] + 1])),
+        default=(first, last),
+    )
 
 
 def _window(span: Tuple[int, int], answer: Optional[Tuple[int, ...]], offset: int) -> Window:

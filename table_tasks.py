@@ -256,7 +256,12 @@ class TableProcessor(SplitProcessor):
         path = self._path("train")
         if path is None:
             expected = self._layout.files or [f"train.{ending}" for ending in _ENDINGS]
-            raise UserError(f"{self._data_dir}: found none of {', '.join(expected)} in --data_dir.")
+            missing = [
+                name
+                for name in expected
+                if not tf.io.gfile.exists(os.path.join(self._data_dir, name))
+            ]
+            raise UserError(f"{self._data_dir}: found no {' or '.join(missing)} in --data_dir.")
         return self._table(path)
 
     def _path(self, split: str) -> Optional[str]:

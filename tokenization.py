@@ -224,6 +224,11 @@ def convert_ids_to_tokens(inv_vocab: Dict[int, str], ids: Iterable[int]) -> List
     return convert_by_vocab(inv_vocab, ids)
 
 
+def joined_pieces(pieces: Iterable[str]) -> str:
+    """Returns the text of SentencePiece's `pieces` without spaces, which they hold as U+2581."""
+    return "".join(pieces).replace("\u2581", "")
+
+
 def whitespace_tokenize(text: str) -> List[str]:
     """Splits `text` at runs of white space; returns a list without empty strings."""
     return text.split()

@@ -93,24 +93,31 @@ class BatchingTest(tf.test.TestCase):
             self.assertEqual(list(batching._windows(lengths, place)), expected)
 
     def test_chores_are_done_while_nothing_waits(self):
-        done, go, busy = [], threading.Event(), threading.Event()
+        done, go, busy, finished = [], *(threading.Event() for _ in range(3))
 
         def long_chore():
             busy.set()
             go.wait(10)
 
-        def broken():
-            raise ValueError
-
-        chores = [long_chore, lambda: done.append("chore"), broken]
+        chores = [long_chore, lambda: done.append("chore"), finished.set]
         batcher = self.batcher(lambda rows: [done.append("row") for _ in rows], chores=chores)
         self.assertTrue(busy.wait(10))
         found = batcher.submit([1])
         go.set()
         found.result(10)
-        batcher.submit([1]).result(10)
-        batcher.close()
-        self.assertEqual(done[0], "row")
+        self.assertTrue(finished.wait(10))
+        self.assertEqual(done, ["row", "chore"])
+
+    def test_a_chore_that_fails_ends_nothing(self):
+        def broken():
+            raise ValueError
+
+        finished = threading.Event()
+        batcher = self.batcher(
+            lambda rows: [row + 1 for row in rows], chores=[broken, finished.set]
+        )
+        self.assertTrue(finished.wait(10))
+        self.assertEqual(batcher.submit([1]).result(10), [2])
 
     def test_the_end_does_not_wait_for_chores(self):
         done = []

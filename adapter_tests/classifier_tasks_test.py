@@ -302,6 +302,14 @@ class TableTest(FileTestCase):
             self.folder,
         )
 
+    def test_a_second_split_is_left_out_where_it_has_no_file(self):
+        self.write("dev_mismatched.tsv", "")
+        processor = ct.MnliProcessor()
+        self.assertEqual(processor.splits_of("dev", self.folder), ["dev", "dev_mismatched"])
+        with self.assertLogs("absl", "INFO") as log:
+            self.assertEqual(processor.splits_of("test", self.folder), ["test"])
+        self.assertIn(f"{self.folder} has no test_mismatched.tsv: it is left out.", log.output[0])
+
     def test_base_class_leaves_everything_to_the_user(self):
         processor = ct.DataProcessor()
         for split in ("train", "dev", "test"):

@@ -1,5 +1,6 @@
 """Tests of feature_cache.py: what is made once, what is made anew, and what costs no run."""
 
+import errno
 import os
 import shutil
 import tempfile
@@ -123,6 +124,15 @@ class CacheTest(tf.test.TestCase):
         with self.assertLogs("absl", "WARNING") as log:
             self.assertEqual(self.cached(), 1)
         self.assertIn("Features are not kept", log.output[0])
+
+    def test_nowhere_to_write(self):
+        full = mock.Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+        expected = r"\AThe folder for temporary files cannot be written \(.*No space.*\)\.\Z"
+        with self.assertRaisesRegex(UserError, expected):
+            feature_cache.cached(None, "key", make=full)
+        nowhere = mock.patch.object(tempfile, "TemporaryDirectory", full)
+        with nowhere, self.assertRaisesRegex(UserError, expected):
+            feature_cache.cached(None, "key", self.make)
 
     def test_a_folder_elsewhere(self):
         with self.assertRaisesRegex(UserError, "--feature_cache_dir=gs://a: .* local"):

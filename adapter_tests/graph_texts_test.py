@@ -1,6 +1,8 @@
 """Tests of graph_texts.py: the ids that a graph gives beside those of the project's tokenizer."""
 
 import os
+import subprocess
+import sys
 import tempfile
 from unittest import mock
 
@@ -13,6 +15,7 @@ import classifier_features
 import graph_texts
 import tokenization
 from adapter_tests import tiny
+from adapter_tests.script_cases import FOLDER
 from errors import UserError
 
 _LETTERS = "abcdefgnotT .,'-\t\n\u00a0\u00e9\u00c9\u2026\u200b\ufffd\u72d7\u0130\ufb01\u0301$+"
@@ -33,6 +36,53 @@ class TruncatedTest(tf.test.TestCase):
             a, b = [0] * a, [0] * b
             classifier_features._truncate_seq_pair(a, b, room)
             self.assertEqual(kept, [len(a), len(b)])
+
+
+class Numbers:
+    """A tokenizer of texts that are ids."""
+
+    def tokenize(self, text):
+        return text.split()
+
+    def convert_tokens_to_ids(self, tokens):
+        return [{"[CLS]": 1, "[SEP]": 2}.get(token) or int(token) for token in tokens]
+
+
+class PackedTest(tf.test.TestCase):
+    def test_rows_are_those_of_the_scripts(self):
+        lengths = [(a, b, most) for a in range(5) for b in range(5) for most in range(4, 10)]
+        firsts, seconds = (
+            [list(range(start, start + length)) for length in some]
+            for start, some in zip((10, 20), list(zip(*lengths))[:2])
+        )
+        with tf.Graph().as_default(), self.session() as session:
+            segments = [tf.ragged.constant(some, tf.int32) for some in (firsts, seconds)]
+            most = tf.constant([most for _, _, most in lengths])
+            found = np.stack(session.run(graph_texts.packed(segments, most, 1, 2)), 1)
+        texts = [[" ".join(map(str, ids)) for ids in some] for some in (firsts, seconds)]
+        for row, first, second, (_, _, most) in zip(found, *texts, lengths):
+            example = classifier_features.InputExample("", first, second, "0")
+            made = classifier_features.convert_single_example(9, example, ["0"], most, Numbers())
+            for ids, expected in zip(row, (made.input_ids, made.input_mask, made.segment_ids)):
+                self.assertAllEqual(ids, np.pad(expected, (0, len(ids) - most)), (first, second))
+
+
+class LowerTest(tf.test.TestCase):
+    def test_it_is_that_of_no_language(self):
+        """Where the machine's is Turkish, TensorFlow's has no dot on the i of I."""
+        texts = ["TITLE", "\u0130I", "I\u0307", "\u00c9"]
+        program = (
+            "import graph_texts, tensorflow.compat.v1 as tf\n"
+            "with tf.Graph().as_default(), tf.Session() as session:\n"
+            f"    print(ascii(session.run(graph_texts.lower({texts!a})).tolist()))"
+        )
+        found = subprocess.check_output(
+            [sys.executable, "-c", program],
+            cwd=FOLDER,
+            env={**os.environ, "LC_ALL": "tr_TR.UTF-8", "TF_CPP_MIN_LOG_LEVEL": "3"},
+        )
+        expected = [text.lower().encode() for text in texts]
+        self.assertEqual(found.decode().strip(), ascii(expected))
 
 
 class EncoderTest(tf.test.TestCase):

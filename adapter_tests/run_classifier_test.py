@@ -121,6 +121,67 @@ class ScriptTest(ScriptTestCase):
         self.assertRegex(report, r"custom dev: pearson \S+, loss \S+, mse \S+, spearman ")
         self.assertLen(read(os.path.join(numbers, "test_results.tsv")).splitlines(), 27)
 
+    def write_mnli(self):
+        """Writes a tiny MNLI, whose second sets are longer than the first; returns its folder."""
+        random = np.random.RandomState(0)
+        folder = os.path.join(self.folder, "mnli")
+        labels = ("neutral", "contradiction", "entailment")
+        for name, count in (
+            ("train", 9),
+            ("dev_matched", 6),
+            ("dev_mismatched", 7),
+            ("test_matched", 4),
+            ("test_mismatched", 5),
+        ):
+            rows = [["index", *("x" * 7), "sentence1", "sentence2", "gold_label"]]
+            for i in range(count):
+                texts = [tiny.sentence(random) for _ in range(2)]
+                rows.append([str(i), *("x" * 7), *texts, labels[i % 3]])
+            lines = ["\t".join(row[:-1] if "test" in name else row) for row in rows]
+            write(os.path.join(folder, name + ".tsv"), "\n".join(lines) + "\n")
+        return folder
+
+    def test_both_dev_and_test_sets_of_mnli(self):
+        stages = ["--do_train", "--do_eval", "--do_predict", "--tuning=head"]
+        self.succeed("--task_name=mnli", "--data_dir=" + self.write_mnli(), *stages)
+        results = json.loads(read(self.path("eval_results.json")))
+        for end, name, num_dev, num_test in (
+            ("", "eval_accuracy", 6, 4),
+            ("_mismatched", "eval_mismatched_accuracy", 7, 5),
+        ):
+            found, labels = (
+                [line.split("\t")[1] for line in read(self.path(file)).splitlines()[1:]]
+                for file in (f"dev_predictions{end}.tsv", f"dev_labels{end}.tsv")
+            )
+            expected = ("neutral", "contradiction", "entailment") * 3
+            self.assertEqual(labels, list(expected[:num_dev]))
+            self.assertAllClose(results[name], np.mean(np.equal(found, labels)))
+            self.assertLen(read_probabilities(self.path(f"test_results{end}.tsv")), num_test)
+
+    def test_class_weights_are_trained_by(self):
+        path = os.path.join(self.folder, "data", "train.tsv")
+        header, *lines = read(os.path.join(self.data, "train.tsv")).splitlines()
+        lines = [line for line in lines if line.startswith("0")]
+        write(path, "\n".join([header, *lines]) + "\n")
+        train = ["--do_train", "--tuning=head", "--data_dir=" + os.path.dirname(path)]
+        self.succeed(*train, "--class_weights=0,1")
+        adapter = task_adapters.load(self.path("adapter"))
+        self.assertEqual(adapter.description.training["class_weights"], [0.0, 1.0])
+        # All rows have the label that weighs nothing.
+        self.assertAllEqual(adapter.tensors["output_bias"], [0.0, 0.0])
+        for weights, part in (
+            (["--class_weights=1,1"], "class_weights was [0.0, 1.0], is now [1.0, 1.0]"),
+            ([], "class_weights was [0.0, 1.0], is now not set"),
+        ):
+            code, _, stderr = self.call(self.output_dir, *train, *weights)
+            self.assert_one_sentence(code, stderr, [part, "--overwrite_output_dir"])
+
+        numbers = write(os.path.join(self.folder, "numbers", "train.csv"), "a,b\n" + 24 * "dog,1\n")
+        flags = ["--task_name=custom", "--text_column=a", "--label_column=b", "--label_type=float"]
+        flags += ["--data_dir=" + os.path.dirname(numbers), "--do_train", "--class_weights=1,2"]
+        code, _, stderr = self.call(os.path.join(self.folder, "other"), *flags)
+        self.assert_one_sentence(code, stderr, ["--class_weights", "--label_type=class"])
+
     def test_what_is_not_trained_is_not_evaluated(self):
         for stage in ("--do_eval", "--do_predict"):
             code, _, stderr = self.call(self.output_dir, stage)

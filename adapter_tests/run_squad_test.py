@@ -286,9 +286,18 @@ class Version2Test(SquadTestCase):
         reader, rows = self.reader("--predict_file=" + path)
         logits = {"start_logits": np.zeros(12), "end_logits": np.zeros(12)}
         self.assertLen(reader.answers([logits] * len(rows)), 21)
-        write_squad(path, 20, 5, True)
-        with self.assertRaisesRegex(UserError, r"\A--predict_file \S+dev.json has changed .*\.\Z"):
-            reader.answers([logits] * len(rows))
+
+        def predictions():
+            write_squad(path, 21, 5, True)
+            yield from [logits] * len(rows)
+
+        changed = r"\A--predict_file \S+dev.json has changed .*\.\Z"
+        with self.assertRaisesRegex(UserError, changed):
+            reader.answers(predictions())
+        for num_questions in (20, 22):  # The windows are fewer than the predictions, or more.
+            write_squad(path, num_questions, 5, True)
+            with self.assertRaisesRegex(UserError, changed):
+                reader.answers(iter([logits] * len(rows)))
 
 
 class LibraryTest(tf.test.TestCase):

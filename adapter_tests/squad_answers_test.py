@@ -136,6 +136,37 @@ class ChooseAnswerTest(tf.test.TestCase):
             result = logits(start=[(3 + first, 5.0)], end=[(3 + last, 5.0)])
             self.assertEqual(sa.choose_answer(words, [(window, result)], settings).text, expected)
 
+    def test_characters_that_a_sentencepiece_model_writes_otherwise(self):
+        thai = "\u0e17\u0e35\u0e48", "\u0e01\u0e23\u0e38\u0e07"
+        for word, pieces, first, last, expected in (
+            # Full-width digits; one character for two, or for half of the answer.
+            (
+                "(\uff11\uff19\uff18\uff15)",
+                ["\u2581(", "19", "85", ")"],
+                1,
+                2,
+                "\uff11\uff19\uff18\uff15",
+            ),
+            ("\ufb01sh,", ["\u2581f", "ish", ","], 1, 1, "\ufb01sh"),
+            # What is dropped, or taken for a space.
+            ("a\u200bbc\u00ad\ud83dd", ["\u2581a", "\u2581b", "c", "d"], 1, 2, "bc"),
+            ("a\u200bbc\u00ad\ud83dd", ["\u2581a", "\u2581b", "c", "d"], 1, 3, "bc\u00ad\ud83dd"),
+            # Marks that join their letters, or stay on them in lower case.
+            ("(Cafe\u0301)", ["\u2581", "(", "caf", "\u00e9", ")"], 2, 3, "Cafe\u0301"),
+            ("\u30ab\uff76\uff9e.", ["\u2581\u30ab", "\u30ac", "."], 1, 1, "\uff76\uff9e"),
+            ("".join(thai), ["\u2581" + thai[0], thai[1]], 0, 0, thai[0]),
+            ("The\u03a3\u03a3", ["\u2581", "the", "\u03c3", "\u03c2"], 2, 3, "\u03a3\u03a3"),
+            # What cannot be told is all of the word.
+            ("(cat)", ["\u2581", "(dog", ")"], 1, 1, "(cat)"),
+            ("(cat)", ["\u2581", "(cat)"], 0, 0, "(cat)"),
+        ):
+            tokens = ["[CLS]", "who", "[SEP]", *pieces, "[SEP]"]
+            word_of = dict.fromkeys(range(3, 3 + len(pieces)), 0)
+            window = squad_features.InputFeatures(0, 0, 0, tokens, word_of, word_of, [], [], [])
+            span = sa._Span(window, 3 + first, 3 + last, 0.0, 0.0)
+            settings = sa.AnswerSettings(sentencepiece=True)
+            self.assertEqual(sa._text_of(span, [word], settings), expected, pieces)
+
     def test_best_places(self):
         self.assertEqual(sa.best_places([1.0, 3.0, 3.0, 2.0], 3), [1, 2, 3])
         self.assertEqual(sa.best_places([1.0, 2.0], 5), [1, 0])
@@ -165,6 +196,11 @@ class FinalTextTest(tf.test.TestCase):
     def test_it_tells_why(self):
         with self.assertLogs("absl", "INFO") as log:
             sa.get_final_text("dog", "Steve's cat", True, verbose_logging=True)
+        self.assertIn("Not found: 'dog' in \"Steve's cat\"", log.output[0])
+        with self.assertLogs("absl", "INFO") as log:
+            sa._text_of_pieces(
+                ["\u2581d", "og"], "Steve's cat", sa.AnswerSettings(verbose_logging=True)
+            )
         self.assertIn("Not found: 'dog' in \"Steve's cat\"", log.output[0])
 
 

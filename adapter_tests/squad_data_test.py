@@ -115,7 +115,10 @@ class ReadTest(FileTestCase):
             (squad(question(), question()), ["question q1 stands there twice"]),
             (squad(question(answers=[])), ["q1 has 0 answers", "--version_2_with_negative"]),
             (squad(question(answers=[("a", 5), ("a", 5)])), ["q1 has 2 answers, expected one"]),
-            (squad({"id": "q", "question": "Who?"}), ["q has 0 answers"]),
+            (
+                squad({"id": "q", "question": "Who?"}),
+                ["q has 0 answers, expected one in training."],
+            ),
             (squad({**question(), "answers": [{"text": "cat"}]}), ["answer_start"]),
             (squad({**question(), "answers": ["cat"]}), ["text of an answer of question q1"]),
             (good[:-3], ["line 1", "no JSON"]),
@@ -151,9 +154,9 @@ class ReadTest(FileTestCase):
         unlabelled = {"id": "q", "question": "Who?"}
         hint = "--version_2_with_negative"
         for version_2, bad, parts in (
-            (False, unlabelled, ["question q has no answers", hint]),
+            (False, unlabelled, ["question q has no answers", "(--do_predict needs none)."]),
             (False, question("q", answers=[]), ["question q has no answers", hint]),
-            (True, unlabelled, ["question q has no answers"]),
+            (True, unlabelled, ["question q has no answers", "(--do_predict needs none)."]),
             (False, {**unlabelled, "answers": 5}, ["found 5 as answers of question q"]),
             (True, {**unlabelled, "answers": True}, ["found true as answers of question q"]),
             (True, {**unlabelled, "answers": [{}]}, ["nothing as text of an answer of question q"]),

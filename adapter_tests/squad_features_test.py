@@ -13,8 +13,9 @@ import rows
 import squad_data
 import squad_features
 import tokenization
+from adapter_tests import tiny
 from adapter_tests.classifier_tasks_test import FileTestCase
-from adapter_tests.squad_data_test import question, squad
+from adapter_tests.squad_data_test import CONTEXT, question, squad
 from errors import UserError
 
 SHARED = os.environ.get("ADAPTER_BERT_DATA")
@@ -81,6 +82,21 @@ class WindowsTest(tf.test.TestCase):
             ([], (1, 3)),
         ):
             self.assertEqual(squad_features.improve_answer_span(tokens, 1, 3, answer), expected)
+
+    def test_improve_span_of_pieces(self):
+        tokens = ["\u2581in", "\u2581", "(", "\u25811985", "-", "198", "5", ")", "\u2581"]
+        for answer, expected in (
+            (["\u25811985"], (3, 3)),
+            (["\u2581", "5", ")"], (6, 7)),  # Not with the piece that holds the first 5.
+            (["\u2581", "-", "19"], (4, 5)),
+            (["\u25819", "8"], (5, 5)),
+            (["\u2581", "(", "1985", "-"], (2, 4)),
+            (["\u2581in"], (1, 8)),  # Outside of its words.
+            (["\u2581"], (1, 8)),
+            ([], (1, 8)),
+        ):
+            found = squad_features.improve_span_of_pieces(tokens, 1, 8, answer)
+            self.assertEqual(found, expected, answer)
 
     def test_limits(self):
         squad_features.check_limits(squad_features.Limits(68, 1, 64))
@@ -165,6 +181,10 @@ class FeaturesTest(FileTestCase):
         positions = {"start_positions", "end_positions"}
         self.assertEqual(set(arrays), {*rows.PARTS, "is_real_example", *positions})
         # The five questions' paragraphs stand there once each.
+        texts = [CONTEXT, "A cat, " * 9, *("who is it " * i for i in range(1, 5)), "eh"]
+        pieces = [LetterTokenizer().tokenize(text) for text in texts]
+        num_tokens = [len(some) for some in pieces[:2]] + [min(len(some), 5) for some in pieces[2:]]
+        self.assertLen(arrays["tokens"], sum(num_tokens))
         some = rows.TextRows(arrays, 1, 2, 16)
         self.assertLen(some, len(expected))
         taken = some.take(np.arange(len(some)))
@@ -173,6 +193,16 @@ class FeaturesTest(FileTestCase):
                 self.assertAllEqual(taken[name][index], getattr(feature, name))
             self.assertEqual(taken["start_positions"][index], feature.start_position)
             self.assertEqual(taken["end_positions"][index], feature.end_position)
+
+    def test_a_paragraph_is_tokenized_once_for_its_questions(self):
+        contents = squad(question("q0"), question("q1")), squad(question("q2"))
+        content = {"data": [article for each in contents for article in each["data"]]}
+        path = self.write("squad.json", json.dumps(content))
+        examples = squad_data.squad_examples(path, True)
+        limits = squad_features.Limits(16, 4, 5)
+        found = list(squad_features.tokenized(examples, LetterTokenizer(), limits, True))
+        self.assertIs(found[0].paragraph, found[1].paragraph)
+        self.assertIsNot(found[1].paragraph, found[2].paragraph)
 
     def arrays(self, content, is_training, tokens_a_part=1 << 18):
         """(arrays of what `add_rows` hands on, number of parts)."""
@@ -203,6 +233,58 @@ class FeaturesTest(FileTestCase):
         arrays, _ = self.arrays(squad(question(), context=""), False)
         self.assertEqual(arrays["num_questions"].tolist(), [1])
         self.assertEqual(len(rows.TextRows(arrays, 1, 2, 16)), 0)
+
+
+class SentencePieceTest(FileTestCase):
+    """Answers inside of words, whose pieces are others than those of the answer alone."""
+
+    def tokenizer(self):
+        """Of a small model, to which "1985" is one piece where it begins a word."""
+        lines = [
+            "1985 \u5e74 \u6771\u4eac \u5927\u5b66 \u306f \u65e5\u672c \u306e \u5927\u5b66",
+            "in 1985 a Japanese war , cat -",
+            "1985 American ( \u6771 \u4eac \u5927 \u5b66 )",
+        ]
+        model = tiny.train_sentencepiece(
+            5 * lines,
+            model_type="bpe",
+            vocab_size=50,
+            character_coverage=1.0,
+            pad_id=0,
+            unk_id=1,
+            bos_id=-1,
+            eos_id=-1,
+            control_symbols="[CLS],[SEP]",
+        )
+        path = self.write("pieces.model", model)
+        return tokenization.FullTokenizer(None, False, spm_model_file=path)
+
+    def test_the_answer_that_is_trained_on(self):
+        tokenizer = self.tokenizer()
+        for text, pieces in (
+            ("1985", ["\u25811985"]),
+            ("(1985)", ["\u2581", "(", "19", "85", ")"]),
+        ):
+            self.assertEqual(tokenizer.tokenize(text), pieces)
+        for context, answer, expected in (
+            ("in (1985) war", "1985", "1985"),
+            ("in 1985 war", "1985", "1985"),
+            ("Japanese-American war", "American", "American"),
+            ("a 1985\u5e74", "198", "1985"),
+            # Of "Tokyo University 1985" the second word, and the digits, which are full-width.
+            ("\u6771\u4eac\u5927\u5b661985\u5e74", "\u5927\u5b66", "\u5927\u5b66"),
+            ("\u5927\u5b66\uff11\uff19\uff18\uff15", "\uff11\uff19\uff18\uff15", "1985"),
+        ):
+            place = context.index(answer)
+            content = squad(question(answers=[(answer, place)]), context=context)
+            path = self.write("squad.json", json.dumps(content))
+            found = []
+            squad_features.convert_examples_to_features(
+                squad_data.read_squad_examples(path, True), tokenizer, 60, 9, 20, True, found.append
+            )
+            (feature,) = found
+            tokens = feature.tokens[feature.start_position : feature.end_position + 1]
+            self.assertEqual("".join(tokens).replace("\u2581", ""), expected, feature.tokens)
 
 
 @unittest.skipUnless(SHARED, "ADAPTER_BERT_DATA does not name the shared folder")

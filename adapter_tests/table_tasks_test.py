@@ -138,7 +138,7 @@ class TableProcessorTest(FileTestCase):
         self.assert_refused([path, "2 rows are too few", "dev"], self.examples, "dev")
 
     def test_refused(self):
-        self.assert_refused([self.folder, "none of train.tsv", "--data_dir"], self.processor)
+        self.assert_refused([self.folder, "no train.tsv or ", "--data_dir"], self.processor)
         self.write("train.tsv", "one\ttwo\tkind\na\tb\tyes\n")
         self.write("train.csv", "one,two,kind\na,b,yes\n")
         self.assert_refused(["train.tsv and", "train.csv", "one of them"], self.processor)
@@ -369,6 +369,17 @@ class LayoutsTest(FileTestCase):
             self.assert_refused(
                 [self.folder, layout.files[0]], processor.get_train_examples, self.folder
             )
+
+    def test_of_two_folders_the_missing_one_is_named(self):
+        folders = ["20news-bydate-train", "20news-bydate-test"]
+        for there, missing in (folders, folders[::-1]):
+            folder = os.path.join(self.folder, there)
+            os.makedirs(os.path.join(folder, there))
+            processor = table_tasks.TableProcessor(
+                table_tasks.LAYOUTS["newsgroups"], folder, labels=("a", "b")
+            )
+            parts = [f"{folder}: found no {missing} in --data_dir."]
+            self.assert_refused(parts, processor.get_train_examples, folder)
 
     def test_nothing_is_left(self):
         path = self.write("Consumer_Complaints.csv", "Issue,Consumer complaint narrative\na,\n")

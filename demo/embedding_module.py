@@ -24,6 +24,7 @@ from absl import flags
 import bert_flags
 import checkpoints
 import files
+import graph_texts
 import scripts
 import tokenization
 from errors import UserError
@@ -110,7 +111,7 @@ def _build(vocabulary, shape, unknown, lowercase):
         ),
         unknown,
     )
-    plain = tf.strings.lower(texts, encoding="utf-8") if lowercase else texts
+    plain = graph_texts.lower(texts) if lowercase else texts
     words = tf.string_split(tf.strings.regex_replace(plain, _PUNCTUATION, r" \1 "))
     ids = tf.SparseTensor(words.indices, lookup.lookup(words.values), words.dense_shape)
     # A text without a word gets one, and zeros in the end. TensorFlow 1.15 reads these operations
