@@ -245,7 +245,7 @@ class _Reader:
             values.version_2_with_negative,
             values.null_score_diff_threshold,
             values.verbose_logging,
-            sentencepiece=values.spm_model_file is not None,
+            sentencepiece=bool(values.spm_model_file),
         )
 
     @property

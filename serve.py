@@ -208,7 +208,7 @@ def _load(values):
         )
     below = {} if values.adapter_dir is None else adapter_folders.below(values.adapter_dir)
     bert = bert_flags.find_pretrained(values)
-    tokenizers = task_texts.Tokenizers(bert.vocab_file, values.spm_model_file is not None)
+    tokenizers = task_texts.Tokenizers(bert.vocab_file, bool(values.spm_model_file))
     bank = adapter_bank.AdapterBank(
         bert.config,
         bert.init_checkpoint,
