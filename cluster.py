@@ -295,7 +295,8 @@ def _read_line(connection):
 
 def _difference(who, found, expected):
     """A clause that names the first fact that differs; None if none does."""
-    for name, value in expected.items():
-        if found.get(name) != value:
-            return f"{who} has another {name} than the chief: {found.get(name)}, not {value}"
+    for name in {**expected, **found}:
+        value, expected_value = found.get(name), expected.get(name)
+        if value != expected_value:
+            return f"{who} has another {name} than the chief: {value}, not {expected_value}"
     return None

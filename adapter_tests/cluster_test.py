@@ -165,6 +165,13 @@ class MeetingTest(tf.test.TestCase):
         )
         self.assertEqual(str(results[2]), str(results[0]))
 
+    def test_a_fact_that_only_one_of_both_has(self):
+        self.addresses = self.addresses[:2]
+        for own, others in (({}, {"weights": [1, 2]}), ({"weights": [1, 2]}, {})):
+            message = f"another weights than the chief: {others.get('weights')}, not"
+            for refusal in self.meet({0: own, 1: others}).values():
+                self.assertIn(message, str(refusal))
+
     def test_a_workers_own_error_is_not_taken_for_a_missing_chief(self):
         def broken():
             raise UserError("--output_dir cannot be read.")
