@@ -331,7 +331,8 @@ class Runner:
                 self._train(input_fn, [interrupt, *saving], last_step)
         except KeyboardInterrupt:
             logging.warning(
-                "Stopped; the same command goes on from step %d, the last checkpoint.",
+                "Stopped; the same command, without --overwrite_output_dir, goes on from step %d,"
+                " the last checkpoint.",
                 self.last_step(),
             )
             raise

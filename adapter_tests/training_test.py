@@ -213,8 +213,10 @@ class ResumingTest(TrainingTestCase):
         runner._estimator.train = lambda input_fn, hooks, max_steps: estimator_train(
             input_fn, hooks=[Interrupt(), *hooks], max_steps=max_steps
         )
-        with self.assertRaises(KeyboardInterrupt):
+        with self.assertLogs("absl", "WARNING") as logs, self.assertRaises(KeyboardInterrupt):
             runner.train(tiny.arrays())
+        said = "the same command, without --overwrite_output_dir, goes on from step 3,"
+        self.assertIn(said, logs.output[-1])
         self.assertEqual(signal.getsignal(signal.SIGINT), before)
         self.assertEqual(checkpoints.last_step(folder), 3)
 
