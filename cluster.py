@@ -77,6 +77,9 @@ def from_environment():
         )
     if not jobs:
         return Cluster()
+    missing = [name for name in ("type", "index") if name not in task]
+    if missing:
+        raise UserError(f"{VARIABLE} has no {' and '.join(missing)} of the task; {_EXPECTED}.")
     own = {"chief": chiefs, "worker": workers}[kind]
     if len(chiefs) > 1 or not 0 <= index < len(own):
         found = f"{len(chiefs)} chief and {len(workers)} workers, task {kind} {index}"

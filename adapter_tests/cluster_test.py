@@ -48,8 +48,10 @@ class FromEnvironmentTest(tf.test.TestCase):
             self.assertEqual(found, cluster.Cluster(addresses, place))
 
     def test_what_is_malformed_is_named(self):
-        def worker(addresses, task=None):
-            return {"cluster": {"worker": addresses}, "task": task or {"type": "worker"}}
+        own = {"type": "worker", "index": 0}
+
+        def worker(addresses, task=own):
+            return {"cluster": {"worker": addresses}, "task": task}
 
         for config, part in (
             ("{", "cannot be read"),
@@ -70,7 +72,10 @@ class FromEnvironmentTest(tf.test.TestCase):
             (worker(["a:1"], {"type": "chief", "index": 0}), "task chief 0"),
             (worker(["a:1"], {"type": "evaluator", "index": 0}), "names evaluator"),
             ({"cluster": {"worker": ["a:1"], "ps": ["b:1"]}}, "names ps"),
-            ({"cluster": {"chief": ["a:1", "b:1"]}, "task": {"type": "chief"}}, "2 chief"),
+            ({"cluster": {"chief": ["a:1", "b:1"], "worker": ["c:1"]}, "task": own}, "2 chief"),
+            (worker(["a:1", "b:1"], {}), "no type and index of the task"),
+            (worker(["a:1", "b:1"], {"index": 1}), "no type of the task"),
+            (worker(["a:1", "b:1"], {"type": "worker"}), "no index of the task"),
         ):
             with self.assertRaises(UserError) as caught:
                 self.read(config)
