@@ -90,7 +90,7 @@ def evaluation_settings(values, output_dir, eval_batch_size):
         eval_batch_size=eval_batch_size,
         num_tpu_cores=values.num_tpu_cores,
         tpu_cluster=cluster,
-        master=values.master if use_tpu else None,
+        master=(use_tpu and values.master) or None,
     )
     if "eval_batch_size" in values:  # run_squad.py evaluates in --predict_batch_size.
         check_batches(run, use_tpu, ["eval_batch_size"])

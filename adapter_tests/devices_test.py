@@ -58,6 +58,10 @@ class FindTpuTest(tf.test.TestCase):
         self.assert_refused(["--tpu_name=" + address, "refused", "grpc://host:port"], address)
         self.assert_refused(["--master=" + address, "refused"], master=address)
 
+    def test_a_name_and_an_address(self):
+        both = ["--tpu_name=my-tpu", "--master=grpc://h:1", "give one"]
+        self.assert_refused(both, "my-tpu", master="grpc://h:1")
+
     def test_an_address_that_is_none(self):
         for address in ("grpc://", "grpc://127.0.0.1:port", "grpc://127.0.0.1:99999"):
             self.assert_refused(["--tpu_name=" + address, "cannot be reached"], address)
