@@ -146,7 +146,10 @@ def choose_precision(precision, use_tpu):
     if precision == "bfloat16" and emulated:
         if tf.__version__.startswith("1."):
             raise UserError("--precision=bfloat16 needs a TPU or TensorFlow 2; choose float32.")
-        logging.warning("--precision=bfloat16 is slow here: this device does not have it natively.")
+        logging.warning(
+            "--precision=bfloat16 is slow on a device that does not have it natively; this one is"
+            " not known to."
+        )
     return precision
 
 
