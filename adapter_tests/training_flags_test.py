@@ -152,6 +152,9 @@ class DefineTest(tf.test.TestCase):
             "--learning_rate=fast",
             "--tuning=lora",
             "--use_tpu=perhaps",
+            "--worker_timeout=0.5",
+            "--worker_timeout=1e7",
+            "--worker_timeout=inf",
         ):
             with self.assertRaisesRegex(flags.IllegalFlagValueError, argument):
                 parsed(argument)
