@@ -33,6 +33,9 @@ _POLL_SECONDS = 0.5
 _ANSWER_SECONDS = 5
 _LONGEST_LINE = 1 << 22
 _DONE = b"."
+# Seconds until, and between, the questions to a silent host, and how many stay without an answer: a
+# host that loses its power or network is missed within a minute. By default Linux waits two hours.
+_KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
 
 class Cluster(NamedTuple):
@@ -127,6 +130,9 @@ class Meeting:
         for name, connection in connections.items():
             connection.settimeout(None)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in _KEEPALIVE.items():
+                if hasattr(socket, option):
+                    connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
             watch = threading.Thread(target=self._watch, args=(name, connection, on_loss))
             watch.daemon = True
             watch.start()

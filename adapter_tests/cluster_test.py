@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 import time
+import unittest
 from concurrent import futures
 from unittest import mock
 
@@ -160,6 +161,18 @@ class MeetingTest(tf.test.TestCase):
                 for watch in set(threading.enumerate()) - before:
                     watch.join(20)
             self.assertEqual(start_again.call_count, starts, error)
+
+    @unittest.skipUnless(hasattr(socket, "TCP_KEEPIDLE"), "the system decides")
+    def test_a_host_without_power_is_missed_within_a_minute(self):
+        for meeting in self.meet({0: {}, 1: {}, 2: {}}).values():
+            for connection in meeting._connections.values():
+                self.assertTrue(connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
+                idle, interval, count = (
+                    connection.getsockopt(socket.IPPROTO_TCP, option)
+                    for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+                )
+                self.assertLessEqual(idle + interval * count, 60)
+            meeting.end()
 
     def test_other_facts(self):
         results = self.meet({0: {"model: size": 8}, 1: {"model: size": 8}, 2: {"model: size": 4}})
