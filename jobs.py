@@ -368,6 +368,10 @@ class Job(_AnyJob):
         return {
             **facts,
             "number of replicas": self._run.distribution.num_replicas,
+            # The chief has written it before it hears of anyone.
+            "settings.json in the shared --output_dir": run_directory.recorded(
+                self._run.output_dir
+            ),
             "last checkpoint in --output_dir, which all share": self._runner.last_step(),
         }
 

@@ -130,6 +130,16 @@ def claim(output_dir, settings, trains, overwrite=False):
     return held
 
 
+def recorded(output_dir):
+    """A short name for the settings that a run has recorded there; None where none has.
+
+    Raises:
+      UserError: they cannot be read.
+    """
+    settings = _read(posixpath.join(output_dir, SETTINGS_FILE))
+    return settings and task_adapters.digest([json.dumps(settings, sort_keys=True)])
+
+
 class _Held:
     """A local folder that is open, and locked, until this is gone or the process is."""
 

@@ -16,7 +16,7 @@ from errors import UserError
 class ClusterTest(ScriptTestCase):
     """Every worker ends where it would meet the others."""
 
-    def facts(self, index, *arguments):
+    def facts(self, index, *arguments, output_dir=None):
         """What a worker tells the others."""
         found = []
 
@@ -30,7 +30,7 @@ class ClusterTest(ScriptTestCase):
         environ = mock.patch.dict(os.environ, TF_CONFIG=json.dumps(config))
         with environ, mock.patch.object(cluster, "met", met):
             flags = ["--do_train", "--distribution=multi_worker", *arguments]
-            code, _, stderr = self.call(self.output_dir, *flags)
+            code, _, stderr = self.call(output_dir or self.output_dir, *flags)
         self.assert_one_sentence(code, stderr, ["They have met"])
         return found[0]
 
@@ -43,6 +43,12 @@ class ClusterTest(ScriptTestCase):
         ):
             difference = cluster._difference("worker 1", self.facts(1, flag), chief)
             self.assertIn(f"another {name} than the chief", difference)
+
+    def test_another_folder_before_there_is_a_checkpoint(self):
+        chief = self.facts(0)
+        other = self.facts(1, output_dir=os.path.join(self.folder, "other"))
+        difference = cluster._difference("worker 1", other, chief)
+        self.assertIn("another settings.json in the shared --output_dir than", difference)
 
 
 if __name__ == "__main__":
