@@ -159,16 +159,16 @@ class Meeting:
 
 
 @contextlib.contextmanager
-def met(workers, facts, seconds):
+def met(workers, facts, seconds, needs_all):
     """While entered, all workers are there; one that goes has this one start again.
 
     Args:
-      workers, facts, seconds: as of `meet`; of a single worker nothing is asked.
+      workers, facts, seconds, needs_all: as of `meet`; of a single worker nothing is asked.
     """
     if len(workers.addresses) < 2:
         yield
         return
-    meeting = meet(workers, facts, seconds, _start_again)
+    meeting = meet(workers, facts, seconds, _start_again, needs_all)
     try:
         yield
     except (KeyboardInterrupt, UserError):  # Other errors may come of another worker's loss.
@@ -188,7 +188,7 @@ def _start_again(lost):
     os.execv(sys.executable, [sys.executable, *sys.argv, "--nooverwrite_output_dir"])
 
 
-def meet(workers, facts, seconds, on_loss):
+def meet(workers, facts, seconds, on_loss, needs_all=True):
     """Waits until all workers have come, and makes sure that they are to do the same.
 
     Args:
@@ -197,6 +197,7 @@ def meet(workers, facts, seconds, on_loss):
         messages. Called when the chief is there.
       seconds: how long each waits for the others.
       on_loss: see `Meeting`.
+      needs_all: bool; False has the chief go on without those that do not come in time.
 
     Returns:
       `Meeting`.
@@ -205,11 +206,14 @@ def meet(workers, facts, seconds, on_loss):
       UserError: a worker does not come in time, or has other facts.
     """
     deadline = time.monotonic() + seconds
-    talk = _receive if workers.is_chief else _report_to_chief
-    return Meeting(talk(workers, facts, deadline, seconds), on_loss)
+    if workers.is_chief:
+        connections = _receive(workers, facts, deadline, seconds, needs_all)
+    else:
+        connections = _report_to_chief(workers, facts, deadline, seconds)
+    return Meeting(connections, on_loss)
 
 
-def _receive(workers, facts, deadline, seconds):
+def _receive(workers, facts, deadline, seconds, needs_all):
     """The chief's side: takes every worker's facts, and answers all when all are there."""
     others = {i: f"worker {i} ({workers.addresses[i]})" for i in range(1, len(workers.addresses))}
     arrived, problem, own = {}, None, facts()
@@ -221,7 +225,11 @@ def _receive(workers, facts, deadline, seconds):
                 connection, _ = listener.accept()
             except socket.timeout:
                 missing = [name for i, name in others.items() if i not in arrived]
-                problem = f"{' and '.join(missing)} did not come within {seconds:g} seconds"
+                late = f"{' and '.join(missing)} did not come within {seconds:g} seconds"
+                if needs_all:
+                    problem = late
+                else:
+                    logging.info("%s: going on without.", late)
                 break
             connection.settimeout(_ANSWER_SECONDS)
             try:

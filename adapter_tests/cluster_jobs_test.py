@@ -2,12 +2,14 @@
 
 import json
 import os
+import shutil
 import unittest
 from unittest import mock
 
 import tensorflow.compat.v1 as tf
 
 import cluster
+import training
 from adapter_tests.script_cases import ScriptTestCase
 from errors import UserError
 
@@ -16,13 +18,20 @@ from errors import UserError
 class ClusterTest(ScriptTestCase):
     """Every worker ends where it would meet the others."""
 
-    def facts(self, index, *arguments, output_dir=None):
-        """What a worker tells the others."""
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.trained = os.path.join(cls.root, "trained")
+        code, _, stderr = cls.call(cls.trained, "--do_train")
+        assert code is None, stderr
+
+    def meet(self, index, *arguments, then=None, output_dir=None):
+        """What `then`, which is called as `cluster.met` without the workers, returns."""
         found = []
 
-        def met(workers, facts, *_):
+        def met(workers, *args):
             self.assertEqual(workers.index, index)
-            found.append(facts())
+            found.append(then(*args) if then else args[0]())
             raise UserError("They have met.")
 
         addresses = {"worker": ["a:1", "b:1"]}
@@ -35,20 +44,31 @@ class ClusterTest(ScriptTestCase):
         return found[0]
 
     def test_settings_that_only_another_worker_has(self):
-        chief = self.facts(0)
-        self.assertIsNone(cluster._difference("worker 1", self.facts(1), chief))
+        chief = self.meet(0)
+        self.assertIsNone(cluster._difference("worker 1", self.meet(1), chief))
         for flag, name in (
             ("--class_weights=1,2", "training: class_weights"),
             ("--adapter_normalization=layer", "model: adapter_normalization"),
         ):
-            difference = cluster._difference("worker 1", self.facts(1, flag), chief)
+            difference = cluster._difference("worker 1", self.meet(1, flag), chief)
             self.assertIn(f"another {name} than the chief", difference)
 
     def test_another_folder_before_there_is_a_checkpoint(self):
-        chief = self.facts(0)
-        other = self.facts(1, output_dir=os.path.join(self.folder, "other"))
+        chief = self.meet(0)
+        other = self.meet(1, output_dir=os.path.join(self.folder, "other"))
         difference = cluster._difference("worker 1", other, chief)
         self.assertIn("another settings.json in the shared --output_dir than", difference)
+
+    def test_after_the_last_step_nobody_is_needed(self):
+        def needs_all(facts, seconds, needed):
+            return needed
+
+        self.assertTrue(self.meet(0, then=needs_all))
+        shutil.rmtree(self.output_dir)
+        shutil.copytree(self.trained, self.output_dir)
+        self.assertFalse(self.meet(0, then=needs_all))
+        with mock.patch.object(training.Runner, "last_step", side_effect=self.fail):
+            self.meet(1, then=needs_all)  # The chief may be clearing the folder.
 
 
 if __name__ == "__main__":

@@ -101,7 +101,7 @@ class MeetingTest(tf.test.TestCase):
         self.lost.append(name)
         self.changed.set()
 
-    def meet(self, facts, seconds=20.0):
+    def meet(self, facts, seconds=20.0, **options):
         """What each worker (index → facts) comes back with: its `Meeting`, or its UserError."""
         results = {}
 
@@ -109,7 +109,7 @@ class MeetingTest(tf.test.TestCase):
             workers = cluster.Cluster(self.addresses, index)
             try:
                 results[index] = cluster.meet(
-                    workers, lambda: facts[index], seconds, self.note_loss
+                    workers, lambda: facts[index], seconds, self.note_loss, **options
                 )
             except UserError as error:
                 results[index] = error
@@ -151,7 +151,7 @@ class MeetingTest(tf.test.TestCase):
                 with futures.ThreadPoolExecutor(1) as pool:
                     chief = pool.submit(self.meet, {0: {}})
                     workers = cluster.Cluster(self.addresses, 1)
-                    with self.assertRaises(type(error)), cluster.met(workers, dict, 20.0):
+                    with self.assertRaises(type(error)), cluster.met(workers, dict, 20.0, True):
                         raise error
                 meeting = chief.result()[0]
                 meeting._over.set()
@@ -206,6 +206,15 @@ class MeetingTest(tf.test.TestCase):
         expected = f"TF_CONFIG: worker 2 ({self.addresses[2]}) did not come within 2 seconds."
         self.assertEqual(str(results[0]), expected)
         self.assertIn(str(results[1]), (expected, self.no_chief()))
+
+    def test_a_missing_worker_that_is_not_needed(self):
+        with futures.ThreadPoolExecutor(1) as pool:
+            chief = pool.submit(self.meet, {0: {}}, seconds=3.0, needs_all=False)
+            meetings = {**self.meet({1: {}}), **chief.result()}
+        for meeting in meetings.values():
+            self.assertIsInstance(meeting, cluster.Meeting, meeting)
+            meeting.end()
+        self.assertFalse(self.changed.wait(0.2))
 
     def test_a_missing_chief(self):
         self.assertEqual(str(self.meet({1: {}}, seconds=2.0)[1]), self.no_chief())
