@@ -9,6 +9,7 @@ connections stay, so that each end is told at once when the other is gone.
 """
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -159,16 +160,19 @@ class Meeting:
 
 
 @contextlib.contextmanager
-def met(workers, facts, seconds, needs_all):
+def met(workers, facts, seconds, needs_all, clean_up):
     """While entered, all workers are there; one that goes has this one start again.
 
     Args:
       workers, facts, seconds, needs_all: as of `meet`; of a single worker nothing is asked.
+      clean_up: function () that removes what only the end of this process would, before it starts
+        again.
     """
     if len(workers.addresses) < 2:
         yield
         return
-    meeting = meet(workers, facts, seconds, _start_again, needs_all)
+    start_again = functools.partial(_start_again, clean_up)
+    meeting = meet(workers, facts, seconds, start_again, needs_all)
     try:
         yield
     except (KeyboardInterrupt, UserError):  # Other errors may come of another worker's loss.
@@ -177,13 +181,14 @@ def met(workers, facts, seconds, needs_all):
     meeting.end()  # Not after an error: the others are to notice.
 
 
-def _start_again(lost):
+def _start_again(clean_up, lost):
     """Replaces this process by a new one of the same command, without the state of TensorFlow's.
 
     As if it were killed, which nothing here loses by.
     """
     logging.warning("%s has gone: starting again from the last checkpoint.", lost)
     sys.stdout.flush()
+    clean_up()
     # The last of two flags is the one that counts.
     os.execv(sys.executable, [sys.executable, *sys.argv, "--nooverwrite_output_dir"])
 

@@ -329,7 +329,7 @@ class Job(_AnyJob):
         workers, seconds = self._workers, self._values.worker_timeout
         # The others may have ended before a chief that is started again after the last step.
         needs_all = not workers.is_chief or self._runner.last_step() < self._model.num_train_steps
-        with cluster.met(workers, self._facts, seconds, needs_all):
+        with cluster.met(workers, self._facts, seconds, needs_all, self._scratch.remove):
             self._train_to_the_end(arrays, eval_sets)
         if not workers.is_chief:
             return [f"Worker {workers.index} has done its part; the chief has the results."]

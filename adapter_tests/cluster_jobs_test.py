@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import tempfile
 import unittest
 from unittest import mock
 
@@ -60,7 +61,7 @@ class ClusterTest(ScriptTestCase):
         self.assertIn("another settings.json in the shared --output_dir than", difference)
 
     def test_after_the_last_step_nobody_is_needed(self):
-        def needs_all(facts, seconds, needed):
+        def needs_all(facts, seconds, needed, clean_up):
             return needed
 
         self.assertTrue(self.meet(0, then=needs_all))
@@ -69,6 +70,21 @@ class ClusterTest(ScriptTestCase):
         self.assertFalse(self.meet(0, then=needs_all))
         with mock.patch.object(training.Runner, "last_step", side_effect=self.fail):
             self.meet(1, then=needs_all)  # The chief may be clearing the folder.
+
+    def test_who_starts_again_leaves_no_copy_of_the_given_adapter(self):
+        scratch = os.path.join(self.folder, "scratch")
+        os.mkdir(scratch)
+
+        def left(facts, seconds, needed, clean_up):
+            before = os.listdir(scratch)
+            clean_up()
+            return len(before), len(os.listdir(scratch))
+
+        with mock.patch.object(tempfile, "tempdir", scratch):
+            self.assertEqual(
+                self.meet(1, "--adapter=" + os.path.join(self.trained, "adapter"), then=left),
+                (1, 0),
+            )
 
 
 if __name__ == "__main__":

@@ -151,7 +151,9 @@ class MeetingTest(tf.test.TestCase):
                 with futures.ThreadPoolExecutor(1) as pool:
                     chief = pool.submit(self.meet, {0: {}})
                     workers = cluster.Cluster(self.addresses, 1)
-                    with self.assertRaises(type(error)), cluster.met(workers, dict, 20.0, True):
+                    with self.assertRaises(type(error)), cluster.met(
+                        workers, dict, 20.0, True, self.fail
+                    ):
                         raise error
                 meeting = chief.result()[0]
                 meeting._over.set()
@@ -161,6 +163,12 @@ class MeetingTest(tf.test.TestCase):
                 for watch in set(threading.enumerate()) - before:
                     watch.join(20)
             self.assertEqual(start_again.call_count, starts, error)
+
+    def test_what_is_left_behind_goes_before_it_starts_again(self):
+        done = mock.Mock()
+        with mock.patch.object(os, "execv", done.execv):
+            cluster._start_again(done.clean_up, "worker 1")
+        self.assertEqual([call[0] for call in done.method_calls], ["clean_up", "execv"])
 
     @unittest.skipUnless(hasattr(socket, "TCP_KEEPIDLE"), "the system decides")
     def test_a_host_without_power_is_missed_within_a_minute(self):

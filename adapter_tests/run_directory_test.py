@@ -84,6 +84,17 @@ class ScratchTest(RunDirectoryTestCase):
         del scratch
         self.assertFalse(os.path.exists(folder))
 
+    def test_they_go_when_asked_to(self):
+        for folder in (self.folder, "ram://bucket/asked"):
+            scratch = run_directory.Scratch(folder)
+            prefixes = [scratch.prefix() for _ in range(2)]
+            for prefix in prefixes:
+                with tf.io.gfile.GFile(prefix + ".index", "w") as writer:
+                    writer.write("")
+            scratch.remove()
+            for prefix in prefixes:
+                self.assertFalse(tf.io.gfile.exists(prefix + ".index"), prefix)
+
     def test_those_of_a_remote_run_lie_where_overwriting_finds_them(self):
         # Two workers of one training, or two evaluations, may be there at a time.
         scratches = [run_directory.Scratch("ram://bucket/mrpc") for _ in range(2)]
