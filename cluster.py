@@ -9,6 +9,7 @@ connections stay, so that each end is told at once when the other is gone.
 """
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -33,6 +34,9 @@ _POLL_SECONDS = 0.5
 _ANSWER_SECONDS = 5
 _LONGEST_LINE = 1 << 22
 _DONE = b"."
+# Seconds until, and between, the questions to a silent host, and how many stay without an answer: a
+# host that loses its power or network is missed within a minute. By default Linux waits two hours.
+_KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
 
 class Cluster(NamedTuple):
@@ -77,6 +81,9 @@ def from_environment():
         )
     if not jobs:
         return Cluster()
+    missing = [name for name in ("type", "index") if name not in task]
+    if missing:
+        raise UserError(f"{VARIABLE} has no {' and '.join(missing)} of the task; {_EXPECTED}.")
     own = {"chief": chiefs, "worker": workers}[kind]
     if len(chiefs) > 1 or not 0 <= index < len(own):
         found = f"{len(chiefs)} chief and {len(workers)} workers, task {kind} {index}"
@@ -124,6 +131,9 @@ class Meeting:
         for name, connection in connections.items():
             connection.settimeout(None)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in _KEEPALIVE.items():
+                if hasattr(socket, option):
+                    connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
             watch = threading.Thread(target=self._watch, args=(name, connection, on_loss))
             watch.daemon = True
             watch.start()
@@ -150,16 +160,19 @@ class Meeting:
 
 
 @contextlib.contextmanager
-def met(workers, facts, seconds):
+def met(workers, facts, seconds, needs_all, clean_up):
     """While entered, all workers are there; one that goes has this one start again.
 
     Args:
-      workers, facts, seconds: as of `meet`; of a single worker nothing is asked.
+      workers, facts, seconds, needs_all: as of `meet`; of a single worker nothing is asked.
+      clean_up: function () that removes what only the end of this process would, before it starts
+        again.
     """
     if len(workers.addresses) < 2:
         yield
         return
-    meeting = meet(workers, facts, seconds, _start_again)
+    start_again = functools.partial(_start_again, clean_up)
+    meeting = meet(workers, facts, seconds, start_again, needs_all)
     try:
         yield
     except (KeyboardInterrupt, UserError):  # Other errors may come of another worker's loss.
@@ -168,18 +181,19 @@ def met(workers, facts, seconds):
     meeting.end()  # Not after an error: the others are to notice.
 
 
-def _start_again(lost):
+def _start_again(clean_up, lost):
     """Replaces this process by a new one of the same command, without the state of TensorFlow's.
 
     As if it were killed, which nothing here loses by.
     """
     logging.warning("%s has gone: starting again from the last checkpoint.", lost)
     sys.stdout.flush()
+    clean_up()
     # The last of two flags is the one that counts.
     os.execv(sys.executable, [sys.executable, *sys.argv, "--nooverwrite_output_dir"])
 
 
-def meet(workers, facts, seconds, on_loss):
+def meet(workers, facts, seconds, on_loss, needs_all=True):
     """Waits until all workers have come, and makes sure that they are to do the same.
 
     Args:
@@ -188,6 +202,7 @@ def meet(workers, facts, seconds, on_loss):
         messages. Called when the chief is there.
       seconds: how long each waits for the others.
       on_loss: see `Meeting`.
+      needs_all: bool; False has the chief go on without those that do not come in time.
 
     Returns:
       `Meeting`.
@@ -196,11 +211,14 @@ def meet(workers, facts, seconds, on_loss):
       UserError: a worker does not come in time, or has other facts.
     """
     deadline = time.monotonic() + seconds
-    talk = _receive if workers.is_chief else _report_to_chief
-    return Meeting(talk(workers, facts, deadline, seconds), on_loss)
+    if workers.is_chief:
+        connections = _receive(workers, facts, deadline, seconds, needs_all)
+    else:
+        connections = _report_to_chief(workers, facts, deadline, seconds)
+    return Meeting(connections, on_loss)
 
 
-def _receive(workers, facts, deadline, seconds):
+def _receive(workers, facts, deadline, seconds, needs_all):
     """The chief's side: takes every worker's facts, and answers all when all are there."""
     others = {i: f"worker {i} ({workers.addresses[i]})" for i in range(1, len(workers.addresses))}
     arrived, problem, own = {}, None, facts()
@@ -212,7 +230,11 @@ def _receive(workers, facts, deadline, seconds):
                 connection, _ = listener.accept()
             except socket.timeout:
                 missing = [name for i, name in others.items() if i not in arrived]
-                problem = f"{' and '.join(missing)} did not come within {seconds:g} seconds"
+                late = f"{' and '.join(missing)} did not come within {seconds:g} seconds"
+                if needs_all:
+                    problem = late
+                else:
+                    logging.info("%s: going on without.", late)
                 break
             connection.settimeout(_ANSWER_SECONDS)
             try:
@@ -295,7 +317,8 @@ def _read_line(connection):
 
 def _difference(who, found, expected):
     """A clause that names the first fact that differs; None if none does."""
-    for name, value in expected.items():
-        if found.get(name) != value:
-            return f"{who} has another {name} than the chief: {found.get(name)}, not {value}"
+    for name in {**expected, **found}:
+        value, expected_value = found.get(name), expected.get(name)
+        if value != expected_value:
+            return f"{who} has another {name} than the chief: {value}, not {expected_value}"
     return None

@@ -64,6 +64,7 @@ def define_distribution(flag_values):
         300.0,
         "Seconds that a worker of TF_CONFIG's cluster waits for the others to come.",
         1.0,
+        1e6,  # A socket's longest wait is of 2**31 milliseconds.
         **at,
     )
 
@@ -90,7 +91,7 @@ def evaluation_settings(values, output_dir, eval_batch_size):
         eval_batch_size=eval_batch_size,
         num_tpu_cores=values.num_tpu_cores,
         tpu_cluster=cluster,
-        master=values.master if use_tpu else None,
+        master=(use_tpu and values.master) or None,
     )
     if "eval_batch_size" in values:  # run_squad.py evaluates in --predict_batch_size.
         check_batches(run, use_tpu, ["eval_batch_size"])

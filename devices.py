@@ -34,14 +34,18 @@ def find_tpu(
 
     Raises:
       UserError: a TPU was named and cannot be reached, or "local" and there is none; or it has
-        another number of cores.
+        another number of cores; or both a name and a master were given.
     """
     if not use_tpu:
         for flag, value in (("tpu_name", tpu_name), ("master", master)):
             if value:
                 logging.warning("--%s=%s is not used: --use_tpu is off.", flag, value)
         return False, None
-    if master and not tpu_name:
+    if master and tpu_name:
+        raise UserError(
+            f"--tpu_name={tpu_name} and --master={master} both say where the TPU is; give one."
+        )
+    if master:
         _check_cores(_cores_at("--master", master), num_tpu_cores)
         return True, None
     if tpu_name in (None, "", "local"):
@@ -142,7 +146,10 @@ def choose_precision(precision, use_tpu):
     if precision == "bfloat16" and emulated:
         if tf.__version__.startswith("1."):
             raise UserError("--precision=bfloat16 needs a TPU or TensorFlow 2; choose float32.")
-        logging.warning("--precision=bfloat16 is slow here: this device does not have it natively.")
+        logging.warning(
+            "--precision=bfloat16 is slow on a device that does not have it natively; this one is"
+            " not known to."
+        )
     return precision
 
 

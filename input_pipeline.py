@@ -258,8 +258,12 @@ def input_fn_for_tpu(
                 " give fewer rows."
             )
         dataset = tf.data.Dataset.from_tensor_slices(indices)
-        dataset = dataset.batch(batch_size, drop_remainder=True).map(rows.in_graph())
-        return _untuned(dataset.prefetch(2))
+        dataset = dataset.batch(batch_size, drop_remainder=True)
+        if last_step is not None:
+            # A session that is lost is made anew on this graph, from a later checkpoint.
+            done = tf.train.get_or_create_global_step().read_value() - start
+            dataset = dataset.skip(len(own) * done)
+        return _untuned(dataset.map(rows.in_graph()).prefetch(2))
 
     return input_fn
 

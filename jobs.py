@@ -326,11 +326,13 @@ class Job(_AnyJob):
         Returns:
           The report's lines: parameters, adapter.
         """
-        seconds = self._values.worker_timeout
-        with cluster.met(self._workers, self._facts, seconds):
+        workers, seconds = self._workers, self._values.worker_timeout
+        # The others may have ended before a chief that is started again after the last step.
+        needs_all = not workers.is_chief or self._runner.last_step() < self._model.num_train_steps
+        with cluster.met(workers, self._facts, seconds, needs_all, self._scratch.remove):
             self._train_to_the_end(arrays, eval_sets)
-        if not self._workers.is_chief:
-            return [f"Worker {self._workers.index} has done its part; the chief has the results."]
+        if not workers.is_chief:
+            return [f"Worker {workers.index} has done its part; the chief has the results."]
         if self._values.keep_best:
             result = task_adapters.load(self._adapter_folder, "--output_dir")
         else:
@@ -368,6 +370,10 @@ class Job(_AnyJob):
         return {
             **facts,
             "number of replicas": self._run.distribution.num_replicas,
+            # The chief has written it before it hears of anyone.
+            "settings.json in the shared --output_dir": run_directory.recorded(
+                self._run.output_dir
+            ),
             "last checkpoint in --output_dir, which all share": self._runner.last_step(),
         }
 

@@ -69,6 +69,7 @@ class Scratch:
     def __init__(self, output_dir):
         self._output_dir = output_dir
         self._folder = None
+        self._removals = []
 
     def prefix(self):
         """The prefix of one more checkpoint.
@@ -78,13 +79,21 @@ class Scratch:
         """
         name = f"task_{uuid.uuid4().hex[:8]}.ckpt"  # Another run may have its own there.
         if "://" in self._output_dir:
-            weakref.finalize(self, _remove_quietly, self._output_dir, name + ".*")
+            self._finally(_remove_quietly, self._output_dir, name + ".*")
             return posixpath.join(self._output_dir, name)
         if self._folder is None:
             with files.written("The folder for temporary files"):
                 self._folder = tempfile.mkdtemp()
-            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+            self._finally(shutil.rmtree, self._folder, ignore_errors=True)
         return posixpath.join(self._folder, name)
+
+    def _finally(self, *args, **kwargs):
+        self._removals.append(weakref.finalize(self, *args, **kwargs))
+
+    def remove(self):
+        """Removes them now, for a process that does not live to its end."""
+        for remove in self._removals:
+            remove()
 
 
 def claim(output_dir, settings, trains, overwrite=False):
@@ -128,6 +137,16 @@ def claim(output_dir, settings, trains, overwrite=False):
         _remove_leftovers(output_dir, checkpoint)
         files.write_object(path, settings)
     return held
+
+
+def recorded(output_dir):
+    """A short name for the settings that a run has recorded there; None where none has.
+
+    Raises:
+      UserError: they cannot be read.
+    """
+    settings = _read(posixpath.join(output_dir, SETTINGS_FILE))
+    return settings and task_adapters.digest([json.dumps(settings, sort_keys=True)])
 
 
 class _Held:

@@ -331,7 +331,8 @@ class Runner:
                 self._train(input_fn, [interrupt, *saving], last_step)
         except KeyboardInterrupt:
             logging.warning(
-                "Stopped; the same command goes on from step %d, the last checkpoint.",
+                "Stopped; the same command, without --overwrite_output_dir, goes on from step %d,"
+                " the last checkpoint.",
                 self.last_step(),
             )
             raise
@@ -432,7 +433,7 @@ class Runner:
                 raise
             raise UserError("{} cannot be written ({}).".format(*unwritten.groups())) from error
         except tf.errors.OpError as error:
-            if re.search("OOM|out of memory", error.message, re.IGNORECASE):
+            if re.search(r"\bOOM\b|\b[Oo]ut of memory\b", error.message):
                 raise UserError(
                     "Memory has no room for a batch: give a smaller --train_batch_size,"
                     " --predict_batch_size, --max_seq_length or, where there is one,"

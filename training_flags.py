@@ -17,6 +17,8 @@ import tuning_flags
 from errors import UserError
 from flag_sections import section
 
+_MOST_STEPS = 2**31 - 1  # No training takes as many, and an int32 holds them.
+
 
 def define(flag_values=flags.FLAGS):
     """Defines all of a training: BERT's, with BERT's names and defaults, and adapter-bert's."""
@@ -195,12 +197,18 @@ def schedule(values, method, num_examples):
         raise UserError(
             f"--warmup_proportion must lie in [0, 1), but is {values.warmup_proportion}."
         )
-    steps = int(num_examples / values.train_batch_size * epochs)
-    if not steps:
+    length = num_examples / values.train_batch_size * epochs
+    if length < 1:
         raise UserError(
             f"{num_examples} training examples in batches of {values.train_batch_size} for"
             f" {epochs} epochs make no step: lower --train_batch_size or raise --num_train_epochs."
         )
+    if length > _MOST_STEPS:
+        raise UserError(
+            f"--num_train_epochs={epochs:g} makes {length:g} steps of --train_batch_size="
+            f"{values.train_batch_size}; expected at most {_MOST_STEPS}."
+        )
+    steps = int(length)
     return {
         "learning_rate": rate,
         "num_train_steps": steps,

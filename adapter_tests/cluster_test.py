@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 import time
+import unittest
 from concurrent import futures
 from unittest import mock
 
@@ -48,8 +49,10 @@ class FromEnvironmentTest(tf.test.TestCase):
             self.assertEqual(found, cluster.Cluster(addresses, place))
 
     def test_what_is_malformed_is_named(self):
-        def worker(addresses, task=None):
-            return {"cluster": {"worker": addresses}, "task": task or {"type": "worker"}}
+        own = {"type": "worker", "index": 0}
+
+        def worker(addresses, task=own):
+            return {"cluster": {"worker": addresses}, "task": task}
 
         for config, part in (
             ("{", "cannot be read"),
@@ -70,7 +73,10 @@ class FromEnvironmentTest(tf.test.TestCase):
             (worker(["a:1"], {"type": "chief", "index": 0}), "task chief 0"),
             (worker(["a:1"], {"type": "evaluator", "index": 0}), "names evaluator"),
             ({"cluster": {"worker": ["a:1"], "ps": ["b:1"]}}, "names ps"),
-            ({"cluster": {"chief": ["a:1", "b:1"]}, "task": {"type": "chief"}}, "2 chief"),
+            ({"cluster": {"chief": ["a:1", "b:1"], "worker": ["c:1"]}, "task": own}, "2 chief"),
+            (worker(["a:1", "b:1"], {}), "no type and index of the task"),
+            (worker(["a:1", "b:1"], {"index": 1}), "no type of the task"),
+            (worker(["a:1", "b:1"], {"type": "worker"}), "no index of the task"),
         ):
             with self.assertRaises(UserError) as caught:
                 self.read(config)
@@ -95,7 +101,7 @@ class MeetingTest(tf.test.TestCase):
         self.lost.append(name)
         self.changed.set()
 
-    def meet(self, facts, seconds=20.0):
+    def meet(self, facts, seconds=20.0, **options):
         """What each worker (index → facts) comes back with: its `Meeting`, or its UserError."""
         results = {}
 
@@ -103,7 +109,7 @@ class MeetingTest(tf.test.TestCase):
             workers = cluster.Cluster(self.addresses, index)
             try:
                 results[index] = cluster.meet(
-                    workers, lambda: facts[index], seconds, self.note_loss
+                    workers, lambda: facts[index], seconds, self.note_loss, **options
                 )
             except UserError as error:
                 results[index] = error
@@ -145,7 +151,9 @@ class MeetingTest(tf.test.TestCase):
                 with futures.ThreadPoolExecutor(1) as pool:
                     chief = pool.submit(self.meet, {0: {}})
                     workers = cluster.Cluster(self.addresses, 1)
-                    with self.assertRaises(type(error)), cluster.met(workers, dict, 20.0):
+                    with self.assertRaises(type(error)), cluster.met(
+                        workers, dict, 20.0, True, self.fail
+                    ):
                         raise error
                 meeting = chief.result()[0]
                 meeting._over.set()
@@ -156,6 +164,24 @@ class MeetingTest(tf.test.TestCase):
                     watch.join(20)
             self.assertEqual(start_again.call_count, starts, error)
 
+    def test_what_is_left_behind_goes_before_it_starts_again(self):
+        done = mock.Mock()
+        with mock.patch.object(os, "execv", done.execv):
+            cluster._start_again(done.clean_up, "worker 1")
+        self.assertEqual([call[0] for call in done.method_calls], ["clean_up", "execv"])
+
+    @unittest.skipUnless(hasattr(socket, "TCP_KEEPIDLE"), "the system decides")
+    def test_a_host_without_power_is_missed_within_a_minute(self):
+        for meeting in self.meet({0: {}, 1: {}, 2: {}}).values():
+            for connection in meeting._connections.values():
+                self.assertTrue(connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
+                idle, interval, count = (
+                    connection.getsockopt(socket.IPPROTO_TCP, option)
+                    for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+                )
+                self.assertLessEqual(idle + interval * count, 60)
+            meeting.end()
+
     def test_other_facts(self):
         results = self.meet({0: {"model: size": 8}, 1: {"model: size": 8}, 2: {"model: size": 4}})
         self.assertEqual(
@@ -164,6 +190,13 @@ class MeetingTest(tf.test.TestCase):
             " not 8.",
         )
         self.assertEqual(str(results[2]), str(results[0]))
+
+    def test_a_fact_that_only_one_of_both_has(self):
+        self.addresses = self.addresses[:2]
+        for own, others in (({}, {"weights": [1, 2]}), ({"weights": [1, 2]}, {})):
+            message = f"another weights than the chief: {others.get('weights')}, not"
+            for refusal in self.meet({0: own, 1: others}).values():
+                self.assertIn(message, str(refusal))
 
     def test_a_workers_own_error_is_not_taken_for_a_missing_chief(self):
         def broken():
@@ -181,6 +214,15 @@ class MeetingTest(tf.test.TestCase):
         expected = f"TF_CONFIG: worker 2 ({self.addresses[2]}) did not come within 2 seconds."
         self.assertEqual(str(results[0]), expected)
         self.assertIn(str(results[1]), (expected, self.no_chief()))
+
+    def test_a_missing_worker_that_is_not_needed(self):
+        with futures.ThreadPoolExecutor(1) as pool:
+            chief = pool.submit(self.meet, {0: {}}, seconds=3.0, needs_all=False)
+            meetings = {**self.meet({1: {}}), **chief.result()}
+        for meeting in meetings.values():
+            self.assertIsInstance(meeting, cluster.Meeting, meeting)
+            meeting.end()
+        self.assertFalse(self.changed.wait(0.2))
 
     def test_a_missing_chief(self):
         self.assertEqual(str(self.meet({1: {}}, seconds=2.0)[1]), self.no_chief())

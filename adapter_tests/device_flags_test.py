@@ -15,17 +15,25 @@ def parsed(*arguments):
 
 
 class DeviceFlagsTest(tf.test.TestCase):
-    def test_the_tpu(self):
-        arguments = ["use_tpu", "tpu_name=n", "tpu_zone=z", "gcp_project=p", "master=grpc://h:1"]
-        with mock.patch.object(
-            device_flags.devices, "find_tpu", return_value=(True, "cluster")
-        ) as find:
+    def settings(self, cluster, *arguments):
+        """(the run's settings, what `find_tpu` was asked) where it finds this cluster."""
+        found = mock.patch.object(device_flags.devices, "find_tpu", return_value=(True, cluster))
+        with found as find:
             run, use_tpu = device_flags.evaluation_settings(
-                parsed(*("--" + argument for argument in arguments)), "out", 8
+                parsed("--use_tpu", *arguments), "out", 8
             )
-        find.assert_called_once_with(True, "n", "z", "p", "grpc://h:1", 8)
         self.assertTrue(use_tpu)
-        self.assertEqual((run.tpu_cluster, run.master), ("cluster", "grpc://h:1"))
+        return run, find.call_args[0]
+
+    def test_the_tpu(self):
+        arguments = ("--tpu_name=n", "--tpu_zone=z", "--gcp_project=p", "--master=")
+        run, asked = self.settings("cluster", *arguments)
+        self.assertEqual(asked, (True, "n", "z", "p", "", 8))
+        # TensorFlow takes one of both alone.
+        self.assertEqual((run.tpu_cluster, run.master), ("cluster", None))
+        run, asked = self.settings(None, "--master=grpc://h:1")
+        self.assertEqual(asked, (True, None, None, None, "grpc://h:1", 8))
+        self.assertEqual((run.tpu_cluster, run.master), (None, "grpc://h:1"))
 
     def test_paths_that_a_tpus_host_cannot_read(self):
         def check(output_dir, init_checkpoint, *arguments):

@@ -58,6 +58,10 @@ class FindTpuTest(tf.test.TestCase):
         self.assert_refused(["--tpu_name=" + address, "refused", "grpc://host:port"], address)
         self.assert_refused(["--master=" + address, "refused"], master=address)
 
+    def test_a_name_and_an_address(self):
+        both = ["--tpu_name=my-tpu", "--master=grpc://h:1", "give one"]
+        self.assert_refused(both, "my-tpu", master="grpc://h:1")
+
     def test_an_address_that_is_none(self):
         for address in ("grpc://", "grpc://127.0.0.1:port", "grpc://127.0.0.1:99999"):
             self.assert_refused(["--tpu_name=" + address, "cannot be reached"], address)
@@ -144,7 +148,7 @@ class SessionConfigTest(tf.test.TestCase):
         with mock.patch.object(tf, "__version__", "2.15.1"):
             with self.assertLogs("absl", "WARNING") as logs:
                 self.assertEqual(choose("bfloat16", native=False), "bfloat16")
-            self.assertIn("slow", logs.output[0])
+            self.assertRegex(logs.output[0], "slow on a device that .*; this one is not known to")
         with mock.patch.object(tf, "__version__", "1.15.5"):
             self.assertEqual(choose("bfloat16", native=False, use_tpu=True), "bfloat16")
             with self.assertRaisesRegex(UserError, "--precision=bfloat16"):

@@ -29,6 +29,7 @@ def run(dataset, count=None):
     with tf.Session() as session:
         iterator = tf.data.make_initializable_iterator(dataset)
         batch = iterator.get_next()
+        session.run(tf.global_variables_initializer())
         session.run(iterator.initializer)
         batches = []
         while count is None or len(batches) < count:
@@ -280,6 +281,13 @@ class InputFnTest(tf.test.TestCase):
         shapes = tf.data.get_output_shapes(dataset)
         return {name: shape.as_list() for name, shape in shapes.items()}
 
+    def make_step(self, step):
+        """The global step of the graph, which starts there."""
+        collections_of_it = [tf.GraphKeys.GLOBAL_VARIABLES, tf.GraphKeys.GLOBAL_STEP]
+        return tf.get_variable(
+            "global_step", initializer=np.int64(step), collections=collections_of_it
+        )
+
     def save_step(self, step):
         with tf.Graph().as_default(), tf.Session() as session:
             tf.get_variable("global_step", initializer=np.int64(step), use_resource=False)
@@ -356,6 +364,7 @@ class InputFnTest(tf.test.TestCase):
 
     def test_a_tpus_hosts_share_them_too(self):
         self.save_step(4)
+        self.make_step(4)
         plan = take(input_pipeline.training_batches(7, 4, 11), 10)[4:]
         input_fn = input_pipeline.input_fn_for_tpu(self.arrays, last_step=10)
         for hosts, each in ((1, 1), (1, 4), (2, 2)):
@@ -367,6 +376,25 @@ class InputFnTest(tf.test.TestCase):
                 datasets.append(input_fn(params, Config(self.model_dir, 11)))
             self.assertEqual(self.together(datasets, each, 6), plan)
             self.assertEmpty(run(datasets[0])[6 * each :])
+
+    def test_a_tpus_session_that_is_made_anew_goes_on_from_its_checkpoint(self):
+        self.save_step(4)
+        step = self.make_step(4)
+        plan = take(input_pipeline.training_batches(7, 6, 11), 10)
+        context = mock.Mock(num_replicas=2)
+        context.current_input_fn_deployment.return_value = ("cpu", 0, 1, 2)
+        input_fn = input_pipeline.input_fn_for_tpu(self.arrays, last_step=10)
+        dataset = input_fn({"batch_size": 3, "context": context}, Config(self.model_dir, 11))
+        iterator = tf.data.make_initializable_iterator(dataset)
+        rows = iterator.get_next()["label_ids"]
+        with tf.Session() as session:
+            for restored in (4, 7, 10):
+                session.run(step.assign(restored))
+                session.run(iterator.initializer)
+                found = [session.run(rows).tolist() for _ in range(2 * (10 - restored))]
+                self.assertEqual(flat(found), flat(plan[restored:]))
+                with self.assertRaises(tf.errors.OutOfRangeError):
+                    session.run(rows)
 
     def test_a_tpus_batches_are_those_of_fixed_length_made_within_the_graph(self):
         order = np.array([4, 6, -1, 1, 3])

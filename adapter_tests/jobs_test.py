@@ -518,7 +518,7 @@ class ProcessTest(JobsTestCase):
         self.assertRegex(line, rf"^step {before + 1}/120 ")
         self.assertEqual(process.returncode, 130)
         self.assertBetween(step, before + 1, 119)
-        self.assertRegex(stderr, rf"the same command goes on from step {step}\b")
+        self.assertRegex(stderr, rf"the same command, .*, goes on from step {step}\b")
         self.assertRegex(stderr, r"\nInterrupted\.\n\Z")
         self.assertNotIn("Traceback", stderr)
 

@@ -84,6 +84,17 @@ class ScratchTest(RunDirectoryTestCase):
         del scratch
         self.assertFalse(os.path.exists(folder))
 
+    def test_they_go_when_asked_to(self):
+        for folder in (self.folder, "ram://bucket/asked"):
+            scratch = run_directory.Scratch(folder)
+            prefixes = [scratch.prefix() for _ in range(2)]
+            for prefix in prefixes:
+                with tf.io.gfile.GFile(prefix + ".index", "w") as writer:
+                    writer.write("")
+            scratch.remove()
+            for prefix in prefixes:
+                self.assertFalse(tf.io.gfile.exists(prefix + ".index"), prefix)
+
     def test_those_of_a_remote_run_lie_where_overwriting_finds_them(self):
         # Two workers of one training, or two evaluations, may be there at a time.
         scratches = [run_directory.Scratch("ram://bucket/mrpc") for _ in range(2)]
@@ -108,6 +119,15 @@ class ClaimTest(RunDirectoryTestCase):
         self.claim()
         self.assertEqual(os.listdir(self.folder), ["settings.json"])
         self.assertEqual(self.recorded(), json.loads(json.dumps(SETTINGS)))
+
+    def test_its_mark_has_a_name_by_which_workers_know_it(self):
+        self.assertIsNone(run_directory.recorded(self.folder))
+        self.claim()
+        name = run_directory.recorded(self.folder)
+        self.claim(changed("training", random_seed=6))
+        self.assertNotEqual(run_directory.recorded(self.folder), name)
+        self.claim()
+        self.assertEqual(run_directory.recorded(self.folder), name)
 
     def test_a_task_adapter_that_a_kill_left_beside_its_place_is_back(self):
         self.train()

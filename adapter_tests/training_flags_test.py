@@ -152,6 +152,9 @@ class DefineTest(tf.test.TestCase):
             "--learning_rate=fast",
             "--tuning=lora",
             "--use_tpu=perhaps",
+            "--worker_timeout=0.5",
+            "--worker_timeout=1e7",
+            "--worker_timeout=inf",
         ):
             with self.assertRaisesRegex(flags.IllegalFlagValueError, argument):
                 parsed(argument)
@@ -210,6 +213,16 @@ class ScheduleTest(tf.test.TestCase):
     def test_no_warmup(self):
         self.assertEqual(self.schedule("--warmup_proportion=0")["num_warmup_steps"], 0)
 
+    def test_warmup_is_of_whole_steps(self):
+        # 15 of 15.9 batches: 0.13 of 15 is less than 2, 0.13 of 15.9 is not.
+        arguments = ["--train_batch_size=10", "--num_train_epochs=1", "--warmup_proportion=0.13"]
+        found = self.schedule(*arguments, num_examples=159)
+        self.assertEqual((found["num_train_steps"], found["num_warmup_steps"]), (15, 1))
+
+    def test_the_most_steps(self):
+        most = self.schedule("--train_batch_size=1", "--num_train_epochs=1", num_examples=2**31 - 1)
+        self.assertEqual(most["num_train_steps"], 2**31 - 1)
+
     def test_values_that_cannot_be(self):
         for arguments, part in (
             (["--learning_rate=0"], "--learning_rate must be a number above 0, but is 0.0"),
@@ -226,6 +239,8 @@ class ScheduleTest(tf.test.TestCase):
             (["--warmup_proportion=nan"], "--warmup_proportion"),
             (["--train_batch_size=20000"], "3668 training examples in batches of 20000"),
             (["--num_train_epochs=0.001"], "make no step"),
+            (["--num_train_epochs=1e308"], "--num_train_epochs=1e+308"),
+            (["--train_batch_size=1", "--num_train_epochs=585482"], "at most 2147483647"),
         ):
             with self.assertRaises(UserError) as caught:
                 self.schedule(*arguments)

@@ -213,8 +213,10 @@ class ResumingTest(TrainingTestCase):
         runner._estimator.train = lambda input_fn, hooks, max_steps: estimator_train(
             input_fn, hooks=[Interrupt(), *hooks], max_steps=max_steps
         )
-        with self.assertRaises(KeyboardInterrupt):
+        with self.assertLogs("absl", "WARNING") as logs, self.assertRaises(KeyboardInterrupt):
             runner.train(tiny.arrays())
+        said = "the same command, without --overwrite_output_dir, goes on from step 3,"
+        self.assertIn(said, logs.output[-1])
         self.assertEqual(signal.getsignal(signal.SIGINT), before)
         self.assertEqual(checkpoints.last_step(folder), 3)
 
@@ -510,13 +512,26 @@ class ModelFnTest(TrainingTestCase):
 
     def test_out_of_memory_is_said(self):
         runner = self.runner(self.new_dir())
-        # TensorFlow's words; it takes it half a minute to find that there is no room.
-        said = "OOM when allocating tensor with shape[1048576,1048576] and type float"
-        error = tf.errors.ResourceExhaustedError(None, None, said)
-        out_of_memory = mock.patch.object(runner._estimator, "train", side_effect=error)
         message = "Memory has no room .* --train_batch_size"
-        with out_of_memory, self.assertRaisesRegex(UserError, message):
-            runner.train(tiny.arrays())
+        # TensorFlow's words; it takes it half a minute to find that there is no room.
+        for said in (
+            "OOM when allocating tensor with shape[1048576,1048576] and type float",
+            "Out of memory while trying to allocate 4398046511104 bytes.",
+            "failed to allocate 4.00G: CUDA_ERROR_OUT_OF_MEMORY: out of memory",
+        ):
+            error = tf.errors.ResourceExhaustedError(None, None, said)
+            out_of_memory = mock.patch.object(runner._estimator, "train", side_effect=error)
+            with out_of_memory, self.assertRaisesRegex(UserError, message):
+                runner.train(tiny.arrays())
+
+    def test_a_path_does_not_stand_for_memory(self):
+        runner = self.runner(self.new_dir())
+        for folder in ("bloom", "Room", "oom"):
+            said = f"/home/{folder}/model.ckpt-3.tempstate; No space left on device"
+            error = tf.errors.ResourceExhaustedError(None, None, said)
+            full_disk = mock.patch.object(runner._estimator, "train", side_effect=error)
+            with full_disk, self.assertRaises(tf.errors.ResourceExhaustedError):
+                runner.train(tiny.arrays())
 
     def test_default_schedules(self):
         self.assertEqual(training.default_schedule("adapters"), (3e-4, 5.0))
