@@ -1,6 +1,6 @@
 """Serves any number of tasks over one BERT by HTTP, with TensorFlow Serving's REST conventions.
 
-    python serve.py --adapters=output/*/adapter
+    python serve.py --adapters='output/*/adapter'
     curl -d '{"instances": [{"text": "..."}]}' http://127.0.0.1:8501/v1/models/sms_spam:predict
 
 Requests of all tasks share batches. `rest_api` has the endpoints; http://127.0.0.1:8501/ is a page
@@ -203,7 +203,7 @@ def _load(values):
     folders = adapter_folders.named(values.adapters)
     if not folders and values.adapter_dir is None:
         raise UserError(
-            "Nothing to serve: give --adapters, as in --adapters=output/*/adapter, or"
+            "Nothing to serve: give --adapters, as in --adapters='output/*/adapter', or"
             " --adapter_dir."
         )
     below = {} if values.adapter_dir is None else adapter_folders.below(values.adapter_dir)
