@@ -9,8 +9,8 @@ import signal
 import subprocess
 
 import files
-import hparams
 import metrics
+import progress
 import task_adapters
 from errors import UserError
 from sweep_records import DONE, FAILED
@@ -102,7 +102,7 @@ class TrialFolder:
         if os.path.exists(test):
             scores.update(metrics.numbers(files.read_object(test)))
         made = task_adapters.describe(os.path.join(self._path, task_adapters.FOLDER))
-        hparams.write(self._path, dict(trial.flags))
+        progress.write_settings(self._path, dict(trial.flags))
         return {
             "status": DONE,
             "task": trial.what if found["task"] == "custom" else found["task"],
