@@ -75,7 +75,8 @@ class SearchSettings(NamedTuple):
     @property
     def fixed(self):
         """What is the same for all trials: a dict of JSON values by flag."""
-        return {**{name: str(domain) for name, domain in self.domains.items()}, **self.conditions}
+        domains = {name: str(domain) for name, domain in self.domains.items()}
+        return {**domains, "sampler": self.sampler, "pruner": self.pruner, **self.conditions}
 
 
 class Trial(NamedTuple):

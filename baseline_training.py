@@ -40,7 +40,7 @@ class Data(NamedTuple):
       labels: split → array [N], as `classifier_results.scores` takes them; [N, L] for sets.
       has_labels: split → bool; where there are none, those in `labels` stand in their place.
       max_words: of a text; longer ones are cut.
-      where: what the training examples are of, for errors.
+      where: the folder that they are of, by which errors and records name them.
     """
 
     task: Any

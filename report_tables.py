@@ -156,21 +156,21 @@ def levels_table(heading, cells):
     return Table(heading, ["", *map(published.title, tasks), "trained parameters"], rows)
 
 
-def variants_table(cells, default):
-    """A row for each method and level; for each task its score, and that less the default's.
+def variants_table(cells, differences):
+    """A row for each method and level; for each task its score, and its difference.
 
     Args:
-      default: the method that others of the same level are compared with.
+      differences: that of each cell from the default, in points; None where there is none.
     """
     tasks = tasks_of(cells)
-    found = {(cell.method, cell.level, cell.task): cell.choice for cell in cells}
+    found = {(c.method, c.level, c.task): (c, d) for c, d in zip(cells, differences)}
     rows = []
     for method, level in dict.fromkeys((cell.method, cell.level) for cell in cells):
         row = [method, str(level)]
         for task in tasks:
-            own, usual = (found.get((name, level, task)) for name in (method, default))
-            row.append(_with_error(own.value, own.sem) if own else GAP)
-            row.append(f"{own.value - usual.value:+.1f}" if own and usual else GAP)
+            own, difference = found.get((method, level, task), (None, None))
+            row.append(own.text if own else GAP)
+            row.append(GAP if difference is None else f"{difference:+.1f}")
         of_row = [cell for cell in cells if (cell.method, cell.level) == (method, level)]
         rows.append([*row, _mean_trained(of_row)])
     named = [text for task in tasks for text in (published.title(task), "difference")]

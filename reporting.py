@@ -193,22 +193,28 @@ def variants(source):
     usual = selection.usual_design(records, ADAPTERS)
     # Other initial weights are a study of their own: figure 6.
     records = [record for record in records if _SCALE not in selection.difference(record, usual)]
-    cells = []
+    cells, differences = [], []
     for size, some in selection.grouped(records, ADAPTERS.level_of).items():
         designs = selection.grouped(some, lambda record: _design_label(record, usual))
         default = designs.pop("", [])
         # Trained otherwise than every variant, in another study, it is no measure of them.
-        varied = {_apart_from_design(record) for others in designs.values() for record in others}
-        default = [record for record in default if _apart_from_design(record) in varied]
-        for label, group in {_DEFAULT: default, **designs}.items():
-            cells += cells_of(label, group, VALIDATION, level=size)
+        alike = _trained_as(default, [record for own in designs.values() for record in own])
+        for label, group in {_DEFAULT: alike, **designs}.items():
+            own = cells_of(label, group, VALIDATION, level=size)
+            beside = cells_of(_DEFAULT, _trained_as(default, group), VALIDATION)
+            values = {cell.task: cell.choice.value for cell in beside}
+            cells += own
+            differences += [
+                c.choice.value - values[c.task] if c.task in values else None for c in own
+            ]
     caption = (
-        f"Validation scores in points, {_over(cells)}, and their differences from the"
-        " default adapter of the same size; the other settings are each adapter's best by mean"
-        f" validation score.{_design_note(records)}"
+        f"Validation scores in points, {_over(cells)}; the other settings are each adapter's best"
+        " by mean validation score. A difference is from the default adapter of the same size at"
+        f" its best of the settings that this adapter was trained with.{_design_note(records)}"
     )
-    tables = [report_tables.variants_table(cells, _DEFAULT)]
-    return Report("Variants of the adapter", caption, tables, _numbers(cells))
+    tables = [report_tables.variants_table(cells, differences)]
+    numbers = [{**c.numbers(), "difference": d} for c, d in zip(cells, differences)]
+    return Report("Variants of the adapter", caption, tables, numbers)
 
 
 def searches(source):
@@ -324,6 +330,12 @@ def _design_label(record, usual):
     """How a record's adapters differ from the usual ones, as in "depth 2"; "" if they do not."""
     different = selection.difference(record, usual).items()
     return ", ".join(f"{name.replace('adapter_', '')} {value}" for name, value in different)
+
+
+def _trained_as(records, others):
+    """The records whose settings, but for the design, some of the others have."""
+    settings = {_apart_from_design(other) for other in others}
+    return [record for record in records if _apart_from_design(record) in settings]
 
 
 def _apart_from_design(record):

@@ -41,6 +41,7 @@ import jobs
 import progress
 import run_directory
 import scripts
+import sweep_grids
 import task_adapters
 import tuning_flags
 from errors import UserError
@@ -101,8 +102,7 @@ def run(values):
     if record is None:
         run_directory.make(output_dir)
         record = {**_ablated(job, processor, examples, values, given), **sources}
-        if record["task"] == "custom":  # As sweeps do, by the name of its data's folder.
-            record["task"] = posixpath.basename(data_dir.rstrip("/"))
+        record["task"] = sweep_grids.task_of(record["task"], data_dir)
         text = "\n".join(report(record)) + "\n"
         files.write_atomically(posixpath.join(output_dir, _TEXT), text)
         files.write_object(path, record)  # The last: where it is, all is.

@@ -42,6 +42,12 @@ from flag_sections import section
 
 _DATABASE, _SEARCH, _RECORDS = "search.db", "search.json", "results.jsonl"
 
+# Flags that a record has where they are not the default.
+_TOLD_IF_CHANGED = (
+    *("text_column", "text_b_column", "label_column", "label_type"),
+    *("max_words", "early_stopping_patience", "precision"),
+)
+
 
 def define_flags(flag_values=flags.FLAGS):
     """Defines all flags of this script."""
@@ -341,7 +347,8 @@ class _Job:
         """(the `Settings` of the best trial, the report's line); writes search.json."""
         task, best = self._data.task, baseline_search.best_of(trials)
         path = posixpath.join(self._output_dir, _SEARCH)
-        kept = baseline_search.record(settings, trials, task.name, "eval_" + task.score)
+        name = sweep_grids.task_of(task.name, self._data.where)
+        kept = baseline_search.record(settings, trials, name, "eval_" + task.score)
         files.write_object(path, kept)
         stopped = sum(trial.pruned for trial in trials)
         line = (
@@ -370,7 +377,8 @@ class _Job:
         path = evaluations.write_results(self._output_dir, {**dev, **trained}, about)
         record = self._record(space, {**scores, **trained})
         folder = self._values.records_dir or self._output_dir
-        if is_new or record["key"] not in (known["key"] for known in sweep_records.read(folder)):
+        known = {some["key"]: some for some in sweep_records.read(folder)}.get(record["key"])
+        if is_new or not known or record["scores"].keys() - known["scores"].keys():
             record["seconds"] = time.monotonic() - began
             sweep_records.append(folder, (1, 1), record)
         return [
@@ -404,8 +412,10 @@ class _Job:
         )
         path = posixpath.join(self._output_dir, "eval_results.json")
         if tf.io.gfile.exists(path):
-            known = files.read_object(path)
-            return {name: known[name] for name in ("trained_parameters", "global_step")}, False
+            if tf.train.latest_checkpoint(self._output_dir):
+                known = files.read_object(path)
+                return {name: known[name] for name in ("trained_parameters", "global_step")}, False
+            tf.io.gfile.remove(path)  # Of weights that are gone: never beside those of another run.
         result = model.train(self._output_dir, self._patience)
         step = result.samples // baseline_training.BATCH_SIZE
         return {"trained_parameters": result.trained_parameters, "global_step": step}, True
@@ -471,7 +481,9 @@ class _Job:
             flags_given["preset"] = values.preset
         else:
             flags_given.update(trials=values.trials, sampler=values.sampler, pruner=values.pruner)
-        for flag in ("max_words", "early_stopping_patience", "precision"):
+        if task.name == "custom":
+            flags_given["data_dir"] = self._data.where
+        for flag in _TOLD_IF_CHANGED:
             if values[flag].value != values[flag].default:
                 flags_given[flag] = values[flag].value
         if values.module:
@@ -486,7 +498,7 @@ class _Job:
             "flags": flags_given,
             "status": sweep_records.DONE,
             "finished": datetime.datetime.now().isoformat(timespec="seconds"),
-            "task": task.name,
+            "task": sweep_grids.task_of(task.name, self._data.where),
             "score": "eval_" + task.score,
             "scores": metrics.numbers(scores),
             "settings": {**dataclasses.asdict(space), "module": module},

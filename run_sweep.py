@@ -106,7 +106,12 @@ def _trials(values):
         source, (_, grids) = f"--preset={values.preset}", sweep_grids.PRESETS[values.preset]
     else:
         source, grids = f"--grid={values.grid}", sweep_grids.read_file(values.grid)
-    settings = dict(sweep_grids.parse_setting(text, "--set") for text in values.set)
+    settings = {}
+    for text in values.set:
+        name, some = sweep_grids.parse_setting(text, "--set")
+        if name in settings:
+            raise UserError(f"--set={text}: {name} is given twice.")
+        settings[name] = some
     only = [sweep_grids.parse_setting(text, "--only") for text in values.only]
     return sweep_grids.trials_of(sweep_grids.changed(grids, settings), only, source)
 

@@ -42,9 +42,7 @@ class Trial(NamedTuple):
         """What it is about, in a word: the task; of a custom one the folder of its data."""
         flags = dict(self.flags)
         name = str(flags.get("task_name", self.script[len("run_") : -len(".py")]))
-        if name != "custom":
-            return name
-        return posixpath.basename(str(flags.get("data_dir", name)).rstrip("/"))
+        return task_of(name, flags.get("data_dir"))
 
     def plus(self, flags):
         """The same with further flags, a dict."""
@@ -68,6 +66,18 @@ class Trial(NamedTuple):
         """
         flags = {**dict(self.flags), "output_dir": output_dir}
         return [self.script, *(f"--{name}={expanded(name, flags[name])}" for name in flags)]
+
+
+def task_of(name, data_dir):
+    """What records call a task: its name; a custom one the folder of its data.
+
+    Args:
+      name: the task's.
+      data_dir: path of that folder; None if it is not given.
+    """
+    if name.lower() != "custom":
+        return name
+    return posixpath.basename(str(data_dir or name).rstrip("/"))
 
 
 def expanded(name, value):
@@ -146,7 +156,8 @@ def trials_of(grids, only=(), source="grid"):
 
     Args:
       grids: list of dicts from flags to a value, or to a list of values; "script" is no flag.
-      only: (name, values) pairs: trials with another value of a flag are left out.
+      only: (name, values) pairs: trials with another value of a flag are left out; "tuning" is
+        adapters where it is not given.
       source: what an error calls the grids, as in "--grid=file.json".
 
     Raises:
@@ -162,9 +173,10 @@ def trials_of(grids, only=(), source="grid"):
         axes.pop("script", None)
         names = sorted(axes)
         for values in itertools.product(*(_values(name, axes[name], source) for name in names)):
-            flags = tuple(zip(names, values))
-            if all(dict(flags).get(name) in allowed for name, allowed in only):
-                trials[Trial(script, flags)] = None
+            trial = Trial(script, tuple(zip(names, values)))
+            known = {"tuning": trial.method, **dict(trial.flags)}
+            if all(known.get(name) in allowed for name, allowed in only):
+                trials[trial] = None
     if not trials:
         raise UserError(f"{source}: no trial is left.")
     return list(trials)
@@ -191,13 +203,15 @@ def read_value(name, value, where):
         value = _parsed(value)
     if not isinstance(value, (str, numbers.Real)):
         raise UserError(f"{where}: expected texts, numbers, true or false, found {value!r}.")
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     if isinstance(value, int) and abs(value) >= 2**63:
         raise UserError(f"{where}: expected numbers of up to 18 digits, found {value}.")
     if name in ("output_dir", "overwrite_output_dir"):
         raise UserError(f"{where}: a sweep gives each of its trials an output_dir of its own.")
     if name in ("do_train", "do_eval") and value is not True:
         raise UserError(f"{where}: a trial is trained and evaluated, found {value}.")
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    return value
 
 
 # ---- The paper's own

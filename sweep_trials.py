@@ -11,6 +11,7 @@ import subprocess
 import files
 import metrics
 import progress
+import sweep_grids
 import task_adapters
 from errors import UserError
 from sweep_records import DONE, FAILED
@@ -105,7 +106,7 @@ class TrialFolder:
         progress.write_settings(self._path, dict(trial.flags))
         return {
             "status": DONE,
-            "task": trial.what if found["task"] == "custom" else found["task"],
+            "task": sweep_grids.task_of(found["task"], dict(trial.flags).get("data_dir")),
             "score": found["score"],
             "scores": scores,
             "backbone": {"name": made.backbone.name, "fingerprint": made.backbone.fingerprint},

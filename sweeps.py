@@ -11,6 +11,7 @@ of several machines take shards.
 import collections
 import contextlib
 import os
+import posixpath
 import re
 import signal
 import subprocess
@@ -91,7 +92,8 @@ class Sweep:
 
     Raises:
       UserError: a trial needs an environment variable that is not set, or a BERT that is not there;
-        a flag is given twice, or is the sweep's own; the folder is no local one.
+        a flag is given twice, or is the sweep's own; two folders of data have the name of one
+        custom task; the folder is no local one.
     """
 
     def __init__(self, trials, settings):
@@ -104,7 +106,9 @@ class Sweep:
             if both:
                 raise UserError(f"--{both[0]} is a flag of the trials already: use --set for it.")
         self._places = {name: further.pop(name) for name in _PLACES if name in further}
-        self.trials = _keys([trial.plus(further) for trial in trials], self._places)
+        trials = [trial.plus(further) for trial in trials]
+        _check_names(trials)
+        self.trials = _keys(trials, self._places)
         self._commands = {key: self._command(key) for key in self.trials}
         self._seconds = []
 
@@ -272,6 +276,21 @@ def _parsed(flag):
         raise UserError(f"{flag}: expected a flag of the trials, written as --name=value.")
     name, value = match.groups()
     return name, value if name in _PLACES else sweep_grids.read_value(name, value, "--" + name)
+
+
+def _check_names(trials):
+    """Raises UserError if two folders of custom tasks have one name: of these one is chosen."""
+    folders = {}
+    for trial in trials:
+        name, data_dir = (dict(trial.flags).get(flag) for flag in ("task_name", "data_dir"))
+        if str(name).lower() == "custom" and data_dir:
+            folder = posixpath.normpath(sweep_grids.expanded("data_dir", data_dir))
+            other = folders.setdefault(trial.what, folder)
+            if other != folder:
+                raise UserError(
+                    f"--data_dir={folder} and --data_dir={other} would be one task, {trial.what};"
+                    " give one of the folders another name, or each a sweep of its own."
+                )
 
 
 def _keys(trials, places):

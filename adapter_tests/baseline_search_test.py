@@ -181,6 +181,8 @@ class RefusedTest(SearchTestCase):
             conditions={"max_words": 128},
             narrowed={"hidden_layers": Choice((0,))},
         )
+        self.assert_refused("another sampler", conditions={"max_words": 128}, sampler="tpe")
+        self.assert_refused("another pruner", conditions={"max_words": 128}, pruner="median")
 
     def test_storages_that_cannot_be_used(self):
         for storage in (

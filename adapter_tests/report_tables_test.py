@@ -119,7 +119,7 @@ class OtherTablesTest(tf.test.TestCase):
             cell("depth 2", "CoLA", 21.26, 1.0, level=64, trained=300),
             cell("depth 2", "MRPC", 80.0, level=64, trained=302),
         ]
-        found = report_tables.variants_table(cells, "default")
+        found = report_tables.variants_table(cells, [0.0, 1.26, None])
         expected = ["adapter", "size", "CoLA", "difference", "MRPC", "difference"]
         self.assertEqual(found.columns, [*expected, "trained parameters"])
         self.assertEqual(

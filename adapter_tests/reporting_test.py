@@ -296,6 +296,27 @@ class VariantsTest(tf.test.TestCase):
         )
         self.assertIn("--adapter_init_scale=0.01", report.caption)
 
+    def test_a_variant_differs_from_the_default_of_its_own_settings(self):
+        records = [
+            record("CoLA", 0.30),
+            record("CoLA", 0.20, num_train_epochs=10),
+            record("CoLA", 0.25, adapter_depth=2),
+            record("CoLA", 0.22, num_train_epochs=10, train_pooler=True),
+            record("CoLA", 0.24, num_train_epochs=20, adapter_activation="relu"),
+        ]
+        report = reporting.variants(Source(records))
+        rows = {name: row[1:3] for name, row in rows_of(report.tables[0]).items()}
+        expected = {
+            "default": ["30.0", "+0.0"],
+            "activation relu": ["24.0", "–"],
+            "depth 2": ["25.0", "-5.0"],
+            "train_pooler True": ["22.0", "+2.0"],
+        }
+        self.assertEqual(rows, expected)
+        differences = {row["method"]: row["difference"] for row in report.numbers}
+        self.assertIsNone(differences.pop("activation relu"))
+        self.assertAllClose(differences, {"default": 0, "depth 2": -5, "train_pooler True": 2})
+
 
 class FilesTest(tf.test.TestCase):
     def test_nothing_is_no_crash(self):

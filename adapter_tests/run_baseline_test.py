@@ -19,6 +19,7 @@ import baseline_search
 import baseline_training
 import run_baseline
 import run_report
+import sweep_records
 from adapter_tests import command_lines, tiny
 from baseline_training import Baseline
 from errors import UserError
@@ -82,6 +83,7 @@ class SearchTest(ScriptTestCase):
         report = self.search()
         self.assertRegex(report[0], r"^Search: 3 trials \(\d stopped early\), the best is trial \d")
         found = read_json(self.out, "search.json")
+        self.assertEqual(found["task"], "data")  # As the records of a sweep call it.
         best = max(trial["score"] for trial in found["trials"])
         (chosen, *_) = [t for t in found["trials"] if t["score"] == best]
         results = read_json(self.out, "eval_results.json")
@@ -108,7 +110,7 @@ class SearchTest(ScriptTestCase):
         run_report.run(command_lines.parsed(run_report.define_flags, *arguments))
         with open(os.path.join(reports, "table2.md")) as reader:
             test = 100 * read_json(self.out, "test_scores.json")["test_accuracy"]
-            self.assertRegex(reader.read(), rf"no-BERT baseline \|\n.*\n\| custom \| {test:.1f} \|")
+            self.assertRegex(reader.read(), rf"no-BERT baseline \|\n.*\n\| data \| {test:.1f} \|")
 
     def read(self, name):
         with open(os.path.join(self.out, name)) as reader:
@@ -255,6 +257,73 @@ class SearchTest(ScriptTestCase):
             UserError, "another process works there"
         ):
             self.run_script(*arguments)
+
+
+class RecordsTest(ScriptTestCase):
+    """A training in name only: it takes one step, and predicts the same of all texts."""
+
+    def setUp(self):
+        super().setUp()
+        self.records = os.path.join(self.folder, "records")
+        self.trained = []
+
+    def train(self, folder, patience):
+        with tf.Graph().as_default(), tf.Session() as session:
+            step = tf.train.create_global_step()
+            session.run(step.initializer)
+            tf.train.Saver().save(session, os.path.join(folder, "model.ckpt"), global_step=1)
+        self.trained.append(folder)
+        return baseline_training.Result(0.5, 100, 10)
+
+    def predict(self, split, folder):
+        return {"loss": np.zeros(100), "probabilities": np.tile([0.25, 0.75], [100, 1])}
+
+    def run_preset(self, *arguments):
+        """All records, after one more run."""
+        with mock.patch.multiple(Baseline, train=self.train, predict=self.predict):
+            preset = ["--preset=airline", f"--module={self.module}"]
+            self.run_script(*preset, f"--records_dir={self.records}", *arguments)
+        return sweep_records.read(self.records)
+
+    def test_data_of_another_folder_or_column_are_another_task(self):
+        self.run_preset()
+        other = os.path.join(self.folder, "other")
+        shutil.copytree(self.data, other)
+        of_other = [f"--data_dir={other}", f"--output_dir={self.out}_2"]
+        self.run_preset(*of_other)
+        third = [f"--output_dir={self.out}_3", "--text_column=label", "--text_b_column=text"]
+        records = self.run_preset(*third)
+        self.assertEqual([record["task"] for record in records], ["data", "other", "data"])
+        self.assertLen({record["key"] for record in records}, 3)
+        folders = [record["flags"]["data_dir"] for record in records]
+        self.assertEqual(folders, [self.data, other, self.data])
+        self.assertEqual(self.run_preset(*of_other), records)
+
+    def test_scores_of_a_test_set_that_is_predicted_later_are_recorded(self):
+        (record,) = self.run_preset("--nodo_predict")
+        self.assertNotIn("test_accuracy", record["scores"])
+        (record,) = self.run_preset()
+        right = np.mean([label == "yes" for _, label in read_rows(self.data, "test.tsv")[1:]])
+        self.assertAlmostEqual(record["scores"]["test_accuracy"], right)
+        self.assertEqual(self.run_preset(), [record])
+        self.assertEqual(self.run_preset("--nodo_predict"), [record])
+        self.assertLen(self.trained, 1)
+        with open(os.path.join(self.records, "results.jsonl")) as reader:
+            self.assertLen(reader.readlines(), 2)
+
+    def test_scores_without_their_weights_do_not_count(self):
+        self.run_preset()
+        for arguments in ([], ["--setting=conv_filters=100"]):
+            for path in tf.io.gfile.glob([f"{self.out}/checkpoint", f"{self.out}/model.ckpt-*"]):
+                os.remove(path)
+            # Nor do they beside the weights of another training, which is interrupted.
+            with mock.patch.object(self, "train", side_effect=InterruptedError), self.assertRaises(
+                InterruptedError
+            ):
+                self.run_preset(*arguments)
+            self.assertNotIn("eval_results.json", os.listdir(self.out))
+            self.run_preset(*arguments)
+        self.assertLen(self.trained, 3)
 
 
 class RefusedTest(ScriptTestCase):

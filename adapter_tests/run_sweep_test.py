@@ -75,6 +75,11 @@ class RunSweepTest(tf.test.TestCase):
         for arguments in ((), ("--preset=glue", self.grid())):
             with self.assertRaisesRegex(UserError, "Give --preset or --grid"):
                 self.run_sweep(*arguments)
+        twice = "--set=random_seed=1", "--set=--random_seed=2"
+        with self.assertRaisesRegex(
+            UserError, "^--set=--random_seed=2: random_seed is given twice"
+        ):
+            self.run_sweep(self.grid(), *twice)
         with self.assertRaisesRegex(UserError, "adaptr_size.*Did you mean"):
             self.run_sweep(self.grid(adaptr_size=3))
 

@@ -36,6 +36,9 @@ class TrialsTest(tf.test.TestCase):
         grids = [{"adapter_size": [8, 64], "task_name": ["CoLA", "MRPC"]}, {"tuning": "full"}]
         trials = sweep_grids.trials_of(grids, [("task_name", ["CoLA"]), ("adapter_size", [64])])
         self.assertLen(trials, 1)
+        # What a training does that is not told.
+        trials = sweep_grids.trials_of(grids, [("tuning", ["adapters"])])
+        self.assertEqual([flags["adapter_size"] for flags in flags_of(trials)], [8, 8, 64, 64])
         with self.assertRaisesRegex(UserError, "no trial is left"):
             sweep_grids.trials_of(grids, [("task_name", ["RTE"])])
 
@@ -62,6 +65,8 @@ class TrialsTest(tf.test.TestCase):
             ({"adapter_size": [None]}, "adapter_size: expected"),
             ({"adapter_size": {"a": 1}}, "adapter_size: expected"),
             ({"random_seed": [2**63]}, "random_seed: expected numbers of up to 18 digits"),
+            ({"learning_rate": [-(2.0**63)]}, "learning_rate: expected numbers of up to 18 digits"),
+            ({"learning_rate": "1e19"}, "learning_rate: expected numbers of up to 18 digits"),
             ({"output_dir": "here"}, "an output_dir of its own"),
             ({"overwrite_output_dir": True}, "of its own"),
             ({"do_eval": False}, "do_eval: a trial is trained and evaluated, found False"),
@@ -93,7 +98,9 @@ class TrialsTest(tf.test.TestCase):
             ({"script": "run_squad.py"}, "squad"),
             ({"task_name": "custom", "data_dir": "$GLUE_DIR/mnli_9k"}, "mnli_9k"),
             ({"task_name": "custom", "data_dir": "/data/reviews/"}, "reviews"),
+            ({"task_name": "Custom", "data_dir": 2019}, "2019"),
             ({"task_name": "custom"}, "custom"),
+            ({"task_name": "CoLA", "data_dir": "/data/reviews"}, "CoLA"),
         ):
             self.assertEqual(sweep_grids.trials_of([axes])[0].what, what)
 

@@ -300,6 +300,17 @@ class SweepsTest(SweepsTestCase):
         self.assertEqual(sweep.running(), {})
         self.assertEqual(sweep_records.read(self.folder), [])
 
+    def test_two_folders_of_one_name_would_be_one_task(self):
+        def sweep(*folders):
+            return self.sweep([8], {"task_name": "custom", "data_dir": list(folders)})
+
+        with self.assertRaisesRegex(
+            UserError,
+            "^--data_dir=/there/mails and --data_dir=/here/mails would be one task, mails",
+        ):
+            sweep("/here/mails/", "/here/reviews", "/there/mails")
+        self.assertLen(sweep("/here/mails", "/here/mails/", "/there/reviews").trials, 3)
+
     def test_mistakes_are_refused_before_the_first_trial(self):
         with self.assertRaisesRegex(UserError, "run_classifier.py does not take .*adaptr_size"):
             self.sweep([1], {"adaptr_size": 2}).check_flags()
