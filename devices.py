@@ -104,6 +104,12 @@ def has_gpu():
     return bool(tf.config.experimental.list_physical_devices("GPU"))
 
 
+def need_tensorflow_2(what):
+    """Raises UserError with TensorFlow 1; `what`, a flag or a script, begins its sentence."""
+    if tf.__version__.startswith("1."):
+        raise UserError(f"{what} needs TensorFlow 2; this is {tf.__version__}.")
+
+
 def session_config(one_device=True):
     """A session whose sums do not depend on timing.
 

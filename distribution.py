@@ -67,8 +67,7 @@ def choose(kind, use_tpu):
         )
     if kind == "none":
         return Distribution()
-    if tf.__version__.startswith("1."):
-        raise UserError(f"{flag} needs TensorFlow 2; this is {tf.__version__}.")
+    devices.need_tensorflow_2(flag)
     if kind == "multi_worker":
         if not workers.addresses:
             raise UserError(f"{flag} needs {cluster.VARIABLE}, which is not set.")

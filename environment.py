@@ -12,6 +12,7 @@ import warnings
 from typing import Any
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
+_DEMO = os.path.join(_FOLDER, "demo")
 _PREPARED = os.path.join(_FOLDER, ".venv", "bin", "python")
 
 # TensorFlow's C++ start-up notes hide the script's own; a setting of the user's stays.
@@ -70,6 +71,7 @@ def _report_thread(failure):
         _report_in_full(failure)
 
 
-# Only a script of this folder may be restarted; whoever imports one sees Python's own error.
-if os.path.dirname(os.path.abspath(sys.argv[0])) == _FOLDER and sys.argv[0].endswith(".py"):
+# Only the project's own scripts may be restarted; whoever imports one sees Python's own error.
+_SCRIPT = os.path.abspath(sys.argv[0])
+if os.path.dirname(_SCRIPT) in (_FOLDER, _DEMO) and _SCRIPT.endswith(".py"):
     ensure_estimator()

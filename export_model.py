@@ -14,6 +14,7 @@ from absl import flags
 
 import adapter_folders
 import bert_flags
+import devices
 import files
 import graph_texts
 import mixed_encoder
@@ -55,7 +56,12 @@ def run(values):
 
     Returns:
       The report that ends the run: a list of lines.
+
+    Raises:
+      UserError: a flag is wrong, or what it names is missing, broken or does not fit; this is
+        TensorFlow 1.
     """
+    devices.need_tensorflow_2("export_model.py")
     for name in ("adapters", "export_dir"):
         if not values[name].value:
             raise UserError(f"--{name} is not given.")

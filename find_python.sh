@@ -12,5 +12,5 @@ for version in "$@"; do
         fi
     done
 done
-echo "Error: no Python $* found; install one of them (TensorFlow's Estimator runs on no other)." >&2
+echo "Error: no Python $* found; install one of them." >&2
 exit 1

@@ -39,9 +39,10 @@ def encoder(tokenizer: tokenization.FullTokenizer, do_lower_case: bool) -> Calla
       UserError: tensorflow-text is not installed; the vocabulary is SentencePiece's.
     """
     if tensorflow_text is None:
+        release = ".".join(tf.__version__.split(".")[:2])
         raise UserError(
-            "Raw text in a SavedModel needs tensorflow-text, of TensorFlow's version"
-            f" ({tf.__version__}), which is not installed."
+            "--raw_text needs tensorflow-text, which is not installed; run"
+            f' `pip install "tensorflow-text=={release}.*"`.'
         )
     if tokenizer.wordpiece_tokenizer is None:
         raise UserError("Raw text in a SavedModel needs a WordPiece vocabulary, not SentencePiece.")

@@ -99,7 +99,8 @@ def check(
 def _is_plain(settings: modeling.AdapterConfig) -> bool:
     """Whether adapters are what `_adapter_function` computes, whatever their size."""
     is_known = settings.fn.lower() == "feedforward_adapter"
-    return is_known and settings.depth == 1 and settings.normalization == "none"
+    # A `Kind` tells variants apart, and sites lie in the tables' names.
+    return is_known and set(settings.variant()) <= {"sites", *Kind._fields}
 
 
 def _identity(backbone: task_adapters.Backbone) -> Dict[str, Any]:

@@ -180,8 +180,8 @@ def mean_gradients(
 ) -> Tuple[Any, list, list]:
     """The loss of a batch and its gradients, computed in equal parts, one after the other.
 
-    To float error they are those of the whole batch, but where batch normalization takes its
-    statistics of a part at a time. The memory that they take is a part's.
+    To float error they are those of the whole batch, but for dropout, whose masks are each part's
+    own, and batch normalization, whose statistics are. The memory that they take is a part's.
 
     Args:
       loss_of: function (features, index of the part) → scalar float Tensor, the mean over the rows

@@ -1,9 +1,11 @@
-"""How far a run is: a line now and then (on a terminal a bar), and TensorBoard's scalars."""
+"""How far a run is: a line now and then (on a terminal a bar), and what TensorBoard shows of it."""
 
 import sys
 import time
 
 import tensorflow.compat.v1 as tf
+from tensorboard.plugins.hparams import api_pb2
+from tensorboard.plugins.hparams import summary as hparams
 from tqdm import tqdm
 
 _SUMMARY_EVERY_STEPS = 10
@@ -183,10 +185,26 @@ def write_scalars(folder, step, scalars):
       step: int.
       scalars: dict from names to floats.
     """
+    with _writer(folder, f".{step}") as writer:
+        writer.add_summary(_summary(scalars), step)
+
+
+def write_settings(folder, settings):
+    """Writes what a finished run was made with where TensorBoard's HParams page finds it.
+
+    Args:
+      folder: path of the run, whose scalars lie in or below it.
+      settings: dict from names to str, bool, int or float.
+    """
+    with _writer(folder, ".hparams") as writer:
+        writer.add_summary(hparams.session_start_pb(settings))
+        writer.add_summary(hparams.session_end_pb(api_pb2.STATUS_SUCCESS))
+
+
+def _writer(folder, suffix):
+    """A FileWriter, to be entered."""
     with tf.Graph().as_default():  # Outside of one TensorFlow 2 makes no such writer.
-        writer = tf.summary.FileWriter(folder, filename_suffix=f".{step}")
-    writer.add_summary(_summary(scalars), step)
-    writer.close()
+        return tf.summary.FileWriter(folder, filename_suffix=suffix)
 
 
 def _summary(scalars):

@@ -1,6 +1,6 @@
 """Serves any number of tasks over one BERT by HTTP, with TensorFlow Serving's REST conventions.
 
-    python serve.py --adapters=output/*/adapter
+    python serve.py --adapters='output/*/adapter'
     curl -d '{"instances": [{"text": "..."}]}' http://127.0.0.1:8501/v1/models/sms_spam:predict
 
 Requests of all tasks share batches. `rest_api` has the endpoints; http://127.0.0.1:8501/ is a page
@@ -113,8 +113,10 @@ def run(values):
       The report that ends the run: a list of lines.
 
     Raises:
-      UserError: a flag is wrong, or what it names is missing, broken or does not fit.
+      UserError: a flag is wrong, or what it names is missing, broken or does not fit; this is
+        TensorFlow 1, or a package is missing.
     """
+    devices.need_tensorflow_2("serve.py")
     http_server, rest_api, serving_metrics = _http_modules()
     token, metrics = _token(values), serving_metrics.Metrics()
     may_change = token is not None or http_server.is_loopback(values.host)
@@ -203,7 +205,7 @@ def _load(values):
     folders = adapter_folders.named(values.adapters)
     if not folders and values.adapter_dir is None:
         raise UserError(
-            "Nothing to serve: give --adapters, as in --adapters=output/*/adapter, or"
+            "Nothing to serve: give --adapters, as in --adapters='output/*/adapter', or"
             " --adapter_dir."
         )
     below = {} if values.adapter_dir is None else adapter_folders.below(values.adapter_dir)

@@ -9,8 +9,8 @@ import signal
 import subprocess
 
 import files
-import hparams
 import metrics
+import progress
 import sweep_grids
 import task_adapters
 from errors import UserError
@@ -103,7 +103,7 @@ class TrialFolder:
         if os.path.exists(test):
             scores.update(metrics.numbers(files.read_object(test)))
         made = task_adapters.describe(os.path.join(self._path, task_adapters.FOLDER))
-        hparams.write(self._path, dict(trial.flags))
+        progress.write_settings(self._path, dict(trial.flags))
         return {
             "status": DONE,
             "task": sweep_grids.task_of(found["task"], dict(trial.flags).get("data_dir")),

@@ -36,6 +36,8 @@ from layers import MOVING
 
 FOLDER = "adapter"
 CONFIG_FILE, TENSORS_FILE = FILES = ("adapter_config.json", "adapter.safetensors")
+# What a head predicts: one of the labels, a number, a set of the labels, or a span of the text.
+KINDS = ("classification", "regression", "multilabel", "span")
 
 FORMAT = "adapter-bert task adapter"
 FORMAT_VERSION = 1
@@ -70,7 +72,7 @@ class Description:
 
     Attributes:
       task: its name, such as "MRPC".
-      kind: "classification", "regression", "multilabel" or "span".
+      kind: one of `KINDS`.
       labels: in the order of the head's outputs; none for regression and spans.
       max_seq_length: tokens to which texts were cut.
       do_lower_case: whether texts were lower-cased.
@@ -97,6 +99,10 @@ class Description:
     training: Dict[str, Any]
     scores: Dict[str, float]
     versions: Dict[str, str]
+
+    def __post_init__(self):
+        if self.kind not in KINDS:
+            raise UserError(f"kind={self.kind}: expected one of {', '.join(KINDS)}.")
 
 
 class TaskAdapter(NamedTuple):

@@ -3,6 +3,7 @@
 As `bert_flags`: a script's main module defines them, and functions read the parsed values.
 """
 
+import dataclasses
 import re
 
 from absl import flags, logging
@@ -128,20 +129,10 @@ def _answers_of_method(description):
     method, adapter = description.tuning, description.adapter
     answers = {"num_top_layers": method.num_top_layers, "train_pooler": method.train_pooler}
     if adapter:
-        layers = adapter.layers and ",".join(str(layer) for layer in adapter.layers)
-        answers.update(
-            layer_norms=method.layer_norms,
-            adapter_fn=adapter.fn,
-            adapter_size=adapter.size,
-            adapter_activation=adapter.activation,
-            adapter_init_scale=adapter.init_scale,
-            adapter_layers=layers,
-            adapter_normalization=adapter.normalization,
-            adapter_depth=adapter.depth,
-            adapter_sites=adapter.sites,
-            adapter_placement=adapter.placement,
-            adapter_interaction=adapter.interaction,
-        )
+        answers["layer_norms"] = method.layer_norms
+        for field in dataclasses.fields(adapter):
+            answers["adapter_" + field.name] = getattr(adapter, field.name)
+        answers["adapter_layers"] = adapter.layers and ",".join(map(str, adapter.layers))
     return answers
 
 
@@ -172,16 +163,16 @@ def tuning_settings(values, config):
     )
     method.check_depth(config.num_hidden_layers)
     adapter = modeling.AdapterConfig(
-        values.adapter_size,
-        values.adapter_activation,
-        values.adapter_init_scale,
-        values.adapter_fn,
-        layers,
-        values.adapter_normalization,
-        values.adapter_depth,
-        values.adapter_sites,
-        values.adapter_placement,
-        values.adapter_interaction,
+        size=values.adapter_size,
+        activation=values.adapter_activation,
+        init_scale=values.adapter_init_scale,
+        fn=values.adapter_fn,
+        layers=layers,
+        normalization=values.adapter_normalization,
+        depth=values.adapter_depth,
+        sites=values.adapter_sites,
+        placement=values.adapter_placement,
+        interaction=values.adapter_interaction,
     )
     if method.method != "adapters":
         _warn_of_unused(values)

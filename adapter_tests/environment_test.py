@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import io
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -108,11 +109,14 @@ class EnsureEstimatorTest(tf.test.TestCase):
 
 
 class ImportTest(tf.test.TestCase):
-    def script(self, folder, name="script.py"):
+    def script(self, folder):
         """Runs a script that imports environment in a Python without site-packages."""
-        path = os.path.join(folder, name)
+        path = os.path.join(folder, "script.py")
         with open(path, "w") as writer:
             writer.write("import environment\nprint('imported')\n")
+        return self.run_bare(path)
+
+    def run_bare(self, path):
         return subprocess.run(
             [sys.executable, "-S", path],
             env={"PYTHONPATH": os.path.dirname(environment.__file__)},
@@ -126,11 +130,19 @@ class ImportTest(tf.test.TestCase):
 
     def test_a_script_beside_it_is_refused_without_tensorflow(self):
         folder = tempfile.mkdtemp(dir=self.get_temp_dir())
-        with open(environment.__file__) as reader, open(
-            os.path.join(folder, "environment.py"), "w"
-        ) as writer:
-            writer.write(reader.read())
-        done = self.script(folder)
+        shutil.copy(environment.__file__, folder)
+        self.assert_refused(self.script(folder))
+
+    def test_the_demos_script_is_refused_without_tensorflow(self):
+        folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        os.mkdir(os.path.join(folder, "demo"))
+        script = os.path.join("demo", "embedding_module.py")
+        for path in ("environment.py", script):
+            source = os.path.join(os.path.dirname(environment.__file__), path)
+            shutil.copy(source, os.path.join(folder, path))
+        self.assert_refused(self.run_bare(os.path.join(folder, script)))
+
+    def assert_refused(self, done):
         self.assertEqual((done.returncode, done.stdout), (1, ""))
         self.assertRegex(done.stderr, r"^Error: Python [^\n]+ has no TensorFlow[^\n]+\.\n$")
 

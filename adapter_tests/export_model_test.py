@@ -3,6 +3,7 @@
 import os
 import re
 import tempfile
+from unittest import mock
 
 import tensorflow.compat.v1 as tf
 
@@ -83,6 +84,14 @@ class ExportModelTest(tf.test.TestCase):
             with self.assertRaisesRegex(UserError, part):
                 self.run_it(self.vocabulary(), *arguments)
         self.assertFalse(os.path.exists(self.export_dir))
+
+
+class TensorFlow1Test(tf.test.TestCase):
+    def test_refused(self):
+        one = mock.patch.object(tf, "__version__", "1.15.5")
+        sentence = r"export_model\.py needs TensorFlow 2; this is 1\.15\.5\.$"
+        with one, self.assertRaisesRegex(UserError, sentence):
+            export_model.run(parsed("--adapters=one", "--export_dir=exported"))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Tests of graph_texts.py: the ids that a graph gives beside those of the project's tokenizer."""
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -162,8 +163,10 @@ class EncoderTest(tf.test.TestCase):
 
     def test_refused(self):
         tokenizer, _ = self.graphs[True]
+        release = re.match(r"\d+\.\d+", tf.__version__).group()
+        install = re.escape(f'run `pip install "tensorflow-text=={release}.*"`')
         for holder, name, part in (
-            (graph_texts, "tensorflow_text", "needs tensorflow-text, of TensorFlow's version"),
+            (graph_texts, "tensorflow_text", "--raw_text needs tensorflow-text.*" + install),
             (tokenizer, "wordpiece_tokenizer", "not SentencePiece"),
         ):
             with mock.patch.object(holder, name, None), self.assertRaisesRegex(UserError, part):

@@ -1,10 +1,15 @@
 """Tests of mixed_encoder.py's tables and batches; what it computes is in adapter_bank_test.py."""
 
+import tempfile
+from unittest import mock
+
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 import mixed_encoder
-from adapter_tests import tiny
+import modeling
+from adapter_tests import own_models, tiny
+from errors import UserError
 from mixed_encoder import Places
 
 
@@ -65,6 +70,20 @@ class TablesTest(tf.test.TestCase):
             self.assertAllEqual(rows[name][0], places)
             self.assertAllEqual(rows[name][1], values)
         self.assertEqual(set(rows), set(mixed_encoder.row_shapes(tiny.config())))
+
+
+class CheckTest(tf.test.TestCase):
+    def test_only_variants_that_it_computes(self):
+        bert = tiny.write_bert(tempfile.mkdtemp(dir=self.get_temp_dir()))
+        adapter = modeling.AdapterConfig(
+            4, sites="attention", placement="parallel", interaction="multiply"
+        )
+        made = own_models.task_adapter(bert, adapter=adapter).description
+        mixed_encoder.check(made, made.backbone, "Here")
+        later = {**adapter.variant(), "of_a_later_version": 1}
+        changed = mock.patch.object(modeling.AdapterConfig, "variant", lambda self: later)
+        with changed, self.assertRaisesRegex(UserError, "^Here .* have plain adapters"):
+            mixed_encoder.check(made, made.backbone, "Here")
 
 
 if __name__ == "__main__":

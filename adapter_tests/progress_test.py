@@ -7,6 +7,7 @@ import tempfile
 from unittest import mock
 
 import tensorflow.compat.v1 as tf
+from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2
 
 import progress
 from progress import ProgressHook
@@ -257,6 +258,25 @@ class CountedTest(tf.test.TestCase):
         text = self.count([2.0] * 4, 4, Terminal())
         self.assertEqual(text.count("\n"), 1)
         self.assertRegex(text.split("\r")[-1], r"\| example 4/4 \[.*, 0.5 examples/s\]\n$")
+
+
+class SettingsTest(tf.test.TestCase):
+    def test_they_are_read_back(self):
+        folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        progress.write_settings(folder, {"adapter_size": 64, "task_name": "CoLA"})
+        (path,) = glob.glob(os.path.join(folder, "*.hparams"))
+        data = {
+            value.tag: plugin_data_pb2.HParamsPluginData.FromString(
+                value.metadata.plugin_data.content
+            )
+            for event in tf.train.summary_iterator(path)
+            for value in event.summary.value
+        }
+        start = data["_hparams_/session_start_info"].session_start_info.hparams
+        self.assertEqual(start["adapter_size"].number_value, 64)
+        self.assertEqual(start["task_name"].string_value, "CoLA")
+        end = data["_hparams_/session_end_info"].session_end_info
+        self.assertEqual(end.status, api_pb2.STATUS_SUCCESS)
 
 
 if __name__ == "__main__":

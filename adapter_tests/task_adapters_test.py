@@ -327,6 +327,7 @@ class RefusedTest(TaskAdaptersTestCase):
             ({"extra": 1}, "extra"),
             ({"labels": "01"}, "labels"),
             ({"labels": [0, 1]}, "labels"),
+            ({"kind": "ranking"}, "kind=ranking: expected one of classification, regression,"),
             ({"global_step": "12"}, "global_step"),
             ({"global_step": True}, "global_step"),
             ({"adapter": {**record["adapter"], "size": 0}}, "at least 1"),

@@ -1,12 +1,17 @@
 """Tests of tuning_flags.py: what trains, and the adapters, as flags say it."""
 
+import dataclasses
+import os
+import tempfile
+
 import tensorflow.compat.v1 as tf
 
 import modeling
 import run_classifier
+import task_adapters
 import tuning
 import tuning_flags
-from adapter_tests import command_lines, tiny
+from adapter_tests import command_lines, own_models, tiny
 from errors import UserError
 
 
@@ -119,6 +124,34 @@ class TuningSettingsTest(tf.test.TestCase):
             with self.assertRaises(UserError) as caught:
                 self.settings(*arguments)
             self.assertIn(part, str(caught.exception))
+
+
+class GivenAdapterTest(tf.test.TestCase):
+    def test_it_answers_every_flag_of_adapters(self):
+        root = tempfile.mkdtemp(dir=self.get_temp_dir())
+        adapter = modeling.AdapterConfig(
+            3,
+            "relu",
+            0.5,
+            "Feedforward_adapter",
+            (1,),
+            "layer",
+            2,
+            "attention",
+            "parallel",
+            "multiply",
+        )
+        for field in dataclasses.fields(adapter):
+            self.assertNotEqual(getattr(adapter, field.name), field.default, field.name)
+        method = tuning.Tuning(train_pooler=True, layer_norms="none")
+        made = own_models.task_adapter(
+            tiny.write_bert(os.path.join(root, "bert")), adapter=adapter, method=method
+        )
+        task_adapters.save(os.path.join(root, "adapter"), made)
+        values = parsed("--adapter=" + os.path.join(root, "adapter"))
+        tuning_flags.given_adapter(values)
+        found = tuning_flags.tuning_settings(values, tiny.config())
+        self.assertEqual(found, (method, adapter))
 
 
 if __name__ == "__main__":
