@@ -77,7 +77,7 @@ def found_in(folder: str) -> Optional[str]:
 def name_of(folder: str) -> str:
     """What a task is called after its adapter's folder: "mrpc" for output/mrpc/adapter."""
     parts = [part for part in folder.split("/") if part not in ("", ".")]
-    while len(parts) > 1 and (parts[-1] == task_adapters.FOLDER or parts[-1].isdigit()):
+    if len(parts) > 1 and (parts[-1] == task_adapters.FOLDER or parts[-1].isdigit()):
         parts.pop()
     return parts[-1] if parts else ""
 

@@ -47,6 +47,8 @@ class FoldersTest(tf.test.TestCase):
             ("gs://bucket/mrpc/adapter", "mrpc"),
         ):
             self.assertEqual(adapter_folders.name_of(folder), name)
+            ("output/2024/adapter", "2024"),
+            ("output/adapter/3", "adapter"),
 
     def test_folders_that_are_no_adapters_are_passed_over(self):
         served.save_all(self.root, ["sms", "stars"])
