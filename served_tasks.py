@@ -111,7 +111,7 @@ class ServedTasks:
           UserError: the name is none; the adapter is damaged or does not fit. What was served
             before stays.
         """
-        _check_name(name)
+        adapter_folders.check_name(name)
         with self._changing:
             version = self._versions[name] + 1
             key = f"{name}@{version}"
@@ -160,7 +160,7 @@ class ServedTasks:
           NotSaved: it cannot be written.
           UserError: as of `put`; nothing is saved then.
         """
-        _check_name(name)  # Before it becomes a path.
+        adapter_folders.check_name(name)  # Before it becomes a path.
         place = posixpath.join(self._needed_root(), name)
         with self._changing:
             folder = posixpath.join(place, str(max([0, *adapter_folders.numbers_in(place)]) + 1))
@@ -288,11 +288,3 @@ def _save(folder: str, contents: Dict[str, bytes]) -> None:
                     writer.write(contents[name])
     except UserError as error:
         raise NotSaved(str(error)) from error
-
-
-def _check_name(name: str) -> None:
-    if not adapter_folders.is_name(name):
-        raise UserError(
-            f"{name[:100]!r} is no name of a task; expected letters, digits, '.', '_' and '-', at"
-            " most 100 of them, and no .partial or .replaced at the end."
-        )
