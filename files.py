@@ -124,9 +124,10 @@ def place_of(folder: str) -> str:
 
 
 def megabytes(prefix: str) -> str:
-    """How large all files are whose paths begin so: a text, such as "9.7 MB"."""
+    """How large a file is, or else all whose paths begin so: a text, such as "9.7 MB"."""
     folder, start = posixpath.split(prefix)
-    names = [name for name in tf.io.gfile.listdir(folder or ".") if name.startswith(start)]
+    listed = tf.io.gfile.listdir(folder or ".")
+    names = [start] if start in listed else [name for name in listed if name.startswith(start)]
     size = sum(tf.io.gfile.stat(posixpath.join(folder, name)).length for name in names)
     return f"{size / 1e6:.1f} MB"
 
