@@ -82,6 +82,7 @@ class _Entry:
                 f"{self._source} holds another adapter than the one that was added to the bank: add"
                 " it again."
             )
+        task_adapters.check_finite(adapter.tensors, f"--adapter {self._source}")
         return adapter
 
 
@@ -135,7 +136,7 @@ class AdapterBank:
             the process's memory.
           replace: bool; whether there may be a task of that name.
           unread: bool; leave the tensors of a folder unread until a batch asks for the task, which
-            is then refused if they are damaged.
+            is then refused if they are damaged or diverged.
 
         Returns:
           Its `task_adapters.Description`.
@@ -306,12 +307,7 @@ def _described(source: Source, unread: bool, where: str) -> task_adapters.Descri
         source = task_adapters.load(source)
     else:
         task_adapters.check_tensors(source.tensors, source.description, where)
-    for name, value in source.tensors.items():
-        if not np.isfinite(value).all():
-            raise UserError(
-                f"{where}: its {name} holds what is no finite number, as after a training that"
-                " diverged."
-            )
+    task_adapters.check_finite(source.tensors, where)
     return source.description
 
 

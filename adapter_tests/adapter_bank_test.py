@@ -261,6 +261,9 @@ class TasksTest(BankTestCase):
                 with self.assertRaisesRegex(UserError, "its output_bias holds .* no finite number"):
                     bank.add("plain", adapter)
         self.assertEqual(bank.names(), [])
+        bank.add("plain", adapter, unread=True)
+        with self.assertRaisesRegex(UserError, "its output_bias holds .* no finite number"):
+            bank.predict(self.rows(["plain"]))
 
     def test_an_adapter_of_other_sizes_that_claims_to_be_of_this_bert(self):
         bank, described = self.bank(), self.adapters["plain"].description
