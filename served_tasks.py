@@ -115,9 +115,10 @@ class ServedTasks:
         with self._changing:
             version = self._versions[name] + 1
             key = f"{name}@{version}"
-            description = self._bank.add(key, folder)
+            description = self._bank.add(key, folder, flag=f"Task {name}:")
             try:
-                texts = task_texts.TaskTexts(description, self._reading)
+                where = f"Task {name}: {folder}"
+                texts = task_texts.TaskTexts(description, self._reading, where)
             except BaseException:
                 self._bank.remove(key)
                 raise

@@ -118,7 +118,8 @@ class ServedTasksTest(tf.test.TestCase):
     def test_what_does_not_fit_leaves_what_was(self):
         strange = served.own_models.task_adapter(served.made()[0], vocabulary="0" * 16)
         task_adapters.save(os.path.join(self.root, "strange"), strange)
-        with self.assertRaisesRegex(UserError, "another vocabulary"):
+        folder = os.path.join(self.root, "strange")
+        with self.assertRaisesRegex(UserError, f"^Task sms: {folder} was .* another vocabulary"):
             self.tasks.put_below_root("sms", "strange")
         self.assertEqual(self.tasks.get("sms").version, 1)
         self.assertEqual(self.bank.names(), ["sms@1", "stars@1"])
@@ -188,7 +189,7 @@ class ServedTasksTest(tf.test.TestCase):
     def test_a_damaged_upload_leaves_nothing(self):
         contents = self.contents(served.other("sms"))
         contents["adapter.safetensors"] = contents["adapter.safetensors"][:-1]
-        with self.assertRaisesRegex(UserError, "damaged"):
+        with self.assertRaisesRegex(UserError, "^Task sms: .* is damaged"):
             self.tasks.upload("sms", contents)
         self.assertEqual(os.listdir(os.path.join(self.root, "sms")), ["adapter"])
         self.assertEqual(self.tasks.get("sms").version, 1)
