@@ -21,6 +21,10 @@ _PARTIAL, _REPLACED = ".partial", ".replaced"
 PARTIAL_FILES = "*.????????" + _PARTIAL  # A pattern: what kills leave of `write_atomically`.
 
 
+class NotWritten(UserError):
+    """The file system has no room, or no leave."""
+
+
 def write_atomically(path: str, content: Union[str, bytes]) -> None:
     """Writes a file (str or bytes): a reader, or a kill, sees the old content or the new, no other.
 
@@ -224,15 +228,15 @@ def sha256(path: str) -> str:
 
 @contextlib.contextmanager
 def written(path: str) -> Iterator[None]:
-    """While entered, an error of the file system is a UserError that names the path.
+    """While entered, an error of the file system is a `NotWritten` that names the path.
 
     Raises:
-      UserError: see above.
+      NotWritten: see above.
     """
     try:
         yield
     except (OSError, tf.errors.OpError) as error:
-        raise UserError(f"{path} cannot be written ({reason(error)}).") from error
+        raise NotWritten(f"{path} cannot be written ({reason(error)}).") from error
 
 
 def reason(error: Exception) -> str:

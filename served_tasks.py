@@ -32,10 +32,6 @@ class UnknownTask(UserError):
     """A task that is not served."""
 
 
-class NotSaved(UserError):
-    """An upload for which the disk has no room, or no leave."""
-
-
 class ServedTask(NamedTuple):
     """A version of a task.
 
@@ -113,17 +109,8 @@ class ServedTasks:
         """
         adapter_folders.check_name(name)
         with self._changing:
-            version = self._versions[name] + 1
-            key = f"{name}@{version}"
-            description = self._bank.add(key, folder, flag=f"Task {name}:")
-            try:
-                where = f"Task {name}: {folder}"
-                texts = task_texts.TaskTexts(description, self._reading, where)
-            except BaseException:
-                self._bank.remove(key)
-                raise
-            self._versions[name] = version
-            task = ServedTask(name, version, description, texts, key)
+            task = self._added(name, folder)
+            self._versions[name] = task.version
             with self._lock:
                 old = self._tasks.get(name)
                 self._tasks = {**self._tasks, name: task}
@@ -158,14 +145,19 @@ class ServedTasks:
           Its `ServedTask`.
 
         Raises:
-          NotSaved: it cannot be written.
+          files.NotWritten: it cannot be saved.
           UserError: as of `put`; nothing is saved then.
         """
         adapter_folders.check_name(name)  # Before it becomes a path.
         place = posixpath.join(self._needed_root(), name)
         with self._changing:
             folder = posixpath.join(place, str(max([0, *adapter_folders.numbers_in(place)]) + 1))
-            _save(folder, contents)
+            with files.whole_folder(folder) as partial:
+                for file in task_adapters.FILES:
+                    with tf.io.gfile.GFile(posixpath.join(partial, file), "wb") as writer:
+                        writer.write(contents[file])
+                # Before it has a number, by which a restart after a kill would serve it.
+                self._bank.remove(self._added(name, partial).key)
             try:
                 return self.put(name, folder)
             except BaseException:
@@ -217,6 +209,18 @@ class ServedTasks:
     def close(self) -> None:
         """Ends when all that was removed has left the bank."""
         self._remover.shutdown()
+
+    def _added(self, name: str, folder: str) -> ServedTask:
+        """Has the bank hold a task adapter as the next version of a task, if it fits."""
+        version = self._versions[name] + 1
+        key, where = f"{name}@{version}", f"Task {name}:"
+        description = self._bank.add(key, folder, flag=where)
+        try:
+            texts = task_texts.TaskTexts(description, self._reading, f"{where} {folder}")
+        except BaseException:
+            self._bank.remove(key)
+            raise
+        return ServedTask(name, version, description, texts, key)
 
     def _hold(self, name: str) -> ServedTask:
         with self._lock:
@@ -279,13 +283,3 @@ class Lease:
 def _adapter_size(task: ServedTask) -> int:
     adapter = task.description.adapter
     return adapter.size if adapter else 0
-
-
-def _save(folder: str, contents: Dict[str, bytes]) -> None:
-    try:
-        with files.whole_folder(folder) as partial:
-            for name in task_adapters.FILES:
-                with tf.io.gfile.GFile(posixpath.join(partial, name), "wb") as writer:
-                    writer.write(contents[name])
-    except UserError as error:
-        raise NotSaved(str(error)) from error

@@ -186,6 +186,18 @@ class ServedTasksTest(tf.test.TestCase):
         self.assertEqual(self.bank.names(), ["sms@1", "stars@1"])
         self.assertEqual(self.tasks.upload("sms", contents).version, 2)
 
+    def test_an_upload_has_no_number_before_it_is_checked(self):
+        contents, numbers = self.contents(served.other("sms")), []
+
+        def killed(*_):
+            numbers.extend(adapter_folders.numbers_in(os.path.join(self.root, "sms")))
+            raise KeyboardInterrupt
+
+        checked = mock.patch.object(task_texts, "TaskTexts", killed)
+        with checked, self.assertRaises(KeyboardInterrupt):
+            self.tasks.upload("sms", contents)
+        self.assertEqual(numbers, [])
+
     def test_a_damaged_upload_leaves_nothing(self):
         contents = self.contents(served.other("sms"))
         contents["adapter.safetensors"] = contents["adapter.safetensors"][:-1]
