@@ -182,11 +182,13 @@ class ServedTasks:
         finally:
             lease.end()
 
-    def warm_ups(self, max_batch_size: int, lengths: Sequence[int]) -> Iterator[Callable[[], None]]:
+    def warm_ups(
+        self, max_batch_size: int, lengths: Sequence[int]
+    ) -> Iterator[Optional[Callable[[], None]]]:
         """Yields functions that have the bank compute a batch of each shape, the smallest first.
 
         What compiles with a shape is compiled then: for a text and for a span task, if there are
-        such.
+        such. Shapes that no task had come again when tasks have changed; until then None does.
 
         Args:
           max_batch_size: batches are of 1, 2, 4, ... rows up to this.
@@ -194,13 +196,23 @@ class ServedTasks:
         """
         sizes = [1 << power for power in range(max_batch_size.bit_length())]
         shapes = sorted(itertools.product(sizes, lengths), key=lambda shape: shape[0] * shape[1])
-        for (size, length), is_span in itertools.product(shapes, (False, True)):
-            if size * length <= _MOST_WARM_TOKENS:
-                yield functools.partial(self._warm_up, size, length, is_span)
+        left = [
+            (size, length, is_span)
+            for (size, length), is_span in itertools.product(shapes, (False, True))
+            if size * length <= _MOST_WARM_TOKENS
+        ]
+        while True:
+            tasks, shapes_and_kinds, left = self._tasks, left, []
+            for shape_and_kind in shapes_and_kinds:
+                yield functools.partial(self._warm_up, *shape_and_kind, left)
+            while self._tasks is tasks:
+                yield None
 
-    def _warm_up(self, size: int, length: int, is_span: bool) -> None:
+    def _warm_up(self, size: int, length: int, is_span: bool, left: list) -> None:
+        """Has the bank compute a batch; one that no task has is added to what is left."""
         alike = [task for task in self.current() if (task.description.kind == "span") == is_span]
         if not alike or length > max(task.description.max_seq_length for task in alike):
+            left.append((size, length, is_span))
             return
         with self.lease() as lease:
             task = lease.get(max(alike, key=_adapter_size).name)
