@@ -62,26 +62,33 @@ class _Entry:
       description: its `task_adapters.Description`.
       digest: its `_digest_of` from before that was read, so that a folder which is replaced
         meanwhile is refused when it is read again.
+      flag: what errors call a folder.
     """
 
     def __init__(
-        self, source: Source, description: task_adapters.Description, digest: Optional[str]
+        self,
+        source: Source,
+        description: task_adapters.Description,
+        digest: Optional[str],
+        flag: str,
     ):
         self.description = description
         self.kind = mixed_encoder.kind_of(description.adapter)
         self.places: Any = None  # In memory: `mixed_encoder.Places`.
-        self._source, self._digest = source, digest
+        self._source, self._digest, self._flag = source, digest, flag
 
     def read(self) -> task_adapters.TaskAdapter:
         """The `task_adapters.TaskAdapter`, which must be the one that was added."""
         if not isinstance(self._source, str):
             return self._source
-        adapter = task_adapters.load(self._source)
+        where = f"{self._flag} {self._source}"
+        adapter = task_adapters.load(self._source, self._flag)
         if _digest_of(self._source) != self._digest:
             raise UserError(
-                f"{self._source} holds another adapter than the one that was added to the bank: add"
-                " it again."
+                f"{where} holds another adapter than the one that was added to the bank: add it"
+                " again."
             )
+        task_adapters.check_finite(adapter.tensors, where)
         return adapter
 
 
@@ -125,7 +132,13 @@ class AdapterBank:
         self._lock = threading.Lock()  # Of whoever replaces these, or uses the model.
 
     def add(
-        self, name: str, adapter: Source, *, replace: bool = False, unread: bool = False
+        self,
+        name: str,
+        adapter: Source,
+        *,
+        replace: bool = False,
+        unread: bool = False,
+        flag: str = "Folder",
     ) -> task_adapters.Description:
         """Adds a task, or replaces it: batches under way get all of the old one, later ones none.
 
@@ -135,7 +148,8 @@ class AdapterBank:
             the process's memory.
           replace: bool; whether there may be a task of that name.
           unread: bool; leave the tensors of a folder unread until a batch asks for the task, which
-            is then refused if they are damaged.
+            is then refused if they are damaged or diverged.
+          flag: what errors call a folder, such as the flag that named it.
 
         Returns:
           Its `task_adapters.Description`.
@@ -146,10 +160,10 @@ class AdapterBank:
         """
         digest = _digest_of(adapter)
         is_folder = isinstance(adapter, str)
-        where = f"--adapter {adapter}" if is_folder else f"The adapter of {name!r}"
-        description = _described(adapter, unread, where)
+        where = f"{flag} {adapter}" if is_folder else f"The adapter of {name!r}"
+        description = _described(adapter, unread, flag, where)
         mixed_encoder.check(description, self.backbone, where)
-        entry = _Entry(adapter, description, digest)
+        entry = _Entry(adapter, description, digest, flag)
         with self._lock:
             if name in self._entries and not replace:
                 raise UserError(f"There is a task {name!r} in the bank already.")
@@ -298,20 +312,15 @@ def _digest_of(source: Source) -> Optional[str]:
     return files.sha256(path) if tf.io.gfile.exists(path) else None
 
 
-def _described(source: Source, unread: bool, where: str) -> task_adapters.Description:
+def _described(source: Source, unread: bool, flag: str, where: str) -> task_adapters.Description:
     """The description of an adapter, whose tensors are checked; not a folder's, if `unread`."""
     if isinstance(source, str):
         if unread:
-            return task_adapters.describe(source)
-        source = task_adapters.load(source)
+            return task_adapters.describe(source, flag)
+        source = task_adapters.load(source, flag)
     else:
         task_adapters.check_tensors(source.tensors, source.description, where)
-    for name, value in source.tensors.items():
-        if not np.isfinite(value).all():
-            raise UserError(
-                f"{where}: its {name} holds what is no finite number, as after a training that"
-                " diverged."
-            )
+    task_adapters.check_finite(source.tensors, where)
     return source.description
 
 

@@ -6,6 +6,7 @@ import re
 from typing import Dict, Iterable, List, Optional
 
 import tensorflow.compat.v1 as tf
+from absl import logging
 
 import files
 import task_adapters
@@ -21,15 +22,25 @@ def is_name(text: str) -> bool:
     return fits and files.place_of(text) == text
 
 
+def check_name(text: str) -> None:
+    """Raises UserError for what `is_name` is not."""
+    if not is_name(text):
+        raise UserError(
+            f"{text[:100]!r} is no name of a task; expected letters, digits, '.', '_' and '-', a"
+            " letter or digit first, at most 100 of them, and no .partial or .replaced at the end."
+        )
+
+
 def named(patterns: Iterable[str]) -> Dict[str, str]:
     """The task adapters that --adapters names: dict from tasks' names to folders.
 
     Raises:
-      UserError: a pattern fits nothing, what it fits is no task adapter, or two have one name.
+      UserError: a pattern fits nothing, what it fits is no task adapter or cannot be read, or two
+        have one name.
     """
     found = {}
     for pattern in patterns:
-        folders = [pattern] if "://" in pattern else sorted(glob.glob(pattern))
+        folders = _matching(pattern)
         if not folders:
             raise UserError(f"--adapters={pattern}: there is no such folder.")
         for place in map(files.place_of, folders):
@@ -51,21 +62,32 @@ def below(root: str) -> Dict[str, str]:
     """The task adapters in a folder of folders: dict from names to folders.
 
     Each is the highest of `<name>/<number>`, as uploads are kept, or else `<name>` or
-    `<name>/adapter`, as a run leaves it.
+    `<name>/adapter`, as a run leaves it. The log tells of those that cannot be read, and of those
+    whose folder's name is none of a task.
+
+    Raises:
+      UserError: it is no folder, or cannot be read.
     """
     if not tf.io.gfile.isdir(root):
         raise UserError(f"--adapter_dir={root} is no folder.")
     found = {}
-    for entry in sorted(tf.io.gfile.listdir(root)):
-        name = files.place_of(entry.rstrip("/"))
-        folder = is_name(name) and found_in(posixpath.join(root, name))
-        if folder:
-            found[name] = folder
+    for name in sorted(set(map(files.place_of, _names_in(root, "--adapter_dir=")))):
+        try:
+            folder = found_in(posixpath.join(root, name))
+            if folder:
+                check_name(name)
+                found[name] = folder
+        except UserError as error:
+            logging.warning("Not served: %s: %s", name, error)
     return found
 
 
 def found_in(folder: str) -> Optional[str]:
-    """The folder of a task adapter that a name stands for, see `below`; None for none."""
+    """The folder of a task adapter that a name stands for, see `below`; None for none.
+
+    Raises:
+      UserError: the folder cannot be read.
+    """
     numbers = sorted(numbers_in(folder), reverse=True)
     for candidate in (*map(str, numbers), "", task_adapters.FOLDER):
         path = posixpath.join(folder, candidate) if candidate else folder
@@ -77,14 +99,33 @@ def found_in(folder: str) -> Optional[str]:
 def name_of(folder: str) -> str:
     """What a task is called after its adapter's folder: "mrpc" for output/mrpc/adapter."""
     parts = [part for part in folder.split("/") if part not in ("", ".")]
-    while len(parts) > 1 and (parts[-1] == task_adapters.FOLDER or parts[-1].isdigit()):
+    if len(parts) > 1 and (parts[-1] == task_adapters.FOLDER or parts[-1].isdigit()):
         parts.pop()
     return parts[-1] if parts else ""
 
 
 def numbers_in(folder: str) -> List[int]:
-    """The numbers that folders in a folder are called by, a list."""
+    """The numbers that folders in a folder are called by, a list.
+
+    Raises:
+      UserError: the folder cannot be read.
+    """
     if not tf.io.gfile.isdir(folder):
         return []
-    names = [name.rstrip("/") for name in tf.io.gfile.listdir(folder)]
+    names = _names_in(folder)
     return [int(name) for name in names if re.fullmatch("[1-9][0-9]{0,8}", name)]
+
+
+def _matching(pattern: str) -> List[str]:
+    """The paths that a pattern fits, sorted; one without wildcards elsewhere is such a path."""
+    if "://" not in pattern:
+        return sorted(glob.glob(pattern))
+    return sorted(tf.io.gfile.glob(pattern)) if glob.has_magic(pattern) else [pattern]
+
+
+def _names_in(folder: str, flag: str = "") -> List[str]:
+    """What lies in a folder; raises UserError, which `flag` begins, if it cannot be read."""
+    try:
+        return [name.rstrip("/") for name in tf.io.gfile.listdir(folder)]
+    except tf.errors.OpError as error:
+        raise UserError(f"{flag}{folder} cannot be read ({files.reason(error)}).") from error

@@ -73,7 +73,8 @@ class Batcher:
       max_batch_size: the most rows of a batch; all batches are of 1, 2, 4, 8, ... rows.
       max_queue_size: the most rows that may wait, and so the most of one call.
       observe: function of (number of rows, seconds) that is told of each batch.
-      chores: iterable of functions, called one by one while no row waits.
+      chores: iterable of functions, called one by one while no row waits; None where there is
+        none, for now.
 
     Attributes:
       max_queue_size: see above.
@@ -87,7 +88,7 @@ class Batcher:
         max_batch_size: int,
         max_queue_size: int,
         observe: Optional[Callable[[int, float], None]] = None,
-        chores: Iterable[Callable[[], None]] = (),
+        chores: Iterable[Optional[Callable[[], None]]] = (),
     ):
         self._predict, self._length_of = predict, length_of
         self._max_batch_size, self.max_queue_size = max_batch_size, max_queue_size

@@ -266,8 +266,10 @@ def _describe_checkpoint(prefix):
     parameters = collections.Counter()
     for name, shape in shapes.items():
         parameters[_part(name)] += int(np.prod(shape, dtype=np.int64))
+    is_one_file = not tf.io.gfile.exists(prefix + ".index")  # Of the first format.
+    size = files.megabytes(prefix if is_one_file else prefix + ".")
     lines = [
-        f"Checkpoint: {len(shapes)} tensors, {files.megabytes(prefix)}",
+        f"Checkpoint: {len(shapes)} tensors, {size}",
         *(f"{part}: {count:,} parameters" for part, count in sorted(parameters.items())),
     ]
     where = f"PATH {prefix}"

@@ -70,7 +70,9 @@ def run(values):
     adapters = {}
     for name, folder in adapter_folders.named(values.adapters).items():
         adapters[name] = task_adapters.load(folder, "--adapters")
-        mixed_encoder.check(adapters[name].description, backbone, f"--adapters {folder}")
+        where = f"--adapters {folder}"
+        mixed_encoder.check(adapters[name].description, backbone, where)
+        task_adapters.check_finite(adapters[name].tensors, where)
     encode = None
     if values.raw_text:
         descriptions = {name: adapter.description for name, adapter in adapters.items()}

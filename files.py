@@ -21,6 +21,10 @@ _PARTIAL, _REPLACED = ".partial", ".replaced"
 PARTIAL_FILES = "*.????????" + _PARTIAL  # A pattern: what kills leave of `write_atomically`.
 
 
+class NotWritten(UserError):
+    """The file system has no room, or no leave."""
+
+
 def write_atomically(path: str, content: Union[str, bytes]) -> None:
     """Writes a file (str or bytes): a reader, or a kill, sees the old content or the new, no other.
 
@@ -124,9 +128,10 @@ def place_of(folder: str) -> str:
 
 
 def megabytes(prefix: str) -> str:
-    """How large all files are whose paths begin so: a text, such as "9.7 MB"."""
+    """How large a file is, or else all whose paths begin so: a text, such as "9.7 MB"."""
     folder, start = posixpath.split(prefix)
-    names = [name for name in tf.io.gfile.listdir(folder or ".") if name.startswith(start)]
+    listed = tf.io.gfile.listdir(folder or ".")
+    names = [start] if start in listed else [name for name in listed if name.startswith(start)]
     size = sum(tf.io.gfile.stat(posixpath.join(folder, name)).length for name in names)
     return f"{size / 1e6:.1f} MB"
 
@@ -223,15 +228,15 @@ def sha256(path: str) -> str:
 
 @contextlib.contextmanager
 def written(path: str) -> Iterator[None]:
-    """While entered, an error of the file system is a UserError that names the path.
+    """While entered, an error of the file system is a `NotWritten` that names the path.
 
     Raises:
-      UserError: see above.
+      NotWritten: see above.
     """
     try:
         yield
     except (OSError, tf.errors.OpError) as error:
-        raise UserError(f"{path} cannot be written ({reason(error)}).") from error
+        raise NotWritten(f"{path} cannot be written ({reason(error)}).") from error
 
 
 def reason(error: Exception) -> str:

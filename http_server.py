@@ -82,9 +82,10 @@ def server_of(
       stop_seconds: what answers under way may take when the server is to stop.
     """
     _allow_files(max_connections + _FILES_BESIDE_CONNECTIONS)
+    limits = {"max_connections": max_connections, "read_seconds": read_seconds}
     config = uvicorn.Config(
         application,
-        http=_patient(max_connections, read_seconds),
+        http=type("Patient", (_Patient,), limits),
         ws="none",
         lifespan="off",
         backlog=_BACKLOG,
@@ -110,52 +111,62 @@ def run(server: uvicorn.Server, bound: socket.socket) -> None:
         signal.signal(signal.SIGTERM, before)
 
 
-def _patient(max_connections: int, read_seconds: float) -> type:
+class _Patient(httptools_impl.HttpToolsProtocol):
     """Uvicorn's protocol for so many connections, which waits so long for a request's head."""
 
-    class Patient(httptools_impl.HttpToolsProtocol):
-        _waiting = _unsent = None
+    max_connections: int
+    read_seconds: float
+    _waiting = _unsent = None
 
-        def connection_made(self, transport):
-            if len(self.connections) >= max_connections:
-                _refuse(transport, self.loop)
-                return
-            super().connection_made(transport)
-            self._wait()
+    def connection_made(self, transport):
+        if len(self.connections) >= self.max_connections:
+            _refuse(transport, self.loop)
+            return
+        super().connection_made(transport)
+        self._wait()
 
-        def on_headers_complete(self):
+    def on_headers_complete(self):
+        if not self.flow.write_paused:
             self._stop_waiting()
-            super().on_headers_complete()
+        super().on_headers_complete()
 
-        def on_response_complete(self):
-            super().on_response_complete()
-            if self.cycle.response_complete:  # Or else the next request is here already.
-                self._wait()  # For the rest of a body that was refused, and the next one's head.
+    def on_response_complete(self):
+        super().on_response_complete()
+        if self.cycle.response_complete:  # Or else the next request is here already.
+            self._wait()  # For the rest of a body that was refused, and the next one's head.
 
-        def connection_lost(self, exc):
+    def pause_writing(self):
+        super().pause_writing()
+        if self._waiting is None:
+            self._wait()  # For the peer to take what it was sent, whatever else it asks.
+
+    def resume_writing(self):
+        super().resume_writing()
+        if not self.cycle.response_complete:
             self._stop_waiting()
-            super().connection_lost(exc)
 
-        def _wait(self):
-            self._stop_waiting()
-            self._unsent = None
-            self._waiting = self.loop.call_later(read_seconds, self._end)
+    def connection_lost(self, exc):
+        self._stop_waiting()
+        super().connection_lost(exc)
 
-        def _end(self):
-            """Ends the connection, unless its peer is still taking an answer."""
-            unsent = self.transport.get_write_buffer_size()
-            if unsent in (0, self._unsent):
-                self.transport.abort()
-            else:
-                self._unsent = unsent
-                self._waiting = self.loop.call_later(read_seconds, self._end)
+    def _wait(self):
+        self._stop_waiting()
+        self._unsent = None
+        self._waiting = self.loop.call_later(self.read_seconds, self._end)
 
-        def _stop_waiting(self):
-            if self._waiting is not None:
-                self._waiting.cancel()
-                self._waiting = None
+    def _end(self):
+        """Ends the connection, unless its peer is still taking an answer."""
+        unsent = self.transport.get_write_buffer_size()
+        if unsent in (0, self._unsent):
+            self.transport.abort()
+        else:
+            self._unsent = unsent
+            self._waiting = self.loop.call_later(self.read_seconds, self._end)
 
-    return Patient
+    def _stop_waiting(self):
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
 
 
 def _refuse(transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:

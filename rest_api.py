@@ -35,6 +35,7 @@ from starlette.routing import Route
 
 import adapter_bank
 import batching
+import files
 import http_server
 import served_tasks
 import serving_metrics
@@ -143,7 +144,7 @@ class RestApi:
         handlers: Dict[Any, Callable] = {
             Refused: _refused,
             served_tasks.UnknownTask: _failed(404),
-            served_tasks.NotSaved: _failed(507),
+            files.NotWritten: _failed(507),
             UserError: _failed(400),
             HTTPException: _http_error,
             Exception: _broken,

@@ -32,10 +32,6 @@ class UnknownTask(UserError):
     """A task that is not served."""
 
 
-class NotSaved(UserError):
-    """An upload for which the disk has no room, or no leave."""
-
-
 class ServedTask(NamedTuple):
     """A version of a task.
 
@@ -111,18 +107,10 @@ class ServedTasks:
           UserError: the name is none; the adapter is damaged or does not fit. What was served
             before stays.
         """
-        _check_name(name)
+        adapter_folders.check_name(name)
         with self._changing:
-            version = self._versions[name] + 1
-            key = f"{name}@{version}"
-            description = self._bank.add(key, folder)
-            try:
-                texts = task_texts.TaskTexts(description, self._reading)
-            except BaseException:
-                self._bank.remove(key)
-                raise
-            self._versions[name] = version
-            task = ServedTask(name, version, description, texts, key)
+            task = self._added(name, folder)
+            self._versions[name] = task.version
             with self._lock:
                 old = self._tasks.get(name)
                 self._tasks = {**self._tasks, name: task}
@@ -157,14 +145,19 @@ class ServedTasks:
           Its `ServedTask`.
 
         Raises:
-          NotSaved: it cannot be written.
+          files.NotWritten: it cannot be saved.
           UserError: as of `put`; nothing is saved then.
         """
-        _check_name(name)  # Before it becomes a path.
+        adapter_folders.check_name(name)  # Before it becomes a path.
         place = posixpath.join(self._needed_root(), name)
         with self._changing:
             folder = posixpath.join(place, str(max([0, *adapter_folders.numbers_in(place)]) + 1))
-            _save(folder, contents)
+            with files.whole_folder(folder) as partial:
+                for file in task_adapters.FILES:
+                    with tf.io.gfile.GFile(posixpath.join(partial, file), "wb") as writer:
+                        writer.write(contents[file])
+                # Before it has a number, by which a restart after a kill would serve it.
+                self._bank.remove(self._added(name, partial).key)
             try:
                 return self.put(name, folder)
             except BaseException:
@@ -189,11 +182,13 @@ class ServedTasks:
         finally:
             lease.end()
 
-    def warm_ups(self, max_batch_size: int, lengths: Sequence[int]) -> Iterator[Callable[[], None]]:
+    def warm_ups(
+        self, max_batch_size: int, lengths: Sequence[int]
+    ) -> Iterator[Optional[Callable[[], None]]]:
         """Yields functions that have the bank compute a batch of each shape, the smallest first.
 
         What compiles with a shape is compiled then: for a text and for a span task, if there are
-        such.
+        such. Shapes that no task had come again when tasks have changed; until then None does.
 
         Args:
           max_batch_size: batches are of 1, 2, 4, ... rows up to this.
@@ -201,13 +196,23 @@ class ServedTasks:
         """
         sizes = [1 << power for power in range(max_batch_size.bit_length())]
         shapes = sorted(itertools.product(sizes, lengths), key=lambda shape: shape[0] * shape[1])
-        for (size, length), is_span in itertools.product(shapes, (False, True)):
-            if size * length <= _MOST_WARM_TOKENS:
-                yield functools.partial(self._warm_up, size, length, is_span)
+        left = [
+            (size, length, is_span)
+            for (size, length), is_span in itertools.product(shapes, (False, True))
+            if size * length <= _MOST_WARM_TOKENS
+        ]
+        while True:
+            tasks, shapes_and_kinds, left = self._tasks, left, []
+            for shape_and_kind in shapes_and_kinds:
+                yield functools.partial(self._warm_up, *shape_and_kind, left)
+            while self._tasks is tasks:
+                yield None
 
-    def _warm_up(self, size: int, length: int, is_span: bool) -> None:
+    def _warm_up(self, size: int, length: int, is_span: bool, left: list) -> None:
+        """Has the bank compute a batch; one that no task has is added to what is left."""
         alike = [task for task in self.current() if (task.description.kind == "span") == is_span]
         if not alike or length > max(task.description.max_seq_length for task in alike):
+            left.append((size, length, is_span))
             return
         with self.lease() as lease:
             task = lease.get(max(alike, key=_adapter_size).name)
@@ -216,6 +221,18 @@ class ServedTasks:
     def close(self) -> None:
         """Ends when all that was removed has left the bank."""
         self._remover.shutdown()
+
+    def _added(self, name: str, folder: str) -> ServedTask:
+        """Has the bank hold a task adapter as the next version of a task, if it fits."""
+        version = self._versions[name] + 1
+        key, where = f"{name}@{version}", f"Task {name}:"
+        description = self._bank.add(key, folder, flag=where)
+        try:
+            texts = task_texts.TaskTexts(description, self._reading, f"{where} {folder}")
+        except BaseException:
+            self._bank.remove(key)
+            raise
+        return ServedTask(name, version, description, texts, key)
 
     def _hold(self, name: str) -> ServedTask:
         with self._lock:
@@ -278,21 +295,3 @@ class Lease:
 def _adapter_size(task: ServedTask) -> int:
     adapter = task.description.adapter
     return adapter.size if adapter else 0
-
-
-def _save(folder: str, contents: Dict[str, bytes]) -> None:
-    try:
-        with files.whole_folder(folder) as partial:
-            for name in task_adapters.FILES:
-                with tf.io.gfile.GFile(posixpath.join(partial, name), "wb") as writer:
-                    writer.write(contents[name])
-    except UserError as error:
-        raise NotSaved(str(error)) from error
-
-
-def _check_name(name: str) -> None:
-    if not adapter_folders.is_name(name):
-        raise UserError(
-            f"{name[:100]!r} is no name of a task; expected letters, digits, '.', '_' and '-', at"
-            " most 100 of them, and no .partial or .replaced at the end."
-        )

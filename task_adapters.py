@@ -266,6 +266,24 @@ def check_tensors(tensors: Dict[str, np.ndarray], description: Description, wher
             )
 
 
+def check_finite(tensors: Dict[str, np.ndarray], where: str) -> None:
+    """Makes sure that a model can compute with tensors.
+
+    Args:
+      tensors: dict from names to float arrays.
+      where: begins the error's sentence.
+
+    Raises:
+      UserError: a value is infinite or no number.
+    """
+    for name, value in tensors.items():
+        if not np.isfinite(value).all():
+            raise UserError(
+                f"{where}: its {name} holds what is no finite number, as after a training that"
+                " diverged."
+            )
+
+
 def digest(items: Iterable) -> str:
     """A short name for a sequence of strings or tuples of them."""
     sha256 = hashlib.sha256()

@@ -95,6 +95,7 @@ class TaskTexts:
     Args:
       description: `task_adapters.Description`.
       reading: `Reading` of the BERT that it was trained on.
+      where: begins an error's sentence.
 
     Attributes:
       fields: the names of the task's texts.
@@ -103,11 +104,11 @@ class TaskTexts:
       UserError: the task has another vocabulary, or sizes that no text fits.
     """
 
-    def __init__(self, description: task_adapters.Description, reading: Reading):
+    def __init__(self, description: task_adapters.Description, reading: Reading, where: str):
         tokenizers = reading.tokenizers
         if description.vocabulary != tokenizers.digest:
             raise UserError(
-                f"Task {description.task} was trained with another vocabulary, whose digest is"
+                f"{where} was trained with another vocabulary, whose digest is"
                 f" {description.vocabulary!r}; expected {tokenizers.digest!r}."
             )
         self._description, self._kind = description, description.kind
@@ -118,11 +119,11 @@ class TaskTexts:
         shortest = classifier_features.SHORTEST
         if not shortest <= length <= longest:
             raise UserError(
-                f"Task {description.task} has max_seq_length {length}; expected {shortest} to"
-                f" {longest}."
+                f"{where} has max_seq_length {length}; expected {shortest} to {longest}."
             )
         if self._kind == "span":
-            self._limits, self._choice = _span_settings(description, tokenizers.sentencepiece)
+            sentencepiece = tokenizers.sentencepiece
+            self._limits, self._choice = _span_settings(description, sentencepiece, where)
 
     def ask(self, instance: Any) -> Asked:
         """The `Asked` of an instance; raises UserError if it is none of this task."""
@@ -232,7 +233,7 @@ class TaskTexts:
 
 
 def _span_settings(
-    description: task_adapters.Description, sentencepiece: bool
+    description: task_adapters.Description, sentencepiece: bool, where: str
 ) -> Tuple[squad_features.Limits, squad_answers.AnswerSettings]:
     """(`squad_features.Limits`, `squad_answers.AnswerSettings`) as the task's training had them."""
     try:
@@ -241,7 +242,7 @@ def _span_settings(
         limits = squad_features.Limits(max_seq_length=description.max_seq_length, **settings)
         squad_features.check_limits(limits)
     except UserError as error:
-        raise UserError(f"Task {description.task}: {error}") from None
+        raise UserError(f"{where}: {error}") from None
     choice = squad_answers.AnswerSettings(
         do_lower_case=description.do_lower_case,
         version_2_with_negative=version_2,

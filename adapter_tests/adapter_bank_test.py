@@ -229,8 +229,8 @@ class TasksTest(BankTestCase):
     def test_an_adapter_that_changes_while_it_is_added(self):
         bank, folder, load = self.bank(), self.saved("plain"), task_adapters.load
 
-        def load_and_replace(path):
-            made = load(path)
+        def load_and_replace(path, flag):
+            made = load(path, flag)
             self.saved("plain", self.adapters["other_plain"])
             return made
 
@@ -261,6 +261,9 @@ class TasksTest(BankTestCase):
                 with self.assertRaisesRegex(UserError, "its output_bias holds .* no finite number"):
                     bank.add("plain", adapter)
         self.assertEqual(bank.names(), [])
+        bank.add("plain", adapter, unread=True)
+        with self.assertRaisesRegex(UserError, "its output_bias holds .* no finite number"):
+            bank.predict(self.rows(["plain"]))
 
     def test_an_adapter_of_other_sizes_that_claims_to_be_of_this_bert(self):
         bank, described = self.bank(), self.adapters["plain"].description
@@ -320,8 +323,10 @@ class TasksTest(BankTestCase):
             other = own_models.task_adapter(self.bert, adapter=A(4, fn="mine"))
             with self.assertRaisesRegex(UserError, "function of their own.* have plain adapters"):
                 bank.add("other", other)
-        with self.assertRaisesRegex(UserError, "--adapter missing is no task adapter"):
+        with self.assertRaisesRegex(UserError, "^Folder missing is no task adapter"):
             bank.add("other", "missing")
+        with self.assertRaisesRegex(UserError, "^--tasks missing is no task adapter"):
+            bank.add("other", "missing", flag="--tasks")
         with self.assertRaisesRegex(UserError, "most_in_memory must be at least 1"):
             self.bank(most_in_memory=0)
         self.assertEqual(bank.names(), ["plain"])

@@ -1,8 +1,11 @@
 """Tests of adapter_folders.py."""
 
 import os
+import re
 import shutil
 import tempfile
+import unittest
+from unittest import mock
 
 import tensorflow.compat.v1 as tf
 
@@ -44,6 +47,8 @@ class FoldersTest(tf.test.TestCase):
             ("mrpc", "mrpc"),
             ("adapters/mrpc/12", "mrpc"),
             ("adapter", "adapter"),
+            ("output/2024/adapter", "2024"),
+            ("output/adapter/3", "adapter"),
             ("gs://bucket/mrpc/adapter", "mrpc"),
         ):
             self.assertEqual(adapter_folders.name_of(folder), name)
@@ -56,6 +61,50 @@ class FoldersTest(tf.test.TestCase):
         self.assertEqual(sorted(found), ["sms", "stars"])
         with self.assertRaisesRegex(UserError, "--adapter_dir=.* is no folder"):
             adapter_folders.below(os.path.join(self.root, "nothing"))
+
+    def test_an_adapter_that_no_task_can_be_called_after_is_told(self):
+        served.save_all(self.root, ["sms"])
+        for name in ("sms+bf16", "_old"):
+            shutil.copytree(os.path.join(self.root, "sms"), os.path.join(self.root, name))
+        os.makedirs(os.path.join(self.root, "_empty"))
+        with self.assertLogs("absl", "WARNING") as logs:
+            self.assertEqual(list(adapter_folders.below(self.root)), ["sms"])
+        self.assertLen(logs.output, 2)
+        for line, name in zip(logs.output, ("_old", "sms+bf16")):
+            self.assertIn(f"Not served: {name}: '{name}' is no name of a task; expected", line)
+
+    def test_a_folder_that_cannot_be_read(self):
+        served.save_all(self.root, ["sms", "stars"])
+        closed, listdir = os.path.join(self.root, "sms"), tf.io.gfile.listdir
+
+        def list_some(path):
+            if path == closed:
+                raise tf.errors.PermissionDeniedError(None, None, f"{path}; Permission denied")
+            return listdir(path)
+
+        with mock.patch.object(tf.io.gfile, "listdir", list_some):
+            with self.assertLogs("absl", "WARNING") as logs:
+                self.assertEqual(list(adapter_folders.below(self.root)), ["stars"])
+            (line,) = logs.output
+            sentence = f"{closed} cannot be read (Permission denied)."
+            self.assertIn(f"Not served: sms: {sentence}", line)
+            with self.assertRaisesRegex(UserError, re.escape(sentence)):
+                adapter_folders.named([closed])
+            closed = self.root
+            with self.assertRaisesRegex(UserError, "--adapter_dir=.* cannot be read"):
+                adapter_folders.below(self.root)
+
+    @unittest.skipIf(tf.__version__.startswith("1."), "TensorFlow 1 has no ram://")
+    def test_patterns_of_folders_elsewhere(self):
+        root = "ram://adapter_folders_test"
+        for name in ("sms", "stars", "topics"):
+            tf.io.gfile.makedirs(f"{root}/{name}/adapter")
+            tf.io.gfile.GFile(f"{root}/{name}/adapter/{task_adapters.CONFIG_FILE}", "w").write("{}")
+        found = adapter_folders.named([f"{root}/s*/adapter", f"{root}/topics/adapter"])
+        expected = {name: f"{root}/{name}/adapter" for name in ("sms", "stars", "topics")}
+        self.assertEqual(found, expected)
+        with self.assertRaisesRegex(UserError, "there is no such folder"):
+            adapter_folders.named([f"{root}/x*/adapter"])
 
     def test_what_a_kill_left_is_no_task_of_its_own(self):
         task_adapters.save(os.path.join(self.root, "sms"), served.made()[1]["sms"])

@@ -370,6 +370,18 @@ class DescribeTest(AdapterTestCase):
         self.assertIn("Head: 18 parameters", printed)
         self.assertNotIn("Optimizer", printed)
 
+    def test_the_size_is_of_the_checkpoints_own_files(self):
+        first, tenth = self.path("model.ckpt-1"), self.path("model.ckpt-10")
+        checkpoints.write(first, {"x": np.zeros(300_000, np.float32)})
+        checkpoints.write(tenth, {"x": np.zeros(700_000, np.float32)})
+        self.assertIn("Checkpoint: 1 tensors, 1.2 MB", self.output("describe", first))
+        with tf.Graph().as_default(), tf.Session() as session:
+            session.run(tf.Variable(np.zeros(400_000, np.float32)).initializer)
+            saver = tf.train.Saver(write_version=tf.train.SaverDef.V1)
+            for number in (3, 30):
+                saver.save(session, self.path("old"), number, write_meta_graph=False)
+        self.assertIn("Checkpoint: 1 tensors, 1.6 MB", self.output("describe", self.path("old-3")))
+
     def test_a_checkpoint_of_another_model(self):
         albert = self.path("albert.ckpt")
         embeddings = np.zeros([5, 4], np.float32)

@@ -5,6 +5,7 @@ import re
 import tempfile
 from unittest import mock
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 import export_model
@@ -72,6 +73,10 @@ class ExportModelTest(tf.test.TestCase):
         other = self.save("other", vocabulary="0" * 16)
         deep = self.save("deep", adapter=modeling.AdapterConfig(4, depth=2))
         squad = self.save("squad", kind="span", labels=())
+        diverged = self.save("diverged")
+        made = task_adapters.load(diverged)
+        tensors = {**made.tensors, "output_bias": np.float32([0, np.nan])}
+        task_adapters.save(diverged, made._replace(tensors=tensors))
         for arguments, part in (
             ([f"--adapters={squad}", "--raw_text"], "--raw_text: .* answer questions"),
             ([], "--adapters is not given"),
@@ -80,6 +85,7 @@ class ExportModelTest(tf.test.TestCase):
             ([f"--adapters={one},{cased}", "--raw_text"], "some of the tasks lower-case"),
             ([f"--adapters={other}", "--raw_text"], "other was trained with another vocabulary"),
             ([f"--adapters={deep}"], f"--adapters {deep} .* have plain adapters"),
+            ([f"--adapters={diverged}"], f"--adapters {diverged}: its output_bias .* no finite"),
         ):
             with self.assertRaisesRegex(UserError, part):
                 self.run_it(self.vocabulary(), *arguments)

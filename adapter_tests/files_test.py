@@ -214,6 +214,12 @@ class MegabytesTest(FilesTestCase):
         self.assertEqual(files.megabytes(os.path.join(self.root, "a.")), "1.2 MB")
         self.assertEqual(files.megabytes(self.root + "/"), "6.2 MB")
 
+    def test_a_file_and_not_those_that_begin_like_it(self):
+        for name, size in (("model-1", 1200000), ("model-10", 5000000)):
+            with open(os.path.join(self.root, name), "wb") as writer:
+                writer.write(bytes(size))
+        self.assertEqual(files.megabytes(os.path.join(self.root, "model-1")), "1.2 MB")
+
 
 if __name__ == "__main__":
     tf.test.main()

@@ -1,6 +1,7 @@
 """Tests of http_server.py, by real sockets: who is waited for, and who is not."""
 
 import asyncio
+import collections
 import contextlib
 import http.client
 import json
@@ -123,16 +124,23 @@ class HttpServerTest(tf.test.TestCase):
         self.assertEqual(received.count(b"200 OK"), 2)
 
     def test_who_takes_no_answer_is_not_waited_for_but_who_takes_it_slowly_is(self):
-        request = b"GET /large HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        last = b"GET /large HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        request = last.replace(b"Connection: close\r\n", b"")
         with self.serving(read_seconds=1.0) as port:
-            silent, slow = self.connect(port, request), self.connect(port, request)
-            taken = 0
+            silent = [self.connect(port, sent) for sent in (last, request * 3, request)]
+            slow = {self.connect(port, last): LARGE, self.connect(port, request + last): 2 * LARGE}
+            time.sleep(0.5)  # Until all buffers are full.
+            silent[-1].sendall(request)
+            taken = collections.Counter()
             for _ in range(10):
-                taken += len(slow.recv(1 << 20, socket.MSG_WAITALL))
+                for connection in slow:
+                    taken[connection] += len(connection.recv(1 << 20, socket.MSG_WAITALL))
                 time.sleep(0.25)
-            self.assertGreater(taken + self.rest(slow), LARGE)
-            with contextlib.suppress(ConnectionError):
-                self.assertLess(self.rest(silent), LARGE)
+            for connection, size in slow.items():
+                self.assertGreater(taken[connection] + self.rest(connection), size)
+            for connection in silent:
+                with contextlib.suppress(ConnectionError):
+                    self.assertLess(self.rest(connection), LARGE)
 
     def rest(self, connection):
         """How many bytes still come."""

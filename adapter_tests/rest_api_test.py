@@ -3,7 +3,6 @@
 import concurrent.futures
 import contextlib
 import dataclasses
-import json
 import os
 import tempfile
 import threading
@@ -139,7 +138,19 @@ class PredictionsTest(RestApiTestCase):
             own = {name: value for name, value in instance.items() if name != "task"}
             url = f"/v1/models/{instance['task']}:predict"
             alone = client.post(url, json={"instances": [own]}).json()
-            self.assertEqual(json.dumps(answer)[:40], json.dumps(alone["predictions"][0])[:40])
+            self.assert_same(answer, alone["predictions"][0])
+
+    def assert_same(self, found, expected):
+        """Checks names, their order and texts exactly, and numbers but for their rounding."""
+        self.assertEqual(type(found), type(expected))
+        if isinstance(found, dict):
+            self.assertEqual(list(found), list(expected))
+            for name in found:
+                self.assert_same(found[name], expected[name])
+        elif isinstance(found, float):
+            self.assertAllClose(found, expected, 1e-5, 1e-5)
+        else:
+            self.assertEqual(found, expected)
 
     def test_what_is_no_request(self):
         client = self.client(max_instances=3, max_body_bytes=2000)

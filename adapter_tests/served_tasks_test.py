@@ -66,15 +66,40 @@ class ServedTasksTest(tf.test.TestCase):
             lambda rows: shapes.append((len(rows), {len(row.input_ids) for row in rows})),
         )
         with predict:
-            for warm_up in self.tasks.warm_ups(4, [8, 16, 24]):
+            warm_ups = self.tasks.warm_ups(4, [8, 16, 24])
+            for warm_up in iter(lambda: next(warm_ups), None):
                 warm_up()
         # The tasks' max_seq_length is 16.
         expected = [(1, 8), (1, 16), (2, 8), (2, 16), (4, 8), (4, 16)]
         self.assertEqual(sorted(shapes), [(size, {length}) for size, length in expected])
+
+    def test_shapes_that_had_no_task_are_computed_when_one_comes(self):
+        kinds = []
+
+        def predict(rows):
+            kinds.append((len(rows), self.bank.describe(rows[0].task).kind))
+
         for name in ("sms", "stars"):
             self.tasks.remove(name)
-        for warm_up in self.tasks.warm_ups(4, [8]):
-            warm_up()
+        with mock.patch.object(self.bank, "predict", predict):
+            warm_ups = self.tasks.warm_ups(2, [8])
+            for name, kind in ((None, None), ("sms", "classification"), ("squad", "span")):
+                if name:
+                    folder = os.path.join(served.save_all(self.root, [name]), name, "adapter")
+                    self.tasks.put(name, folder)
+                for warm_up in iter(lambda: next(warm_ups), None):
+                    warm_up()
+                self.assertEqual(kinds, [(1, kind), (2, kind)] if kind else [])
+                kinds.clear()
+            self.tasks.put("sms", os.path.join(self.root, "sms", "adapter"))
+            self.assertIsNone(next(warm_ups, None))  # Each shape once.
+
+    def test_a_task_that_goes_before_its_shapes_are_computed(self):
+        warm_ups = self.tasks.warm_ups(1, [8])
+        warm_up = next(warm_ups)
+        for name in ("sms", "stars"):
+            self.tasks.remove(name)
+        warm_up()
 
     def test_a_request_keeps_the_version_that_it_began_with(self):
         old = self.predicted(self.tasks.get("sms"))
@@ -118,7 +143,8 @@ class ServedTasksTest(tf.test.TestCase):
     def test_what_does_not_fit_leaves_what_was(self):
         strange = served.own_models.task_adapter(served.made()[0], vocabulary="0" * 16)
         task_adapters.save(os.path.join(self.root, "strange"), strange)
-        with self.assertRaisesRegex(UserError, "another vocabulary"):
+        folder = os.path.join(self.root, "strange")
+        with self.assertRaisesRegex(UserError, f"^Task sms: {folder} was .* another vocabulary"):
             self.tasks.put_below_root("sms", "strange")
         self.assertEqual(self.tasks.get("sms").version, 1)
         self.assertEqual(self.bank.names(), ["sms@1", "stars@1"])
@@ -185,10 +211,22 @@ class ServedTasksTest(tf.test.TestCase):
         self.assertEqual(self.bank.names(), ["sms@1", "stars@1"])
         self.assertEqual(self.tasks.upload("sms", contents).version, 2)
 
+    def test_an_upload_has_no_number_before_it_is_checked(self):
+        contents, numbers = self.contents(served.other("sms")), []
+
+        def killed(*_):
+            numbers.extend(adapter_folders.numbers_in(os.path.join(self.root, "sms")))
+            raise KeyboardInterrupt
+
+        checked = mock.patch.object(task_texts, "TaskTexts", killed)
+        with checked, self.assertRaises(KeyboardInterrupt):
+            self.tasks.upload("sms", contents)
+        self.assertEqual(numbers, [])
+
     def test_a_damaged_upload_leaves_nothing(self):
         contents = self.contents(served.other("sms"))
         contents["adapter.safetensors"] = contents["adapter.safetensors"][:-1]
-        with self.assertRaisesRegex(UserError, "damaged"):
+        with self.assertRaisesRegex(UserError, "^Task sms: .* is damaged"):
             self.tasks.upload("sms", contents)
         self.assertEqual(os.listdir(os.path.join(self.root, "sms")), ["adapter"])
         self.assertEqual(self.tasks.get("sms").version, 1)

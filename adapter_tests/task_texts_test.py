@@ -34,7 +34,7 @@ class TaskTextsTest(tf.test.TestCase):
         fields = {"vocabulary": task_adapters.digest(tiny.VOCABULARY), "max_seq_length": 16}
         about = description(**{**fields, **changes})
         reading = task_texts.Reading(tiny.config(), self.tokenizers, max_text_length)
-        return task_texts.TaskTexts(about, reading)
+        return task_texts.TaskTexts(about, reading, "Task mine")
 
     def span(self, **training):
         settings = {"doc_stride": 3, "max_query_length": 4, **training}
@@ -163,10 +163,10 @@ class TaskTextsTest(tf.test.TestCase):
 
     def test_tasks_that_cannot_be_asked(self):
         for changes, pattern in (
-            ({"vocabulary": "0123"}, "another vocabulary, whose digest is '0123'"),
-            ({"max_seq_length": 41}, "max_seq_length 41; expected 4 to 40"),
+            ({"vocabulary": "0123"}, "^Task mine was .* vocabulary, whose digest is '0123'"),
+            ({"max_seq_length": 41}, "^Task mine has max_seq_length 41; expected 4 to 40"),
             ({"max_seq_length": 3}, "max_seq_length 3; expected 4 to 40"),
-            ({"kind": "span", "max_seq_length": 40}, "^Task .*leaves no room for a paragraph"),
+            ({"kind": "span", "max_seq_length": 40}, "^Task mine: .*no room for a paragraph"),
             ({"kind": "span", "training": {"doc_stride": "3"}}, "doc_stride, found '3'"),
             ({"kind": "span", "training": {"max_query_length": 0}}, "max_query_length, found 0"),
         ):

@@ -132,7 +132,8 @@ def one_by_one(root, bert_dir, names, instances):
     with contextlib.closing(bank):
         texts = {}
         for name in names:
-            texts[name] = task_texts.TaskTexts(bank.add(name, os.path.join(root, name)), reading)
+            description = bank.add(name, os.path.join(root, name))
+            texts[name] = task_texts.TaskTexts(description, reading, name)
 
         def run():
             seconds, used = [], time.process_time()

@@ -299,7 +299,7 @@ def _resealed(random, files):
 
 def _read_adapter(folder):
     adapter = task_adapters.load(folder)
-    task_texts.TaskTexts(adapter.description, _reading())
+    task_texts.TaskTexts(adapter.description, _reading(), "The task")
     json.dumps(task_adapters.essence(adapter.description))
 
 
