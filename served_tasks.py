@@ -202,9 +202,9 @@ class ServedTasks:
             if size * length <= _MOST_WARM_TOKENS
         ]
         while True:
-            tasks, shapes_and_kinds, left = self._tasks, left, []
-            for shape_and_kind in shapes_and_kinds:
-                yield functools.partial(self._warm_up, *shape_and_kind, left)
+            tasks, untried, left = self._tasks, left, []
+            for batch in untried:
+                yield functools.partial(self._warm_up, *batch, left)
             while self._tasks is tasks:
                 yield None
 
