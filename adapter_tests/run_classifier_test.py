@@ -155,7 +155,7 @@ class ScriptTest(ScriptTestCase):
             )
             expected = ("neutral", "contradiction", "entailment") * 3
             self.assertEqual(labels, list(expected[:num_dev]))
-            self.assertAllClose(results[name], np.mean(np.equal(found, labels)))
+            self.assertAllClose(results[name], np.mean(np.array(found) == labels))
             self.assertLen(read_probabilities(self.path(f"test_results{end}.tsv")), num_test)
 
     def test_class_weights_are_trained_by(self):
