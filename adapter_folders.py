@@ -1,9 +1,10 @@
 """Folders of task adapters, and what the tasks are called: "mrpc" for output/mrpc/adapter."""
 
+import contextlib
 import glob
 import posixpath
 import re
-from typing import Dict, Iterable, List, Optional
+from typing import Dict, Iterable, Iterator, List, Optional
 
 import tensorflow.compat.v1 as tf
 from absl import logging
@@ -120,12 +121,22 @@ def _matching(pattern: str) -> List[str]:
     """The paths that a pattern fits, sorted; one without wildcards elsewhere is such a path."""
     if "://" not in pattern:
         return sorted(glob.glob(pattern))
-    return sorted(tf.io.gfile.glob(pattern)) if glob.has_magic(pattern) else [pattern]
+    if not glob.has_magic(pattern):
+        return [pattern]
+    with _readable("--adapters=" + pattern):
+        return sorted(tf.io.gfile.glob(pattern))
 
 
 def _names_in(folder: str, flag: str = "") -> List[str]:
     """What lies in a folder; raises UserError, which `flag` begins, if it cannot be read."""
-    try:
+    with _readable(flag + folder):
         return [name.rstrip("/") for name in tf.io.gfile.listdir(folder)]
+
+
+@contextlib.contextmanager
+def _readable(where: str) -> Iterator[None]:
+    """An error of the file system is a UserError, which `where` begins."""
+    try:
+        yield
     except tf.errors.OpError as error:
-        raise UserError(f"{flag}{folder} cannot be read ({files.reason(error)}).") from error
+        raise UserError(f"{where} cannot be read ({files.reason(error)}).") from error

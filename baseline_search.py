@@ -78,6 +78,15 @@ class SearchSettings(NamedTuple):
         domains = {name: str(domain) for name, domain in self.domains.items()}
         return {**domains, "sampler": self.sampler, "pruner": self.pruner, **self.conditions}
 
+    def differences(self, recorded):
+        """The flags of which a search whose `fixed` was recorded had others, a list.
+
+        What it does not say, as one that is older than a flag, it had as this one.
+        """
+        own = self.fixed
+        either = {**own, **recorded}
+        return [name for name, value in either.items() if own.get(name) != value]
+
 
 class Trial(NamedTuple):
     """What a finished trial came to.
@@ -275,15 +284,16 @@ class Search:
 
     def _check_study(self):
         """Raises UserError if the study that was found has another space or other conditions."""
-        own = self._settings.fixed
         recorded = self._study.user_attrs.get("conditions")
         if recorded is None:
-            self._study.set_user_attr("conditions", own)
-        elif recorded != own:
-            different = ", ".join(name for name in own if recorded.get(name) != own[name])
+            self._study.set_user_attr("conditions", self._settings.fixed)
+            return
+        different = self._settings.differences(recorded)
+        if different:
             raise UserError(
                 f"--storage={self._settings.storage}: its study {self._settings.name} is one with"
-                f" another {different}; give the same, or another --output_dir and --storage."
+                f" another {', '.join(different)}; give the same, or another --output_dir and"
+                " --storage."
             )
 
     @contextlib.contextmanager

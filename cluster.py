@@ -229,6 +229,7 @@ def _receive(workers, facts, deadline, seconds, needs_all):
             try:
                 connection, _ = listener.accept()
             except socket.timeout:
+                arrived = _still_there(arrived)
                 missing = [name for i, name in others.items() if i not in arrived]
                 late = f"{' and '.join(missing)} did not come within {seconds:g} seconds"
                 if needs_all:
@@ -244,9 +245,7 @@ def _receive(workers, facts, deadline, seconds, needs_all):
             except (OSError, ValueError, KeyError, TypeError, RecursionError):
                 continue  # Not one of ours, or stopped meanwhile.
             if index in others:
-                # A worker may have been stopped while it waited, and started again.
-                arrived = {i: held for i, held in arrived.items() if _is_open(held)}
-                arrived[index] = connection
+                arrived = {**_still_there(arrived), index: connection}
                 problem = _difference(others[index], found, own)
     for connection in arrived.values():
         with contextlib.suppress(OSError):
@@ -254,6 +253,11 @@ def _receive(workers, facts, deadline, seconds, needs_all):
     if problem:
         raise UserError(f"{VARIABLE}: {problem}.")
     return {others[index]: connection for index, connection in arrived.items()}
+
+
+def _still_there(arrived):
+    """Those of the connections whose workers wait still: one may have been stopped meanwhile."""
+    return {index: connection for index, connection in arrived.items() if _is_open(connection)}
 
 
 def _report_to_chief(workers, facts, deadline, seconds):

@@ -13,7 +13,7 @@ from errors import UserError
 
 try:
     import tensorflow_text
-except ImportError:  # It is not among what the project needs.
+except (ImportError, tf.errors.NotFoundError):  # Not there, or of another TensorFlow.
     tensorflow_text = None
 
 # BERT's limit is in characters, tensorflow-text's in bytes, of which a character has up to four.
@@ -41,8 +41,8 @@ def encoder(tokenizer: tokenization.FullTokenizer, do_lower_case: bool) -> Calla
     if tensorflow_text is None:
         release = ".".join(tf.__version__.split(".")[:2])
         raise UserError(
-            "--raw_text needs tensorflow-text, which is not installed; run"
-            f' `pip install "tensorflow-text=={release}.*"`.'
+            f"--raw_text needs the tensorflow-text of TensorFlow {release}, which is not installed;"
+            f' run `pip install "tensorflow-text=={release}.*"`.'
         )
     if tokenizer.wordpiece_tokenizer is None:
         raise UserError("Raw text in a SavedModel needs a WordPiece vocabulary, not SentencePiece.")

@@ -371,7 +371,7 @@ class Job(_AnyJob):
             **facts,
             "number of replicas": self._run.distribution.num_replicas,
             # The chief has written it before it hears of anyone.
-            "settings.json in the shared --output_dir": run_directory.recorded(
+            "settings.json in the shared --output_dir": run_directory.settings_digest(
                 self._run.output_dir
             ),
             "last checkpoint in --output_dir, which all share": self._runner.last_step(),

@@ -337,7 +337,10 @@ class _Job:
     def _check_place(self, search):
         """Raises UserError if the model in output_dir is of no search, or another one."""
         recorded = self._recorded()
-        if recorded and recorded.get("search") != search.fixed:
+        if not recorded:
+            return
+        searched = recorded.get("search")
+        if searched is None or search.differences(searched):
             raise UserError(
                 f"{self._settings_file}: the model there is not of this search;"
                 " give another --output_dir, or --overwrite_output_dir."

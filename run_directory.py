@@ -139,7 +139,7 @@ def claim(output_dir, settings, trains, overwrite=False):
     return held
 
 
-def recorded(output_dir):
+def settings_digest(output_dir):
     """A short name for the settings that a run has recorded there; None where none has.
 
     Raises:

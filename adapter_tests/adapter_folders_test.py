@@ -93,6 +93,11 @@ class FoldersTest(tf.test.TestCase):
             closed = self.root
             with self.assertRaisesRegex(UserError, "--adapter_dir=.* cannot be read"):
                 adapter_folders.below(self.root)
+        error = tf.errors.PermissionDeniedError(None, None, "s://bucket; Permission denied")
+        with mock.patch.object(tf.io.gfile, "glob", side_effect=error):
+            sentence = r"--adapters=s://bucket/\* cannot be read \(Permission denied\)"
+            with self.assertRaisesRegex(UserError, sentence):
+                adapter_folders.named(["s://bucket/*"])
 
     @unittest.skipIf(tf.__version__.startswith("1."), "TensorFlow 1 has no ram://")
     def test_patterns_of_folders_elsewhere(self):

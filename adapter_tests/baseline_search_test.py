@@ -184,6 +184,13 @@ class RefusedTest(SearchTestCase):
         self.assert_refused("another sampler", conditions={"max_words": 128}, sampler="tpe")
         self.assert_refused("another pruner", conditions={"max_words": 128}, pruner="median")
 
+    def test_what_an_older_search_does_not_say_is_as_now(self):
+        settings = self.settings(conditions={"max_words": 128, "precision": "float32"})
+        recorded = {name: value for name, value in settings.fixed.items() if name != "sampler"}
+        self.assertEqual(settings.differences(recorded), [])
+        recorded.update(max_words=64, precision=None, unknown=1)
+        self.assertEqual(settings.differences(recorded), ["max_words", "precision", "unknown"])
+
     def test_storages_that_cannot_be_used(self):
         for storage in (
             "sqlite:////no/such/folder/search.db",

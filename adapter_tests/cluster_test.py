@@ -217,12 +217,20 @@ class MeetingTest(tf.test.TestCase):
 
     def test_a_missing_worker_that_is_not_needed(self):
         with futures.ThreadPoolExecutor(1) as pool:
-            chief = pool.submit(self.meet, {0: {}}, seconds=3.0, needs_all=False)
+            chief = pool.submit(self.meet, {0: {}}, seconds=8.0, needs_all=False)
             meetings = {**self.meet({1: {}}), **chief.result()}
         for meeting in meetings.values():
             self.assertIsInstance(meeting, cluster.Meeting, meeting)
             meeting.end()
         self.assertFalse(self.changed.wait(0.2))
+
+    def test_a_worker_that_gave_up_is_not_waited_for_later(self):
+        with futures.ThreadPoolExecutor(1) as pool:
+            chief = pool.submit(self.meet, {0: {}}, seconds=5.0, needs_all=False)
+            self.assertEqual(str(self.meet({1: {}}, seconds=2.0)[1]), self.no_chief())
+            meeting = chief.result()[0]
+        self.assertFalse(self.changed.wait(0.2))
+        meeting.end()
 
     def test_a_missing_chief(self):
         self.assertEqual(str(self.meet({1: {}}, seconds=2.0)[1]), self.no_chief())

@@ -166,7 +166,11 @@ class EncoderTest(tf.test.TestCase):
         release = re.match(r"\d+\.\d+", tf.__version__).group()
         install = re.escape(f'run `pip install "tensorflow-text=={release}.*"`')
         for holder, name, part in (
-            (graph_texts, "tensorflow_text", "--raw_text needs tensorflow-text.*" + install),
+            (
+                graph_texts,
+                "tensorflow_text",
+                "--raw_text needs the tensorflow-text of TensorFlow.*" + install,
+            ),
             (tokenizer, "wordpiece_tokenizer", "not SentencePiece"),
         ):
             with mock.patch.object(holder, name, None), self.assertRaisesRegex(UserError, part):

@@ -122,13 +122,13 @@ class ClaimTest(RunDirectoryTestCase):
         self.assertEqual(self.recorded(), json.loads(json.dumps(SETTINGS)))
 
     def test_its_mark_has_a_name_by_which_workers_know_it(self):
-        self.assertIsNone(run_directory.recorded(self.folder))
+        self.assertIsNone(run_directory.settings_digest(self.folder))
         self.claim()
-        name = run_directory.recorded(self.folder)
+        name = run_directory.settings_digest(self.folder)
         self.claim(changed("training", random_seed=6))
-        self.assertNotEqual(run_directory.recorded(self.folder), name)
+        self.assertNotEqual(run_directory.settings_digest(self.folder), name)
         self.claim()
-        self.assertEqual(run_directory.recorded(self.folder), name)
+        self.assertEqual(run_directory.settings_digest(self.folder), name)
 
     def test_a_task_adapter_that_a_kill_left_beside_its_place_is_back(self):
         self.train()
