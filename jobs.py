@@ -365,8 +365,11 @@ class Job(_AnyJob):
         last, every = self._model.num_train_steps, self._eval_every
         evaluations = self._evaluations()
         for stop in [*range(every, last, every), last] if every else [last]:
-            if stop < self._runner.last_step():
+            done = self._runner.last_step()
+            if stop < done:
                 continue
+            if done < stop and self._workers.is_chief:
+                run_directory.remove_results(self._run.output_dir)
             self._runner.train(arrays, stop)
             if every and evaluations.at(stop) is None:
                 self._evaluate_meanwhile(eval_sets, evaluations)

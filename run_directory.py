@@ -60,6 +60,17 @@ _RUN_FILES = (
     "ablation.txt",
 )
 
+# What is made of a run's weights alone, and is of others once the training goes on; nobody asks for
+# its removal, so that no name is wider than need be.
+_RESULTS = (
+    *("eval_results.txt", "eval_results.json"),
+    *("predictions.json", "nbest_predictions.json", "null_odds.json"),
+    *("test_results.tsv", "test_scores.json", "predictions.tsv", "dev_predictions.tsv"),
+    *("test_results_mismatched.tsv", "test_scores_mismatched.json"),
+    *("predictions_mismatched.tsv", "dev_predictions_mismatched.tsv"),
+    "submission/*.tsv",
+)
+
 
 class Scratch:
     """Where a run's checkpoints for its own use lie, as long as this does.
@@ -258,8 +269,17 @@ def clear(output_dir, reads=()):
                 f"--overwrite_output_dir would remove {flag}={path} before it is read; give another"
                 " --output_dir, or move it out of this one."
             )
+    _remove(found, "--overwrite_output_dir removes %s")
+
+
+def remove_results(output_dir):
+    """Removes scores and predictions, before a training goes on to other weights than theirs."""
+    _remove(_matching(output_dir, _RESULTS), "Removing %s: the training goes on to other weights.")
+
+
+def _remove(found, message):
     for path in found:
-        logging.info("--overwrite_output_dir removes %s", path)
+        logging.info(message, path)
         if tf.io.gfile.isdir(path):
             tf.io.gfile.rmtree(path)
         else:

@@ -7,7 +7,11 @@ from unittest import mock
 
 import tensorflow.compat.v1 as tf
 
+import task_adapters
 from adapter_tests.script_cases import ScriptTestCase, contents, read, write
+
+RESULTS = ("eval_results.txt", "eval_results.json", "test_results.tsv", "predictions.tsv")
+RESULTS += ("dev_predictions.tsv", "submission/MRPC.tsv")
 
 
 class OverwritingTest(ScriptTestCase):
@@ -75,6 +79,46 @@ class OverwritingTest(ScriptTestCase):
         with mock.patch.object(tempfile, "mkdtemp", side_effect=no_room):
             none = "--feature_cache_dir=none"
             self.assert_refused(other, [none], ["temporary files", "No space left"])
+
+
+class GoingOnTest(ScriptTestCase):
+    def rewind(self, step):
+        """Leaves what a training leaves that is killed after a step's checkpoint."""
+        shutil.rmtree(self.path("adapter"))
+        tf.train.update_checkpoint_state(self.output_dir, self.path(f"model.ckpt-{step}"))
+
+    def found(self):
+        return {name for name in RESULTS if os.path.exists(self.path(name))}
+
+    def test_results_of_other_weights_do_not_stay(self):
+        train = ["--do_train", "--num_train_epochs=1", "--save_checkpoints_steps=1"]
+        self.succeed(*train)
+        self.rewind(step=1)
+        self.succeed("--do_eval", "--do_predict")
+        for name in ("predictions_old.tsv", "submission/all.zip"):
+            write(self.path(name), "mine")
+        labels = read(self.path("dev_labels.tsv"))
+        self.assertEqual(self.found(), set(RESULTS))
+        killed = mock.patch.object(task_adapters, "save", side_effect=KeyboardInterrupt)
+        with killed:
+            code, _, _ = self.call(self.output_dir, *train)
+        self.assertEqual(code, 130)
+        self.assertEqual(self.found(), set())
+        for name in ("predictions_old.tsv", "submission/all.zip"):
+            self.assertEqual(read(self.path(name)), "mine")
+        self.assertEqual(read(self.path("dev_labels.tsv")), labels)
+        # Those of the weights that lie there stay.
+        self.succeed("--do_eval", "--do_predict")
+        self.succeed(*train)
+        self.assertEqual(self.found(), set(RESULTS))
+
+    def test_what_was_stopped_early_is_not_trained_on(self):
+        stopped = ["--num_train_epochs=5", "--learning_rate=1e-30", "--early_stopping_patience=1"]
+        self.succeed(*stopped)
+        self.succeed("--do_predict")
+        self.assertEqual(self.found(), set(RESULTS))
+        self.succeed(*stopped)
+        self.assertEqual(self.found(), set(RESULTS))
 
 
 if __name__ == "__main__":
