@@ -38,6 +38,10 @@ from rows import rows_of
 
 _FULL_CHECKPOINT = "full_model.ckpt"
 
+# The flags that say where lies what a run reads; a script has some of them.
+_READ = ("adapter", *paths.BERT_FILES, "spm_model_file", "bert_hub_module_handle")
+_READ += ("data_dir", "train_file", "predict_file")
+
 
 class Task(NamedTuple):
     """What a run works on: name, kind and labels as in `task_adapters.Description`, and the score
@@ -254,8 +258,9 @@ class Job(_AnyJob):
             count where the scores choose the weights.
 
         Raises:
-          UserError: --adapter or the run in the directory is of another model, too few rows, or
-            --adapter's results would replace those of the adapter in the directory.
+          UserError: --adapter, what --init_checkpoint holds of a task, or the run in the directory
+            is of another model; too few rows; --adapter's results would replace those of the
+            adapter in the directory; or overwriting would remove what the run reads.
         """
         values, schedule, trains = self._values, {}, "train" in self.stages
         if trains:
@@ -265,6 +270,8 @@ class Job(_AnyJob):
         self._description = self._describe(
             task, {**settings, **self._selection(dev_settings), **schedule}
         )
+        shapes = task_adapters.shapes(self._description)
+        checkpoints.check_shapes(self.bert.init_checkpoint, shapes)
         if self._given:
             self._check_given(self._description)
             self._check_adapter_there(trains)
@@ -274,9 +281,16 @@ class Job(_AnyJob):
                 self._settings(),
                 trains,
                 overwrite=values.overwrite_output_dir,
+                reads=self._reads(),
             )
         self._model = self._model_settings(self._description, **self._training_settings(schedule))
         self._runner = training.Runner(self._model, self._run, head)
+
+    def _reads(self):
+        """(flag, path) of what the run reads, where a flag says so."""
+        values = self._values
+        given = [(name, values[name].value) for name in _READ if name in values]
+        return [(f"--{name}", path) for name, path in given if path]
 
     def _check_adapter_there(self, trains):
         """Raises UserError if a run with --adapter would replace what --output_dir's own made."""
@@ -351,8 +365,11 @@ class Job(_AnyJob):
         last, every = self._model.num_train_steps, self._eval_every
         evaluations = self._evaluations()
         for stop in [*range(every, last, every), last] if every else [last]:
-            if stop < self._runner.last_step():
+            done = self._runner.last_step()
+            if stop < done:
                 continue
+            if done < stop and self._workers.is_chief:
+                run_directory.remove_results(self._run.output_dir)
             self._runner.train(arrays, stop)
             if every and evaluations.at(stop) is None:
                 self._evaluate_meanwhile(eval_sets, evaluations)

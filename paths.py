@@ -52,6 +52,17 @@ def same(one, other):
     return os.path.realpath(one) == os.path.realpath(other)
 
 
+def goes_with(path, other):
+    """Whether to remove a file or folder would take another path's file, folder or checkpoint.
+
+    Args:
+      path: of what is removed.
+      other: path, or a checkpoint's prefix.
+    """
+    path, other = os.path.realpath(path), os.path.realpath(other)
+    return (other + "/").startswith(path + "/") or os.path.splitext(path)[0] == other
+
+
 def find_bert(flag, value):
     """A file of the pretrained BERT: the flag, else in $BERT_BASE_DIR, else `make demo`'s.
 

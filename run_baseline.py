@@ -195,14 +195,17 @@ def run(values):
         with files.written(f"--records_dir={values.records_dir}"):
             tf.io.gfile.makedirs(values.records_dir)
     with baseline_search.Turns(output_dir) as turns:
-        if values.overwrite_output_dir:
-            _clear(output_dir, turns)
         job = _Job(values, _read(processor, data_dir, values), output_dir)
+        search = None if preset else job.search_settings(narrowed)
+        if preset:
+            job.check(preset)
+        if values.overwrite_output_dir:
+            reads = [("--data_dir", data_dir), *(("--module", name) for name in values.module)]
+            _clear(output_dir, turns, reads)
         if preset:
             if not turns.end():
                 raise UserError(f"--output_dir={output_dir}: another process works there.")
             return job.train_and_test(preset)
-        search = job.search_settings(narrowed)
         if values.search_only:
             turns.leave()
         trials = job.search(search, turns.alone and not (values.storage or values.search_only))
@@ -217,11 +220,11 @@ def run(values):
         return [line, *job.train_and_test(best, search)]
 
 
-def _clear(output_dir, turns):
-    """Removes what an earlier run left, its search too."""
+def _clear(output_dir, turns, reads):
+    """Removes what an earlier run left, its search too; reads is as of `run_directory.clear`."""
     if not turns.alone:
         raise UserError(f"--overwrite_output_dir: another process works in {output_dir}.")
-    run_directory.clear(output_dir)
+    run_directory.clear(output_dir, reads)
     for name in (_DATABASE, _SEARCH, _RECORDS):
         path = posixpath.join(output_dir, name)
         if tf.io.gfile.exists(path):
@@ -319,6 +322,10 @@ class _Job:
             narrowed=narrowed,
             conditions=self._conditions(narrowed.get("module", SPACE["module"]).values),
         )
+
+    def check(self, space):
+        """Raises UserError if no model of these `baseline_space.Settings` can be made here."""
+        self._model(space)
 
     def search(self, settings, alone):
         """Takes part in the search until it has its trials, and returns these."""

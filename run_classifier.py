@@ -157,6 +157,13 @@ def run(values):
     if values.class_weights and task.kind != "classification":
         raise UserError("--class_weights goes with labels that are classes (--label_type=class).")
     weights = _class_weights(values.class_weights, labels, [e.label for e in trained_on])
+    arrays = {
+        stage: {
+            split: classifier_flags.rows_of(some, labels, values, job.tokenizer)
+            for split, some in splits.items()
+        }
+        for stage, splits in examples.items()
+    }
     job.begin(
         jobs.Task(task.name, task.kind, tuple(labels), task.score),
         classification_heads.head_of(task.kind, len(labels), weights),
@@ -167,13 +174,6 @@ def run(values):
         },
         dev_settings={"dev_data": _digest(*examples.get("eval", {}).values())},
     )
-    arrays = {
-        stage: {
-            split: classifier_flags.rows_of(some, labels, values, job.tokenizer)
-            for split, some in splits.items()
-        }
-        for stage, splits in examples.items()
-    }
     return _run_stages(job, arrays, processor, output_dir, values.eval_batch_size)
 
 

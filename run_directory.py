@@ -25,6 +25,7 @@ from absl import logging
 import checkpoints
 import evaluations
 import files
+import paths
 import task_adapters
 from errors import UserError
 
@@ -57,6 +58,17 @@ _RUN_FILES = (
     "submission",
     "ablation.json",
     "ablation.txt",
+)
+
+# What is made of a run's weights alone, and is of others once the training goes on; nobody asks for
+# its removal, so that no name is wider than need be.
+_RESULTS = (
+    *("eval_results.txt", "eval_results.json"),
+    *("predictions.json", "nbest_predictions.json", "null_odds.json"),
+    *("test_results.tsv", "test_scores.json", "predictions.tsv", "dev_predictions.tsv"),
+    *("test_results_mismatched.tsv", "test_scores_mismatched.json"),
+    *("predictions_mismatched.tsv", "dev_predictions_mismatched.tsv"),
+    "submission/*.tsv",
 )
 
 
@@ -96,7 +108,7 @@ class Scratch:
             remove()
 
 
-def claim(output_dir, settings, trains, overwrite=False):
+def claim(output_dir, settings, trains, overwrite=False, reads=()):
     """Makes sure that a run may use the directory, and records its settings there if it trains.
 
     Args:
@@ -104,6 +116,7 @@ def claim(output_dir, settings, trains, overwrite=False):
       settings: {"model": dict, "training": dict, ...} of JSON values.
       trains: bool; whether the run trains.
       overwrite: bool; whether a training run removes an earlier run's files first.
+      reads: as of `clear`.
 
     Returns:
       For a run that trains, what holds the directory as long as it is referred to.
@@ -111,7 +124,8 @@ def claim(output_dir, settings, trains, overwrite=False):
     Raises:
       UserError: another process trains there; another model lies there, or a run with other
         training settings would go on with its weights (the differences are named), or replace its
-        task adapter; or the last checkpoint there is lost or broken.
+        task adapter; the last checkpoint there is lost or broken; or overwriting would remove what
+        the run reads.
     """
     path = posixpath.join(output_dir, SETTINGS_FILE)
     adapter = posixpath.join(output_dir, task_adapters.FOLDER)
@@ -120,7 +134,7 @@ def claim(output_dir, settings, trains, overwrite=False):
     if trains:
         files.recover(adapter)
         if overwrite:
-            clear(output_dir)
+            clear(output_dir, reads)
     _recover_record(output_dir)
     checkpoint = _latest_checkpoint(output_dir)
     # JSON has no tuples: what is compared is what will be read.
@@ -238,10 +252,34 @@ def make(output_dir):
             tf.io.gfile.remove(probe)
 
 
-def clear(output_dir):
-    """Removes an earlier run's files, as --overwrite_output_dir asks for."""
-    for path in _matching(output_dir, _RUN_FILES):
-        logging.info("--overwrite_output_dir removes %s", path)
+def clear(output_dir, reads=()):
+    """Removes an earlier run's files, as --overwrite_output_dir asks for.
+
+    Args:
+      output_dir: path.
+      reads: list of (flag, path), what the command reads; its checkpoint by the prefix.
+
+    Raises:
+      UserError: it would remove one of them; all is as it was.
+    """
+    found = _matching(output_dir, _RUN_FILES)
+    for flag, path in reads:
+        if any(paths.goes_with(own, path) for own in found):
+            raise UserError(
+                f"--overwrite_output_dir would remove {flag}={path} before it is read; give another"
+                " --output_dir, or move it out of this one."
+            )
+    _remove(found, "--overwrite_output_dir removes %s")
+
+
+def remove_results(output_dir):
+    """Removes scores and predictions, before a training goes on to other weights than theirs."""
+    _remove(_matching(output_dir, _RESULTS), "Removing %s: the training goes on to other weights.")
+
+
+def _remove(found, message):
+    for path in found:
+        logging.info(message, path)
         if tf.io.gfile.isdir(path):
             tf.io.gfile.rmtree(path)
         else:

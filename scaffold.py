@@ -5,6 +5,7 @@ The frozen ones are read from the pretrained checkpoint at every start, and neve
 
 import tensorflow.compat.v1 as tf
 
+import checkpoints
 import modeling
 import tuning
 from errors import UserError
@@ -101,15 +102,10 @@ class _Saver(tf.train.Saver):
 
 def _check_assignment(variables, found, init_checkpoint):
     """Raises UserError unless every variable of BERT's own is found, and all found ones fit."""
-    shapes = dict(tf.train.list_variables(init_checkpoint))
+    shapes = {variable_name(variable): variable.shape.as_list() for variable in variables}
+    checkpoints.check_shapes(init_checkpoint, shapes)
     roles = tuning.roles()
-    for variable in variables:
-        name, shape = variable_name(variable), variable.shape.as_list()
-        if name in found and shapes[name] != shape:
-            raise UserError(
-                f"--init_checkpoint {init_checkpoint}: its {name} has the shape {shapes[name]},"
-                f" the model's has {shape}."
-            )
+    for name in shapes:
         if name not in found and roles[name].kind not in ("adapter", "head"):
             raise UserError(
                 f"--init_checkpoint {init_checkpoint}: it lacks {name}, which the model needs."

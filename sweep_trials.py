@@ -30,6 +30,7 @@ class TrialFolder:
     def __init__(self, path):
         self._path = path
         self._log = os.path.join(path, "log.txt")
+        self._unkept = os.path.join(path, ".unkept")
 
     def lock(self):
         """An open file that holds the lock until all who have it closed it; None if it is held."""
@@ -112,11 +113,19 @@ class TrialFolder:
             "backbone": {"name": made.backbone.name, "fingerprint": made.backbone.fingerprint},
         }
 
-    def remove(self, patterns):
-        """Removes what matches one of these patterns."""
-        for pattern in patterns:
-            for path in glob.glob(os.path.join(glob.escape(self._path), pattern)):
-                shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
+    def will_lose(self, patterns):
+        """Notes what is not kept once the trial is recorded: what matches one of these patterns."""
+        files.write_atomically(self._unkept, "".join(pattern + "\n" for pattern in patterns))
+
+    def lose(self):
+        """Removes what `will_lose` noted last, where that has not been done yet."""
+        with contextlib.suppress(FileNotFoundError):  # It has; or another sweeper does it now.
+            with open(self._unkept) as reader:
+                patterns = reader.read().splitlines()
+            for pattern in patterns:
+                for path in glob.glob(os.path.join(glob.escape(self._path), pattern)):
+                    shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
+            os.remove(self._unkept)
 
     def _said(self):
         with open(self._log, "rb") as log:

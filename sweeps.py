@@ -156,6 +156,9 @@ class Sweep:
           KeyboardInterrupt: Ctrl-C, SIGTERM or SIGHUP; the trials have saved their last step then.
         """
         self._before = self.records()
+        for key, record in self._before.items():
+            if record["status"] == DONE:  # A kill may have come before it lost what is not kept.
+                self._place(key).lose()
         waiting, slots = collections.deque(self._left(self._before)), {}
         with _ends_are_interrupts():
             try:
@@ -214,9 +217,12 @@ class Sweep:
             "finished": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime()),
             **place.outcome(trial.process.returncode, what),
         }
+        is_done = record["status"] == DONE
+        if is_done:
+            place.will_lose(KEEP[self._settings.keep])
         sweep_records.append(self._settings.folder, self._settings.shard, record)
-        if record["status"] == DONE:
-            place.remove(KEEP[self._settings.keep])
+        if is_done:
+            place.lose()
         os.close(trial.lock)
         self._seconds.append(seconds)
         left = sum(self._seconds) / len(self._seconds) * num_left / self._settings.jobs

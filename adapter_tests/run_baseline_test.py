@@ -241,6 +241,27 @@ class SearchTest(ScriptTestCase):
                     self.search(*arguments)
         self.assertEqual(seeds, [False, False, False, True])
 
+    def test_what_is_refused_overwrites_nothing(self):
+        preset = ["--preset=airline", "--overwrite_output_dir"]
+        own = f"--module={self.module}"
+        self.run_script(*preset, own)
+        before = self.contents()
+        inside = tiny.write_text_module(os.path.join(self.out, "eval", "module"))
+        nowhere = os.path.join(self.folder, "nowhere")
+        cases = [
+            ([*preset, f"--module={inside}"], f"would remove --module={inside}"),
+            ([*preset, f"--module={nowhere}"], nowhere),
+            (["--overwrite_output_dir", f"--module={nowhere}"], nowhere),
+            ([*preset, own, "--label_column=none"], "none"),
+        ]
+        for arguments, part in cases:
+            with self.subTest(arguments=arguments), self.assertRaisesRegex(UserError, part):
+                self.run_script(*arguments)
+            self.assertTrue(os.path.exists(os.path.join(inside, "saved_model.pb")))
+            shutil.move(os.path.join(self.out, "eval"), os.path.join(self.folder, "aside"))
+            self.assertEqual(self.contents(), before)
+            shutil.move(os.path.join(self.folder, "aside"), os.path.join(self.out, "eval"))
+
     def test_a_preset(self):
         arguments = ["--preset=airline", f"--module={self.module}", "--setting=hidden_layers=2"]
         report = self.run_script(*arguments)

@@ -371,6 +371,26 @@ class OverwriteTest(RunDirectoryTestCase):
         self.assertEqual(self.files(), {*self.USERS, "settings.json"})
         self.assertEqual(self.recorded()["model"]["task"], "CoLA")
 
+    def test_it_does_not_remove_what_the_run_reads(self):
+        self.train()
+        self.write(*self.OWN, "eval/data/train.tsv", "full_model.ckpt.index")
+        before = self.files()
+        for name in (
+            "full_model.ckpt",
+            "eval",
+            "eval/data/",
+            "eval_results.txt",
+            "../mrpc/eval/data",
+        ):
+            reads = [("--one", "/elsewhere"), ("--other", os.path.join(self.folder, name))]
+            with self.assertRaisesRegex(UserError, "^--overwrite_output_dir .*--other=/.*[.]$"):
+                run_directory.claim(self.folder, SETTINGS, True, True, reads)
+            self.assertEqual(self.files(), before)
+        others = ("", "notes.txt", "full_model", "evaluation", "model.ckpt-55", "model")
+        reads = [("--other", os.path.join(self.folder, name)) for name in others]
+        run_directory.claim(self.folder, SETTINGS, True, True, reads)
+        self.assertEqual(self.files(), {"settings.json"})
+
     def test_it_also_helps_against_what_is_broken(self):
         self.train()
         self.write("settings.json", "model.ckpt-5.index")

@@ -1,9 +1,11 @@
 """Tests of sweeps.py and sweep_trials.py with a script in the place of a training."""
 
+import contextlib
 import errno
 import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -240,6 +242,29 @@ class SweepsTest(SweepsTestCase):
             always = {"log.txt", ".lock", "eval_results.json"}
             found = {name for name in found - always if "tfevents" not in name}
             self.assertEqual(found, left)
+
+    def test_what_is_not_kept_goes_after_a_kill_too(self):
+        self.go()
+        left = {"checkpoint", "model.ckpt-2.index"}
+        for keep, size in (("adapters", 1), ("scores", 2), ("all", 3)):
+            killed = mock.patch.object(shutil, "rmtree", side_effect=SystemExit)
+            if keep != "scores":
+                killed = mock.patch.object(os, "remove", side_effect=SystemExit)
+            with killed, contextlib.suppress(SystemExit):
+                self.sweep([size], keep=keep).run()
+        sweep = self.sweep([1, 2, 3], keep="scores")
+        self.assertEqual(sorted(self.scores()), [1, 2, 3])
+        self.assertContainsSubset(left, os.listdir(self.trial_folder(1, sweep)))
+        self.assertIn("adapter", os.listdir(self.trial_folder(2, sweep)))
+        for _ in range(2):  # Whatever comes there later stays, and what was kept.
+            sweep.run()
+            for size, kept in ((1, {"adapter"}), (2, set()), (3, {"adapter", *left})):
+                found = set(os.listdir(self.trial_folder(size, sweep)))
+                self.assertEqual(found & {"adapter", *left, ".unkept"}, kept)
+            with open(os.path.join(self.trial_folder(1, sweep), "model.ckpt-9"), "w"):
+                pass
+        self.assertIn("model.ckpt-9", os.listdir(self.trial_folder(1, sweep)))
+        self.assertEqual(self.starts(), [1, 2, 3])
 
     def test_another_bert_makes_other_trials(self):
         self.go()
