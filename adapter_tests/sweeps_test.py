@@ -13,6 +13,7 @@ from unittest import mock
 
 import tensorflow.compat.v1 as tf
 
+import progress
 import sweep_grids
 import sweep_records
 import sweeps
@@ -190,6 +191,17 @@ class SweepsTest(SweepsTestCase):
         self.assertEqual(self.starts(), [*sizes, 13, 9, 40])
         # Not that of the first time, which the log has too.
         self.assertEqual(self.reasons(sweep)[13], "ValueError: x")
+
+    def test_a_full_disk_at_a_trials_end_is_its_failure(self):
+        self.go()
+        full = RuntimeError("/there/events.out.tfevents.1; No space left on device")
+        sweep = self.sweep([8])
+        with mock.patch.object(progress.tf.summary, "FileWriter", side_effect=full):
+            sweep.run()
+        sentence = "/there/events.out.tfevents.1 cannot be written (No space left on device)."
+        self.assertEqual(self.reasons(sweep), {8: sentence})
+        self.sweep([8], retry_failed=True).run()
+        self.assertEqual(self.scores(), {8: 0.08})
 
     def test_further_flags_are_the_trials_own(self):
         self.go()
