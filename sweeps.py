@@ -199,19 +199,19 @@ class Sweep:
                 logging.info("Running %s", self.name(key))
                 cores = _share_of_cores(slot, self._settings.jobs)
                 process = self._place(key).start(self._commands[key], lock, cores)
-                return _Running(key, process, lock, time.time())
+                return _Running(key, process, lock, time.monotonic())
         return None
 
     def _finish(self, trial, num_left):
         """Records a trial whose process has ended."""
-        seconds, place = time.time() - trial.start, self._place(trial.key)
+        seconds, place = time.monotonic() - trial.start, self._place(trial.key)
         what = self.trials[trial.key]
         record = {
             "key": trial.key,
             "script": what.script,
             "flags": dict(what.flags),
             "seconds": round(seconds, 1),
-            "finished": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime()),
+            "finished": sweep_records.now(),
             **place.outcome(trial.process.returncode, what),
         }
         sweep_records.append(self._settings.folder, self._settings.shard, record)

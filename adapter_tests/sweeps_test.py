@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import itertools
 import json
 import os
 import signal
@@ -202,6 +203,14 @@ class SweepsTest(SweepsTestCase):
         self.assertEqual(self.reasons(sweep), {8: sentence})
         self.sweep([8], retry_failed=True).run()
         self.assertEqual(self.scores(), {8: 0.08})
+
+    def test_seconds_count_whatever_the_clock_does(self):
+        self.go()
+        sweep = self.sweep([8])
+        with mock.patch.object(time, "time", side_effect=itertools.count(2e9, -1000)):
+            sweep.run()
+        (record,) = sweep.records().values()
+        self.assertBetween(record["seconds"], 0.01, 600)
 
     def test_further_flags_are_the_trials_own(self):
         self.go()
