@@ -30,25 +30,27 @@ class TrialFolder:
     def __init__(self, path):
         self._path = path
         self._log = os.path.join(path, "log.txt")
+        self._lock = os.path.join(path, ".lock")
 
     def lock(self):
         """An open file that holds the lock until all who have it closed it; None if it is held."""
         with files.written(self._path):
             os.makedirs(self._path, exist_ok=True)
-            lock = os.open(os.path.join(self._path, ".lock"), os.O_CREAT | os.O_RDWR)
+            lock = os.open(self._lock, os.O_CREAT | os.O_RDWR)
         if files.lock(lock):
             return lock
         os.close(lock)
         return None
 
     def is_running(self):
-        """Whether some process has the lock."""
-        if not os.path.exists(self._log):
+        """Whether some process has the lock; nothing is written."""
+        if not (os.path.exists(self._log) and os.path.exists(self._lock)):
             return False
-        lock = self.lock()
-        if lock is not None:
+        lock = os.open(self._lock, os.O_RDONLY)
+        try:
+            return not files.lock(lock, shared=True)
+        finally:
             os.close(lock)
-        return lock is None
 
     def start(self, command, lock, cores=None):
         """Starts a trial's process.
