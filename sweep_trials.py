@@ -69,7 +69,7 @@ class TrialFolder:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 pass_fds=[lock],
-                preexec_fn=os.setpgrp,  # Ctrl-C comes once: from the one that started it.
+                preexec_fn=_heed_its_sweep,
             )
         if cores:
             with contextlib.suppress(ProcessLookupError):
@@ -123,6 +123,12 @@ class TrialFolder:
     def _said(self):
         with open(self._log, "rb") as log:
             return log.read().decode(errors="replace")
+
+
+def _heed_its_sweep():
+    """Has Ctrl-C come to a trial once, from the one that started it, who may ignore its own."""
+    os.setpgrp()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def interrupt(processes):

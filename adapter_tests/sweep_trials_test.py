@@ -2,6 +2,8 @@
 
 import errno
 import os
+import signal
+import sys
 import tempfile
 from unittest import mock
 
@@ -37,6 +39,19 @@ class SweepTrialsTest(tf.test.TestCase):
             self.assertTrue(trial.is_running())
             os.close(lock)
             self.assertFalse(trial.is_running())
+
+    def test_it_can_be_interrupted_though_its_sweep_cannot(self):
+        """A shell's script starts what stands before "&" so."""
+        folder = os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "trial")
+        trial = sweep_trials.TrialFolder(folder)
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        self.addCleanup(signal.signal, signal.SIGINT, before)
+        lock = trial.lock()
+        program = "import signal; print(signal.getsignal(2) is signal.default_int_handler)"
+        process = trial.start([sys.executable, "-c", program], lock)
+        os.close(lock)
+        self.assertEqual(process.wait(), 0)
+        self.assertEqual(trial.last_line(), "True")
 
     def test_the_reason_is_the_last_error_else_the_last_line(self):
         for said, reason in (
