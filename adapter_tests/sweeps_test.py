@@ -332,6 +332,16 @@ class SweepsTest(SweepsTestCase):
             sweep("/here/mails/", "/here/reviews", "/there/mails")
         self.assertLen(sweep("/here/mails", "/here/mails/", "/there/reviews").trials, 3)
 
+    def test_two_labels_of_one_folder_would_be_one_task(self):
+        common = {"task_name": "custom", "data_dir": "/here/mails", "text_column": ["a", "b"]}
+        with self.assertRaisesRegex(
+            UserError,
+            "^--data_dir=/here/mails --label_column=tone and --data_dir=/here/mails"
+            " --label_column=topic would be one task, mails",
+        ):
+            self.sweep([8], {**common, "label_column": ["topic", "tone"]})
+        self.assertLen(self.sweep([8], {**common, "label_column": "tone"}).trials, 2)
+
     def test_mistakes_are_refused_before_the_first_trial(self):
         with self.assertRaisesRegex(UserError, "run_classifier.py does not take .*adaptr_size"):
             self.sweep([1], {"adaptr_size": 2}).check_flags()
