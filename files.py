@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+import os
 import posixpath
 import re
 import uuid
@@ -51,7 +52,8 @@ def whole_folder(folder: str) -> Iterator[str]:
     `current`, the next writer puts it back by `recover`.
 
     Raises:
-      UserError: it cannot be written; what was there before stays.
+      UserError: it cannot be written, or another process of this machine is writing it; what was
+        there before stays.
     """
     folder = folder.rstrip("/")
     recover(folder)
@@ -59,12 +61,26 @@ def whole_folder(folder: str) -> Iterator[str]:
     try:
         with written(folder):
             tf.io.gfile.makedirs(partial)
-            yield partial
-            if tf.io.gfile.exists(folder):
-                tf.io.gfile.rename(folder, folder + _REPLACED)
-            tf.io.gfile.rename(partial, folder)
+            with _alone_in(partial):
+                yield partial
+                if tf.io.gfile.exists(folder):
+                    tf.io.gfile.rename(folder, folder + _REPLACED)
+                tf.io.gfile.rename(partial, folder)
     finally:
         recover(folder)
+
+
+@contextlib.contextmanager
+def _alone_in(partial: str) -> Iterator[None]:
+    """While entered, a local folder is locked, if it is there; `NotWritten` if it is already."""
+    with contextlib.ExitStack() as stack:
+        if fcntl is not None and os.path.isdir(partial):
+            descriptor = os.open(partial, os.O_RDONLY)
+            stack.callback(os.close, descriptor)
+            if not lock(descriptor):
+                folder = place_of(partial)
+                raise NotWritten(f"{folder} cannot be written (another writer is at work there).")
+        yield
 
 
 def lock(descriptor: int, shared: bool = False) -> bool:
@@ -100,13 +116,13 @@ def recover(folder: str) -> None:
     """Ends what a killed `whole_folder` began: the old folder is back, or the new one is there.
 
     Raises:
-      UserError: it cannot be written.
+      UserError: it cannot be written, or one that was not killed is at work.
     """
-    replaced = folder + _REPLACED
-    with written(folder):
+    replaced, partial = folder + _REPLACED, folder + _PARTIAL
+    with written(folder), _alone_in(partial):
         if current(folder) == replaced:
             tf.io.gfile.rename(replaced, folder)
-        for leftover in (replaced, folder + _PARTIAL):
+        for leftover in (replaced, partial):
             if tf.io.gfile.exists(leftover):
                 tf.io.gfile.rmtree(leftover)
 

@@ -560,11 +560,15 @@ class Job(_AnyJob):
         return task_adapters.TaskAdapter(description, checkpoints.trained_tensors(prefix))
 
     def _is_saved(self, made):
-        """Whether the folder holds that adapter already, perhaps with its scores."""
+        """Whether the folder holds that adapter already, perhaps with its scores.
+
+        It was then made by the programs that it names, whatever their versions are now.
+        """
         if not tf.io.gfile.exists(self._adapter_folder):
             return False
         held = task_adapters.load(self._adapter_folder, "--output_dir")
-        same = dataclasses.replace(held.description, scores={}) == made.description
+        now = made.description.versions
+        same = dataclasses.replace(held.description, scores={}, versions=now) == made.description
         return same and task_adapters.tensors_digest(held) == task_adapters.tensors_digest(made)
 
     def _parameters(self):

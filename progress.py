@@ -1,5 +1,7 @@
 """How far a run is: a line now and then (on a terminal a bar), and what TensorBoard shows of it."""
 
+import contextlib
+import re
 import sys
 import time
 
@@ -7,6 +9,8 @@ import tensorflow.compat.v1 as tf
 from tensorboard.plugins.hparams import api_pb2
 from tensorboard.plugins.hparams import summary as hparams
 from tqdm import tqdm
+
+import files
 
 _SUMMARY_EVERY_STEPS = 10
 _KEPT = "progress"  # Graph collection of `keep`'s variables.
@@ -184,6 +188,9 @@ def write_scalars(folder, step, scalars):
       folder: path; the name of its last part is what TensorBoard calls the run.
       step: int.
       scalars: dict from names to floats.
+
+    Raises:
+      files.NotWritten: the file system has no room, or no leave.
     """
     with _writer(folder, f".{step}") as writer:
         writer.add_summary(_summary(scalars), step)
@@ -195,16 +202,37 @@ def write_settings(folder, settings):
     Args:
       folder: path of the run, whose scalars lie in or below it.
       settings: dict from names to str, bool, int or float.
+
+    Raises:
+      files.NotWritten: as of `write_scalars`.
     """
     with _writer(folder, ".hparams") as writer:
         writer.add_summary(hparams.session_start_pb(settings))
         writer.add_summary(hparams.session_end_pb(api_pb2.STATUS_SUCCESS))
 
 
+@contextlib.contextmanager
+def written():
+    """While entered, a file for TensorBoard that has no room is a `files.NotWritten`."""
+    try:
+        yield
+    except (IndexError, RuntimeError) as error:  # Of a file that may not grow, or of the disk.
+        # TensorFlow's writer of them gives its reason in words alone.
+        unwritten = re.match(r"(.+tfevents.*); (.+)", str(error))
+        if not unwritten:
+            raise
+        path, reason = unwritten.groups()
+        raise files.NotWritten(f"{path} cannot be written ({reason}).") from error
+
+
+@contextlib.contextmanager
 def _writer(folder, suffix):
-    """A FileWriter, to be entered."""
-    with tf.Graph().as_default():  # Outside of one TensorFlow 2 makes no such writer.
-        return tf.summary.FileWriter(folder, filename_suffix=suffix)
+    """Yields a FileWriter."""
+    with written(), files.written(folder):
+        with tf.Graph().as_default():  # Outside of one TensorFlow 2 makes no such writer.
+            writer = tf.summary.FileWriter(folder, filename_suffix=suffix)
+        with writer:
+            yield writer
 
 
 def _summary(scalars):

@@ -13,7 +13,6 @@ import environment  # noqa: F401  First of all: a missing TensorFlow gets a sent
 # isort: split
 import collections
 import dataclasses
-import datetime
 import os
 import posixpath
 import time
@@ -507,7 +506,7 @@ class _Job:
             "script": trial.script,
             "flags": flags_given,
             "status": sweep_records.DONE,
-            "finished": datetime.datetime.now().isoformat(timespec="seconds"),
+            "finished": sweep_records.now(),
             "task": sweep_grids.task_of(task.name, self._data.where),
             "score": "eval_" + task.score,
             "scores": metrics.numbers(scores),

@@ -136,7 +136,7 @@ def claim(output_dir, settings, trains, overwrite=False, reads=()):
         if overwrite:
             clear(output_dir, reads)
     _recover_record(output_dir)
-    checkpoint = _latest_checkpoint(output_dir)
+    checkpoint = _latest_checkpoint(output_dir, trains)
     # JSON has no tuples: what is compared is what will be read.
     settings = json.loads(json.dumps(settings, sort_keys=True))
     if checkpoint:
@@ -207,7 +207,7 @@ def _recover_record(output_dir):
         files.write_atomically(record, state)
 
 
-def _latest_checkpoint(output_dir):
+def _latest_checkpoint(output_dir, trains):
     """The prefix of the last checkpoint, or None; UserError if it is recorded, but not there."""
     record = posixpath.join(output_dir, "checkpoint")
     try:
@@ -218,7 +218,7 @@ def _latest_checkpoint(output_dir):
     if checkpoint is None and tf.io.gfile.exists(record):
         raise UserError(
             f"{record}: names no checkpoint that is there; restore the missing files, give another"
-            " --output_dir, or --overwrite_output_dir with --do_train."
+            f" --output_dir, or {_overwriting(trains)}."
         )
     return checkpoint
 
@@ -313,8 +313,13 @@ def _compare(path, settings, sections):
     if differences:
         raise UserError(
             "{} is of a run with other settings: {}; give those, another --output_dir, or"
-            " --overwrite_output_dir with --do_train.".format(path, "; ".join(differences))
+            " {}.".format(path, "; ".join(differences), _overwriting("training" in sections))
         )
+
+
+def _overwriting(trains):
+    """The flags by which the run would take the directory's place; only a training does."""
+    return "--overwrite_output_dir" + ("" if trains else " with --do_train")
 
 
 def _read(path):

@@ -6,7 +6,7 @@ Each process of a sweep writes to the file of its shard, and reads them all. A r
      "script": "run_classifier.py", "flags": {"task_name": "CoLA", "adapter_size": 64, …},
      "status": "done",           or "failed", with its "reason"
      "seconds": 412.3,           of its last start: what a kill interrupted before is not in it
-     "finished": "2026-11-22T12:00:00",
+     "finished": "2026-11-22T12:00:00",      in UTC
      "backbone": {"name": …, "fingerprint": …},
      "task": "CoLA", "score": "eval_matthews",
      "scores": {"eval_matthews": 0.23, …, "trained_parameters": 605954, …}}
@@ -16,12 +16,18 @@ import glob
 import json
 import os
 import re
+import time
 
 import files
 from errors import UserError
 
 DONE, FAILED = "done", "failed"
 _FILES = "results*.jsonl"
+
+
+def now():
+    """The time, as records tell it: in UTC, for those of several machines."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
 
 
 def read(folder):

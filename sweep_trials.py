@@ -30,26 +30,28 @@ class TrialFolder:
     def __init__(self, path):
         self._path = path
         self._log = os.path.join(path, "log.txt")
+        self._lock = os.path.join(path, ".lock")
         self._unkept = os.path.join(path, ".unkept")
 
     def lock(self):
         """An open file that holds the lock until all who have it closed it; None if it is held."""
         with files.written(self._path):
             os.makedirs(self._path, exist_ok=True)
-            lock = os.open(os.path.join(self._path, ".lock"), os.O_CREAT | os.O_RDWR)
+            lock = os.open(self._lock, os.O_CREAT | os.O_RDWR)
         if files.lock(lock):
             return lock
         os.close(lock)
         return None
 
     def is_running(self):
-        """Whether some process has the lock."""
-        if not os.path.exists(self._log):
+        """Whether some process has the lock; nothing is written."""
+        if not (os.path.exists(self._log) and os.path.exists(self._lock)):
             return False
-        lock = self.lock()
-        if lock is not None:
+        lock = os.open(self._lock, os.O_RDONLY)
+        try:
+            return not files.lock(lock, shared=True)
+        finally:
             os.close(lock)
-        return lock is None
 
     def start(self, command, lock, cores=None):
         """Starts a trial's process.
@@ -68,7 +70,7 @@ class TrialFolder:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 pass_fds=[lock],
-                preexec_fn=os.setpgrp,  # Ctrl-C comes once: from the one that started it.
+                preexec_fn=_heed_its_sweep,
             )
         if cores:
             with contextlib.suppress(ProcessLookupError):
@@ -130,6 +132,12 @@ class TrialFolder:
     def _said(self):
         with open(self._log, "rb") as log:
             return log.read().decode(errors="replace")
+
+
+def _heed_its_sweep():
+    """Has Ctrl-C come to a trial once, from the one that started it, who may ignore its own."""
+    os.setpgrp()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def interrupt(processes):

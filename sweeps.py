@@ -92,8 +92,8 @@ class Sweep:
 
     Raises:
       UserError: a trial needs an environment variable that is not set, or a BERT that is not there;
-        a flag is given twice, or is the sweep's own; two folders of data have the name of one
-        custom task; the folder is no local one.
+        a flag is given twice, or is the sweep's own; two custom tasks have one name, that of
+        their folders; the folder is no local one.
     """
 
     def __init__(self, trials, settings):
@@ -202,19 +202,19 @@ class Sweep:
                 logging.info("Running %s", self.name(key))
                 cores = _share_of_cores(slot, self._settings.jobs)
                 process = self._place(key).start(self._commands[key], lock, cores)
-                return _Running(key, process, lock, time.time())
+                return _Running(key, process, lock, time.monotonic())
         return None
 
     def _finish(self, trial, num_left):
         """Records a trial whose process has ended."""
-        seconds, place = time.time() - trial.start, self._place(trial.key)
+        seconds, place = time.monotonic() - trial.start, self._place(trial.key)
         what = self.trials[trial.key]
         record = {
             "key": trial.key,
             "script": what.script,
             "flags": dict(what.flags),
             "seconds": round(seconds, 1),
-            "finished": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime()),
+            "finished": sweep_records.now(),
             **place.outcome(trial.process.returncode, what),
         }
         is_done = record["status"] == DONE
@@ -285,17 +285,19 @@ def _parsed(flag):
 
 
 def _check_names(trials):
-    """Raises UserError if two folders of custom tasks have one name: of these one is chosen."""
-    folders = {}
+    """Raises UserError if two custom tasks have one name: of these one is chosen."""
+    tasks = {}
     for trial in trials:
-        name, data_dir = (dict(trial.flags).get(flag) for flag in ("task_name", "data_dir"))
-        if str(name).lower() == "custom" and data_dir:
-            folder = posixpath.normpath(sweep_grids.expanded("data_dir", data_dir))
-            other = folders.setdefault(trial.what, folder)
-            if other != folder:
+        flags = dict(trial.flags)
+        if str(flags.get("task_name")).lower() == "custom" and flags.get("data_dir"):
+            folder = posixpath.normpath(sweep_grids.expanded("data_dir", flags["data_dir"]))
+            label = flags.get("label_column")
+            task = f"--data_dir={folder}" + (f" --label_column={label}" if label else "")
+            other = tasks.setdefault(trial.what, task)
+            if other != task:
                 raise UserError(
-                    f"--data_dir={folder} and --data_dir={other} would be one task, {trial.what};"
-                    " give one of the folders another name, or each a sweep of its own."
+                    f"{task} and {other} would be one task, {trial.what}; give them folders of"
+                    " different names, or each a sweep of its own."
                 )
 
 

@@ -420,18 +420,13 @@ class Runner:
     def _explained(self):
         """UserError for a loss that diverged, too little memory or disk, a damaged checkpoint."""
         try:
-            yield
+            with progress.written():
+                yield
         except tf.train.NanLossDuringTrainingError as error:
             raise UserError(
                 f"The loss is no longer a number: --learning_rate={self._model.learning_rate} is"
                 " too high, or the pretrained weights are broken."
             ) from error
-        except RuntimeError as error:
-            # TensorBoard's writer gives its reason in words alone.
-            unwritten = re.match(r"(.+tfevents.*); (.+)", str(error))
-            if not unwritten:
-                raise
-            raise UserError("{} cannot be written ({}).".format(*unwritten.groups())) from error
         except tf.errors.OpError as error:
             if re.search(r"\bOOM\b|\b[Oo]ut of memory\b", error.message):
                 raise UserError(

@@ -96,6 +96,20 @@ class WholeFolderTest(FilesTestCase):
         self.assertEqual((self.content("a"), self.content("b")), ("first", "first"))
         self.assertEqual(os.listdir(self.root), ["thing"])
 
+    def test_two_writers_at_once(self):
+        refused = r"thing cannot be written \(another writer is at work there\)\.$"
+        with files.whole_folder(self.path) as partial:
+            with open(os.path.join(partial, "a"), "w") as writer:
+                writer.write("first")
+            with self.assertRaisesRegex(UserError, refused):
+                self.write_folder("second")
+            with self.assertRaisesRegex(UserError, refused):
+                files.recover(self.path)
+        self.assertEqual(self.content("a"), "first")
+        self.assertEqual(os.listdir(self.root), ["thing"])
+        self.write_folder("third")
+        self.assertEqual(self.content("a"), "third")
+
     def test_a_full_disk_is_said(self):
         self.write_folder("first")
         sentence = r"thing cannot be written \(No space left on device\)\.$"

@@ -103,6 +103,12 @@ class SavedTest(JobsTestCase):
         )
         self.assertAllClose(described.scores["eval_accuracy"], float(scores["eval_accuracy"]))
 
+    def test_scores_outlive_an_upgrade(self):
+        shutil.copytree(self.trained, self.output_dir)
+        with mock.patch.object(task_adapters, "versions", return_value={"tensorflow": "9"}):
+            self.succeed("--do_train")
+        self.assertEqual(contents(self.path("adapter")), contents(self.adapter))
+
     def test_other_methods_save_what_they_trained(self):
         everything = set(checkpoints.encoder_shapes(tiny.config()))
         layer = {name for name in everything if "/layer_1/" in name}

@@ -3,6 +3,7 @@
 import glob
 import io
 import os
+import resource
 import tempfile
 from unittest import mock
 
@@ -10,6 +11,7 @@ import tensorflow.compat.v1 as tf
 from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2
 
 import progress
+from errors import UserError
 from progress import ProgressHook
 
 
@@ -277,6 +279,29 @@ class SettingsTest(tf.test.TestCase):
         self.assertEqual(start["task_name"].string_value, "CoLA")
         end = data["_hparams_/session_end_info"].session_end_info
         self.assertEqual(end.status, api_pb2.STATUS_SUCCESS)
+
+
+class FullDiskTest(tf.test.TestCase):
+    def test_it_gets_a_sentence(self):
+        folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_FSIZE, before)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
+        with self.assertRaisesRegex(UserError, r"tfevents.* cannot be written \(.+\)\.$"):
+            progress.write_settings(folder, {"adapter_size": 64})
+        with self.assertRaisesRegex(UserError, r"tfevents.* cannot be written \(.+\)\.$"):
+            progress.write_scalars(folder, 3, {"loss": 1.0})
+
+    def test_a_folder_that_cannot_be_made_gets_one_too(self):
+        file = os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "file")
+        with open(file, "w"):
+            pass
+        with self.assertRaisesRegex(UserError, f"^{file}/eval cannot be written "):
+            progress.write_settings(f"{file}/eval", {"adapter_size": 64})
+
+    def test_another_error_stays(self):
+        with self.assertRaisesRegex(RuntimeError, "^broken$"), progress.written():
+            raise RuntimeError("broken")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import datetime
 import io
 import json
 import os
@@ -9,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from unittest import mock
 
 import numpy as np
@@ -319,6 +321,15 @@ class RecordsTest(ScriptTestCase):
         folders = [record["flags"]["data_dir"] for record in records]
         self.assertEqual(folders, [self.data, other, self.data])
         self.assertEqual(self.run_preset(*of_other), records)
+
+    def test_when_it_finished_is_told_in_utc(self):
+        self.addCleanup(time.tzset)
+        with mock.patch.dict(os.environ, {"TZ": "XYZ-9"}):
+            time.tzset()
+            (record,) = self.run_preset()
+        finished = datetime.datetime.strptime(record["finished"], "%Y-%m-%dT%H:%M:%S")
+        ago = datetime.datetime.utcnow() - finished
+        self.assertBetween(ago.total_seconds(), 0, 3600)
 
     def test_scores_of_a_test_set_that_is_predicted_later_are_recorded(self):
         (record,) = self.run_preset("--nodo_predict")

@@ -227,6 +227,8 @@ class ClaimTest(RunDirectoryTestCase):
                 settings=changed("model", task="CoLA", labels=["1", "0"]),
                 trains=trains,
             )
+            # Who trains has no need of the flag, which run_baseline.py does not have.
+            self.assertEqual("--do_train" in message, not trains)
             for same in ("adapter", "do_lower_case", "learning_rate"):
                 self.assertNotIn(same + " ", message)
         self.assertEqual(self.recorded()["model"]["task"], "MRPC")

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import fcntl
+import itertools
 import json
 import os
 import shutil
@@ -15,6 +16,7 @@ from unittest import mock
 
 import tensorflow.compat.v1 as tf
 
+import progress
 import sweep_grids
 import sweep_records
 import sweeps
@@ -193,6 +195,25 @@ class SweepsTest(SweepsTestCase):
         # Not that of the first time, which the log has too.
         self.assertEqual(self.reasons(sweep)[13], "ValueError: x")
 
+    def test_a_full_disk_at_a_trials_end_is_its_failure(self):
+        self.go()
+        full = RuntimeError("/there/events.out.tfevents.1; No space left on device")
+        sweep = self.sweep([8])
+        with mock.patch.object(progress.tf.summary, "FileWriter", side_effect=full):
+            sweep.run()
+        sentence = "/there/events.out.tfevents.1 cannot be written (No space left on device)."
+        self.assertEqual(self.reasons(sweep), {8: sentence})
+        self.sweep([8], retry_failed=True).run()
+        self.assertEqual(self.scores(), {8: 0.08})
+
+    def test_seconds_count_whatever_the_clock_does(self):
+        self.go()
+        sweep = self.sweep([8])
+        with mock.patch.object(time, "time", side_effect=itertools.count(2e9, -1000)):
+            sweep.run()
+        (record,) = sweep.records().values()
+        self.assertBetween(record["seconds"], 0.01, 600)
+
     def test_further_flags_are_the_trials_own(self):
         self.go()
         places = ("--feature_cache_dir=/tmp/a", "--tpu_name=first", "--spm_model_file=/tmp/b")
@@ -335,6 +356,16 @@ class SweepsTest(SweepsTestCase):
         ):
             sweep("/here/mails/", "/here/reviews", "/there/mails")
         self.assertLen(sweep("/here/mails", "/here/mails/", "/there/reviews").trials, 3)
+
+    def test_two_labels_of_one_folder_would_be_one_task(self):
+        common = {"task_name": "custom", "data_dir": "/here/mails", "text_column": ["a", "b"]}
+        with self.assertRaisesRegex(
+            UserError,
+            "^--data_dir=/here/mails --label_column=tone and --data_dir=/here/mails"
+            " --label_column=topic would be one task, mails",
+        ):
+            self.sweep([8], {**common, "label_column": ["topic", "tone"]})
+        self.assertLen(self.sweep([8], {**common, "label_column": "tone"}).trials, 2)
 
     def test_mistakes_are_refused_before_the_first_trial(self):
         with self.assertRaisesRegex(UserError, "run_classifier.py does not take .*adaptr_size"):
