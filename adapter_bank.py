@@ -62,7 +62,7 @@ class _Entry:
       description: its `task_adapters.Description`.
       digest: its `_digest_of` from before that was read, so that a folder which is replaced
         meanwhile is refused when it is read again.
-      flag: what errors call a folder.
+      called: what errors call a folder.
     """
 
     def __init__(
@@ -70,19 +70,19 @@ class _Entry:
         source: Source,
         description: task_adapters.Description,
         digest: Optional[str],
-        flag: str,
+        called: str,
     ):
         self.description = description
         self.kind = mixed_encoder.kind_of(description.adapter)
         self.places: Any = None  # In memory: `mixed_encoder.Places`.
-        self._source, self._digest, self._flag = source, digest, flag
+        self._source, self._digest, self._called = source, digest, called
 
     def read(self) -> task_adapters.TaskAdapter:
         """The `task_adapters.TaskAdapter`, which must be the one that was added."""
         if not isinstance(self._source, str):
             return self._source
-        where = f"{self._flag} {self._source}"
-        adapter = task_adapters.load(self._source, self._flag)
+        where = f"{self._called} {self._source}"
+        adapter = task_adapters.load(self._source, self._called)
         if _digest_of(self._source) != self._digest:
             raise UserError(
                 f"{where} holds another adapter than the one that was added to the bank: add it"
@@ -138,7 +138,7 @@ class AdapterBank:
         *,
         replace: bool = False,
         unread: bool = False,
-        flag: str = "Folder",
+        called: str = "Folder",
     ) -> task_adapters.Description:
         """Adds a task, or replaces it: batches under way get all of the old one, later ones none.
 
@@ -149,7 +149,7 @@ class AdapterBank:
           replace: bool; whether there may be a task of that name.
           unread: bool; leave the tensors of a folder unread until a batch asks for the task, which
             is then refused if they are damaged or diverged.
-          flag: what errors call a folder, such as the flag that named it.
+          called: what errors call a folder, such as the flag that named it.
 
         Returns:
           Its `task_adapters.Description`.
@@ -160,10 +160,10 @@ class AdapterBank:
         """
         digest = _digest_of(adapter)
         is_folder = isinstance(adapter, str)
-        where = f"{flag} {adapter}" if is_folder else f"The adapter of {name!r}"
-        description = _described(adapter, unread, flag, where)
+        where = f"{called} {adapter}" if is_folder else f"The adapter of {name!r}"
+        description = _described(adapter, unread, called, where)
         mixed_encoder.check(description, self.backbone, where)
-        entry = _Entry(adapter, description, digest, flag)
+        entry = _Entry(adapter, description, digest, called)
         with self._lock:
             if name in self._entries and not replace:
                 raise UserError(f"There is a task {name!r} in the bank already.")
@@ -312,12 +312,12 @@ def _digest_of(source: Source) -> Optional[str]:
     return files.sha256(path) if tf.io.gfile.exists(path) else None
 
 
-def _described(source: Source, unread: bool, flag: str, where: str) -> task_adapters.Description:
+def _described(source: Source, unread: bool, called: str, where: str) -> task_adapters.Description:
     """The description of an adapter, whose tensors are checked; not a folder's, if `unread`."""
     if isinstance(source, str):
         if unread:
-            return task_adapters.describe(source, flag)
-        source = task_adapters.load(source, flag)
+            return task_adapters.describe(source, called)
+        source = task_adapters.load(source, called)
     else:
         task_adapters.check_tensors(source.tensors, source.description, where)
     task_adapters.check_finite(source.tensors, where)

@@ -159,7 +159,7 @@ class Baseline:
         )
         prepared, self._strings = modules.prepared(space)
         self._rows = {
-            split: rows.PaddedRows({**arrays, "label_ids": data.labels[split]})
+            split: rows.PaddedRows({**arrays, "label_ids": data.labels[split]}, whole=["label_ids"])
             for split, arrays in prepared.items()
         }
 

@@ -19,6 +19,7 @@ from absl import logging
 # BERTs of 6 and 12 layers on CPU, or a share of the batch, whichever is more.
 _FREE_PADDING = 64
 _PADDING_SHARE = 0.25
+_CHORES_EVERY = 1.0  # Seconds after which it is asked for again where there was none.
 # What a future raises that was cancelled and is answered all the same; Python 3.7's raises nothing.
 _GAVE_UP = getattr(futures, "InvalidStateError", futures.CancelledError)
 
@@ -74,7 +75,7 @@ class Batcher:
       max_queue_size: the most rows that may wait, and so the most of one call.
       observe: function of (number of rows, seconds) that is told of each batch.
       chores: iterable of functions, called one by one while no row waits; None where there is
-        none, for now.
+        none for now.
 
     Attributes:
       max_queue_size: see above.
@@ -149,15 +150,14 @@ class Batcher:
     def _work(self):
         while True:
             with self._changed:
-                chore = None if self._waiting or self._closed else next(self._chores, None)
-                if chore is None:
-                    self._changed.wait_for(lambda: self._waiting or self._closed)
-                    if not self._waiting:
-                        return
-                    batch = self._next_batch()
+                if self._closed and not self._waiting:
+                    return
+                batch = self._next_batch() if self._waiting else []
+                chore = None if batch else next(self._chores, None)
+                if not batch and chore is None:
+                    self._changed.wait(_CHORES_EVERY)
             if chore is not None:
                 _do(chore)
-                continue
             batch = [entry for entry in batch if not entry.call.future.done()]
             if batch:
                 start = time.perf_counter()

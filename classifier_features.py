@@ -6,7 +6,7 @@ Shapes: N examples, S = max_seq_length.
 """
 
 import itertools
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
+from typing import Any, Collection, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 from absl import logging
@@ -42,6 +42,7 @@ class PaddingInputExample:
 
 
 Example = Union[InputExample, PaddingInputExample]
+Labels = Collection[str]  # In the order of their ids: a list, an array, the keys of a dict.
 
 
 class InputFeatures:
@@ -74,7 +75,7 @@ class InputFeatures:
 def convert_single_example(
     ex_index: float,
     example: Example,
-    label_list: Optional[Sequence[str]],
+    label_list: Optional[Labels],
     max_seq_length: int,
     tokenizer,
 ) -> InputFeatures:
@@ -113,7 +114,7 @@ def convert_single_example(
 def _encode(
     ex_index: float,
     example: InputExample,
-    label_list: Optional[Sequence[str]],
+    label_list: Optional[Labels],
     max_seq_length: int,
     tokenizer,
 ) -> Tuple[List[int], List[int], Any]:
@@ -143,23 +144,22 @@ def _encode(
     return ids[: len(tokens_a)], ids[len(tokens_a) :], label_id
 
 
-def _label_id(example: InputExample, label_list: Optional[Sequence[str]]):
-    if not label_list:
+def _label_id(example: InputExample, label_list: Optional[Labels]):
+    labels = [] if label_list is None else list(label_list)
+    if not labels:
         return float(example.label)
     if isinstance(example.label, tuple):
-        return [int(label in example.label) for label in label_list]
-    if example.label not in label_list:
-        expected = ", ".join(map(repr, label_list))
+        return [int(label in example.label) for label in labels]
+    if example.label not in labels:
+        expected = ", ".join(map(repr, labels))
         raise UserError(
             f"Example {example.guid} has the label {example.label!r}, expected one of {expected} "
             "(any of them where the true one is not known)."
         )
-    return label_list.index(example.label)
+    return labels.index(example.label)
 
 
-def label_column(
-    examples: Sequence[InputExample], label_list: Optional[Sequence[str]]
-) -> np.ndarray:
+def label_column(examples: Sequence[InputExample], label_list: Optional[Labels]) -> np.ndarray:
     """The labels of `InputExample`s as an array: see `features_to_arrays`."""
     return _column([_label_id(example, label_list) for example in examples])
 
@@ -177,7 +177,7 @@ def _truncate_seq_pair(tokens_a: List[str], tokens_b: List[str], max_length: int
 
 
 def convert_examples_to_features(
-    examples: Sequence[Example], label_list: Optional[Sequence[str]], max_seq_length: int, tokenizer
+    examples: Sequence[Example], label_list: Optional[Labels], max_seq_length: int, tokenizer
 ) -> List[InputFeatures]:
     """`convert_single_example` of each example: a list of `InputFeatures` in the same order."""
     return [
@@ -195,7 +195,7 @@ def _with_progress(examples: Sequence[Example]) -> Iterator[Tuple[int, Example]]
 
 
 def text_arrays(
-    examples: Sequence[Example], label_list: Optional[Sequence[str]], max_seq_length: int, tokenizer
+    examples: Sequence[Example], label_list: Optional[Labels], max_seq_length: int, tokenizer
 ) -> Dict[str, np.ndarray]:
     """What `rows.TextRows` takes; its rows are those of `convert_examples_to_features`.
 

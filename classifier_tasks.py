@@ -246,7 +246,8 @@ class TaskProcessor(SplitProcessor):
 
     def get_examples(self, split: str, data_dir: str) -> List[InputExample]:
         """The examples of any of the task's splits, see `read_examples`."""
-        return read_examples(self.task._replace(language=self.language), split, data_dir)
+        task = self.task._replace(language=self.language, labels=tuple(self.get_labels()))
+        return read_examples(task, split, data_dir)
 
 
 class ColaProcessor(TaskProcessor):

@@ -98,10 +98,11 @@ def _read(path, flag):
         found = ", ".join(table.columns[:2])
         raise UserError(f"{path}, line 1: found the columns {found}, expected index, label.")
     by_index = {}
-    for line, (index, label, *_) in table.rows:
+    for row in table.rows:
+        index, label = table.text(row, 0), table.text(row, 1)
         if index in by_index:
-            raise UserError(f"{path}, line {line}: the index {index} occurs a second time.")
-        by_index[index] = line, label
+            raise UserError(f"{path}, line {row.line}: the index {index} occurs a second time.")
+        by_index[index] = row.line, label
     return _Answers(path, by_index, table.columns[2:])
 
 

@@ -6,7 +6,7 @@ examples `rows[name]`, a whole column. S is max_seq_length.
 """
 
 import types
-from typing import Callable, Dict, Optional, Union
+from typing import Callable, Dict, Optional, Sequence, Union
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -94,10 +94,11 @@ class PaddedRows:
 
     Args:
       arrays: dict of NumPy arrays [N, ...], among them "input_mask" [N, S].
+      whole: names of those that are not of a token each, and may be [N, S] by chance.
     """
 
-    def __init__(self, arrays: Arrays):
-        self._arrays = arrays
+    def __init__(self, arrays: Arrays, whole: Sequence[str] = ()):
+        self._arrays, self._whole = arrays, whole
         mask = arrays["input_mask"]
         self.max_seq_length = mask.shape[1]
         after_last = self.max_seq_length - np.argmax(mask[:, ::-1] > 0, axis=1)
@@ -111,14 +112,16 @@ class PaddedRows:
         return self._arrays[name]
 
     def take(self, indices, length: Optional[int] = None) -> Arrays:
-        """As that of `TextRows`; the arrays [N, S] are cut to the length."""
+        """As that of `TextRows`; the arrays [N, S] are cut to the length, but for the whole."""
         padded = (self.max_seq_length,)
         taken = {
             name: _taken(values, np.asarray(indices), _NUMPY)
             for name, values in self._arrays.items()
         }
         return {
-            name: values[:, :length] if values.shape[1:] == padded else values
+            name: values
+            if name in self._whole or values.shape[1:] != padded
+            else values[:, :length]
             for name, values in taken.items()
         }
 

@@ -87,14 +87,30 @@ class _Saver(tf.train.Saver):
             keep_checkpoint_every_n_hours=config.keep_checkpoint_every_n_hours,
             save_relative_paths=True,
         )
+        self._names = [variable_name(variable) for variable in saved]
 
     def restore(self, session, save_path):
         """Gives all variables their values.
 
         A graph that can still grow is being exported; from then on this saves all of them, for a
         SavedModel holds its whole model.
+
+        Raises:
+          UserError: the checkpoint is of another model, or of a training that began with a
+            pretrained one, and this graph has none.
         """
-        super().restore(session, save_path)
+        try:
+            super().restore(session, save_path)
+        except tf.errors.NotFoundError as error:
+            held = {name for name, _ in tf.train.list_variables(save_path)}
+            missing = sorted(set(self._names) - held)
+            if not missing:
+                raise
+            raise UserError(
+                f"{save_path} lacks {len(missing)} variables, {missing[0]} among them: it holds"
+                " what trained, so that the model must be built as for the training, with the same"
+                " init_checkpoint."
+            ) from error
         session.run(self._initialize_frozen)
         if not session.graph.finalized:
             super().__init__()

@@ -90,15 +90,24 @@ def points(record, split):
 
 
 def flag_of(record, name):
-    """A flag's value, where it is given or its default is known; else None."""
-    return record["flags"].get(name, DEFAULTS.get(name))
+    """A flag's value, where it is given or its default is known; else None.
+
+    --layer_norms is None too where it says what it is without being given: "all", or "adapted"
+    beside --adapter_layers.
+    """
+    value = record["flags"].get(name, DEFAULTS.get(name))
+    if name == "layer_norms":
+        implied = "all" if flag_of(record, "adapter_layers") is None else "adapted"
+        return None if value == implied else value
+    return value
 
 
 def setting(record):
     """How a record was trained, seed and adapters' defaults aside: a dict of flags."""
+    values = {name: flag_of(record, name) for name in sorted(record["flags"])}
     given = {
         name: value
-        for name, value in sorted(record["flags"].items())
+        for name, value in values.items()
         if name not in _NO_SETTING and not (name in DEFAULTS and value == DEFAULTS[name])
     }
     named = (ADAPTERS.level,) if _method_name(record) == ADAPTERS.name else ()

@@ -226,7 +226,7 @@ class ServedTasks:
         """Has the bank hold a task adapter as the next version of a task, if it fits."""
         version = self._versions[name] + 1
         key, where = f"{name}@{version}", f"Task {name}:"
-        description = self._bank.add(key, folder, flag=where)
+        description = self._bank.add(key, folder, called=where)
         try:
             texts = task_texts.TaskTexts(description, self._reading, f"{where} {folder}")
         except BaseException:

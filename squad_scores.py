@@ -104,9 +104,9 @@ def scores_v2(
             found[start + name] = _percent(sum(values[key] for key in keys), len(keys))
         found[start + "total"] = float(len(keys))
     for name, values in raw.items():
-        best, threshold = best_threshold(truths, predictions, values, null_odds)
+        best, best_odds = best_threshold(truths, predictions, values, null_odds)
         found["best_" + name] = _percent(best, len(values))
-        found[f"best_{name}_thresh"] = threshold
+        found[f"best_{name}_thresh"] = best_odds
     return found
 
 

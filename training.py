@@ -301,7 +301,8 @@ class Runner:
 
     `arrays`, below, is `rows.TextRows`, or a dict of NumPy arrays whose rows are examples:
     input_ids, input_mask, segment_ids [rows, S], is_real_example [rows], and what the head reads;
-    perhaps adapter_gates [rows, L], as in `modeling.BertModel`.
+    perhaps adapter_gates [rows, L], as in `modeling.BertModel`. All [rows, S] are of a token each,
+    and cut with them; `rows.PaddedRows` takes the names of others.
     """
 
     def __init__(self, model, run, head):

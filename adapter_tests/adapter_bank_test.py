@@ -326,7 +326,7 @@ class TasksTest(BankTestCase):
         with self.assertRaisesRegex(UserError, "^Folder missing is no task adapter"):
             bank.add("other", "missing")
         with self.assertRaisesRegex(UserError, "^--tasks missing is no task adapter"):
-            bank.add("other", "missing", flag="--tasks")
+            bank.add("other", "missing", called="--tasks")
         with self.assertRaisesRegex(UserError, "most_in_memory must be at least 1"):
             self.bank(most_in_memory=0)
         self.assertEqual(bank.names(), ["plain"])

@@ -100,6 +100,16 @@ class TrainingTest(tf.test.TestCase):
             score = classifier_results.scores(some.task, some.labels["test"], predictions)
             self.assertGreater(score[some.task.score], 0.7)
 
+    def test_as_many_labels_as_words(self):
+        some = data("multilabel", rows=20)
+        labels = {split: np.repeat(values, 8, axis=1) for split, values in some.labels.items()}
+        names = tuple(f"label {place}" for place in range(16))
+        some = some._replace(labels=labels, task=some.task._replace(labels=names))
+        self.assertEqual(some.max_words, 16)
+        model, _ = self.baseline(some, steps=5)
+        model.train(self.folder)
+        self.assertEqual(model.predict("test", self.folder)["probabilities"].shape, (20, 16))
+
     def test_two_trainings_of_one_seed_are_equal(self):
         scores = []
         for seed in (1, 1, 2):

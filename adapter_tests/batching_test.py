@@ -108,6 +108,11 @@ class BatchingTest(tf.test.TestCase):
         self.assertTrue(finished.wait(10))
         self.assertEqual(done, ["row", "chore"])
 
+    def test_chores_that_come_later_are_done(self):
+        finished = threading.Event()
+        self.batcher(None, chores=[None, finished.set])
+        self.assertTrue(finished.wait(10))
+
     def test_a_chore_that_fails_ends_nothing(self):
         def broken():
             raise ValueError

@@ -226,6 +226,19 @@ class ConvertExamplesTest(tf.test.TestCase):
             cf.features_to_arrays([])
 
 
+class LabelListTest(tf.test.TestCase):
+    def test_any_sequence(self):
+        examples = [cf.InputExample(str(i), "a", None, label) for i, label in enumerate("yx")]
+        numbers = [cf.InputExample("0", "a", None, "1.5")]
+        for labels in (["x", "y"], ("x", "y"), np.array(["x", "y"]), {"x": 1, "y": 2}.keys()):
+            found = cf.convert_examples_to_features(examples, labels, 4, WordTokenizer())
+            self.assertEqual([features.label_id for features in found], [1, 0])
+            self.assertAllEqual(cf.label_column(examples, labels), [1, 0])
+        for none in (None, [], np.array([])):
+            (found,) = cf.convert_examples_to_features(numbers, none, 4, WordTokenizer())
+            self.assertEqual(found.label_id, 1.5)
+
+
 @unittest.skipUnless(SHARED, "ADAPTER_BERT_DATA does not name the shared folder")
 class GoldenTest(tf.test.TestCase):
     def test_features_are_the_originals(self):

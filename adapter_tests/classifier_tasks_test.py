@@ -252,6 +252,19 @@ class TableTest(FileTestCase):
             examples = processor().get_dev_examples(os.path.join(self.folder, task_name))
             self.assertEqual(as_tuples(examples), expected)
 
+    def test_a_subclass_has_labels_of_its_own(self):
+        class SignProcessor(ct.ColaProcessor):
+            def get_labels(self):
+                return ["plus", "minus"]
+
+        self.write("train.tsv", "x\tminus\t\tfirst\nx\tplus\t\tsecond\n")
+        self.write("test.tsv", "index\tsentence\n0\tthird\n")
+        processor = SignProcessor()
+        examples = processor.get_train_examples(self.folder)
+        self.assertEqual([example.label for example in examples], ["minus", "plus"])
+        (unknown,) = processor.get_test_examples(self.folder)
+        self.assertEqual(unknown.label, "plus")
+
     def test_labels(self):
         self.assertEqual(set(LABELS), set(ct.TASKS))
         for task_name, labels in LABELS.items():

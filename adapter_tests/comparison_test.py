@@ -86,6 +86,15 @@ class CompareTest(tf.test.TestCase):
         pattern = r"other.tsv, line 3: found the label 'maybe', expected one of no, yes"
         self.assert_refused(pattern, labels=other)
 
+    def test_labels_that_are_null(self):
+        lines = "".join(f'{{"index": "{index}", "label": "no"}}\n' for index in range(4))
+        for last, name in (
+            ('{"index": "4", "label": null}', "label"),
+            ('{"index": null, "label": "no"}', "index"),
+        ):
+            other = self.write("null.jsonl", lines + last)
+            self.assert_refused(f"null.jsonl, line 5: {name} is null", labels=other)
+
     def test_other_labels(self):
         text = self.predictions("no yes yes no no").replace("no\tyes", "no\tyes\tmaybe", 1)
         text = text.replace("0.5\n", "0.5\t0.0\n")

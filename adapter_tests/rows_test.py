@@ -109,6 +109,14 @@ class PaddedRowsTest(tf.test.TestCase):
         self.assertEqual(taken["scores"].shape, (2, 3))
         self.assertEqual(taken["pairs"].shape, (2, 4, 2))
 
+    def test_columns_that_stay_whole(self):
+        sets = np.arange(16).reshape(4, 4)
+        for name, whole in (("label_ids", ("label_ids",)), ("tags", ())):
+            padded = rows.PaddedRows({**self.arrays(), name: sets}, whole)
+            taken = padded.take([3, 0], 3)
+            self.assertAllEqual(taken[name], sets[[3, 0]] if whole else sets[[3, 0], :3])
+            self.assertEqual(taken["input_ids"].shape, (2, 3))
+
     def test_rows_of_weight_0(self):
         arrays = self.arrays()
         taken = rows.rows_of(arrays).take([1, -1])

@@ -9,6 +9,7 @@ import checkpoints
 import modeling
 import scaffold
 from adapter_tests import tiny
+from errors import UserError
 
 
 class ScaffoldTest(tf.test.TestCase):
@@ -20,7 +21,7 @@ class ScaffoldTest(tf.test.TestCase):
         self.frozen = "bert/pooler/dense/kernel"
         self.trained = "bert/embeddings/LayerNorm/gamma"
 
-    def run_once(self, output_dir, step, task_checkpoint=None, on_tpu=False):
+    def run_once(self, output_dir, step, task_checkpoint=None, on_tpu=False, pretrained=True):
         """What a session begins with, as Estimator starts it; 1 is added and saved after it."""
         with tf.Graph().as_default():
             modeling.BertModel(
@@ -30,7 +31,8 @@ class ScaffoldTest(tf.test.TestCase):
             variables = {variable.op.name: variable for variable in tf.trainable_variables()}
             trained = variables[self.trained]
             add = tf.assign_add(trained, tf.ones_like(trained))
-            build = scaffold.scaffold_fn([trained], self.prefix, task_checkpoint, on_tpu)
+            prefix = self.prefix if pretrained else None
+            build = scaffold.scaffold_fn([trained], prefix, task_checkpoint, on_tpu)
             with tf.train.MonitoredTrainingSession(
                 scaffold=build(), checkpoint_dir=output_dir, save_checkpoint_steps=None
             ) as session:
@@ -53,6 +55,13 @@ class ScaffoldTest(tf.test.TestCase):
             second = self.run_once(output_dir, 2, on_tpu=on_tpu)
             self.assertAllEqual(second[self.frozen], first[self.frozen])
             self.assertAllEqual(second[self.trained], first[self.trained] + 1)
+
+    def test_a_checkpoint_without_its_pretrained_is_refused(self):
+        output_dir = os.path.join(self.get_temp_dir(), "alone")
+        self.run_once(output_dir, 1)
+        expected = r"model.ckpt-1 lacks \d+ variables, bert/\S+ among them: .* init_checkpoint"
+        with self.assertRaisesRegex(UserError, expected):
+            self.run_once(output_dir, 2, pretrained=False)
 
     def test_a_task_checkpoint_comes_after_the_pretrained(self):
         task = os.path.join(self.get_temp_dir(), "task.ckpt")

@@ -181,6 +181,21 @@ class UsualDesignTest(tf.test.TestCase):
         self.assertEqual(found, {"adapter_depth": 2, "adapter_init_scale": 0.001})
         self.assertEqual(selection.difference(record("MRPC", 0.1, **usual), usual), {})
 
+    def test_layer_norms_that_train_anyway(self):
+        plain = record("MRPC", 0.1)
+        upper = record("MRPC", 0.1, adapter_layers="6-11")
+        for one, value, is_same in (
+            (plain, "all", True),
+            (plain, "adapted", False),
+            (plain, "none", False),
+            (upper, "adapted", True),
+            (upper, "all", False),
+        ):
+            said = {**one, "flags": {**one["flags"], "layer_norms": value}}
+            self.assertEqual(selection.design(said) == selection.design(one), is_same, value)
+            found = selection.difference(said, selection.design(one))
+            self.assertEqual(found, {} if is_same else {"layer_norms": value})
+
     def test_none_of_a_method(self):
         self.assertEqual(selection.usual([record("MRPC", 0.1)], FULL), [])
 
