@@ -95,11 +95,24 @@ def convert_single_example(
     Raises:
       UserError: the label is not in label_list, or not even the special tokens fit into S.
     """
+    return _converted(ex_index, example, _ids_of(label_list), max_seq_length, tokenizer)
+
+
+def _ids_of(label_list: Optional[Labels]) -> Dict[str, int]:
+    """The labels' places in their list."""
+    labels = () if label_list is None else label_list
+    return {label: index for index, label in enumerate(labels)}
+
+
+def _converted(
+    ex_index: float, example: Example, label_ids: Dict[str, int], max_seq_length: int, tokenizer
+) -> InputFeatures:
+    """`convert_single_example`, with the labels as a dict to their ids."""
     if isinstance(example, PaddingInputExample):
         zeros = [0] * max_seq_length
         return InputFeatures(zeros, list(zeros), list(zeros), label_id=0, is_real_example=False)
 
-    ids_a, ids_b, label_id = _encode(ex_index, example, label_list, max_seq_length, tokenizer)
+    ids_a, ids_b, label_id = _encode(ex_index, example, label_ids, max_seq_length, tokenizer)
     cls_id, sep_id = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
     first, second = [cls_id, *ids_a, sep_id], [*ids_b, sep_id] if ids_b else []
     padding = [0] * (max_seq_length - len(first) - len(second))
@@ -114,12 +127,12 @@ def convert_single_example(
 def _encode(
     ex_index: float,
     example: InputExample,
-    label_list: Optional[Labels],
+    label_ids: Dict[str, int],
     max_seq_length: int,
     tokenizer,
 ) -> Tuple[List[int], List[int], Any]:
     """What `convert_single_example` makes a row of: (ids of text_a, ids of text_b, label_id)."""
-    label_id = _label_id(example, label_list)
+    label_id = _label_id(example, label_ids)
     # Copies: they are cut in place, and belong to the tokenizer.
     tokens_a = list(tokenizer.tokenize(example.text_a))
     tokens_b = list(tokenizer.tokenize(example.text_b)) if example.text_b else []
@@ -144,24 +157,24 @@ def _encode(
     return ids[: len(tokens_a)], ids[len(tokens_a) :], label_id
 
 
-def _label_id(example: InputExample, label_list: Optional[Labels]):
-    labels = [] if label_list is None else list(label_list)
-    if not labels:
+def _label_id(example: InputExample, label_ids: Dict[str, int]):
+    if not label_ids:
         return float(example.label)
     if isinstance(example.label, tuple):
-        return [int(label in example.label) for label in labels]
-    if example.label not in labels:
-        expected = ", ".join(map(repr, labels))
+        return [int(label in example.label) for label in label_ids]
+    if example.label not in label_ids:
+        expected = ", ".join(map(repr, label_ids))
         raise UserError(
             f"Example {example.guid} has the label {example.label!r}, expected one of {expected} "
             "(any of them where the true one is not known)."
         )
-    return labels.index(example.label)
+    return label_ids[example.label]
 
 
 def label_column(examples: Sequence[InputExample], label_list: Optional[Labels]) -> np.ndarray:
     """The labels of `InputExample`s as an array: see `features_to_arrays`."""
-    return _column([_label_id(example, label_list) for example in examples])
+    label_ids = _ids_of(label_list)
+    return _column([_label_id(example, label_ids) for example in examples])
 
 
 def _truncate_seq_pair(tokens_a: List[str], tokens_b: List[str], max_length: int) -> None:
@@ -180,8 +193,9 @@ def convert_examples_to_features(
     examples: Sequence[Example], label_list: Optional[Labels], max_seq_length: int, tokenizer
 ) -> List[InputFeatures]:
     """`convert_single_example` of each example: a list of `InputFeatures` in the same order."""
+    label_ids = _ids_of(label_list)
     return [
-        convert_single_example(index, example, label_list, max_seq_length, tokenizer)
+        _converted(index, example, label_ids, max_seq_length, tokenizer)
         for index, example in _with_progress(examples)
     ]
 
@@ -206,11 +220,12 @@ def text_arrays(
     if not examples:
         raise ValueError("expected at least one example")
     is_real = [not isinstance(example, PaddingInputExample) for example in examples]
+    ids_of_labels = _ids_of(label_list)
     ids_a, ids_b, label_ids = zip(
         *(
             ((), (), 0)
             if isinstance(example, PaddingInputExample)
-            else _encode(index, example, label_list, max_seq_length, tokenizer)
+            else _encode(index, example, ids_of_labels, max_seq_length, tokenizer)
             for index, example in _with_progress(examples)
         )
     )

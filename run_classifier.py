@@ -10,6 +10,7 @@ that BERT has keeps BERT's default, if its help does not say another.
 import environment  # noqa: F401  First of all: a missing TensorFlow gets a sentence.
 
 # isort: split
+import collections
 import itertools
 import math
 import os
@@ -191,7 +192,8 @@ def _class_weights(text, labels, trained_on):
     if text is None or not trained_on:
         return None
     if text == "balanced":
-        counts = [trained_on.count(label) for label in labels]
+        of = collections.Counter(trained_on)
+        counts = [of[label] for label in labels]
         return [len(trained_on) / (len(labels) * count) if count else 0.0 for count in counts]
     try:
         weights = [float(part) for part in text.split(",")]

@@ -45,14 +45,39 @@ def read(folder):
     Raises:
       UserError: a file cannot be read, or a line of it is no record.
     """
-    records = {}
-    found = [record for path in sorted(glob.glob(_matching(folder))) for record in _lines(path)]
-    for record in sorted(found, key=lambda record: record["finished"]):
-        earlier = records.get(record["key"], record)
-        if record["status"] == DONE or earlier["status"] == FAILED:
-            records.pop(record["key"], None)
-            records[record["key"]] = record
-    return list(records.values())
+    return Reader(folder).read()
+
+
+class Reader:
+    """`read` of a folder, again and again: a line is parsed once, and its dict is always the same.
+
+    Args:
+      folder: local path.
+    """
+
+    def __init__(self, folder):
+        self._folder = folder
+        self._parsed = {"": None}  # Line → record, None for what is none.
+
+    def read(self):
+        """See the function of this name."""
+        paths = sorted(glob.glob(_matching(self._folder)))
+        found = [record for path in paths for record in self._records(path)]
+        records = {}
+        for record in sorted(found, key=lambda record: record["finished"]):
+            earlier = records.get(record["key"], record)
+            if record["status"] == DONE or earlier["status"] == FAILED:
+                records.pop(record["key"], None)
+                records[record["key"]] = record
+        return list(records.values())
+
+    def _records(self, path):
+        """Yields a file's records."""
+        for number, line in enumerate(_lines(path), 1):
+            if line not in self._parsed:
+                self._parsed[line] = _record(line, f"{path}, line {number}")
+            if self._parsed[line] is not None:
+                yield self._parsed[line]
 
 
 def append(folder, shard, record):
@@ -91,18 +116,21 @@ def _ends_a_line(writer):
 
 
 def _lines(path):
-    """Yields a file's records."""
     try:
         with open(path, encoding="utf-8") as reader:
-            lines = reader.read().split("\n")
+            return reader.read().split("\n")
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error}).") from error
-    for number, line in enumerate(lines, 1):
-        record = _parsed(line)
-        if _is_record(record):
-            yield record
-        elif line and not _is_cut_short(line):
-            raise UserError(f"{path}, line {number}: expected the record of a trial.")
+
+
+def _record(line, where):
+    """A line's record; None where it is cut short."""
+    record = _parsed(line)
+    if _is_record(record):
+        return record
+    if not _is_cut_short(line):
+        raise UserError(f"{where}: expected the record of a trial.")
+    return None
 
 
 def _parsed(line):

@@ -110,6 +110,7 @@ class Sweep:
         _check_names(trials)
         self.trials = _keys(trials, self._places)
         self._commands = {key: self._command(key) for key in self.trials}
+        self._records = sweep_records.Reader(settings.folder)
         self._seconds = []
 
     def name(self, key):
@@ -119,7 +120,7 @@ class Sweep:
 
     def records(self):
         """The records of these trials, a dict by their keys."""
-        found = {r["key"]: r for r in sweep_records.read(self._settings.folder)}
+        found = {r["key"]: r for r in self._records.read()}
         return {key: found[key] for key in self.trials if key in found}
 
     def running(self):

@@ -200,6 +200,7 @@ class TableProcessor(SplitProcessor):
             labels = layout.labels or self._found_labels()
         kind, score = layout.kind, _SCORES[layout.kind]
         super().__init__(Task(layout.name, tuple(labels), {}, kind=kind, score=score))
+        self._known = frozenset(labels)
 
     def splits_of(self, stage: str, data_dir: str) -> List[str]:
         """There is one split for each stage."""
@@ -358,7 +359,7 @@ class TableProcessor(SplitProcessor):
             return label
         labels = self._labels_of(table, row, place)
         for one in labels:
-            if one not in known:
+            if one not in self._known:
                 expected = ", ".join(known[:10]) + (", ..." if len(known) > 10 else "")
                 raise UserError(f"{where}: found the label {one!r}, expected one of {expected}.")
         return labels if kind == "multilabel" else labels[0]

@@ -14,6 +14,7 @@ import classifier_features as cf
 import classifier_tasks
 import rows
 import tokenization
+from adapter_tests import tiny
 from errors import UserError
 
 SHARED = os.environ.get("ADAPTER_BERT_DATA")
@@ -193,6 +194,19 @@ class ConvertExamplesTest(tf.test.TestCase):
             features = cf.convert_examples_to_features(*arguments)
             expected = cf.features_to_arrays(features)
             self.assert_arrays(taken_rows(*arguments), expected)
+
+    def test_a_label_is_found_without_a_look_at_all_others(self):
+        labels = [tiny.CountedText(f"label {i}") for i in range(50)]
+        examples = [cf.InputExample("dev-1", "a", None, f"label {i % 50}") for i in range(200)]
+        arguments = (examples, labels, 3, WordTokenizer())
+        for label_ids in (
+            lambda: [f.label_id for f in cf.convert_examples_to_features(*arguments)],
+            lambda: cf.text_arrays(*arguments)["label_ids"],
+            lambda: cf.label_column(examples, labels),
+        ):
+            before = tiny.CountedText.comparisons
+            self.assertAllEqual(label_ids(), np.arange(200) % 50)
+            self.assertLess(tiny.CountedText.comparisons - before, 2 * (50 + 200))
 
     def test_arrays_of_padding_alone(self):
         arrays = taken_rows([cf.PaddingInputExample()], ["0"], 3, WordTokenizer())

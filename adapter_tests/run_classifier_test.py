@@ -38,6 +38,15 @@ class ClassWeightsTest(tf.test.TestCase):
             with self.assertRaisesRegex(UserError, "--class_weights=.* a, b, c"):
                 run_classifier._class_weights(text, labels, rows)
 
+    def test_each_row_is_counted_once(self):
+        labels, rows = (
+            [tiny.CountedText(f"label {i % 50}") for i in range(count)] for count in (50, 200)
+        )
+        before = tiny.CountedText.comparisons
+        found = run_classifier._class_weights("balanced", labels, rows)
+        self.assertLess(tiny.CountedText.comparisons - before, 2 * (50 + 200))
+        self.assertAllClose(found, np.ones(50))
+
 
 class ScriptTest(ScriptTestCase):
     def test_trains_and_evaluates_by_default_then_predicts(self):

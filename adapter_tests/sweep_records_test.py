@@ -3,6 +3,7 @@
 import json
 import os
 import tempfile
+from unittest import mock
 
 import tensorflow.compat.v1 as tf
 
@@ -66,6 +67,25 @@ class SweepRecordsTest(tf.test.TestCase):
             self.assertEqual(self.keys(), ["z"])
             sweep_records.append(self.folder, (0, 1), record("b", "2026-01-02T00:00:00"))
             self.assertEqual(self.keys(), ["z", "b"])
+
+    def test_a_reader_parses_what_is_new(self):
+        reader = sweep_records.Reader(self.folder)
+        self.assertEqual(reader.read(), [])
+        for number in range(10):
+            sweep_records.append(self.folder, (number % 2, 2), record(str(number), status="failed"))
+            with mock.patch.object(json, "loads", wraps=json.loads) as loads:
+                found = reader.read()
+            self.assertEqual(loads.call_count, 1)
+            self.assertCountEqual(found, sweep_records.read(self.folder))
+        self.write('{"key": "cut sh', mode="a")
+        sweep_records.append(self.folder, (0, 1), record("0"))
+        self.assertEqual(reader.read()[-1], record("0"))
+        self.assertLen(reader.read(), 10)
+        os.remove(os.path.join(self.folder, "results.0-of-2.jsonl"))
+        self.assertEqual(reader.read(), sweep_records.read(self.folder))
+        self.write("{}\n", mode="a")
+        with self.assertRaisesRegex(UserError, "line 3"):
+            reader.read()
 
     def test_other_content_is_refused_with_its_line(self):
         good = json.dumps(record("a")) + "\n"

@@ -11,6 +11,7 @@ import tensorflow.compat.v1 as tf
 
 import table_tasks
 from adapter_tests.classifier_tasks_test import SHARED, FileTestCase, as_tuples, files_of, many
+from adapter_tests.tiny import CountedText
 from errors import UserError
 
 PAIRS = table_tasks.Layout("custom", "one", "kind", text_b="two")
@@ -116,6 +117,14 @@ class TableProcessorTest(FileTestCase):
         self.write("train.tsv", "one\ttwo\tkind\na\tb\tyes\nc\td\tno\n")
         path = self.write("dev.tsv", "one\ttwo\tkind\na\tb\tmaybe\n")
         self.assert_refused([f"{path}, line 2", "'maybe'", "one of no, yes"], self.examples, "dev")
+
+    def test_a_label_is_checked_without_a_look_at_all_others(self):
+        rows = "".join(f"a\tb\tlabel {i % 50}\n" for i in range(200))
+        self.write("dev.tsv", "one\ttwo\tkind\n" + rows)
+        processor = self.processor(labels=[CountedText(f"label {i}") for i in range(50)])
+        before = CountedText.comparisons
+        self.assertLen(processor.get_examples("dev", self.folder), 200)
+        self.assertLess(CountedText.comparisons - before, 2 * (50 + 200))
 
     def test_missing_shares_are_dealt_out(self):
         rows = "".join(f"a{i}\tb{i}\t{'yes' if i % 3 else 'no'}\n" for i in range(105))
