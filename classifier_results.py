@@ -18,6 +18,9 @@ from classifier_tasks import Task
 
 Predictions = Dict[str, np.ndarray]
 
+# A matrix of more takes half a megabyte of JSON and up for every evaluation, and nobody reads it.
+_MOST_LABELS_OF_A_MATRIX = 200
+
 
 def stacked(rows: list) -> Predictions:
     """A list of N dicts of arrays as one dict of arrays [N, ...]."""
@@ -34,11 +37,11 @@ def scores(task: Task, labels: np.ndarray, predictions: Predictions) -> Dict[str
 
     Returns:
       A dict of floats, those of `metrics` for the task's kind and "loss", the mean over rows; and
-      for classes "confusion_matrix", L lists of L counts.
+      for up to 200 classes "confusion_matrix", L lists of L counts.
     """
     found = answers(task, predictions)
     result = {**answer_scores(task, labels, found), "loss": float(np.mean(predictions["loss"]))}
-    if task.kind == "classification":
+    if task.kind == "classification" and len(task.labels) <= _MOST_LABELS_OF_A_MATRIX:
         confusion = metrics.confusion_matrix(labels, found, len(task.labels))
         result["confusion_matrix"] = confusion.tolist()
     return result

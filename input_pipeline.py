@@ -107,8 +107,7 @@ def shares(batches: Iterable[np.ndarray], num_replicas: int, own: range) -> Iter
       int64 [B / N], replica after replica, batch after batch.
     """
     for batch in batches:
-        parts = np.split(batch, num_replicas)
-        yield from parts[own.start : own.stop]
+        yield from batch.reshape(num_replicas, -1)[own.start : own.stop]
 
 
 def _replicas(tpu_context, input_context) -> Tuple[int, range]:

@@ -175,7 +175,9 @@ def run(values):
         },
         dev_settings={"dev_data": _digest(*examples.get("eval", {}).values())},
     )
-    return _run_stages(job, arrays, processor, output_dir, values.eval_batch_size)
+    labeled = {split for split in arrays.get("predict", ()) if processor.has_labels(split)}
+    del examples, trained_on, processor  # All texts: a training has no use for them.
+    return _run_stages(job, arrays, task, labeled, output_dir, values.eval_batch_size)
 
 
 def _digest(*splits):
@@ -216,9 +218,8 @@ def _read_examples(processor, stage, data_dir):
     return {split: processor.get_examples(split, data_dir) for split in splits}
 
 
-def _run_stages(job, arrays, processor, output_dir, eval_batch_size):
+def _run_stages(job, arrays, task, labeled, output_dir, eval_batch_size):
     """Trains, evaluates and predicts what there are arrays for; returns the report's lines."""
-    task = processor.task
     eval_sets = {
         split: jobs.EvalSet(rows, _stacked, _score_fn(task, split, rows, eval_batch_size))
         for split, rows in arrays.get("eval", {}).items()
@@ -233,7 +234,7 @@ def _run_stages(job, arrays, processor, output_dir, eval_batch_size):
         labels, predictions = some.arrays["label_ids"], job.made_of(some)
         classifier_results.write_answers(output_dir, task, split, labels, predictions)
     for split, rows in arrays.get("predict", {}).items():
-        labels = rows["label_ids"] if processor.has_labels(split) else None
+        labels = rows["label_ids"] if split in labeled else None
         predictions = _stacked(job.predict(rows))
         lines, _ = classifier_results.write_test(output_dir, task, split, predictions, labels)
         report += lines

@@ -36,6 +36,14 @@ class ScoresTest(tf.test.TestCase):
         for name, value in expected.items():
             self.assertAllClose(found[name], value, msg=name)
 
+    def test_a_matrix_of_no_more_labels_than_can_be_read(self):
+        for num_labels, has_matrix in ((200, True), (201, False)):
+            task = Task("many", tuple(map(str, range(num_labels))), {})
+            predictions = {"probabilities": probabilities([0, 5], num_labels), "loss": np.ones(2)}
+            found = classifier_results.scores(task, [0, 199], predictions)
+            self.assertEqual("confusion_matrix" in found, has_matrix)
+            self.assertEqual(found["accuracy"], 0.5)
+
     def test_mean_of_batches(self):
         losses = np.array([1.0, 2.0, 3.0, 4.0, 9.0], np.float32)
         self.assertAllClose(classifier_results.mean_of_batches(losses, 2), (1.5 + 3.5 + 9) / 3)

@@ -1,12 +1,14 @@
 """Tests of run_classifier.py: the whole script on a tiny BERT and a tiny MRPC, and what it says of
 input that it cannot use."""
 
+import gc
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from unittest import mock
 
 import numpy as np
 import sentencepiece
@@ -15,8 +17,10 @@ import tensorflow_hub as hub
 
 import checkpoints
 import errors
+import jobs
 import modeling
 import run_classifier
+import tables
 import task_adapters
 from adapter_tests import tiny
 from adapter_tests.script_cases import FOLDER, ScriptTestCase, contents, read, write
@@ -129,6 +133,21 @@ class ScriptTest(ScriptTestCase):
         report = self.succeed(*flags, *more, output_dir=numbers)
         self.assertRegex(report, r"custom dev: pearson \S+, loss \S+, mse \S+, spearman ")
         self.assertLen(read(os.path.join(numbers, "test_results.tsv")).splitlines(), 27)
+
+    def test_no_text_is_kept_while_it_trains(self):
+        folder = os.path.join(self.folder, "own")
+        write(os.path.join(folder, "train.csv"), "body,kind\n" + 12 * "dog,a\ncat,b\n")
+        held = []
+
+        def train(*_):
+            texts = (run_classifier.InputExample, tables.Row)
+            held.append([some for some in gc.get_objects() if type(some) in texts])
+            return []
+
+        flags = ["--task_name=custom", "--text_column=body", "--label_column=kind", "--do_train"]
+        with mock.patch.object(jobs.Job, "train_and_evaluate", train):
+            self.succeed(*flags, "--data_dir=" + folder)
+        self.assertEqual(held, [[]])
 
     def write_mnli(self):
         """Writes a tiny MNLI, whose second sets are longer than the first; returns its folder."""
