@@ -15,6 +15,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 
 import tensorflow.compat.v1 as tf
 
+import fusion
 import layers
 from errors import UserError
 from layers import create_initializer, get_activation, get_shape_list, variable_name
@@ -144,7 +145,8 @@ class AdapterConfig:
         Returns:
           A dict from names, below the scope of the projection that it follows, to tuples of int.
         """
-        with tf.Graph().as_default():
+        # Nothing is run, or compiled: machines that train together start TensorFlow together.
+        with tf.Graph().as_default(), fusion.portable():
             adapter, x = self.build(), tf.zeros([1, width])
             if adapter:
                 adapter(x, x)

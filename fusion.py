@@ -35,7 +35,7 @@ def fused(function: Callable) -> Callable:
 
     @functools.wraps(function)
     def call(*tensors):
-        if not can_fuse() or in_xla() or _portable.get():
+        if _portable.get() or in_xla() or not can_fuse():
             return function(*tensors)
         compiled = graphs.belongings(tf.get_default_graph(), __name__)
         if function not in compiled:

@@ -260,6 +260,12 @@ class BertTest(tf.test.TestCase):
                 sizes = [np.prod(s) for name, s in shapes.items() if name not in moving]
                 self.assertEqual(sum(sizes), each)
 
+    def test_shapes_start_nothing(self):
+        # On several machines TensorFlow's runtime starts with all of them, or not at all.
+        with mock.patch.object(fusion, "can_fuse") as can_fuse:
+            AdapterConfig(size=5).shapes(8)
+        can_fuse.assert_not_called()
+
     def test_near_identity_at_the_start(self):
         for variant in VARIANTS:
             distances = []
