@@ -293,7 +293,12 @@ def _remove_quietly(folder, pattern):
 
 
 def _matching(folder, patterns):
-    return tf.io.gfile.glob([posixpath.join(folder, pattern) for pattern in patterns])
+    found = []
+    for pattern in patterns:
+        # TensorFlow 1 raises it where the pattern's own folder is not there.
+        with contextlib.suppress(tf.errors.NotFoundError):
+            found += tf.io.gfile.glob(posixpath.join(folder, pattern))
+    return found
 
 
 def _compare(path, settings, sections):
