@@ -165,20 +165,19 @@ def check_encoder(
         )
 
 
-def check_shapes(prefix: str, shapes: Shapes, flag: str = "--init_checkpoint") -> None:
-    """Raises UserError if a checkpoint holds one of these tensors in another shape than the model.
+def check_shapes(prefix: str, shapes: Shapes) -> None:
+    """Raises UserError if --init_checkpoint holds a tensor in another shape than the model.
 
     Args:
       prefix: the checkpoint's prefix.
       shapes: dict from names to shapes; those that it lacks are not asked for.
-      flag: what the error calls it.
     """
     found = dict(tf.train.list_variables(prefix))
     for name, shape in shapes.items():
         if name in found and found[name] != list(shape):
             raise UserError(
-                f"{flag} {prefix}: its {name} has the shape {found[name]}, the model's has"
-                f" {list(shape)}."
+                f"--init_checkpoint {prefix}: its {name} has the shape {found[name]}, the model's"
+                f" has {list(shape)}."
             )
 
 

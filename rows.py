@@ -98,9 +98,11 @@ class PaddedRows:
     """
 
     def __init__(self, arrays: Arrays, whole: Sequence[str] = ()):
-        self._arrays, self._whole = arrays, whole
+        self._arrays = arrays
         mask = arrays["input_mask"]
         self.max_seq_length = mask.shape[1]
+        of_tokens = {name for name, values in arrays.items() if values.shape[1:] == mask.shape[1:]}
+        self._cut = of_tokens - set(whole)
         after_last = self.max_seq_length - np.argmax(mask[:, ::-1] > 0, axis=1)
         self.lengths = np.where(mask.any(axis=1), after_last, 0)
         self.nbytes = _nbytes(arrays)
@@ -113,15 +115,12 @@ class PaddedRows:
 
     def take(self, indices, length: Optional[int] = None) -> Arrays:
         """As that of `TextRows`; the arrays [N, S] are cut to the length, but for the whole."""
-        padded = (self.max_seq_length,)
         taken = {
             name: _taken(values, np.asarray(indices), _NUMPY)
             for name, values in self._arrays.items()
         }
         return {
-            name: values
-            if name in self._whole or values.shape[1:] != padded
-            else values[:, :length]
+            name: values[:, :length] if name in self._cut else values
             for name, values in taken.items()
         }
 

@@ -195,9 +195,10 @@ def run(values):
             tf.io.gfile.makedirs(values.records_dir)
     with baseline_search.Turns(output_dir) as turns:
         job = _Job(values, _read(processor, data_dir, values), output_dir)
-        search = None if preset else job.search_settings(narrowed)
         if preset:
             job.check(preset)
+        else:
+            search = job.search_settings(narrowed)
         if values.overwrite_output_dir:
             reads = [("--data_dir", data_dir), *(("--module", name) for name in values.module)]
             _clear(output_dir, turns, reads)
