@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 _COLUMNS = 3  # Panels beside each other; three of them are a page wide.
 _PANEL_SIZE, _SINGLE_SIZE = (2.9, 2.6), (4.2, 3.2)  # Inches.
+_MOST_TICKS = 8  # Of a heatmap's axis: more numbers of two digits would touch.
 _PADDING = {"w_pad": 0.08, "h_pad": 0.06}  # Inches between panels: labels keep their distance.
 _RC: Any = {
     "font.size": 8,
@@ -55,8 +56,9 @@ class Series(NamedTuple):
     Attributes:
       label: what the legend says of it.
       style: `Style`.
-      points: list of (x, y, low, high), x above 0; low and high are the ends of the error bar, or
-        of the band if `band`, None where there is none.
+      points: list of (x, y, low, high), x above 0 on a logarithmic axis; low and high are the ends
+        of the error bar, or of the band if `band` and there are several points, None where there
+        is none.
     """
 
     label: str
@@ -66,7 +68,10 @@ class Series(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """Series over a logarithmic x axis, or a `linear` one; `zero` draws a line at y = 0."""
+    """Series over a logarithmic x axis, or a `linear` one of whole numbers.
+
+    `zero` draws a line at y = 0.
+    """
 
     title: str
     x_label: str
@@ -123,7 +128,10 @@ def figure_of(panels):
                     legend[series.label] = artist
             if panel.zero:
                 axes.axhline(0, color="0.4", linewidth=0.8, zorder=1)
-            if not panel.linear:
+            if panel.linear:
+                whole = {"steps": [1, 2, 5, 10], "integer": True, "min_n_ticks": 1}
+                axes.xaxis.set_major_locator(ticker.MaxNLocator("auto", **whole))
+            else:
                 _set_logarithmic(axes.xaxis, *limits[panel.x_label])
     if legend:
         # Below the panels, where it covers nothing; what is saved is cut to what is drawn.
@@ -145,12 +153,17 @@ def _saved(figure, ending, **options):
 
 
 def _limits(panels):
-    """x label → (least, greatest) x, with some room."""
+    """x label → (least, greatest) x of logarithmic axes, with some room."""
     found = collections.defaultdict(list)
     for panel in panels:
-        for series in getattr(panel, "series", ()):
-            found[panel.x_label] += [point[0] for point in series.points]
-    return {label: (min(some) / 1.6, max(some) * 1.6) for label, some in found.items()}
+        if isinstance(panel, Panel) and not panel.linear:
+            for series in panel.series:
+                found[panel.x_label] += [point[0] for point in series.points]
+    limits = {}
+    for label, some in found.items():
+        room = max(1.6, (max(some) / min(some)) ** 0.05)  # Else a long axis cuts its last markers.
+        limits[label] = min(some) / room, max(some) * room
+    return limits
 
 
 def _set_logarithmic(axis, least, greatest):
@@ -177,7 +190,7 @@ def _draw_series(axes, series):
     """Returns what the legend shows of it."""
     color, marker, line = series.style
     x, y, low, high = (np.array(values, float) for values in zip(*series.points))
-    if series.band:
+    if series.band and len(x) > 1:  # A lone point's would have no width: it has a bar.
         axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
         for edge in (low, high):
             axes.plot(x, edge, color=color, linestyle=line, linewidth=0.6)
@@ -197,8 +210,9 @@ def _draw_heatmap(figure, axes, panel):
     # Light means little lost, in colour and in print; white is no value at all.
     image = axes.imshow(np.ma.masked_invalid(panel.values), cmap="cividis", aspect="auto")
     axes.grid(False)
-    axes.set_xticks(range(len(panel.values)))
-    axes.set_yticks(range(len(panel.values)))
+    ticks = range(0, len(panel.values), math.ceil(len(panel.values) / _MOST_TICKS))
+    axes.set_xticks(ticks)
+    axes.set_yticks(ticks)
     if len(panel.values) <= 12:  # Of more the numbers would not be readable.
         _write_values(axes, panel.values)
     figure.colorbar(image, ax=axes, label=panel.color_label)

@@ -63,7 +63,7 @@ def numbers(search):
     return [
         {
             "task": search["task"],
-            "trial": trial["number"] + 1,
+            "trial": trial["number"],
             **{name: trial[name] for name in ("points", "pruned", "samples", "seconds")},
             **{name: _named(trial["settings"])[name] for name in SPACE},
         }
@@ -82,7 +82,7 @@ def summary(searches, titles):
     for search, title in zip(searches, titles):
         best, trials = best_trial(search), search["trials"]
         hours = sum(trial["seconds"] for trial in trials) / 3600
-        counts = len(trials), sum(trial["pruned"] for trial in trials), best["number"] + 1
+        counts = len(trials), sum(trial["pruned"] for trial in trials), best["number"]
         rows.append([title, *map(str, counts), f"{best['points']:.1f}", f"{hours:.2f}"])
     columns = ["", "trials", "stopped early", "the best", "its validation score", "hours"]
     return columns, rows
@@ -108,7 +108,7 @@ def panel(search, title, y_label):
     scored = [trial for trial in search["trials"] if trial["points"] is not None]
     points, best = {"trial": [], "stopped early": []}, []
     for trial in sorted(scored, key=lambda trial: trial["number"]):
-        place, score = trial["number"] + 1, trial["points"]
+        place, score = trial["number"], trial["points"]
         points["stopped early" if trial["pruned"] else "trial"].append((place, score, None, None))
         if best:
             best.append((place, best[-1][1], None, None))  # A step: along, then up.

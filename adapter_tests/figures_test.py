@@ -69,6 +69,12 @@ class DrawTest(tf.test.TestCase):
             lines = figure.legends[0].findobj(matplotlib.lines.Line2D)
             self.assertIn("-", [line.get_linestyle() for line in lines if line.get_visible()])
 
+    def test_a_band_of_one_point_is_a_bar(self):
+        lone = Series("band", STYLES[0], [(1e3, 5.0, 4.0, 6.5)], True)
+        figure, _ = drawn([Panel("bands", "parameters", "difference", [lone])])
+        ((bar,),) = [bars.get_segments() for bars in figure.axes[0].collections]
+        self.assertAllClose(bar, [[1e3, 4.0], [1e3, 6.5]])
+
     def test_panels_of_one_axis_share_its_limits(self):
         figure, _ = drawn(panels())
         one, other, bands = figure.axes[:3]
@@ -123,6 +129,19 @@ class DrawTest(tf.test.TestCase):
         for text in axes.texts:
             self.assertLess(text.get_window_extent().width, 0.95 * cell)
 
+    def test_layers_of_a_heatmap_do_not_touch(self):
+        for size in (2, 6, 12, 24):
+            heatmap = panels()[3]._replace(values=-np.ones([size, size]))
+            with matplotlib.rc_context(figures._RC):
+                figure, _ = drawn(3 * [heatmap])
+            axes = figure.axes[0]
+            columns = [text.get_window_extent() for text in axes.get_xticklabels()]
+            for left, right in zip(columns, columns[1:]):
+                self.assertGreater(right.x0 - left.x1, 0.3 * left.height)
+            rows = [text.get_window_extent() for text in axes.get_yticklabels()]
+            for upper, lower in zip(rows, rows[1:]):
+                self.assertGreater(upper.y0 - lower.y1, 0)
+
     def test_a_linear_axis(self):
         line = Series("line", STYLES[0], [(1, 5.0, None, None), (60, 7.0, None, None)])
         panel = Panel("one", "trial", "accuracy (%)", [line])
@@ -131,6 +150,15 @@ class DrawTest(tf.test.TestCase):
             figure, _ = drawn([panel._replace(linear=linear)])
             scales.append(figure.axes[0].get_xscale())
         self.assertEqual(scales, ["log", "linear"])
+
+    def test_a_linear_axis_has_whole_numbers(self):
+        for count in (1, 2, 3, 60):
+            points = [(x, 5.0, None, None) for x in range(count)]
+            series = Series("trial", STYLES[0], points)
+            panel = Panel("one", "trial", "accuracy (%)", [series], linear=True)
+            figure, _ = drawn([panel])
+            ticks = figure.axes[0].get_xticks()
+            self.assertAllEqual(ticks, np.round(ticks))
 
     def test_styles_differ_without_color(self):
         self.assertLen({style.marker for style in STYLES}, len(STYLES))

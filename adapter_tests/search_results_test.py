@@ -49,14 +49,14 @@ class SearchResultsTest(tf.test.TestCase):
     def test_numbers(self):
         numbers = search_results.numbers(self.read())
         self.assertEqual([row["points"] for row in numbers], [50.0, 75.0, None, 62.5, 75.0])
-        self.assertEqual([row["trial"] for row in numbers], [1, 2, 3, 4, 5])
+        self.assertEqual([row["trial"] for row in numbers], [0, 1, 2, 3, 4])
         self.assertEqual(list(numbers[0])[-len(SPACE) :], list(SPACE))
         self.assertEqual(numbers[1]["module"], "english")  # No path of anybody's.
 
     def test_tables(self):
         search = self.read()
         columns, rows = search_results.summary([search], ["Airline"])
-        self.assertEqual(rows, [["Airline", "5", "2", "2", "75.0", "0.12"]])
+        self.assertEqual(rows, [["Airline", "5", "2", "1", "75.0", "0.12"]])
         self.assertLen(columns, 6)
         others = self.read(TRIALS[4:])
         columns, rows = search_results.selected([search, others], ["A", "B"], "–")
@@ -76,9 +76,9 @@ class SearchResultsTest(tf.test.TestCase):
         panel = search_results.panel(self.read(), "Airline", "accuracy (%)")
         self.assertTrue(panel.linear)
         points = {series.label: [p[:2] for p in series.points] for series in panel.series}
-        self.assertEqual(points["trial"], [(1, 50.0), (2, 75.0), (5, 75.0)])
-        self.assertEqual(points["stopped early"], [(4, 62.5)])
-        steps = [(1, 50.0), (2, 50.0), (2, 75.0), (4, 75.0), (4, 75.0), (5, 75.0), (5, 75.0)]
+        self.assertEqual(points["trial"], [(0, 50.0), (1, 75.0), (4, 75.0)])
+        self.assertEqual(points["stopped early"], [(3, 62.5)])
+        steps = [(0, 50.0), (1, 50.0), (1, 75.0), (3, 75.0), (3, 75.0), (4, 75.0), (4, 75.0)]
         self.assertEqual(points["best so far"], steps)
 
     def test_what_is_no_search(self):
