@@ -202,10 +202,10 @@ def from_adapterhub(source, bert, adapter, *, max_seq_length=128, cased=False, o
 
 
 def describe(path):
-    """Prints what a task adapter, a checkpoint, or a folder that holds a BERT is.
+    """Prints what a task adapter, a checkpoint, or a folder that holds a BERT or a run is.
 
     Args:
-      path: a folder or a checkpoint's prefix.
+      path: a folder or a checkpoint's prefix; of a run's folder the task adapter is meant.
 
     Raises:
       UserError: it is none of these, or damaged.
@@ -214,6 +214,7 @@ def describe(path):
     for name, describe_folder in (
         (adapterhub.HEAD_CONFIG, _describe_adapterhub),
         (task_adapters.CONFIG_FILE, _describe_adapter),
+        (os.path.join(task_adapters.FOLDER, task_adapters.CONFIG_FILE), _describe_run),
         (_CHECKPOINT + ".index", _describe_bert),
         (huggingface.CONFIG, _describe_huggingface),
     ):
@@ -245,6 +246,10 @@ def _describe_adapter(folder):
     return lines + ([f"Dev scores: {scores}"] if scores else [])
 
 
+def _describe_run(folder):
+    return _describe_adapter(os.path.join(folder, task_adapters.FOLDER))
+
+
 def _describe_adapterhub(folder):
     where = f"PATH {folder}"
     name, adapter, head, tensors = adapterhub.read_files(folder, where)
@@ -274,8 +279,12 @@ def _describe_checkpoint(prefix):
     ]
     where = f"PATH {prefix}"
     if "bert/embeddings/word_embeddings" in shapes and "bert/encoder/layer_0/" in "\n".join(shapes):
+        sizes = checkpoints.encoder_sizes(shapes, where)
+        missing = [name for name in checkpoints.encoder_shapes(sizes) if name not in shapes]
+        if missing:
+            return [*lines, f"No whole BERT: it lacks {len(missing)} tensors, as {missing[0]}"]
         read = functools.partial(checkpoints.read_tensor, reader, where=where)
-        lines.append(_describe_encoder(checkpoints.encoder_sizes(shapes, where), read))
+        lines.append(_describe_encoder(sizes, read))
     return lines
 
 
@@ -425,13 +434,13 @@ _COMMANDS = {
     to_full_checkpoint: {**_ADAPTER, **_BERT, **_CHECKPOINT_PREFIX, **_OVERWRITE},
     to_adapterhub: {**_ADAPTER, **_DESTINATION, **_OVERWRITE},
     from_adapterhub: {
-        **_folder("source", "what save_adapter wrote, with layer_norms.safetensors"),
+        **_folder("source", "what save_adapter wrote; layer_norms.safetensors may lie there, too"),
         **_BERT,
         **_ADAPTER,
         **_TEXTS,
         **_OVERWRITE,
     },
-    describe: {"path": {"metavar": "PATH", "help": "a task adapter, a BERT or a checkpoint"}},
+    describe: {"path": {"metavar": "PATH", "help": "an adapter, a run, a BERT or a checkpoint"}},
 }
 
 

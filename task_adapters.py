@@ -449,7 +449,10 @@ def _read(path: str, where: str, largest: float = math.inf) -> bytes:
         with tf.io.gfile.GFile(path, "rb") as reader:
             return reader.read()
     except tf.errors.NotFoundError as error:
-        raise UserError(f"{where} is no task adapter: there is no file {path}.") from error
+        inside = os.path.join(os.path.dirname(path), FOLDER)  # The folder may be that of a run.
+        found = tf.io.gfile.exists(os.path.join(inside, CONFIG_FILE))
+        hint = f"; there is one in {inside}" if found else ""
+        raise UserError(f"{where} is no task adapter: there is no file {path}{hint}.") from error
     except tf.errors.OpError as error:
         raise UserError(f"{where}: {path} cannot be read ({files.reason(error)}).") from error
 

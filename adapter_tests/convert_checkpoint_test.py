@@ -342,6 +342,13 @@ class DescribeTest(AdapterTestCase):
         ):
             self.assertIn(part, printed)
 
+    def test_a_runs_folder(self):
+        run = self.path("run")
+        task_adapters.save(os.path.join(run, "adapter"), self.made)
+        self.assertEqual(self.output("describe", run), self.output("describe", self.adapter))
+        with self.assertRaisesRegex(UserError, f"{run} is no .*there is one in {run}/adapter\\.$"):
+            convert_checkpoint.to_adapterhub(run, self.path("new"))
+
     def test_a_variant(self):
         adapter = modeling.AdapterConfig(4, normalization="batch", depth=2)
         made = self.made._replace(
@@ -394,6 +401,13 @@ class DescribeTest(AdapterTestCase):
         )
         self.assertIn("Others: 20 parameters", self.output("describe", albert))
 
+    def test_a_bert_without_its_pooler(self):
+        reader = checkpoints.open_checkpoint(os.path.join(self.bert, "bert_model.ckpt"))
+        kept = [name for name in reader.get_variable_to_shape_map() if "/pooler/" not in name]
+        checkpoints.write(self.path("part.ckpt"), {name: reader.get_tensor(name) for name in kept})
+        printed = self.output("describe", self.path("part.ckpt"))
+        self.assertIn("No whole BERT: it lacks 2 tensors, as bert/pooler/dense/kernel", printed)
+
     def test_a_huggingface_bert(self):
         self.output("to_huggingface", self.bert, self.path("theirs"))
         printed = self.output("describe", self.path("theirs"))
@@ -406,7 +420,8 @@ class DescribeTest(AdapterTestCase):
             self.assertIn(part, printed)
 
     def test_nothing_there(self):
-        for path in (self.path("nothing"), self.folder):
+        os.mkdir(self.path("empty"))
+        for path in (self.path("nothing"), self.path("empty")):
             with self.assertRaises(UserError) as caught:
                 self.output("describe", path)
             self.assertIn(path, str(caught.exception))
