@@ -201,10 +201,11 @@ def _class_weights(text, labels, trained_on):
         weights = [float(part) for part in text.split(",")]
     except ValueError:
         weights = []
-    if len(weights) != len(labels) or not all(0 <= weight < math.inf for weight in weights):
+    fit = len(weights) == len(labels) and all(0 <= weight < math.inf for weight in weights)
+    if not fit or not any(weights):
         raise UserError(
             f"--class_weights={text}: expected balanced, or a number from 0 up for each label of"
-            f" {', '.join(labels)}."
+            f" {', '.join(labels)}, not all of them 0."
         )
     return weights
 

@@ -369,7 +369,11 @@ def _label_set(text: str, where: str) -> Tuple[str, ...]:
     """A set of labels as a tuple: "a,b" or the JSON list ["a", "b"]; nothing is the empty set."""
     try:
         labels = json.loads(text) if text.startswith("[") else text.split(",")
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError) as error:
+        if text.endswith("]"):  # As Python prints a list: its parts would be labels of their own.
+            raise UserError(
+                f'{where}: found {text}, which is no JSON; expected labels as in a,b or ["a", "b"].'
+            ) from error
         labels = text.split(",")
     for label in labels:
         if label is None or "," in str(label):

@@ -38,7 +38,7 @@ class ClassWeightsTest(tf.test.TestCase):
         self.assertAllClose(found, [8 / (3 * 6), 8 / (3 * 2), 0.0])
         self.assertEqual(run_classifier._class_weights("1,0.5,2", labels, rows), [1.0, 0.5, 2.0])
         self.assertIsNone(run_classifier._class_weights(None, labels, rows))
-        for text in ("1,2", "1,2,x", "1,2,-1", "1,2,nan", "1,2,inf", "Balanced", ""):
+        for text in ("1,2", "1,2,x", "1,2,-1", "1,2,nan", "1,2,inf", "0,0,0", "Balanced", ""):
             with self.assertRaisesRegex(UserError, "--class_weights=.* a, b, c"):
                 run_classifier._class_weights(text, labels, rows)
 

@@ -86,6 +86,12 @@ class TableProcessorTest(FileTestCase):
             with self.assertRaisesRegex(UserError, "train.jsonl, line 1: found " + found):
                 self.processor(layout)
 
+    def test_lists_of_labels_as_python_prints_them(self):
+        layout = table_tasks.Layout("custom", "one", "tags", kind="multilabel")
+        for text in ("['x', 'y']", "['x' 'y']", "[x, y]"):
+            path = self.write("train.csv", f'one,tags\na,"x,y"\nb,"{text}"\n')
+            self.assert_refused([f"{path}, line 3: found {text}", "JSON"], self.processor, layout)
+
     def test_only_empty_sets_of_labels(self):
         layout = table_tasks.Layout("custom", "one", "tags", kind="multilabel")
         path = self.write("train.tsv", "one\ttags\na\t\nb\t[]\n")
