@@ -5,7 +5,10 @@ and lets everything else fly as the bug it is. Only the scripts end a run, by `e
 """
 
 import os
+import signal
 import sys
+
+import interrupts
 
 _LONGEST = 2000  # Characters of a sentence; what a broken file holds may have millions.
 
@@ -33,14 +36,16 @@ def _one_line(text):
 def exit_code(main, *arguments):
     """Calls `main(*arguments)` and returns the exit code.
 
-    `UserError` becomes its sentence on stderr and exit code 1, Ctrl-C exit code 130, a reader of
-    stdout who has enough, as in `--help | head`, exit code 141.
+    `UserError` becomes its sentence on stderr and exit code 1; Ctrl-C, SIGTERM and SIGHUP, which
+    are KeyboardInterrupt meanwhile, exit code 130; a reader of stdout who has enough, as in
+    `--help | head`, exit code 141.
     """
     try:
-        try:
-            return main(*arguments)
-        finally:
-            sys.stdout.flush()
+        with interrupts.handled(signal.default_int_handler):
+            try:
+                return main(*arguments)
+            finally:
+                sys.stdout.flush()
     except BrokenPipeError:
         if not _nobody_reads():
             raise

@@ -1,44 +1,45 @@
 """What a training does between its steps: end when asked to, and save."""
 
+import contextlib
 import posixpath
 import signal
-import threading
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import logging
 
 import files
+import interrupts
 from errors import UserError
 
 
 class StopOnInterrupt(tf.train.SessionRunHook):
-    """While entered, Ctrl-C ends a training after its current step, which is saved.
+    """While entered, Ctrl-C, SIGTERM and SIGHUP end a training after its step, which is saved.
 
     Leaving raises KeyboardInterrupt then, whatever else ended the training meanwhile; but what kept
-    the step from being saved is told. A second Ctrl-C does not wait.
+    the step from being saved is told. The same signal once more does not wait.
     """
 
     def __enter__(self):
         self._asked = False
-        self._is_main_thread = threading.current_thread() is threading.main_thread()
-        if self._is_main_thread:  # No other thread may have signals handled.
-            self._previous = signal.signal(signal.SIGINT, self._ask)
+        self._handled = contextlib.ExitStack()
+        self._handled.enter_context(interrupts.handled(self._ask))
         return self
 
     def _ask(self, signum, frame):
         self._asked = True
-        signal.signal(signal.SIGINT, self._previous)
-        logging.warning("Stopping after this step; Ctrl-C once more stops at once.")
+        # Another one does not: a scheduler's may come twice, from itself and from `sweeps`.
+        signal.signal(signum, signal.default_int_handler)
+        name = interrupts.name_of(signum)
+        logging.warning("Stopping after this step; %s once more stops at once.", name)
 
     def after_run(self, run_context, run_values):
-        """Ends the training if Ctrl-C came."""
+        """Ends the training if a signal came."""
         if self._asked:
             run_context.request_stop()
 
     def __exit__(self, kind, error, trace):
-        if self._is_main_thread:
-            signal.signal(signal.SIGINT, self._previous)
+        self._handled.close()
         told = (KeyboardInterrupt, UserError, OSError, tf.errors.OpError)
         if self._asked and not isinstance(error, told):
             raise KeyboardInterrupt from error

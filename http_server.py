@@ -10,6 +10,7 @@ from typing import Callable
 import uvicorn
 from uvicorn.protocols.http import httptools_impl
 
+import interrupts
 from errors import UserError
 
 try:
@@ -103,12 +104,8 @@ def server_of(
 def run(server: uvicorn.Server, bound: socket.socket) -> None:
     """Serves at a socket until Ctrl-C or SIGTERM; what is under way is answered first."""
     # Uvicorn raises the signal again when it is done: that must end this call, not the process.
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        with contextlib.suppress(KeyboardInterrupt):
-            server.run(sockets=[bound])
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    with interrupts.handled(signal.default_int_handler), contextlib.suppress(KeyboardInterrupt):
+        server.run(sockets=[bound])
 
 
 class _Patient(httptools_impl.HttpToolsProtocol):

@@ -9,11 +9,9 @@ of several machines take shards.
 """
 
 import collections
-import contextlib
 import os
 import posixpath
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -154,20 +152,19 @@ class Sweep:
 
         Raises:
           UserError: a record cannot be written.
-          KeyboardInterrupt: Ctrl-C, SIGTERM or SIGHUP; the trials have saved their last step then.
+          KeyboardInterrupt: Ctrl-C; the trials have saved their last step then.
         """
         self._before = self.records()
         for key, record in self._before.items():
             if record["status"] == DONE:  # A kill may have come before it lost what is not kept.
                 self._place(key).lose()
         waiting, slots = collections.deque(self._left(self._before)), {}
-        with _ends_are_interrupts():
-            try:
-                while waiting or slots:
-                    self._look(waiting, slots)
-                    time.sleep(_LOOK_EVERY)
-            finally:
-                sweep_trials.interrupt([trial.process for trial in slots.values()])
+        try:
+            while waiting or slots:
+                self._look(waiting, slots)
+                time.sleep(_LOOK_EVERY)
+        finally:
+            sweep_trials.interrupt([trial.process for trial in slots.values()])
 
     def _look(self, waiting, slots):
         """Records the trials that have ended, and starts others in their slots."""
@@ -252,20 +249,6 @@ def _said_of(record):
     if record["status"] != DONE:
         return f"failed: {record['reason']}"
     return f"has {record['score']} {record['scores'][record['score']]:.4f}"
-
-
-@contextlib.contextmanager
-def _ends_are_interrupts():
-    """While entered, SIGTERM and SIGHUP are Ctrl-C, but for what is ignored, as under nohup."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    taken = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
-    for number in taken:
-        signal.signal(number, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        for number in taken:
-            signal.signal(number, before[number])
 
 
 def _share_of_cores(slot, jobs):

@@ -3,12 +3,15 @@
 import contextlib
 import io
 import os
+import signal
 import subprocess
 import sys
+import time
 
 import tensorflow.compat.v1 as tf
 
 import errors
+from adapter_tests import tiny
 
 
 def raising(error):
@@ -16,6 +19,10 @@ def raising(error):
 
 
 class ExitCodeTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        tiny.heed_signals(self)
+
     def call(self, main, *arguments):
         with contextlib.redirect_stderr(io.StringIO()) as stderr:
             code = errors.exit_code(main, *arguments)
@@ -53,6 +60,19 @@ class ExitCodeTest(tf.test.TestCase):
 
     def test_ctrl_c_is_130(self):
         self.assertEqual(self.call(raising, KeyboardInterrupt()), (130, "Interrupted.\n"))
+
+    def test_so_is_what_else_ends_a_process(self):
+        def main(number):
+            try:
+                os.kill(os.getpid(), number)
+                time.sleep(60)
+            finally:
+                done.append(number)
+
+        ends, done = [signal.SIGTERM, signal.SIGHUP], []
+        for number in ends:
+            self.assertEqual(self.call(main, number), (130, "Interrupted.\n"))
+        self.assertEqual(done, ends)
 
     def test_a_reader_who_has_enough_is_141(self):
         program = "import errors, sys; sys.stdin.read(); "

@@ -7,10 +7,26 @@ import time
 import tensorflow.compat.v1 as tf
 
 import hooks
+from adapter_tests import tiny
 from errors import UserError
 
 
+class Kill(tf.train.SessionRunHook):
+    """Sends signals to its own process after each step."""
+
+    def __init__(self, *numbers):
+        self._numbers = numbers
+
+    def after_run(self, run_context, run_values):
+        for number in self._numbers:
+            os.kill(os.getpid(), number)
+
+
 class HooksTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        tiny.heed_signals(self)
+
     def train(self, steps, *own_hooks, loss_of=tf.cast):
         """Counts to `steps` from where the folder's last checkpoint stands; returns the step.
 
@@ -58,16 +74,23 @@ class HooksTest(tf.test.TestCase):
             self.train(7, hooks.SaveHook(self.get_temp_dir(), 1), loss_of=loss_of)
         self.assertEqual(self.saved(), [1, 2, 3, 4])
 
-    def test_ctrl_c_stops_after_the_step_and_gives_the_signal_back(self):
-        class Interrupt(tf.train.SessionRunHook):
-            def after_run(self, run_context, run_values):
-                os.kill(os.getpid(), signal.SIGINT)
+    def test_a_signal_stops_after_the_step_and_is_given_back(self):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            before = signal.getsignal(number)
+            with self.assertRaises(KeyboardInterrupt), hooks.StopOnInterrupt() as interrupt:
+                reached = self.train(5, Kill(number), interrupt)
+            self.assertEqual(reached, 1)
+            self.assertEqual(signal.getsignal(number), before)
 
-        before = signal.getsignal(signal.SIGINT)
+    def test_another_signal_waits_too_but_the_same_one_does_not(self):
+        """A scheduler ends a sweep and its trials, which the sweep then interrupts, too."""
         with self.assertRaises(KeyboardInterrupt), hooks.StopOnInterrupt() as interrupt:
-            reached = self.train(5, Interrupt(), interrupt)
+            reached = self.train(5, Kill(signal.SIGTERM), Kill(signal.SIGINT), interrupt)
         self.assertEqual(reached, 1)
-        self.assertEqual(signal.getsignal(signal.SIGINT), before)
+        twice = Kill(signal.SIGTERM, signal.SIGTERM)
+        with self.assertRaises(KeyboardInterrupt), hooks.StopOnInterrupt() as interrupt:
+            self.train(5, twice, interrupt, hooks.SaveHook(self.get_temp_dir(), 1))
+        self.assertEmpty(self.saved())
 
     def test_ctrl_c_counts_whatever_else_ends_the_training_but_a_mistake_is_told(self):
         for raised, expected in ((ValueError(), KeyboardInterrupt), (UserError("full"), UserError)):

@@ -19,6 +19,7 @@ pytest.importorskip("uvicorn", reason="requirements-serving.txt is not installed
 
 # isort: split
 import http_server
+from adapter_tests import tiny
 from errors import UserError
 
 LARGE = 64 << 20
@@ -175,6 +176,7 @@ class HttpServerTest(tf.test.TestCase):
             self.assertFalse(http_server.is_loopback(host), host)
 
     def test_signals_end_it_and_nothing_else(self):
+        tiny.heed_signals(self)
         before = signal.getsignal(signal.SIGTERM)
         for number in (signal.SIGTERM, signal.SIGINT):
             with http_server.listen("127.0.0.1", 0) as bound:

@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -177,6 +178,13 @@ def free_port():
         with socket.socket() as listener, contextlib.suppress(OSError):
             listener.bind(("127.0.0.1", port))
             return port
+
+
+def heed_signals(test):
+    """Has Ctrl-C, SIGTERM and SIGHUP come to a test, whatever pytest's own process ignores."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        test.addCleanup(signal.signal, number, signal.getsignal(number))
+        signal.signal(number, signal.default_int_handler)
 
 
 def train_sentencepiece(sentences, **options):

@@ -197,6 +197,7 @@ class ResumingTest(TrainingTestCase):
             self.assertSameWeights(straight, resumed)
 
     def test_ctrl_c_saves_the_step_it_stops_after(self):
+        tiny.heed_signals(self)
         folder = self.new_dir()
         runner = self.runner(folder, steps=100, save=1000)
 
