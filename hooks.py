@@ -26,6 +26,10 @@ class StopOnInterrupt(tf.train.SessionRunHook):
         self._handled.enter_context(interrupts.handled(self._ask))
         return self
 
+    def after_create_session(self, session, coord):
+        """Takes them anew: TensorFlow takes SIGTERM, and keeps it, when it connects workers."""
+        self._handled.enter_context(interrupts.handled(self._ask))
+
     def _ask(self, signum, frame):
         self._asked = True
         # Another one does not: a scheduler's may come twice, from itself and from `sweeps`.

@@ -1,5 +1,6 @@
 """Tests of hooks.py on a graph that does nothing but count its steps."""
 
+import ctypes
 import os
 import signal
 import time
@@ -81,6 +82,15 @@ class HooksTest(tf.test.TestCase):
                 reached = self.train(5, Kill(number), interrupt)
             self.assertEqual(reached, 1)
             self.assertEqual(signal.getsignal(number), before)
+
+    def test_a_signal_that_tensorflow_took_meanwhile(self):
+        class Take(tf.train.SessionRunHook):
+            def begin(self):  # As its server of several workers does, past Python.
+                ctypes.CDLL(None).signal(signal.SIGTERM, int(signal.SIG_IGN))
+
+        with self.assertRaises(KeyboardInterrupt), hooks.StopOnInterrupt() as interrupt:
+            reached = self.train(5, Take(), Kill(signal.SIGTERM), interrupt)
+        self.assertEqual(reached, 1)
 
     def test_another_signal_waits_too_but_the_same_one_does_not(self):
         """A scheduler ends a sweep and its trials, which the sweep then interrupts, too."""
