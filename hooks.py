@@ -27,8 +27,8 @@ class StopOnInterrupt(tf.train.SessionRunHook):
         return self
 
     def after_create_session(self, session, coord):
-        """Takes them anew: TensorFlow takes SIGTERM, and keeps it, when it connects workers."""
-        self._handled.enter_context(interrupts.handled(self._ask))
+        """Takes SIGTERM back from TensorFlow, which keeps it when it connects workers."""
+        interrupts.take_back()
 
     def _ask(self, signum, frame):
         self._asked = True

@@ -15,12 +15,9 @@ _SIGNALS = {getattr(signal, key): name for key, name in _NAMES.items() if hasatt
 def handled(handler: Callable) -> Iterator[None]:
     """While entered, all of them come to `handler(signum, frame)`.
 
-    But for those that are ignored, as SIGHUP is under nohup. Only a process's main thread can have
-    signals handled: in others this does nothing.
+    But for those that are ignored, as SIGHUP is under nohup.
     """
-    before = {}
-    if threading.current_thread() is threading.main_thread():
-        before = {number: signal.getsignal(number) for number in _SIGNALS}
+    before = _handlers()
     taken = [number for number, own in before.items() if own is not signal.SIG_IGN]
     for number in taken:
         signal.signal(number, handler)
@@ -29,6 +26,19 @@ def handled(handler: Callable) -> Iterator[None]:
     finally:
         for number in taken:
             signal.signal(number, before[number])
+
+
+def take_back() -> None:
+    """Puts the handlers that Python knows in the place of those that a library set past it."""
+    for number, handler in _handlers().items():
+        signal.signal(number, handler)
+
+
+def _handlers():
+    """Signal → handler. None outside a process's main thread, which alone can set them."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    return {number: signal.getsignal(number) for number in _SIGNALS}
 
 
 def name_of(signum: int) -> str:

@@ -92,6 +92,12 @@ class HooksTest(tf.test.TestCase):
             reached = self.train(5, Take(), Kill(signal.SIGTERM), interrupt)
         self.assertEqual(reached, 1)
 
+    def test_once_more_counts_from_before_the_session(self):
+        with self.assertRaises(KeyboardInterrupt), hooks.StopOnInterrupt() as interrupt:
+            os.kill(os.getpid(), signal.SIGTERM)
+            self.train(5, Kill(signal.SIGTERM), interrupt, hooks.SaveHook(self.get_temp_dir(), 1))
+        self.assertEmpty(self.saved())
+
     def test_another_signal_waits_too_but_the_same_one_does_not(self):
         """A scheduler ends a sweep and its trials, which the sweep then interrupts, too."""
         with self.assertRaises(KeyboardInterrupt), hooks.StopOnInterrupt() as interrupt:
