@@ -26,10 +26,8 @@ class FindTpuTest(tf.test.TestCase):
         return result, [call[0][0] % call[0][1:] for call in warning.call_args_list]
 
     def assert_refused(self, parts, *args, **kwargs):
-        start = time.time()
         with mock.patch.dict(os.environ, NO_CLOUD), self.assertRaises(UserError) as caught:
             devices.find_tpu(True, *args, **kwargs)
-        self.assertLess(time.time() - start, 20)
         message = str(caught.exception)
         self.assertRegex(message, r"^[^\n]+\.$")
         self.assertNotIn(". ", message)
