@@ -412,14 +412,7 @@ def l2(arrays):
 
 @unittest.skipUnless(SHARED, "ADAPTER_BERT_DATA does not name the shared folder")
 class GoldenTest(tf.test.TestCase):
-    """Twenty steps of the original adapter-bert on a real BERT.
-
-    The original's learning rate reads the global step while the same step's increment may already
-    be under way. Which of the two came first can be told from the losses, which fit to 1e-5 for
-    one choice alone: in this run every step but 5 and 8 saw the step after its own.
-    """
-
-    _STEPS_THAT_READ_FIRST = (5, 8)
+    """Twenty steps of the original adapter-bert on a real BERT; step t has the rate of t."""
 
     def setUp(self):
         super().setUp()
@@ -430,29 +423,32 @@ class GoldenTest(tf.test.TestCase):
         """For what `fed` returns."""
         size, length = self.hyper["batch_size"], self.hyper["seq_length"]
         ids = [tf.placeholder(tf.int32, [size, length]) for _ in range(3)]
-        return [*ids, tf.placeholder(tf.int32, [size]), tf.placeholder(tf.int32, [])]
+        return [*ids, tf.placeholder(tf.int32, [size])]
 
     def fed(self, step):
-        """Ids, mask, segments and labels of a step's batch, and the step that its rate saw."""
+        """Ids, mask, segments and labels of a step's batch."""
         start = step % 4 * self.hyper["batch_size"]
         names = ("input_ids", "input_mask", "segment_ids", "label_ids")
-        rows = [self.golden["batch/" + name][start:][: self.hyper["batch_size"]] for name in names]
-        return [*rows, step if step in self._STEPS_THAT_READ_FIRST else step + 1]
+        return [self.golden["batch/" + name][start:][: self.hyper["batch_size"]] for name in names]
 
     def build(self, inputs):
-        """(loss, logits, `optimization.TrainStep`) of `placeholders`."""
-        loss, logits = self.build_without_dropout(inputs[:-1])
-        rate = optimization.warmup_then_linear_decay(
-            inputs[-1], self.hyper["learning_rate"], self.hyper["steps"], self.hyper["warmup_steps"]
+        """(loss, logits, train_op) of `placeholders`."""
+        loss, logits = self.build_without_dropout(inputs)
+        train_op = optimization.create_optimizer(
+            loss,
+            self.hyper["learning_rate"],
+            self.hyper["steps"],
+            self.hyper["warmup_steps"],
+            use_tpu=False,
         )
-        return loss, logits, optimization.minimize(loss, tuning.trained_variables(), rate)
+        return loss, logits, train_op
 
     def test_training(self):
         golden = self.golden
         trained_names = [str(name) for name in golden["trained_variable_names"]]
         with tf.Graph().as_default(), self.session() as session:
             inputs = self.placeholders()
-            loss, logits, step = self.build(inputs)
+            loss, logits, train_op = self.build(inputs)
             trained = tuning.trained_variables()
             gradients = tf.gradients(loss, trained)
             session.run(tf.global_variables_initializer())
@@ -465,7 +461,7 @@ class GoldenTest(tf.test.TestCase):
             )
             feeds = [dict(zip(inputs, self.fed(t))) for t in range(self.hyper["steps"])]
             first_gradients = session.run(gradients, feeds[0])
-            losses = [session.run([loss, step.train_op], feed)[0] for feed in feeds]
+            losses = [session.run([loss, train_op], feed)[0] for feed in feeds]
             final = session.run([variables[name] for name in trained_names])
             final_logits = session.run(logits, feeds[0])
         first_gradients = {v.op.name: value for v, value in zip(trained, first_gradients)}
@@ -485,8 +481,8 @@ class GoldenTest(tf.test.TestCase):
         with tf.Graph().as_default() as graph:
             inputs = self.placeholders()
             with tpu_program.whole_program(), tf.variable_scope("", use_resource=True):
-                loss, _, step = self.build(inputs)
-                with tf.control_dependencies([step.train_op]):
+                loss, _, train_op = self.build(inputs)
+                with tf.control_dependencies([train_op]):
                     outputs = [tf.identity(loss)]
             variables = tf.global_variables()
             with self.session(graph) as session:
