@@ -2,12 +2,18 @@
 # make test   the tests
 # make lint   formatting, lint and types
 # make demo/embeddings   a text embedding module of that BERT's words, for run_baseline.py
-# make test-3.10, make test-oldest   the tests on another Python, or on the oldest packages
+# make test-3.10, make test-tf2.15, make test-tf1, make test-oldest   the tests on another Python, on
+#             an older TensorFlow, or on the oldest packages; TESTS=... are further words for pytest
 # make bench  measurements against peers, on a machine that does nothing else: hours
 # make clean  removes the environments and what was fetched; no training's results
 
-.PHONY: demo test test-tf1 test-oldest coverage lint bench clean
+.PHONY: demo test test-tf2.15 test-tf1 test-oldest coverage lint bench clean
 PIP_INSTALL = -m pip install --quiet --disable-pip-version-check
+# Those for which there is a TensorFlow, the newest first.
+PYTHONS = 3.13 3.12 3.11 3.10 3.9
+REQUIREMENTS = requirements.txt requirements-baseline.txt requirements-serving.txt requirements-dev.txt
+PYTEST = -m pytest -n 3 --dist loadscope
+TESTS = adapter_tests
 
 demo: .venv/installed demo/bert/vocab.txt
 	.venv/bin/python run_classifier.py --task_name=MRPC --adapter_size=64 \
@@ -16,20 +22,24 @@ demo: .venv/installed demo/bert/vocab.txt
 	    --init_checkpoint=demo/bert/bert_model.ckpt --output_dir=output/demo
 
 test: .venv/installed-dev
-	.venv/bin/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder adapter_tests
+	.venv/bin/python $(PYTEST) --no-loadscope-reorder $(TESTS)
 
 # The same tests on TensorFlow 1.15, which runs on Python 3.7.
 test-tf1: .venv-tf1/installed
-	.venv-tf1/bin/python -m pytest -n 3 --dist loadscope adapter_tests
+	.venv-tf1/bin/python $(PYTEST) $(TESTS)
+
+# The same tests on the last TensorFlow that has an Estimator of its own.
+test-tf2.15: .venv-tf2.15/installed
+	.venv-tf2.15/bin/python $(PYTEST) $(TESTS)
 
 # The same tests on the oldest packages that the requirements admit; these warn of a later Python.
 test-oldest: .venv-oldest/installed
-	.venv-oldest/bin/python -m pytest -W default -n 3 --dist loadscope adapter_tests
+	.venv-oldest/bin/python $(PYTEST) -W default $(TESTS)
 
 # The same tests on another Python, with the newest packages for it.
 .PRECIOUS: .venv-3.%/installed
 test-3.%: .venv-3.%/installed
-	.venv-3.$*/bin/python -m pytest -n 3 --dist loadscope adapter_tests
+	.venv-3.$*/bin/python $(PYTEST) $(TESTS)
 
 # What the tests reach of the domain and the leaves; pyproject.toml says what is measured.
 coverage:
@@ -72,7 +82,7 @@ clean:
 
 # What training needs, and no more.
 .venv/installed: requirements.txt
-	@python=$$(./find_python.sh 3.11 3.10 3.9) && echo "$$python -m venv .venv" && \
+	@python=$$(./find_python.sh $(PYTHONS)) && echo "$$python -m venv .venv" && \
 	    $$python -m venv .venv
 	.venv/bin/python $(PIP_INSTALL) -r requirements.txt
 	@touch $@
@@ -81,19 +91,25 @@ clean:
 	.venv/bin/python $(PIP_INSTALL) -r requirements-dev.txt
 	@touch $@
 
-.venv-tf1/installed: requirements.txt requirements-baseline.txt requirements-serving.txt requirements-dev.txt
+.venv-tf1/installed: $(REQUIREMENTS)
 	@python=$$(./find_python.sh 3.7) && echo "$$python -m venv .venv-tf1" && \
 	    $$python -m venv .venv-tf1
 	.venv-tf1/bin/python $(PIP_INSTALL) -r requirements-dev.txt
 	@touch $@
 
-.venv-3.%/installed: requirements.txt requirements-baseline.txt requirements-serving.txt requirements-dev.txt
+.venv-3.%/installed: $(REQUIREMENTS)
 	@python=$$(./find_python.sh 3.$*) && echo "$$python -m venv $(@D)" && $$python -m venv $(@D)
 	$(@D)/bin/python $(PIP_INSTALL) -r requirements-dev.txt
 	@touch $@
 
+.venv-tf2.15/installed: $(REQUIREMENTS)
+	@python=$$(./find_python.sh 3.11 3.10 3.9) && echo "$$python -m venv $(@D)" && \
+	    $$python -m venv $(@D)
+	$(@D)/bin/python $(PIP_INSTALL) -r requirements-dev.txt "tensorflow<2.16"
+	@touch $@
+
 # uv finds the oldest versions, which pip cannot; the tools of the tests are the newest.
-.venv-oldest/installed: requirements.txt requirements-baseline.txt requirements-serving.txt requirements-dev.txt
+.venv-oldest/installed: $(REQUIREMENTS)
 	@python=$$(./find_python.sh 3.9) && echo "$$python -m venv $(@D)" && $$python -m venv $(@D)
 	$(@D)/bin/python $(PIP_INSTALL) uv
 	$(@D)/bin/uv pip compile --quiet --python $(@D)/bin/python --resolution lowest-direct \

@@ -15,16 +15,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-import tensorflow_hub as hub
 
 import devices
 import layers
 import progress
+import tf_estimator
 import tfhub
 from baseline_space import Settings
 from baseline_texts import NOTHING
 from dropout import DropoutKey, dropout
 from errors import UserError
+from tfhub import hub
 
 BATCH_SIZE = 100  # As Wong et al. 2018.
 
@@ -348,8 +349,8 @@ def model_fn_builder(settings, strings, evaluation=None, shown=False):
             outputs = network.outputs(features, is_training)
             return predictions_of(settings.kind, outputs, features["label_ids"])
 
-        if mode == tf.estimator.ModeKeys.PREDICT:
-            return tf.estimator.EstimatorSpec(mode, predict(features))
+        if mode == tf_estimator.ModeKeys.PREDICT:
+            return tf_estimator.EstimatorSpec(mode, predict(features))
         loss = tf.reduce_mean(predict(features, is_training=True)["loss"])
         train_op = _train_op(settings.space, loss, network.statistics)
         hooks = []
@@ -366,7 +367,7 @@ def model_fn_builder(settings, strings, evaluation=None, shown=False):
             )
         scaffold = tf.train.Scaffold(saver=tf.train.Saver(max_to_keep=1, save_relative_paths=True))
         tf.add_to_collection(tf.GraphKeys.SAVERS, scaffold.saver)
-        return tf.estimator.EstimatorSpec(
+        return tf_estimator.EstimatorSpec(
             mode, loss=loss, train_op=train_op, training_hooks=hooks, scaffold=scaffold
         )
 

@@ -23,6 +23,7 @@ import files
 import hooks
 import input_pipeline
 import rows
+import tf_estimator
 from baseline_model import BATCH_SIZE, ModelSettings
 from errors import UserError
 
@@ -235,10 +236,10 @@ class Baseline:
 
     def _estimator(self, folder, evaluation=None, shown=False):
         training = evaluation is not None
-        return tf.estimator.Estimator(
+        return tf_estimator.Estimator(
             baseline_model.model_fn_builder(self._settings, self._strings, evaluation, shown),
             model_dir=folder,
-            config=tf.estimator.RunConfig(
+            config=tf_estimator.RunConfig(
                 tf_random_seed=self._settings.random_seed,
                 session_config=devices.session_config(),
                 save_checkpoints_steps=None,

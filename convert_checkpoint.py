@@ -13,9 +13,11 @@ BERT_DIR is a folder like those of Google's releases: bert_config.json, vocab.tx
 bert_model.ckpt. ADAPTER_DIR is a task adapter, see task_adapters.py.
 """
 
-import environment  # noqa: F401  First of all: a missing TensorFlow gets a sentence.
+import environment
 
-# isort: split
+if __name__ == "__main__":
+    environment.prepare()
+
 import argparse
 import collections
 import dataclasses

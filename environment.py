@@ -1,51 +1,73 @@
-"""Imported first by every script: a Python with the right TensorFlow, or one sentence why not.
+"""The Python that a script runs in: one with TensorFlow and Estimator, or one sentence why not.
 
-TensorFlow's Estimator ended with TensorFlow 2.15, and with it Python 3.11. Where this Python has
-none, the script is handed to the one that `make demo` prepared, and says so.
+    import environment
+
+    if __name__ == "__main__":
+        environment.prepare()
+
+stands first in every script, before anything that imports TensorFlow.
 """
 
+import contextlib
 import importlib.util
 import os
+import subprocess
 import sys
 import threading
 import warnings
 from typing import Any
 
-_FOLDER = os.path.dirname(os.path.abspath(__file__))
-_DEMO = os.path.join(_FOLDER, "demo")
-_PREPARED = os.path.join(_FOLDER, ".venv", "bin", "python")
+_PREPARED = os.path.join(os.path.dirname(os.path.abspath(__file__)), ".venv", "bin", "python")
+# What TensorFlow logs while it is imported, whatever TF_CPP_MIN_LOG_LEVEL says; F, fatal, stays.
+_NOTES = (r"/^[IWE]0000 /d", r"/^WARNING: All log messages before absl::InitializeLog/d")
 
 # TensorFlow's C++ start-up notes hide the script's own; a setting of the user's stays.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+_IS_QUIET = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3") == "3"
 
 
 def has_estimator():
-    """Whether a TensorFlow with Estimator is installed.
-
-    An update of TensorFlow leaves an older one's Estimator behind, of which the new one knows
-    nothing: only TensorFlow itself tells, which every script imports anyway.
-    """
+    """Returns whether TensorFlow and Estimator are installed."""
     packages = ("tensorflow", "tensorflow_estimator")
-    if not all(importlib.util.find_spec(package) for package in packages):
-        return False
-    import tensorflow
-
-    return hasattr(tensorflow, "estimator")
+    return all(importlib.util.find_spec(package) for package in packages)
 
 
-def ensure_estimator():
-    """Goes on in the prepared Python if this one has no Estimator; without one, exits with 1."""
+def prepare():
+    """Imports TensorFlow; continues in the Python that `make demo` prepared if this one has none.
+
+    Exits with 1 and a sentence if neither has TensorFlow and Estimator.
+    """
     if has_estimator():
+        with _without_notes() if _IS_QUIET else contextlib.nullcontext():
+            import tensorflow  # noqa: F401
         return
     version = ".".join(map(str, sys.version_info[:2]))
     problem = f"Python {version} ({sys.executable}) has no TensorFlow with Estimator"
     if os.path.exists(_PREPARED) and os.path.abspath(sys.executable) != _PREPARED:
-        print(f"{problem}; going on with {_PREPARED}.", file=sys.stderr, flush=True)
+        print(f"{problem}; continuing with {_PREPARED}.", file=sys.stderr, flush=True)
         os.execv(_PREPARED, [_PREPARED] + sys.argv)
     sys.exit(
-        f"Error: {problem}; run `make demo`, or install requirements.txt with Python 3.9, 3.10 or"
-        " 3.11."
+        f"Error: {problem}; run `make demo`, or `pip install -r requirements.txt` with a Python"
+        " from 3.9 to 3.13."
     )
+
+
+@contextlib.contextmanager
+def _without_notes():
+    """Filters `_NOTES` out of stderr; a process of its own does, which a crash does not stop."""
+    try:
+        stderr = os.dup(2)
+        command = ["sed", *(part for note in _NOTES for part in ("-e", note))]
+        sed: Any = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=stderr)
+    except OSError:  # No stderr, or no sed.
+        yield
+        return
+    os.dup2(sed.stdin.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        sed.communicate()
 
 
 _report_in_full: Any = getattr(threading, "excepthook", None)  # Python 3.7 calls none.
@@ -69,9 +91,3 @@ def _report_thread(failure):
     """Python's report of an error in a thread, but for one that the main thread raises again."""
     if failure.thread.name != "EventLoggerThread":
         _report_in_full(failure)
-
-
-# Only the project's own scripts may be restarted; whoever imports one sees Python's own error.
-_SCRIPT = os.path.abspath(sys.argv[0])
-if os.path.dirname(_SCRIPT) in (_FOLDER, _DEMO) and _SCRIPT.endswith(".py"):
-    ensure_estimator()

@@ -7,9 +7,11 @@
 TensorFlow Serving and plain TensorFlow 2 run it; `saved_model_cli show --all --dir` shows it.
 """
 
-import environment  # noqa: F401  First of all: a missing TensorFlow gets a sentence.
+import environment
 
-# isort: split
+if __name__ == "__main__":
+    environment.prepare()
+
 from absl import flags
 
 import adapter_folders

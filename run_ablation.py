@@ -19,9 +19,11 @@ output_dir/ablation.json has the dev scores:
 and ablation.txt the table and the sentence that the run prints.
 """
 
-import environment  # noqa: F401  First of all: a missing TensorFlow gets a sentence.
+import environment
 
-# isort: split
+if __name__ == "__main__":
+    environment.prepare()
+
 import os
 import posixpath
 

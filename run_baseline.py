@@ -8,9 +8,11 @@ again, goes on; started beside itself, it shares the search. --preset=airline tr
 paper's search found for that task instead.
 """
 
-import environment  # noqa: F401  First of all: a missing TensorFlow gets a sentence.
+import environment
 
-# isort: split
+if __name__ == "__main__":
+    environment.prepare()
+
 import collections
 import dataclasses
 import os

@@ -7,9 +7,11 @@ functions below are those of BERT's script of this name, so that code written fo
 that BERT has keeps BERT's default, if its help does not say another.
 """
 
-import environment  # noqa: F401  First of all: a missing TensorFlow gets a sentence.
+import environment
 
-# isort: split
+if __name__ == "__main__":
+    environment.prepare()
+
 import collections
 import itertools
 import math

@@ -10,9 +10,11 @@ writes figure4.md, figure4.tsv (the numbers), figure4.png and figure4.svg; see `
 prints how often both, one or neither is right, and McNemar's test.
 """
 
-import environment  # noqa: F401  First of all: a missing TensorFlow gets a sentence.
+import environment
 
-# isort: split
+if __name__ == "__main__":
+    environment.prepare()
+
 import posixpath
 
 import tensorflow.compat.v1 as tf

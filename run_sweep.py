@@ -7,9 +7,11 @@ What is done is never run twice: started again, or on several machines with --sh
 --shard=2/2 into one folder, it goes on with what is left. run_report.py draws what came out.
 """
 
-import environment  # noqa: F401  First of all: a missing TensorFlow gets a sentence.
+import environment
 
-# isort: split
+if __name__ == "__main__":
+    environment.prepare()
+
 import collections
 import re
 import shlex

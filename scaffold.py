@@ -7,6 +7,7 @@ import tensorflow.compat.v1 as tf
 
 import checkpoints
 import modeling
+import tf_estimator
 import tuning
 from errors import UserError
 from layers import moving_variables, variable_name
@@ -21,7 +22,7 @@ def scaffold_fn(trained, init_checkpoint, task_checkpoint, use_tpu, config=None)
       task_checkpoint: prefix of a checkpoint of all that trains, which it starts from; None for
         random weights, or what the pretrained checkpoint holds of it.
       use_tpu: whether the graph runs on a TPU.
-      config: `tf.estimator.RunConfig`, which says how many checkpoints are kept; None for its
+      config: `tf_estimator.RunConfig`, which says how many checkpoints are kept; None for its
         defaults.
 
     Returns:
@@ -80,7 +81,7 @@ class _Saver(tf.train.Saver):
         self._initialize_frozen = tf.variables_initializer(frozen)
         names = {variable_name(variable) for variable in frozen}
         saved = [v for v in tf.global_variables() if variable_name(v) not in names]
-        config = config or tf.estimator.RunConfig()
+        config = config or tf_estimator.RunConfig()
         super().__init__(
             saved,
             max_to_keep=config.keep_checkpoint_max,

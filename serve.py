@@ -7,9 +7,11 @@ Requests of all tasks share batches. `rest_api` has the endpoints; http://127.0.
 to try tasks with.
 """
 
-import environment  # noqa: F401  First of all: a missing TensorFlow gets a sentence.
+import environment
 
-# isort: split
+if __name__ == "__main__":
+    environment.prepare()
+
 import contextlib
 import importlib
 import itertools

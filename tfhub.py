@@ -8,6 +8,10 @@ import os
 from typing import Any, Optional, Tuple
 
 import tensorflow.compat.v1 as tf
+
+import tf_estimator  # noqa: F401  tensorflow_hub imports Estimator, which it finds in TensorFlow.
+
+# isort: split
 import tensorflow_hub as hub
 
 import checkpoints

@@ -29,6 +29,7 @@ import modeling
 import optimization
 import progress
 import scaffold
+import tf_estimator
 import tuning
 from distribution import Distribution
 from errors import UserError
@@ -134,16 +135,16 @@ def model_fn_builder(settings, head):
 
     def model_fn(features, labels, mode, params, config=None):
         del labels
-        if mode == tf.estimator.ModeKeys.TRAIN:
+        if mode == tf_estimator.ModeKeys.TRAIN:
             return _training_spec(settings, head, features, params, config)
         output = _forward(settings, head, features, is_training=False)
         trained = tuning.trained_variables(settings.tuning)
         scaffold_fn = _scaffold_fn(settings, trained, config)
-        if mode == tf.estimator.ModeKeys.PREDICT:
-            return tf.estimator.tpu.TPUEstimatorSpec(
+        if mode == tf_estimator.ModeKeys.PREDICT:
+            return tf_estimator.tpu.TPUEstimatorSpec(
                 mode, predictions=output.predictions, scaffold_fn=scaffold_fn
             )
-        return tf.estimator.tpu.TPUEstimatorSpec(
+        return tf_estimator.tpu.TPUEstimatorSpec(
             mode,
             loss=output.loss,
             eval_metrics=(output.metric_fn, output.metric_inputs),
@@ -210,8 +211,8 @@ def _training_spec(settings, head, features, params, config):
     batch_size = params.get("train_batch_size", params["batch_size"])
     fetched = None if host_call else scalars
     hook = progress.ProgressHook(settings.num_train_steps, batch_size, fetched, output_dir)
-    return tf.estimator.tpu.TPUEstimatorSpec(
-        tf.estimator.ModeKeys.TRAIN,
+    return tf_estimator.tpu.TPUEstimatorSpec(
+        tf_estimator.ModeKeys.TRAIN,
         loss=loss,
         train_op=step.train_op,
         host_call=host_call,
@@ -236,18 +237,18 @@ def build_estimator(model, run, head):
     """
     alone = contextlib.nullcontext() if model.use_tpu else cluster.hidden()
     with alone:
-        config = tf.estimator.tpu.RunConfig(
+        config = tf_estimator.tpu.RunConfig(
             cluster=run.tpu_cluster,
             master=run.master,
-            tpu_config=tf.estimator.tpu.TPUConfig(
+            tpu_config=tf_estimator.tpu.TPUConfig(
                 iterations_per_loop=run.iterations_per_loop,
                 num_shards=run.num_tpu_cores,
-                per_host_input_for_training=tf.estimator.tpu.InputPipelineConfig.PER_HOST_V2,
+                per_host_input_for_training=tf_estimator.tpu.InputPipelineConfig.PER_HOST_V2,
             ),
             session_config=devices.session_config(one_device=not model.use_tpu),
             **_run_config(model, run),
         )
-    return tf.estimator.tpu.TPUEstimator(
+    return tf_estimator.tpu.TPUEstimator(
         model_fn_builder(model, head),
         config=config,
         params={"train_batch_size": run.train_batch_size},
@@ -262,12 +263,12 @@ def build_estimator(model, run, head):
 def _distributed_estimator(model, run, head):
     """The Estimator that trains on several replicas, see `build_estimator`."""
     model_fn = model_fn_builder(model, head)
-    config = tf.estimator.RunConfig(
+    config = tf_estimator.RunConfig(
         train_distribute=run.distribution.strategy(),
         session_config=devices.session_config(one_device=False),
         **_run_config(model, run),
     )
-    return tf.estimator.Estimator(
+    return tf_estimator.Estimator(
         lambda features, labels, mode, params, config: model_fn(
             features, labels, mode, params, config
         ).as_estimator_spec(),
@@ -350,10 +351,10 @@ class Runner:
             return
         # The one way in that brings the workers together; with no evaluator among them it
         # evaluates nothing.
-        tf.estimator.train_and_evaluate(
+        tf_estimator.train_and_evaluate(
             _distributed_estimator(self._model, self._run, self._head),
-            tf.estimator.TrainSpec(input_fn, last_step, own_hooks),
-            tf.estimator.EvalSpec(input_fn),
+            tf_estimator.TrainSpec(input_fn, last_step, own_hooks),
+            tf_estimator.EvalSpec(input_fn),
         )
 
     def evaluate(self, arrays, score_fn, checkpoint=None):

@@ -7,13 +7,14 @@ import tempfile
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-import tensorflow_hub as hub
 
 import baseline_model
 import baseline_texts
+import tf_estimator
 from adapter_tests import tiny
 from baseline_space import PRESETS, Settings
 from errors import UserError
+from tfhub import hub
 
 TEXTS = [("the dog sees a bird", None), ("big man", None), ("", None), ("old", None)]
 PAIRS = [("the dog", "sees a bird"), ("big man", ""), ("", "not a cat"), ("old", "old")]
@@ -239,7 +240,7 @@ class StepTest(ModelTestCase):
             step = tf.train.get_or_create_global_step()
             model_fn = baseline_model.model_fn_builder(settings, strings)
             tensors = {name: tf.constant(values) for name, values in features.items()}
-            spec = model_fn(tensors, None, tf.estimator.ModeKeys.TRAIN, {}, None)
+            spec = model_fn(tensors, None, tf_estimator.ModeKeys.TRAIN, {}, None)
             trained = {v.op.name: v for v in tf.trainable_variables()}
             gradients = tf.gradients(spec.loss, list(trained.values()))
             initialize(session)
@@ -279,7 +280,7 @@ class StepTest(ModelTestCase):
             tf.train.get_or_create_global_step()
             model_fn = baseline_model.model_fn_builder(settings, strings)
             tensors = {name: tf.constant(values) for name, values in features.items()}
-            spec = model_fn(tensors, None, tf.estimator.ModeKeys.TRAIN, {}, None)
+            spec = model_fn(tensors, None, tf_estimator.ModeKeys.TRAIN, {}, None)
             initialize(session)
             values = {v.op.name: v for v in tf.global_variables()}
             before = session.run(values)

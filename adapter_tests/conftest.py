@@ -37,6 +37,21 @@ _FIRST = (
     "training_test.py::ResumingTest",
 )
 
+# Tests of what depends on TensorFlow's version: Estimator, the originals' results, resuming,
+# several devices and machines. `-m estimator` selects them.
+_OF_ESTIMATOR = {
+    "cluster_jobs_test",
+    "distribution_test",
+    "estimator_training_test",
+    "jobs_test",
+    "modeling_test::GoldenTest",
+    "optimization_test::GoldenTest",
+    "run_classifier_library_test",
+    "scaffold_test",
+    "tf_estimator_test",
+    "training_test",
+}
+
 
 @pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory):
@@ -47,12 +62,17 @@ def own_cache(tmp_path_factory):
 @pytest.fixture(autouse=True, scope="class")
 def without_xla(request):
     """Nothing is compiled in the modules and classes of `_WITHOUT_XLA`."""
-    module = request.module.__name__.split(".")[-1]
-    if _WITHOUT_XLA.isdisjoint({module, f"{module}::{request.cls.__name__}"}):
+    if not _is_listed(request, _WITHOUT_XLA):
         yield
         return
     with mock.patch.object(importlib.import_module("fusion"), "can_fuse", lambda: False):
         yield
+
+
+def _is_listed(item, names):
+    """Whether names has the module of a test, or its class as "module::class"."""
+    module = item.module.__name__.split(".")[-1]
+    return not names.isdisjoint({module, f"{module}::{item.cls.__name__}"})
 
 
 def pytest_collection_modifyitems(items):
@@ -60,3 +80,6 @@ def pytest_collection_modifyitems(items):
     # class, among which a real skip goes unseen.
     items[:] = [item for item in items if item.name != "test_session"]
     items.sort(key=lambda item: not any(name in item.nodeid for name in _FIRST))
+    for item in items:
+        if _is_listed(item, _OF_ESTIMATOR):
+            item.add_marker("estimator")

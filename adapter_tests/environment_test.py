@@ -1,14 +1,15 @@
 """Tests of environment.py with made-up interpreters: nothing is restarted or uninstalled."""
 
 import contextlib
+import glob
 import importlib.util
 import io
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-import types
 from unittest import mock
 
 import tensorflow.compat.v1 as tf
@@ -28,31 +29,25 @@ class HasEstimatorTest(tf.test.TestCase):
     def test_needs_tensorflow_and_its_estimator(self):
         for packages, expected in (
             (("tensorflow", "tensorflow_estimator"), True),
-            (("tensorflow",), False),  # TensorFlow 2.16 and later
+            (("tensorflow",), False),  # TensorFlow 2.16 and later, without the wheel
             (("tensorflow_estimator",), False),
             ((), False),
         ):
             with installed(*packages):
                 self.assertEqual(environment.has_estimator(), expected, packages)
 
-    def test_an_older_tensorflows_estimator_is_none(self):
-        with installed("tensorflow", "tensorflow_estimator"), mock.patch.dict(
-            sys.modules, tensorflow=types.ModuleType("tensorflow")
-        ):
-            self.assertFalse(environment.has_estimator())
-
     def test_this_python_has_one(self):
         self.assertTrue(environment.has_estimator())
 
 
-class EnsureEstimatorTest(tf.test.TestCase):
+class PrepareTest(tf.test.TestCase):
     def setUp(self):
         super().setUp()
         self.prepared = os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "python")
         self.execv = mock.Mock(side_effect=SystemExit("handed over"))
 
     def ensure(self, executable, *packages):
-        """What `ensure_estimator` exits with and what it prints, run by that Python."""
+        """What `prepare` exits with and what it prints, run by that Python."""
         argv = ["run_classifier.py", "--task_name=MRPC"]
         with contextlib.ExitStack() as stack:
             for patch in (
@@ -65,7 +60,7 @@ class EnsureEstimatorTest(tf.test.TestCase):
                 stack.enter_context(patch)
             stderr = stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
             try:
-                environment.ensure_estimator()
+                environment.prepare()
             except SystemExit as exit:
                 return exit.code, stderr.getvalue()
         return None, stderr.getvalue()
@@ -87,7 +82,7 @@ class EnsureEstimatorTest(tf.test.TestCase):
             self.prepared, [self.prepared, "run_classifier.py", "--task_name=MRPC"]
         )
         self.assertIn("/usr/bin/python3", stderr)
-        self.assertIn("going on with " + self.prepared, stderr)
+        self.assertIn("continuing with " + self.prepared, stderr)
 
     def assert_refused(self, code):
         # sys.exit with a text prints it and ends with exit code 1.
@@ -108,43 +103,68 @@ class EnsureEstimatorTest(tf.test.TestCase):
         self.assert_refused(code)
 
 
-class ImportTest(tf.test.TestCase):
-    def script(self, folder):
-        """Runs a script that imports environment in a Python without site-packages."""
+class ScriptTest(tf.test.TestCase):
+    """Processes of their own, in a Python without site-packages."""
+
+    def run_bare(self, folder, code):
         path = os.path.join(folder, "script.py")
         with open(path, "w") as writer:
-            writer.write("import environment\nprint('imported')\n")
-        return self.run_bare(path)
-
-    def run_bare(self, path):
+            writer.write(code)
         return subprocess.run(
             [sys.executable, "-S", path],
-            env={"PYTHONPATH": os.path.dirname(environment.__file__)},
+            env={"PYTHONPATH": os.path.dirname(environment.__file__), "PATH": os.environ["PATH"]},
             capture_output=True,
             text=True,
         )
 
-    def test_only_the_folders_own_scripts_are_checked(self):
-        done = self.script(tempfile.mkdtemp(dir=self.get_temp_dir()))
+    def test_an_import_hands_nothing_over(self):
+        done = self.run_bare(self.get_temp_dir(), "import environment\nprint('imported')\n")
         self.assertEqual((done.returncode, done.stdout), (0, "imported\n"), done.stderr)
 
-    def test_a_script_beside_it_is_refused_without_tensorflow(self):
+    def test_every_script_is_refused_without_tensorflow(self):
+        """In a sentence, wherever it is called from; a copy, beside which there is no .venv."""
+        project = os.path.dirname(environment.__file__)
         folder = tempfile.mkdtemp(dir=self.get_temp_dir())
         shutil.copy(environment.__file__, folder)
-        self.assert_refused(self.script(folder))
-
-    def test_the_demos_script_is_refused_without_tensorflow(self):
-        folder = tempfile.mkdtemp(dir=self.get_temp_dir())
         os.mkdir(os.path.join(folder, "demo"))
-        script = os.path.join("demo", "embedding_module.py")
-        for path in ("environment.py", script):
-            source = os.path.join(os.path.dirname(environment.__file__), path)
-            shutil.copy(source, os.path.join(folder, path))
-        self.assert_refused(self.run_bare(os.path.join(folder, script)))
+        scripts = [os.path.basename(path) for path in glob.glob(os.path.join(project, "run_*.py"))]
+        scripts.remove("run_directory.py")
+        scripts += ["convert_checkpoint.py", "export_model.py", "serve.py"]
+        scripts.append(os.path.join("demo", "embedding_module.py"))
+        for script in scripts:
+            shutil.copy(os.path.join(project, script), os.path.join(folder, script))
+            done = subprocess.run(
+                [sys.executable, "-S", os.path.join(folder, script)],
+                capture_output=True,
+                text=True,
+            )
+            self.assertEqual((done.returncode, done.stdout), (1, ""), script)
+            self.assertRegex(done.stderr, r"^Error: Python [^\n]+ has no TensorFlow[^\n]+\.\n$")
 
-    def assert_refused(self, done):
-        self.assertEqual((done.returncode, done.stdout), (1, ""))
-        self.assertRegex(done.stderr, r"^Error: Python [^\n]+ has no TensorFlow[^\n]+\.\n$")
+    def test_start_up_notes_are_left_out_and_nothing_else(self):
+        """Not even the last words of a process that crashes."""
+        code = (
+            "import environment, os, sys\n"
+            "with environment._without_notes():\n"
+            "    os.write(2, b'WARNING: All log messages before absl::InitializeLog() ...\\n')\n"
+            "    os.write(2, b'I0000 00:00:1.2 7 port.cc:153] oneDNN\\nF0000 no AVX\\n')\n"
+            "    if len(sys.argv) < 2: os.abort()\n"
+        )
+        done = self.run_bare(self.get_temp_dir(), code)
+        self.assertEqual((done.returncode, done.stderr), (-signal.SIGABRT, "F0000 no AVX\n"))
+        done = self.run_bare(self.get_temp_dir(), code.replace("os.abort()", "print('ended')"))
+        self.assertEqual((done.stdout, done.stderr), ("ended\n", "F0000 no AVX\n"))
+
+    def test_this_tensorflow_starts_without_notes(self):
+        code = "import environment; environment.prepare(); import tensorflow; print('ready')"
+        environ = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", code],
+            env=dict(environ, PYTHONPATH=os.path.dirname(environment.__file__)),
+            capture_output=True,
+            text=True,
+        )
+        self.assertEqual((done.stdout, done.stderr), ("ready\n", ""))
 
     def test_quiets_tensorflow_unless_the_user_has_set_it(self):
         for given, expected in (({}, "3"), ({"TF_CPP_MIN_LOG_LEVEL": "0"}, "0")):

@@ -15,6 +15,7 @@ import layers
 import modeling
 import optimization
 import run_classifier
+import tf_estimator
 import tuning
 from adapter_tests import tiny
 
@@ -388,11 +389,11 @@ def train_alone_and_mirrored(*folders):
         w = tf.get_variable("w", [2], initializer=tf.ones_initializer())
         loss = tf.reduce_mean(tf.square(tf.linalg.matvec(features, w)))
         step = optimization.minimize(loss, [w], tf.constant(0.1))
-        return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=step.train_op)
+        return tf_estimator.EstimatorSpec(mode, loss=loss, train_op=step.train_op)
 
     def train(folder, strategy, batch_size):
-        config = tf.estimator.RunConfig(model_dir=folder, train_distribute=strategy)
-        estimator = tf.estimator.Estimator(model_fn, config=config)
+        config = tf_estimator.RunConfig(model_dir=folder, train_distribute=strategy)
+        estimator = tf_estimator.Estimator(model_fn, config=config)
         dataset = functools.partial(tf.data.Dataset.from_tensor_slices, xs)
         estimator.train(lambda: dataset().repeat().batch(batch_size), steps=3)
         return [estimator.get_variable_value(name) for name in ("w", "w/adam_m")]

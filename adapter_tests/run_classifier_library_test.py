@@ -10,6 +10,7 @@ import tensorflow.compat.v1 as tf
 import fusion
 import modeling
 import run_classifier
+import tf_estimator
 import tokenization
 from adapter_tests import tiny
 from adapter_tests.script_cases import write
@@ -63,13 +64,13 @@ class LibraryTest(tf.test.TestCase):
         )
 
     def estimator(self, model_fn, output_dir="output"):
-        run_config = tf.estimator.tpu.RunConfig(
+        run_config = tf_estimator.tpu.RunConfig(
             model_dir=os.path.join(self.folder, output_dir),
             save_checkpoints_steps=1000,
             keep_checkpoint_max=1,
-            tpu_config=tf.estimator.tpu.TPUConfig(iterations_per_loop=1000, num_shards=8),
+            tpu_config=tf_estimator.tpu.TPUConfig(iterations_per_loop=1000, num_shards=8),
         )
-        return tf.estimator.tpu.TPUEstimator(
+        return tf_estimator.tpu.TPUEstimator(
             use_tpu=False,
             model_fn=model_fn,
             config=run_config,
@@ -171,7 +172,7 @@ class LibraryTest(tf.test.TestCase):
             tensors = {name: tf.placeholder(tf.int32, [None, SEQ_LENGTH]) for name in names}
             ones = tf.ones_like(tensors["input_ids"][:, 0])
             own = {**tensors, "label_ids": ones, "is_real_example": ones}
-            return tf.estimator.export.ServingInputReceiver(own, tensors)
+            return tf_estimator.export.ServingInputReceiver(own, tensors)
 
         expected = [row["probabilities"] for row in estimator.predict(input_fn)]
         with fusion.portable():

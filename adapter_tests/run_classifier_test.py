@@ -13,7 +13,6 @@ from unittest import mock
 import numpy as np
 import sentencepiece
 import tensorflow.compat.v1 as tf
-import tensorflow_hub as hub
 
 import checkpoints
 import errors
@@ -25,6 +24,7 @@ import task_adapters
 from adapter_tests import tiny
 from adapter_tests.script_cases import FOLDER, ScriptTestCase, contents, read, write
 from errors import UserError
+from tfhub import hub
 
 
 def read_probabilities(path):

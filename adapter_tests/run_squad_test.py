@@ -14,6 +14,7 @@ import run_squad
 import squad_features
 import squad_scores
 import task_adapters
+import tf_estimator
 import tokenization
 from adapter_tests import command_lines, tiny
 from adapter_tests.script_cases import AnyScriptTestCase
@@ -305,9 +306,9 @@ class LibraryTest(tf.test.TestCase):
         folder = tempfile.mkdtemp(dir=self.get_temp_dir())
         prefix = os.path.join(tiny.write_bert(os.path.join(folder, "bert")), "bert_model.ckpt")
         model_fn = run_squad.model_fn_builder(tiny.config(), prefix, 1e-2, 2, 0, False, False)
-        estimator = tf.estimator.tpu.TPUEstimator(
+        estimator = tf_estimator.tpu.TPUEstimator(
             model_fn,
-            config=tf.estimator.tpu.RunConfig(model_dir=os.path.join(folder, "output")),
+            config=tf_estimator.tpu.RunConfig(model_dir=os.path.join(folder, "output")),
             use_tpu=False,
             train_batch_size=4,
             predict_batch_size=4,

@@ -6,12 +6,12 @@ import urllib.error
 from unittest import mock
 
 import tensorflow.compat.v1 as tf
-import tensorflow_hub as hub
 
 import checkpoints
 import modeling
 import tfhub
 from adapter_tests.checkpoints_test import TINY, CheckpointTestCase, changed
+from tfhub import hub
 
 
 class HubTest(CheckpointTestCase):

@@ -17,9 +17,9 @@ import tempfile
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-import tensorflow_hub as hub
 
 import modeling
+from tfhub import hub
 
 _WORDS = "the a dog cat bird man woman sees likes hears big small old young and not"
 WORDS = _WORDS.split()

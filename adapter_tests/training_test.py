@@ -15,6 +15,7 @@ import classification_heads
 import input_pipeline
 import modeling
 import rows
+import tf_estimator
 import training
 import tuning
 from adapter_tests import tiny
@@ -487,7 +488,7 @@ class ModelFnTest(TrainingTestCase):
         )
         with tf.Graph().as_default():
             features = {name: tf.constant(values) for name, values in tiny.arrays().items()}
-            return model_fn(features, None, tf.estimator.ModeKeys.TRAIN, {"batch_size": 12})
+            return model_fn(features, None, tf_estimator.ModeKeys.TRAIN, {"batch_size": 12})
 
     def test_an_incomplete_checkpoint_is_refused(self):
         prefix = os.path.join(self.new_dir(), "incomplete.ckpt")

@@ -7,6 +7,7 @@ import tensorflow.compat.v1 as tf
 
 import classification_heads
 import modeling
+import tf_estimator
 import training
 import tuning
 import worker
@@ -54,7 +55,7 @@ def build(model, work, batch_size=workload.BATCH_SIZE):
     run = training.RunSettings(output_dir="unused", train_batch_size=batch_size)
     head = classification_heads.classifier_head(workload.NUM_LABELS)
     estimator = training.build_estimator(model, run, head)
-    mode = tf.estimator.ModeKeys.TRAIN if work == "step" else tf.estimator.ModeKeys.PREDICT
+    mode = tf_estimator.ModeKeys.TRAIN if work == "step" else tf_estimator.ModeKeys.PREDICT
     params = {"batch_size": batch_size}
     tf.set_random_seed(0)
     spec = training.model_fn_builder(model, head)(inputs, None, mode, params)

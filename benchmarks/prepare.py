@@ -22,6 +22,7 @@ import classification_heads
 import huggingface
 import modeling
 import own_model
+import tf_estimator
 import training
 import workload
 
@@ -59,7 +60,7 @@ def _write_checkpoint(prefix, sizes, init_checkpoint):
         for name, values in workload.features(sizes["vocab_size"], 1, 8).items()
     }
     head = classification_heads.classifier_head(workload.NUM_LABELS)
-    mode = tf.estimator.ModeKeys.PREDICT
+    mode = tf_estimator.ModeKeys.PREDICT
     training.model_fn_builder(settings, head)(features, None, mode, {"batch_size": 1})
     with tf.Session() as session:
         session.run(tf.global_variables_initializer())

@@ -24,6 +24,7 @@ import files
 import modeling
 import own_model
 import task_adapters
+import tf_estimator
 import training
 import tuning
 import workload
@@ -43,7 +44,7 @@ def build(model):
         for name, values in workload.features(model.bert_config.vocab_size, 1, 8).items()
     }
     head = classification_heads.classifier_head(workload.NUM_LABELS)
-    mode = tf.estimator.ModeKeys.PREDICT
+    mode = tf_estimator.ModeKeys.PREDICT
     training.model_fn_builder(model, head)(features, None, mode, {"batch_size": 1})
     session = tf.Session()
     session.run(tf.global_variables_initializer())

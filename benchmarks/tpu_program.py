@@ -16,13 +16,14 @@ from tensorflow.python.ops import control_flow_ops
 from tensorflow.python.tpu import tpu_function
 
 import plain_bert
+import tf_estimator
 import training
 import workload
 
 WORKS = {
-    "train": tf.estimator.ModeKeys.TRAIN,
-    "eval": tf.estimator.ModeKeys.EVAL,
-    "predict": tf.estimator.ModeKeys.PREDICT,
+    "train": tf_estimator.ModeKeys.TRAIN,
+    "eval": tf_estimator.ModeKeys.EVAL,
+    "predict": tf_estimator.ModeKeys.PREDICT,
 }
 _STEPS = 8  # Of which the program holds features; how many it takes is a variable.
 

@@ -12,13 +12,14 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-import environment  # noqa: F401  First of all: a missing TensorFlow gets a sentence.
+import environment
 
-# isort: split
+if __name__ == "__main__":
+    environment.prepare()
+
 import tempfile
 
 import tensorflow.compat.v1 as tf
-import tensorflow_hub as hub
 from absl import flags
 
 import bert_flags
@@ -29,6 +30,7 @@ import scripts
 import tokenization
 from errors import UserError
 from flag_sections import section
+from tfhub import hub
 
 _TABLE = "bert/embeddings/word_embeddings"
 _UNKNOWN = "[UNK]"

@@ -1,0 +1,103 @@
+"""Estimator's training by several workers: `tensorflow.python.distribute.estimator_training`.
+
+TensorFlow removed that module with `tf.estimator`; the `distribute_coordinator` that it called is
+still there. This one has what MultiWorkerMirroredStrategy needs: every worker of TF_CONFIG's
+cluster calls `train_and_evaluate`, and each trains its own copy of the Estimator. `tf_estimator`
+puts it where the wheel looks for it.
+"""
+
+import copy
+
+from tensorflow.python.distribute import distribute_coordinator as coordinator
+from tensorflow.python.distribute import distribute_coordinator_context
+from tensorflow.python.training import server_lib
+
+_EACH_WORKER = coordinator.CoordinatorMode.INDEPENDENT_WORKER
+
+
+def init_run_config(config, tf_config):
+    """Completes an Estimator's RunConfig that has a distribution strategy.
+
+    Args:
+      config: `estimator.RunConfig`, changed in place.
+      tf_config: dict, TF_CONFIG's JSON; {} without.
+
+    Raises:
+      NotImplementedError: `experimental_distribute` is set, which `train_distribute` replaces.
+    """
+    if config._experimental_distribute:
+        raise NotImplementedError("experimental_distribute: give train_distribute in its place.")
+    cluster_spec = server_lib.ClusterSpec(tf_config.get("cluster", {}))
+    if cluster_spec and config._train_distribute:
+        config._init_distributed_setting_from_environment_var({})
+        config._cluster_spec = cluster_spec
+        config._distribute_coordinator_mode = _EACH_WORKER
+        return
+    config._init_distributed_setting_from_environment_var(tf_config)
+    config._maybe_overwrite_session_config_for_distributed_training()
+    config._distribute_coordinator_mode = None
+
+
+def should_run_distribute_coordinator(config):
+    """Returns whether the Estimator of a RunConfig trains as one of several workers."""
+    return getattr(config, "_distribute_coordinator_mode", None) is not None
+
+
+def train_and_evaluate(estimator, train_spec, eval_spec, executor_cls):
+    """Trains as the worker that TF_CONFIG says this process is.
+
+    Args:
+      estimator: `estimator.Estimator`, of whose copy each worker trains.
+      train_spec: `estimator.TrainSpec`.
+      eval_spec, executor_cls: not used; an evaluator is no worker.
+
+    Raises:
+      NotImplementedError: TF_CONFIG names an evaluator.
+    """
+    del eval_spec, executor_cls
+    config = estimator.config
+
+    def train(strategy):
+        own = copy.deepcopy(estimator)
+        own._config._train_distribute = own._train_distribution = strategy
+        own._config._distribute_coordinator_mode = None  # `own.train` would come back here.
+        _describe_worker(own._config, distribute_coordinator_context.get_current_worker_context())
+        own.train(train_spec.input_fn, hooks=list(train_spec.hooks), max_steps=train_spec.max_steps)
+
+    coordinator.run_distribute_coordinator(
+        train,
+        config.train_distribute,
+        _evaluate,
+        mode=config._distribute_coordinator_mode,
+        session_config=config.session_config,
+    )
+
+
+def _evaluate(strategy):
+    del strategy
+    raise NotImplementedError("TF_CONFIG: an evaluator is not supported; expected a worker.")
+
+
+def _describe_worker(config, worker):
+    """Copies who a worker is from its context to its RunConfig."""
+    jobs = worker.cluster_spec.as_dict()
+    chiefs = len(jobs.get("chief", []))
+    config._service = None
+    config._cluster_spec = worker.cluster_spec
+    config._task_type = worker.task_type
+    config._task_id = worker.task_id
+    config._master = config._evaluation_master = worker.master_target
+    config._is_chief = worker.is_chief
+    config._num_ps_replicas = 0
+    config._num_worker_replicas = chiefs + len(jobs.get("worker", []))
+    config._global_id_in_cluster = worker.task_id + (chiefs if worker.task_type == "worker" else 0)
+
+
+def estimator_train(*args, **kwargs):
+    """Refuses `Estimator.train` of several workers."""
+    raise NotImplementedError("Several workers train by estimator.train_and_evaluate.")
+
+
+def estimator_evaluate(*args, **kwargs):
+    """Refuses `Estimator.evaluate` of several workers."""
+    raise NotImplementedError("Several workers do not evaluate together; the chief does, alone.")
