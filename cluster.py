@@ -1,42 +1,47 @@
-"""A cluster of workers, as TF_CONFIG describes it, and how they come together.
+"""A cluster of workers, as TF_CONFIG describes it, and their rendezvous.
 
     {"cluster": {"worker": ["host-a:2222", "host-b:2222"]}, "task": {"type": "worker", "index": 0}}
 
-The chief is the task "chief", else the first worker. It alone writes, evaluates and predicts.
-Before TensorFlow takes the ports over, the workers meet at the chief's: one that is missing or that
-runs something else is named, where TensorFlow would wait for it, or train on without a word. The
-connections stay, so that each end is told at once when the other is gone.
+The chief is the task "chief", else the first worker. It alone writes the run's files, evaluates and
+predicts. Before TensorFlow connects the workers, they hold a rendezvous by files in --output_dir: a
+worker that is missing or has other settings is named, where TensorFlow would wait for it or train
+without a word. During the training the same files tell when a worker is lost: TensorFlow's session
+catches the UnavailableError of a broken connection, and then waits for ever.
+
+    workers/0.json  {"id", "members": {index: id}, "problem": null or a clause, ...}
+    workers/1.json  {"id", "chief": the chief's id, "settings": {...}, ...}
+    ...             {"beat": counts while the process lives, "left": bool, "done": bool}
 """
 
 import contextlib
 import functools
 import json
 import os
+import posixpath
 import re
-import select
 import socket
 import sys
 import threading
 import time
+import uuid
 from typing import NamedTuple, Tuple
 
+import tensorflow.compat.v1 as tf
 from absl import logging
 
 import files
 from errors import UserError
 
 VARIABLE = "TF_CONFIG"
+FOLDER = "workers"  # In --output_dir.
 
 _EXPECTED = (
     'expected {"cluster": {"worker": ["host:port", ...]}, "task": {"type": "worker", "index": 0}}'
 )
+_MAX_BYTES = 1 << 22  # Of a record.
 _POLL_SECONDS = 0.5
-_ANSWER_SECONDS = 5
-_LONGEST_LINE = 1 << 22
-_DONE = b"."
-# Seconds until, and between, the questions to a silent host, and how many stay without an answer: a
-# host that loses its power or network is missed within a minute. By default Linux waits two hours.
-_KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+_BEAT_SECONDS = 10.0  # Between two signs of life.
+_SILENCE_SECONDS = 60.0  # Without a sign of life, after which a worker is lost.
 
 
 class Cluster(NamedTuple):
@@ -115,214 +120,214 @@ def hidden():
             os.environ[VARIABLE] = text
 
 
-class Meeting:
-    """A worker's connections: of the chief to all others, of these to the chief.
-
-    Args:
-      connections: dict from a name ("worker 1 (host:port)") to a connected socket.
-      on_loss: function of a name, called once, in a thread, when that worker has gone before it
-        said that it had done its part.
-    """
-
-    def __init__(self, connections, on_loss):
-        self._connections = connections
-        self._over = threading.Event()
-        self._lost = threading.Lock()
-        for name, connection in connections.items():
-            connection.settimeout(None)
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for option, value in _KEEPALIVE.items():
-                if hasattr(socket, option):
-                    connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
-            watch = threading.Thread(target=self._watch, args=(name, connection, on_loss))
-            watch.daemon = True
-            watch.start()
-
-    def _watch(self, name, connection, on_loss):
-        try:
-            is_done = connection.recv(1) == _DONE
-        except OSError:
-            is_done = False
-        if not is_done and not self._over.is_set() and self._lost.acquire(blocking=False):
-            on_loss(name)
-
-    def leave(self):
-        """Nobody is missed from now on; this worker will be, as soon as its process ends."""
-        self._over.set()
-
-    def end(self):
-        """Says that this worker has done its part; nobody is missed from now on."""
-        self.leave()
-        for connection in self._connections.values():
-            with contextlib.suppress(OSError):
-                connection.sendall(_DONE)
-                connection.shutdown(socket.SHUT_WR)
-
-
 @contextlib.contextmanager
-def met(workers, facts, seconds, needs_all, clean_up):
-    """While entered, all workers are there; one that goes has this one start again.
+def rendezvous(workers, output_dir, settings, seconds, needs_all=True, clean_up=lambda: None):
+    """Waits for all workers; while entered, restarts this process if another worker is lost.
+
+    A new process of the same command replaces it, which resumes from the last checkpoint.
 
     Args:
-      workers, facts, seconds, needs_all: as of `meet`; of a single worker nothing is asked.
-      clean_up: function () that removes what only the end of this process would, before it starts
-        again.
+      workers: `Cluster`; a single worker waits for nobody.
+      output_dir: path of the folder that all workers share.
+      settings: function () → dict of JSON values that must equal the chief's; errors name its keys.
+        A worker calls it after the chief has come.
+      seconds: how long to wait for the other workers.
+      needs_all: bool; False has the chief continue without those that do not come in time.
+      clean_up: function () that removes temporary files, called before the process is replaced.
+
+    Raises:
+      UserError: a worker does not come in time or has other settings, or the port is in use.
     """
     if len(workers.addresses) < 2:
         yield
         return
-    start_again = functools.partial(_start_again, clean_up)
-    meeting = meet(workers, facts, seconds, start_again, needs_all)
+    _check_port(workers.addresses[workers.index])
+    records = _Records(workers, output_dir)
+    try:
+        if workers.is_chief:
+            members = _gather(records, settings, seconds, needs_all)
+        else:
+            members = _report_to_chief(records, settings, seconds)
+        with _watching(records, members, functools.partial(_start_again, clean_up)):
+            yield
+    except BaseException:
+        with contextlib.suppress(UserError):
+            records.write(left=True)
+        raise
+    records.close(members)
+
+
+class _Records:
+    """The workers' records: JSON files in a folder of --output_dir, which all workers share.
+
+    Each process has a random id, so that the record of an earlier process never counts.
+    """
+
+    def __init__(self, workers, output_dir):
+        self.workers, self.output_dir = workers, output_dir
+        self.id = uuid.uuid4().hex
+        self._record = {"id": self.id, "done": False}
+
+    def read(self, index):
+        """Returns a worker's record, {} if the worker has no valid one."""
+        path, kinds = self._path(index), {"id": str, "members": dict, "settings": dict}
+        try:
+            is_short = tf.io.gfile.stat(path).length <= _MAX_BYTES
+            record = files.read_object(path) if is_short else {}
+        except (tf.errors.OpError, UserError):
+            return {}
+        is_valid = all(isinstance(record.get(name, kind()), kind) for name, kind in kinds.items())
+        return record if is_valid and "id" in record else {}
+
+    def write(self, **changes):
+        """Changes this process's record; UserError if the file cannot be written."""
+        self._record.update(changes)
+        path = self._path(self.workers.index)
+        with files.written(path):
+            tf.io.gfile.makedirs(posixpath.dirname(path))
+        files.write_object(path, self._record)
+
+    def close(self, members):
+        """Reports that this worker's part is done; the last of the members removes all records."""
+        with contextlib.suppress(UserError, tf.errors.OpError):
+            self.write(done=True)
+            if all(self.read(index).get("done", True) for index in members):
+                tf.io.gfile.rmtree(posixpath.join(self.output_dir, FOLDER))
+
+    def name(self, index):
+        """Returns what messages call a worker."""
+        role = f"worker {index}" if index else "the chief"
+        return f"{role} ({self.workers.addresses[index]})"
+
+    def _path(self, index):
+        return posixpath.join(self.output_dir, FOLDER, f"{index}.json")
+
+
+def _gather(records, settings, seconds, needs_all):
+    """Waits as the chief for the other workers; returns index → id of the workers that came."""
+    deadline = time.monotonic() + seconds
+    expected = json.loads(json.dumps(settings()))  # JSON has no tuples.
+    records.write(members={})
+    others = range(1, len(records.workers.addresses))
+    logging.info("Waiting for %s.", " and ".join(map(records.name, others)))
+    while True:
+        found = {index: records.read(index) for index in others}
+        arrived = {
+            index: record
+            for index, record in found.items()
+            if record.get("chief") == records.id and not record.get("left")
+        }
+        missing = [records.name(index) for index in others if index not in arrived]
+        problem = _difference(records, arrived, expected)
+        if problem or not missing or time.monotonic() > deadline:
+            break
+        time.sleep(_POLL_SECONDS)
+    if missing and not problem:
+        late = f"{' and '.join(missing)} did not come within {seconds:g} seconds"
+        if needs_all:
+            problem = f"{late}; all workers must share --output_dir ({records.output_dir})"
+        else:
+            logging.info("%s: continuing without.", late)
+    members = {0: records.id, **{index: record["id"] for index, record in arrived.items()}}
+    records.write(members=members, problem=problem)
+    if problem:
+        raise UserError(f"{VARIABLE}: {problem}.")
+    return members
+
+
+def _difference(records, arrived, expected):
+    """Returns a clause that names the first setting that differs from the chief's, or None."""
+    for index, record in arrived.items():
+        found = record.get("settings", {})
+        for name in {**expected, **found}:
+            value, chiefs = found.get(name), expected.get(name)
+            if value != chiefs:
+                who = records.name(index)
+                return f"{who} has another {name} than the chief: {value}, not {chiefs}"
+    return None
+
+
+def _report_to_chief(records, settings, seconds):
+    """Gives the chief this worker's settings; returns index → id of the workers that came."""
+    deadline, chief_id = time.monotonic() + seconds, None
+    logging.info("Worker %d: waiting for %s.", records.workers.index, records.name(0))
+    while time.monotonic() < deadline:
+        chief = records.read(0)
+        members = chief.get("members", {})
+        if members.get(str(records.workers.index)) == records.id:
+            if chief.get("problem"):
+                raise UserError(f"{VARIABLE}: {chief['problem']}.")
+            everyone = range(len(records.workers.addresses))
+            return {index: members[str(index)] for index in everyone if str(index) in members}
+        if chief and chief["id"] != chief_id:  # The first may be the record of a killed chief.
+            chief_id = chief["id"]
+            records.write(chief=chief_id, settings=settings())
+        time.sleep(_POLL_SECONDS)
+    raise UserError(
+        f"{VARIABLE}: {records.name(0)} did not answer within {seconds:g} seconds; all workers must"
+        f" share --output_dir ({records.output_dir})."
+    )
+
+
+def _check_port(address):
+    """Raises UserError if this process cannot listen at its port, as TensorFlow will."""
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(("", int(port)))
+    except OSError as error:
+        raise UserError(f"{VARIABLE}: {address} cannot be listened at ({error}).") from error
+
+
+@contextlib.contextmanager
+def _watching(records, members, on_loss):
+    """While entered, a thread watches the other workers, see `_watch`."""
+    over = threading.Event()
+    others = {i: member for i, member in members.items() if i != records.workers.index}
+    watch = threading.Thread(target=_watch, args=(records, others, over, on_loss), daemon=True)
+    watch.start()
     try:
         yield
-    except (KeyboardInterrupt, UserError):  # Other errors may come of another worker's loss.
-        meeting.leave()
+    except tf.errors.OpError as error:
+        # If it comes of a loss, the watch soon notices and replaces this process.
+        logging.warning("Is another worker lost? TensorFlow says: %s.", files.reason(error))
+        watch.join(_SILENCE_SECONDS + 2 * _BEAT_SECONDS)
         raise
-    meeting.end()  # Not after an error: the others are to notice.
+    finally:
+        over.set()
+        watch.join()
+
+
+def _watch(records, others, over, on_loss):
+    """Shows that this process lives; calls on_loss with a worker's name once that one is lost.
+
+    A worker is lost if a new process has taken its place, if it has left before its part was done,
+    or if it shows no sign of life. Once its part is done, or its record is gone, nobody misses it.
+    """
+    start, own_beat = time.monotonic(), 0
+    beats = dict.fromkeys(others, (None, start))  # index → (its last beat, since when)
+    while not over.wait(_POLL_SECONDS):
+        now = time.monotonic()
+        if int((now - start) / _BEAT_SECONDS) != own_beat:
+            own_beat = int((now - start) / _BEAT_SECONDS)
+            with contextlib.suppress(UserError):  # The disk may be full for a moment.
+                records.write(beat=own_beat)
+        for index, process in others.items():
+            record = records.read(index)
+            if not record or record.get("beat") != beats[index][0]:
+                beats[index] = (record.get("beat"), now)
+            is_silent = now - beats[index][1] > _SILENCE_SECONDS
+            is_lost = record.get("id") != process or record.get("left") or is_silent
+            if is_lost and not record.get("done", True) and not over.is_set():
+                on_loss(records.name(index))
+                return
 
 
 def _start_again(clean_up, lost):
-    """Replaces this process by a new one of the same command, without the state of TensorFlow's.
-
-    As if it were killed, which nothing here loses by.
-    """
-    logging.warning("%s has gone: starting again from the last checkpoint.", lost)
+    """Replaces this process by a new one of the same command, without TensorFlow's state."""
+    logging.warning("%s is lost: restarting from the last checkpoint.", lost)
     sys.stdout.flush()
     clean_up()
     # The last of two flags is the one that counts.
     os.execv(sys.executable, [sys.executable, *sys.argv, "--nooverwrite_output_dir"])
-
-
-def meet(workers, facts, seconds, on_loss, needs_all=True):
-    """Waits until all workers have come, and makes sure that they are to do the same.
-
-    Args:
-      workers: `Cluster`.
-      facts: function () → dict of JSON values that must be those of the chief; their names are for
-        messages. Called when the chief is there.
-      seconds: how long each waits for the others.
-      on_loss: see `Meeting`.
-      needs_all: bool; False has the chief go on without those that do not come in time.
-
-    Returns:
-      `Meeting`.
-
-    Raises:
-      UserError: a worker does not come in time, or has other facts.
-    """
-    deadline = time.monotonic() + seconds
-    if workers.is_chief:
-        connections = _receive(workers, facts, deadline, seconds, needs_all)
-    else:
-        connections = _report_to_chief(workers, facts, deadline, seconds)
-    return Meeting(connections, on_loss)
-
-
-def _receive(workers, facts, deadline, seconds, needs_all):
-    """The chief's side: takes every worker's facts, and answers all when all are there."""
-    others = {i: f"worker {i} ({workers.addresses[i]})" for i in range(1, len(workers.addresses))}
-    arrived, problem, own = {}, None, facts()
-    with contextlib.closing(_listener(workers.addresses[0])) as listener:
-        logging.info("Waiting for %s.", " and ".join(others.values()))
-        while not problem and len(arrived) < len(others):
-            listener.settimeout(max(0.01, deadline - time.monotonic()))
-            try:
-                connection, _ = listener.accept()
-            except socket.timeout:
-                arrived = _still_there(arrived)
-                missing = [name for i, name in others.items() if i not in arrived]
-                late = f"{' and '.join(missing)} did not come within {seconds:g} seconds"
-                if needs_all:
-                    problem = late
-                else:
-                    logging.info("%s: going on without.", late)
-                break
-            connection.settimeout(_ANSWER_SECONDS)
-            try:
-                message = json.loads(_read_line(connection))
-                index = files.checked(message["index"], int)
-                found = files.checked(message["facts"], dict)
-            except (OSError, ValueError, KeyError, TypeError, RecursionError):
-                continue  # Not one of ours, or stopped meanwhile.
-            if index in others:
-                arrived = {**_still_there(arrived), index: connection}
-                problem = _difference(others[index], found, own)
-    for connection in arrived.values():
-        with contextlib.suppress(OSError):
-            connection.sendall(_line({"problem": problem}))
-    if problem:
-        raise UserError(f"{VARIABLE}: {problem}.")
-    return {others[index]: connection for index, connection in arrived.items()}
-
-
-def _still_there(arrived):
-    """Those of the connections whose workers wait still: one may have been stopped meanwhile."""
-    return {index: connection for index, connection in arrived.items() if _is_open(connection)}
-
-
-def _report_to_chief(workers, facts, deadline, seconds):
-    """A worker's side: tells the chief its facts, and waits for the answer."""
-    chief = f"the chief ({workers.addresses[0]})"
-    host, _, port = workers.addresses[0].rpartition(":")
-    logging.info("Worker %d: waiting for %s.", workers.index, chief)
-    while time.monotonic() < deadline:
-        try:
-            left = max(0.01, deadline - time.monotonic())
-            connection = socket.create_connection((host.strip("[]"), int(port)), timeout=left)
-        except OSError:
-            time.sleep(_POLL_SECONDS)
-            continue
-        message = _line({"index": workers.index, "facts": facts()})
-        try:
-            connection.sendall(message)
-            problem = json.loads(_read_line(connection))["problem"]
-        except (OSError, ValueError, KeyError, TypeError):
-            connection.close()  # Still the TensorFlow of a training that is about to end.
-            time.sleep(_POLL_SECONDS)
-            continue
-        if problem:
-            raise UserError(f"{VARIABLE}: {problem}.")
-        return {chief: connection}
-    raise UserError(f"{VARIABLE}: {chief} did not answer within {seconds:g} seconds.")
-
-
-def _listener(address):
-    host, _, port = address.rpartition(":")
-    try:
-        listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("", int(port)))
-        listener.listen()
-    except OSError as error:
-        raise UserError(f"{VARIABLE}: {address} cannot be listened at ({error}).") from error
-    return listener
-
-
-def _is_open(connection):
-    """Whether the other end, which waits for an answer and says nothing, is there."""
-    readable, _, _ = select.select([connection], [], [], 0)
-    return not readable
-
-
-def _line(message):
-    return json.dumps(message).encode() + b"\n"
-
-
-def _read_line(connection):
-    """A line, and not a byte more: what comes after it is for `Meeting`."""
-    received = b""
-    while not received.endswith(b"\n"):
-        byte = connection.recv(1)
-        if not byte or len(received) > _LONGEST_LINE:
-            raise ValueError("no line")
-        received += byte
-    return received.decode()
-
-
-def _difference(who, found, expected):
-    """A clause that names the first fact that differs; None if none does."""
-    for name in {**expected, **found}:
-        value, expected_value = found.get(name), expected.get(name)
-        if value != expected_value:
-            return f"{who} has another {name} than the chief: {value}, not {expected_value}"
-    return None

@@ -64,7 +64,7 @@ def define_distribution(flag_values):
         300.0,
         "Seconds that a worker of TF_CONFIG's cluster waits for the others to come.",
         1.0,
-        1e6,  # A socket's longest wait is of 2**31 milliseconds.
+        1e6,
         **at,
     )
 

@@ -9,7 +9,6 @@ job.train_and_evaluate(...), job.predict(arrays)
 """
 
 import dataclasses
-import json
 import math
 import posixpath
 from typing import NamedTuple, Tuple
@@ -343,7 +342,14 @@ class Job(_AnyJob):
         workers, seconds = self._workers, self._values.worker_timeout
         # The others may have ended before a chief that is started again after the last step.
         needs_all = not workers.is_chief or self._runner.last_step() < self._model.num_train_steps
-        with cluster.met(workers, self._facts, seconds, needs_all, self._scratch.remove):
+        with cluster.rendezvous(
+            workers,
+            self._run.output_dir,
+            self._shared_settings,
+            seconds,
+            needs_all,
+            self._scratch.remove,
+        ):
             self._train_to_the_end(arrays, eval_sets)
         if not workers.is_chief:
             return [f"Worker {workers.index} has done its part; the chief has the results."]
@@ -377,21 +383,17 @@ class Job(_AnyJob):
                 logging.info("Stopped early: the best score is %.4f.", evaluations.best())
                 break
 
-    def _facts(self):
-        """What must be the same for all workers, see `cluster.meet`."""
-        facts = {
+    def _shared_settings(self):
+        """Returns what must be the same for all workers, see `cluster.rendezvous`."""
+        settings = {
             f"{group}: {name}": value
-            for group, settings in json.loads(json.dumps(self._settings())).items()
-            for name, value in settings.items()
+            for group, fields in self._settings().items()
+            for name, value in fields.items()
         }
         return {
-            **facts,
+            **settings,
             "number of replicas": self._run.distribution.num_replicas,
-            # The chief has written it before it hears of anyone.
-            "settings.json in the shared --output_dir": run_directory.settings_digest(
-                self._run.output_dir
-            ),
-            "last checkpoint in --output_dir, which all share": self._runner.last_step(),
+            "last checkpoint in --output_dir": self._runner.last_step(),
         }
 
     def train_and_evaluate(self, arrays, eval_sets, about, summary):

@@ -23,6 +23,7 @@ import tensorflow.compat.v1 as tf
 from absl import logging
 
 import checkpoints
+import cluster
 import evaluations
 import files
 import paths
@@ -43,6 +44,7 @@ _RUN_FILES = (
     "events.out.tfevents.*",
     "eval",
     SETTINGS_FILE,
+    cluster.FOLDER,
     task_adapters.FOLDER,
     "full_model.ckpt.*",
     "task_*.ckpt.*",
@@ -151,16 +153,6 @@ def claim(output_dir, settings, trains, overwrite=False, reads=()):
         _remove_leftovers(output_dir, checkpoint)
         files.write_object(path, settings)
     return held
-
-
-def settings_digest(output_dir):
-    """A short name for the settings that a run has recorded there; None where none has.
-
-    Raises:
-      UserError: they cannot be read.
-    """
-    settings = _read(posixpath.join(output_dir, SETTINGS_FILE))
-    return settings and task_adapters.digest([json.dumps(settings, sort_keys=True)])
 
 
 class _Held:

@@ -60,12 +60,11 @@ def main(kind, devices, folder, *cases):
         make_devices(int(devices))
     distributed = distribution.choose(kind, use_tpu=False)
     assert distributed.num_replicas == int(devices), distributed
-    if kind == "multi_worker":
-        cluster.meet(distributed.workers, dict, 60.0, sys.exit)
-    for case in cases:
-        method, head = case.split("/")
-        output_dir = os.path.join(folder, f"{method}_{head}")
-        train(distributed, os.path.join(folder, "..", "bert"), method, head, output_dir)
+    with cluster.rendezvous(distributed.workers, folder, dict, 60.0):
+        for case in cases:
+            method, head = case.split("/")
+            output_dir = os.path.join(folder, f"{method}_{head}")
+            train(distributed, os.path.join(folder, "..", "bert"), method, head, output_dir)
 
 
 if __name__ == "__main__":

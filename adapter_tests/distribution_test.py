@@ -214,6 +214,7 @@ class KilledWorkerTest(tf.test.TestCase):
             both[killed] = self.start(workers, killed, output_dir)
         said = [process.communicate(timeout=300)[0] for process in both]
         self.assertEqual([process.returncode for process in both], [0, 0], said)
+        self.assertNotIn(cluster.FOLDER, os.listdir(output_dir))
         return output_dir, said
 
     def scores(self, folder):
@@ -226,7 +227,7 @@ class KilledWorkerTest(tf.test.TestCase):
         self.assertIn("Worker 1 has done its part", other)
         self.assertNotIn("dev:", other)
         resumed, (chief, _) = self.run_both("resumed", killed=1)
-        self.assertRegex(chief, r"worker 1 \(.*\) has gone: starting again")
+        self.assertRegex(chief, r"worker 1 \(.*\) is lost: restarting")
         self.assertRegex(chief, "Going on from the checkpoint of step [1-9]")
         expected, found = (tf.train.load_checkpoint(folder) for folder in (straight, resumed))
         for name in expected.get_variable_to_shape_map():

@@ -217,6 +217,8 @@ def parse_make(*targets):
 def parse_pip(*words):
     """What is installed is what the tests run with."""
     assert words[0] == "install", words
+    if words[-1] == "tensorflow[and-cuda]":  # An extra of what the files before it require.
+        words = words[:-1]
     package, is_one, _ = words[-1].partition("==")
     line = f"{package}>=" if is_one else " ".join(words[1:]) + "\n"
     with open(os.path.join(ROOT, "requirements-dev.txt")) as reader:

@@ -25,13 +25,18 @@ def is_flags(node):
     return getattr(node, "id", None) == "values" or getattr(node, "attr", None) == "_values"
 
 
+def _value_of(node):
+    """A constant's value; Python 3.7 calls it s, of which later ones warn."""
+    return node.value if hasattr(node, "value") else getattr(node, "s", None)
+
+
 def text_of(node):
     """The str that a node is a literal of; None for others."""
-    return getattr(node, "value", getattr(node, "s", None)) if is_text(node) else None
+    return _value_of(node) if is_text(node) else None
 
 
 def is_text(node):
-    value = getattr(node, "value", getattr(node, "s", None))
+    value = _value_of(node)
     return type(node).__name__ in ("Constant", "Str") and isinstance(value, str)
 
 

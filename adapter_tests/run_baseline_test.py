@@ -328,7 +328,7 @@ class RecordsTest(ScriptTestCase):
             time.tzset()
             (record,) = self.run_preset()
         finished = datetime.datetime.strptime(record["finished"], "%Y-%m-%dT%H:%M:%S")
-        ago = datetime.datetime.utcnow() - finished
+        ago = datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None) - finished
         self.assertBetween(ago.total_seconds(), 0, 3600)
 
     def test_scores_of_a_test_set_that_is_predicted_later_are_recorded(self):

@@ -121,15 +121,6 @@ class ClaimTest(RunDirectoryTestCase):
         self.assertEqual(os.listdir(self.folder), ["settings.json"])
         self.assertEqual(self.recorded(), json.loads(json.dumps(SETTINGS)))
 
-    def test_its_mark_has_a_name_by_which_workers_know_it(self):
-        self.assertIsNone(run_directory.settings_digest(self.folder))
-        self.claim()
-        name = run_directory.settings_digest(self.folder)
-        self.claim(changed("training", random_seed=6))
-        self.assertNotEqual(run_directory.settings_digest(self.folder), name)
-        self.claim()
-        self.assertEqual(run_directory.settings_digest(self.folder), name)
-
     def test_a_task_adapter_that_a_kill_left_beside_its_place_is_back(self):
         self.train()
         self.write("adapter.replaced/adapter_config.json", "adapter.partial/half_written")
