@@ -182,6 +182,57 @@ class ScriptTest(tf.test.TestCase):
             self.assertEqual(done.stdout, expected + "\n")
 
 
+class FindPythonTest(tf.test.TestCase):
+    """find_python.sh, among Pythons that only say a version."""
+
+    def find(self, *versions, on_path=(), in_pyenv=(), in_home=()):
+        """What it prints on stdout and stderr; paths begin with the folder."""
+        folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        for place, names in (
+            ("path", on_path),
+            ("pyenv/versions/{}.5/bin", in_pyenv),
+            ("home/.local/bin", in_home),
+        ):
+            for name in names:
+                version = name.replace("python", "")
+                path = os.path.join(
+                    folder, place.format(version), "python" if "{" in place else name
+                )
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                with open(path, "w") as writer:
+                    writer.write(f"#!/bin/sh\necho {version}\n")
+                os.chmod(path, 0o755)
+        os.symlink(shutil.which("sed"), os.path.join(folder, "sed"))
+        environ = {"PATH": f"{folder}/path:{folder}", "HOME": f"{folder}/home"}
+        environ["PYENV_ROOT"] = f"{folder}/pyenv"
+        script = os.path.join(os.path.dirname(environment.__file__), "find_python.sh")
+        done = subprocess.run(
+            ["/bin/sh", script, *versions], env=environ, capture_output=True, text=True
+        )
+        self.assertEqual(done.returncode, 1 if done.stderr else 0)
+        return done.stdout.replace(folder + "/", "").strip(), done.stderr
+
+    def test_the_first_version_wins_wherever_it_lies(self):
+        for places, expected in (
+            ({"on_path": ["python3.12", "python3.13"]}, "path/python3.13"),
+            (
+                {"on_path": ["python3.12"], "in_pyenv": ["python3.13"]},
+                "pyenv/versions/3.13.5/bin/python",
+            ),
+            ({"in_home": ["python3.12"]}, "home/.local/bin/python3.12"),
+            ({"on_path": ["python3.14"], "in_pyenv": ["python3.12"]}, None),
+        ):
+            found, stderr = self.find("3.13", "3.12", **places)
+            self.assertEqual(found, expected or "pyenv/versions/3.12.5/bin/python", stderr)
+
+    def test_none_says_how_to_install_one(self):
+        found, stderr = self.find("3.13", "3.12", on_path=["python3.14"])
+        self.assertEqual(found, "")
+        self.assertRegex(stderr, r"^Error: found no Python 3\.13, 3\.12\. [^\n]+\.\n$")
+        for command in ("apt install python3.13 ", "brew install python@3.13", "uv python install"):
+            self.assertIn(command, stderr)
+
+
 class SilenceTensorflowTest(tf.test.TestCase):
     def test_verbosity_brings_tensorflows_log_back(self):
         self.addCleanup(logging.set_verbosity, logging.get_verbosity())
