@@ -86,7 +86,7 @@ def _load() -> Any:
         return tf.estimator
     _check_wheel()
     for name, stand_in in _STAND_INS.items():
-        if importlib.util.find_spec(name) is None:
+        if name not in sys.modules and importlib.util.find_spec(name) is None:
             parent, _, child = name.rpartition(".")
             sys.modules[name] = stand_in()
             setattr(importlib.import_module(parent), child, sys.modules[name])

@@ -1,6 +1,7 @@
 """Tests of tf_estimator.py: what it gives on this TensorFlow, and what it refuses on others."""
 
 import os
+import subprocess
 import sys
 import unittest
 from unittest import mock
@@ -69,6 +70,16 @@ class StandInTest(tf.test.TestCase):
             stand_in = sys.modules[name]
             if getattr(stand_in, "__file__", None) and "estimator_training" not in name:
                 self.assertIn(os.path.dirname(tf.__file__).split("_api")[0], stand_in.__file__)
+
+    def test_an_import_that_failed_may_be_tried_again(self):
+        code = (
+            "import sys, tf_estimator; del sys.modules['tf_estimator'];"
+            "import tensorflow.compat.v1 as tf; del tf.estimator;"
+            "import tf_estimator; print(tf_estimator.tpu.TPUEstimator.__name__)"
+        )
+        folder = os.path.dirname(tf_estimator.__file__)
+        said = subprocess.check_output([sys.executable, "-c", code], cwd=folder, text=True)
+        self.assertEqual(said, "TPUEstimator\n")
 
     def test_a_tpu_training_asks_for_no_graceful_shutdown(self):
         self.assertEqual(os.environ["TF_TPU_GRACEFUL_SHUTDOWN_MODE"], "")
