@@ -32,13 +32,16 @@ def has_estimator():
 
 
 def prepare():
-    """Imports TensorFlow; continues in the Python that `make demo` prepared if this one has none.
+    """Imports TensorFlow and Estimator, or continues in the Python that `make demo` prepared.
 
-    Exits with 1 and a sentence if neither has TensorFlow and Estimator.
+    Exits with 1 and a sentence if neither has both, in versions that go together.
     """
     if has_estimator():
-        with _without_notes() if _IS_QUIET else contextlib.nullcontext():
-            import tensorflow  # noqa: F401
+        try:
+            with _without_notes() if _IS_QUIET else contextlib.nullcontext():
+                import tf_estimator  # noqa: F401
+        except ImportError as error:
+            sys.exit(f"Error: {error}")
         return
     version = ".".join(map(str, sys.version_info[:2]))
     problem = f"Python {version} ({sys.executable}) has no TensorFlow with Estimator"

@@ -10,12 +10,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+import unittest
 from unittest import mock
 
 import tensorflow.compat.v1 as tf
 from absl import logging
 
 import environment
+from adapter_tests.tf_estimator_test import HAS_OWN
 
 
 def installed(*packages):
@@ -140,6 +142,24 @@ class ScriptTest(tf.test.TestCase):
             )
             self.assertEqual((done.returncode, done.stdout), (1, ""), script)
             self.assertRegex(done.stderr, r"^Error: Python [^\n]+ has no TensorFlow[^\n]+\.\n$")
+
+    @unittest.skipIf(HAS_OWN, "this TensorFlow has an Estimator of its own")
+    def test_another_wheel_is_refused_in_a_sentence(self):
+        folder = os.path.join(self.get_temp_dir(), "tensorflow_estimator-2.12.0.dist-info")
+        os.makedirs(folder)
+        with open(os.path.join(folder, "METADATA"), "w") as writer:
+            writer.write("Metadata-Version: 2.1\nName: tensorflow-estimator\nVersion: 2.12.0\n")
+        project = os.path.dirname(environment.__file__)
+        done = subprocess.run(
+            [sys.executable, os.path.join(project, "run_report.py"), "--help"],
+            env=dict(os.environ, PYTHONPATH=os.path.dirname(folder)),
+            capture_output=True,
+            text=True,
+        )
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(
+            done.stderr, r"^Error: TensorFlow [^\n]+ but 2\.12\.0 is installed[^\n]+\n$"
+        )
 
     def test_start_up_notes_are_left_out_and_nothing_else(self):
         """Not even the last words of a process that crashes."""
