@@ -124,7 +124,9 @@ class AdapterBank:
             raise UserError(f"most_in_memory must be at least 1, but is {most_in_memory}.")
         checkpoints.check_encoder(init_checkpoint, config)
         self.backbone = task_adapters.backbone_of(init_checkpoint, config)
-        precision = devices.choose_precision(precision, False)
+        precision = devices.choose_precision(
+            precision, False, (config.hidden_size, config.intermediate_size)
+        )
         self._model = _Model(config, init_checkpoint, precision, lengths)
         self._config, self._most = config, most_in_memory
         self._entries = {}  # Never changed, but replaced: it can be read at any time.

@@ -8,7 +8,7 @@ worker that is missing or has other settings is named, where TensorFlow would wa
 without a word. During the training the same files tell when a worker is lost: TensorFlow's session
 catches the UnavailableError of a broken connection, and then waits for ever.
 
-    workers/0.json  {"id", "members": {index: id}, "problem": null or a clause, ...}
+    workers/0.json  {"id", "decided": {...}, "members": {index: id}, "problem": null or a clause}
     workers/1.json  {"id", "chief": the chief's id, "settings": {...}, ...}
     ...             {"beat": counts while the process lives, "left": bool, "done": bool}
 """
@@ -38,6 +38,7 @@ FOLDER = "workers"  # In --output_dir.
 _EXPECTED = (
     'expected {"cluster": {"worker": ["host:port", ...]}, "task": {"type": "worker", "index": 0}}'
 )
+_OBJECTS = ("members", "settings", "decided")  # Fields of a record.
 _MAX_BYTES = 1 << 22  # Of a record.
 _POLL_SECONDS = 0.5
 _BEAT_SECONDS = 10.0  # Between two signs of life.
@@ -121,7 +122,9 @@ def hidden():
 
 
 @contextlib.contextmanager
-def rendezvous(workers, output_dir, settings, seconds, needs_all=True, clean_up=lambda: None):
+def rendezvous(
+    workers, output_dir, settings, decided, seconds, needs_all=True, clean_up=lambda: None
+):
     """Waits for all workers; while entered, restarts this process if another worker is lost.
 
     A new process of the same command replaces it, which resumes from the last checkpoint.
@@ -129,8 +132,9 @@ def rendezvous(workers, output_dir, settings, seconds, needs_all=True, clean_up=
     Args:
       workers: `Cluster`; a single worker waits for nobody.
       output_dir: path of the folder that all workers share.
-      settings: function () → dict of JSON values that must equal the chief's; errors name its keys.
-        A worker calls it after the chief has come.
+      settings: function (the chief's `decided`) → dict of JSON values that must equal the chief's;
+        errors name its keys. A worker calls it after the chief has come.
+      decided: dict of JSON values that the chief decides for all workers.
       seconds: how long to wait for the other workers.
       needs_all: bool; False has the chief continue without those that do not come in time.
       clean_up: function () that removes temporary files, called before the process is replaced.
@@ -145,7 +149,7 @@ def rendezvous(workers, output_dir, settings, seconds, needs_all=True, clean_up=
     records = _Records(workers, output_dir)
     try:
         if workers.is_chief:
-            members = _gather(records, settings, seconds, needs_all)
+            members = _gather(records, settings, decided, seconds, needs_all)
         else:
             members = _report_to_chief(records, settings, seconds)
         with _watching(records, members, functools.partial(_start_again, clean_up)):
@@ -170,7 +174,7 @@ class _Records:
 
     def read(self, index):
         """Returns a worker's record, {} if the worker has no valid one."""
-        path, kinds = self._path(index), {"id": str, "members": dict, "settings": dict}
+        path, kinds = self._path(index), {"id": str, **dict.fromkeys(_OBJECTS, dict)}
         try:
             is_short = tf.io.gfile.stat(path).length <= _MAX_BYTES
             record = files.read_object(path) if is_short else {}
@@ -203,11 +207,11 @@ class _Records:
         return posixpath.join(self.output_dir, FOLDER, f"{index}.json")
 
 
-def _gather(records, settings, seconds, needs_all):
+def _gather(records, settings, decided, seconds, needs_all):
     """Waits as the chief for the other workers; returns index → id of the workers that came."""
     deadline = time.monotonic() + seconds
-    expected = json.loads(json.dumps(settings()))  # JSON has no tuples.
-    records.write(members={})
+    expected = json.loads(json.dumps(settings(decided)))  # JSON has no tuples.
+    records.write(members={}, decided=decided)
     others = range(1, len(records.workers.addresses))
     logging.info("Waiting for %s.", " and ".join(map(records.name, others)))
     while True:
@@ -261,7 +265,7 @@ def _report_to_chief(records, settings, seconds):
             return {index: members[str(index)] for index in everyone if str(index) in members}
         if chief and chief["id"] != chief_id:  # The first may be the record of a killed chief.
             chief_id = chief["id"]
-            records.write(chief=chief_id, settings=settings())
+            records.write(chief=chief_id, settings=settings(chief.get("decided", {})))
         time.sleep(_POLL_SECONDS)
     raise UserError(
         f"{VARIABLE}: {records.name(0)} did not answer within {seconds:g} seconds; all workers must"

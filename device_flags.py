@@ -23,7 +23,8 @@ def define(flag_values):
         "auto",
         list(devices.PRECISIONS),
         "Precision of what lies between the variables and the loss, which stay float32; auto:"
-        " bfloat16 where the processor or TPU has it natively, else float32.",
+        " that of the run or adapter that is used, else bfloat16 on a TPU and where it is measured"
+        " to be faster, else float32.",
         **at,
     )
     flags.DEFINE_string(

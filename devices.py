@@ -1,6 +1,9 @@
 """What a run computes on: TPUs found and reached, or refused, before anything is built on them."""
 
+import functools
+import math
 import socket
+import time
 
 import tensorflow.compat.v1 as tf
 from absl import logging
@@ -11,6 +14,8 @@ from errors import UserError
 PRECISIONS = ("auto", "float32", "bfloat16")
 # What /proc/cpuinfo calls bfloat16 products: Intel's and AMD's, Intel's AMX, ARM's.
 _BFLOAT16_NAMES = {"avx512_bf16", "amx_bf16", "bf16"}
+_WORTHWHILE = 1.15  # How many times as fast bfloat16 must be: it rounds to 8 bits.
+_TIMED_TOKENS, _TIMED_SECONDS, _FEWEST_TURNS = 128, 0.05, 3
 
 _CONNECT_SECONDS = 10
 _ANSWER_SECONDS = 60  # A TPU that has just been started takes its time.
@@ -106,7 +111,7 @@ def has_gpu():
 
 def need_tensorflow_2(what):
     """Raises UserError with TensorFlow 1; `what`, a flag or a script, begins its sentence."""
-    if tf.__version__.startswith("1."):
+    if not _has_tensorflow_2():
         raise UserError(f"{what} needs TensorFlow 2; this is {tf.__version__}.")
 
 
@@ -132,13 +137,16 @@ def session_config(one_device=True):
     return config
 
 
-def choose_precision(precision, use_tpu):
-    """The precision of matrix products and of what lies between them.
+def choose_precision(precision, use_tpu, width, recorded=None):
+    """Chooses the precision of matrix products and of what lies between them, and logs why.
 
     Args:
-      precision: one of `PRECISIONS`; "auto" is bfloat16 where the hardware computes with it, half
-        the time of float32, and float32 elsewhere, where bfloat16 is emulated and slow.
+      precision: one of `PRECISIONS`. "auto" is `recorded`; else bfloat16 on a TPU, float32 on a
+        GPU, and on a CPU bfloat16 if `product_seconds` finds its products `_WORTHWHILE` times as
+        fast as float32's.
       use_tpu: bool.
+      width: (hidden size, intermediate size) of the model.
+      recorded: the precision of the run or the adapter that is used, None if there is none.
 
     Returns:
       "float32" or "bfloat16".
@@ -146,22 +154,93 @@ def choose_precision(precision, use_tpu):
     Raises:
       UserError: bfloat16 is asked of a TensorFlow that has none on this device.
     """
-    emulated = not (use_tpu or has_bfloat16())
-    if precision == "auto":
-        return "float32" if emulated else "bfloat16"
-    if precision == "bfloat16" and emulated:
-        if tf.__version__.startswith("1."):
-            raise UserError("--precision=bfloat16 needs a TPU or TensorFlow 2; choose float32.")
-        logging.warning(
-            "--precision=bfloat16 is slow on a device that does not have it natively; this one is"
-            " not known to."
-        )
-    return precision
+    is_emulated = not (use_tpu or has_bfloat16())
+    if precision != "auto":
+        if precision == "bfloat16" and is_emulated:
+            _check_emulation()
+        logging.info("Computing in %s (--precision=%s).", precision, precision)
+        return precision
+    if recorded == "float32" or (recorded == "bfloat16" and (use_tpu or _has_tensorflow_2())):
+        logging.info("Computing in %s, as recorded (--precision=auto).", recorded)
+        return recorded
+    if use_tpu or is_emulated:
+        chosen = "bfloat16" if use_tpu else "float32"
+        logging.info("Computing in %s (--precision=auto).", chosen)
+        return chosen
+    seconds = product_seconds(*width)
+    chosen = "bfloat16" if seconds["float32"] >= _WORTHWHILE * seconds["bfloat16"] else "float32"
+    logging.info(
+        "Computing in %s (--precision=auto): the model's products take %.2f ms in float32, %.2f ms"
+        " in bfloat16.",
+        chosen,
+        1000 * seconds["float32"],
+        1000 * seconds["bfloat16"],
+    )
+    return chosen
+
+
+def _check_emulation():
+    """Warns that bfloat16 is slow here; UserError if TensorFlow has no kernels for it."""
+    if not _has_tensorflow_2():
+        raise UserError("--precision=bfloat16 needs a TPU or TensorFlow 2; choose float32.")
+    logging.warning(
+        "--precision=bfloat16 is slow on a device that does not have it natively; this one is"
+        " not known to."
+    )
+
+
+def _has_tensorflow_2():
+    return not tf.__version__.startswith("1.")
+
+
+def product_seconds(hidden_size, intermediate_size):
+    """Times a feed-forward layer's two matrix products in both precisions, on CPU.
+
+    The precisions take turns for about 50 ms. The fastest turn counts: a busy core slows some.
+
+    Args:
+      hidden_size, intermediate_size: sizes of the layer.
+
+    Returns:
+      dict: precision → seconds of both products, for 128 tokens.
+    """
+    sizes = [_TIMED_TOKENS, hidden_size, intermediate_size, hidden_size]
+    shapes = [sizes[:2], sizes[1:3], sizes[2:]]
+    products = {}
+    with tf.Graph().as_default(), tf.device("/CPU:0"):
+        for precision in PRECISIONS[1:]:
+            initial = tf.constant_initializer(0.01)
+            dtype = tf.as_dtype(precision)
+            x, inner, outer = (
+                tf.get_variable(f"{precision}_{i}", shape, dtype, initial, use_resource=True)
+                for i, shape in enumerate(shapes)
+            )
+            products[precision] = tf.matmul(tf.matmul(x, inner), outer).op
+        with tf.Session(config=session_config()) as session:
+            session.run(tf.global_variables_initializer())
+            return _fastest(
+                {name: functools.partial(session.run, op) for name, op in products.items()}
+            )
+
+
+def _fastest(calls):
+    """The seconds of each function's fastest call, of a dict; the first calls do not count."""
+    for call in calls.values():
+        call()
+    seconds = dict.fromkeys(calls, math.inf)
+    start, turns = time.perf_counter(), 0
+    while turns < _FEWEST_TURNS or time.perf_counter() - start < _TIMED_SECONDS:
+        turns += 1
+        for name, call in calls.items():
+            before = time.perf_counter()
+            call()
+            seconds[name] = min(seconds[name], time.perf_counter() - before)
+    return seconds
 
 
 def has_bfloat16(cpuinfo="/proc/cpuinfo"):
     """Whether this TensorFlow computes in bfloat16 natively on this machine, TPUs apart."""
-    if tf.__version__.startswith("1.") or has_gpu():
+    if not _has_tensorflow_2() or has_gpu():
         return False
     try:
         with open(cpuinfo) as reader:

@@ -77,6 +77,11 @@ class EvalSet:
         return self._score_fn(self.made)
 
 
+def _precision_of(adapter):
+    """The precision in which a task adapter was trained; None if it does not tell."""
+    return adapter.description.training.get("precision")
+
+
 class _AnyJob:
     """What both kinds of jobs have: a BERT, a place to compute, and task adapters as checkpoints.
 
@@ -85,6 +90,8 @@ class _AnyJob:
       given: `task_adapters.TaskAdapter` of --adapter, or None.
       shortest: the least --max_seq_length that holds a text.
     """
+
+    precision: str
 
     def __init__(self, values, given, shortest):
         self._values = values
@@ -100,9 +107,11 @@ class _AnyJob:
             device_flags.check_paths_for_tpu(
                 self._values, run.output_dir, self.bert.init_checkpoint
             )
-        asked = self._values.precision
-        self.precision = devices.choose_precision(asked, use_tpu)
-        logging.info("Computing in %s (--precision=%s).", self.precision, asked)
+
+    def _choose_precision(self, recorded):
+        """What to compute in; `recorded` as of `devices.choose_precision`."""
+        width = self.bert.config.hidden_size, self.bert.config.intermediate_size
+        return devices.choose_precision(self._values.precision, self._use_tpu, width, recorded)
 
     def _texts_and_backbone(self):
         """Fields of a `task_adapters.Description`: the BERT, and how texts are read."""
@@ -158,7 +167,9 @@ class FinishedJob(_AnyJob):
 
     def __init__(self, values, given, output_dir, eval_batch_size, shortest):
         super().__init__(values, given, shortest)
-        self._take_place(*device_flags.evaluation_settings(values, output_dir, eval_batch_size))
+        run, use_tpu = device_flags.evaluation_settings(values, output_dir, eval_batch_size)
+        self._take_place(run, use_tpu)
+        self.precision = self._choose_precision(_precision_of(given))
 
     def begin(self, task, head):
         """Makes the model; raises UserError if --adapter is of another one.
@@ -208,9 +219,21 @@ class Job(_AnyJob):
         self._workers = run.distribution.workers
         self._check_stages()
         self._take_place(run, use_tpu)
+        self.precision = "float32"  # Of a worker until the chief tells, see `_shared_settings`.
+        if self._workers.is_chief or values.precision != "auto":
+            self.precision = self._choose_precision(self._recorded_precision())
         self._check_batch_norm()
         self._best_prefix = None
         self._last_scores = None  # Of the last evaluation meanwhile.
+
+    def _recorded_precision(self):
+        """The precision of the run in output_dir, or of what --adapter gives; None without both."""
+        trains = "train" in self.stages
+        if self._given and not trains:
+            return _precision_of(self._given)
+        if trains and self._values.overwrite_output_dir:
+            return None
+        return run_directory.recorded(self._run.output_dir, "training").get("precision")
 
     def _check_stages(self):
         """What is evaluated meanwhile needs a dev set, and all workers in one process."""
@@ -283,7 +306,19 @@ class Job(_AnyJob):
                 reads=self._reads(),
             )
         self._model = self._model_settings(self._description, **self._training_settings(schedule))
+        self._head = head
         self._runner = training.Runner(self._model, self._run, head)
+
+    def _compute_in(self, precision):
+        """Changes the precision to the chief's."""
+        if precision == self.precision or precision not in devices.PRECISIONS[1:]:
+            return
+        logging.info("Computing in %s, as the chief does.", precision)
+        self.precision = precision
+        trained = {**self._description.training, "precision": precision}
+        self._description = dataclasses.replace(self._description, training=trained)
+        self._model = dataclasses.replace(self._model, precision=precision)
+        self._runner = training.Runner(self._model, self._run, self._head)
 
     def _reads(self):
         """(flag, path) of what the run reads, where a flag says so."""
@@ -346,6 +381,7 @@ class Job(_AnyJob):
             workers,
             self._run.output_dir,
             self._shared_settings,
+            {"precision": self.precision},
             seconds,
             needs_all,
             self._scratch.remove,
@@ -383,8 +419,10 @@ class Job(_AnyJob):
                 logging.info("Stopped early: the best score is %.4f.", evaluations.best())
                 break
 
-    def _shared_settings(self):
+    def _shared_settings(self, decided):
         """Returns what must be the same for all workers, see `cluster.rendezvous`."""
+        if self._values.precision == "auto":
+            self._compute_in(decided.get("precision"))
         settings = {
             f"{group}: {name}": value
             for group, fields in self._settings().items()

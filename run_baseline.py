@@ -42,6 +42,7 @@ from errors import UserError
 from flag_sections import section
 
 _DATABASE, _SEARCH, _RECORDS = "search.db", "search.json", "results.jsonl"
+_WIDTH = 512, 128  # Of a convolution's products, about: an embedding's size and its filters.
 
 # Flags that a record has where they are not the default.
 _TOLD_IF_CHANGED = (
@@ -133,8 +134,8 @@ def _define_training(flag_values):
         "precision",
         "auto",
         list(devices.PRECISIONS),
-        "Precision of the convolution's products, all else is float32; auto: bfloat16 where the"
-        " processor has it natively, else float32.",
+        "Precision of the convolution's products, all else is float32; auto: that of the model in"
+        " --output_dir, else bfloat16 where it is measured to be faster.",
         **section("Devices", flag_values),
     )
 
@@ -308,7 +309,12 @@ class _Job:
     def __init__(self, values, data, output_dir):
         self._values, self._data, self._output_dir = values, data, output_dir
         self._modules = baseline_training.Modules(data)
-        self._precision = devices.choose_precision(values.precision, use_tpu=False)
+        recorded = {}
+        if not values.overwrite_output_dir:
+            recorded = run_directory.recorded(output_dir, "training")
+        self._precision = devices.choose_precision(
+            values.precision, False, _WIDTH, recorded.get("precision")
+        )
 
     def search_settings(self, narrowed):
         """The `baseline_search.SearchSettings` over what flags leave of the space."""

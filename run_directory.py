@@ -319,6 +319,14 @@ def _overwriting(trains):
     return "--overwrite_output_dir" + ("" if trains else " with --do_train")
 
 
+def recorded(output_dir, section):
+    """Returns a section of the settings of the run in a folder; {} without a sound record."""
+    try:
+        return (_read(posixpath.join(output_dir, SETTINGS_FILE)) or {}).get(section, {})
+    except UserError:  # `claim` refuses it where it counts.
+        return {}
+
+
 def _read(path):
     if not tf.io.gfile.exists(path):
         return None

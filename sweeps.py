@@ -2,6 +2,7 @@
 
     folder/results*.jsonl        what the trials came to, see `sweep_records`
     folder/trials/<name>/        output_dir of each, with what it printed in log.txt
+    folder/precision.json        the precision of trials that leave it open, by their BERT's width
 
 Sweepers that share a folder on one machine share the trials out by a lock on each of them, which
 lives as long as the sweeper or the trial does: after a kill, what still runs is waited for. Those
@@ -20,12 +21,16 @@ from typing import NamedTuple, Tuple
 from absl import logging
 from tqdm import tqdm
 
+import devices
 import files
+import modeling
 import paths
+import run_directory
 import sweep_grids
 import sweep_records
 import sweep_trials
 import task_adapters
+import tfhub
 from errors import UserError
 from sweep_records import DONE
 
@@ -109,6 +114,7 @@ class Sweep:
         self.trials = _keys(trials, self._places)
         self._commands = {key: self._command(key) for key in self.trials}
         self._records = sweep_records.Reader(settings.folder)
+        self._precisions = os.path.join(settings.folder, "precision.json")
         self._seconds = []
 
     def name(self, key):
@@ -199,7 +205,8 @@ class Sweep:
             else:
                 logging.info("Running %s", self.name(key))
                 cores = _share_of_cores(slot, self._settings.jobs)
-                process = self._place(key).start(self._commands[key], lock, cores)
+                command = [*self._commands[key], *self._precision_flags(key)]
+                process = self._place(key).start(command, lock, cores)
                 return _Running(key, process, lock, time.monotonic())
         return None
 
@@ -237,6 +244,23 @@ class Sweep:
         trial = self.trials[key].plus(self._places)
         script, *flags = trial.command(self._folder(key))
         return [sys.executable, os.path.join(_HERE, script), *flags]
+
+    def _precision_flags(self, key):
+        """The --precision of a trial that leaves it open: measured once for a width, not by each.
+
+        An interrupted trial resumes in its own.
+        """
+        flags = {**dict(self.trials[key].flags), **self._places}
+        has_begun = os.path.exists(os.path.join(self._folder(key), run_directory.SETTINGS_FILE))
+        if flags.get("precision", "auto") != "auto" or flags.get("use_tpu") or has_begun:
+            return []
+        config = _config(flags)
+        width, path = (config.hidden_size, config.intermediate_size), self._precisions
+        known = files.read_object(path) if os.path.exists(path) else {}
+        if str(width) not in known:
+            known[str(width)] = devices.choose_precision("auto", False, width)
+            files.write_object(path, known)
+        return [f"--precision={known[str(width)]}"]
 
     def _folder(self, key):
         return os.path.join(self._settings.folder, "trials", self.name(key))
@@ -295,6 +319,15 @@ def _keys(trials, places):
             backbones[named] = _backbone(*named)
         by_key[trial.key(backbones[named])] = trial
     return by_key
+
+
+def _config(flags):
+    """The `modeling.BertConfig` that a trial's flags name."""
+    handle, name = flags.get("bert_hub_module_handle"), "bert_config_file"
+    if handle:
+        return tfhub.read_bert(handle).config
+    value = flags.get(name) and sweep_grids.expanded(name, flags[name])
+    return modeling.BertConfig.from_json_file(paths.find_bert(name, value))
 
 
 def _backbone(handle, init_checkpoint):

@@ -10,6 +10,7 @@ from unittest import mock
 import tensorflow.compat.v1 as tf
 
 import cluster
+import devices
 import training
 from adapter_tests.script_cases import ScriptTestCase
 from errors import UserError
@@ -26,9 +27,12 @@ class ClusterTest(ScriptTestCase):
         code, _, stderr = cls.call(cls.trained, "--do_train")
         assert code is None, stderr
 
-    def rendezvous(self, index, *arguments, then=lambda settings, *rest: settings()):
-        """What `then` makes of the arguments of `cluster.rendezvous` from `settings` on."""
-        found = []
+    def rendezvous(self, index, *arguments, then=None):
+        """What `then` makes of the arguments of `cluster.rendezvous` from `settings` on.
+
+        By default a worker's settings.
+        """
+        found, then = [], then or (lambda settings, decided, *rest: settings(decided))
 
         def rendezvous(workers, output_dir, *rest):
             self.assertEqual((workers.index, output_dir), (index, self.output_dir))
@@ -55,6 +59,22 @@ class ClusterTest(ScriptTestCase):
             differing = {key for key in {**chief, **other} if chief.get(key) != other.get(key)}
             self.assertIn(name, differing)
 
+    def test_the_chief_measures_for_all(self):
+        def decided(settings, decided, *rest):
+            return decided["precision"], settings({"precision": "bfloat16"})["training: precision"]
+
+        half = {"float32": 2.0, "bfloat16": 1.0}
+        measured = mock.Mock(return_value=half)
+        processor = {"has_bfloat16": lambda: True, "product_seconds": measured}
+        with mock.patch.multiple(devices, **processor):
+            self.assertEqual(self.rendezvous(0, then=decided), ("bfloat16", "bfloat16"))
+            self.assertEqual(measured.call_count, 1)
+            _, workers = self.rendezvous(1, then=decided)
+            self.assertEqual(workers, "bfloat16")
+            _, workers = self.rendezvous(1, "--precision=float32", then=decided)
+            self.assertEqual(workers, "float32")  # It differs, and is refused.
+        self.assertEqual(measured.call_count, 1)
+
     def test_the_last_checkpoint(self):
         name = "last checkpoint in --output_dir"
         self.assertEqual(self.rendezvous(1)[name], 0)
@@ -63,7 +83,7 @@ class ClusterTest(ScriptTestCase):
         self.assertGreater(self.rendezvous(1)[name], 0)
 
     def test_after_the_last_step_nobody_is_needed(self):
-        def needs_all(settings, seconds, needed, clean_up):
+        def needs_all(settings, decided, seconds, needed, clean_up):
             return needed
 
         self.assertTrue(self.rendezvous(0, then=needs_all))
@@ -77,7 +97,7 @@ class ClusterTest(ScriptTestCase):
         scratch = os.path.join(self.folder, "scratch")
         os.mkdir(scratch)
 
-        def left(settings, seconds, needed, clean_up):
+        def left(settings, decided, seconds, needed, clean_up):
             before = os.listdir(scratch)
             clean_up()
             return len(before), len(os.listdir(scratch))

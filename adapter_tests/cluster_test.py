@@ -110,15 +110,21 @@ class RendezvousTest(tf.test.TestCase):
         self.addCleanup(self.pool.shutdown)
         self.addCleanup(self.is_over.set)
 
-    def work(self, index, settings=dict, seconds=20.0, train=None, **options):
-        """The future of a worker's error, None if it ends well; it trains until `is_over`."""
+    def work(self, index, settings=dict, seconds=20.0, train=None, decided=None, **options):
+        """The future of a worker's error, None if it ends well; it trains until `is_over`.
+
+        `settings` is a function of what the chief has decided where the test says what that is.
+        """
         workers = cluster.Cluster(self.addresses, index)
         train = train or (lambda: self.assertTrue(self.is_over.wait(TIMEOUT)))
         options["clean_up"] = index
+        of_chief = settings if decided is not None else lambda decided: settings()
 
         def come():
             try:
-                with cluster.rendezvous(workers, self.output_dir, settings, seconds, **options):
+                with cluster.rendezvous(
+                    workers, self.output_dir, of_chief, decided or {}, seconds, **options
+                ):
                     train()
             except BaseException as error:
                 return error
@@ -239,6 +245,20 @@ class RendezvousTest(tf.test.TestCase):
             for error in self.work_all([own, others]):
                 self.assertIn(f"another weights than the chief: {others.get('weights')}", error)
         self.assertEqual(self.work_all([{"weights": (1, 2)}] * 2), ["None"] * 2)
+
+    def test_the_chief_decides(self):
+        """The chief's settings count, whatever a killed chief or a worker itself would decide."""
+        self.write(0, {"id": "killed", "decided": {"precision": "bfloat16"}})
+        asked, own = [], {"precision": "float64"}
+
+        def settings(decided):
+            asked.append(decided["precision"])
+            return decided
+
+        others = [self.work(index, settings, decided=own) for index in (1, 2)]
+        self.wait_for(lambda: len(asked) == 2)
+        self.end(self.work(0, settings, decided={"precision": "float32"}), *others)
+        self.assertEqual(asked, ["bfloat16"] * 2 + ["float32"] * 3)
 
     def test_a_workers_own_error_is_not_taken_for_a_missing_chief(self):
         def broken():

@@ -1,11 +1,13 @@
 """Tests of devices.py on a machine without a TPU: gone on without, or refused at once."""
 
+import functools
 import http.server
 import itertools
 import os
 import socket
 import threading
 import time
+import unittest
 from unittest import mock
 
 import tensorflow.compat.v1 as tf
@@ -133,24 +135,65 @@ class ReplicaTest(tf.test.TestCase):
 
 
 class SessionConfigTest(tf.test.TestCase):
-    def test_precision(self):
-        def choose(precision, native, use_tpu=False):
-            with mock.patch.object(devices, "has_bfloat16", lambda: native):
-                return devices.choose_precision(precision, use_tpu)
+    def choose(self, precision, native=True, use_tpu=False, seconds=None, recorded=None):
+        """What is chosen where products take so many seconds in (float32, bfloat16)."""
+        measured = mock.Mock(side_effect=self.fail)
+        if seconds:
+            measured = mock.Mock(return_value=dict(zip(("float32", "bfloat16"), seconds)))
+        with mock.patch.multiple(devices, has_bfloat16=lambda: native, product_seconds=measured):
+            chosen = devices.choose_precision(precision, use_tpu, (384, 1536), recorded)
+        if seconds:
+            measured.assert_called_once_with(384, 1536)
+        return chosen
 
-        self.assertEqual(choose("auto", native=True), "bfloat16")
-        self.assertEqual(choose("auto", native=False), "float32")
-        self.assertEqual(choose("auto", native=False, use_tpu=True), "bfloat16")
-        self.assertEqual(choose("float32", native=True), "float32")
-        self.assertEqual(choose("bfloat16", native=True), "bfloat16")
+    def test_precision(self):
+        self.assertEqual(self.choose("auto", native=False), "float32")
+        self.assertEqual(self.choose("auto", native=False, use_tpu=True), "bfloat16")
+        self.assertEqual(self.choose("float32"), "float32")
+        self.assertEqual(self.choose("bfloat16"), "bfloat16")
         with mock.patch.object(tf, "__version__", "2.15.1"):
             with self.assertLogs("absl", "WARNING") as logs:
-                self.assertEqual(choose("bfloat16", native=False), "bfloat16")
+                self.assertEqual(self.choose("bfloat16", native=False), "bfloat16")
             self.assertRegex(logs.output[0], "slow on a device that .*; this one is not known to")
         with mock.patch.object(tf, "__version__", "1.15.5"):
-            self.assertEqual(choose("bfloat16", native=False, use_tpu=True), "bfloat16")
+            self.assertEqual(self.choose("bfloat16", native=False, use_tpu=True), "bfloat16")
             with self.assertRaisesRegex(UserError, "--precision=bfloat16"):
-                choose("bfloat16", native=False)
+                self.choose("bfloat16", native=False)
+
+    def test_bfloat16_where_it_is_measured_to_be_faster(self):
+        self.assertEqual(self.choose("auto", seconds=(0.0115, 0.01)), "bfloat16")
+        self.assertEqual(self.choose("auto", seconds=(0.0114, 0.01)), "float32")
+        with self.assertLogs("absl", "INFO") as logs:
+            self.assertEqual(self.choose("auto", seconds=(0.39, 0.67)), "float32")
+        self.assertRegex(logs.output[0], "float32 .*390.00 ms in float32, 670.00 ms in bfloat16")
+
+    def test_a_recorded_precision_stays(self):
+        for recorded in ("float32", "bfloat16"):
+            with mock.patch.object(tf, "__version__", "2.15.1"):
+                self.assertEqual(self.choose("auto", False, recorded=recorded), recorded)
+            self.assertEqual(self.choose("float32", recorded=recorded), "float32")
+        with mock.patch.object(tf, "__version__", "1.15.5"):  # It has no kernels for bfloat16.
+            self.assertEqual(self.choose("auto", False, recorded="bfloat16"), "float32")
+        for unknown in ("float8", ["float32"], 16):
+            chosen = self.choose("auto", seconds=(2.0, 1.0), recorded=unknown)
+            self.assertEqual(chosen, "bfloat16")
+
+    @unittest.skipIf(tf.__version__.startswith("1."), "TensorFlow 1 has no bfloat16 on CPU")
+    def test_measured_products(self):
+        seconds = devices.product_seconds(64, 256)
+        self.assertEqual(set(seconds), {"float32", "bfloat16"})
+        self.assertGreater(min(seconds.values()), 0)
+        self.assertLess(max(seconds.values()), 10)
+
+    def test_the_fastest_turn_counts(self):
+        clock, runs = [0.0], {"float32": iter((9, 3, 5, 4)), "bfloat16": iter((1, 8, 2, 7))}
+
+        def call(name):
+            clock[0] += next(runs[name])
+
+        calls = {name: functools.partial(call, name) for name in runs}
+        with mock.patch("time.perf_counter", lambda: clock[0]):
+            self.assertEqual(devices._fastest(calls), {"float32": 3, "bfloat16": 2})
 
     def test_native_bfloat16_is_read_off_the_processor(self):
         path = os.path.join(self.get_temp_dir(), "cpuinfo")

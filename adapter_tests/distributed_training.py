@@ -60,7 +60,7 @@ def main(kind, devices, folder, *cases):
         make_devices(int(devices))
     distributed = distribution.choose(kind, use_tpu=False)
     assert distributed.num_replicas == int(devices), distributed
-    with cluster.rendezvous(distributed.workers, folder, dict, 60.0):
+    with cluster.rendezvous(distributed.workers, folder, dict, {}, 60.0):
         for case in cases:
             method, head = case.split("/")
             output_dir = os.path.join(folder, f"{method}_{head}")

@@ -179,6 +179,51 @@ class SavedTest(JobsTestCase):
         self.succeed("--do_train")
 
 
+class PrecisionTest(JobsTestCase):
+    """--precision=auto, where the processor computes in bfloat16 so many times as fast."""
+
+    def succeed_where(self, speedup, *arguments):
+        """Runs the script; returns the precision in its eval_results.json and in its log."""
+        measured = {"float32": 0.01 * speedup, "bfloat16": 0.01}
+        seconds = mock.Mock(return_value=measured)
+        seen = mock.patch.multiple(devices, has_bfloat16=lambda: True, product_seconds=seconds)
+        with seen, self.assertLogs("absl", "INFO") as logs:
+            self.succeed(*arguments)
+        (line,) = [line for line in logs.output if "Computing in" in line]
+        with open(self.path("eval_results.json")) as reader:
+            self.assertIn(json.load(reader)["precision"], line)
+        return line.partition("Computing in ")[2]
+
+    def test_what_is_measured_is_recorded(self):
+        for speedup, precision in ((2.0, "bfloat16"), (0.5, "float32")):
+            said = self.succeed_where(speedup, "--do_train", "--do_eval", "--overwrite_output_dir")
+            self.assertStartsWith(said, precision)
+            self.assertIn(f"{10 * speedup:.2f} ms in float32, 10.00 ms in bfloat16", said)
+            description = task_adapters.describe(self.path("adapter"))
+            self.assertEqual(description.training["precision"], precision)
+
+    def test_a_run_keeps_its_precision(self):
+        shutil.copytree(self.trained, self.output_dir)
+        os.remove(self.path("eval_results.json"))
+        recorded = task_adapters.describe(self.adapter).training["precision"]
+        for flags in (["--do_train", "--do_eval"], ["--do_eval"]):
+            said = self.succeed_where(2.0 if recorded == "float32" else 0.5, *flags)
+            self.assertEqual(said, f"{recorded}, as recorded (--precision=auto).")
+
+    def test_an_adapter_is_used_in_its_precision(self):
+        recorded = task_adapters.describe(self.adapter).training["precision"]
+        measured = "bfloat16" if recorded == "float32" else "float32"
+        speedup, given = {"bfloat16": 2.0, "float32": 0.5}[measured], "--adapter=" + self.adapter
+        said = self.succeed_where(speedup, "--do_eval", given)
+        self.assertEqual(said, f"{recorded}, as recorded (--precision=auto).")
+        said = self.succeed_where(speedup, "--do_eval", given, "--precision=" + measured)
+        self.assertEqual(said, f"{measured} (--precision={measured}).")
+        # A training that starts from it is another run.
+        self.assertStartsWith(
+            self.succeed_where(speedup, "--do_train", "--do_eval", given), measured
+        )
+
+
 class VariantTest(ScriptTestCase):
     def test_moving_statistics_are_no_parameters(self):
         report = self.succeed("--do_train", "--adapter_normalization=batch")
@@ -566,7 +611,9 @@ class ProcessTest(JobsTestCase):
         self.assertEqual(leftovers, [])
         # Another process with another seed predicts the same from the adapter alone.
         given = os.path.join(self.folder, "given")
-        predicted = self.predict(given, "--adapter=" + adapter, "--random_seed=9")
+        flags = ["--do_predict", "--adapter=" + adapter, "--random_seed=9"]
+        self.assertEqual(self.start(*flags, "--output_dir=" + given).wait(), 0)
+        predicted = read(os.path.join(given, "test_results.tsv"), "rb")
         self.assertEqual(read(self.path("test_results.tsv"), "rb"), predicted)
 
     def test_a_full_disk(self):

@@ -1,13 +1,9 @@
-"""The house as CONTRIBUTING.md draws it: who may import whom, a test file each, no large parts."""
+"""The house as CONTRIBUTING.md draws it: who may import whom, a test file each."""
 
 import ast
 import glob
-import io
 import os
 import re
-import sys
-import tokenize
-import unittest
 
 import tensorflow.compat.v1 as tf
 
@@ -29,31 +25,6 @@ def imports_of(module):
         elif isinstance(node, ast.ImportFrom):
             found.add(node.module)
     return found & modules()
-
-
-def texts():
-    """Path → text, of all Python there is: modules, tests, and the scripts beside them."""
-    found = {}
-    for folder in ("", "adapter_tests", "benchmarks", "demo", "robustness"):
-        for path in sorted(glob.glob(os.path.join(ROOT, folder, "*.py"))):
-            with open(path, encoding="utf-8") as reader:
-                found[os.path.relpath(path, ROOT)] = reader.read()
-    return found
-
-
-def lengths(text):
-    """Yields (name, lines of code) of each function: blank lines, comments and docstring apart."""
-    apart = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
-    code = set()
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type not in apart:
-            code.update(range(token.start[0], token.end[0] + 1))
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FunctionDef):
-            own = set(range(node.lineno, node.end_lineno + 1))
-            if ast.get_docstring(node) is not None:
-                own -= set(range(node.body[0].lineno, node.body[0].end_lineno + 1))
-            yield node.name, len(own & code)
 
 
 def table():
@@ -100,24 +71,6 @@ class StructureTest(tf.test.TestCase):
             with open(os.path.join(ROOT, module + ".py"), encoding="utf-8") as reader:
                 text = reader.read()
             self.assertNotRegex(text, r"FLAGS\.\w", module)
-
-    @unittest.skipIf(sys.version_info < (3, 8), "ast does not say where a function ends")
-    def test_functions_fit_a_screen_and_modules_stay_small(self):
-        found = texts()
-        long = {
-            f"{path}: {name}": length
-            for path, text in found.items()
-            for name, length in lengths(text)
-            if length > 40
-        }
-        self.assertEqual(long, {})
-        large = {path: text.count("\n") for path, text in found.items() if text.count("\n") > 600}
-        self.assertEqual(large, {})
-
-    @unittest.skipIf(sys.version_info < (3, 8), "ast does not say where a function ends")
-    def test_lengths_are_those_of_code(self):
-        text = 'def one(a):\n    """Two\n    lines."""\n\n    # Why.\n    return [\n    a]\nx = 1\n'
-        self.assertEqual(list(lengths(text)), [("one", 3)])
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import fcntl
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from unittest import mock
 
 import tensorflow.compat.v1 as tf
 
+import devices
 import progress
 import sweep_grids
 import sweep_records
@@ -154,6 +156,10 @@ class SweepsTestCase(tf.test.TestCase):
         )
         return os.path.join(self.folder, "trials", name)
 
+    def log(self, size, sweep):
+        with open(os.path.join(self.trial_folder(size, sweep), "log.txt")) as reader:
+            return reader.read()
+
 
 class SweepsTest(SweepsTestCase):
     def test_every_trial_is_run_once_and_recorded(self):
@@ -172,6 +178,30 @@ class SweepsTest(SweepsTestCase):
         again.run()
         self.assertEqual(self.starts(), [8, 64, 128])
         self.assertEqual(self.scores(), {8: 0.08, 64: 0.64, 128: 1.28})
+
+    def test_precision_is_measured_once_for_all_trials(self):
+        self.go()
+        measured = mock.Mock(return_value={"float32": 2.0, "bfloat16": 1.0})
+        processor = {"has_bfloat16": lambda: True, "product_seconds": measured}
+        with mock.patch.multiple(devices, **processor):
+            first = self.sweep([8, 64])
+            first.run()
+            second = self.sweep([4], {"precision": "float32"})
+            second.run()
+            third = self.sweep([2, 16])
+            os.makedirs(
+                self.trial_folder(16, third)
+            )  # One that was interrupted resumes in its own.
+            open(os.path.join(self.trial_folder(16, third), "settings.json"), "w").close()
+            third.run()
+        self.assertEqual(measured.call_count, 1)
+        given = {
+            size: re.findall("--precision=([a-z0-9]+)", self.log(size, sweep))
+            for sweep, sizes in ((first, (8, 64)), (second, (4,)), (third, (2, 16)))
+            for size in sizes
+        }
+        half = ["bfloat16"]
+        self.assertEqual(given, {8: half, 64: half, 4: ["float32"], 2: half, 16: []})
 
     def test_custom_data_are_recorded_by_the_name_of_their_folder(self):
         self.go()
