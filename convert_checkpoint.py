@@ -16,7 +16,7 @@ bert_model.ckpt. ADAPTER_DIR is a task adapter, see task_adapters.py.
 import environment
 
 if __name__ == "__main__":
-    environment.prepare()
+    environment.prepare(with_estimator=False)
 
 import argparse
 import collections

@@ -1,14 +1,16 @@
-"""The Python that a script runs in: one with TensorFlow and Estimator, or one sentence why not.
+"""The Python that a script runs in: one with TensorFlow, or one sentence why not.
 
     import environment
 
     if __name__ == "__main__":
         environment.prepare()
 
-stands first in every script, before anything that imports TensorFlow.
+stands first in every script, before anything that imports TensorFlow. A script without a training
+needs no Estimator: `prepare(with_estimator=False)`.
 """
 
 import contextlib
+import importlib
 import importlib.util
 import os
 import subprocess
@@ -25,26 +27,30 @@ _NOTES = (r"/^[IWE]0000 /d", r"/^WARNING: All log messages before absl::Initiali
 _IS_QUIET = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3") == "3"
 
 
-def has_estimator():
-    """Returns whether TensorFlow and Estimator are installed."""
-    packages = ("tensorflow", "tensorflow_estimator")
+def has_tensorflow(with_estimator=True):
+    """Returns whether TensorFlow, and Estimator if it is needed, are installed."""
+    packages = ["tensorflow", *(["tensorflow_estimator"] if with_estimator else [])]
     return all(importlib.util.find_spec(package) for package in packages)
 
 
-def prepare():
-    """Imports TensorFlow and Estimator, or continues in the Python that `make demo` prepared.
+def prepare(with_estimator=True):
+    """Imports TensorFlow, or continues in the Python that `make demo` prepared.
 
-    Exits with 1 and a sentence if neither has both, in versions that go together.
+    Exits with 1 and a sentence if neither Python has it.
+
+    Args:
+      with_estimator: bool; Estimator is imported too, in a version that goes with TensorFlow.
     """
-    if has_estimator():
+    if has_tensorflow(with_estimator):
         try:
             with _without_notes() if _IS_QUIET else contextlib.nullcontext():
-                import tf_estimator  # noqa: F401
+                importlib.import_module("tf_estimator" if with_estimator else "tensorflow")
         except ImportError as error:
             sys.exit(f"Error: {error}")
         return
     version = ".".join(map(str, sys.version_info[:2]))
-    problem = f"Python {version} ({sys.executable}) has no TensorFlow with Estimator"
+    needed = "TensorFlow with Estimator" if with_estimator else "TensorFlow"
+    problem = f"Python {version} ({sys.executable}) has no {needed}"
     if os.path.exists(_PREPARED) and os.path.abspath(sys.executable) != _PREPARED:
         print(f"{problem}; continuing with {_PREPARED}.", file=sys.stderr, flush=True)
         os.execv(_PREPARED, [_PREPARED] + sys.argv)

@@ -13,7 +13,7 @@ prints how often both, one or neither is right, and McNemar's test.
 import environment
 
 if __name__ == "__main__":
-    environment.prepare()
+    environment.prepare(with_estimator=False)
 
 import posixpath
 

@@ -10,7 +10,7 @@ to try tasks with.
 import environment
 
 if __name__ == "__main__":
-    environment.prepare()
+    environment.prepare(with_estimator=False)
 
 import contextlib
 import importlib

@@ -27,19 +27,20 @@ def installed(*packages):
     )
 
 
-class HasEstimatorTest(tf.test.TestCase):
-    def test_needs_tensorflow_and_its_estimator(self):
-        for packages, expected in (
-            (("tensorflow", "tensorflow_estimator"), True),
-            (("tensorflow",), False),  # TensorFlow 2.16 and later, without the wheel
-            (("tensorflow_estimator",), False),
-            ((), False),
+class HasTensorFlowTest(tf.test.TestCase):
+    def test_with_estimator_and_without(self):
+        for packages, with_estimator, alone in (
+            (("tensorflow", "tensorflow_estimator"), True, True),
+            (("tensorflow",), False, True),  # TensorFlow 2.16 and later, without the wheel
+            (("tensorflow_estimator",), False, False),
+            ((), False, False),
         ):
             with installed(*packages):
-                self.assertEqual(environment.has_estimator(), expected, packages)
+                self.assertEqual(environment.has_tensorflow(), with_estimator, packages)
+                self.assertEqual(environment.has_tensorflow(False), alone, packages)
 
-    def test_this_python_has_one(self):
-        self.assertTrue(environment.has_estimator())
+    def test_this_python_has_both(self):
+        self.assertTrue(environment.has_tensorflow())
 
 
 class PrepareTest(tf.test.TestCase):
@@ -151,7 +152,7 @@ class ScriptTest(tf.test.TestCase):
             writer.write("Metadata-Version: 2.1\nName: tensorflow-estimator\nVersion: 2.12.0\n")
         project = os.path.dirname(environment.__file__)
         done = subprocess.run(
-            [sys.executable, os.path.join(project, "run_report.py"), "--help"],
+            [sys.executable, os.path.join(project, "run_sweep.py"), "--help"],
             env=dict(os.environ, PYTHONPATH=os.path.dirname(folder)),
             capture_output=True,
             text=True,
@@ -160,6 +161,22 @@ class ScriptTest(tf.test.TestCase):
         self.assertRegex(
             done.stderr, r"^Error: TensorFlow [^\n]+ but 2\.12\.0 is installed[^\n]+\n$"
         )
+
+    def test_scripts_without_a_training_import_no_estimator(self):
+        folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        for package in ("tensorflow_estimator", "tensorflow_hub"):  # The second imports the first.
+            os.mkdir(os.path.join(folder, package))
+            with open(os.path.join(folder, package, "__init__.py"), "w") as writer:
+                writer.write("raise ImportError('not installed')\n")
+        project = os.path.dirname(environment.__file__)
+        for script in ("serve", "export_model", "convert_checkpoint", "run_report"):
+            done = subprocess.run(
+                [sys.executable, os.path.join(project, script + ".py"), "--help"],
+                env=dict(os.environ, PYTHONPATH=folder),
+                capture_output=True,
+                text=True,
+            )
+            self.assertEqual(done.returncode, 0, script + done.stderr)
 
     def test_start_up_notes_are_left_out_and_nothing_else(self):
         """Not even the last words of a process that crashes."""
