@@ -6,6 +6,8 @@ text's n-grams (Kim 2014, arXiv 1408.5882). Their outputs add up. Where the pape
 it is done as by Wong et al. 2018 (arXiv 1803.02780), from whom the paper has the space: proximal
 Adagrad, one for each tower. The module's variables, where they train, belong to the deep tower.
 
+A module's graph is run here, with all that it does: it can read and write files.
+
 B rows, T words, D the width of the embeddings, L outputs.
 """
 
@@ -25,7 +27,6 @@ from baseline_space import Settings
 from baseline_texts import NOTHING
 from dropout import DropoutKey, dropout
 from errors import UserError
-from tfhub import hub
 
 BATCH_SIZE = 100  # As Wong et al. 2018.
 
@@ -33,16 +34,22 @@ _EMBEDDED_TOGETHER = 1000  # Strings.
 _MOMENTUM = 0.9  # Of the moving statistics: trainings have some thousand steps.
 _DEEP, _WIDE, _MODULE = "deep", "wide", "module"
 
+# What TensorFlow raises of a module that it cannot load, or that takes something else.
+_UNUSABLE = (
+    *(ValueError, TypeError, KeyError, IndexError, AttributeError, AssertionError),
+    *(RuntimeError, OSError, tf.errors.OpError),
+)
+
 
 class TextModule(NamedTuple):
     """A TF-Hub module that embeds texts.
 
     Attributes:
-      spec: what `hub.Module` takes.
+      folder: path of a module in TensorFlow 1's hub format, or of TensorFlow 2's SavedModel.
       width: D.
     """
 
-    spec: Any
+    folder: str
     width: int
 
 
@@ -80,12 +87,45 @@ class ModelSettings:
 
 
 def open_module(handle):
-    """The `TextModule` of an address or a folder.
+    """The `TextModule` of an address or a folder; its graph is built, but not run.
 
     Raises:
       UserError: it leads to nothing, or to something that does not embed texts.
     """
-    where, (_, spec) = f"TF-Hub module {handle}:", tfhub.find_module(handle)
+    where, folder = f"TF-Hub module {handle}:", tfhub.find_module(handle)
+    if tfhub.is_hub_module(folder):
+        return _open_hub_module(folder, where)
+    if not tfhub.is_tf2(folder, where):
+        raise UserError(
+            f"{where} expected a module in TensorFlow 1's hub format or TensorFlow 2's SavedModel,"
+            f" but {folder} holds neither."
+        )
+    try:
+        with tf.Graph().as_default():
+            output = _apply(folder, trainable=False)(tf.placeholder(tf.string, [None]))
+    except _UNUSABLE as error:
+        raise UserError(
+            f"{where} TensorFlow {tf.__version__} cannot apply it to strings [B]"
+            f" ({_first_line(error)}); expected a text embedding module."
+        ) from error
+    shape = output.shape.as_list() if tf.is_tensor(output) and output.shape.ndims else []
+    if len(shape) != 2 or not shape[1] or output.dtype != tf.float32:
+        raise UserError(
+            f"{where} it gives {output}; expected a text embedding module, from strings [B] to"
+            " float32 [B, D]."
+        )
+    return TextModule(folder, shape[1])
+
+
+def _open_hub_module(folder, where):
+    """The `TextModule` of a folder in TensorFlow 1's hub format."""
+    try:
+        spec = tfhub.library().load_module_spec(folder)
+    except _UNUSABLE as error:
+        raise UserError(
+            f"{where} {folder} cannot be read as a module in TensorFlow 1's hub format"
+            f" ({_first_line(error)})."
+        ) from error
     if "default" not in spec.get_signature_names():
         raise UserError(f"{where} it has no default signature, expected one that embeds texts.")
     inputs, outputs = spec.get_input_info_dict(), spec.get_output_info_dict()
@@ -99,13 +139,38 @@ def open_module(handle):
         )
     try:
         with tf.Graph().as_default():
-            hub.Module(spec)
+            _apply(folder, trainable=False)
     except ValueError as error:
-        reason = str(error).split("\n")[0].split(";")[0]
         raise UserError(
-            f"{where} TensorFlow {tf.__version__} cannot read its graph ({reason})."
+            f"{where} TensorFlow {tf.__version__} cannot read its graph ({_first_line(error)})."
         ) from error
-    return TextModule(spec, shape[1])
+    return TextModule(folder, shape[1])
+
+
+def _apply(folder, trainable):
+    """Adds a module to the graph: its variables, named "module/...", and their initializers.
+
+    Args:
+      folder: of the module.
+      trainable: bool; its variables train.
+
+    Returns:
+      A function from strings [B] to float32 [B, D].
+    """
+    if tfhub.is_hub_module(folder):
+        return tfhub.library().Module(folder, trainable=trainable, name=_MODULE)
+    before = set(map(id, tf.global_variables()))
+    with tf.name_scope(_MODULE + "/"):
+        module = tf.saved_model.load_v2(folder)
+    if trainable:
+        variables = [v for v in tf.global_variables() if id(v) not in before and v.trainable]
+        collected = tf.get_collection_ref(tf.GraphKeys.TRAINABLE_VARIABLES)
+        collected.extend(getattr(module, "trainable_variables", variables))
+    return module
+
+
+def _first_line(error):
+    return str(error).split("\n")[0].split(";")[0].rstrip(".")
 
 
 def _told(infos):
@@ -128,7 +193,7 @@ def embeddings(module, strings):
     parts = [np.zeros([1, module.width], np.float32)]
     with tf.Graph().as_default():
         texts = tf.placeholder(tf.string, [None])
-        output = hub.Module(module.spec)(texts)
+        output = _apply(module.folder, trainable=False)(texts)
         with tf.Session(config=devices.session_config()) as session:
             session.run([tf.global_variables_initializer(), tf.tables_initializer()])
             for start in range(1, len(strings), _EMBEDDED_TOGETHER):
@@ -162,7 +227,7 @@ class Network:
         self._space = settings.space
         self._dropout_key, self.statistics = None, None
         if self._space.fine_tune_module:
-            self._module = hub.Module(settings.module.spec, trainable=True, name=_MODULE)
+            self._module = _apply(settings.module.folder, trainable=True)
             texts = np.array([text.encode() for text in strings.texts], object)
             self._table = _unsaved("strings", texts, tf.string)
         else:

@@ -19,6 +19,7 @@ from errors import UserError
 
 Shapes = Dict[str, Tuple[int, ...]]
 
+OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # In checkpoints of tf.train.Checkpoint.
 MOMENTS = ("/adam_m", "/adam_v")  # Adam's, beside each trained variable.
 
 # What TensorFlow raises of a damaged checkpoint: an end that comes too early is an IndexError.
@@ -135,14 +136,35 @@ def check_encoder(
     Raises:
       UserError: the checkpoint cannot be opened, holds no BERT, or one of another size.
     """
-    found = open_checkpoint(prefix, flag).get_variable_to_shape_map()
+    check_encoder_shapes(
+        open_checkpoint(prefix, flag).get_variable_to_shape_map(), config, f"{flag} {prefix}"
+    )
+
+
+def check_encoder_shapes(
+    found: Dict[str, Sequence[int]], config: modeling.BertConfig, where: str
+) -> None:
+    """Checks that tensors are the whole encoder that a config describes; others may be among them.
+
+    Args:
+      found: dict from names to shapes.
+      config: `modeling.BertConfig`, or anything with the same sizes as attributes.
+      where: begins the errors' sentences.
+
+    Raises:
+      UserError: they are no BERT, or one of another size.
+    """
     wanted = encoder_shapes(config)
-    where = f"{flag} {prefix}"
     missing = [name for name in wanted if name not in found]
     if "bert/embeddings/word_embeddings" in missing and any(n.endswith(MOMENTS) for n in found):
         raise UserError(
             f"{where} holds only what a task trained; give the pretrained BERT below it, and the"
             " task's folder as --adapter."
+        )
+    if len(missing) == len(wanted) and OBJECT_GRAPH in found:
+        raise UserError(
+            f"{where} is an object-based checkpoint of TensorFlow 2; convert it by"
+            " `python convert_checkpoint.py from_tf2`."
         )
     if len(missing) == len(wanted):
         raise UserError(f"{where} holds no BERT encoder, but {_a_few(found)}.")

@@ -1,6 +1,7 @@
 """Converts pretrained weights and task adapters from and to other formats, and describes them.
 
     python convert_checkpoint.py from_huggingface SOURCE_DIR BERT_DIR
+    python convert_checkpoint.py from_tf2 SOURCE BERT_DIR
     python convert_checkpoint.py to_huggingface BERT_DIR DESTINATION_DIR
     python convert_checkpoint.py from_adapter_bert CHECKPOINT BERT_DIR ADAPTER_DIR \\
         --task=MRPC --labels=0,1
@@ -36,6 +37,7 @@ import files
 import huggingface
 import modeling
 import task_adapters
+import tf2_bert
 import tokenization
 import tuning
 from errors import UserError
@@ -64,6 +66,32 @@ def from_huggingface(source, destination, *, overwrite=False):
     destination = destination.rstrip("/") or "/"
     _check_destination(destination, overwrite, _GOOGLE_FILES)
     config, tensors, vocab_file = huggingface.read(source, "SOURCE_DIR")
+    _write_bert(destination, config, tensors, vocab_file)
+
+
+def from_tf2(source, destination, *, overwrite=False):
+    """Converts a BERT of TensorFlow 2: a SavedModel of an encoder, or an object-based checkpoint.
+
+    The destination is written atomically. Nothing of a SavedModel is run.
+
+    Args:
+      source: folder of the SavedModel, folder of the checkpoint, or the checkpoint's prefix; see
+        `tf2_bert.read`.
+      destination: folder to make, with bert_config.json, vocab.txt and bert_model.ckpt.
+      overwrite: whether to replace an earlier conversion.
+
+    Raises:
+      UserError: see `tf2_bert.read`; or the destination is in use.
+    """
+    destination = destination.rstrip("/") or "/"
+    _check_destination(destination, overwrite, _GOOGLE_FILES)
+    encoder = tf2_bert.read(source, f"SOURCE {source}:")
+    _write_bert(destination, encoder.config, encoder.tensors, encoder.vocab_file)
+    if encoder.do_lower_case is not None:
+        print(f"{destination}: its texts need --do_lower_case={encoder.do_lower_case}.")
+
+
+def _write_bert(destination, config, tensors, vocab_file):
     with files.whole_folder(destination) as folder:
         with tf.io.gfile.GFile(os.path.join(folder, _CONFIG), "w") as writer:
             writer.write(config.to_json_string())
@@ -420,6 +448,11 @@ _CHECKPOINT_PREFIX = {"checkpoint": {"metavar": "CHECKPOINT", "help": "a checkpo
 _COMMANDS = {
     from_huggingface: {
         **_folder("source", "holds config.json, model.safetensors and vocab.txt"),
+        **_DESTINATION,
+        **_OVERWRITE,
+    },
+    from_tf2: {
+        "source": {"metavar": "SOURCE", "help": "a SavedModel, or a checkpoint's folder or prefix"},
         **_DESTINATION,
         **_OVERWRITE,
     },

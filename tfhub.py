@@ -1,132 +1,176 @@
-"""BERT in TensorFlow 1's hub format: a module's weights, vocabulary and config.
+"""BERT in TF-Hub's formats: a module's weights, vocabulary and config.
 
-A hub module is a closed graph, into which no adapter can be inserted; its variables are a
-checkpoint like any other, though, and that is all that is taken from it.
+A module is a closed graph, into which no adapter can be inserted. Its variables are a checkpoint
+like any other, and only they, the vocabulary and constants are read: no graph of a module is
+loaded or run.
 """
 
 import os
-from typing import Any, Optional, Tuple
+from typing import Any, Optional
 
+import numpy as np
 import tensorflow.compat.v1 as tf
-
-import tf_estimator  # noqa: F401  tensorflow_hub imports Estimator, which it finds in TensorFlow.
-
-# isort: split
-import tensorflow_hub as hub
+from google.protobuf.message import DecodeError
+from tensorflow.core.framework import types_pb2
+from tensorflow.core.protobuf import saved_model_pb2
 
 import checkpoints
 import files
-import modeling
+import tf2_bert
 from errors import UserError
 
-# The size of an attention head in every BERT that Google has released: the one size of a model
-# that its tensors' shapes do not tell.
-_HEAD_SIZE = 64
+_SAVED_MODEL, _HUB_MODULE = "saved_model.pb", "tfhub_module.pb"
 
 
-def find_module(handle: str) -> Tuple[str, Any]:
-    """Finds a module in TensorFlow 1's hub format.
+def library() -> Any:
+    """Returns the package tensorflow_hub, which is slow to import: it imports Estimator."""
+    import tf_estimator  # noqa: F401  tensorflow_hub finds Estimator in TensorFlow.
+
+    # isort: split
+    import tensorflow_hub
+
+    return tensorflow_hub
+
+
+def find_module(handle: str) -> str:
+    """Finds a module; one that an address names is fetched.
 
     Args:
       handle: the module's address, or a folder.
 
     Returns:
-      (folder, what `hub.Module` takes).
+      Its folder.
 
     Raises:
-      UserError: the handle leads to nothing, or to something that is no such module.
+      UserError: the handle leads to nothing.
     """
-    where = f"TF-Hub module {handle}:"
-    failures = (OSError, ValueError, RuntimeError, tf.errors.OpError)
+    if tf.io.gfile.isdir(handle):
+        return handle
     try:
-        folder = hub.resolve(handle)
-    except failures as error:
+        return library().resolve(handle)
+    except (OSError, ValueError, RuntimeError, tf.errors.OpError) as error:
         raise UserError(
-            f"{where} cannot be fetched ({files.reason(error)}); expected an address that can be"
-            " reached, or the folder of a module."
+            f"TF-Hub module {handle}: cannot be fetched ({files.reason(error)}); expected an"
+            " address that can be reached, or the folder of a module."
         ) from error
-    try:
-        return folder, hub.load_module_spec(folder)
-    except failures as error:
-        raise UserError(
-            f"{where} expected a module in TensorFlow 1's hub format, but {folder} holds none."
-        ) from error
+
+
+def is_hub_module(folder: str) -> bool:
+    """Returns whether a folder is a module in TensorFlow 1's hub format."""
+    names = (_HUB_MODULE, _SAVED_MODEL)
+    return all(tf.io.gfile.exists(os.path.join(folder, name)) for name in names)
 
 
 def read_bert(handle: str) -> checkpoints.PretrainedBert:
-    """Finds the weights, the vocabulary and the config in a TF1 hub module of BERT.
+    """Finds the weights, the vocabulary and the config in a module of BERT; runs nothing of it.
+
+    The weights of a module in one of TensorFlow 2's formats are written as a checkpoint with
+    Google's names, see `tf2_bert.checkpoint_of`.
 
     Args:
-      handle: the module's address, or a folder.
+      handle: the module's address, or a folder: in TensorFlow 1's hub format, of a SavedModel, or
+        of an object-based checkpoint.
 
     Returns:
       `checkpoints.PretrainedBert`.
 
     Raises:
-      UserError: the handle leads to nothing, or to something that is no TF1 hub module of a BERT
-        with a WordPiece vocabulary.
+      UserError: the handle leads to nothing, or to something that is no BERT with a WordPiece
+        vocabulary.
     """
     where = f"TF-Hub module {handle}:"
-    folder, spec = find_module(handle)
+    folder = find_module(handle)
+    if not is_hub_module(folder):
+        return _read_tf2(folder, where)
     prefix = os.path.join(folder, "variables", "variables")
-    config = _config_of(folder, prefix, where)
+    shapes = tf2_bert.open_checkpoint(folder, prefix, where).get_variable_to_shape_map()
+    config = tf2_bert.find_config(folder, where) or tf2_bert.config_from_shapes(shapes, where)
     checkpoints.check_encoder(prefix, config, flag=where)
-    vocab_file, do_lower_case = _vocabulary_of(folder, where), _lower_case_of(spec)
-    return checkpoints.PretrainedBert(config, vocab_file, prefix, do_lower_case)
+    vocab_file = tf2_bert.find_vocabulary(folder, where)
+    return checkpoints.PretrainedBert(config, vocab_file, prefix, _lower_case_of(folder, where))
 
 
-def _config_of(folder: str, prefix: str, where: str) -> modeling.BertConfig:
-    """The module's bert_config.json, or else what its tensors' shapes tell."""
-    for path in (folder, os.path.join(folder, "assets")):
-        config_file = os.path.join(path, "bert_config.json")
-        if tf.io.gfile.exists(config_file):
-            return modeling.BertConfig.from_json_file(config_file)
-    return _config_from_shapes(
-        checkpoints.open_checkpoint(prefix, flag=where).get_variable_to_shape_map(), where
+def _read_tf2(folder: str, where: str) -> checkpoints.PretrainedBert:
+    is_saved_model = tf.io.gfile.exists(os.path.join(folder, _SAVED_MODEL))
+    if is_saved_model and not is_tf2(folder, where):
+        raise UserError(
+            f"{where} expected a module in TensorFlow 1's hub format or TensorFlow 2's SavedModel,"
+            f" but {folder} holds neither."
+        )
+    encoder = tf2_bert.read(folder, where)
+    return checkpoints.PretrainedBert(
+        encoder.config,
+        encoder.vocab_file,
+        tf2_bert.checkpoint_of(encoder),
+        encoder.do_lower_case,
     )
 
 
-def _config_from_shapes(shapes, where: str) -> modeling.BertConfig:
-    """The `modeling.BertConfig` of an encoder; rates and activation are those of all of Google's.
+def read_saved_model(folder: str, where: str) -> saved_model_pb2.SavedModel:
+    """Reads a folder's saved_model.pb as the protocol buffer that it is.
 
     Raises:
-      UserError: a tensor that tells a size is missing, or the width is not a multiple of 64.
+      UserError: it is missing or damaged.
     """
-    sizes = checkpoints.encoder_sizes(shapes, where)
-    if sizes.hidden_size % _HEAD_SIZE:
-        raise UserError(
-            f"{where} has no bert_config.json, and without one its hidden size must be a multiple "
-            f"of {_HEAD_SIZE}, the size of an attention head, but it is {sizes.hidden_size}."
-        )
-    return modeling.BertConfig(
-        num_attention_heads=sizes.hidden_size // _HEAD_SIZE, **sizes._asdict()
+    path = os.path.join(folder, _SAVED_MODEL)
+    tf2_bert.check_inside(folder, [path], where)
+    try:
+        with tf.io.gfile.GFile(path, "rb") as reader:
+            return saved_model_pb2.SavedModel.FromString(reader.read())
+    except (DecodeError, tf.errors.OpError) as error:
+        raise UserError(f"{where} {path} cannot be read ({files.reason(error)}).") from error
+
+
+def is_tf2(folder: str, where: str) -> bool:
+    """Returns whether a SavedModel holds objects, as TensorFlow 2 writes them.
+
+    Raises:
+      UserError: see `read_saved_model`.
+    """
+    return any(
+        graph.object_graph_def.nodes for graph in read_saved_model(folder, where).meta_graphs
     )
 
 
-def _vocabulary_of(folder: str, where: str) -> str:
-    """The path of the WordPiece vocabulary among the assets: vocab.txt or the only .txt."""
-    assets = os.path.join(folder, "assets")
-    names = sorted(tf.io.gfile.listdir(assets)) if tf.io.gfile.isdir(assets) else []
-    texts = [name for name in names if name.endswith(".txt")]
-    if "vocab.txt" in texts:
-        texts = ["vocab.txt"]
-    if len(texts) != 1:
-        raise UserError(
-            "{} expected one WordPiece vocabulary (.txt) among its assets, but found {}.".format(
-                where, ", ".join(names) or "none"
-            )
-        )
-    return os.path.join(assets, texts[0])
+def _lower_case_of(folder: str, where: str) -> Optional[bool]:
+    """The constant "do_lower_case" of the signature "tokenization_info"; None if there is none.
+
+    Raises:
+      UserError: the graph computes it. A user may trust the module, and name its parts.
+    """
+    graphs = read_saved_model(folder, where).meta_graphs
+    for graph in sorted(graphs, key=lambda graph: len(graph.meta_info_def.tags)):
+        outputs = graph.signature_def["tokenization_info"].outputs
+        if "do_lower_case" in outputs:
+            value = _constant(graph.graph_def, outputs["do_lower_case"].name)
+            if value is None:
+                raise UserError(
+                    f"{where} its graph computes do_lower_case and is not run, expected a"
+                    " constant; give --vocab_file, --bert_config_file and"
+                    f" --init_checkpoint={os.path.join(folder, 'variables', 'variables')} instead."
+                )
+            return value
+    return None
 
 
-def _lower_case_of(spec) -> Optional[bool]:
-    """What the module's signature "tokenization_info" says of lower-casing, or None."""
-    signature = "tokenization_info"
-    if signature not in spec.get_signature_names():
+def _constant(graph_def, name: str) -> Optional[bool]:
+    """The boolean constant that a Tensor of a GraphDef is, None if it is none."""
+    nodes = {node.name: node for node in graph_def.node}
+    node = nodes.get(_node_name(name))
+    for _ in nodes:  # At most so many steps, for a graph may go round in circles.
+        if node is None or node.op != "Identity" or not node.input:
+            break
+        node = nodes.get(_node_name(node.input[0]))
+    if node is None or node.op != "Const":
         return None
-    if "do_lower_case" not in spec.get_output_info_dict(signature):
+    value = node.attr["value"].tensor
+    if value.dtype != types_pb2.DT_BOOL or value.tensor_shape.dim:
         return None
-    no_gpu = tf.ConfigProto(device_count={"GPU": 0})  # For one boolean, take no GPU's memory.
-    with tf.Graph().as_default(), tf.Session(config=no_gpu) as session:
-        info = hub.Module(spec)(signature=signature, as_dict=True)
-        return bool(session.run(info["do_lower_case"]))
+    if value.tensor_content:
+        return bool(np.frombuffer(value.tensor_content, np.uint8)[0])
+    return bool(value.bool_val[0]) if value.bool_val else None
+
+
+def _node_name(tensor: str) -> str:
+    """A Tensor's node; a control input, "^node", names no Tensor."""
+    return tensor.rpartition(":")[0] if ":" in tensor else tensor

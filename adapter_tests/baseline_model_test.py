@@ -4,17 +4,21 @@ import dataclasses
 import os
 import shutil
 import tempfile
+import unittest
 
 import numpy as np
+import tensorflow as tf2
 import tensorflow.compat.v1 as tf
 
 import baseline_model
 import baseline_texts
 import tf_estimator
-from adapter_tests import tiny
+import tfhub
+from adapter_tests import tf2_modules, tiny
 from baseline_space import PRESETS, Settings
 from errors import UserError
-from tfhub import hub
+
+hub = tfhub.library()
 
 TEXTS = [("the dog sees a bird", None), ("big man", None), ("", None), ("old", None)]
 PAIRS = [("the dog", "sees a bird"), ("big man", ""), ("", "not a cat"), ("old", "old")]
@@ -307,6 +311,17 @@ class StepTest(ModelTestCase):
             self.assertIn("deep/output/weights", changed, task)
 
 
+@unittest.skipIf(tf2_modules.IS_TF1, tf2_modules.WITHOUT)
+class TensorFlow2Test(TowersTest, StepTest):
+    """The same of a module that is TensorFlow 2's SavedModel."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        shutil.rmtree(cls.folder)
+        cls.module = baseline_model.open_module(tf2_modules.save_text_module(cls.folder))
+
+
 class OpenModuleTest(tf.test.TestCase):
     def write(self, name, build):
         folder = os.path.join(self.get_temp_dir(), name)
@@ -325,7 +340,7 @@ class OpenModuleTest(tf.test.TestCase):
         self.assert_refused(missing, "TF-Hub module .*missing: cannot be fetched")
         empty = os.path.join(self.get_temp_dir(), "empty")
         os.makedirs(empty)
-        self.assert_refused(empty, "expected a module in TensorFlow 1's hub format")
+        self.assert_refused(empty, r"saved_model.pb cannot be read")
 
     def test_modules_of_another_type(self):
         def image():
@@ -345,6 +360,38 @@ class OpenModuleTest(tf.test.TestCase):
         pattern = "it has no default signature"
         self.assert_refused(self.write("other", other_signature), pattern)
         self.assert_refused(self.write("words", words), "expected a text embedding module")
+
+    @unittest.skipIf(tf2_modules.IS_TF1, tf2_modules.WITHOUT)
+    def test_saved_models_of_another_type(self):
+        class Other(tf2.Module):
+            """Gives what no text embedding module gives."""
+
+            def __init__(self, shape, result):
+                super().__init__()
+                signature = [tf2.TensorSpec(shape, tf2.string)]
+                self.__call__ = tf2.function(result, input_signature=signature)
+
+        def texts(x):
+            return x
+
+        def words(x):
+            return tf2.zeros([tf2.size(x), 5, 2])
+
+        def named(x):
+            return {"default": tf2.zeros([tf2.size(x), 2])}
+
+        for name, shape, result, part in (
+            ("texts", [None], texts, "it gives .*; expected a text embedding module"),
+            ("words", [None], words, "it gives .*; expected a text embedding module"),
+            ("named", [None], named, "it gives .*; expected a text embedding module"),
+            ("matrix", [None, 3], texts, "cannot apply it to strings"),
+        ):
+            folder = os.path.join(self.get_temp_dir(), name)
+            tf2.saved_model.save(Other(shape, result), folder)
+            self.assert_refused(folder, part)
+        folder = os.path.join(self.get_temp_dir(), "uncallable")
+        tf2.saved_model.save(tf2.Module(), folder)
+        self.assert_refused(folder, "cannot apply it to strings")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import modeling
 import run_classifier
 import task_adapters
 import tokenization
-from adapter_tests import adapterhub_test, huggingface_test, tiny
+from adapter_tests import adapterhub_test, huggingface_test, tf2_modules, tiny
 from adapter_tests.huggingface_test import ENCODER, as_google, random_tensors
 from errors import UserError
 
@@ -149,6 +149,29 @@ class FilesTest(ConvertTestCase):
             self.convert(overwrite=True)
         self.assertEqual(sorted(os.listdir(self.folder)), ["destination", "source"])
         self.assert_equal_tensors(self.converted(), as_google(ENCODER, first))
+
+
+@unittest.skipIf(tf2_modules.IS_TF1, tf2_modules.WITHOUT)
+class FromTensorFlow2Test(ConvertTestCase):
+    def test_a_saved_model_and_a_checkpoint(self):
+        config = tiny.config()
+        values = tf2_modules.tensors(config)
+        saved_model = tf2_modules.save_encoder(os.path.join(self.folder, "saved"), values)
+        prefix = tf2_modules.save_checkpoint(self.source, values)
+        for source, said in ((saved_model, "--do_lower_case=True"), (prefix, "wrote 39 tensors")):
+            said_of = io.StringIO()
+            with contextlib.redirect_stdout(said_of):
+                convert_checkpoint.from_tf2(source, self.destination, overwrite=True)
+            self.assertIn(said, said_of.getvalue())
+            expected = tf2_modules.by_google_name(config, values)
+            self.assert_equal_tensors(self.converted(), expected)
+            path = os.path.join(self.destination, "bert_config.json")
+            found = modeling.BertConfig.from_json_file(path)
+            self.assertEqual(found.to_dict(), config.to_dict())
+            vocabulary = tokenization.load_vocab(os.path.join(self.destination, "vocab.txt"))
+            self.assertEqual(list(vocabulary), tiny.VOCABULARY)
+        with self.assertRaisesRegex(UserError, "or --overwrite"):
+            convert_checkpoint.from_tf2(saved_model, self.destination)
 
 
 class AdapterTestCase(tf.test.TestCase):

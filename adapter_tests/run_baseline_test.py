@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import unittest
 from unittest import mock
 
 import numpy as np
@@ -22,7 +23,7 @@ import baseline_training
 import run_baseline
 import run_report
 import sweep_records
-from adapter_tests import command_lines, tiny
+from adapter_tests import command_lines, tf2_modules, tiny
 from baseline_training import Baseline
 from errors import UserError
 
@@ -117,6 +118,19 @@ class SearchTest(ScriptTestCase):
     def read(self, name):
         with open(os.path.join(self.out, name)) as reader:
             return reader.read()
+
+    @unittest.skipIf(tf2_modules.IS_TF1, tf2_modules.WITHOUT)
+    def test_a_saved_model_of_tensorflow_2(self):
+        shutil.rmtree(self.module)
+        tf2_modules.save_text_module(self.module)
+        for fine_tune in ("false", "true"):
+            self.out = os.path.join(self.folder, "out-" + fine_tune)
+            setting = "--setting=fine_tune_module=" + fine_tune
+            report = self.run_script("--preset=airline", f"--module={self.module}", setting)
+            self.assertIn("accuracy", "\n".join(report))
+            held = tf.train.list_variables(tf.train.latest_checkpoint(self.out))
+            names = {name for name, _ in held}
+            self.assertEqual("module/table" in names, fine_tune == "true")
 
     def test_started_again_it_trains_nothing_and_says_the_same(self):
         first = self.search()

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import unittest
 from unittest import mock
 
 import numpy as np
@@ -21,10 +22,10 @@ import modeling
 import run_classifier
 import tables
 import task_adapters
-from adapter_tests import tiny
+import tfhub
+from adapter_tests import tf2_modules, tiny
 from adapter_tests.script_cases import FOLDER, ScriptTestCase, contents, read, write
 from errors import UserError
-from tfhub import hub
 
 
 def read_probabilities(path):
@@ -271,6 +272,7 @@ class ScriptTest(ScriptTestCase):
         self.assertIn("Trained: 18 of", report)
 
     def test_hub_module(self):
+        hub = tfhub.library()
         module = os.path.join(self.folder, "module")
         config = tiny.config(hidden_size=64, num_attention_heads=1)
 
@@ -306,6 +308,24 @@ class ScriptTest(ScriptTestCase):
             task_adapters.describe(self.path("adapter")).backbone.fingerprint,
             checkpoints.fingerprint(tensors.get, config),
         )
+
+    @unittest.skipIf(tf2_modules.IS_TF1, tf2_modules.WITHOUT)
+    def test_modules_of_tensorflow_2(self):
+        config = tiny.config()
+        values = tf2_modules.tensors(config)
+        expected = checkpoints.fingerprint(tf2_modules.by_google_name(config, values).get, config)
+        saved_model = tf2_modules.save_encoder(os.path.join(self.folder, "module"), values)
+        checkpoint = os.path.join(self.folder, "checkpoint")
+        tf2_modules.save_checkpoint(checkpoint, values)
+        for number, module in enumerate((saved_model, checkpoint)):
+            self.output_dir = self.path(f"output{number}")
+            arguments = ["--bert_hub_module_handle=" + module, "--bert_config_file="]
+            arguments += ["--vocab_file=", "--init_checkpoint=", "--tuning=head"]
+            self.succeed("--do_train", *arguments)
+            resumed = self.succeed("--do_eval", *arguments)
+            self.assertIn("accuracy", resumed)
+            backbone = task_adapters.describe(self.path("adapter")).backbone
+            self.assertEqual(backbone.fingerprint, expected)
 
 
 class BadInputTest(ScriptTestCase):

@@ -2,19 +2,27 @@
 
 import os
 import shutil
+import subprocess
+import sys
+import unittest
 import urllib.error
 from unittest import mock
 
+import tensorflow as tf2
 import tensorflow.compat.v1 as tf
+from tensorflow.core.protobuf import saved_model_pb2
 
 import checkpoints
 import modeling
+import run_classifier
 import tfhub
+from adapter_tests import command_lines, tf2_modules, tiny
 from adapter_tests.checkpoints_test import TINY, CheckpointTestCase, changed
-from tfhub import hub
+
+hub = tfhub.library()
 
 
-class HubTest(CheckpointTestCase):
+class HubTestCase(CheckpointTestCase):
     def setUp(self):
         super().setUp()
         self.module = os.path.join(self.folder, "module")
@@ -45,6 +53,8 @@ class HubTest(CheckpointTestCase):
             module.export(self.module, session)
             return session.run(module.variable_map)
 
+
+class HubTest(HubTestCase):
     def test_weights_vocabulary_and_config(self):
         exported = self.export(tokenization={"do_lower_case": True})
         found = tfhub.read_bert(self.module)
@@ -133,6 +143,39 @@ class HubTest(CheckpointTestCase):
             tf.saved_model.simple_save(session, self.module, {"x": x}, {"y": y})
         self.assert_refused(["hub format", self.module], tfhub.read_bert, self.module)
 
+    def test_damaged_files(self):
+        self.export(tokenization={"do_lower_case": True})
+        path = os.path.join(self.module, "saved_model.pb")
+        with open(path, "rb") as reader:
+            content = reader.read()
+        for damaged in (content[: len(content) // 2], b"\xff" * 20, os.urandom(200)):
+            with open(path, "wb") as writer:
+                writer.write(damaged)
+            self.assert_refused(["saved_model.pb cannot be read"], tfhub.read_bert, self.module)
+
+    def test_a_graph_that_goes_round_in_circles(self):
+        self.export(tokenization={"do_lower_case": True})
+        path = os.path.join(self.module, "saved_model.pb")
+        with open(path, "rb") as reader:
+            model = saved_model_pb2.SavedModel.FromString(reader.read())
+        for graph in model.meta_graphs:
+            told = graph.signature_def["tokenization_info"].outputs["do_lower_case"].name
+            for node in graph.graph_def.node:
+                if node.name == told.split(":")[0]:
+                    node.op = "Identity"
+                    node.input[:] = [node.name]
+        with open(path, "wb") as writer:
+            writer.write(model.SerializeToString())
+        self.assert_refused(["do_lower_case", "a constant"], tfhub.read_bert, self.module)
+
+    def test_reading_a_folder_imports_neither_hub_nor_estimator(self):
+        self.export(tokenization={"do_lower_case": True})
+        program = "import sys, tfhub; tfhub.read_bert(sys.argv[1]);"
+        program += " print({'tensorflow_hub', 'tf_estimator'} & set(sys.modules))"
+        root = os.path.dirname(os.path.abspath(tfhub.__file__))
+        told = subprocess.check_output([sys.executable, "-c", program, self.module], cwd=root)
+        self.assertEqual(told.decode().strip(), "set()")
+
     def test_a_hub_module_of_something_else(self):
         def build():
             x = tf.placeholder(tf.float32, [1])
@@ -145,6 +188,76 @@ class HubTest(CheckpointTestCase):
             tfhub.read_bert,
             self.module,
         )
+
+
+class HostileTest(HubTestCase):
+    """Modules whose every graph writes a file: nothing of them may run."""
+
+    def setUp(self):
+        super().setUp()
+        self.written = os.path.join(self.folder, "written")
+
+    def export_hostile(self, is_constant):
+        """Exports a BERT; reading any output of it writes a file."""
+        vocab_file = tf2_modules.write_vocabulary(self.folder)
+
+        def build():
+            ids = tf.placeholder(tf.int32, [None, None], name="input_ids")
+            model = modeling.BertModel(tiny.config(hidden_size=64), False, ids, adapter_fn=None)
+            path = tf.constant(vocab_file)
+            tf.add_to_collection(tf.GraphKeys.ASSET_FILEPATHS, path)
+            with tf.control_dependencies([tf.io.write_file(self.written, "hostile")]):
+                pooled = tf.identity(model.get_pooled_output())
+                path, told = tf.identity(path), tf.identity(tf.constant(True))
+            if not is_constant:
+                told = tf.logical_not(tf.logical_not(told))
+            hub.add_signature("tokens", {"input_ids": ids}, {"pooled": pooled})
+            outputs = {"vocab_file": path, "do_lower_case": told}
+            hub.add_signature("tokenization_info", outputs=outputs)
+
+        self.export_module(build)
+
+    def train(self):
+        """Trains a classifier on the module."""
+        data = tiny.write_mrpc(os.path.join(self.folder, "data"))
+        arguments = ["--task_name=MRPC", "--data_dir=" + data, "--tuning=head", "--do_train"]
+        arguments += ["--bert_hub_module_handle=" + self.module, "--num_train_epochs=1"]
+        arguments += ["--max_seq_length=16", "--train_batch_size=8"]
+        arguments += ["--output_dir=" + os.path.join(self.folder, "output")]
+        return run_classifier.run(command_lines.parsed(run_classifier.define_flags, *arguments))
+
+    def test_its_graph_writes(self):
+        """Else the other tests would show nothing."""
+        self.export_hostile(is_constant=True)
+        with tf.Graph().as_default(), tf.Session() as session:
+            told = hub.Module(self.module)(signature="tokenization_info", as_dict=True)
+            session.run(told["do_lower_case"])
+        self.assertTrue(os.path.exists(self.written))
+
+    def test_it_trains_and_writes_nothing(self):
+        self.export_hostile(is_constant=True)
+        self.assertIn("Trained: ", "\n".join(self.train()))
+        self.assertFalse(os.path.exists(self.written))
+
+    def test_a_case_that_it_computes_is_refused(self):
+        self.export_hostile(is_constant=False)
+        parts = ["computes do_lower_case", "--init_checkpoint=" + self.module]
+        self.assert_refused(parts, self.train)
+        self.assertFalse(os.path.exists(self.written))
+
+    @unittest.skipIf(tf2_modules.IS_TF1, tf2_modules.WITHOUT)
+    def test_a_saved_model_trains_and_writes_nothing(self):
+        values, written = tf2_modules.tensors(tiny.config()), self.written
+        tf2_modules.save_hostile_encoder(self.module, values, written)
+        loaded = tf2.saved_model.load(self.module)
+        self.assertTrue(os.path.exists(written + "-by-initializer"))
+        loaded.harm()
+        self.assertTrue(os.path.exists(written))
+        for end in ("", "-by-initializer"):
+            os.remove(written + end)
+        self.assertIn("Trained: ", "\n".join(self.train()))
+        for end in ("", "-by-initializer"):
+            self.assertFalse(os.path.exists(written + end))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import modeling
-from tfhub import hub
+import tfhub
 
 _WORDS = "the a dog cat bird man woman sees likes hears big small old young and not"
 WORDS = _WORDS.split()
@@ -136,7 +136,7 @@ def write_text_module(folder, width=3, seed=0):
 def _text_module(width, seed):
     """The `tempfile.TemporaryDirectory` of a text embedding module."""
     folder = tempfile.TemporaryDirectory()
-    vectors = word_vectors(width, seed)
+    vectors, hub = word_vectors(width, seed), tfhub.library()
 
     def build():
         texts = tf.placeholder(tf.string, [None])

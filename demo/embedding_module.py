@@ -27,10 +27,10 @@ import checkpoints
 import files
 import graph_texts
 import scripts
+import tfhub
 import tokenization
 from errors import UserError
 from flag_sections import section
-from tfhub import hub
 
 _TABLE = "bert/embeddings/word_embeddings"
 _UNKNOWN = "[UNK]"
@@ -83,6 +83,7 @@ def export(folder, words, table, lowercase):
       table: float32 [len(words), D], their embeddings.
       lowercase: bool; the words are in lower case, so that texts become it.
     """
+    hub = tfhub.library()
     with tempfile.TemporaryDirectory() as scratch, tf.Graph().as_default():
         vocabulary = os.path.join(scratch, "vocab.txt")
         with open(vocabulary, "w", encoding="utf-8") as writer:
@@ -120,7 +121,9 @@ def _build(vocabulary, shape, unknown, lowercase):
     # as TensorFlow 2 writes them, which it does not those of embedding_lookup_sparse.
     ids, is_empty = tf.sparse.fill_empty_rows(ids, tf.constant(unknown, tf.int64))
     means = tf.math.segment_mean(tf.gather(table, ids.values), ids.indices[:, 0])
-    hub.add_signature(inputs=texts, outputs=tf.where_v2(is_empty[:, tf.newaxis], 0.0, means))
+    tfhub.library().add_signature(
+        inputs=texts, outputs=tf.where_v2(is_empty[:, tf.newaxis], 0.0, means)
+    )
 
 
 main = scripts.main_of(run)
