@@ -127,6 +127,8 @@ def is_tf2(folder: str, where: str) -> bool:
     Raises:
       UserError: see `read_saved_model`.
     """
+    if not tf.io.gfile.exists(os.path.join(folder, _SAVED_MODEL)):
+        return False
     return any(
         graph.object_graph_def.nodes for graph in read_saved_model(folder, where).meta_graphs
     )

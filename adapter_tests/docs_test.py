@@ -28,7 +28,7 @@ from absl import flags
 from tensorboard import program
 
 import convert_checkpoint
-from adapter_tests import records, tiny
+from adapter_tests import records, tf2_modules, tiny
 from adapter_tests.run_squad_test import write_squad
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -488,6 +488,8 @@ class RunTest(SessionTestCase):
 
     def check_moving(self):
         bert = os.environ["BERT_BASE_DIR"]
+        source = self.path("bert_en_uncased_L-12_H-768_A-12")
+        tf2_modules.save_encoder(source, tf2_modules.tensors(tiny.config()))
         for command in (
             ["to_full_checkpoint", "output/mrpc/adapter", bert, "model.ckpt-343"],
             ["to_huggingface", bert, "huggingface_bert"],
