@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import uuid
+import warnings
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -74,6 +75,10 @@ _WORDS = "word_embeddings/embeddings"
 _ACTIVATIONS = {"gelu": "gelu", "relu": "relu"}
 
 
+# What `parsed` raises; SystemError is protobuf's for a warning that is an error.
+DAMAGED = (DecodeError, RuntimeWarning, SystemError)
+
+
 class Encoder(NamedTuple):
     """A BERT encoder that was read into memory.
 
@@ -89,6 +94,14 @@ class Encoder(NamedTuple):
     tensors: Dict[str, np.ndarray]
     vocab_file: str
     do_lower_case: Optional[bool]
+
+
+def parsed(message_type, content: bytes):
+    """Returns the protocol buffer that bytes hold; raises one of `DAMAGED` if they hold none."""
+    with warnings.catch_warnings():
+        # Of bytes after a stray end of a group, protobuf for Python 3.7 only warns.
+        warnings.simplefilter("error", RuntimeWarning)
+        return message_type.FromString(content)
 
 
 def is_object_based(reader) -> bool:
@@ -169,8 +182,8 @@ def _variables(reader, where: str) -> List[Tuple[str, str]]:
     """(name, key in the checkpoint) of each variable that the object graph names."""
     content = checkpoints.read_tensor(reader, checkpoints.OBJECT_GRAPH, where)
     try:
-        graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(content)
-    except (DecodeError, TypeError) as error:
+        graph = parsed(trackable_object_graph_pb2.TrackableObjectGraph, content)
+    except (*DAMAGED, TypeError) as error:
         raise UserError(f"{where} its object graph is damaged ({error}).") from error
     return sorted(
         {

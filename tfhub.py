@@ -10,7 +10,6 @@ from typing import Any, Optional
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-from google.protobuf.message import DecodeError
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
@@ -116,8 +115,8 @@ def read_saved_model(folder: str, where: str) -> saved_model_pb2.SavedModel:
     tf2_bert.check_inside(folder, [path], where)
     try:
         with tf.io.gfile.GFile(path, "rb") as reader:
-            return saved_model_pb2.SavedModel.FromString(reader.read())
-    except (DecodeError, tf.errors.OpError) as error:
+            return tf2_bert.parsed(saved_model_pb2.SavedModel, reader.read())
+    except (*tf2_bert.DAMAGED, tf.errors.OpError) as error:
         raise UserError(f"{where} {path} cannot be read ({files.reason(error)}).") from error
 
 
