@@ -11,7 +11,7 @@ import re
 import shutil
 import uuid
 import warnings
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -96,7 +96,7 @@ class Encoder(NamedTuple):
     do_lower_case: Optional[bool]
 
 
-def parsed(message_type, content: bytes):
+def parsed(message_type, content: Any):
     """Returns the protocol buffer that bytes hold; raises one of `DAMAGED` if they hold none."""
     with warnings.catch_warnings():
         # Of bytes after a stray end of a group, protobuf for Python 3.7 only warns.
