@@ -10,6 +10,7 @@ of several machines take shards.
 """
 
 import collections
+import functools
 import os
 import posixpath
 import re
@@ -254,7 +255,7 @@ class Sweep:
         has_begun = os.path.exists(os.path.join(self._folder(key), run_directory.SETTINGS_FILE))
         if flags.get("precision", "auto") != "auto" or flags.get("use_tpu") or has_begun:
             return []
-        config = _config(flags)
+        config = _config(flags.get("bert_hub_module_handle"), flags.get("bert_config_file"))
         width, path = (config.hidden_size, config.intermediate_size), self._precisions
         known = files.read_object(path) if os.path.exists(path) else {}
         if str(width) not in known:
@@ -321,12 +322,13 @@ def _keys(trials, places):
     return by_key
 
 
-def _config(flags):
+@functools.lru_cache(maxsize=None)  # Some modules are read whole.
+def _config(handle, config_file):
     """The `modeling.BertConfig` that a trial's flags name."""
-    handle, name = flags.get("bert_hub_module_handle"), "bert_config_file"
     if handle:
         return tfhub.read_bert(handle).config
-    value = flags.get(name) and sweep_grids.expanded(name, flags[name])
+    name = "bert_config_file"
+    value = config_file and sweep_grids.expanded(name, config_file)
     return modeling.BertConfig.from_json_file(paths.find_bert(name, value))
 
 
