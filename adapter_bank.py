@@ -25,11 +25,11 @@ import input_pipeline
 import mixed_encoder
 import modeling
 import task_adapters
+from batching import BATCH_SIZE
 from errors import UserError
 
 Source = Union[str, task_adapters.TaskAdapter]  # A folder, or the adapter itself.
 
-BATCH_SIZE = 32  # Of one pass: more rows are no faster each, and need more memory.
 _FIRST_ROWS = {"task": 4, "pooler": 1, "bottleneck": 65, "output": 9}
 _BATCH_SIZES = (1, 2, 4, 8, *range(12, BATCH_SIZE + 1, 4))
 _ADAPTER_SIZES = tuple(1 << power for power in range(13))
@@ -98,7 +98,7 @@ class AdapterBank:
     Args:
       config: `modeling.BertConfig`.
       init_checkpoint: prefix of the pretrained checkpoint.
-      precision: one of `devices.PRECISIONS`.
+      precision: one of `configs.PRECISIONS`.
       most_in_memory: how many tasks the memory holds, None for all that were asked for. A batch of
         more tasks than that has them all in memory until the next one.
       lengths: ascending ints, what the longest row of a batch is padded to the next of. Each is
@@ -311,7 +311,7 @@ def _digest_of(source: Source) -> Optional[str]:
     if not isinstance(source, str):
         return None
     path = f"{files.current(source)}/{task_adapters.CONFIG_FILE}"  # Has the tensors' digest.
-    return files.sha256(path) if tf.io.gfile.exists(path) else None
+    return files.sha256(path) if files.exists(path) else None
 
 
 def _described(source: Source, unread: bool, called: str, where: str) -> task_adapters.Description:

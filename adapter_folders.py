@@ -6,7 +6,6 @@ import posixpath
 import re
 from typing import Dict, Iterable, Iterator, List, Optional
 
-import tensorflow.compat.v1 as tf
 from absl import logging
 
 import files
@@ -69,7 +68,7 @@ def below(root: str) -> Dict[str, str]:
     Raises:
       UserError: it is no folder, or cannot be read.
     """
-    if not tf.io.gfile.isdir(root):
+    if not files.isdir(root):
         raise UserError(f"--adapter_dir={root} is no folder.")
     found = {}
     for name in sorted(set(map(files.place_of, _names_in(root, "--adapter_dir=")))):
@@ -92,7 +91,7 @@ def found_in(folder: str) -> Optional[str]:
     numbers = sorted(numbers_in(folder), reverse=True)
     for candidate in (*map(str, numbers), "", task_adapters.FOLDER):
         path = posixpath.join(folder, candidate) if candidate else folder
-        if tf.io.gfile.exists(posixpath.join(files.current(path), task_adapters.CONFIG_FILE)):
+        if files.exists(posixpath.join(files.current(path), task_adapters.CONFIG_FILE)):
             return path
     return None
 
@@ -111,7 +110,7 @@ def numbers_in(folder: str) -> List[int]:
     Raises:
       UserError: the folder cannot be read.
     """
-    if not tf.io.gfile.isdir(folder):
+    if not files.isdir(folder):
         return []
     names = _names_in(folder)
     return [int(name) for name in names if re.fullmatch("[1-9][0-9]{0,8}", name)]
@@ -124,13 +123,13 @@ def _matching(pattern: str) -> List[str]:
     if not glob.has_magic(pattern):
         return [pattern]
     with _readable("--adapters=" + pattern):
-        return sorted(tf.io.gfile.glob(pattern))
+        return sorted(files.glob(pattern))
 
 
 def _names_in(folder: str, flag: str = "") -> List[str]:
     """What lies in a folder; raises UserError, which `flag` begins, if it cannot be read."""
     with _readable(flag + folder):
-        return [name.rstrip("/") for name in tf.io.gfile.listdir(folder)]
+        return [name.rstrip("/") for name in files.listdir(folder)]
 
 
 @contextlib.contextmanager
@@ -138,5 +137,5 @@ def _readable(where: str) -> Iterator[None]:
     """An error of the file system is a UserError, which `where` begins."""
     try:
         yield
-    except tf.errors.OpError as error:
+    except OSError as error:
         raise UserError(f"{where} cannot be read ({files.reason(error)}).") from error

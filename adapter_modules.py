@@ -8,28 +8,19 @@ stands in a table.
 Axes in shape comments: D hidden size, m adapter size.
 """
 
-import dataclasses
 import functools
-import math
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
 import fusion
 import layers
+from configs import SITES, AdapterConfig
 from errors import UserError
 from layers import create_initializer, get_activation, get_shape_list, variable_name
 
 ADAPTERS = "adapters"  # Graph collection, as in adapter-bert: what an adapter function made.
 
-# Where adapters stand: names → the scopes of the projections that they follow.
-SITES = {
-    "both": ("attention/output", "output"),
-    "attention": ("attention/output",),
-    "feed_forward": ("output",),
-}
-# What they read: the sub-layer's output, or what the sub-layer itself reads.
-PLACEMENTS = ("sequential", "parallel")
 # Of the bottleneck [rows, m], before its activation; statistics as in `layers.batch_norm`.
 NORMALIZATIONS = {
     "none": lambda bottleneck, statistics: bottleneck,
@@ -40,117 +31,6 @@ NORMALIZATIONS = {
 }
 # What is added to x, of x and what the bottleneck makes: x + f, or x * (1 + f).
 INTERACTIONS = {"add": lambda x, change: change, "multiply": lambda x, change: x * change}
-
-# The fields of section 3.6 and their values. A file without one, of an earlier version, means its
-# default. Depth ends where a graph still takes seconds to build, of a description from anywhere.
-VARIANTS: Dict[str, Any] = {
-    "normalization": NORMALIZATIONS,
-    "depth": range(1, 101),
-    "sites": SITES,
-    "placement": PLACEMENTS,
-    "interaction": INTERACTIONS,
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class AdapterConfig:
-    """What stands after the projections of the layers (Houlsby et al. 2019, sections 2.1 and 3.6).
-
-    An adapter has 2mD + (k-1)(m^2 + m) + m + D parameters, k its depth, and 2m more if it
-    normalizes.
-
-    Attributes:
-      size: m, the width of the bottleneck. 64 is adapter-bert's default and loses 0.8 GLUE points
-        against full fine-tuning; 8 to 256 is the range of the paper.
-      activation: between the two projections, a name that `get_activation` knows.
-      init_scale: stddev of the truncated normal both projections start from, so small that the
-        adapter starts as the identity. 1e-3 is adapter-bert's code, 1e-2 the paper's text.
-      fn: the adapter's name; see `get_adapter`.
-      layers: indices of the layers that have one, from 0; None for all.
-      normalization: a key of `NORMALIZATIONS`. In training "batch" takes its statistics over all
-        positions of the batch that the layer computes, padding too, or over those of a part where
-        gradients are accumulated; it needs the batch on one device. Elsewhere it takes moving ones.
-      depth: k, the number of hidden layers.
-      sites: a key of `SITES`.
-      placement: one of `PLACEMENTS`.
-      interaction: a key of `INTERACTIONS`.
-    """
-
-    size: int = 64
-    activation: str = "gelu"
-    init_scale: float = 1e-3
-    fn: str = "feedforward_adapter"
-    layers: Optional[Tuple[int, ...]] = None
-    normalization: str = "none"
-    depth: int = 1
-    sites: str = "both"
-    placement: str = "sequential"
-    interaction: str = "add"
-
-    def __post_init__(self):
-        if self.size < 1:
-            raise UserError(f"--adapter_size must be at least 1, but is {self.size}.")
-        if self.size >= layers.TOO_LARGE:
-            raise UserError(f"--adapter_size={self.size} is more than TensorFlow computes with.")
-        if not 0 <= self.init_scale < math.inf:
-            raise UserError(
-                f"--adapter_init_scale must be a number from 0 up, but is {self.init_scale}."
-            )
-        try:
-            get_activation(self.activation)
-        except UserError as error:
-            raise UserError(f"--adapter_activation: {error}") from None
-        for name, known in VARIANTS.items():
-            value = getattr(self, name)
-            if value not in known:
-                few = f"{known[0]} to {known[-1]}" if name == "depth" else ", ".join(known)
-                raise UserError(f"--adapter_{name}={value}: expected one of {few}.")
-        if self.normalization == "layer" and self.size == 1:
-            raise UserError(
-                "--adapter_normalization=layer with --adapter_size=1 leaves nothing of what the"
-                " adapter reads, since a single number less its mean is 0; expected 2 or more."
-            )
-
-    def variant(self) -> Dict[str, Any]:
-        """The fields of `VARIANTS` that are not adapter-bert's, by name."""
-        fields = {field.name: field.default for field in dataclasses.fields(self)}
-        values = {name: getattr(self, name) for name in VARIANTS}
-        return {name: value for name, value in values.items() if value != fields[name]}
-
-    def build(self) -> "Optional[Adapter]":
-        """Returns the `Adapter` that `BertModel` takes as `adapter_fn`, or None for "none"."""
-        function = get_adapter(self.fn)
-        return function and Adapter(
-            functools.partial(
-                function,
-                hidden_size=self.size,
-                init_scale=self.init_scale,
-                activation=self.activation,
-                apart=True,
-                normalization=self.normalization,
-                depth=self.depth,
-                interaction=self.interaction,
-            ),
-            SITES[self.sites],
-            self.placement == "parallel",
-            self.layers,
-        )
-
-    def shapes(self, width: int) -> Dict[str, Tuple[int, ...]]:
-        """The variables of one adapter, moving statistics with them.
-
-        Args:
-          width: D, of what it adapts.
-
-        Returns:
-          A dict from names, below the scope of the projection that it follows, to tuples of int.
-        """
-        # Nothing is run, or compiled: machines that train together start TensorFlow together.
-        with tf.Graph().as_default(), fusion.portable():
-            adapter, x = self.build(), tf.zeros([1, width])
-            if adapter:
-                adapter(x, x)
-            return {variable_name(v): tuple(v.shape.as_list()) for v in tf.global_variables()}
 
 
 class Adapter(NamedTuple):
@@ -184,6 +64,36 @@ class Adapter(NamedTuple):
         else:
             terms = self.function(output, statistics=statistics)
         return list(terms) if isinstance(terms, (list, tuple)) else [terms]
+
+
+def build(config: AdapterConfig) -> "Optional[Adapter]":
+    """Returns the `Adapter` of a config, or None for "none"."""
+    function = get_adapter(config.fn)
+    return function and Adapter(
+        functools.partial(
+            function,
+            hidden_size=config.size,
+            init_scale=config.init_scale,
+            activation=config.activation,
+            apart=True,
+            normalization=config.normalization,
+            depth=config.depth,
+            interaction=config.interaction,
+        ),
+        SITES[config.sites],
+        config.placement == "parallel",
+        config.layers,
+    )
+
+
+def shapes(config: AdapterConfig, width: int) -> Dict[str, Tuple[int, ...]]:
+    """Returns the variables of one adapter, as `AdapterConfig.shapes`."""
+    # Nothing is run, or compiled: machines that train together start TensorFlow together.
+    with tf.Graph().as_default(), fusion.portable():
+        adapter, x = build(config), tf.zeros([1, width])
+        if adapter:
+            adapter(x, x)
+        return {variable_name(v): tuple(v.shape.as_list()) for v in tf.global_variables()}
 
 
 def adapters_of_layers(

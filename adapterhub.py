@@ -13,11 +13,10 @@ import os
 from typing import Any, Dict, List, Tuple
 
 import numpy as np
-import tensorflow.compat.v1 as tf
 
+import configs
 import files
 import huggingface
-import modeling
 import task_adapters
 import tuning
 from errors import UserError
@@ -111,11 +110,11 @@ def write(folder: str, adapter: task_adapters.TaskAdapter) -> None:
     }
     for file, config in configs.items():
         record = {**shared, "config": config}
-        with tf.io.gfile.GFile(os.path.join(folder, file), "w") as writer:
+        with files.open_file(os.path.join(folder, file), "w") as writer:
             writer.write(json.dumps(record, indent=2, sort_keys=True) + "\n")
 
 
-def _checked_adapter(description: task_adapters.Description) -> modeling.AdapterConfig:
+def _checked_adapter(description: task_adapters.Description) -> configs.AdapterConfig:
     """Its adapters' settings; raises UserError unless the format can hold the task adapter."""
     adapter = description.adapter
     if adapter is None or adapter.fn != "feedforward_adapter":
@@ -145,7 +144,7 @@ def _checked_adapter(description: task_adapters.Description) -> modeling.Adapter
 
 
 def _adapter_config(
-    description: task_adapters.Description, adapter: modeling.AdapterConfig
+    description: task_adapters.Description, adapter: configs.AdapterConfig
 ) -> Dict[str, Any]:
     config = description.backbone.config
     every = range(config["num_hidden_layers"])
@@ -248,7 +247,7 @@ def read_files(folder: str, where: str) -> Tuple[str, Dict[str, Any], Dict[str, 
     tensors = {}
     for file in (_ADAPTER, _HEAD, _LAYER_NORMS):
         path = os.path.join(folder, file + ".safetensors")
-        if file != _LAYER_NORMS or tf.io.gfile.exists(path):
+        if file != _LAYER_NORMS or files.exists(path):
             content = huggingface.read_safetensors(path)
             tensors.update(((file, other), value) for other, value in content.items())
     return name, adapter_config, head_config, tensors
@@ -257,7 +256,7 @@ def read_files(folder: str, where: str) -> Tuple[str, Dict[str, Any], Dict[str, 
 def _read_config(folder: str, file: str, where: str) -> Tuple[str, Dict[str, Any]]:
     """(the adapter's name, the object "config") of a JSON file."""
     path = os.path.join(folder, file)
-    if not tf.io.gfile.exists(path):
+    if not files.exists(path):
         raise UserError(f"{where} is not of AdapterHub's format: there is no {path}.")
     record = files.read_object(path)
     if "name" not in record or not isinstance(record.get("config"), dict):
@@ -267,8 +266,8 @@ def _read_config(folder: str, file: str, where: str) -> Tuple[str, Dict[str, Any
 
 def _adapter_of(
     config: Dict[str, Any], tensors: Tensors, backbone: Dict[str, Any], where: str
-) -> modeling.AdapterConfig:
-    """The `modeling.AdapterConfig` that a config of the package's stands for."""
+) -> configs.AdapterConfig:
+    """The `configs.AdapterConfig` that a config of the package's stands for."""
     for field, expected in _HOULSBY.items():
         found = config.get(field, expected)
         if found != expected:
@@ -286,7 +285,7 @@ def _adapter_of(
         raise UserError(f"{where}: its adapters must have one size, but have {sorted(sizes)}.")
     layers = tuple(i for i in range(backbone["num_hidden_layers"]) if i not in left_out)
     variant: Dict[str, Any] = {name: _variant_of(config, name, where) for name in _VARIANTS}
-    return modeling.AdapterConfig(
+    return configs.AdapterConfig(
         size=sizes.pop(),
         activation=_ACTIVATIONS[activation],
         layers=layers if left_out else None,
@@ -295,7 +294,7 @@ def _adapter_of(
 
 
 def _variant_of(config: Dict[str, Any], name: str, where: str) -> str:
-    """The value of the field of that name of a `modeling.AdapterConfig`."""
+    """The value of the field of that name of a `configs.AdapterConfig`."""
     values = _VARIANTS[name]
     default = next(iter(values.values()))
     found = {field: config.get(field, default[field]) for field in default}

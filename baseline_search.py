@@ -19,8 +19,7 @@ from typing import Callable, Dict, List, NamedTuple, Optional
 from absl import logging
 
 import files
-from baseline_space import SPACE, Choice, Settings
-from baseline_training import EVALUATE_EVERY
+from baseline_space import EVALUATE_EVERY, SPACE, Choice, Settings
 from errors import UserError
 
 SAMPLERS = {

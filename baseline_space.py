@@ -12,6 +12,7 @@ from typing import NamedTuple
 from errors import UserError
 
 _HUB = "https://tfhub.dev/google/"
+EVALUATE_EVERY = 10_000  # Samples; a tenth of the shortest training.
 
 
 class Module(NamedTuple):

@@ -25,9 +25,9 @@ import input_pipeline
 import rows
 import tf_estimator
 from baseline_model import BATCH_SIZE, ModelSettings
+from baseline_space import EVALUATE_EVERY
 from errors import UserError
 
-EVALUATE_EVERY = 10_000  # Samples; a tenth of the shortest training.
 _PREDICT_BATCH_SIZE = 256
 _KEPT_BYTES = 1 << 30  # Of what modules made of strings; a search comes back to it many times.
 
@@ -134,9 +134,7 @@ def files_of(name):
       name: see `baseline_space.module_named`.
     """
     folder = baseline_space.module_named(name).handle
-    paths = [
-        posixpath.join(parent, own) for parent, _, some in tf.io.gfile.walk(folder) for own in some
-    ]
+    paths = [posixpath.join(parent, own) for parent, _, some in files.walk(folder) for own in some]
     return [(path, files.sha256(path)) for path in sorted(paths)]
 
 

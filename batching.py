@@ -15,6 +15,7 @@ from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Optional
 
 from absl import logging
 
+BATCH_SIZE = 32  # Of one pass: more rows are no faster each, and need more memory.
 # Padding that a batch may have: tokens that take about as long as a batch's own overhead does with
 # BERTs of 6 and 12 layers on CPU, or a share of the batch, whichever is more.
 _FREE_PADDING = 64

@@ -7,8 +7,8 @@ take the parsed values read them: nothing depends on a global, and scripts can b
 from absl import flags
 
 import checkpoints
+import configs
 import feature_cache
-import modeling
 import paths
 import tfhub
 import tokenization
@@ -112,7 +112,7 @@ def find_pretrained(values, reads_texts=True):
     if reads_texts and not vocab_file:
         vocab_file = paths.find_bert("vocab_file", None)
     bert = checkpoints.PretrainedBert(
-        config=modeling.BertConfig.from_json_file(config_file),
+        config=configs.BertConfig.from_json_file(config_file),
         vocab_file=vocab_file,
         init_checkpoint=paths.find_bert("init_checkpoint", values.init_checkpoint),
         do_lower_case=None,

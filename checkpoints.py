@@ -13,13 +13,14 @@ from typing import Callable, Dict, Iterable, List, NamedTuple, Optional, Sequenc
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+import configs
 import files
-import modeling
 from errors import UserError
 
 Shapes = Dict[str, Tuple[int, ...]]
 
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # In checkpoints of tf.train.Checkpoint.
+GLOBAL_STEP = "global_step"
 MOMENTS = ("/adam_m", "/adam_v")  # Adam's, beside each trained variable.
 
 # What TensorFlow raises of a damaged checkpoint: an end that comes too early is an IndexError.
@@ -30,13 +31,13 @@ class PretrainedBert(NamedTuple):
     """What a run needs to know of a pretrained BERT.
 
     Attributes:
-      config: `modeling.BertConfig`.
+      config: `configs.BertConfig`.
       vocab_file: path of the WordPiece vocabulary; None if no text is to be read.
       init_checkpoint: prefix of the checkpoint.
       do_lower_case: whether its text was lower-cased; None if its source does not tell.
     """
 
-    config: modeling.BertConfig
+    config: configs.BertConfig
     vocab_file: Optional[str]
     init_checkpoint: str
     do_lower_case: Optional[bool]
@@ -53,11 +54,11 @@ class EncoderSizes(NamedTuple):
     type_vocab_size: int
 
 
-def encoder_shapes(config: "Union[modeling.BertConfig, EncoderSizes]") -> Shapes:
+def encoder_shapes(config: "Union[configs.BertConfig, EncoderSizes]") -> Shapes:
     """The tensors of a plain BERT encoder, in the order in which `modeling.BertModel` makes them.
 
     Args:
-      config: `modeling.BertConfig`, or anything with the same sizes as attributes.
+      config: `configs.BertConfig`, or anything with the same sizes as attributes.
 
     Returns:
       A dictionary from the names of Google's checkpoints to shapes (tuples of int).
@@ -112,7 +113,7 @@ def open_checkpoint(prefix: str, flag: str = "--init_checkpoint"):
     try:
         _check_prefix(prefix, where)
         reader = tf.train.NewCheckpointReader(prefix)
-        if tf.io.gfile.exists(prefix + ".index"):
+        if files.exists(prefix + ".index"):
             _check_data(prefix, reader, where)
     except _UNREADABLE as error:
         raise UserError(
@@ -121,16 +122,14 @@ def open_checkpoint(prefix: str, flag: str = "--init_checkpoint"):
     return reader
 
 
-def check_encoder(
-    prefix: str, config: modeling.BertConfig, flag: str = "--init_checkpoint"
-) -> None:
+def check_encoder(prefix: str, config: configs.BertConfig, flag: str = "--init_checkpoint") -> None:
     """Checks that a checkpoint holds the whole encoder that a config describes.
 
     Other tensors (`cls/*`, an optimizer's slots, `global_step`, a task's head) may lie beside it.
 
     Args:
       prefix: the checkpoint's prefix.
-      config: `modeling.BertConfig`, or anything with the same sizes as attributes.
+      config: `configs.BertConfig`, or anything with the same sizes as attributes.
       flag: what the error calls the checkpoint, usually the flag that named it.
 
     Raises:
@@ -142,13 +141,13 @@ def check_encoder(
 
 
 def check_encoder_shapes(
-    found: Dict[str, Sequence[int]], config: modeling.BertConfig, where: str
+    found: Dict[str, Sequence[int]], config: configs.BertConfig, where: str
 ) -> None:
     """Checks that tensors are the whole encoder that a config describes; others may be among them.
 
     Args:
       found: dict from names to shapes.
-      config: `modeling.BertConfig`, or anything with the same sizes as attributes.
+      config: `configs.BertConfig`, or anything with the same sizes as attributes.
       where: begins the errors' sentences.
 
     Raises:
@@ -220,14 +219,14 @@ def read_tensor(reader, name: str, where: str) -> np.ndarray:
         ) from error
 
 
-def fingerprint(get_tensor: Callable, config: Union[modeling.BertConfig, EncoderSizes]) -> str:
+def fingerprint(get_tensor: Callable, config: Union[configs.BertConfig, EncoderSizes]) -> str:
     """What tells one pretrained encoder from another, whatever file its weights come from.
 
     The `sha256_of` all tensors of `encoder_shapes`.
 
     Args:
       get_tensor: function from a name to an array, such as a checkpoint reader's.
-      config: `modeling.BertConfig` or `EncoderSizes`.
+      config: `configs.BertConfig` or `EncoderSizes`.
 
     Returns:
       str, 64 hexadecimal digits.
@@ -269,7 +268,7 @@ def trained_tensors(prefix: str, flag: str = "--output_dir") -> Dict[str, np.nda
     names = [
         name
         for name in sorted(reader.get_variable_to_shape_map())
-        if not name.endswith(MOMENTS) and name != tf.GraphKeys.GLOBAL_STEP
+        if not name.endswith(MOMENTS) and name != GLOBAL_STEP
     ]
     return {name: read_tensor(reader, name, f"{flag} {prefix}") for name in names}
 
@@ -300,18 +299,18 @@ def write(prefix: str, tensors: Dict[str, np.ndarray]) -> None:
         with files.written(prefix):
             session.run(save, dict(zip(inputs, tensors.values())))
             # An index never stands beside another checkpoint's data.
-            if tf.io.gfile.exists(prefix + ".index"):
-                tf.io.gfile.remove(prefix + ".index")
+            if files.exists(prefix + ".index"):
+                files.remove(prefix + ".index")
             for end in (".data-00000-of-00001", ".index"):
-                tf.io.gfile.rename(partial + end, prefix + end, overwrite=True)
+                files.rename(partial + end, prefix + end, overwrite=True)
 
 
 def step_of(prefix: str, flag: str = "--output_dir") -> int:
     """The global step that a checkpoint holds, 0 if it holds none; UserError if it is damaged."""
     reader = open_checkpoint(prefix, flag)
-    if not reader.has_tensor(tf.GraphKeys.GLOBAL_STEP):
+    if not reader.has_tensor(GLOBAL_STEP):
         return 0
-    return int(read_tensor(reader, tf.GraphKeys.GLOBAL_STEP, f"{flag} {prefix}"))
+    return int(read_tensor(reader, GLOBAL_STEP, f"{flag} {prefix}"))
 
 
 def last_step(output_dir: Optional[str]) -> int:
@@ -326,16 +325,16 @@ def last_step(output_dir: Optional[str]) -> int:
 
 def _check_prefix(prefix: str, where: str) -> None:
     """Raises UserError unless `prefix` is that of a checkpoint, or a file of the first format."""
-    if tf.io.gfile.isdir(prefix):
+    if files.isdir(prefix):
         inside = " or ".join(_checkpoints_in(prefix)) or "of which this folder holds none"
         raise UserError(f"{where} is a folder; expected the prefix of a checkpoint, {inside}.")
     part = re.match(r"(.+)\.(index|meta|data-\d+-of-\d+)$", prefix)
-    if part and tf.io.gfile.exists(prefix):
+    if part and files.exists(prefix):
         raise UserError(
             f"{where} is one of a checkpoint's files; expected the prefix that they share: "
             f"{part.group(1)}."
         )
-    if not tf.io.gfile.exists(prefix + ".index") and not tf.io.gfile.exists(prefix):
+    if not files.exists(prefix + ".index") and not files.exists(prefix):
         beside = " and ".join(_checkpoints_in(os.path.dirname(prefix) or "."))
         raise UserError(
             f"{where} does not exist: there is no file {prefix}.index; the checkpoints in its "
@@ -345,7 +344,7 @@ def _check_prefix(prefix: str, where: str) -> None:
 
 def _checkpoints_in(folder: str) -> List[str]:
     """The prefixes of the checkpoints in a folder, sorted; none if there is no such folder."""
-    names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
+    names = files.listdir(folder) if files.isdir(folder) else []
     return sorted(
         os.path.join(folder, name[: -len(".index")]) for name in names if name.endswith(".index")
     )
@@ -355,13 +354,13 @@ def _check_data(prefix: str, reader, where: str) -> None:
     """Raises UserError unless the data files are complete in number and long enough."""
     folder, name = os.path.split(prefix)
     pattern = re.compile(re.escape(name) + r"\.data-\d{5}-of-(\d{5})$")
-    found = [pattern.match(file) for file in tf.io.gfile.listdir(folder or ".")]
+    found = [pattern.match(file) for file in files.listdir(folder or ".")]
     count = max((int(match.group(1)) for match in found if match), default=1)
     shards = [f"{prefix}.data-{i:05d}-of-{count:05d}" for i in range(count)]
-    missing = [shard for shard in shards if not tf.io.gfile.exists(shard)]
+    missing = [shard for shard in shards if not files.exists(shard)]
     if missing:
         raise UserError(f"{where} is incomplete: there is no file {missing[0]}.")
-    held = sum(tf.io.gfile.stat(shard).length for shard in shards)
+    held = sum(files.size(shard) for shard in shards)
     dtypes = reader.get_variable_to_dtype_map()
     needed = sum(
         int(np.prod(shape, dtype=np.int64)) * dtypes[name].size

@@ -9,7 +9,6 @@ import posixpath
 from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
 import numpy as np
-import tensorflow.compat.v1 as tf
 
 import files
 import metrics
@@ -119,7 +118,7 @@ def write_predictions(folder: str, task: Task, split: str, predictions: Predicti
         _file_name("predictions", split): _prediction_rows(task, texts, predictions),
     }
     if split in task.submission:
-        tf.io.gfile.makedirs(posixpath.join(folder, "submission"))
+        files.makedirs(posixpath.join(folder, "submission"))
         tables[f"submission/{task.submission[split]}.tsv"] = [
             ["index", "prediction"],
             *([str(index), text] for index, text in enumerate(_submitted(task, texts))),
@@ -150,8 +149,8 @@ def write_test(
     if labels is None:  # An earlier file's would stand beside other predictions.
         for stale in (path, posixpath.join(folder, _file_name("labels", split))):
             with files.written(stale):
-                if tf.io.gfile.exists(stale):
-                    tf.io.gfile.remove(stale)
+                if files.exists(stale):
+                    files.remove(stale)
     written = write_predictions(folder, task, split, predictions)
     report = [f"Predictions: {', '.join(written)} ({len(predictions['loss'])} rows)"]
     if labels is None:

@@ -12,9 +12,9 @@ import typing
 from typing import Dict, Iterable, List, Optional, Set, Tuple
 
 import numpy as np
-import tensorflow.compat.v1 as tf
 from absl import logging
 
+import files
 from classifier_features import InputExample
 from errors import UserError
 from tables import read_rows
@@ -234,7 +234,7 @@ class TaskProcessor(SplitProcessor):
         there = [
             name
             for name in others
-            if tf.io.gfile.exists(os.path.join(data_dir, self.task.splits[name].file))
+            if files.exists(os.path.join(data_dir, self.task.splits[name].file))
         ]
         for name in set(others) - set(there):
             logging.info("%s has no %s: it is left out.", data_dir, self.task.splits[name].file)

@@ -176,9 +176,9 @@ class _Records:
         """Returns a worker's record, {} if the worker has no valid one."""
         path, kinds = self._path(index), {"id": str, **dict.fromkeys(_OBJECTS, dict)}
         try:
-            is_short = tf.io.gfile.stat(path).length <= _MAX_BYTES
+            is_short = files.size(path) <= _MAX_BYTES
             record = files.read_object(path) if is_short else {}
-        except (tf.errors.OpError, UserError):
+        except (OSError, UserError):
             return {}
         is_valid = all(isinstance(record.get(name, kind()), kind) for name, kind in kinds.items())
         return record if is_valid and "id" in record else {}
@@ -188,15 +188,15 @@ class _Records:
         self._record.update(changes)
         path = self._path(self.workers.index)
         with files.written(path):
-            tf.io.gfile.makedirs(posixpath.dirname(path))
+            files.makedirs(posixpath.dirname(path))
         files.write_object(path, self._record)
 
     def close(self, members):
         """Reports that this worker's part is done; the last of the members removes all records."""
-        with contextlib.suppress(UserError, tf.errors.OpError):
+        with contextlib.suppress(UserError, OSError):
             self.write(done=True)
             if all(self.read(index).get("done", True) for index in members):
-                tf.io.gfile.rmtree(posixpath.join(self.output_dir, FOLDER))
+                files.rmtree(posixpath.join(self.output_dir, FOLDER))
 
     def name(self, index):
         """Returns what messages call a worker."""

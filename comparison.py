@@ -3,8 +3,8 @@
 from typing import Dict, NamedTuple, Tuple
 
 import scipy.stats
-import tensorflow.compat.v1 as tf
 
+import files
 import tables
 from errors import UserError
 
@@ -91,7 +91,7 @@ def described(comparison):
 
 
 def _read(path, flag):
-    if not tf.io.gfile.exists(path):
+    if not files.exists(path):
         raise UserError(f"{flag}: {path} does not exist.")
     table = tables.read_table(path)
     if table.columns[:2] != ("index", "label"):

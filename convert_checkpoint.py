@@ -17,7 +17,7 @@ bert_model.ckpt. ADAPTER_DIR is a task adapter, see task_adapters.py.
 import environment
 
 if __name__ == "__main__":
-    environment.prepare(with_estimator=False)
+    environment.prepare(environment.MODELS)
 
 import argparse
 import collections
@@ -27,26 +27,26 @@ import os
 import sys
 
 import numpy as np
-import tensorflow.compat.v1 as tf
 
 import adapterhub
 import checkpoints
 import classifier_features
+import configs
 import errors
 import files
 import huggingface
-import modeling
+import layers
+import paths
 import task_adapters
 import tf2_bert
 import tokenization
 import tuning
 from errors import UserError
-from layers import MOVING
 
 _CONFIG, _CHECKPOINT = "bert_config.json", "bert_model.ckpt"
 _GOOGLE_FILES = (
     _CONFIG,
-    huggingface.VOCABULARY,
+    paths.BERT_FILES["vocab_file"],
     _CHECKPOINT + ".index",
     _CHECKPOINT + ".data-00000-of-00001",
 )
@@ -93,9 +93,9 @@ def from_tf2(source, destination, *, overwrite=False):
 
 def _write_bert(destination, config, tensors, vocab_file):
     with files.whole_folder(destination) as folder:
-        with tf.io.gfile.GFile(os.path.join(folder, _CONFIG), "w") as writer:
+        with files.open_file(os.path.join(folder, _CONFIG), "w") as writer:
             writer.write(config.to_json_string())
-        tf.io.gfile.copy(vocab_file, os.path.join(folder, huggingface.VOCABULARY))
+        files.copy(vocab_file, os.path.join(folder, huggingface.VOCABULARY))
         checkpoints.write(os.path.join(folder, _CHECKPOINT), tensors)
     print(f"{destination}: wrote {_count(tensors)}.")
 
@@ -119,7 +119,7 @@ def to_huggingface(bert, destination, *, overwrite=False):
     with files.whole_folder(destination) as folder:
         huggingface.write(folder, config, tensors)
         vocab_file = os.path.join(bert, huggingface.VOCABULARY)
-        tf.io.gfile.copy(vocab_file, os.path.join(folder, huggingface.VOCABULARY))
+        files.copy(vocab_file, os.path.join(folder, huggingface.VOCABULARY))
     print(f"{destination}: wrote {_count(tensors)}.")
 
 
@@ -155,7 +155,7 @@ def from_adapter_bert(
         _told(bert, config, max_seq_length, cased),
         task=task,
         labels=tuple(labels),
-        adapter=modeling.AdapterConfig(_adapter_size(held, where)),
+        adapter=configs.AdapterConfig(_adapter_size(held, where)),
         global_step=checkpoints.step_of(checkpoint, "CHECKPOINT"),
     )
     trained = task_adapters.shapes(description)
@@ -181,7 +181,7 @@ def to_full_checkpoint(adapter, bert, checkpoint, *, overwrite=False):
     Raises:
       UserError: the task adapter is damaged or fits another BERT, or there is a checkpoint.
     """
-    if tf.io.gfile.exists(checkpoint + ".index") and not overwrite:
+    if files.exists(checkpoint + ".index") and not overwrite:
         raise UserError(f"CHECKPOINT {checkpoint} is there already; use a new name or --overwrite.")
     made = task_adapters.load(adapter, "ADAPTER_DIR")
     task_adapters.to_full_checkpoint(made, os.path.join(bert, _CHECKPOINT), checkpoint, "BERT_DIR")
@@ -248,7 +248,7 @@ def describe(path):
         (_CHECKPOINT + ".index", _describe_bert),
         (huggingface.CONFIG, _describe_huggingface),
     ):
-        if tf.io.gfile.exists(os.path.join(path, name)):
+        if files.exists(os.path.join(path, name)):
             lines = describe_folder(path)
             break
     else:
@@ -301,7 +301,7 @@ def _describe_checkpoint(prefix):
     parameters = collections.Counter()
     for name, shape in shapes.items():
         parameters[_part(name)] += int(np.prod(shape, dtype=np.int64))
-    is_one_file = not tf.io.gfile.exists(prefix + ".index")  # Of the first format.
+    is_one_file = not files.exists(prefix + ".index")  # Of the first format.
     size = files.megabytes(prefix if is_one_file else prefix + ".")
     lines = [
         f"Checkpoint: {len(shapes)} tensors, {size}",
@@ -332,11 +332,11 @@ def _describe_encoder(config, get_tensor):
 
 def _part(name):
     """Which part of a model a tensor of a checkpoint is."""
-    if name == tf.GraphKeys.GLOBAL_STEP:
+    if name == checkpoints.GLOBAL_STEP:
         return "Step"
     if name.endswith(checkpoints.MOMENTS):
         return "Optimizer"
-    if name.endswith(MOVING):
+    if name.endswith(layers.MOVING):
         return "Statistics"
     if name.startswith("cls/"):
         return "Pretraining heads"
@@ -348,11 +348,11 @@ def _part(name):
 
 
 def _open_bert(folder):
-    """(`modeling.BertConfig`, checkpoint reader) of a folder like those of Google's releases."""
-    config = modeling.BertConfig.from_json_file(os.path.join(folder, _CONFIG))
+    """(`configs.BertConfig`, checkpoint reader) of a folder like those of Google's releases."""
+    config = configs.BertConfig.from_json_file(os.path.join(folder, _CONFIG))
     prefix = os.path.join(folder, _CHECKPOINT)
     checkpoints.check_encoder(prefix, config, "BERT_DIR")
-    if not tf.io.gfile.exists(os.path.join(folder, huggingface.VOCABULARY)):
+    if not files.exists(os.path.join(folder, huggingface.VOCABULARY)):
         raise UserError(f"BERT_DIR {folder}: there is no {huggingface.VOCABULARY} in it.")
     return config, checkpoints.open_checkpoint(prefix, "BERT_DIR")
 
@@ -398,11 +398,11 @@ def _count(tensors):
 def _check_destination(destination, overwrite, written, what="DESTINATION_DIR"):
     """Raises UserError unless the destination is free, or holds what may be replaced."""
     where = f"{what} {destination}"
-    if not tf.io.gfile.exists(destination):
+    if not files.exists(destination):
         return
-    if not tf.io.gfile.isdir(destination):
+    if not files.isdir(destination):
         raise UserError(f"{where} is a file; expected a folder or a new name.")
-    existing = tf.io.gfile.listdir(destination)
+    existing = files.listdir(destination)
     if existing and set(existing) != set(written):
         differing = min(set(existing) ^ set(written))
         verdict = "holds" if differing in existing else "lacks"
@@ -424,6 +424,7 @@ def main(argv=None):
             command.add_argument(name, **options)
         command.set_defaults(function=function)
     arguments = vars(parser.parse_args(argv))
+    environment.load()
     arguments.pop("function")(**arguments)
 
 

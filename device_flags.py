@@ -5,8 +5,8 @@ As `bert_flags`: a script's main module defines them, and functions read the par
 
 from absl import flags
 
+import configs
 import devices
-import distribution
 import training
 from errors import UserError
 from flag_sections import section
@@ -21,7 +21,7 @@ def define(flag_values):
     flags.DEFINE_enum(
         "precision",
         "auto",
-        list(devices.PRECISIONS),
+        list(configs.PRECISIONS),
         "Precision of what lies between the variables and the loss, which stay float32; auto:"
         " that of the run or adapter that is used, else bfloat16 on a TPU and where it is measured"
         " to be faster, else float32.",
@@ -54,9 +54,9 @@ def define_distribution(flag_values):
     flags.DEFINE_enum(
         "distribution",
         "none",
-        list(distribution.KINDS),
+        list(configs.DISTRIBUTIONS),
         "What trains together: "
-        + "; ".join("{}: {}".format(*item) for item in distribution.KINDS.items())
+        + "; ".join("{}: {}".format(*item) for item in configs.DISTRIBUTIONS.items())
         + ". --train_batch_size is that of all together.",
         **at,
     )

@@ -9,9 +9,9 @@ import tensorflow.compat.v1 as tf
 from absl import logging
 from tensorflow.compiler.tf2xla.ops.gen_xla_ops import xla_replica_id
 
+import configs
 from errors import UserError
 
-PRECISIONS = ("auto", "float32", "bfloat16")
 # What /proc/cpuinfo calls bfloat16 products: Intel's and AMD's, Intel's AMX, ARM's.
 _BFLOAT16_NAMES = {"avx512_bf16", "amx_bf16", "bf16"}
 _WORTHWHILE = 1.15  # How many times as fast bfloat16 must be: it rounds to 8 bits.
@@ -141,9 +141,9 @@ def choose_precision(precision, use_tpu, width, recorded=None):
     """Chooses the precision of matrix products and of what lies between them, and logs why.
 
     Args:
-      precision: one of `PRECISIONS`. "auto" is `recorded`; else bfloat16 on a TPU, float32 on a
-        GPU, and on a CPU bfloat16 if `product_seconds` finds its products `_WORTHWHILE` times as
-        fast as float32's.
+      precision: one of `configs.PRECISIONS`. "auto" is `recorded`; else bfloat16 on a TPU,
+        float32 on a GPU, and on a CPU bfloat16 if `product_seconds` finds its products to be
+        `_WORTHWHILE` times as fast as float32's.
       use_tpu: bool.
       width: (hidden size, intermediate size) of the model.
       recorded: the precision of the run or the adapter that is used, None if there is none.
@@ -208,7 +208,7 @@ def product_seconds(hidden_size, intermediate_size):
     shapes = [sizes[:2], sizes[1:3], sizes[2:]]
     products = {}
     with tf.Graph().as_default(), tf.device("/CPU:0"):
-        for precision in PRECISIONS[1:]:
+        for precision in configs.PRECISIONS[1:]:
             initial = tf.constant_initializer(0.01)
             dtype = tf.as_dtype(precision)
             x, inner, outer = (

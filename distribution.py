@@ -12,18 +12,12 @@ import cluster
 import devices
 from errors import UserError
 
-KINDS = {
-    "none": "one device, or a TPU",
-    "mirrored": "all GPUs of this machine",
-    "multi_worker": "all machines of TF_CONFIG's cluster",
-}
-
 
 class Distribution(NamedTuple):
     """What trains together.
 
     Attributes:
-      kind: a key of `KINDS`.
+      kind: a key of `configs.DISTRIBUTIONS`.
       num_replicas: on how many devices, over all machines.
       workers: `cluster.Cluster` of the machines.
     """
@@ -47,7 +41,7 @@ def choose(kind, use_tpu):
     """What a run is distributed over.
 
     Args:
-      kind: a key of `KINDS`.
+      kind: a key of `configs.DISTRIBUTIONS`.
       use_tpu: bool, what the user asked for.
 
     Returns:

@@ -4,7 +4,6 @@ import math
 import posixpath
 
 import numpy as np
-import tensorflow.compat.v1 as tf
 
 import files
 from errors import UserError
@@ -27,7 +26,7 @@ class Evaluations:
         self._path = posixpath.join(folder, FILE)
         self._score = score
         self._by_step = {}
-        if tf.io.gfile.exists(self._path):
+        if files.exists(self._path):
             self._by_step = self._read()
 
     def _read(self):

@@ -10,7 +10,7 @@ TensorFlow Serving and plain TensorFlow 2 run it; `saved_model_cli show --all --
 import environment
 
 if __name__ == "__main__":
-    environment.prepare(with_estimator=False)
+    environment.prepare(environment.MODELS)
 
 from absl import flags
 

@@ -1,15 +1,17 @@
 """Files and folders that appear whole or not at all, whatever comes; JSON objects, checked."""
 
 import contextlib
+import errno
+import glob as local_glob
 import hashlib
+import importlib
 import json
 import os
 import posixpath
 import re
+import shutil
 import uuid
-from typing import Any, Callable, Dict, Iterator, Optional, Union
-
-import tensorflow.compat.v1 as tf
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
 
 from errors import UserError
 
@@ -26,6 +28,134 @@ class NotWritten(UserError):
     """The file system has no room, or no leave."""
 
 
+def is_remote(path: str) -> bool:
+    """Returns whether a path has a scheme, as gs://bucket/file has; TensorFlow reads these."""
+    return "://" in path
+
+
+def open_file(path: str, mode: str = "r") -> Any:
+    """Opens a local or remote file; a text file is UTF-8, its line ends stay as they are.
+
+    Args:
+      path: of the file.
+      mode: as of `open`.
+
+    Raises:
+      OSError: it cannot be opened; as all functions down to `size` raise it, of remote paths too.
+    """
+    if is_remote(path):
+        return _remote_file(path, mode)
+    if "b" in mode:
+        return open(path, mode)
+    return open(path, mode, encoding="utf-8", newline="")
+
+
+def exists(path: str) -> bool:
+    """Returns whether there is such a file or folder."""
+    return _gfile(path, "exists") if is_remote(path) else os.path.exists(path)
+
+
+def isdir(path: str) -> bool:
+    """Returns whether there is such a folder."""
+    return _gfile(path, "isdir") if is_remote(path) else os.path.isdir(path)
+
+
+def listdir(path: str) -> List[str]:
+    """Returns the names in a folder; a remote one's subfolders may end in a slash."""
+    return _gfile(path, "listdir") if is_remote(path) else os.listdir(path)
+
+
+def glob(pattern: str) -> List[str]:
+    """Returns the paths that match a pattern."""
+    return _gfile(pattern, "glob") if is_remote(pattern) else local_glob.glob(pattern)
+
+
+def walk(folder: str) -> Iterator[Tuple[str, List[str], List[str]]]:
+    """Yields (folder, names of its folders, names of its files) for it and all below it."""
+    return iter(list(_gfile(folder, "walk")) if is_remote(folder) else os.walk(folder))
+
+
+def size(path: str) -> int:
+    """Returns the number of bytes in a file."""
+    return _gfile(path, "stat").length if is_remote(path) else os.path.getsize(path)
+
+
+def makedirs(path: str) -> None:
+    """Makes a folder and those above it, unless it is there."""
+    if is_remote(path):
+        _gfile(path, "makedirs")
+    else:
+        os.makedirs(path, exist_ok=True)
+
+
+def remove(path: str) -> None:
+    """Removes a file."""
+    if is_remote(path):
+        _gfile(path, "remove")
+    else:
+        os.remove(path)
+
+
+def rmtree(path: str) -> None:
+    """Removes a folder and all that is in it."""
+    if is_remote(path):
+        _gfile(path, "rmtree")
+    else:
+        shutil.rmtree(path)
+
+
+def rename(path: str, to: str, overwrite: bool = False) -> None:
+    """Moves a file or folder; what is there already is in the way unless `overwrite` is set."""
+    if is_remote(path):
+        _gfile(path, "rename", to, overwrite=overwrite)
+    elif not overwrite and os.path.lexists(to):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), to)
+    else:
+        os.replace(path, to)
+
+
+def copy(path: str, to: str) -> None:
+    """Copies a file; either may be remote."""
+    with open_file(path, "rb") as reader, open_file(to, "wb") as writer:
+        shutil.copyfileobj(reader, writer)
+
+
+def _gfile(path: str, function: str, *arguments: Any, **options: Any) -> Any:
+    """Returns what TensorFlow's function of that name returns for a remote path."""
+    tf = _tensorflow(path)
+    with _as_os_errors(tf):
+        return getattr(tf.io.gfile, function)(path, *arguments, **options)
+
+
+@contextlib.contextmanager
+def _remote_file(path, mode):
+    tf = _tensorflow(path)
+    with _as_os_errors(tf), tf.io.gfile.GFile(path, mode) as file:
+        yield file
+
+
+def _tensorflow(path: str) -> Any:
+    try:
+        return importlib.import_module("tensorflow.compat.v1")
+    except ImportError:
+        raise UserError(
+            f"{path}: reading there needs TensorFlow, which is not installed."
+        ) from None
+
+
+@contextlib.contextmanager
+def _as_os_errors(tf):
+    """While entered, a TensorFlow error is the OSError of its kind."""
+    try:
+        yield
+    except tf.errors.UnimplementedError as error:  # No file system has that scheme.
+        raise UserError(f"{error.message}: this TensorFlow cannot read there.") from error
+    except tf.errors.NotFoundError as error:
+        raise FileNotFoundError(reason(error)) from error
+    except tf.errors.OpError as error:
+        raise OSError(reason(error)) from error
+
+
 def write_atomically(path: str, content: Union[str, bytes]) -> None:
     """Writes a file (str or bytes): a reader, or a kill, sees the old content or the new, no other.
 
@@ -35,12 +165,12 @@ def write_atomically(path: str, content: Union[str, bytes]) -> None:
     temporary = f"{path}.{uuid.uuid4().hex[:8]}{_PARTIAL}"  # Another process may write it, too.
     with written(path):
         try:
-            with tf.io.gfile.GFile(temporary, "w") as writer:
-                writer.write(content)
-            tf.io.gfile.rename(temporary, path, overwrite=True)
+            with open_file(temporary, "wb") as writer:
+                writer.write(content.encode("utf-8") if isinstance(content, str) else content)
+            rename(temporary, path, overwrite=True)
         except BaseException:
-            with contextlib.suppress(OSError, tf.errors.OpError):
-                tf.io.gfile.remove(temporary)
+            with contextlib.suppress(OSError):
+                remove(temporary)
             raise
 
 
@@ -60,12 +190,12 @@ def whole_folder(folder: str) -> Iterator[str]:
     partial = folder + _PARTIAL
     try:
         with written(folder):
-            tf.io.gfile.makedirs(partial)
+            makedirs(partial)
             with _alone_in(partial):
                 yield partial
-                if tf.io.gfile.exists(folder):
-                    tf.io.gfile.rename(folder, folder + _REPLACED)
-                tf.io.gfile.rename(partial, folder)
+                if exists(folder):
+                    rename(folder, folder + _REPLACED)
+                rename(partial, folder)
     finally:
         recover(folder)
 
@@ -121,17 +251,17 @@ def recover(folder: str) -> None:
     replaced, partial = folder + _REPLACED, folder + _PARTIAL
     with written(folder), _alone_in(partial):
         if current(folder) == replaced:
-            tf.io.gfile.rename(replaced, folder)
+            rename(replaced, folder)
         for leftover in (replaced, partial):
-            if tf.io.gfile.exists(leftover):
-                tf.io.gfile.rmtree(leftover)
+            if exists(leftover):
+                rmtree(leftover)
 
 
 def current(folder: str) -> str:
     """Where a reader finds what `whole_folder` last finished: there, or where a kill left it."""
     folder = folder.rstrip("/")
     replaced = folder + _REPLACED
-    moved = tf.io.gfile.exists(replaced) and not tf.io.gfile.exists(folder)
+    moved = exists(replaced) and not exists(folder)
     return replaced if moved else folder
 
 
@@ -146,10 +276,10 @@ def place_of(folder: str) -> str:
 def megabytes(prefix: str) -> str:
     """How large a file is, or else all whose paths begin so: a text, such as "9.7 MB"."""
     folder, start = posixpath.split(prefix)
-    listed = tf.io.gfile.listdir(folder or ".")
+    listed = listdir(folder or ".")
     names = [start] if start in listed else [name for name in listed if name.startswith(start)]
-    size = sum(tf.io.gfile.stat(posixpath.join(folder, name)).length for name in names)
-    return f"{size / 1e6:.1f} MB"
+    total = sum(size(posixpath.join(folder, name)) for name in names)
+    return f"{total / 1e6:.1f} MB"
 
 
 def write_object(path: str, content: Dict[str, Any]) -> None:
@@ -177,9 +307,9 @@ def read_object(
     """
     where = where or path
     try:
-        with tf.io.gfile.GFile(path, "r") as reader:
+        with open_file(path) as reader:
             found = json.loads(reader.read())
-    except tf.errors.OpError as error:
+    except OSError as error:
         raise UserError(f"{where}: cannot be read ({reason(error)}).") from error
     except (ValueError, RecursionError) as error:
         raise UserError(f"{where}: is not valid JSON ({error}).") from error
@@ -232,12 +362,12 @@ def sha256(path: str) -> str:
     """
     digest = hashlib.sha256()
     try:
-        with tf.io.gfile.GFile(path, "rb") as reader:
+        with open_file(path, "rb") as reader:
             for content in iter(lambda: reader.read(1 << 20), b""):
                 digest.update(content)
-    except tf.errors.NotFoundError as error:
+    except FileNotFoundError as error:
         raise UserError(f"{path} does not exist.") from error
-    except tf.errors.OpError as error:
+    except OSError as error:
         raise UserError(f"{path} cannot be read ({reason(error)}).") from error
     return digest.hexdigest()
 
@@ -251,7 +381,10 @@ def written(path: str) -> Iterator[None]:
     """
     try:
         yield
-    except (OSError, tf.errors.OpError) as error:
+    except Exception as error:
+        # TensorFlow's own errors, of checkpoints and summaries, are known by their code.
+        if not isinstance(error, OSError) and not hasattr(error, "error_code"):
+            raise
         raise NotWritten(f"{path} cannot be written ({reason(error)}).") from error
 
 

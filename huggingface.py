@@ -13,11 +13,10 @@ from typing import Dict, Iterable, Optional, Sequence, Set, Tuple
 import numpy as np
 import safetensors
 import safetensors.numpy
-import tensorflow.compat.v1 as tf
 
 import checkpoints
+import configs
 import files
-import modeling
 from errors import UserError
 
 Tensors = Dict[str, np.ndarray]
@@ -76,7 +75,7 @@ _TIED = {
 FILES = (CONFIG, _WEIGHTS, VOCABULARY)
 
 
-def read(folder: str, what: str) -> Tuple[modeling.BertConfig, Tensors, str]:
+def read(folder: str, what: str) -> Tuple[configs.BertConfig, Tensors, str]:
     """Reads a HuggingFace BERT.
 
     Args:
@@ -84,14 +83,14 @@ def read(folder: str, what: str) -> Tuple[modeling.BertConfig, Tensors, str]:
       what: what the error calls it, such as "SOURCE_DIR".
 
     Returns:
-      (`modeling.BertConfig`, dict from Google's names to float32 arrays, path of the vocabulary).
+      (`configs.BertConfig`, dict from Google's names to float32 arrays, path of the vocabulary).
 
     Raises:
       UserError: a file is missing or broken; the model is not a BERT that Google's format can
         express; a tensor is missing, of another shape, or has no place.
     """
     paths = [os.path.join(folder, name) for name in FILES]
-    missing = [path for path in paths if not tf.io.gfile.exists(path)]
+    missing = [path for path in paths if not files.exists(path)]
     if missing:
         raise UserError(
             f"{what} {folder} is not a HuggingFace BERT: there is no file "
@@ -102,12 +101,12 @@ def read(folder: str, what: str) -> Tuple[modeling.BertConfig, Tensors, str]:
     return config, _to_google(_read_weights(weights_file), config, weights_file), vocab_file
 
 
-def write(folder: str, config: modeling.BertConfig, tensors: Tensors) -> None:
+def write(folder: str, config: configs.BertConfig, tensors: Tensors) -> None:
     """Writes config.json and model.safetensors into a folder that exists.
 
     Args:
       folder: path.
-      config: `modeling.BertConfig`.
+      config: `configs.BertConfig`.
       tensors: dict from Google's names, all of the encoder's and perhaps of the pretraining
         heads, to float32 arrays.
     """
@@ -115,7 +114,7 @@ def write(folder: str, config: modeling.BertConfig, tensors: Tensors) -> None:
     fields["hidden_act"] = activation_name(config.hidden_act)
     pretrained = any(name.startswith("cls/") for name in tensors)
     fields["architectures"] = ["BertForPreTraining" if pretrained else "BertModel"]
-    with tf.io.gfile.GFile(os.path.join(folder, CONFIG), "w") as writer:
+    with files.open_file(os.path.join(folder, CONFIG), "w") as writer:
         writer.write(json.dumps({**_FIXED_FIELDS, **fields}, indent=2, sort_keys=True) + "\n")
     renamed = {}
     for name, value in tensors.items():
@@ -125,8 +124,8 @@ def write(folder: str, config: modeling.BertConfig, tensors: Tensors) -> None:
     write_safetensors(os.path.join(folder, _WEIGHTS), renamed)
 
 
-def _read_config(path: str) -> modeling.BertConfig:
-    """Reads HuggingFace's config.json as a `modeling.BertConfig` of Google's fields."""
+def _read_config(path: str) -> configs.BertConfig:
+    """Reads HuggingFace's config.json as a `configs.BertConfig` of Google's fields."""
     fields = files.read_object(path)
     for name, expected in _FIXED_FIELDS.items():
         found = fields.get(name, expected)
@@ -141,9 +140,9 @@ def _read_config(path: str) -> modeling.BertConfig:
             f"{path}: hidden_act must be one of {', '.join(_ACTIVATIONS)}, but is {activation!r}."
         )
     fields["hidden_act"] = _ACTIVATIONS[activation]
-    config = modeling.BertConfig(**{name: fields[name] for name in _CONFIG_FIELDS})
+    config = configs.BertConfig(**{name: fields[name] for name in _CONFIG_FIELDS})
     try:
-        modeling.check_config(config)
+        configs.check_config(config)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     return config
@@ -178,9 +177,9 @@ def read_safetensors(path: str, left_out: Sequence[str] = ()) -> Tensors:
       UserError: it is missing or damaged, or a tensor is of another type.
     """
     try:
-        with tf.io.gfile.GFile(path, "rb") as reader:
+        with files.open_file(path, "rb") as reader:
             entries = safetensors.deserialize(reader.read())
-    except tf.errors.OpError as error:
+    except OSError as error:
         raise UserError(f"{path}: cannot be read ({files.reason(error)}).") from error
     except safetensors.SafetensorError as error:
         raise UserError(f"{path}: is damaged or not a safetensors file ({error}).") from error
@@ -204,7 +203,7 @@ def write_safetensors(path: str, tensors: Tensors) -> None:
       tensors: dict from names to arrays.
     """
     tensors = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
-    with tf.io.gfile.GFile(path, "wb") as writer:
+    with files.open_file(path, "wb") as writer:
         writer.write(safetensors.numpy.save(tensors, metadata={"format": "pt"}))
 
 
@@ -221,12 +220,12 @@ _DECODERS = {
 }
 
 
-def _to_google(tensors: Tensors, config: modeling.BertConfig, path: str) -> Tensors:
+def _to_google(tensors: Tensors, config: configs.BertConfig, path: str) -> Tensors:
     """Gives every tensor its name and layout in Google's checkpoints.
 
     Args:
       tensors: dictionary from HuggingFace's names to arrays; a projection is [output, input].
-      config: `modeling.BertConfig`.
+      config: `configs.BertConfig`.
       path: the file, for errors.
 
     Returns:
@@ -250,11 +249,11 @@ def _to_google(tensors: Tensors, config: modeling.BertConfig, path: str) -> Tens
     return result
 
 
-def google_shapes(config: modeling.BertConfig, names: Iterable[str]) -> checkpoints.Shapes:
+def google_shapes(config: configs.BertConfig, names: Iterable[str]) -> checkpoints.Shapes:
     """Google's names and shapes of an encoder, and of each pretraining head there is.
 
     Args:
-      config: `modeling.BertConfig`.
+      config: `configs.BertConfig`.
       names: of tensors; a head's begin with "cls/" and its name.
     """
     heads = {name.split("/")[1] for name in names if name.startswith("cls/")}
@@ -276,7 +275,7 @@ def _without_tied(tensors: Tensors, path: str) -> Tensors:
     return tensors
 
 
-def _pretraining_shapes(config: modeling.BertConfig) -> checkpoints.Shapes:
+def _pretraining_shapes(config: configs.BertConfig) -> checkpoints.Shapes:
     """The tensors of BERT's two pretraining heads: Google's names and shapes."""
     hidden = config.hidden_size
     return {

@@ -20,6 +20,7 @@ from absl import logging
 import bert_flags
 import checkpoints
 import cluster
+import configs
 import device_flags
 import devices
 import files
@@ -311,7 +312,7 @@ class Job(_AnyJob):
 
     def _compute_in(self, precision):
         """Changes the precision to the chief's."""
-        if precision == self.precision or precision not in devices.PRECISIONS[1:]:
+        if precision == self.precision or precision not in configs.PRECISIONS[1:]:
             return
         logging.info("Computing in %s, as the chief does.", precision)
         self.precision = precision
@@ -335,7 +336,7 @@ class Job(_AnyJob):
                 f"{given} is that of --output_dir {output_dir}; to train it further give another"
                 " --output_dir."
             )
-        if trains or is_it or not tf.io.gfile.exists(files.current(self._adapter_folder)):
+        if trains or is_it or not files.exists(files.current(self._adapter_folder)):
             return
         own = task_adapters.load(self._adapter_folder, "--output_dir")
         if task_adapters.tensors_digest(own) != task_adapters.tensors_digest(self._given):
@@ -501,7 +502,7 @@ class Job(_AnyJob):
 
     def _kept_score(self):
         """The best score by the adapter that has it: the evaluations' file may be lost."""
-        if not tf.io.gfile.exists(self._adapter_folder):
+        if not files.exists(self._adapter_folder):
             return -math.inf
         kept = task_adapters.describe(self._adapter_folder, "--output_dir")
         return kept.scores.get(self._score, -math.inf)
@@ -521,7 +522,7 @@ class Job(_AnyJob):
             return None
         if self._given and "train" not in self.stages:
             return self._model.task_checkpoint
-        if not tf.io.gfile.exists(files.current(self._adapter_folder)):
+        if not files.exists(files.current(self._adapter_folder)):
             return None
         if self._best_prefix is None:
             made = task_adapters.load(self._adapter_folder, "--output_dir")
@@ -604,7 +605,7 @@ class Job(_AnyJob):
 
         It was then made by the programs that it names, whatever their versions are now.
         """
-        if not tf.io.gfile.exists(self._adapter_folder):
+        if not files.exists(self._adapter_folder):
             return False
         held = task_adapters.load(self._adapter_folder, "--output_dir")
         now = made.description.versions

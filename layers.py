@@ -20,15 +20,14 @@ from typing import Any, Callable, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
+import configs
 import fusion
 from dropout import DropoutKey, dropout
-from errors import UserError
 from graphs import custom_gradient
 
 LAYER_NORM = "layer_norm"  # Graph collection, as in adapter-bert: an adapted encoder's LayerNorms.
 # What the names of moving statistics end in: a forward pass reads them, and no gradient moves them.
 MOVING = ("/moving_mean", "/moving_variance")
-TOO_LARGE = 1 << 31  # TensorFlow computes with shapes in int32.
 _STATISTICS = "batch_statistics"  # Graph collection of what `keep_statistics` leaves.
 
 
@@ -93,15 +92,10 @@ def get_activation(activation_string):
     Raises:
       UserError: an unknown name, or neither a name nor a function.
     """
+    configs.check_activation(activation_string)
     if activation_string is None or callable(activation_string):
         return activation_string
-    if not isinstance(activation_string, str):
-        raise UserError(f"An activation is a name or a function, not {activation_string!r}.")
-    name = activation_string.lower() or "linear"
-    if name not in ACTIVATIONS:
-        known = ", ".join(ACTIVATIONS)
-        raise UserError(f"There is no activation {activation_string!r}; known are {known}.")
-    return ACTIVATIONS[name]
+    return ACTIVATIONS[activation_string.lower() or "linear"]
 
 
 # ---- Sums over rows: normalization and attention

@@ -16,6 +16,7 @@ import tensorflow.compat.v1 as tf
 
 import adapter_modules
 import checkpoints
+import configs
 import modeling
 import task_adapters
 from errors import UserError
@@ -28,7 +29,7 @@ _SPAN_SCOPE = "cls/squad/"
 
 
 class Kind(NamedTuple):
-    """What all adapters in one encoder agree on; see `modeling.AdapterConfig`."""
+    """What all adapters in one encoder agree on; see `configs.AdapterConfig`."""
 
     activation: str = "gelu"
     placement: str = "sequential"
@@ -58,8 +59,8 @@ class Outputs(NamedTuple):
     span_logits: Any = None
 
 
-def kind_of(adapter: Optional[modeling.AdapterConfig]) -> Kind:
-    """The `Kind` of a `modeling.AdapterConfig`; of None the default, as that goes with any."""
+def kind_of(adapter: Optional[configs.AdapterConfig]) -> Kind:
+    """The `Kind` of a `configs.AdapterConfig`; of None the default, as that goes with any."""
     if adapter is None:
         return Kind()
     return Kind(adapter.activation.lower(), adapter.placement, adapter.interaction)
@@ -96,7 +97,7 @@ def check(
         )
 
 
-def _is_plain(settings: modeling.AdapterConfig) -> bool:
+def _is_plain(settings: configs.AdapterConfig) -> bool:
     """Whether adapters are what `_adapter_function` computes, whatever their size."""
     is_known = settings.fn.lower() == "feedforward_adapter"
     # A `Kind` tells variants apart, and sites lie in the tables' names.
@@ -109,7 +110,7 @@ def _identity(backbone: task_adapters.Backbone) -> Dict[str, Any]:
     return {"fingerprint": backbone.fingerprint, **{n: backbone.config.get(n) for n in names}}
 
 
-def backbone_rows(config: modeling.BertConfig, init_checkpoint: str) -> Dict[str, np.ndarray]:
+def backbone_rows(config: configs.BertConfig, init_checkpoint: str) -> Dict[str, np.ndarray]:
     """The backbone's own tensors of those that a task may train: a dict from names to arrays."""
     reader = checkpoints.open_checkpoint(init_checkpoint)
     where = f"--init_checkpoint {init_checkpoint}"
@@ -145,12 +146,12 @@ def rows_by_pool(places: Places) -> Dict[str, List[int]]:
 
 
 def table_rows(
-    config: modeling.BertConfig, tensors: Dict[str, np.ndarray], places: Places
+    config: configs.BertConfig, tensors: Dict[str, np.ndarray], places: Places
 ) -> Dict[str, Tuple[List[int], np.ndarray]]:
     """What goes where when a task gets its place.
 
     Args:
-      config: `modeling.BertConfig`.
+      config: `configs.BertConfig`.
       tensors: dict from names to arrays: a task adapter's, over `backbone_rows`.
       places: the task's `Places`.
 
@@ -212,7 +213,7 @@ class Tables:
     """The tables of what tasks train over an encoder, as variables of the default graph.
 
     Args:
-      config: `modeling.BertConfig`.
+      config: `configs.BertConfig`.
       num_rows: dict from each of `POOLS` to how many rows its tables start with.
       precision: of the bottlenecks' products; their tables hold what these read, no more.
 
@@ -222,7 +223,7 @@ class Tables:
     """
 
     def __init__(
-        self, config: modeling.BertConfig, num_rows: Dict[str, int], precision: str = "float32"
+        self, config: configs.BertConfig, num_rows: Dict[str, int], precision: str = "float32"
     ):
         self.variables = {}
         with tf.variable_scope("tables"):
@@ -253,13 +254,13 @@ def pool_of(name: str) -> str:
     return "output" if name in ("output_weights", "output_bias") else "task"
 
 
-def row_shapes(config: modeling.BertConfig) -> checkpoints.Shapes:
+def row_shapes(config: configs.BertConfig) -> checkpoints.Shapes:
     """A dict from the names of tables to the shape of a row."""
     width = config.hidden_size
     encoder = checkpoints.encoder_shapes(config)
     shapes = {name: shape for name, shape in encoder.items() if is_of_tasks(name)}
     for index in range(config.num_hidden_layers):
-        for site in adapter_modules.SITES["both"]:
+        for site in configs.SITES["both"]:
             scope = f"bert/encoder/layer_{index}/{site}/adapters/"
             shapes[scope + "weights1"] = shapes[scope + "weights2"] = (width,)
             shapes[scope + "biases1"] = ()
@@ -279,7 +280,7 @@ def _is_poolers(name: str) -> bool:
 
 
 def build(
-    config: modeling.BertConfig,
+    config: configs.BertConfig,
     kind: Kind,
     tables: Tables,
     places: Places,
@@ -296,7 +297,7 @@ def build(
     those that an earlier call made.
 
     Args:
-      config: `modeling.BertConfig`.
+      config: `configs.BertConfig`.
       kind: `Kind` of the adapters.
       tables: `Tables`.
       places: `Places` of the batch, integer Tensors.

@@ -11,24 +11,20 @@ Axes in shape comments:
     D  hidden size, N * H
 """
 
-import copy
 import functools
-import json
-import numbers
 from collections import OrderedDict
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
-import files
 import layers
 from adapter_modules import (  # noqa: F401 (what adapter-bert's modeling offers, and AdapterConfig)
     ADAPTERS,
-    AdapterConfig,
     adapters_of_layers,
     feedforward_adapter,
     get_adapter,
 )
+from configs import AdapterConfig, BertConfig, check_config  # noqa: F401
 from dropout import DropoutKey, dropout
 from errors import UserError
 from layers import (  # noqa: F401 (what BERT's modeling offers)
@@ -45,80 +41,6 @@ from layers import (  # noqa: F401 (what BERT's modeling offers)
 from recomputation import recomputed
 
 HEAD = "head"  # Graph collection, as in adapter-bert: the variables of a task's own layers.
-
-
-class BertConfig:
-    """The sizes and rates of a BERT, as bert_config.json holds them.
-
-    Args:
-      vocab_size: number of WordPieces.
-      hidden_size: D, the width of the encoder and the pooler.
-      num_hidden_layers: number of Transformer layers.
-      num_attention_heads: N; divides hidden_size.
-      intermediate_size: width of the feed-forward layer.
-      hidden_act: the activation of the feed-forward layer, a name that `get_activation` knows or
-        a function.
-      hidden_dropout_prob: dropout of embeddings and of each sub-layer's output.
-      attention_probs_dropout_prob: dropout of the attention probabilities.
-      max_position_embeddings: the longest sequence.
-      type_vocab_size: number of segment ids.
-      initializer_range: stddev of the truncated normal that weights start from.
-    """
-
-    def __init__(
-        self,
-        vocab_size: int,
-        hidden_size: int = 768,
-        num_hidden_layers: int = 12,
-        num_attention_heads: int = 12,
-        intermediate_size: int = 3072,
-        hidden_act: Any = "gelu",
-        hidden_dropout_prob: float = 0.1,
-        attention_probs_dropout_prob: float = 0.1,
-        max_position_embeddings: int = 512,
-        type_vocab_size: int = 16,
-        initializer_range: float = 0.02,
-    ):
-        self.vocab_size = vocab_size
-        self.hidden_size = hidden_size
-        self.num_hidden_layers = num_hidden_layers
-        self.num_attention_heads = num_attention_heads
-        self.intermediate_size = intermediate_size
-        self.hidden_act = hidden_act
-        self.hidden_dropout_prob = hidden_dropout_prob
-        self.attention_probs_dropout_prob = attention_probs_dropout_prob
-        self.max_position_embeddings = max_position_embeddings
-        self.type_vocab_size = type_vocab_size
-        self.initializer_range = initializer_range
-
-    @classmethod
-    def from_dict(cls, json_object: Dict[str, Any]) -> "BertConfig":
-        """Reads a dictionary; keys that this class does not know are kept as attributes."""
-        config = cls(vocab_size=json_object.get("vocab_size", 0))
-        for key, value in json_object.items():
-            setattr(config, key, value)
-        return config
-
-    @classmethod
-    def from_json_file(cls, json_file: str) -> "BertConfig":
-        """Reads bert_config.json; UserError if it is missing, no JSON or no BERT's."""
-        values = files.read_object(json_file)
-        if not isinstance(values.get("vocab_size"), int):
-            raise UserError(f"{json_file}: is not a BERT config, it has no vocab_size.")
-        config = cls.from_dict(values)
-        try:
-            check_config(config)
-        except UserError as error:
-            raise UserError(f"{json_file}: {error}") from None
-        return config
-
-    def to_dict(self) -> Dict[str, Any]:
-        """All attributes by name: the sizes and rates, and what else `from_dict` was given."""
-        return copy.deepcopy(self.__dict__)
-
-    def to_json_string(self) -> str:
-        """The text of a bert_config.json."""
-        return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"
 
 
 class BertModel:
@@ -472,48 +394,6 @@ def _pool(first, forward: ForwardPass):
     with tf.variable_scope("pooler"):
         rows = tf.cast(first, tf.float32)
         return forward.dense(rows, forward.config.hidden_size, "dense", tf.tanh)
-
-
-_SIZES = (
-    "vocab_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "max_position_embeddings",
-    "type_vocab_size",
-)
-
-
-def _is_number(value: Any, below: float) -> bool:
-    return isinstance(value, numbers.Real) and not value < 0 and value < below
-
-
-def check_config(config: BertConfig) -> None:
-    """Raises UserError if no model has these sizes, rates and this activation."""
-    for name in _SIZES:
-        size = getattr(config, name)
-        if not isinstance(size, numbers.Integral) or not 1 <= int(size) < layers.TOO_LARGE:
-            raise UserError(
-                f"{name} of the BERT config must be a whole number above 0, but is {size!r}."
-            )
-    if config.hidden_size % config.num_attention_heads:
-        raise UserError(
-            f"hidden_size {config.hidden_size} of the BERT config is not a multiple of"
-            f" num_attention_heads {config.num_attention_heads}."
-        )
-    for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
-        rate = getattr(config, name)  # None, as 0, is no dropout.
-        if not (rate is None or _is_number(rate, 1)):
-            raise UserError(
-                f"{name} of the BERT config must be a number from 0 to below 1, but is {rate!r}."
-            )
-    spread = config.initializer_range
-    if not _is_number(spread, 1e30):  # No float32 holds much more.
-        raise UserError(
-            f"initializer_range of the BERT config must be a number from 0, but is {spread!r}."
-        )
-    get_activation(config.hidden_act)
 
 
 def _checked_inputs(config: BertConfig, input_ids, input_mask, token_type_ids, adapter_gates):

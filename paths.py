@@ -2,9 +2,9 @@
 
 import os
 
-import tensorflow.compat.v1 as tf
 from absl import logging
 
+import files
 from errors import UserError
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
@@ -37,7 +37,7 @@ def find_data_dir(data_dir, task):
         logging.info("Data: %s (from $GLUE_DIR)", folder)
         return folder
     folder = os.path.join(DEMO_DATA, task)
-    if tf.io.gfile.isdir(folder):
+    if files.isdir(folder):
         logging.info(
             "Data: %s (the demo's own, since neither --data_dir nor $GLUE_DIR is set)", folder
         )
@@ -82,8 +82,7 @@ def find_bert(flag, value):
         logging.info("--%s: %s (from $BERT_BASE_DIR)", flag, path)
         return path
     path = os.path.join(DEMO_BERT, name)
-    # TensorFlow 1.15 globs in no folder that is not there.
-    if tf.io.gfile.isdir(DEMO_BERT) and tf.io.gfile.glob(path + "*"):
+    if files.glob(path + "*"):
         logging.info("--%s: %s (from `make demo`)", flag, path)
         return path
     raise UserError(
@@ -93,6 +92,6 @@ def find_bert(flag, value):
 
 
 def _existing_folder(path, source):
-    if not tf.io.gfile.isdir(path):
+    if not files.isdir(path):
         raise UserError(f"{source}: there is no folder {path}.")
     return path

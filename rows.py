@@ -9,7 +9,6 @@ import types
 from typing import Callable, Dict, Optional, Sequence, Union
 
 import numpy as np
-import tensorflow.compat.v1 as tf
 
 Arrays = Dict[str, np.ndarray]
 
@@ -64,7 +63,7 @@ class TextRows:
 
     def in_graph(self) -> Callable:
         """`take` for Tensors: a function of int32 [B], with the rows as constants of the graph."""
-        return lambda indices: self._take(indices, self.max_seq_length, _TENSORFLOW)
+        return lambda indices: self._take(indices, self.max_seq_length, _tensorflow())
 
     def _take(self, indices, length, ops):
         start_a, length_a, start_b, length_b = (
@@ -127,7 +126,7 @@ class PaddedRows:
     def in_graph(self) -> Callable:
         """As that of `TextRows`."""
         return lambda indices: {
-            name: _taken(values, indices, _TENSORFLOW) for name, values in self._arrays.items()
+            name: _taken(values, indices, _tensorflow()) for name, values in self._arrays.items()
         }
 
 
@@ -161,7 +160,7 @@ class VariedRows:
         take, count = self._rows.in_graph(), len(self._values)
         return lambda indices: {
             **take(indices // count),
-            self._name: tf.gather(self._values, indices % count),
+            self._name: _tensorflow().take(self._values, indices % count),
         }
 
 
@@ -184,13 +183,19 @@ _NUMPY = types.SimpleNamespace(
     take=lambda values, indices: np.take(values, indices, axis=0),
     cast=lambda values, dtype: values.astype(dtype),
 )
-_TENSORFLOW = types.SimpleNamespace(
-    constant=tf.constant,
-    where=tf.where_v2,
-    maximum=tf.maximum,
-    take=tf.gather,
-    cast=tf.cast,
-)
+
+
+def _tensorflow():
+    """Returns the same functions of Tensors."""
+    import tensorflow.compat.v1 as tf  # Rows that no graph reads need none.
+
+    return types.SimpleNamespace(
+        constant=tf.constant,
+        where=tf.where_v2,
+        maximum=tf.maximum,
+        take=tf.gather,
+        cast=tf.cast,
+    )
 
 
 def _taken(values, indices, ops):

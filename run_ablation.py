@@ -28,7 +28,6 @@ import os
 import posixpath
 
 import numpy as np
-import tensorflow.compat.v1 as tf
 from absl import flags
 
 import bert_flags
@@ -134,7 +133,7 @@ def _finished(path, sources):
     Raises:
       UserError: it was one of other sources, or the file is damaged.
     """
-    if not tf.io.gfile.exists(path):
+    if not files.exists(path):
         return None
     record, _ = files.read_as(path, "--output_dir", _JSON, lambda read: (read, report(read)))
     others = [name for name in sources if record.get(name) != sources[name]]

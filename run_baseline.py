@@ -19,15 +19,16 @@ import os
 import posixpath
 import time
 
-import tensorflow.compat.v1 as tf
 from absl import flags, logging
 
 import baseline_search
 import baseline_space
 import baseline_training
+import checkpoints
 import classifier_features
 import classifier_flags
 import classifier_results
+import configs
 import devices
 import evaluations
 import files
@@ -37,7 +38,7 @@ import scripts
 import sweep_grids
 import sweep_records
 import task_adapters
-from baseline_space import SPACE
+from baseline_space import EVALUATE_EVERY, SPACE
 from errors import UserError
 from flag_sections import section
 
@@ -116,7 +117,7 @@ def _define_training(flag_values):
     flags.DEFINE_integer(
         "early_stopping_patience",
         10,
-        f"End a training after so many evaluations, one every {baseline_training.EVALUATE_EVERY:,}"
+        f"End a training after so many evaluations, one every {EVALUATE_EVERY:,}"
         " samples, without a better score; 0 trains on all samples.",
         0,
         **at,
@@ -133,7 +134,7 @@ def _define_training(flag_values):
     flags.DEFINE_enum(
         "precision",
         "auto",
-        list(devices.PRECISIONS),
+        list(configs.PRECISIONS),
         "Precision of the convolution's products, all else is float32; auto: that of the model in"
         " --output_dir, else bfloat16 where it is measured to be faster.",
         **section("Devices", flag_values),
@@ -195,7 +196,7 @@ def run(values):
     run_directory.make(output_dir)
     if values.records_dir:
         with files.written(f"--records_dir={values.records_dir}"):
-            tf.io.gfile.makedirs(values.records_dir)
+            files.makedirs(values.records_dir)
     with baseline_search.Turns(output_dir) as turns:
         job = _Job(values, _read(processor, data_dir, values), output_dir)
         if preset:
@@ -230,9 +231,9 @@ def _clear(output_dir, turns, reads):
     run_directory.clear(output_dir, reads)
     for name in (_DATABASE, _SEARCH, _RECORDS):
         path = posixpath.join(output_dir, name)
-        if tf.io.gfile.exists(path):
+        if files.exists(path):
             logging.info("--overwrite_output_dir removes %s", path)
-            tf.io.gfile.remove(path)
+            files.remove(path)
 
 
 def _narrowed(values):
@@ -429,11 +430,11 @@ class _Job:
             self._output_dir, settings, trains=True, overwrite=replaces
         )
         path = posixpath.join(self._output_dir, "eval_results.json")
-        if tf.io.gfile.exists(path):
-            if tf.train.latest_checkpoint(self._output_dir):
+        if files.exists(path):
+            if checkpoints.last_step(self._output_dir):
                 known = files.read_object(path)
                 return {name: known[name] for name in ("trained_parameters", "global_step")}, False
-            tf.io.gfile.remove(path)  # Of weights that are gone: never beside those of another run.
+            files.remove(path)  # Of weights that are gone: never beside those of another run.
         result = model.train(self._output_dir, self._patience)
         step = result.samples // baseline_training.BATCH_SIZE
         return {"trained_parameters": result.trained_parameters, "global_step": step}, True
@@ -489,7 +490,7 @@ class _Job:
     def _recorded(self):
         """What settings.json says of the model in output_dir; None if there is none."""
         path = self._settings_file
-        return files.read_object(path) if tf.io.gfile.exists(path) else None
+        return files.read_object(path) if files.exists(path) else None
 
     def _record(self, space, scores):
         """The training as `sweep_records` has it; what the search chose is no flag of it."""

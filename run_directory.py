@@ -144,7 +144,7 @@ def claim(output_dir, settings, trains, overwrite=False, reads=()):
     if checkpoint:
         checkpoints.open_checkpoint(checkpoint, flag="--output_dir")
         _compare(path, settings, ("model", "training") if trains else ("model",))
-    elif trains and tf.io.gfile.exists(adapter):
+    elif trains and files.exists(adapter):
         raise UserError(
             f"{adapter} is a finished task adapter, whose checkpoints are gone; give another"
             " --output_dir, or --overwrite_output_dir."
@@ -188,7 +188,7 @@ def _hold(output_dir):
 def _recover_record(output_dir):
     """Has the record of checkpoints name the last one, should it be lost: they are found by it."""
     record = posixpath.join(output_dir, "checkpoint")
-    if tf.io.gfile.exists(record):
+    if files.exists(record):
         return
     indices = _matching(output_dir, ("model.ckpt-*.index",))
     steps = [int(step) for step in re.findall(r"/model\.ckpt-(\d+)\.index\b", "\n".join(indices))]
@@ -207,7 +207,7 @@ def _latest_checkpoint(output_dir, trains):
     except ValueError:  # No text, or no path in it.
         checkpoint = None
     # TensorFlow would only log it, and train from the start over what is left.
-    if checkpoint is None and tf.io.gfile.exists(record):
+    if checkpoint is None and files.exists(record):
         raise UserError(
             f"{record}: names no checkpoint that is there; restore the missing files, give another"
             f" --output_dir, or {_overwriting(trains)}."
@@ -225,7 +225,7 @@ def _remove_leftovers(output_dir, checkpoint):
     if checkpoint is None:
         leftovers.append(evaluations.FILE)
     for path in _matching(output_dir, leftovers):
-        tf.io.gfile.remove(path)
+        files.remove(path)
 
 
 def make(output_dir):
@@ -237,11 +237,11 @@ def make(output_dir):
         )
     probe = posixpath.join(output_dir, ".writable")
     with files.written(f"--output_dir={output_dir}"):
-        tf.io.gfile.makedirs(output_dir)
-        with tf.io.gfile.GFile(probe, "w") as writer:
+        files.makedirs(output_dir)
+        with files.open_file(probe, "w") as writer:
             writer.write("")
-        with contextlib.suppress(tf.errors.NotFoundError):  # Another process's probe was the same.
-            tf.io.gfile.remove(probe)
+        with contextlib.suppress(FileNotFoundError):  # Another process's probe was the same.
+            files.remove(probe)
 
 
 def clear(output_dir, reads=()):
@@ -272,24 +272,24 @@ def remove_results(output_dir):
 def _remove(found, message):
     for path in found:
         logging.info(message, path)
-        if tf.io.gfile.isdir(path):
-            tf.io.gfile.rmtree(path)
+        if files.isdir(path):
+            files.rmtree(path)
         else:
-            tf.io.gfile.remove(path)
+            files.remove(path)
 
 
 def _remove_quietly(folder, pattern):
-    with contextlib.suppress(OSError, tf.errors.OpError):
+    with contextlib.suppress(OSError):
         for path in _matching(folder, [pattern]):
-            tf.io.gfile.remove(path)
+            files.remove(path)
 
 
 def _matching(folder, patterns):
     found = []
     for pattern in patterns:
-        # TensorFlow 1 raises it where the pattern's own folder is not there.
-        with contextlib.suppress(tf.errors.NotFoundError):
-            found += tf.io.gfile.glob(posixpath.join(folder, pattern))
+        # TensorFlow 1 raises it where a remote pattern's own folder is not there.
+        with contextlib.suppress(FileNotFoundError):
+            found += files.glob(posixpath.join(folder, pattern))
     return found
 
 
@@ -328,7 +328,7 @@ def recorded(output_dir, section):
 
 
 def _read(path):
-    if not tf.io.gfile.exists(path):
+    if not files.exists(path):
         return None
     expected = "the objects model and training"
     recorded = files.read_object(path, expected=expected)

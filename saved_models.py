@@ -15,6 +15,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+import configs
 import devices
 import files
 import fusion
@@ -30,7 +31,7 @@ TASKS_FILE = "assets.extra/tasks.json"  # Their descriptions, for people and pro
 
 def write(
     folder: str,
-    config: modeling.BertConfig,
+    config: configs.BertConfig,
     init_checkpoint: str,
     adapters: Adapters,
     encode: Optional[Callable] = None,
@@ -39,7 +40,7 @@ def write(
 
     Args:
       folder: the model's; the SavedModel is in `<folder>/<number>`, the number after the last.
-      config: `modeling.BertConfig`.
+      config: `configs.BertConfig`.
       init_checkpoint: prefix of the pretrained checkpoint.
       adapters: ordered dict from names of tasks to `task_adapters.TaskAdapter`, all over this BERT.
         With a single one no signature asks for a task.
@@ -80,7 +81,7 @@ def _common_kind(adapters: Adapters) -> mixed_encoder.Kind:
 
 
 def _laid_out(
-    config: modeling.BertConfig, of_backbone: Dict[str, np.ndarray], adapters: Adapters
+    config: configs.BertConfig, of_backbone: Dict[str, np.ndarray], adapters: Adapters
 ) -> Tuple[List[mixed_encoder.Places], Dict[str, np.ndarray]]:
     """(list of the tasks' `mixed_encoder.Places`, dict from tables to their values)."""
     used, places = dict(mixed_encoder.POOLS), []
@@ -146,7 +147,7 @@ class _Tasks:
 class _Model(NamedTuple):
     """What every signature computes with."""
 
-    config: modeling.BertConfig
+    config: configs.BertConfig
     kind: mixed_encoder.Kind
     tables: mixed_encoder.Tables
     tasks: _Tasks
@@ -253,8 +254,8 @@ def _initialize(
 def _save(folder: str, session, signatures: Dict[str, Any], main_op, adapters: Adapters) -> str:
     """Writes the session's model; it appears whole or not at all. Returns its path."""
     with files.written(folder):
-        tf.io.gfile.makedirs(folder)
-        names = [name.rstrip("/") for name in tf.io.gfile.listdir(folder)]
+        files.makedirs(folder)
+        names = [name.rstrip("/") for name in files.listdir(folder)]
     path = posixpath.join(folder, str(1 + max(map(int, filter(str.isdecimal, names)), default=0)))
     with files.whole_folder(path) as partial:
         builder = tf.saved_model.Builder(partial)
@@ -269,7 +270,7 @@ def _save(folder: str, session, signatures: Dict[str, Any], main_op, adapters: A
         builder.save()
         tasks = {name: _facts(adapter.description) for name, adapter in adapters.items()}
         tasks_file = posixpath.join(partial, TASKS_FILE)
-        tf.io.gfile.makedirs(posixpath.dirname(tasks_file))
+        files.makedirs(posixpath.dirname(tasks_file))
         files.write_object(tasks_file, tasks)
     return path
 

@@ -45,6 +45,7 @@ def run(main):
     """
 
     def logged(argv):
+        environment.load()
         if not flags.FLAGS["verbosity"].present:
             logging.set_verbosity(logging.INFO)
         plain = standard_logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S")

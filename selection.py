@@ -12,7 +12,7 @@ from typing import Any, Dict, NamedTuple, Optional
 
 import numpy as np
 
-import modeling
+import configs
 
 VALIDATION, TEST = "eval", "test"  # How the names of a split's scores begin.
 
@@ -21,7 +21,7 @@ DEFAULTS = {
     "tuning": "adapters",
     "train_pooler": False,
     "layer_norms": None,
-    **{f"adapter_{f.name}": f.default for f in dataclasses.fields(modeling.AdapterConfig)},
+    **{f"adapter_{f.name}": f.default for f in dataclasses.fields(configs.AdapterConfig)},
 }
 
 # What is asked of a training beside how it is made.

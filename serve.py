@@ -10,7 +10,7 @@ to try tasks with.
 import environment
 
 if __name__ == "__main__":
-    environment.prepare(with_estimator=False)
+    environment.prepare(environment.MODELS)
 
 import contextlib
 import importlib
@@ -23,6 +23,7 @@ import adapter_bank
 import adapter_folders
 import batching
 import bert_flags
+import configs
 import devices
 import scripts
 import served_tasks
@@ -64,7 +65,7 @@ def define_flags(flag_values=flags.FLAGS):
     flags.DEFINE_enum(
         "precision",
         "float32",
-        list(devices.PRECISIONS),
+        list(configs.PRECISIONS),
         "Precision; auto: bfloat16 where it is measured to be faster.",
         **section("Devices", flag_values),
     )
@@ -95,7 +96,7 @@ def _define_limits(at):
         ("max_connections", 4096, "Connections at a time."),
     ):
         flags.DEFINE_integer(name, default, text, 1, **at)
-    most = adapter_bank.BATCH_SIZE
+    most = batching.BATCH_SIZE
     text = f"Rows that are computed together, {most} at most."
     flags.DEFINE_integer("max_batch_size", most, text, 1, most, **at)
     for name, seconds, text in (

@@ -15,8 +15,6 @@ import threading
 from concurrent import futures
 from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
-import tensorflow.compat.v1 as tf
-
 import adapter_bank
 import adapter_folders
 import files
@@ -154,14 +152,14 @@ class ServedTasks:
             folder = posixpath.join(place, str(max([0, *adapter_folders.numbers_in(place)]) + 1))
             with files.whole_folder(folder) as partial:
                 for file in task_adapters.FILES:
-                    with tf.io.gfile.GFile(posixpath.join(partial, file), "wb") as writer:
+                    with files.open_file(posixpath.join(partial, file), "wb") as writer:
                         writer.write(contents[file])
                 # Before it has a number, by which a restart after a kill would serve it.
                 self._bank.remove(self._added(name, partial).key)
             try:
                 return self.put(name, folder)
             except BaseException:
-                tf.io.gfile.rmtree(folder)
+                files.rmtree(folder)
                 raise
 
     def remove(self, name: str) -> ServedTask:

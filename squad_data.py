@@ -11,7 +11,6 @@ import re
 from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
 import ijson
-import tensorflow.compat.v1 as tf
 from absl import logging
 
 import files
@@ -167,15 +166,15 @@ def _articles(input_file: str) -> Iterator[Any]:
     """Yields the articles of a file."""
     found = False
     try:
-        with tf.io.gfile.GFile(input_file, "rb") as reader:
+        with files.open_file(input_file, "rb") as reader:
             if reader.read(3) != b"\xef\xbb\xbf":  # A byte order mark.
                 reader.seek(0)
             for article in _items_of_data(reader):
                 found = True
                 yield article
-    except tf.errors.NotFoundError as error:
+    except FileNotFoundError as error:
         raise UserError(f"{input_file} does not exist.") from error
-    except tf.errors.OpError as error:
+    except OSError as error:
         raise UserError(f"{input_file} cannot be read: {files.reason(error)}.") from error
     except (ijson.JSONError, UnicodeDecodeError) as error:
         raise UserError(f"{input_file}{_place_of_error(input_file, error)}.") from error
@@ -213,7 +212,7 @@ def _place_of_error(input_file: str, found: Exception) -> str:
 
     Of what Python reads, such as NaN and numbers of 20 digits, that reader tells the reason.
     """
-    with tf.io.gfile.GFile(input_file, "rb") as reader:
+    with files.open_file(input_file, "rb") as reader:
         content = reader.read()
     try:
         json.loads(content.decode("utf-8-sig"))

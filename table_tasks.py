@@ -11,9 +11,9 @@ import os
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
-import tensorflow.compat.v1 as tf
 from absl import logging
 
+import files
 import tables
 from classifier_features import InputExample
 from classifier_tasks import SplitProcessor, Task, is_number
@@ -258,9 +258,7 @@ class TableProcessor(SplitProcessor):
         if path is None:
             expected = self._layout.files or [f"train.{ending}" for ending in _ENDINGS]
             missing = [
-                name
-                for name in expected
-                if not tf.io.gfile.exists(os.path.join(self._data_dir, name))
+                name for name in expected if not files.exists(os.path.join(self._data_dir, name))
             ]
             raise UserError(f"{self._data_dir}: found no {' or '.join(missing)} in --data_dir.")
         return self._table(path)
@@ -268,14 +266,14 @@ class TableProcessor(SplitProcessor):
     def _path(self, split: str) -> Optional[str]:
         """Where a split lies; None if it is to be a share of the training file."""
         published = [os.path.join(self._data_dir, name) for name in self._layout.files]
-        if published and all(map(tf.io.gfile.exists, published)):
+        if published and all(map(files.exists, published)):
             return published[0] if split == "train" else None
         paths = [
             os.path.join(self._data_dir, f"{name}.{ending}")
             for name in _FILE_NAMES[split]
             for ending in _ENDINGS
         ]
-        found = [path for path in paths if tf.io.gfile.exists(path)]
+        found = [path for path in paths if files.exists(path)]
         if len(found) > 1:
             raise UserError(f"{self._data_dir}: found {' and '.join(found)}, expected one of them.")
         return found[0] if found else None
@@ -290,7 +288,7 @@ class TableProcessor(SplitProcessor):
         layout = self._layout
         if os.path.basename(path) not in layout.files:
             return tables.read_table(path)
-        if tf.io.gfile.isdir(path):
+        if files.isdir(path):
             folders = [os.path.join(self._data_dir, name) for name in layout.files]
             return tables.read_folders(folders, (layout.label, layout.text_a))
         return tables.read_table(path, layout.columns, or_latin1=True)

@@ -7,7 +7,6 @@ import json
 import os
 from typing import Any, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-import tensorflow.compat.v1 as tf
 from absl import logging
 
 import files
@@ -116,10 +115,10 @@ def read_folders(paths: Sequence[str], columns: Sequence[str]) -> Table:
     """
     texts = []
     for path in paths:
-        for label in sorted(tf.io.gfile.listdir(path)):
+        for label in sorted(files.listdir(path)):
             folder = os.path.join(path, label.rstrip("/"))
-            if tf.io.gfile.isdir(folder):
-                names = sorted(tf.io.gfile.listdir(folder))
+            if files.isdir(folder):
+                names = sorted(files.listdir(folder))
                 texts += [(label.rstrip("/"), os.path.join(folder, name)) for name in names]
     if not texts:
         raise UserError(f"{paths[0]}: found no text, expected a folder of texts for each label.")
@@ -226,15 +225,15 @@ def read_rows(path: str, quotechar: Optional[str] = None) -> List[List[str]]:
 
 def _read_bytes(path: str) -> bytes:
     try:
-        with tf.io.gfile.GFile(path, "rb") as stream:
+        with files.open_file(path, "rb") as stream:
             return stream.read()
-    except tf.errors.NotFoundError:
+    except FileNotFoundError:
         folder = os.path.dirname(path) or "."
-        missing = "" if tf.io.gfile.isdir(folder) else ", and neither does its folder"
+        missing = "" if files.isdir(folder) else ", and neither does its folder"
         raise UserError(
             f"{path} does not exist{missing}; expected it in the folder that --data_dir names."
         ) from None
-    except tf.errors.OpError as error:
+    except OSError as error:
         raise UserError(f"{path} cannot be read: {files.reason(error)}.") from error
 
 

@@ -24,15 +24,13 @@ from typing import Any, Dict, Iterable, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 import safetensors
 import safetensors.numpy
-import tensorflow.compat.v1 as tf
 
-import adapter_modules
 import checkpoints
+import configs
 import files
-import modeling
+import layers
 import tuning
 from errors import UserError
-from layers import MOVING
 
 FOLDER = "adapter"
 CONFIG_FILE, TENSORS_FILE = FILES = ("adapter_config.json", "adapter.safetensors")
@@ -59,10 +57,10 @@ class Backbone:
     fingerprint: str
     config: Dict[str, Any]
 
-    def bert_config(self) -> modeling.BertConfig:
-        """The `modeling.BertConfig`; raises UserError if no model has these sizes."""
-        config = modeling.BertConfig.from_dict(self.config)
-        modeling.check_config(config)
+    def bert_config(self) -> configs.BertConfig:
+        """The `configs.BertConfig`; raises UserError if no model has these sizes."""
+        config = configs.BertConfig.from_dict(self.config)
+        configs.check_config(config)
         return config
 
 
@@ -93,8 +91,8 @@ class Description:
     do_lower_case: bool
     vocabulary: str
     backbone: Backbone
-    tuning: tuning.Tuning
-    adapter: Optional[modeling.AdapterConfig]
+    tuning: configs.Tuning
+    adapter: Optional[configs.AdapterConfig]
     global_step: int
     training: Dict[str, Any]
     scores: Dict[str, float]
@@ -133,9 +131,9 @@ def save(folder: str, adapter: TaskAdapter) -> None:
     content = safetensors.numpy.save(tensors, metadata={"adapter_config": _to_json(record)})
     record["sha256"] = hashlib.sha256(content).hexdigest()
     with files.whole_folder(folder) as partial:
-        with tf.io.gfile.GFile(f"{partial}/{TENSORS_FILE}", "wb") as writer:
+        with files.open_file(f"{partial}/{TENSORS_FILE}", "wb") as writer:
             writer.write(content)
-        with tf.io.gfile.GFile(f"{partial}/{CONFIG_FILE}", "w") as writer:
+        with files.open_file(f"{partial}/{CONFIG_FILE}", "w") as writer:
             writer.write(_to_json(record, indent=2) + "\n")
 
 
@@ -183,7 +181,7 @@ def describe(folder: str, flag: str = "--adapter") -> Description:
     return _read_description(files.current(folder), f"{flag} {folder}")[0]
 
 
-def shapes(description: Description) -> checkpoints.Shapes:
+def shapes(description: Description) -> Dict[str, Tuple[int, ...]]:
     """What a task adapter of this description holds.
 
     Returns:
@@ -206,7 +204,7 @@ def shapes(description: Description) -> checkpoints.Shapes:
         for name, shape in checkpoints.encoder_shapes(config).items()
         if tuning.trains(tuning.role_of(name, ["bert/"]), method, num_layers, adapted)
     }
-    sites = adapter_modules.SITES[adapter.sites] if adapter else ()
+    sites = configs.SITES[adapter.sites] if adapter else ()
     for layer, site in itertools.product(adapted, sites):
         for name, shape in _adapter_shapes(adapter, config.hidden_size).items():
             result[f"bert/encoder/layer_{layer}/{site}/{name}"] = shape
@@ -218,7 +216,7 @@ def shapes(description: Description) -> checkpoints.Shapes:
     return result
 
 
-def _adapted_layers(adapter: Optional[modeling.AdapterConfig], num_layers: int) -> Sequence[int]:
+def _adapted_layers(adapter: Optional[configs.AdapterConfig], num_layers: int) -> Sequence[int]:
     if adapter is None:
         return ()
     if adapter.layers is None:
@@ -228,12 +226,12 @@ def _adapted_layers(adapter: Optional[modeling.AdapterConfig], num_layers: int) 
     return adapter.layers
 
 
-_adapter_shapes = functools.lru_cache(maxsize=None)(modeling.AdapterConfig.shapes)
+_adapter_shapes = functools.lru_cache(maxsize=None)(configs.AdapterConfig.shapes)
 
 
 def parameters(tensors: Dict[str, Any]) -> Dict[str, Any]:
     """What of a dict by variables' names stands for parameters: all but moving statistics."""
-    return {name: value for name, value in tensors.items() if not name.endswith(MOVING)}
+    return {name: value for name, value in tensors.items() if not name.endswith(layers.MOVING)}
 
 
 def check_tensors(tensors: Dict[str, np.ndarray], description: Description, where: str) -> None:
@@ -300,15 +298,17 @@ def tensors_digest(adapter: TaskAdapter) -> str:
 
 def versions() -> Dict[str, str]:
     """Of the programs at work, by name."""
-    return {"tensorflow": tf.__version__, "python": platform.python_version()}
+    import tensorflow  # Of what was trained or converted just now; reading needs none.
+
+    return {"tensorflow": tensorflow.__version__, "python": platform.python_version()}
 
 
-def backbone_of(init_checkpoint: str, config: modeling.BertConfig) -> Backbone:
+def backbone_of(init_checkpoint: str, config: configs.BertConfig) -> Backbone:
     """The `Backbone` that a pretrained checkpoint holds; its name is that of the folder.
 
     Args:
       init_checkpoint: prefix of the checkpoint.
-      config: `modeling.BertConfig`.
+      config: `configs.BertConfig`.
 
     Raises:
       UserError: the checkpoint is damaged.
@@ -382,7 +382,7 @@ def check_fits(given: Description, wanted: Description, where: str) -> None:
 def to_checkpoint(adapter: TaskAdapter, prefix: str) -> None:
     """Writes the tensors and the step as a TensorFlow checkpoint, as a training leaves them."""
     step = np.array(adapter.description.global_step, np.int64)
-    checkpoints.write(prefix, {**adapter.tensors, tf.GraphKeys.GLOBAL_STEP: step})
+    checkpoints.write(prefix, {**adapter.tensors, checkpoints.GLOBAL_STEP: step})
 
 
 def to_full_checkpoint(
@@ -444,16 +444,16 @@ def _read_description(folder: str, where: str) -> Tuple[Description, Dict[str, A
 def _read(path: str, where: str, largest: float = math.inf) -> bytes:
     """The bytes of a file, of which it may hold so many."""
     try:
-        if tf.io.gfile.stat(path).length > largest:
+        if files.size(path) > largest:
             raise UserError(f"{where}: {os.path.basename(path)} is over {largest:,} bytes.")
-        with tf.io.gfile.GFile(path, "rb") as reader:
+        with files.open_file(path, "rb") as reader:
             return reader.read()
-    except tf.errors.NotFoundError as error:
+    except FileNotFoundError as error:
         inside = os.path.join(os.path.dirname(path), FOLDER)  # The folder may be that of a run.
-        found = tf.io.gfile.exists(os.path.join(inside, CONFIG_FILE))
+        found = files.exists(os.path.join(inside, CONFIG_FILE))
         hint = f"; there is one in {inside}" if found else ""
         raise UserError(f"{where} is no task adapter: there is no file {path}{hint}.") from error
-    except tf.errors.OpError as error:
+    except OSError as error:
         raise UserError(f"{where}: {path} cannot be read ({files.reason(error)}).") from error
 
 
@@ -501,7 +501,7 @@ def _from_json(kind, value, where):
 
 def _dataclass_from_json(kind, value, where):
     types = typing.get_type_hints(kind)
-    later = adapter_modules.VARIANTS if kind is modeling.AdapterConfig else ()
+    later = configs.VARIANTS if kind is configs.AdapterConfig else ()
     found = set(value) if isinstance(value, dict) else set()
     difference = sorted((set(types) ^ found) - (set(later) - found))
     if difference or not isinstance(value, dict):

@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 import numpy as np
 
 import classifier_features
-import modeling
+import configs
 import squad_answers
 import squad_data
 import squad_features
@@ -79,12 +79,12 @@ class Reading(NamedTuple):
     """What all tasks over one BERT are read by.
 
     Attributes:
-      config: `modeling.BertConfig`.
+      config: `configs.BertConfig`.
       tokenizers: `Tokenizers`.
       max_text_length: the most characters of a text.
     """
 
-    config: modeling.BertConfig
+    config: configs.BertConfig
     tokenizers: Tokenizers
     max_text_length: int
 

@@ -19,8 +19,8 @@ from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 import checkpoints
+import configs
 import files
-import modeling
 from errors import UserError
 
 _CONFIG, _VOCABULARY, _CHECKPOINT = "bert_config.json", "vocab.txt", "bert_model.ckpt"
@@ -83,14 +83,14 @@ class Encoder(NamedTuple):
     """A BERT encoder that was read into memory.
 
     Attributes:
-      config: `modeling.BertConfig`.
+      config: `configs.BertConfig`.
       tensors: dict from Google's names to float32 arrays, in the shapes of
         `checkpoints.encoder_shapes`.
       vocab_file: path of the WordPiece vocabulary.
       do_lower_case: whether its text was lower-cased; None if the source does not tell.
     """
 
-    config: modeling.BertConfig
+    config: configs.BertConfig
     tensors: Dict[str, np.ndarray]
     vocab_file: str
     do_lower_case: Optional[bool]
@@ -147,11 +147,11 @@ def read(source: str, where: str) -> Encoder:
 
 def _locate(source: str, where: str) -> Tuple[str, str]:
     """(folder, prefix of the checkpoint)."""
-    if not tf.io.gfile.isdir(source):
+    if not files.isdir(source):
         return os.path.dirname(source) or ".", source
-    if tf.io.gfile.exists(os.path.join(source, _SAVED_MODEL)):
+    if files.exists(os.path.join(source, _SAVED_MODEL)):
         return source, os.path.join(source, "variables", "variables")
-    names = [name for name in tf.io.gfile.listdir(source) if name.endswith(".index")]
+    names = [name for name in files.listdir(source) if name.endswith(".index")]
     if len(names) != 1:
         raise UserError(
             f"{where} expected a SavedModel or a folder with one checkpoint, but found"
@@ -163,7 +163,7 @@ def _locate(source: str, where: str) -> Tuple[str, str]:
 def open_checkpoint(folder: str, prefix: str, where: str):
     """Opens a checkpoint as `checkpoints.open_checkpoint`, whose files must lie in the folder."""
     parent, start = os.path.split(prefix)
-    names = tf.io.gfile.listdir(parent) if tf.io.gfile.isdir(parent) else []
+    names = files.listdir(parent) if files.isdir(parent) else []
     paths = [os.path.join(parent, name) for name in names if name.startswith(start + ".")]
     check_inside(folder, paths, where)
     return checkpoints.open_checkpoint(prefix, where)
@@ -238,8 +238,8 @@ def _google_name(full_name: str) -> Tuple[str, str]:
     return "", ""
 
 
-def _config_of(folder: str, shapes: Dict[str, Sequence[int]], where: str) -> modeling.BertConfig:
-    """The encoder's `modeling.BertConfig`, checked against the shapes of its tensors."""
+def _config_of(folder: str, shapes: Dict[str, Sequence[int]], where: str) -> configs.BertConfig:
+    """The encoder's `configs.BertConfig`, checked against the shapes of its tensors."""
     query = shapes.get("bert/encoder/layer_0/attention/self/query/kernel", ())
     heads = int(query[1]) if len(query) == 3 else None
     flat: Dict[str, Sequence[int]] = {name: _flat(name, shape) for name, shape in shapes.items()}
@@ -260,7 +260,7 @@ def _config_of(folder: str, shapes: Dict[str, Sequence[int]], where: str) -> mod
     return config
 
 
-def _by_heads(name: str, config: modeling.BertConfig) -> Optional[Tuple[int, ...]]:
+def _by_heads(name: str, config: configs.BertConfig) -> Optional[Tuple[int, ...]]:
     """The shape of a tensor of attention whose heads have an axis, None for other tensors."""
     heads, width = config.num_attention_heads, config.hidden_size
     if name.endswith("/attention/output/dense/kernel"):
@@ -288,9 +288,9 @@ def _activation_of(folder: str, where: str) -> str:
       UserError: it is none of BERT's, or layers are normalized first.
     """
     path = os.path.join(folder, "keras_metadata.pb")
-    if not tf.io.gfile.exists(path):
+    if not files.exists(path):
         return "gelu"
-    with tf.io.gfile.GFile(path, "rb") as reader:
+    with files.open_file(path, "rb") as reader:
         noted = reader.read().decode("utf-8", "replace")
     if re.search(r'"norm_first": true', noted):
         raise UserError(f"{where} normalizes before each layer (norm_first), which BERT does not.")
@@ -310,7 +310,7 @@ def _lower_case_of(reader, where: str) -> Optional[bool]:
     return bool(value) if np.shape(value) == () and value.dtype == bool else None
 
 
-def find_config(folder: str, where: str) -> Optional[modeling.BertConfig]:
+def find_config(folder: str, where: str) -> Optional[configs.BertConfig]:
     """Returns the BERT config in a folder or its assets; None if there is no file of it.
 
     Raises:
@@ -318,15 +318,15 @@ def find_config(folder: str, where: str) -> Optional[modeling.BertConfig]:
     """
     for path in (folder, os.path.join(folder, "assets")):
         config_file = os.path.join(path, _CONFIG)
-        if tf.io.gfile.exists(config_file):
+        if files.exists(config_file):
             check_inside(folder, [config_file], where)
-            return modeling.BertConfig.from_json_file(config_file)
+            return configs.BertConfig.from_json_file(config_file)
     return None
 
 
 def config_from_shapes(
     shapes: Dict[str, Sequence[int]], where: str, heads: Optional[int] = None
-) -> modeling.BertConfig:
+) -> configs.BertConfig:
     """Returns the config of an encoder by its shapes; rates and activation are those of Google's.
 
     Args:
@@ -346,7 +346,7 @@ def config_from_shapes(
     heads = heads or sizes.hidden_size // _HEAD_SIZE
     if not heads or sizes.hidden_size % heads:
         raise UserError(f"{where} has {heads} heads, which do not divide {sizes.hidden_size}.")
-    return modeling.BertConfig(num_attention_heads=heads, **sizes._asdict())
+    return configs.BertConfig(num_attention_heads=heads, **sizes._asdict())
 
 
 def find_vocabulary(folder: str, where: str) -> str:
@@ -358,12 +358,12 @@ def find_vocabulary(folder: str, where: str) -> str:
       UserError: there is none, or several; or it is a link out of the folder.
     """
     assets = os.path.join(folder, "assets")
-    names = sorted(tf.io.gfile.listdir(assets)) if tf.io.gfile.isdir(assets) else []
+    names = sorted(files.listdir(assets)) if files.isdir(assets) else []
     texts = [name for name in names if name.endswith(".txt")]
     if _VOCABULARY in texts:
         texts = [_VOCABULARY]
     paths = [os.path.join(assets, name) for name in texts]
-    if not paths and tf.io.gfile.exists(os.path.join(folder, _VOCABULARY)):
+    if not paths and files.exists(os.path.join(folder, _VOCABULARY)):
         paths = [os.path.join(folder, _VOCABULARY)]
     if len(paths) != 1:
         raise UserError(
@@ -392,7 +392,7 @@ def checkpoint_of(encoder: Encoder) -> str:
     fingerprint = checkpoints.fingerprint(encoder.tensors.get, encoder.config)
     folder = os.path.join(default_folder(), fingerprint)
     prefix = os.path.join(folder, _CHECKPOINT)
-    if tf.io.gfile.exists(prefix + ".index"):
+    if files.exists(prefix + ".index"):
         return prefix
     partial = f"{folder}.{uuid.uuid4().hex[:8]}.partial"  # Another process may write it, too.
     try:

@@ -43,7 +43,7 @@ def find_module(handle: str) -> str:
     Raises:
       UserError: the handle leads to nothing.
     """
-    if tf.io.gfile.isdir(handle):
+    if files.isdir(handle):
         return handle
     try:
         return library().resolve(handle)
@@ -57,7 +57,7 @@ def find_module(handle: str) -> str:
 def is_hub_module(folder: str) -> bool:
     """Returns whether a folder is a module in TensorFlow 1's hub format."""
     names = (_HUB_MODULE, _SAVED_MODEL)
-    return all(tf.io.gfile.exists(os.path.join(folder, name)) for name in names)
+    return all(files.exists(os.path.join(folder, name)) for name in names)
 
 
 def read_bert(handle: str) -> checkpoints.PretrainedBert:
@@ -90,7 +90,7 @@ def read_bert(handle: str) -> checkpoints.PretrainedBert:
 
 
 def _read_tf2(folder: str, where: str) -> checkpoints.PretrainedBert:
-    is_saved_model = tf.io.gfile.exists(os.path.join(folder, _SAVED_MODEL))
+    is_saved_model = files.exists(os.path.join(folder, _SAVED_MODEL))
     if is_saved_model and not is_tf2(folder, where):
         raise UserError(
             f"{where} expected a module in TensorFlow 1's hub format or TensorFlow 2's SavedModel,"
@@ -114,9 +114,9 @@ def read_saved_model(folder: str, where: str) -> saved_model_pb2.SavedModel:
     path = os.path.join(folder, _SAVED_MODEL)
     tf2_bert.check_inside(folder, [path], where)
     try:
-        with tf.io.gfile.GFile(path, "rb") as reader:
+        with files.open_file(path, "rb") as reader:
             return tf2_bert.parsed(saved_model_pb2.SavedModel, reader.read())
-    except (*tf2_bert.DAMAGED, tf.errors.OpError) as error:
+    except (*tf2_bert.DAMAGED, OSError) as error:
         raise UserError(f"{where} {path} cannot be read ({files.reason(error)}).") from error
 
 
@@ -126,7 +126,7 @@ def is_tf2(folder: str, where: str) -> bool:
     Raises:
       UserError: see `read_saved_model`.
     """
-    if not tf.io.gfile.exists(os.path.join(folder, _SAVED_MODEL)):
+    if not files.exists(os.path.join(folder, _SAVED_MODEL)):
         return False
     return any(
         graph.object_graph_def.nodes for graph in read_saved_model(folder, where).meta_graphs

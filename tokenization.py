@@ -15,7 +15,6 @@ import unicodedata
 from typing import Callable, Dict, Iterable, List, Optional, Tuple, Union
 
 import sentencepiece
-import tensorflow.compat.v1 as tf
 
 import files
 from errors import UserError
@@ -153,9 +152,9 @@ def printable_text(text: Union[str, bytes]) -> str:
 def _read_file(path: str, argument: str) -> bytes:
     """Returns the bytes of the file that `argument` names."""
     try:
-        with tf.io.gfile.GFile(path, "rb") as file:
+        with files.open_file(path, "rb") as file:
             return file.read()
-    except tf.errors.OpError as error:
+    except OSError as error:
         raise UserError(f"{argument} {path} cannot be read: {files.reason(error)}") from error
 
 

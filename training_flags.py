@@ -6,11 +6,11 @@ As `bert_flags`: a script's main module defines them, and functions read the par
 import dataclasses
 import math
 
-import tensorflow.compat.v1 as tf
 from absl import flags, logging
 
 import bert_flags
 import device_flags
+import devices
 import distribution
 import training
 import tuning_flags
@@ -240,12 +240,9 @@ def run_settings(values, output_dir, eval_batch_size):
     shared = ["train_batch_size", "predict_batch_size"] if use_tpu else ["train_batch_size"]
     device_flags.check_batches(run, use_tpu, shared)
     _check_parts(run, use_tpu, values.gradient_accumulation_steps)
-    if values.recompute_activations and use_tpu and tf.__version__.startswith("1."):
+    if values.recompute_activations and use_tpu:
         # XLA would take the second computation for the first, and keep that: see `fusion.anew`.
-        raise UserError(
-            "--recompute_activations saves nothing on a TPU with TensorFlow"
-            f" {tf.__version__}; expected TensorFlow 2, or --gradient_accumulation_steps."
-        )
+        devices.need_tensorflow_2("--recompute_activations on a TPU")
     return run, use_tpu
 
 

@@ -6,78 +6,15 @@ encoder's scope that is neither BERT's own nor registered by whoever made it is 
 silently stay as it was initialized.
 """
 
-import dataclasses
 import re
 from collections import OrderedDict
 from typing import Collection, Dict, Iterable, List, NamedTuple, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
-from errors import UserError
+from configs import LAYER_NORMS, METHODS, Tuning  # noqa: F401
 from layers import variable_name
 from modeling import ADAPTERS, HEAD, LAYER_NORM
-
-METHODS = OrderedDict(
-    [
-        ("adapters", "adapters, LayerNorms and head (Houlsby et al. 2019, section 2)"),
-        ("full", "everything (BERT's own fine-tuning)"),
-        ("top_layers", "the top --num_top_layers layers, pooler and head (section 3.3)"),
-        ("layer_norm", "LayerNorms and head (section 3.4)"),
-        ("head", "the head alone"),
-    ]
-)
-
-# Which LayerNorms train with adapters; "all" is adapter-bert's, the embeddings' too.
-LAYER_NORMS = ("all", "adapted", "none")
-
-
-@dataclasses.dataclass(frozen=True)
-class Tuning:
-    """A tuning method and its options.
-
-    Attributes:
-      method: a key of `METHODS`.
-      num_top_layers: for "top_layers": how many, counted from the top.
-      train_pooler: train the pooler too; off, as adapter-bert leaves it frozen.
-      layer_norms: one of `LAYER_NORMS`, for "adapters". The backward pass goes down to the lowest
-        variable that trains: with adapters in the upper layers only, "all" takes it down to the
-        embeddings none the less, and "adapted" lets it end in the lowest layer that has one.
-    """
-
-    method: str = "adapters"
-    num_top_layers: Optional[int] = None
-    train_pooler: bool = False
-    layer_norms: str = "all"
-
-    def __post_init__(self):
-        if self.method not in METHODS:
-            raise UserError(
-                "--tuning={}: there is no such method; known are {}.".format(
-                    self.method, ", ".join(METHODS)
-                )
-            )
-        if (self.method == "top_layers") != (self.num_top_layers is not None):
-            raise UserError("--tuning=top_layers and --num_top_layers need each other.")
-        if self.num_top_layers is not None and self.num_top_layers < 1:
-            raise UserError(f"--num_top_layers must be at least 1, but is {self.num_top_layers}.")
-        if self.layer_norms not in LAYER_NORMS:
-            raise UserError(
-                "--layer_norms={}: expected one of {}.".format(
-                    self.layer_norms, ", ".join(LAYER_NORMS)
-                )
-            )
-        if self.layer_norms != "all" and self.method != "adapters":
-            raise UserError(
-                f"--layer_norms={self.layer_norms} goes with --tuning=adapters, not with"
-                f" --tuning={self.method}."
-            )
-
-    def check_depth(self, num_layers: int) -> None:
-        """Raises UserError if more top layers are to train than the encoder's `num_layers`."""
-        if (self.num_top_layers or 0) > num_layers:
-            raise UserError(
-                f"--num_top_layers={self.num_top_layers}: the encoder has {num_layers} layers."
-            )
 
 
 class Role(NamedTuple):

@@ -8,16 +8,13 @@ import re
 
 from absl import flags, logging
 
-import adapter_modules
-import modeling
+import configs
 import squad_features
 import task_adapters
-import tuning
 from errors import UserError
 from flag_sections import section
-from layers import ACTIVATIONS
 
-# Field of `modeling.AdapterConfig` → what its flag is for.
+# Field of `configs.AdapterConfig` → what its flag is for.
 _VARIANTS = {
     "normalization": "Normalization of the bottleneck, before its activation; batch: over all"
     " positions of a batch, and in evaluation by moving averages, which are kept with the adapter.",
@@ -38,9 +35,9 @@ def _define_tuning(at):
     flags.DEFINE_enum(
         "tuning",
         "adapters",
-        list(tuning.METHODS),
+        list(configs.METHODS),
         "What trains: "
-        + "; ".join("{}: {}".format(*item) for item in tuning.METHODS.items())
+        + "; ".join("{}: {}".format(*item) for item in configs.METHODS.items())
         + ".",
         **at,
     )
@@ -51,7 +48,7 @@ def _define_tuning(at):
     flags.DEFINE_enum(
         "layer_norms",
         None,
-        list(tuning.LAYER_NORMS),
+        list(configs.LAYER_NORMS),
         "LayerNorms that train with adapters; adapted: in the layers that have one. Default: all,"
         " with --adapter_layers adapted.",
         **at,
@@ -59,7 +56,7 @@ def _define_tuning(at):
 
 
 def _define_adapters(at):
-    adapter = modeling.AdapterConfig()
+    adapter = configs.AdapterConfig()
     flags.DEFINE_string("adapter_fn", adapter.fn, "Kind of adapter: feedforward_adapter.", **at)
     flags.DEFINE_integer(
         "adapter_size",
@@ -70,7 +67,7 @@ def _define_adapters(at):
     flags.DEFINE_string(
         "adapter_activation",
         adapter.activation,
-        f"Activation of the bottleneck: {', '.join(ACTIVATIONS)}.",
+        f"Activation of the bottleneck: {', '.join(configs.ACTIVATIONS)}.",
         **at,
     )
     flags.DEFINE_float(
@@ -88,7 +85,7 @@ def _define_adapters(at):
     )
     flags.DEFINE_integer("adapter_depth", adapter.depth, "Hidden layers of each adapter.", **at)
     for name, text in _VARIANTS.items():
-        values = list(adapter_modules.VARIANTS[name])
+        values = list(configs.VARIANTS[name])
         flags.DEFINE_enum("adapter_" + name, getattr(adapter, name), values, text, **at)
 
 
@@ -144,7 +141,7 @@ def tuning_settings(values, config):
       config: `modeling.BertConfig`, which must have as many layers as are to train.
 
     Returns:
-      (`tuning.Tuning`, `modeling.AdapterConfig` or None where nothing is adapted).
+      (`configs.Tuning`, `configs.AdapterConfig` or None where nothing is adapted).
     """
     for flag in ("adapter_layers", "layer_norms"):
         if getattr(values, flag) is not None and values.tuning != "adapters":
@@ -155,14 +152,14 @@ def tuning_settings(values, config):
     layers = None
     if values.adapter_layers is not None:
         layers = parse_layers(values.adapter_layers, config.num_hidden_layers)
-    method = tuning.Tuning(
+    method = configs.Tuning(
         values.tuning,
         values.num_top_layers,
         values.train_pooler,
         values.layer_norms or ("all" if layers is None else "adapted"),
     )
     method.check_depth(config.num_hidden_layers)
-    adapter = modeling.AdapterConfig(
+    adapter = configs.AdapterConfig(
         size=values.adapter_size,
         activation=values.adapter_activation,
         init_scale=values.adapter_init_scale,

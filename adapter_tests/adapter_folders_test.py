@@ -1,5 +1,6 @@
 """Tests of adapter_folders.py."""
 
+import errno
 import os
 import re
 import shutil
@@ -10,6 +11,7 @@ from unittest import mock
 import tensorflow.compat.v1 as tf
 
 import adapter_folders
+import files
 import task_adapters
 from adapter_tests import served
 from errors import UserError
@@ -75,14 +77,14 @@ class FoldersTest(tf.test.TestCase):
 
     def test_a_folder_that_cannot_be_read(self):
         served.save_all(self.root, ["sms", "stars"])
-        closed, listdir = os.path.join(self.root, "sms"), tf.io.gfile.listdir
+        closed, listdir = os.path.join(self.root, "sms"), files.listdir
 
         def list_some(path):
             if path == closed:
-                raise tf.errors.PermissionDeniedError(None, None, f"{path}; Permission denied")
+                raise PermissionError(errno.EACCES, "Permission denied", path)
             return listdir(path)
 
-        with mock.patch.object(tf.io.gfile, "listdir", list_some):
+        with mock.patch.object(files, "listdir", list_some):
             with self.assertLogs("absl", "WARNING") as logs:
                 self.assertEqual(list(adapter_folders.below(self.root)), ["stars"])
             (line,) = logs.output
@@ -93,8 +95,8 @@ class FoldersTest(tf.test.TestCase):
             closed = self.root
             with self.assertRaisesRegex(UserError, "--adapter_dir=.* cannot be read"):
                 adapter_folders.below(self.root)
-        error = tf.errors.PermissionDeniedError(None, None, "s://bucket; Permission denied")
-        with mock.patch.object(tf.io.gfile, "glob", side_effect=error):
+        error = PermissionError(errno.EACCES, "Permission denied", "s://bucket")
+        with mock.patch.object(files, "glob", side_effect=error):
             sentence = r"--adapters=s://bucket/\* cannot be read \(Permission denied\)"
             with self.assertRaisesRegex(UserError, sentence):
                 adapter_folders.named(["s://bucket/*"])
@@ -103,8 +105,8 @@ class FoldersTest(tf.test.TestCase):
     def test_patterns_of_folders_elsewhere(self):
         root = "ram://adapter_folders_test"
         for name in ("sms", "stars", "topics"):
-            tf.io.gfile.makedirs(f"{root}/{name}/adapter")
-            tf.io.gfile.GFile(f"{root}/{name}/adapter/{task_adapters.CONFIG_FILE}", "w").write("{}")
+            files.makedirs(f"{root}/{name}/adapter")
+            files.write_object(f"{root}/{name}/adapter/{task_adapters.CONFIG_FILE}", {})
         found = adapter_folders.named([f"{root}/s*/adapter", f"{root}/topics/adapter"])
         expected = {name: f"{root}/{name}/adapter" for name in ("sms", "stars", "topics")}
         self.assertEqual(found, expected)

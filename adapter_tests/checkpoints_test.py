@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import checkpoints
+import files
 import modeling
 from adapter_tests.refusals import RefusalTestCase
 from errors import UserError
@@ -426,14 +427,14 @@ class WriteTest(CheckpointTestCase):
 
     def test_an_index_never_stands_beside_another_checkpoints_data(self):
         checkpoints.write(self.prefix, {"a": np.zeros(3)})
-        rename = tf.io.gfile.rename
+        rename = files.rename
 
         def killed(old, new, overwrite):
             if new.endswith(".index"):
                 raise KeyboardInterrupt
             rename(old, new, overwrite)
 
-        with mock.patch.object(tf.io.gfile, "rename", killed), self.assertRaises(KeyboardInterrupt):
+        with mock.patch.object(files, "rename", killed), self.assertRaises(KeyboardInterrupt):
             checkpoints.write(self.prefix, {"a": np.ones(3)})
         self.assertNotIn("bert_model.ckpt.index", os.listdir(self.folder))
 

@@ -13,6 +13,7 @@ from unittest import mock
 import tensorflow.compat.v1 as tf
 
 import cluster
+import files
 from adapter_tests import tiny
 from errors import UserError
 
@@ -214,7 +215,7 @@ class RendezvousTest(tf.test.TestCase):
             self.is_over.clear()
             for _ in range(2):
                 self.end(*self.train_all())
-            self.assertEqual(tf.io.gfile.listdir(output_dir), [])
+            self.assertEqual(files.listdir(output_dir), [])
             self.assertTrue(self.losses.empty())
 
     def test_who_has_done_its_part_is_not_missed(self):

@@ -1,7 +1,6 @@
 """Tests of environment.py with made-up interpreters: nothing is restarted or uninstalled."""
 
 import contextlib
-import glob
 import importlib.util
 import io
 import os
@@ -19,6 +18,18 @@ from absl import logging
 import environment
 from adapter_tests.tf_estimator_test import HAS_OWN
 
+SCRIPTS = (
+    "run_classifier",
+    "run_squad",
+    "run_sweep",
+    "run_report",
+    "run_ablation",
+    "run_baseline",
+    "convert_checkpoint",
+    "export_model",
+    "serve",
+)
+
 
 def installed(*packages):
     """A stand-in for find_spec in a Python that has only these packages."""
@@ -27,20 +38,21 @@ def installed(*packages):
     )
 
 
-class HasTensorFlowTest(tf.test.TestCase):
+class MissingTest(tf.test.TestCase):
     def test_with_estimator_and_without(self):
-        for packages, with_estimator, alone in (
-            (("tensorflow", "tensorflow_estimator"), True, True),
-            (("tensorflow",), False, True),  # TensorFlow 2.16 and later, without the wheel
-            (("tensorflow_estimator",), False, False),
-            ((), False, False),
+        for packages, training, models in (
+            (("tensorflow", "tensorflow_estimator"), [], []),
+            (("tensorflow",), ["Estimator"], []),  # TensorFlow 2.16 and later, without the wheel
+            (("tensorflow_estimator",), ["TensorFlow"], ["TensorFlow"]),
+            ((), ["TensorFlow", "Estimator"], ["TensorFlow"]),
         ):
             with installed(*packages):
-                self.assertEqual(environment.has_tensorflow(), with_estimator, packages)
-                self.assertEqual(environment.has_tensorflow(False), alone, packages)
+                self.assertEqual(environment.missing(environment.TRAINING), training, packages)
+                self.assertEqual(environment.missing(environment.MODELS), models, packages)
 
-    def test_this_python_has_both(self):
-        self.assertTrue(environment.has_tensorflow())
+    def test_this_python_has_all(self):
+        for packages in (environment.TRAINING, environment.MODELS, environment.REPORTS):
+            self.assertEqual(environment.missing(packages), [])
 
 
 class PrepareTest(tf.test.TestCase):
@@ -58,6 +70,7 @@ class PrepareTest(tf.test.TestCase):
                 mock.patch.object(environment, "_PREPARED", self.prepared),
                 mock.patch.object(sys, "executable", executable),
                 mock.patch.object(sys, "argv", argv),
+                mock.patch.object(sys, "meta_path", list(sys.meta_path)),
                 mock.patch.object(os, "execv", self.execv),
             ):
                 stack.enter_context(patch)
@@ -130,11 +143,7 @@ class ScriptTest(tf.test.TestCase):
         folder = tempfile.mkdtemp(dir=self.get_temp_dir())
         shutil.copy(environment.__file__, folder)
         os.mkdir(os.path.join(folder, "demo"))
-        scripts = [os.path.basename(path) for path in glob.glob(os.path.join(project, "run_*.py"))]
-        scripts.remove("run_directory.py")
-        scripts += ["convert_checkpoint.py", "export_model.py", "serve.py"]
-        scripts.append(os.path.join("demo", "embedding_module.py"))
-        for script in scripts:
+        for script in (*(name + ".py" for name in SCRIPTS), "demo/embedding_module.py"):
             shutil.copy(os.path.join(project, script), os.path.join(folder, script))
             done = subprocess.run(
                 [sys.executable, "-S", os.path.join(folder, script)],
@@ -142,7 +151,9 @@ class ScriptTest(tf.test.TestCase):
                 text=True,
             )
             self.assertEqual((done.returncode, done.stdout), (1, ""), script)
-            self.assertRegex(done.stderr, r"^Error: Python [^\n]+ has no TensorFlow[^\n]+\.\n$")
+            self.assertRegex(
+                done.stderr, r"^Error: Python [^\n]+ has no (TensorFlow|absl-py)[^\n]+\.\n$"
+            )
 
     @unittest.skipIf(HAS_OWN, "this TensorFlow has an Estimator of its own")
     def test_another_wheel_is_refused_in_a_sentence(self):
@@ -152,7 +163,7 @@ class ScriptTest(tf.test.TestCase):
             writer.write("Metadata-Version: 2.1\nName: tensorflow-estimator\nVersion: 2.12.0\n")
         project = os.path.dirname(environment.__file__)
         done = subprocess.run(
-            [sys.executable, os.path.join(project, "run_sweep.py"), "--help"],
+            [sys.executable, os.path.join(project, "run_sweep.py"), "--preset=glue"],
             env=dict(os.environ, PYTHONPATH=os.path.dirname(folder)),
             capture_output=True,
             text=True,
@@ -162,21 +173,51 @@ class ScriptTest(tf.test.TestCase):
             done.stderr, r"^Error: TensorFlow [^\n]+ but 2\.12\.0 is installed[^\n]+\n$"
         )
 
-    def test_scripts_without_a_training_import_no_estimator(self):
+    def run_without(self, packages, script, *arguments):
+        """Runs a script in a Python in which these packages cannot be imported."""
         folder = tempfile.mkdtemp(dir=self.get_temp_dir())
-        for package in ("tensorflow_estimator", "tensorflow_hub"):  # The second imports the first.
+        for package in packages:
             os.mkdir(os.path.join(folder, package))
             with open(os.path.join(folder, package, "__init__.py"), "w") as writer:
                 writer.write("raise ImportError('not installed')\n")
         project = os.path.dirname(environment.__file__)
-        for script in ("serve", "export_model", "convert_checkpoint", "run_report"):
-            done = subprocess.run(
-                [sys.executable, os.path.join(project, script + ".py"), "--help"],
-                env=dict(os.environ, PYTHONPATH=folder),
-                capture_output=True,
-                text=True,
-            )
-            self.assertEqual(done.returncode, 0, script + done.stderr)
+        return subprocess.run(
+            [sys.executable, os.path.join(project, script + ".py"), *arguments],
+            env=dict(os.environ, PYTHONPATH=folder),
+            capture_output=True,
+            text=True,
+        )
+
+    def test_scripts_without_a_training_import_no_estimator(self):
+        packages = ("tensorflow_estimator", "tensorflow_hub")  # The second imports the first.
+        for script, arguments in (
+            ("serve", ()),
+            ("export_model", ()),
+            ("convert_checkpoint", ("describe", "/nowhere")),
+        ):
+            done = self.run_without(packages, script, *arguments)
+            self.assertEqual(done.returncode, 1, script + done.stderr)
+            self.assertRegex(done.stderr, r"^Error: [^\n]+\n$", script)
+
+    def test_help_and_wrong_flags_need_no_tensorflow(self):
+        for script in SCRIPTS:
+            done = self.run_without(("tensorflow", "sklearn", "optuna"), script, "--help")
+            self.assertEqual((done.returncode, done.stderr), (0, ""), script)
+            if script == "convert_checkpoint":  # It has commands in place of flags.
+                continue
+            done = self.run_without(("tensorflow",), script, "--adaptr_size=8")
+            self.assertNotEqual(done.returncode, 0, script)
+            self.assertIn("adaptr_size", done.stderr, script)
+            self.assertNotIn("Traceback", done.stderr, script)
+
+    def test_reports_need_no_tensorflow(self):
+        project = os.path.dirname(environment.__file__)
+        records = os.path.join(project, "results", "records")
+        folder = os.path.join(self.get_temp_dir(), "report")
+        flags = f"--records={records}", "--report=figure4", f"--report_dir={folder}"
+        done = self.run_without(("tensorflow",), "run_report", *flags)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertIn("figure4.svg", os.listdir(folder))
 
     def test_start_up_notes_are_left_out_and_nothing_else(self):
         """Not even the last words of a process that crashes."""
@@ -193,7 +234,7 @@ class ScriptTest(tf.test.TestCase):
         self.assertEqual((done.stdout, done.stderr), ("ended\n", "F0000 no AVX\n"))
 
     def test_this_tensorflow_starts_without_notes(self):
-        code = "import environment; environment.prepare(); import tensorflow; print('ready')"
+        code = "import environment; environment.prepare(); environment.load(); print('ready')"
         environ = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
         done = subprocess.run(
             [sys.executable, "-W", "ignore", "-c", code],

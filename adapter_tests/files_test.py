@@ -1,5 +1,6 @@
 """Tests of files.py: what a reader finds after a write that went well, failed or was cut off."""
 
+import errno
 import os
 import tempfile
 from unittest import mock
@@ -39,7 +40,7 @@ class WriteAtomicallyTest(FilesTestCase):
 
     def test_a_kill_leaves_the_old_file(self):
         files.write_atomically(self.path, "first")
-        killed = mock.patch.object(tf.io.gfile, "rename", side_effect=KeyboardInterrupt)
+        killed = mock.patch.object(files, "rename", side_effect=KeyboardInterrupt)
         with killed, self.assertRaises(KeyboardInterrupt):
             files.write_atomically(self.path, "second")
         self.assertEqual(self.content(), "first")
@@ -47,12 +48,12 @@ class WriteAtomicallyTest(FilesTestCase):
 
     def test_two_writers_at_once(self):
         def in_between(source, path, overwrite):
-            with mock.patch.object(tf.io.gfile, "rename", rename):
+            with mock.patch.object(files, "rename", rename):
                 files.write_atomically(path, "second")
             rename(source, path, overwrite)
 
-        rename = tf.io.gfile.rename
-        with mock.patch.object(tf.io.gfile, "rename", in_between):
+        rename = files.rename
+        with mock.patch.object(files, "rename", in_between):
             files.write_atomically(self.path, "first")
         self.assertEqual(self.content(), "first")
         self.assertEqual(os.listdir(self.root), ["thing"])
@@ -139,11 +140,11 @@ class WholeFolderTest(FilesTestCase):
         self.assertEqual(self.content("b"), text)
         self.assertEqual(os.listdir(self.root), ["thing"])
         files.recover(self.path)
-        tf.io.gfile.rmtree(self.path)
+        files.rmtree(self.path)
 
     def _die_at(self, operation, count, done):
         """Ends this process at the operation's call of that number, before or after it."""
-        original, calls = getattr(tf.io.gfile, operation), []
+        original, calls = getattr(files, operation), []
 
         def dying(*arguments, **options):
             calls.append(arguments)
@@ -152,7 +153,7 @@ class WholeFolderTest(FilesTestCase):
             if len(calls) > count:
                 os._exit(KILLED)
 
-        setattr(tf.io.gfile, operation, dying)
+        setattr(files, operation, dying)
 
 
 class RecoverTest(FilesTestCase):
@@ -186,21 +187,21 @@ class RecoverTest(FilesTestCase):
     def test_a_place_that_cannot_be_written(self):
         self.write_folder("first")
         os.mkdir(self.path + ".partial")
-        refused = tf.errors.PermissionDeniedError(None, None, "not yours")
-        removal = mock.patch.object(tf.io.gfile, "rmtree", side_effect=refused)
+        refused = PermissionError(errno.EACCES, "not yours")
+        removal = mock.patch.object(files, "rmtree", side_effect=refused)
         with removal, self.assertRaisesRegex(UserError, "cannot be written .not yours."):
             files.recover(self.path)
 
     def test_a_failure_between_the_renames_leaves_the_old_folder(self):
         self.write_folder("first")
-        rename = tf.io.gfile.rename
+        rename = files.rename
 
         def failing(source, destination, **options):
             if source.endswith(".partial"):
                 raise KeyboardInterrupt
             rename(source, destination, **options)
 
-        interrupted = mock.patch.object(tf.io.gfile, "rename", failing)
+        interrupted = mock.patch.object(files, "rename", failing)
         with interrupted, self.assertRaises(KeyboardInterrupt):
             self.write_folder("second")
         self.assertEqual(os.listdir(self.root), ["thing"])

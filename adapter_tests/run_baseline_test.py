@@ -20,6 +20,7 @@ from absl import logging as absl_logging
 
 import baseline_search
 import baseline_training
+import files
 import run_baseline
 import run_report
 import sweep_records
@@ -360,7 +361,7 @@ class RecordsTest(ScriptTestCase):
     def test_scores_without_their_weights_do_not_count(self):
         self.run_preset()
         for arguments in ([], ["--setting=conv_filters=100"]):
-            for path in tf.io.gfile.glob([f"{self.out}/checkpoint", f"{self.out}/model.ckpt-*"]):
+            for path in files.glob(f"{self.out}/model.ckpt-*") + [f"{self.out}/checkpoint"]:
                 os.remove(path)
             # Nor do they beside the weights of another training, which is interrupted.
             with mock.patch.object(self, "train", side_effect=InterruptedError), self.assertRaises(
@@ -402,7 +403,7 @@ class RefusedTest(ScriptTestCase):
         # One of several, too, before any trial.
         both = f"--module={self.module},{missing}"
         self.assert_refused("TF-Hub module .*missing: cannot be fetched", both)
-        with mock.patch.object(tf.io.gfile, "walk", side_effect=AssertionError("A large folder.")):
+        with mock.patch.object(files, "walk", side_effect=AssertionError("A large folder.")):
             self.assert_refused("expected a module in TensorFlow 1's", f"--module={self.data}")
 
     def test_texts_without_a_word(self):

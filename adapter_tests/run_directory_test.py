@@ -1,6 +1,7 @@
 """Tests of run_directory.py: who may use a folder, and what happens to the files in it."""
 
 import copy
+import errno
 import fcntl
 import fnmatch
 import json
@@ -90,11 +91,11 @@ class ScratchTest(RunDirectoryTestCase):
             scratch = run_directory.Scratch(folder)
             prefixes = [scratch.prefix() for _ in range(2)]
             for prefix in prefixes:
-                with tf.io.gfile.GFile(prefix + ".index", "w") as writer:
+                with files.open_file(prefix + ".index", "w") as writer:
                     writer.write("")
             scratch.remove()
             for prefix in prefixes:
-                self.assertFalse(tf.io.gfile.exists(prefix + ".index"), prefix)
+                self.assertFalse(files.exists(prefix + ".index"), prefix)
 
     def test_those_of_a_remote_run_lie_where_overwriting_finds_them(self):
         # Two workers of one training, or two evaluations, may be there at a time.
@@ -147,8 +148,8 @@ class ClaimTest(RunDirectoryTestCase):
     def test_what_a_kill_left_half_written_goes(self):
         self.train()
         left = ["model.ckpt-9.index.tempstate1", "checkpoint.tmp5", "full_model.ckpt.partial.index"]
-        with mock.patch.object(tf.io.gfile, "rename", side_effect=SystemExit), mock.patch.object(
-            tf.io.gfile, "remove"
+        with mock.patch.object(files, "rename", side_effect=SystemExit), mock.patch.object(
+            files, "remove"
         ), self.assertRaises(SystemExit):
             files.write_atomically(self.settings_file, "half written")
         left += [name for name in os.listdir(self.folder) if ".partial" in name]
@@ -183,14 +184,14 @@ class ClaimTest(RunDirectoryTestCase):
                 raise killed
             os.remove(path)
 
-        with mock.patch.object(tf.io.gfile, "remove", remove), self.assertRaises(KeyboardInterrupt):
+        with mock.patch.object(files, "remove", remove), self.assertRaises(KeyboardInterrupt):
             self.claim(overwrite=True)
         self.assertContainsSubset({*scores, "checkpoint"}, removed)
         self.assertNoCommonElements(scores, os.listdir(self.folder))
 
     def test_another_process_removes_the_same_probe(self):
-        remove = tf.io.gfile.remove
-        twice = mock.patch.object(tf.io.gfile, "remove", lambda path: (remove(path), remove(path)))
+        remove = files.remove
+        twice = mock.patch.object(files, "remove", lambda path: (remove(path), remove(path)))
         with twice:
             self.claim(trains=False)
         self.assertEqual(os.listdir(self.folder), [])
@@ -412,8 +413,8 @@ class UnwritableTest(RunDirectoryTestCase):
             self.assertEqual(reader.read(), "of an earlier run")
 
     def test_a_folder_that_cannot_be_written_to(self):
-        denied = tf.errors.PermissionDeniedError(None, None, "Permission denied")
-        with mock.patch.object(tf.io.gfile, "remove", side_effect=denied):
+        denied = PermissionError(errno.EACCES, "Permission denied")
+        with mock.patch.object(files, "remove", side_effect=denied):
             self.assert_refused(f"--output_dir={self.folder}", "Permission denied")
 
 

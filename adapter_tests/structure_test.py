@@ -15,11 +15,11 @@ def modules():
 
 
 def imports_of(module):
-    """The project's own modules that a module imports."""
+    """The project's own modules that a module imports with itself."""
     with open(os.path.join(ROOT, module + ".py"), encoding="utf-8") as reader:
         tree = ast.parse(reader.read())
     found = set()
-    for node in ast.walk(tree):
+    for node in tree.body:
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
