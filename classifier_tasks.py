@@ -389,9 +389,11 @@ def _is_label(label: str, task: Task) -> bool:
 def is_number(label: str) -> bool:
     """Whether a regression's label is a number that a float32 holds."""
     try:
-        return abs(float(label)) <= float(np.finfo(np.float32).max)
+        number = float(label)
     except ValueError:
         return False
+    # Python reads 1_0 as 10.
+    return "_" not in label and abs(number) <= float(np.finfo(np.float32).max)
 
 
 def _example(row: List[str], number: int, task: Task, split: Split, path: str) -> InputExample:

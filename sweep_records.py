@@ -14,6 +14,7 @@ Each process of a sweep writes to the file of its shard, and reads them all. A r
 
 import glob
 import json
+import math
 import os
 import re
 import time
@@ -101,6 +102,19 @@ def append(folder, shard, record):
         os.fsync(writer.fileno())
 
 
+def check_scores(record, where):
+    """Raises UserError if what a trial is compared by is NaN or Inf; its losses may be.
+
+    Args:
+      record: dict; a failed trial's has no scores.
+      where: what an error begins with.
+    """
+    for name, value in record.get("scores", {}).items():
+        is_compared = name == record.get("score") or name.endswith("_parameters")
+        if is_compared and not math.isfinite(value):
+            raise UserError(f"{where}: found {value} as {name}, expected a finite number.")
+
+
 def _matching(folder):
     return os.path.join(glob.escape(folder), _FILES)
 
@@ -127,6 +141,7 @@ def _record(line, where):
     """A line's record; None where it is cut short."""
     record = _parsed(line)
     if _is_record(record):
+        check_scores(record, where)
         return record
     if not _is_cut_short(line):
         raise UserError(f"{where}: expected the record of a trial.")

@@ -64,7 +64,8 @@ for name in ("checkpoint", "model.ckpt-2.index", "other.txt"):
     open(os.path.join(output_dir, name), "w").close()
 size = int(flags["adapter_size"])
 task = "custom" if flags.get("task_name") == "custom" else "MRPC"
-record = {"task": task, "score": "eval_f1", "eval_f1": size / 100, "labels": ["0", "1"]}
+score = size / 100 if size != 66 else float("nan")
+record = {"task": task, "score": "eval_f1", "eval_f1": score, "labels": ["0", "1"]}
 with open(os.path.join(output_dir, "eval_results.json"), "w") as writer:
     json.dump(record, writer)
 if "do_predict" in flags:
@@ -211,18 +212,19 @@ class SweepsTest(SweepsTestCase):
 
     def test_a_failure_is_recorded_and_the_sweep_goes_on(self):
         self.go()
-        sizes = [13, 9, 40, 8]
+        sizes = [13, 9, 40, 66, 8]
         sweep = self.sweep(sizes)
         sweep.run()
         reasons = self.reasons(sweep)
         self.assertRegex(reasons.pop(40), "eval_results.json: cannot be read")
+        self.assertRegex(reasons.pop(66), "eval_results.json: found nan as eval_f1, expected")
         self.assertEqual(reasons, {13: "13 brings bad luck.", 9: "killed by signal 9", 8: None})
         self.sweep(sizes).run()
         self.assertEqual(self.starts(), sizes)
         with open(os.path.join(self.scripts, "crash"), "w"):
             pass
         self.sweep(sizes, retry_failed=True).run()
-        self.assertEqual(self.starts(), [*sizes, 13, 9, 40])
+        self.assertEqual(self.starts(), [*sizes, 13, 9, 40, 66])
         # Not that of the first time, which the log has too.
         self.assertEqual(self.reasons(sweep)[13], "ValueError: x")
 
