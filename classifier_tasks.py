@@ -39,6 +39,10 @@ class Split(typing.NamedTuple):
         columns = [column for column in given if column is not None]
         return max(columns) + 1 - min(min(columns), 0)
 
+    def path(self, data_dir: str, language: Optional[str]) -> str:
+        """Where the split's file lies in a folder."""
+        return os.path.join(data_dir, self.file.format(language=language))
+
 
 class Task(typing.NamedTuple):
     """One row of `TASKS`.
@@ -234,11 +238,16 @@ class TaskProcessor(SplitProcessor):
         there = [
             name
             for name in others
-            if tf.io.gfile.exists(os.path.join(data_dir, self.task.splits[name].file))
+            if tf.io.gfile.exists(self.task.splits[name].path(data_dir, self.language))
         ]
         for name in set(others) - set(there):
             logging.info("%s has no %s: it is left out.", data_dir, self.task.splits[name].file)
         return [first, *there]
+
+    def files_of(self, stage: str, data_dir: str) -> List[str]:
+        """Returns the paths of the files that a stage reads."""
+        splits = [self.task.splits.get(name) for name in self.splits_of(stage, data_dir)]
+        return [split.path(data_dir, self.language) for split in splits if split]
 
     def has_labels(self, split: str) -> bool:
         """Whether the table names a column of labels."""
@@ -322,7 +331,7 @@ def read_examples(task: Task, split_name: str, data_dir: str) -> List[InputExamp
         raise UserError(f"{task.name} has no {split_name} split, expected one of {expected}.")
     if not data_dir:
         raise UserError(f"--data_dir is not set, expected the folder of {split.file}.")
-    path = os.path.join(data_dir, split.file.format(language=task.language))
+    path = split.path(data_dir, task.language)
     rows = read_rows(path)
     while rows and not rows[-1]:
         rows.pop()

@@ -26,6 +26,7 @@ import files
 from errors import UserError
 
 SCRIPTS = ("run_classifier.py", "run_squad.py")
+DATA_FLAGS = ("data_dir", "train_file", "predict_file")  # Those that say where data lie.
 _MAX_TRIALS = 100_000  # The paper's largest grid has 2,720.
 
 
@@ -57,9 +58,16 @@ class Trial(NamedTuple):
         """What trains, in a word."""
         return str(dict(self.flags).get("tuning", "adapters"))
 
-    def key(self, backbone):
-        """A name for it on that backbone: whatever else is the same is the same training."""
-        text = json.dumps([self.script, self.flags, backbone], separators=(",", ":"))
+    def key(self, backbone, data=None):
+        """A name for it on that backbone and data: whatever else is the same is the same training.
+
+        Args:
+          backbone: str.
+          data: what `sweep_data.Digests` has of its data; None if that is not known, as of records
+            of older versions.
+        """
+        known = [self.script, self.flags, backbone, *([data] if data else [])]
+        text = json.dumps(known, separators=(",", ":"), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def command(self, output_dir):

@@ -7,6 +7,7 @@ Each process of a sweep writes to the file of its shard, and reads them all. A r
      "status": "done",           or "failed", with its "reason"
      "seconds": 412.3,           of its last start: what a kill interrupted before is not in it
      "finished": "2026-11-22T12:00:00",      in UTC
+     "data": {"train": "8f2a…", "dev": …},   see `sweep_data`; older versions wrote none
      "backbone": {"name": …, "fingerprint": …},
      "task": "CoLA", "score": "eval_matthews",
      "scores": {"eval_matthews": 0.23, …, "trained_parameters": 605954, …}}
@@ -159,6 +160,8 @@ def _is_record(value):
     try:
         for name in ("key", "script", "finished"):
             files.checked(value[name], str)
+        for digest in files.checked(value.get("data", {}), dict).values():
+            files.checked(digest, str)
         for setting in files.checked(value["flags"], dict).values():
             files.checked(setting, type(setting) if isinstance(setting, (str, bool)) else float)
         return _ENDS[files.checked(value["status"], str)](value)

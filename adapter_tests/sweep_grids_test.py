@@ -100,6 +100,9 @@ class TrialsTest(tf.test.TestCase):
         self.assertLen({one.key("a"), one.key("b"), other.key("a")}, 3)
         # What a folder of results rests on must not change with the program.
         self.assertEqual(one.key("a"), "86d5cd8d66fb73bd")
+        data = {"train": "b", "dev": "c"}
+        self.assertLen({one.key("a"), one.key("a", data), one.key("a", {**data, "dev": "b"})}, 3)
+        self.assertEqual(one.key("a", data), one.key("a", dict(reversed(list(data.items())))))
 
     def test_a_column_s_name_is_a_text(self):
         (trial,) = sweep_grids.trials_of([{"label_column": "1.0", "text_column": "true"}])

@@ -99,6 +99,8 @@ class SweepRecordsTest(tf.test.TestCase):
             {"flags": {"adapter_size": [8]}},
             {"backbone": {"name": "b", "fingerprint": ["f"]}},
             {"status": "failed", "reason": None},
+            {"data": "a1"},
+            {"data": {"train": 1}},
         )
         broken = [json.dumps({**record("b"), **change}) for change in changes]
         for wrong in ("x", "[1]", '"text"', "{}", json.dumps(unscored), '{"key": 1}', *broken):
