@@ -111,7 +111,7 @@ def _layout(values):
     for flag in ("text_column", "text_b_column", "label_column", "label_type"):
         if values[flag].value != values[flag].default:
             raise UserError(f"--{flag} goes with --task_name=custom, which reads data of any kind.")
-    return table_tasks.LAYOUTS.get(values.task_name.lower().replace("-", "_"))
+    return table_tasks.layout_of(values.task_name)
 
 
 def rows_of(examples, labels, values, tokenizer):

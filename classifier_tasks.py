@@ -39,6 +39,10 @@ class Split(typing.NamedTuple):
         columns = [column for column in given if column is not None]
         return max(columns) + 1 - min(min(columns), 0)
 
+    def path(self, data_dir: str, language: Optional[str]) -> str:
+        """Where the split's file lies in a folder."""
+        return os.path.join(data_dir, self.file.format(language=language))
+
 
 class Task(typing.NamedTuple):
     """One row of `TASKS`.
@@ -234,11 +238,16 @@ class TaskProcessor(SplitProcessor):
         there = [
             name
             for name in others
-            if files.exists(os.path.join(data_dir, self.task.splits[name].file))
+            if files.exists(self.task.splits[name].path(data_dir, self.language))
         ]
         for name in set(others) - set(there):
             logging.info("%s has no %s: it is left out.", data_dir, self.task.splits[name].file)
         return [first, *there]
+
+    def files_of(self, stage: str, data_dir: str) -> List[str]:
+        """Returns the paths of the files that a stage reads."""
+        splits = [self.task.splits.get(name) for name in self.splits_of(stage, data_dir)]
+        return [split.path(data_dir, self.language) for split in splits if split]
 
     def has_labels(self, split: str) -> bool:
         """Whether the table names a column of labels."""
@@ -322,7 +331,7 @@ def read_examples(task: Task, split_name: str, data_dir: str) -> List[InputExamp
         raise UserError(f"{task.name} has no {split_name} split, expected one of {expected}.")
     if not data_dir:
         raise UserError(f"--data_dir is not set, expected the folder of {split.file}.")
-    path = os.path.join(data_dir, split.file.format(language=task.language))
+    path = split.path(data_dir, task.language)
     rows = read_rows(path)
     while rows and not rows[-1]:
         rows.pop()
@@ -389,9 +398,11 @@ def _is_label(label: str, task: Task) -> bool:
 def is_number(label: str) -> bool:
     """Whether a regression's label is a number that a float32 holds."""
     try:
-        return abs(float(label)) <= float(np.finfo(np.float32).max)
+        number = float(label)
     except ValueError:
         return False
+    # Python reads 1_0 as 10.
+    return "_" not in label and abs(number) <= float(np.finfo(np.float32).max)
 
 
 def _example(row: List[str], number: int, task: Task, split: Split, path: str) -> InputExample:

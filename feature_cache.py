@@ -1,6 +1,9 @@
 """Arrays that are made once, in parts, and kept on disk under a key of all that they depend on.
 
 They are read by mapping their files, so that memory does not grow with them.
+
+    folder/<key>/<name>.npy    an array
+    folder/<key>/index.json    its key, and the SHA-256 of each file; below it its own SHA-256
 """
 
 import contextlib
@@ -9,17 +12,19 @@ import hashlib
 import json
 import os
 import shutil
+import struct
 import tempfile
 import time
-import zlib
-from typing import Any, Callable, Dict, Iterable, Optional
+from typing import Any, Callable, Dict, Iterable, Optional, Sequence
 
 import numpy as np
 from absl import logging
 
+import files
 from errors import UserError
 
 _INDEX = "index.json"
+_HEADER_BYTES = 256  # Of each array's file.
 # What `key_of` and mkdtemp make, and after how many seconds nobody is at work on it any more.
 _PARTIAL, _ABANDONED_AFTER = f"{64 * '[0-9a-f]'}.{8 * '?'}", 24 * 60 * 60
 
@@ -49,8 +54,8 @@ def key_of(parts: Iterable, modules: Iterable[Any]) -> str:
 def cached(folder: Optional[str], key: str, make: Callable) -> Dict[str, np.ndarray]:
     """The arrays of a key: those that are there, else made and written whole.
 
-    Damaged ones are made anew. A folder that cannot be written costs the cache, not the run; both
-    are logged.
+    An entry of another key, or whose content does not match its SHA-256, is rebuilt. A folder that
+    cannot be written costs the cache, not the run; both are logged.
 
     Args:
       folder: local folder; None keeps nothing.
@@ -70,8 +75,8 @@ def cached(folder: Optional[str], key: str, make: Callable) -> Dict[str, np.ndar
     if path and os.path.exists(path):
         try:
             return _mapped(path)
-        except (AttributeError, OSError, TypeError, ValueError) as error:
-            logging.warning("%s is damaged (%s), and is made anew.", path, error)
+        except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
+            logging.warning("Rebuilding the features in %s (%s).", path, str(error).rstrip("."))
             shutil.rmtree(path, ignore_errors=True)
             if os.path.exists(path):
                 logging.warning("Features are not kept: %s cannot be removed.", path)
@@ -98,7 +103,7 @@ def _write(path: str, make: Callable) -> None:
     _remove_abandoned(folder)
     partial = tempfile.mkdtemp(prefix=f"{key}.", dir=folder)
     try:
-        with _Writer(partial) as writer:
+        with _Writer(partial, key) as writer:
             make(writer.add)
         try:
             os.rename(partial, path)
@@ -118,13 +123,14 @@ def _remove_abandoned(folder: str) -> None:
 
 
 class _Writer:
-    """Appends parts of arrays to files of a folder; leaving it writes the index."""
+    """Appends parts of arrays to .npy files of a folder; leaving it writes the index."""
 
-    def __init__(self, folder: str):
+    def __init__(self, folder: str, key: str):
         self._folder = folder
+        self._key = key
         self._stack = contextlib.ExitStack()
         self._files = {}
-        self._index = {}
+        self._types = {}
 
     def __enter__(self):
         return self
@@ -133,37 +139,56 @@ class _Writer:
         for name, values in arrays.items():
             values = np.ascontiguousarray(values)
             if name not in self._files:
-                file = open(os.path.join(self._folder, name), "wb")  # noqa: SIM115  See __exit__.
+                file = open(_array_file(self._folder, name), "wb")  # noqa: SIM115  See __exit__.
                 self._files[name] = self._stack.enter_context(file)
-                self._index[name] = [values.dtype.str, [0, *values.shape[1:]], 0]
-            _, shape, checksum = entry = self._index[name]
+                self._types[name] = values.dtype, [0, *values.shape[1:]]
+                file.write(_header(*self._types[name]))
             self._files[name].write(values.data if values.size else b"")
-            shape[0] += len(values)
-            entry[2] = zlib.crc32(values.data if values.size else b"", checksum)
+            self._types[name][1][0] += len(values)
 
     def __exit__(self, kind, error, trace):
-        self._stack.close()
+        with self._stack:
+            for name, file in self._files.items():
+                file.seek(0)
+                file.write(_header(*self._types[name]))
         if kind is None:
-            text = json.dumps(self._index)
+            digests = {name: files.sha256(_array_file(self._folder, name)) for name in self._files}
+            text = json.dumps({"key": self._key, "sha256": digests})
             with open(os.path.join(self._folder, _INDEX), "w") as writer:
-                writer.write(f"{text}\n{zlib.crc32(text.encode())}")
+                writer.write(f"{text}\n{_sha256(text)}")
+
+
+def _header(dtype: np.dtype, shape: Sequence[int]) -> bytes:
+    """The header of an .npy file, of one length for all shapes: rows are counted after it."""
+    fields = {"descr": dtype.str, "fortran_order": False, "shape": tuple(shape)}
+    start = np.lib.format.magic(1, 0)
+    text = repr(fields).ljust(_HEADER_BYTES - len(start) - 3) + "\n"
+    return start + struct.pack("<H", len(text)) + text.encode()
+
+
+def _array_file(folder: str, name: str) -> str:
+    return os.path.join(folder, name + ".npy")
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _mapped(path: str) -> Dict[str, np.ndarray]:
-    """The arrays of a folder; ValueError for a checksum that differs."""
+    """The arrays of a folder; ValueError if it is of another key or holds something else."""
     with open(os.path.join(path, _INDEX)) as reader:
-        text, checksum = reader.read().split("\n")
-    if checksum != str(zlib.crc32(text.encode())):
-        raise ValueError(f"{_INDEX} has another checksum")
+        text, digest = reader.read().split("\n")
+    if len(digest) != len(_sha256("")):
+        raise ValueError(f"{_INDEX} has no SHA-256, as of an older version")
+    if _sha256(text) != digest:
+        raise ValueError(f"{_INDEX} has another SHA-256")
+    index = json.loads(text)
+    if index["key"] != os.path.basename(path):
+        raise ValueError(f"they are those of the key {index['key']}")
     arrays = {}
-    for name, (dtype, shape, checksum) in json.loads(text).items():
-        values = np.zeros(shape, dtype)
-        if values.size:
-            file = os.path.join(path, name)
-            if os.path.getsize(file) != values.nbytes:
-                raise ValueError(f"{name} has another size")
-            values = np.memmap(file, dtype, "r", shape=tuple(shape))
-        if zlib.crc32(values.data if values.size else b"") != checksum:
-            raise ValueError(f"{name} has another checksum")
-        arrays[name] = values
+    for name, digest in index["sha256"].items():
+        file = _array_file(path, name)
+        if files.sha256(file) != digest:
+            raise ValueError(f"{file} has another SHA-256")
+        arrays[name] = np.load(file, mmap_mode="r")
     return arrays

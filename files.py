@@ -41,7 +41,7 @@ def open_file(path: str, mode: str = "r") -> Any:
       mode: as of `open`.
 
     Raises:
-      OSError: it cannot be opened; as all functions down to `size` raise it, of remote paths too.
+      OSError: it cannot be opened; as all functions down to `copy` raise it, of remote paths too.
     """
     if is_remote(path):
         return _remote_file(path, mode)
@@ -78,6 +78,11 @@ def walk(folder: str) -> Iterator[Tuple[str, List[str], List[str]]]:
 def size(path: str) -> int:
     """Returns the number of bytes in a file."""
     return _gfile(path, "stat").length if is_remote(path) else os.path.getsize(path)
+
+
+def modified(path: str) -> int:
+    """Returns when a file was last changed, in nanoseconds."""
+    return _gfile(path, "stat").mtime_nsec if is_remote(path) else os.stat(path).st_mtime_ns
 
 
 def makedirs(path: str) -> None:

@@ -25,6 +25,7 @@ import files
 import reporting
 import scripts
 import search_results
+import sweep_grids
 import sweep_records
 from errors import UserError
 from flag_sections import section
@@ -86,7 +87,7 @@ def run(values):
         for file_name, content in reporting.rendered(values.name or name, report).items():
             written.append(posixpath.join(values.report_dir, file_name))
             files.write_atomically(written[-1], content)
-    return [f"Written: {path}" for path in written]
+    return [*_undated(source.records), *(f"Written: {path}" for path in written)]
 
 
 def _names(values):
@@ -121,6 +122,7 @@ def _source(values):
             found = ", ".join(sorted(tasks)) or "none"
             raise UserError(f"--tasks={task}: nothing finished of it; found {found}.")
     wanted = values.tasks or tasks
+    _check_data([record for record in records if record["task"] in wanted])
     parts = records, further[: len(values.ablations)], further[len(values.ablations) :]
     return reporting.Source(*([item for item in some if item["task"] in wanted] for some in parts))
 
@@ -134,6 +136,33 @@ def _check_backbones(records):
             "--records: found trainings of several BERTs"
             f" ({', '.join(sorted(map(str, names.values())))}); give each a folder of its own."
         )
+
+
+def _check_data(records):
+    """Raises UserError if files of the same names differed between trainings of a task."""
+    known = {}
+    for record in records:
+        named = [record["flags"].get(name) for name in sweep_grids.DATA_FLAGS]
+        for split, digest in record.get("data", {}).items():
+            place = (record["script"], record["task"], split, *named)
+            if known.setdefault(place, digest) != digest:
+                raise UserError(
+                    f"--records: found trainings of {record['task']} on different data (digests"
+                    f" {known[place]} and {digest} of the {split} split); give each a folder of its"
+                    " own."
+                )
+
+
+def _undated(records):
+    """The line that says how many trainings of sweeps have no digest of their data."""
+    trials = [record for record in records if record["script"] in sweep_grids.SCRIPTS]
+    count = sum("data" not in record for record in trials)
+    if not count:
+        return []
+    return [
+        f"{count} of {len(trials)} trainings have no digest of their data, as records of older"
+        " versions: whether all of a task's are on the same data is not known."
+    ]
 
 
 main = scripts.main_of(run)

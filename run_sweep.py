@@ -147,7 +147,19 @@ def _table(sweep):
         for key, record in records.items()
         if record["status"] != DONE
     ]
-    return [line.rstrip() for line in lines]
+    return [line.rstrip() for line in [*lines, *_undated(records.values())]]
+
+
+def _undated(records):
+    """The line that says how many trainings' data are not known; none if all are."""
+    done = [record for record in records if record["status"] == DONE]
+    count = sum("data" not in record for record in done)
+    if not count:
+        return []
+    return [
+        f"data unknown: {count} of {len(done)} done trials have no digest of their data, as records"
+        " of older versions; another --output_dir trains them again."
+    ]
 
 
 def _best(done, trials):

@@ -10,10 +10,13 @@ Each of the grids, with what is common, is flags of run_classifier.py, or of the
 "script" names. A flag with a list takes each of its values in turn; a trial is a choice for all.
 """
 
+import collections
+import functools
 import hashlib
 import itertools
 import json
 import numbers
+import operator
 import os
 import posixpath
 import re
@@ -23,6 +26,8 @@ import files
 from errors import UserError
 
 SCRIPTS = ("run_classifier.py", "run_squad.py")
+DATA_FLAGS = ("data_dir", "train_file", "predict_file")  # Those that say where data lie.
+_MAX_TRIALS = 100_000  # The paper's largest grid has 2,720.
 
 
 class Trial(NamedTuple):
@@ -53,9 +58,16 @@ class Trial(NamedTuple):
         """What trains, in a word."""
         return str(dict(self.flags).get("tuning", "adapters"))
 
-    def key(self, backbone):
-        """A name for it on that backbone: whatever else is the same is the same training."""
-        text = json.dumps([self.script, self.flags, backbone], separators=(",", ":"))
+    def key(self, backbone, data=None):
+        """A name for it on that backbone and data: whatever else is the same is the same training.
+
+        Args:
+          backbone: str.
+          data: what `sweep_data.Digests` has of its data; None if that is not known, as of records
+            of older versions.
+        """
+        known = [self.script, self.flags, backbone, *([data] if data else [])]
+        text = json.dumps(known, separators=(",", ":"), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def command(self, output_dir):
@@ -162,24 +174,41 @@ def trials_of(grids, only=(), source="grid"):
 
     Raises:
       UserError: a value that no flag can have, a flag that the sweep itself decides, an unknown
-        script; or no trial is left.
+        script; no trial is left, or too many are.
     """
-    trials = {}
-    for grid in grids:
-        script = grid.get("script", SCRIPTS[0])
-        if script not in SCRIPTS:
-            raise UserError(f"{source}: script {script!r}: expected one of {', '.join(SCRIPTS)}.")
-        axes = {"do_train": True, "do_eval": True, **grid}
-        axes.pop("script", None)
-        names = sorted(axes)
-        for values in itertools.product(*(_values(name, axes[name], source) for name in names)):
-            trial = Trial(script, tuple(zip(names, values)))
-            known = {"tuning": trial.method, **dict(trial.flags)}
-            if all(known.get(name) in allowed for name, allowed in only):
-                trials[trial] = None
+    products = [_axes(grid, only, source) for grid in grids]
+    count = sum(functools.reduce(operator.mul, map(len, axes.values()), 1) for _, axes in products)
+    if count > _MAX_TRIALS:
+        raise UserError(
+            f"{source}: {count:,} trials, expected at most {_MAX_TRIALS:,} in a sweep; --set and"
+            " --only leave fewer."
+        )
+    trials = collections.OrderedDict(
+        (Trial(script, tuple(zip(axes, values))), None)
+        for script, axes in products
+        for values in itertools.product(*axes.values())
+    )
     if not trials:
         raise UserError(f"{source}: no trial is left.")
     return list(trials)
+
+
+def _axes(grid, only, source):
+    """(script, ordered dict from each flag to the list of its values that `only` leaves)."""
+    script = grid.get("script", SCRIPTS[0])
+    if script not in SCRIPTS:
+        raise UserError(f"{source}: script {script!r}: expected one of {', '.join(SCRIPTS)}.")
+    given = {"do_train": True, "do_eval": True, **grid}
+    given.pop("script", None)
+    axes = collections.OrderedDict(
+        (name, _values(name, given[name], source)) for name in sorted(given)
+    )
+    for name, allowed in only:
+        values = axes.get(name, ["adapters" if name == "tuning" else None])
+        left = [value for value in values if value in allowed]
+        if name in axes or not left:
+            axes[name] = left
+    return script, axes
 
 
 def _values(name, values, source):

@@ -7,6 +7,7 @@ Each process of a sweep writes to the file of its shard, and reads them all. A r
      "status": "done",           or "failed", with its "reason"
      "seconds": 412.3,           of its last start: what a kill interrupted before is not in it
      "finished": "2026-11-22T12:00:00",      in UTC
+     "data": {"train": "8f2a…", "dev": …},   see `sweep_data`; older versions wrote none
      "backbone": {"name": …, "fingerprint": …},
      "task": "CoLA", "score": "eval_matthews",
      "scores": {"eval_matthews": 0.23, …, "trained_parameters": 605954, …}}
@@ -14,6 +15,7 @@ Each process of a sweep writes to the file of its shard, and reads them all. A r
 
 import glob
 import json
+import math
 import os
 import re
 import time
@@ -101,6 +103,19 @@ def append(folder, shard, record):
         os.fsync(writer.fileno())
 
 
+def check_scores(record, where):
+    """Raises UserError if what a trial is compared by is NaN or Inf; its losses may be.
+
+    Args:
+      record: dict; a failed trial's has no scores.
+      where: what an error begins with.
+    """
+    for name, value in record.get("scores", {}).items():
+        is_compared = name == record.get("score") or name.endswith("_parameters")
+        if is_compared and not math.isfinite(value):
+            raise UserError(f"{where}: found {value} as {name}, expected a finite number.")
+
+
 def _matching(folder):
     return os.path.join(glob.escape(folder), _FILES)
 
@@ -127,6 +142,7 @@ def _record(line, where):
     """A line's record; None where it is cut short."""
     record = _parsed(line)
     if _is_record(record):
+        check_scores(record, where)
         return record
     if not _is_cut_short(line):
         raise UserError(f"{where}: expected the record of a trial.")
@@ -144,6 +160,8 @@ def _is_record(value):
     try:
         for name in ("key", "script", "finished"):
             files.checked(value[name], str)
+        for digest in files.checked(value.get("data", {}), dict).values():
+            files.checked(digest, str)
         for setting in files.checked(value["flags"], dict).values():
             files.checked(setting, type(setting) if isinstance(setting, (str, bool)) else float)
         return _ENDS[files.checked(value["status"], str)](value)

@@ -12,6 +12,7 @@ import files
 import metrics
 import progress
 import sweep_grids
+import sweep_records
 import task_adapters
 from errors import UserError
 from sweep_records import DONE, FAILED
@@ -100,20 +101,23 @@ class TrialFolder:
 
     def _result(self, trial):
         """What a record says of a finished trial; UserError if it left not all that it should."""
-        found = files.read_object(os.path.join(self._path, "eval_results.json"))
+        path = os.path.join(self._path, "eval_results.json")
+        found = files.read_object(path)
         scores = metrics.numbers(found)
         test = os.path.join(self._path, "test_scores.json")
         if os.path.exists(test):
             scores.update(metrics.numbers(files.read_object(test)))
         made = task_adapters.describe(os.path.join(self._path, task_adapters.FOLDER))
         progress.write_settings(self._path, dict(trial.flags))
-        return {
+        result = {
             "status": DONE,
             "task": sweep_grids.task_of(found["task"], dict(trial.flags).get("data_dir")),
             "score": found["score"],
             "scores": scores,
             "backbone": {"name": made.backbone.name, "fingerprint": made.backbone.fingerprint},
         }
+        sweep_records.check_scores(result, path)
+        return result
 
     def will_lose(self, patterns):
         """Notes what is not kept once the trial is recorded: what matches one of these patterns."""

@@ -27,13 +27,14 @@ import files
 import modeling
 import paths
 import run_directory
+import sweep_data
 import sweep_grids
 import sweep_records
 import sweep_trials
 import task_adapters
 import tfhub
 from errors import UserError
-from sweep_records import DONE
+from sweep_records import DONE, FAILED
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _LOOK_EVERY = 0.3  # Seconds between two looks at the trials that run.
@@ -112,7 +113,9 @@ class Sweep:
         self._places = {name: further.pop(name) for name in _PLACES if name in further}
         trials = [trial.plus(further) for trial in trials]
         _check_names(trials)
-        self.trials = _keys(trials, self._places)
+        self.trials, self._old_keys, self._data = collections.OrderedDict(), {}, {}
+        self._digests = sweep_data.Digests()
+        self._add(trials)
         self._commands = {key: self._command(key) for key in self.trials}
         self._records = sweep_records.Reader(settings.folder)
         self._precisions = os.path.join(settings.folder, "precision.json")
@@ -124,9 +127,10 @@ class Sweep:
         return re.sub(r"[^\w.-]+", "_", f"{trial.what}-{trial.method}-{key[:8]}")
 
     def records(self):
-        """The records of these trials, a dict by their keys."""
-        found = {r["key"]: r for r in self._records.read()}
-        return {key: found[key] for key in self.trials if key in found}
+        """The records of these trials, a dict by their keys; older versions' have no "data"."""
+        records = {r["key"]: r for r in self._records.read()}
+        found = {key: records.get(key, records.get(self._old_keys[key])) for key in self.trials}
+        return {key: record for key, record in found.items() if record}
 
     def running(self):
         """What the trials that run now said last, a dict by their keys."""
@@ -172,6 +176,35 @@ class Sweep:
                 time.sleep(_LOOK_EVERY)
         finally:
             sweep_trials.interrupt([trial.process for trial in slots.values()])
+
+    def _add(self, trials):
+        """Adds trials by their keys; files of data and of BERT are read once for all trials."""
+        backbones, data = {}, {}
+        for trial in trials:
+            flags = {**dict(trial.flags), **self._places}
+            named = flags.get("bert_hub_module_handle"), flags.get("init_checkpoint")
+            if named not in backbones:
+                backbones[named] = _backbone(*named)
+            source = sweep_data.source_of(trial)
+            if source not in data:
+                data[source] = self._digest(source, trial.what)
+            old = key = trial.key(backbones[named])
+            if data[source]:
+                key = _filled_in(trial).key(backbones[named], data[source])
+            self.trials[key], self._old_keys[key], self._data[key] = trial, old, data[source]
+
+    def _digest(self, source, task):
+        """The digests of what a `sweep_data.Source` reads; None if it cannot be read."""
+        try:
+            return self._digests.of(source)
+        except UserError as error:
+            logging.warning("%s: no digest of its data (%s).", task, str(error).rstrip("."))
+            return None
+
+    def _has_other_data(self, key):
+        """Whether a trial's files are no longer those that its key has; unchanged ones not read."""
+        trial, data = self.trials[key], self._data[key]
+        return data and data != self._digest(sweep_data.source_of(trial), trial.what)
 
     def _look(self, waiting, slots):
         """Records the trials that have ended, and starts others in their slots."""
@@ -221,8 +254,12 @@ class Sweep:
             "flags": dict(what.flags),
             "seconds": round(seconds, 1),
             "finished": sweep_records.now(),
+            **({"data": self._data[trial.key]} if self._data[trial.key] else {}),
             **place.outcome(trial.process.returncode, what),
         }
+        if record["status"] == DONE and self._has_other_data(trial.key):
+            reason = "its data have changed since the sweep began; sweep again to train on them"
+            record = {**record, "status": FAILED, "reason": reason}
         is_done = record["status"] == DONE
         if is_done:
             place.will_lose(KEEP[self._settings.keep])
@@ -310,16 +347,18 @@ def _check_names(trials):
                 )
 
 
-def _keys(trials, places):
-    """The trials by their keys, an ordered dict."""
-    by_key, backbones = collections.OrderedDict(), {}
-    for trial in trials:
-        flags = {**dict(trial.flags), **places}
-        named = flags.get("bert_hub_module_handle"), flags.get("init_checkpoint")
-        if named not in backbones:
-            backbones[named] = _backbone(*named)
-        by_key[trial.key(backbones[named])] = trial
-    return by_key
+def _filled_in(trial):
+    """A trial with environment variables filled in, but for where data and BERT lie.
+
+    These have digests in its key, which are the same on machines with other folders.
+    """
+    return trial.plus(
+        {
+            name: sweep_grids.read_value(name, sweep_grids.expanded(name, value), f"--{name}")
+            for name, value in trial.flags
+            if "$" in str(value) and name not in (*sweep_grids.DATA_FLAGS, *_PLACES)
+        }
+    )
 
 
 @functools.lru_cache(maxsize=None)  # Some modules are read whole.

@@ -177,6 +177,39 @@ LAYOUTS = {
 }
 
 
+def layout_of(task_name: str) -> Optional[Layout]:
+    """Returns the `Layout` of a further task by its name, in any case; None if there is none."""
+    return LAYOUTS.get(task_name.lower().replace("-", "_"))
+
+
+def files_of(layout: Layout, split: str, data_dir: str) -> List[str]:
+    """Returns the paths, of files or folders, that a split is read from.
+
+    Args:
+      layout: `Layout`.
+      split: "train", "dev" or "test".
+      data_dir: folder of the files.
+
+    Returns:
+      List of str; empty where the split is a share of the training rows, or is missing.
+
+    Raises:
+      UserError: several files could be the split.
+    """
+    published = [os.path.join(data_dir, name) for name in layout.files]
+    if published and all(map(files.exists, published)):
+        return published if split == "train" else []
+    paths = [
+        os.path.join(data_dir, f"{name}.{ending}")
+        for name in _FILE_NAMES[split]
+        for ending in _ENDINGS
+    ]
+    found = [path for path in paths if files.exists(path)]
+    if len(found) > 1:
+        raise UserError(f"{data_dir}: found {' and '.join(found)}, expected one of them.")
+    return found
+
+
 _SCORES = {"classification": "accuracy", "regression": "pearson", "multilabel": "micro_f1"}
 
 
@@ -265,17 +298,7 @@ class TableProcessor(SplitProcessor):
 
     def _path(self, split: str) -> Optional[str]:
         """Where a split lies; None if it is to be a share of the training file."""
-        published = [os.path.join(self._data_dir, name) for name in self._layout.files]
-        if published and all(map(files.exists, published)):
-            return published[0] if split == "train" else None
-        paths = [
-            os.path.join(self._data_dir, f"{name}.{ending}")
-            for name in _FILE_NAMES[split]
-            for ending in _ENDINGS
-        ]
-        found = [path for path in paths if files.exists(path)]
-        if len(found) > 1:
-            raise UserError(f"{self._data_dir}: found {' and '.join(found)}, expected one of them.")
+        found = files_of(self._layout, split, self._data_dir)
         return found[0] if found else None
 
     def _table(self, path: str) -> tables.Table:

@@ -1,9 +1,11 @@
 """Tests of feature_cache.py: what is made once, what is made anew, and what costs no run."""
 
 import errno
+import json
 import os
 import shutil
 import tempfile
+import zlib
 from unittest import mock
 
 import numpy as np
@@ -55,7 +57,7 @@ class CacheTest(tf.test.TestCase):
         self.cached()
         with open(os.path.join(self.folder, "key", "index.json")) as reader:
             index = reader.read()
-        for name in ("ids", "pairs", "index.json"):
+        for name in ("ids.npy", "pairs.npy", "index.json"):
             path = os.path.join(self.folder, "key", name)
             with open(path, "rb") as reader:
                 whole = reader.read()
@@ -74,11 +76,57 @@ class CacheTest(tf.test.TestCase):
                     self.assertEqual(self.cached(), before + 1)
                 self.assertEqual(self.cached(), before + 1)
 
+    def assert_rebuilt(self, why):
+        """The entry of "key" is not read but rebuilt, and one line says so."""
+        before = self.made
+        with self.assertLogs("absl", "WARNING") as log:
+            self.assertEqual(self.cached(), before + 1)
+        self.assertLen(log.output, 1)
+        self.assertRegex(log.output[0], f"{self.folder}/key .*{why}")
+        self.assertEqual(self.cached(), before + 1)
+
+    def test_the_entry_of_another_key_is_rebuilt(self):
+        def make_others(add):
+            add({"ids": np.zeros(7, np.int32), "pairs": np.ones([3, 3]), "none": np.zeros([0, 4])})
+
+        feature_cache.cached(self.folder, "other", make_others)
+        os.rename(os.path.join(self.folder, "other"), os.path.join(self.folder, "key"))
+        self.assert_rebuilt("the key other")
+
+    def test_content_that_does_not_match_is_rebuilt(self):
+        self.cached()
+        path = os.path.join(self.folder, "key", "ids.npy")
+        np.save(path, np.load(path)[::-1])
+        self.assert_rebuilt("ids.npy has another SHA-256")
+
+    def test_an_entry_without_a_sha256_is_rebuilt(self):
+        """As older versions wrote them, whose CRC-32s fit any content."""
+        entry, index = os.path.join(self.folder, "key"), {}
+        os.makedirs(entry)
+        for name, value in {**self.EXPECTED, "ids": self.EXPECTED["ids"][::-1]}.items():
+            data = value.tobytes()
+            index[name] = [value.dtype.str, value.shape, zlib.crc32(data)]
+            with open(os.path.join(entry, name), "wb") as writer:
+                writer.write(data)
+        text = json.dumps(index)
+        with open(os.path.join(entry, "index.json"), "w") as writer:
+            writer.write(f"{text}\n{zlib.crc32(text.encode())}")
+        self.assert_rebuilt("no SHA-256, as of an older version")
+
+    def test_arrays_are_mapped_npy_files(self):
+        found = feature_cache.cached(self.folder, "key", self.make)
+        for name, value in found.items():
+            self.assertIsInstance(value, np.memmap)
+            with self.assertRaises(ValueError):
+                value.flags.writeable = True
+            file = os.path.join(self.folder, "key", name + ".npy")
+            np.testing.assert_array_equal(np.load(file), value)
+
     def test_a_damaged_entry_that_cannot_be_removed(self):
         """As another user's."""
         self.cached()
         entry, remove = os.path.join(self.folder, "key"), shutil.rmtree
-        with open(os.path.join(entry, "ids"), "wb"):
+        with open(os.path.join(entry, "ids.npy"), "wb"):
             pass
 
         def remove_others(path, *args, **options):

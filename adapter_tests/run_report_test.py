@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import tempfile
 
 import tensorflow.compat.v1 as tf
@@ -44,12 +45,28 @@ class RunReportTest(tf.test.TestCase):
         self.assertFalse(os.path.exists(self.out))
 
     def test_all_that_there_is(self):
-        lines = self.run_report()
+        undated, *lines = self.run_report()
+        self.assertRegex(undated, "^4 of 4 trainings have no digest of their data")
         names = ["table1.md", "table1.tsv", *(f"figure4.{e}" for e in ("md", "tsv", "png", "svg"))]
         self.assertEqual(lines, [f"Written: {os.path.join(self.out, name)}" for name in names])
         self.assertEqual(sorted(os.listdir(self.out)), sorted(names))
         # The failed one's 90.0 is not there.
         self.assertIn("| adapters 64 | 30.0 | 80.0 | 55.0 |", self.read("table1.md"))
+
+    def test_trainings_on_different_data_are_refused(self):
+        def on(data, *some):
+            return [{**one, "data": {"train": "a1", **data}} for one in some]
+
+        cola = record("CoLA", 0.2, score="matthews")
+        same = on({"dev": "b2"}, *seeds("MRPC", [0.7, 0.8]))
+        tested = on({"dev": "b2", "test": "c3"}, record("MRPC", 0.9, do_predict=True))
+        elsewhere = on({"dev": "d4"}, record("MRPC", 0.9, data_dir="/there/MRPC"))
+        self.write_records([cola, *same, *tested, *elsewhere])
+        self.assertRegex(self.run_report()[0], "^1 of 5 trainings have no digest")
+        shutil.rmtree(self.out)
+        self.write_records([*same, *on({"dev": "f6"}, record("MRPC", 0.9)), *on({}, cola)])
+        self.assert_refused("of MRPC on different data .*b2 and f6 of the dev split")
+        self.assertNotIn("digest", self.run_report("--tasks=CoLA")[0])
 
     def test_by_default_the_tables_of_the_repository_stay(self):
         values = command_lines.parsed(run_report.define_flags)

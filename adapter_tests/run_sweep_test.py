@@ -7,7 +7,9 @@ from unittest import mock
 
 import tensorflow.compat.v1 as tf
 
+import files
 import run_sweep
+import sweep_grids
 import sweep_records
 import sweeps
 from adapter_tests import command_lines, tiny
@@ -52,6 +54,23 @@ class RunSweepTest(tf.test.TestCase):
         for record in sweep_records.read(self.folder):
             if record["flags"].get("adapter_size"):
                 self.check_counts(record)
+        self.check_old_records(grid, table)
+
+    def check_old_records(self, grid, table):
+        """Records without a digest, under the keys of flags and BERT alone, count as done."""
+        path = os.path.join(self.folder, "results.jsonl")
+        bert = files.sha256(os.path.join(os.environ["BERT_BASE_DIR"], "bert_model.ckpt.index"))
+        with open(path) as reader:
+            records = [json.loads(line) for line in reader]
+        with open(path, "w") as writer:
+            for record in records:
+                self.assertEqual(set(record.pop("data")), {"train", "dev"})
+                trial = sweep_grids.Trial(record["script"], tuple(sorted(record["flags"].items())))
+                writer.write(json.dumps({**record, "key": trial.key(bert)}) + "\n")
+        *before, undated = self.run_sweep(grid, "--set=random_seed=7", "--status")
+        self.assertEqual(before, table)
+        self.assertRegex(undated, "^data unknown: 3 of 3 done trials have no digest of their data")
+        self.assertEqual(self.run_sweep(grid, "--set=random_seed=7", "--dry_run"), [])
 
     def check_counts(self, record):
         """By hand: h = 8 wide (see tiny.config), 2 layers with 2 adapters each, 5 LayerNorms."""

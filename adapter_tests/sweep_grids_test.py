@@ -79,6 +79,20 @@ class TrialsTest(tf.test.TestCase):
         with self.assertRaisesRegex(UserError, "^--grid=a.json: no trial is left"):
             sweep_grids.trials_of([], source="--grid=a.json")
 
+    def test_trials_are_counted_before_they_are_listed(self):
+        grid = {f"flag_{i}": list(range(10)) for i in range(100)}
+        with self.assertRaisesRegex(UserError, "^--grid=a.json: 10,[0,]+ trials, expected at most"):
+            sweep_grids.trials_of([grid], source="--grid=a.json")
+        many = {f"flag_{i}": list(range(10)) for i in range(7)}
+        self.assertLess(len(json.dumps(many)), 300)
+        with self.assertRaisesRegex(UserError, "^--grid=a.json: 10,000,000 trials, .*100,000"):
+            sweep_grids.trials_of([many], source="--grid=a.json")
+        with self.assertRaisesRegex(UserError, "^grid: 120,000 trials"):
+            sweep_grids.trials_of([{"a": list(range(60_000))}, {"b": list(range(60_000))}])
+        only = [(f"flag_{i}", [3, 4]) for i in range(6)]
+        trials = sweep_grids.trials_of([many, {**many, "flag_1": 5}], only)
+        self.assertLen(trials, 2**6 * 10)
+
     def test_keys_tell_trials_and_backbones_apart(self):
         one, other = sweep_grids.trials_of([{"random_seed": [1, 2]}])
         same = sweep_grids.trials_of([{"random_seed": [1.0, "1"], "do_eval": "true"}])[0]
@@ -86,6 +100,9 @@ class TrialsTest(tf.test.TestCase):
         self.assertLen({one.key("a"), one.key("b"), other.key("a")}, 3)
         # What a folder of results rests on must not change with the program.
         self.assertEqual(one.key("a"), "86d5cd8d66fb73bd")
+        data = {"train": "b", "dev": "c"}
+        self.assertLen({one.key("a"), one.key("a", data), one.key("a", {**data, "dev": "b"})}, 3)
+        self.assertEqual(one.key("a", data), one.key("a", dict(reversed(list(data.items())))))
 
     def test_a_column_s_name_is_a_text(self):
         (trial,) = sweep_grids.trials_of([{"label_column": "1.0", "text_column": "true"}])

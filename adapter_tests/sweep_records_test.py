@@ -99,6 +99,8 @@ class SweepRecordsTest(tf.test.TestCase):
             {"flags": {"adapter_size": [8]}},
             {"backbone": {"name": "b", "fingerprint": ["f"]}},
             {"status": "failed", "reason": None},
+            {"data": "a1"},
+            {"data": {"train": 1}},
         )
         broken = [json.dumps({**record("b"), **change}) for change in changes]
         for wrong in ("x", "[1]", '"text"', "{}", json.dumps(unscored), '{"key": 1}', *broken):
@@ -109,6 +111,20 @@ class SweepRecordsTest(tf.test.TestCase):
             writer.write(b"\xff\xfe")
         with self.assertRaisesRegex(UserError, "cannot be read"):
             sweep_records.read(self.folder)
+
+    def test_scores_that_are_no_numbers_are_refused_by_name(self):
+        for name in ("eval_accuracy", "trained_parameters"):
+            for value in (float("nan"), float("inf")):
+                scores = {"eval_accuracy": 0.5, "eval_loss": float("nan"), name: value}
+                records = (record("a"), record("b", scores=scores))
+                self.write("".join(json.dumps(each) + "\n" for each in records))
+                with self.assertRaisesRegex(UserError, f"line 2: found {value} as {name}, "):
+                    sweep_records.read(self.folder)
+
+    def test_a_diverged_trainings_loss_is_read(self):
+        scores = {"eval_accuracy": 0.5, "eval_loss": float("nan"), "loss": float("inf")}
+        self.write(json.dumps(record("a", scores=scores)) + "\n")
+        self.assertEqual(self.keys(), ["a"])
 
     def test_a_folder_that_is_not_there_cannot_be_written(self):
         with self.assertRaisesRegex(UserError, "cannot be written"):

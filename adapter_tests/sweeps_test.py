@@ -18,6 +18,7 @@ from unittest import mock
 import tensorflow.compat.v1 as tf
 
 import devices
+import files
 import progress
 import sweep_grids
 import sweep_records
@@ -64,7 +65,8 @@ for name in ("checkpoint", "model.ckpt-2.index", "other.txt"):
     open(os.path.join(output_dir, name), "w").close()
 size = int(flags["adapter_size"])
 task = "custom" if flags.get("task_name") == "custom" else "MRPC"
-record = {"task": task, "score": "eval_f1", "eval_f1": size / 100, "labels": ["0", "1"]}
+score = size / 100 if size != 66 else float("nan")
+record = {"task": task, "score": "eval_f1", "eval_f1": score, "labels": ["0", "1"]}
 with open(os.path.join(output_dir, "eval_results.json"), "w") as writer:
     json.dump(record, writer)
 if "do_predict" in flags:
@@ -78,7 +80,7 @@ import sys
 sys.path[:0] = [{root!r}]
 import errors, sweep_grids, sweeps
 sweeps._HERE = {scripts!r}
-trials = sweep_grids.trials_of([{{"adapter_size": {sizes}}}])
+trials = sweep_grids.trials_of([{{"adapter_size": {sizes}, **{flags}}}])
 sweep = sweeps.Sweep(trials, sweeps.Settings({folder!r}, jobs={jobs}, shard={shard}))
 sys.exit(errors.exit_code(sweep.run))
 """
@@ -118,7 +120,7 @@ class SweepsTestCase(tf.test.TestCase):
         trials = sweep_grids.trials_of([{"adapter_size": list(sizes), **dict(flags)}])
         return sweeps.Sweep(trials, sweeps.Settings(self.folder, **settings))
 
-    def sweeper(self, sizes, jobs=1, shard=(0, 1)):
+    def sweeper(self, sizes, jobs=1, shard=(0, 1), **flags):
         """A process that sweeps."""
         program = SWEEPER.format(
             root=ROOT,
@@ -127,6 +129,7 @@ class SweepsTestCase(tf.test.TestCase):
             folder=self.folder,
             jobs=jobs,
             shard=shard,
+            flags=flags,
         )
         return subprocess.Popen([sys.executable, "-c", program])
 
@@ -211,18 +214,19 @@ class SweepsTest(SweepsTestCase):
 
     def test_a_failure_is_recorded_and_the_sweep_goes_on(self):
         self.go()
-        sizes = [13, 9, 40, 8]
+        sizes = [13, 9, 40, 66, 8]
         sweep = self.sweep(sizes)
         sweep.run()
         reasons = self.reasons(sweep)
         self.assertRegex(reasons.pop(40), "eval_results.json: cannot be read")
+        self.assertRegex(reasons.pop(66), "eval_results.json: found nan as eval_f1, expected")
         self.assertEqual(reasons, {13: "13 brings bad luck.", 9: "killed by signal 9", 8: None})
         self.sweep(sizes).run()
         self.assertEqual(self.starts(), sizes)
         with open(os.path.join(self.scripts, "crash"), "w"):
             pass
         self.sweep(sizes, retry_failed=True).run()
-        self.assertEqual(self.starts(), [*sizes, 13, 9, 40])
+        self.assertEqual(self.starts(), [*sizes, 13, 9, 40, 66])
         # Not that of the first time, which the log has too.
         self.assertEqual(self.reasons(sweep)[13], "ValueError: x")
 
@@ -318,6 +322,73 @@ class SweepsTest(SweepsTestCase):
         tiny.write_bert(other, hidden_size=16)
         os.environ["BERT_BASE_DIR"] = other
         self.assertLen(self.sweep([8]).commands(), 1)
+
+    def write_mrpc(self, folder, seed=0):
+        """Data of MRPC, to which $GLUE_DIR leads from now on."""
+        glue = os.path.join(os.path.dirname(self.folder), folder)
+        os.environ["GLUE_DIR"] = glue
+        self.addCleanup(os.environ.pop, "GLUE_DIR", None)
+        return tiny.write_mrpc(os.path.join(glue, "MRPC"), seed=seed)
+
+    def test_other_data_make_other_trials(self):
+        self.go()
+        dev = os.path.join(self.write_mrpc("glue"), "dev.tsv")
+        given = {"task_name": "MRPC", "data_dir": "$GLUE_DIR/MRPC"}
+        for flags in (given, {"task_name": "MRPC"}):
+            self.sweep([8], flags).run()
+            self.assertEqual(self.sweep([8], flags).commands(), [])
+        with open(dev) as reader:
+            header, *rows = reader.read().splitlines()
+        with open(dev, "w") as writer:  # Every label inverted.
+            inverted = (f"{1 - int(row[0])}{row[1:]}" for row in rows)
+            writer.write("\n".join([header, *inverted]) + "\n")
+        for flags in (given, {"task_name": "MRPC"}):
+            self.assertLen(self.sweep([8], flags).commands(), 1)
+        self.write_mrpc("others", seed=1)
+        self.assertLen(self.sweep([8], given).commands(), 1)
+        self.write_mrpc("copy")
+        self.assertEqual(self.sweep([8], given).commands(), [])
+        self.assertLen(self.sweep([8], {**given, "do_predict": True}).commands(), 1)
+
+    def test_data_that_change_during_a_sweep_are_not_recorded(self):
+        train = os.path.join(self.write_mrpc("glue"), "train.tsv")
+        sweeper = self.sweeper([1, 2], task_name="MRPC")
+        self.wait_for(lambda: self.starts() == [1])
+        os.utime(train)  # What is in it stays.
+        self.go()
+        self.assertEqual(sweeper.wait(), 0)
+        self.assertEqual(self.scores(), {1: 0.01, 2: 0.02})
+        os.remove(os.path.join(self.scripts, "go"))
+        sweeper = self.sweeper([3], task_name="MRPC")
+        self.wait_for(lambda: self.starts() == [1, 2, 3])
+        before = self.sweep([3], {"task_name": "MRPC"})
+        with open(train, "a") as writer:
+            writer.write("1\t8\t9\tthe cat .\tthe cat .\n")
+        self.go()
+        self.assertEqual(sweeper.wait(), 0)
+        self.assertRegex(self.reasons(before)[3], "its data have changed")
+        self.assertLen(self.sweep([3], {"task_name": "MRPC"}).commands(), 1)
+
+    def test_environment_variables_of_other_flags_count_by_their_values(self):
+        self.write_mrpc("glue")
+        keys = []
+        for seed in ("1", "2"):
+            os.environ["SEED"] = seed
+            self.addCleanup(os.environ.pop, "SEED", None)
+            keys += self.sweep([8], {"task_name": "MRPC", "random_seed": "$SEED"}).trials
+        keys += self.sweep([8], {"task_name": "MRPC", "random_seed": 2}).trials
+        self.assertNotEqual(keys[0], keys[1])
+        self.assertEqual(keys[1], keys[2])
+
+    def test_files_of_data_are_read_once_for_all_trials(self):
+        self.go()
+        self.write_mrpc("glue")
+        with mock.patch.object(files, "sha256", wraps=files.sha256) as sha256:
+            sweep = self.sweep([2, 8, 64], {"task_name": "MRPC", "random_seed": [1, 2, 3]})
+            sweep.run()
+        self.assertLen(sweep.records(), 9)
+        read = [os.path.basename(call[0][0]) for call in sha256.call_args_list]
+        self.assertCountEqual(read, ["bert_model.ckpt.index", "train.tsv", "dev.tsv"])
 
     def test_two_jobs_run_side_by_side(self):
         sweeper = self.sweeper([1, 2, 3], jobs=2)

@@ -47,7 +47,7 @@ class TableProcessorTest(FileTestCase):
             self.examples("train", layout=layout),
             [("train-2", "a", None, "1.5"), ("train-3", "b", None, "-2")],
         )
-        for text in ("much", "nan", "1e999", "1e39", ""):
+        for text in ("much", "nan", "1e999", "1e39", "1_0", ""):
             self.write("dev.tsv", f"one\tscore\na\t{text}\n")
             with self.assertRaisesRegex(ValueError, "line 2: .* expected a number"):
                 self.examples("dev", layout=layout)

@@ -1,0 +1,112 @@
+"""Which data a trial of a sweep reads: a digest of each split's files.
+
+Where files lie does not count, nor do those of other splits: {"train": "8f2a…", "dev": "07c1…"}.
+"""
+
+import os
+from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
+
+import classifier_tasks
+import files
+import paths
+import sweep_grids
+import table_tasks
+import task_adapters
+from errors import UserError
+
+_CUSTOM = table_tasks.Layout("custom", text_a="", label="")  # Columns do not decide on files.
+
+
+class Source(NamedTuple):
+    """The flags that decide what a trial reads, environment variables filled in; None if not given.
+
+    Attributes:
+      splits: "train", "dev", and "test" where the trial predicts.
+    """
+
+    script: str
+    splits: Tuple[str, ...]
+    task_name: Optional[str]
+    data_dir: Optional[str]
+    train_file: Optional[str]
+    predict_file: Optional[str]
+
+
+def source_of(trial: sweep_grids.Trial) -> Source:
+    """Returns the `Source` of a trial.
+
+    Raises:
+      UserError: an environment variable is not set.
+    """
+    flags = dict(trial.flags)
+    splits = ("train", "dev", "test") if flags.get("do_predict") else ("train", "dev")
+    values = (
+        sweep_grids.expanded(name, flags[name]) if name in flags else None
+        for name in ("task_name", *sweep_grids.DATA_FLAGS)
+    )
+    return Source(trial.script, splits, *values)
+
+
+class Digests:
+    """Digests of what trials read; a file is read once, and again only when it has changed."""
+
+    def __init__(self):
+        self._files = {}  # Path → ((length, time of the last change), SHA-256).
+
+    def of(self, source: Source) -> Dict[str, str]:
+        """Returns a digest for each split of a `Source`.
+
+        Raises:
+          UserError: a flag or a file is missing, or a file cannot be read.
+        """
+        digests = {}
+        for split, (split_paths, shares) in _reads(source).items():
+            if not split_paths:
+                raise UserError(f"The {split} split has no file.")
+            named = [pair for path in split_paths for pair in _files_in(path)]
+            contents = [(name, self._sha256(path)) for name, path in named]
+            digests[split] = task_adapters.digest([*contents, *shares])
+        return digests
+
+    def _sha256(self, path: str) -> str:
+        try:
+            stamp = files.size(path), files.modified(path)
+        except OSError as error:
+            raise UserError(f"{path} cannot be read ({files.reason(error)}).") from error
+        if self._files.get(path, (None,))[0] != stamp:
+            self._files[path] = stamp, files.sha256(path)
+        return self._files[path][1]
+
+
+def _reads(source: Source) -> Dict[str, Tuple[List[str], List[str]]]:
+    """Returns for each split its paths, and the splits that its training rows are shared with."""
+    if source.script == "run_squad.py":
+        given = {"train": source.train_file, "dev": source.predict_file}
+        return {split: ([path] if path else [], []) for split, path in given.items()}
+    if not source.task_name:
+        raise UserError("--task_name is not given.")
+    is_custom = source.task_name.lower() == "custom"
+    layout = _CUSTOM if is_custom else table_tasks.layout_of(source.task_name)
+    if layout is None:
+        processor = classifier_tasks.get_processor(source.task_name)
+        folder = processor.task.folder or processor.task.name
+        data_dir = paths.find_data_dir(source.data_dir, folder)
+        return {split: (processor.files_of(split, data_dir), []) for split in source.splits}
+    data_dir = paths.find_data_dir(source.data_dir, layout.name)
+    all_splits = ("train", "dev", "test")
+    own = {split: table_tasks.files_of(layout, split, data_dir) for split in all_splits}
+    shares = [split for split in all_splits if not own[split]]
+    return {
+        split: (own[split] or own["train"], shares if split in ("train", *shares) else [])
+        for split in source.splits
+    }
+
+
+def _files_in(path: str) -> Iterator[Tuple[str, str]]:
+    """Yields name and path of a file, or of each file below a folder."""
+    if not files.isdir(path):
+        yield os.path.basename(path), path
+        return
+    below = [os.path.join(folder, name) for folder, _, names in files.walk(path) for name in names]
+    for file in sorted(below):
+        yield os.path.relpath(file, path), file
