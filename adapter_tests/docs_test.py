@@ -23,6 +23,7 @@ import tempfile
 from typing import List, NamedTuple, Optional
 from unittest import mock
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import flags
 from tensorboard import program
@@ -37,18 +38,23 @@ PAGES += sorted(os.path.relpath(path, ROOT) for path in glob.glob(os.path.join(R
 
 # Page → what those of its commands begin with that are run; in text blocks, not in sentences.
 RUN = {
-    "README.md": (
-        "export",
-        "python convert_checkpoint.py",
-        "python export_model.py",
+    "README.md": ("export", "make demo", "python run_classifier.py"),
+    "docs/experiments.md": (
         "python run_ablation.py",
-        "python run_classifier.py",
-        "python run_report.py",
-        "python run_squad.py",
+        "python run_report.py --compare",
+        "python run_report.py --records=output/sizes",
         "python run_sweep.py",
     ),
-    "docs/experiments.md": ("python run_sweep.py", "python run_report.py --compare"),
     "docs/moving.md": ("python convert_checkpoint.py",),
+    "docs/serving.md": ("python export_model.py",),
+    "docs/tasks.md": (
+        "export",
+        "python run_classifier.py --adapter=output/glue_mrpc/adapter",
+        "python run_classifier.py --task_name=MRPC",
+        "python run_classifier.py --task_name=custom --data_dir=demo/MRPC",
+        "python run_squad.py",
+    ),
+    "docs/training.md": ("python convert_checkpoint.py", "python run_classifier.py"),
     "results/README.md": ("python run_report.py",),
 }
 FURTHER = {"run_sweep.py": ["--dry_run"]}
@@ -203,15 +209,21 @@ def parse_python(script, *arguments):
             parses_arguments(names["main"])
 
 
-def parse_make(*targets):
-    """Make knows the targets, and the scripts the command lines that it would run."""
+def scripts_of_make(*targets):
+    """The scripts that make would run for its targets, each with its arguments."""
     said = subprocess.check_output(
         ["make", "--dry-run", "--always-make", *targets], cwd=ROOT, universal_newlines=True
     )
     for line in said.replace("\\\n", " ").splitlines():
         words = shlex.split(line)
         if words[0].endswith("/bin/python") and words[1].endswith(".py"):
-            parse_python(*words[1:])
+            yield words[1:]
+
+
+def parse_make(*targets):
+    """Make knows the targets, and the scripts the command lines that it would run."""
+    for words in scripts_of_make(*targets):
+        parse_python(*words)
 
 
 def parse_pip(*words):
@@ -275,7 +287,7 @@ class PagesTest(DocsTestCase):
         for page in PAGES:
             fenced, prose = blocks(page)
             for block in fenced:
-                known = ("bash", "console", "python", "json", "text")
+                known = ("bash", "console", "python", "json", "text", "bibtex")
                 self.assertIn(block.language, known, f"{page}:{block.lines[0][0]}")
                 text = "\n".join(line for _, line in block.lines)
                 if block.language == "python":
@@ -320,6 +332,10 @@ class PagesTest(DocsTestCase):
                 if anchor:
                     self.assertIn(anchor, anchors(path), f"{page}: {target}")
 
+    def test_the_picture_of_an_adapter_is_what_its_script_draws(self):
+        script = runpy.run_path(os.path.join(ROOT, "docs", "figures", "adapter.py"))
+        self.assertEqual(script["svg"](), read("docs/figures/adapter.svg"))
+
     def test_pictures_are_shown(self):
         for path in glob.glob(os.path.join(ROOT, "results", "*.png")):
             self.assertIn(f"]({os.path.basename(path)})", read("results/README.md"))
@@ -358,7 +374,7 @@ class SessionTestCase(DocsTestCase):
         if tf1():
             self.skipTest("Their parts are tested on TensorFlow 1.15, too.")
         self.folder = tempfile.mkdtemp(dir=self.get_temp_dir())
-        bert = tiny.write_bert(self.path("bert"), max_position_embeddings=512)
+        bert = tiny.write_bert(self.path("demo", "bert"), max_position_embeddings=512)
         for data in (self.path("glue", "MRPC"), self.path("demo", "MRPC")):
             tiny.write_mrpc(data)
         os.mkdir(self.path("squad"))
@@ -385,8 +401,13 @@ class SessionTestCase(DocsTestCase):
             os.environ[name] = value
             return
         printed = io.StringIO()
+        if program_name == "make":  # Of what it would run, the training alone.
+            calls = (words for words in scripts_of_make(*arguments) if words[0].startswith("run_"))
+        else:
+            calls = [arguments]
         with contextlib.redirect_stdout(printed):
-            print("\n".join(self.run_python(*arguments)))
+            for words in calls:
+                print("\n".join(self.run_python(*words)))
         shown = command.output
         if "..." in shown:
             shown = shown[len(shown) - shown[::-1].index("...") :]
@@ -439,9 +460,22 @@ class RunTest(SessionTestCase):
             for entry in (*records.seeds("MRPC", [0.7, 0.8]), *records.seeds("CoLA", [0.2, 0.3])):
                 writer.write(json.dumps(entry) + "\n")
         self.run_page("README.md")
+        self.check_python()
+        for page in ("docs/tasks.md", "docs/training.md", "docs/serving.md"):
+            self.run_page(page)
         self.check_serving()
         self.check_experiments()
         self.check_moving()
+
+    def check_python(self):
+        """The README's Python gives a probability for each class."""
+        (block,) = (b for b in blocks("README.md")[0] if b.language == "python")
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec("\n".join(line for _, line in block.lines), {})
+        probabilities = np.array(printed.getvalue().strip(" []\n").split(), np.float32)
+        self.assertAllClose(probabilities.sum(), 1)
+        self.assertLen(probabilities, 2)
 
     def check_experiments(self):
         (grid,) = (b for b in blocks("docs/experiments.md")[0] if b.language == "json")
@@ -469,16 +503,15 @@ class RunTest(SessionTestCase):
                 process.kill()
 
     def check_serving(self):
-        """The server of the README answers each curl of the pages with status 200."""
+        """The server of the README answers each curl of docs/serving.md with status 200."""
         importlib.import_module("uvicorn")
         for source, name in (("mine", "sms_spam"), ("mrpc", "mrpc_2")):
             shutil.copytree(f"output/{source}/adapter", f"served/{name}/adapter")
         shutil.copytree("output/mrpc/adapter", "adapter")
-        pages = commands("README.md") + commands("docs/serving.md")
-        start = next(c for c in pages if c.text.startswith("python serve.py"))
+        start = next(c for c in commands("README.md") if c.text.startswith("python serve.py"))
         with self.served(*self.words(start)[2:], "--adapter_dir=served") as (said, port):
-            self.assertRegex(said, r"^Serving 4 tasks at http://127.0.0.1:\d+/ \(Ctrl-C stops\)$")
-            for command in (c for c in pages if c.text.startswith("curl")):
+            self.assertRegex(said, r"^Serving 3 tasks at http://127.0.0.1:\d+/ \(Ctrl-C stops\)$")
+            for command in (c for c in commands("docs/serving.md") if c.text.startswith("curl")):
                 words = [word.replace(":8501/", f":{port}/") for word in self.words(command)]
                 with self.subTest(command.place):
                     answer = subprocess.check_output([*words, "--silent", "--fail"])
