@@ -56,8 +56,13 @@ class Tuning:
                     self.method, ", ".join(METHODS)
                 )
             )
-        if (self.method == "top_layers") != (self.num_top_layers is not None):
-            raise UserError("--tuning=top_layers and --num_top_layers need each other.")
+        if self.method == "top_layers" and self.num_top_layers is None:
+            raise UserError("--tuning=top_layers needs --num_top_layers, as in --num_top_layers=2.")
+        if self.method != "top_layers" and self.num_top_layers is not None:
+            raise UserError(
+                f"--num_top_layers={self.num_top_layers} goes with --tuning=top_layers, not with"
+                f" --tuning={self.method}."
+            )
         if self.num_top_layers is not None and self.num_top_layers < 1:
             raise UserError(f"--num_top_layers must be at least 1, but is {self.num_top_layers}.")
         if self.layer_norms not in LAYER_NORMS:
