@@ -75,12 +75,12 @@ def _expected(error, flag_values):
       flag_values: `absl.flags.FlagValues`.
     """
     message, reason = str(error), f": {error.__context__}"
-    match = re.match(r"flag (--(\w+)=)", message)
+    match = re.match(r"flag --(\w+)=", message)
     # Those of numbers name what they accept; of other flags the reason does.
-    accepted = match and flag_values[match.group(2)].parser.syntactic_help
+    accepted = match and flag_values[match.group(1)].parser.syntactic_help
     if not accepted or not message.endswith(reason):
         return message
-    return f"{message[match.start(1) : -len(reason)]}: expected {accepted}"
+    return f"{message[len('flag ') : -len(reason)]}: expected {accepted}"
 
 
 def main_of(run, takes_arguments=False):
