@@ -5,6 +5,7 @@
 be loaded at all, before a graph is built.
 """
 
+import codecs
 import hashlib
 import os
 import re
@@ -112,7 +113,7 @@ def open_checkpoint(prefix: str, flag: str = "--init_checkpoint"):
     where = f"{flag} {prefix}"
     try:
         _check_prefix(prefix, where)
-        reader = tf.train.NewCheckpointReader(prefix)
+        reader = _new_reader(prefix, where)
         if files.exists(prefix + ".index"):
             _check_data(prefix, reader, where)
     except _UNREADABLE as error:
@@ -120,6 +121,34 @@ def open_checkpoint(prefix: str, flag: str = "--init_checkpoint"):
             f"{where} cannot be read as a TensorFlow checkpoint ({files.reason(error)})."
         ) from error
     return reader
+
+
+def _new_reader(prefix: str, where: str):
+    """Opens a checkpoint; UserError that says which file is not one, and not what TensorFlow does.
+
+    TensorFlow speaks of a damaged table of strings, whatever the file is.
+    """
+    try:
+        return tf.train.NewCheckpointReader(prefix)
+    except _UNREADABLE as error:
+        index = prefix + ".index"
+        if files.exists(index):
+            kind = _kind_of_file(index)
+            raise UserError(f"{where} cannot be read: its index, {index}, is {kind}.") from error
+        raise UserError(f"{where} is {_kind_of_file(prefix)}, not a checkpoint.") from error
+
+
+def _kind_of_file(path: str) -> str:
+    """Returns what a file is that is no part of a checkpoint, by how it begins."""
+    with files.open_file(path, "rb") as reader:
+        start = reader.read(1024)
+    try:
+        text = codecs.getincrementaldecoder("utf-8")().decode(start)
+    except UnicodeDecodeError:
+        text = "\0"
+    if not all(char.isprintable() or char.isspace() for char in text):
+        return "a damaged file or one of another kind"
+    return "a text file" if text else "an empty file"
 
 
 def check_encoder(prefix: str, config: configs.BertConfig, flag: str = "--init_checkpoint") -> None:

@@ -7,6 +7,7 @@ arguments and results are those of BERT's run_classifier.py; GLUE's files are de
 https://gluebenchmark.com/tasks.
 """
 
+import difflib
 import os
 import typing
 from typing import Dict, Iterable, List, Optional, Set, Tuple
@@ -301,8 +302,14 @@ def get_processor(task_name: str, others: Iterable[str] = ()) -> TaskProcessor:
     for task in TASKS.values():
         if _plain(task.name) == wanted:
             return TaskProcessor(task)
-    expected = ", ".join([*(task.name for task in TASKS.values()), *others])
-    raise UserError(f"--task_name={task_name} is unknown, expected one of {expected}.")
+    names = {_plain(name): name for name in (*(task.name for task in TASKS.values()), *others)}
+    near = [names[plain] for plain in difflib.get_close_matches(wanted, names)]
+    if near:
+        verb = "names are" if len(near) > 1 else "name is"
+        expected = f"the nearest {verb} {', '.join(near)} (--help lists all)"
+    else:
+        expected = f"expected one of {', '.join(names.values())}"
+    raise UserError(f"--task_name={task_name} is unknown, {expected}.")
 
 
 def _plain(name: str) -> str:

@@ -73,7 +73,7 @@ def from_environment():
         os.environ.pop(VARIABLE, None)  # TensorFlow would read JSON where there is nothing.
         return Cluster()
     try:
-        config = json.loads(text)
+        config = files.parse_json(text)
         jobs, task = config.get("cluster", {}), config.get("task", {})
         chiefs, workers = (_addresses(jobs, name) for name in ("chief", "worker"))
         kind, index = task.get("type", "worker"), int(task.get("index", 0))

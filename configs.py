@@ -49,6 +49,15 @@ def check_activation(activation: Any) -> None:
 # ---- BERT
 
 
+# Keys that configs of other BERTs have, and the only value of each that this encoder computes.
+FIXED_FIELDS = {
+    "model_type": "bert",
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "layer_norm_eps": 1e-12,
+}
+
+
 class BertConfig:
     """The sizes and rates of a BERT, as bert_config.json holds them.
 
@@ -95,9 +104,18 @@ class BertConfig:
 
     @classmethod
     def from_dict(cls, json_object: Dict[str, Any]) -> "BertConfig":
-        """Reads a dictionary; keys that this class does not know are kept as attributes."""
+        """Reads a dictionary; keys that this class does not know are kept as attributes.
+
+        Raises:
+          UserError: a key is the name of a method, or begins with "__".
+        """
         config = cls(vocab_size=json_object.get("vocab_size", 0))
         for key, value in json_object.items():
+            if key.startswith("__") or hasattr(cls, key):
+                raise UserError(
+                    f"the key {json.dumps(key)} has no place in a BERT config, where it would"
+                    " replace a part of the program; remove it."
+                )
             setattr(config, key, value)
         return config
 
@@ -107,8 +125,8 @@ class BertConfig:
         values = files.read_object(json_file)
         if not isinstance(values.get("vocab_size"), int):
             raise UserError(f"{json_file}: is not a BERT config, it has no vocab_size.")
-        config = cls.from_dict(values)
         try:
+            config = cls.from_dict(values)
             check_config(config)
         except UserError as error:
             raise UserError(f"{json_file}: {error}") from None
@@ -140,6 +158,7 @@ def _is_number(value: Any, below: float) -> bool:
 
 def check_config(config: BertConfig) -> None:
     """Raises UserError if no model has these sizes, rates and this activation."""
+    check_architecture(vars(config))
     for name in _SIZES:
         size = getattr(config, name)
         if not isinstance(size, numbers.Integral) or not 1 <= int(size) < TOO_LARGE:
@@ -163,6 +182,24 @@ def check_config(config: BertConfig) -> None:
             f"initializer_range of the BERT config must be a number from 0, but is {spread!r}."
         )
     check_activation(config.hidden_act)
+
+
+def check_architecture(fields: Dict[str, Any]) -> None:
+    """Raises UserError if a config asks for another encoder than `BertModel`.
+
+    Args:
+      fields: of the config, by name; null is as if the field were not there.
+    """
+    expected = {
+        **FIXED_FIELDS,
+        "embedding_size": fields.get("hidden_size"),  # ALBERT's, ELECTRA's and MobileBERT's.
+        "num_hidden_groups": fields.get("num_hidden_layers"),  # ALBERT's layers share weights.
+        "inner_group_num": 1,
+    }
+    for name, value in expected.items():
+        found = fields.get(name)
+        if found is not None and found != value:
+            raise UserError(f"{name} must be {value!r} for BERT, but is {found!r}.")
 
 
 # ---- Adapters
@@ -310,8 +347,13 @@ class Tuning:
                     self.method, ", ".join(METHODS)
                 )
             )
-        if (self.method == "top_layers") != (self.num_top_layers is not None):
-            raise UserError("--tuning=top_layers and --num_top_layers need each other.")
+        if self.method == "top_layers" and self.num_top_layers is None:
+            raise UserError("--tuning=top_layers needs --num_top_layers, as in --num_top_layers=2.")
+        if self.method != "top_layers" and self.num_top_layers is not None:
+            raise UserError(
+                f"--num_top_layers={self.num_top_layers} goes with --tuning=top_layers, not with"
+                f" --tuning={self.method}."
+            )
         if self.num_top_layers is not None and self.num_top_layers < 1:
             raise UserError(f"--num_top_layers must be at least 1, but is {self.num_top_layers}.")
         if self.layer_norms not in LAYER_NORMS:

@@ -28,6 +28,13 @@ class NotWritten(UserError):
     """The file system has no room, or no leave."""
 
 
+class RepeatedKey(ValueError):
+    """An object of JSON has a key twice, of which Python's parser would drop the first value."""
+
+    def __init__(self, key: str):
+        super().__init__(f"an object has the key {json.dumps(key)} twice")
+
+
 def is_remote(path: str) -> bool:
     """Returns whether a path has a scheme, as gs://bucket/file has; TensorFlow reads these."""
     return "://" in path
@@ -297,6 +304,26 @@ def write_object(path: str, content: Dict[str, Any]) -> None:
     write_atomically(path, text)
 
 
+def parse_json(text: str) -> Any:
+    """Parses JSON whose objects have each key once.
+
+    Raises:
+      RepeatedKey: an object has a key twice.
+      ValueError: it is not JSON.
+      RecursionError: it is nested too deep.
+    """
+    return json.loads(text, object_pairs_hook=_object_of)
+
+
+def _object_of(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
+    found: Dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise RepeatedKey(key)
+        found[key] = value
+    return found
+
+
 def read_object(
     path: str, where: Optional[str] = None, expected: str = "a JSON object"
 ) -> Dict[str, Any]:
@@ -308,12 +335,12 @@ def read_object(
       expected: what an error says that a file with other JSON should hold.
 
     Raises:
-      UserError: it cannot be read, or is no JSON object.
+      UserError: it cannot be read, is no JSON object, or has a key twice.
     """
     where = where or path
     try:
         with open_file(path) as reader:
-            found = json.loads(reader.read())
+            found = parse_json(reader.read())
     except OSError as error:
         raise UserError(f"{where}: cannot be read ({reason(error)}).") from error
     except (ValueError, RecursionError) as error:

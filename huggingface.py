@@ -36,14 +36,6 @@ _CONFIG_FIELDS = (
     "initializer_range",
 )
 
-# What HuggingFace's config can vary and bert_config.json cannot, with the value that BERT has.
-_FIXED_FIELDS = {
-    "model_type": "bert",
-    "position_embedding_type": "absolute",
-    "is_decoder": False,
-    "layer_norm_eps": 1e-12,
-}
-
 # HuggingFace's "gelu" is the exact form and its "gelu_new" the tanh form, which Google's "gelu" is.
 # They differ by less than 1e-3, and BERTs have been trained with either.
 _ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu", "relu": "relu"}
@@ -115,7 +107,9 @@ def write(folder: str, config: configs.BertConfig, tensors: Tensors) -> None:
     pretrained = any(name.startswith("cls/") for name in tensors)
     fields["architectures"] = ["BertForPreTraining" if pretrained else "BertModel"]
     with files.open_file(os.path.join(folder, CONFIG), "w") as writer:
-        writer.write(json.dumps({**_FIXED_FIELDS, **fields}, indent=2, sort_keys=True) + "\n")
+        writer.write(
+            json.dumps({**configs.FIXED_FIELDS, **fields}, indent=2, sort_keys=True) + "\n"
+        )
     renamed = {}
     for name, value in tensors.items():
         prefix = "bert." if pretrained and name.startswith("bert/") else ""
@@ -127,10 +121,10 @@ def write(folder: str, config: configs.BertConfig, tensors: Tensors) -> None:
 def _read_config(path: str) -> configs.BertConfig:
     """Reads HuggingFace's config.json as a `configs.BertConfig` of Google's fields."""
     fields = files.read_object(path)
-    for name, expected in _FIXED_FIELDS.items():
-        found = fields.get(name, expected)
-        if found != expected:
-            raise UserError(f"{path}: {name} must be {expected!r} for BERT, but is {found!r}.")
+    try:
+        configs.check_architecture(fields)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
     missing = [name for name in _CONFIG_FIELDS if name not in fields]
     if missing:
         raise UserError(f"{path}: lacks {', '.join(missing)}.")

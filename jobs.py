@@ -43,6 +43,53 @@ _READ = ("adapter", *paths.BERT_FILES, "spm_model_file", "bert_hub_module_handle
 _READ += ("data_dir", "train_file", "predict_file")
 
 
+# Recorded settings that are called otherwise than the flag that decides them, or have none alone.
+_FLAG_NAMES = {
+    "task": "task (--task_name)",
+    "kind": "kind of task (--label_type)",
+    "labels": "labels (--data_dir)",
+    "method": "--tuning",
+    "hidden_act": "hidden_act (--bert_config_file)",
+    "num_attention_heads": "num_attention_heads (--bert_config_file)",
+    "num_train_steps": "number of steps (--num_train_epochs)",
+    "num_warmup_steps": "number of warm-up steps (--warmup_proportion)",
+    "evaluated_every": "--eval_every_steps",
+}
+# Those whose value is a digest, which says nothing to a reader.
+_DIGESTS = {
+    "vocabulary": "the vocabulary (--vocab_file)",
+    "backbone": "the BERT (--init_checkpoint)",
+    "data": "the training data (--data_dir, --train_file)",
+    "dev_data": "the dev data (--data_dir, --predict_file)",
+    "started_from": "the task adapter that it starts from (--adapter)",
+}
+# Recorded of every run that trains adapters, and of no other.
+_OF_ADAPTERS = ("adapter_fn", "adapter_size", "adapter_activation", "adapter_init_scale")
+
+
+def in_flags(differences):
+    """Says how settings differ by the flags that decide them; see `run_directory.claim`.
+
+    Where --tuning differs, that one of two methods has no adapters is not said again.
+    """
+    other_method = any(name == "method" for name, _, _ in differences)
+    return [
+        _difference(name, before, now)
+        for name, before, now in differences
+        if not (other_method and name in _OF_ADAPTERS and None in (before, now))
+    ]
+
+
+def _difference(name, before, now):
+    if name in _DIGESTS:
+        return f"{_DIGESTS[name]} is not the same"
+    if name.startswith("bert_config."):
+        flag = f"{name[len('bert_config.') :]} (--bert_config_file)"
+    else:
+        flag = _FLAG_NAMES.get(name, f"--{name}")
+    return run_directory.difference(flag, before, now)
+
+
 class Task(NamedTuple):
     """What a run works on: name, kind and labels as in `task_adapters.Description`, and the score
     (larger is better) that tells which of several task adapters is the best."""
@@ -305,6 +352,7 @@ class Job(_AnyJob):
                 trains,
                 overwrite=values.overwrite_output_dir,
                 reads=self._reads(),
+                describe=in_flags,
             )
         self._model = self._model_settings(self._description, **self._training_settings(schedule))
         self._head = head

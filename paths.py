@@ -30,10 +30,10 @@ def find_data_dir(data_dir, task):
       UserError: none of them is a folder.
     """
     if data_dir:
-        return _existing_folder(data_dir, "--data_dir")
+        return existing_folder(data_dir, "--data_dir")
     glue_dir = os.environ.get("GLUE_DIR")
     if glue_dir:
-        folder = _existing_folder(os.path.join(glue_dir, task), "$GLUE_DIR/" + task)
+        folder = existing_folder(os.path.join(glue_dir, task), "$GLUE_DIR/" + task)
         logging.info("Data: %s (from $GLUE_DIR)", folder)
         return folder
     folder = os.path.join(DEMO_DATA, task)
@@ -78,7 +78,7 @@ def find_bert(flag, value):
     name = BERT_FILES[flag]
     base = os.environ.get("BERT_BASE_DIR")
     if base:
-        path = os.path.join(_existing_folder(base, "$BERT_BASE_DIR"), name)
+        path = os.path.join(existing_folder(base, "$BERT_BASE_DIR"), name)
         logging.info("--%s: %s (from $BERT_BASE_DIR)", flag, path)
         return path
     path = os.path.join(DEMO_BERT, name)
@@ -91,7 +91,8 @@ def find_bert(flag, value):
     )
 
 
-def _existing_folder(path, source):
+def existing_folder(path, source):
+    """Returns the path of a folder; raises UserError, which `source` begins, if there is none."""
     if not files.isdir(path):
         raise UserError(f"{source}: there is no folder {path}.")
     return path

@@ -15,7 +15,6 @@ if __name__ == "__main__":
 import collections
 import itertools
 import math
-import os
 
 from absl import flags
 
@@ -153,7 +152,7 @@ def run(values):
     given = tuning_flags.given_adapter(values)
     processor, data_dir = classifier_flags.find_task(values, given)
     task, labels = processor.task, processor.get_labels()
-    output_dir = values.output_dir or os.path.join("output", values.task_name.lower())
+    output_dir = training_flags.output_dir(values, values.task_name.lower())
     job = jobs.Job(values, given, output_dir, values.eval_batch_size, classifier_features.SHORTEST)
     examples = {stage: _read_examples(processor, stage, data_dir) for stage in job.stages}
     trained_on = examples.get("train", {}).get("train", ())

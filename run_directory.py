@@ -110,7 +110,16 @@ class Scratch:
             remove()
 
 
-def claim(output_dir, settings, trains, overwrite=False, reads=()):
+def difference(name, before, now):
+    """Returns a phrase: how a setting differs from the one that is recorded; None is not set."""
+    return f"{name} was {_show(before)}, is now {_show(now)}"
+
+
+def _by_name(differences):
+    return [difference(*each) for each in differences]
+
+
+def claim(output_dir, settings, trains, overwrite=False, reads=(), describe=_by_name):
     """Makes sure that a run may use the directory, and records its settings there if it trains.
 
     Args:
@@ -119,6 +128,8 @@ def claim(output_dir, settings, trains, overwrite=False, reads=()):
       trains: bool; whether the run trains.
       overwrite: bool; whether a training run removes an earlier run's files first.
       reads: as of `clear`.
+      describe: function of a list of (dotted name, before, now), the settings that differ →
+        phrases for the error, which by default call a setting by its name.
 
     Returns:
       For a run that trains, what holds the directory as long as it is referred to.
@@ -143,7 +154,7 @@ def claim(output_dir, settings, trains, overwrite=False, reads=()):
     settings = json.loads(json.dumps(settings, sort_keys=True))
     if checkpoint:
         checkpoints.open_checkpoint(checkpoint, flag="--output_dir")
-        _compare(path, settings, ("model", "training") if trains else ("model",))
+        _compare(path, settings, ("model", "training") if trains else ("model",), describe)
     elif trains and files.exists(adapter):
         raise UserError(
             f"{adapter} is a finished task adapter, whose checkpoints are gone; give another"
@@ -293,7 +304,7 @@ def _matching(folder, patterns):
     return found
 
 
-def _compare(path, settings, sections):
+def _compare(path, settings, sections, describe):
     recorded = _read(path)
     if recorded is None:
         if "training" in sections:
@@ -303,14 +314,16 @@ def _compare(path, settings, sections):
             )
         return
     differences = [
-        f"{name} was {_show(before)}, is now {_show(now)}"
+        difference
         for section in sections
-        for name, before, now in _differences(recorded.get(section, {}), settings[section])
+        for difference in _differences(recorded.get(section, {}), settings[section])
     ]
     if differences:
         raise UserError(
             "{} is of a run with other settings: {}; give those, another --output_dir, or"
-            " {}.".format(path, "; ".join(differences), _overwriting("training" in sections))
+            " {}.".format(
+                path, "; ".join(describe(differences)), _overwriting("training" in sections)
+            )
         )
 
 

@@ -22,6 +22,7 @@ from absl import flags
 import ablation_results
 import comparison
 import files
+import paths
 import reporting
 import scripts
 import search_results
@@ -111,6 +112,8 @@ def _source(values):
     ]
     if not values.records and not further:
         raise UserError("--records is not given, expected the folder of a sweep.")
+    if values.records:
+        paths.existing_folder(values.records, "--records")
     records = sweep_records.read(values.records) if values.records else []
     records = [record for record in records if record["status"] == sweep_records.DONE]
     if not records and not further:

@@ -12,7 +12,6 @@ import environment
 if __name__ == "__main__":
     environment.prepare()
 
-import os
 import posixpath
 
 import numpy as np
@@ -164,7 +163,7 @@ def run(values):
     squad_features.check_limits(limits)
     if values.train_pooler:
         raise UserError("--train_pooler: question answering does not read the pooler.")
-    output_dir = values.output_dir or os.path.join("output", "squad")
+    output_dir = training_flags.output_dir(values, "squad")
     job = jobs.Job(values, given, output_dir, values.predict_batch_size, shortest=5)
     train = predict = predict_digest = None
     num_questions, settings, dev_settings = 0, {}, {}

@@ -10,6 +10,7 @@
 """
 
 import logging as standard_logging
+import re
 import sys
 
 from absl import app, flags, logging
@@ -61,8 +62,26 @@ def _parse(argv):
         flags.DEFINE_flag(_HelpFlag(*names), module_name=app.__name__)
     try:
         return flags.FLAGS(argv)
-    except flags.Error as error:
+    except flags.IllegalFlagValueError as error:
+        raise UserError(_expected(error, flags.FLAGS)) from None
+    except (flags.Error, ValueError) as error:  # The latter of --no<flag> with a value.
         raise UserError(str(error)) from None
+
+
+def _expected(error, flag_values):
+    """Says of a flag with a wrong value what is expected, where absl gives Python's reason.
+
+    Args:
+      error: absl's, "flag --<name>=<value>: <reason>"; the reason is that of the error before it.
+      flag_values: `absl.flags.FlagValues`.
+    """
+    message, reason = str(error), f": {error.__context__}"
+    match = re.match(r"flag --(\w+)=", message)
+    # Those of numbers name what they accept; of other flags the reason does.
+    accepted = match and flag_values[match.group(1)].parser.syntactic_help
+    if not accepted or not message.endswith(reason):
+        return message
+    return f"{message[len('flag ') : -len(reason)]}: expected {accepted}"
 
 
 def main_of(run, takes_arguments=False):

@@ -147,7 +147,8 @@ def run(values):
             stop_seconds=values.read_timeout + values.answer_timeout + _STOP_SECONDS,
         )
         address = http_server.address_of(bound)
-        print(f"Serving {len(tasks)} tasks at {address} (Ctrl-C stops)", flush=True)
+        count = f"{len(tasks)} task{'' if len(tasks) == 1 else 's'}"
+        print(f"Serving {count} at {address} (Ctrl-C stops)", flush=True)
         http_server.run(server, bound)
         answered = server.server_state.total_requests
     return [f"Stopped; {answered} requests were answered."]

@@ -176,7 +176,7 @@ def _articles(input_file: str) -> Iterator[Any]:
         raise UserError(f"{input_file} does not exist.") from error
     except OSError as error:
         raise UserError(f"{input_file} cannot be read: {files.reason(error)}.") from error
-    except (ijson.JSONError, UnicodeDecodeError) as error:
+    except (ijson.JSONError, files.RepeatedKey, UnicodeDecodeError) as error:
         raise UserError(f"{input_file}{_place_of_error(input_file, error)}.") from error
     if not found:
         raise UserError(f"{input_file}: found no articles, expected SQuAD's JSON: {_NESTING}.")
@@ -185,6 +185,7 @@ def _articles(input_file: str) -> Iterator[Any]:
 def _items_of_data(reader):
     """Yields the items of the list "data" of a JSON object, each when it is complete."""
     depth, key, in_data, builder = 0, None, False, None
+    keys: List[Set[str]] = []  # Of each object that is open, the outermost first.
     # Without use_float a number of thousands of digits can end the process.
     for event, value in ijson.basic_parse(reader, use_float=True):
         if event.startswith("start"):
@@ -199,12 +200,25 @@ def _items_of_data(reader):
             in_data = in_data and depth > 1
         elif event == "map_key" and depth == 1:
             key = value
+        _check_keys(keys, event, value)
         if in_data:
             builder = builder or ijson.ObjectBuilder()
             builder.event(event, value)
             if depth == 2:
                 yield builder.value
                 builder = None
+
+
+def _check_keys(keys: List[Set[str]], event: str, value: Any) -> None:
+    """Notes a parser's event in the keys of the objects that are open; `files.RepeatedKey`."""
+    if event == "map_key":
+        if value in keys[-1]:
+            raise files.RepeatedKey(value)
+        keys[-1].add(value)
+    elif event == "start_map":
+        keys.append(set())
+    elif event == "end_map":
+        keys.pop()
 
 
 def _place_of_error(input_file: str, found: Exception) -> str:

@@ -140,7 +140,10 @@ def _lines(path):
 
 def _record(line, where):
     """A line's record; None where it is cut short."""
-    record = _parsed(line)
+    try:
+        record = _parsed(line)
+    except files.RepeatedKey as error:
+        raise UserError(f"{where}: {error}, expected the record of a trial.") from error
     if _is_record(record):
         check_scores(record, where)
         return record
@@ -151,7 +154,9 @@ def _record(line, where):
 
 def _parsed(line):
     try:
-        return json.loads(line)
+        return files.parse_json(line)
+    except files.RepeatedKey:  # Whole, and no record.
+        raise
     except (ValueError, RecursionError):
         return None
 

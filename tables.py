@@ -175,7 +175,7 @@ def _parse_objects(lines: Iterable[str], path: str) -> Tuple[Tuple[str, ...], Li
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
+            record = files.parse_json(line)
         except (ValueError, RecursionError) as error:
             raise UserError(f"{path}, line {number}: found no JSON ({error}).") from error
         if not isinstance(record, dict):

@@ -420,7 +420,7 @@ def _read_description(folder: str, where: str) -> Tuple[Description, Dict[str, A
     content = _read(f"{folder}/{CONFIG_FILE}", where, _LARGEST_CONFIG)
     where = f"{where}: {CONFIG_FILE}"
     try:
-        record = json.loads(content.decode("utf-8"))
+        record = files.parse_json(content.decode("utf-8"))
         json.dumps(record, ensure_ascii=False).encode("utf-8")  # Half a surrogate pair is no text.
     except (ValueError, RecursionError) as error:
         raise UserError(f"{where} is no JSON ({error}).") from error
@@ -460,7 +460,7 @@ def _read(path: str, where: str, largest: float = math.inf) -> bytes:
 def _header(content: bytes):
     """The JSON header of safetensors: its length as 8 bytes, little-endian, and then its text."""
     (length,) = struct.unpack_from("<Q", content)
-    return json.loads(content[8 : 8 + length].decode("utf-8"))
+    return files.parse_json(content[8 : 8 + length].decode("utf-8"))
 
 
 def _decode(name: str, entry: Dict[str, Any], where: str) -> np.ndarray:

@@ -5,6 +5,7 @@ As `bert_flags`: a script's main module defines them, and functions read the par
 
 import dataclasses
 import math
+import os
 
 from absl import flags, logging
 
@@ -143,7 +144,8 @@ def _define_output(at):
     flags.DEFINE_string(
         "output_dir",
         None,
-        "Where checkpoints and results go. Default: output/<task>.",
+        "Where checkpoints and results go. Default: output/<task> with adapters, else"
+        " output/<task>_<method>, as in output/mrpc_full.",
         **at,
     )
     flags.DEFINE_bool(
@@ -159,6 +161,17 @@ def _define_output(at):
         " BERT's and adapter-bert's own code can load.",
         **at,
     )
+
+
+def output_dir(values, task):
+    """Returns --output_dir, by default a folder that each task and method has to itself.
+
+    Args:
+      values: parsed flags, those that --adapter answers too.
+      task: what the task is called there.
+    """
+    name = task if values.tuning == "adapters" else f"{task}_{values.tuning}"
+    return values.output_dir or os.path.join("output", name)
 
 
 def stages(values):

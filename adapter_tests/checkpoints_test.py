@@ -191,7 +191,7 @@ class OpenCheckpointTest(CheckpointTestCase):
             with open(self.prefix + ".index", "wb") as stream:
                 stream.write(damaged)
             self.assert_refused(
-                ["--init_checkpoint", self.prefix, "cannot be read"],
+                [f"--init_checkpoint {self.prefix} cannot be read: its index, {self.prefix}.index"],
                 checkpoints.open_checkpoint,
                 self.prefix,
             )
@@ -201,8 +201,23 @@ class OpenCheckpointTest(CheckpointTestCase):
         with open(config_file, "w") as stream:
             stream.write(TINY.to_json_string())
         self.assert_refused(
-            [config_file, "cannot be read"], checkpoints.open_checkpoint, config_file
+            [f"{config_file} is a text file, not a checkpoint"],
+            checkpoints.open_checkpoint,
+            config_file,
         )
+        path = os.path.join(self.folder, "other")
+        for content, kind in (
+            (b"", "an empty file"),
+            ("é".encode() * 1000, "a text file"),
+            (b"x" + "é".encode() * 1000, "a text file"),  # The first 1024 bytes end in a character.
+            (b"\x89PNG\r\n\x1a\n\0", "a damaged file or one of another kind"),
+            (b"a\0b", "a damaged file or one of another kind"),
+        ):
+            with open(path, "wb") as stream:
+                stream.write(content)
+            self.assert_refused(
+                [f"{path} is {kind}, not a checkpoint"], checkpoints.open_checkpoint, path
+            )
 
     @needs_shared
     def test_official_indexes_without_data(self):

@@ -52,7 +52,8 @@ class FindTaskTest(tf.test.TestCase):
     def test_refused(self):
         for arguments, expected in (
             ([], "--task_name is not given"),
-            (["--task_name=mrcp"], "--task_name=mrcp is unknown.* custom"),
+            (["--task_name=mrcp"], "--task_name=mrcp is unknown.* nearest name is MRPC"),
+            (["--task_name=nothing_like_it"], "is unknown, expected one of CoLA.* custom"),
             (["--task_name=custom", "--text_column=x"], "needs .* --label_column"),
             (["--task_name=mrpc", "--label_type=float"], "--label_type goes with"),
             (["--task_name=mrpc", "--data_dir=/nowhere"], "--data_dir.*/nowhere"),

@@ -282,8 +282,21 @@ class TableTest(FileTestCase):
 
     def test_unknown_name(self):
         self.assert_refused(
-            ["--task_name=mprc", "CoLA, SST-2, MRPC, STS-B"], ct.get_processor, "mprc"
+            ["--task_name=spam", "CoLA, SST-2, MRPC, STS-B"], ct.get_processor, "spam"
         )
+        others = ["airline", "sms_spam", "custom"]
+        for given, nearest in (
+            ("MRCP", "the nearest name is MRPC "),
+            ("mprc", "the nearest name is MRPC "),
+            ("sst_3", "the nearest name is SST-2 "),
+            ("MLNI", "the nearest name is MNLI "),
+            ("NLI", "the nearest names are XNLI, WNLI, QNLI "),
+            ("sms-span", "the nearest name is sms_spam "),
+            ("custm", "the nearest name is custom "),
+        ):
+            with self.assertRaisesRegex(UserError, f"--task_name={given} .*{nearest}") as caught:
+                ct.get_processor(given, others)
+            self.assertNotIn("QQP", str(caught.exception))
 
     def test_language(self):
         self.write("multinli/multinli.train.ar.tsv", "premise\thypo\tlabel\nx\ty\tneutral\n")

@@ -449,6 +449,13 @@ class DescribeTest(AdapterTestCase):
                 self.output("describe", path)
             self.assertIn(path, str(caught.exception))
 
+    def test_a_file_that_is_no_checkpoint(self):
+        path = self.path("README.md")
+        with open(path, "w") as writer:
+            writer.write("# Names\n" * 100)
+        with self.assertRaisesRegex(UserError, f"{path} is a text file, not a checkpoint.$"):
+            self.output("describe", path)
+
 
 class CommandLineTest(ConvertTestCase):
     def run_main(self, *arguments):

@@ -75,6 +75,16 @@ class ObjectTest(FilesTestCase):
             with self.assertRaisesRegex(UserError, "thing: "):
                 files.read_object(self.path)
 
+    def test_a_key_that_an_object_has_twice_is_refused(self):
+        for text in ('{"size": 8, "size": 64}', '{"a": [{"b": {"size": 8, "c": 1, "size": 8}}]}'):
+            with open(self.path, "w") as writer:
+                writer.write(text)
+            with self.assertRaisesRegex(UserError, 'thing: .*key "size" twice'):
+                files.read_object(self.path)
+        with open(self.path, "w") as writer:
+            writer.write('{"a": {"size": 8}, "b": {"size": 64}}')
+        self.assertEqual(files.read_object(self.path), {"a": {"size": 8}, "b": {"size": 64}})
+
 
 class WholeFolderTest(FilesTestCase):
     def test_new_and_replaced(self):

@@ -286,6 +286,7 @@ class ConfigTest(HuggingFaceTestCase):
             ("position_embedding_type", "relative_key"),
             ("is_decoder", True),
             ("layer_norm_eps", 1e-5),
+            ("embedding_size", 2),
         ):
             self.write_source(tensors, **{field: value})
             self.assert_refused("config.json", field, "must be", repr(value))

@@ -19,6 +19,7 @@ import tensorflow.compat.v1 as tf
 import checkpoints
 import devices
 import distribution
+import jobs
 import run_classifier
 import run_directory
 import task_adapters
@@ -165,7 +166,7 @@ class SavedTest(JobsTestCase):
     def test_going_on_from_another_beginning_is_refused(self):
         shutil.copytree(self.trained, self.output_dir)
         code, _, stderr = self.call(self.output_dir, "--do_train", "--adapter_init_scale=0.5")
-        self.assert_one_sentence(code, stderr, ["adapter_init_scale was 0.001, is now 0.5"])
+        self.assert_one_sentence(code, stderr, ["--adapter_init_scale was 0.001, is now 0.5"])
 
     def test_a_directory_of_a_version_without_variants(self):
         """Its settings.json has none of their names: it goes on with the defaults alone."""
@@ -313,11 +314,12 @@ class BestTest(ScriptTestCase):
         best = task_adapters.describe(self.path("adapter")).global_step
         self.assertEqual(counted.call_count, {1: 3, 2: 2}[best])
         code, _, stderr = self.call(self.output_dir, *flags)
-        self.assert_one_sentence(code, stderr, ["keep_best was true, is now not set"])
+        self.assert_one_sentence(code, stderr, ["--keep_best was true, is now not set"])
         other = tiny.write_mrpc(os.path.join(self.folder, "other"), seed=5)
         shutil.copy(os.path.join(self.data, "train.tsv"), other)
         code, _, stderr = self.call(self.output_dir, *keeping, "--data_dir=" + other)
-        self.assert_one_sentence(code, stderr, ["dev_data was"])
+        self.assert_one_sentence(code, stderr, ["dev data (--data_dir, --predict_file) is not"])
+        self.assert_settings_have_flags()
         self.succeed("--do_eval", "--data_dir=" + other)
         self.assertEqual(contents(self.path("adapter")), before)
 
@@ -348,6 +350,32 @@ class BestTest(ScriptTestCase):
         os.remove(os.path.join(kept, "evaluations.json"))
         self.assertIn("at step 3", self.succeed(*keeping, output_dir=kept))
         self.assertEqual(contents(os.path.join(kept, "adapter")), before)
+
+
+class InFlagsTest(tf.test.TestCase):
+    def test_differences(self):
+        method = ("method", "adapters", "full")
+        for differences, expected in (
+            ([method], ['--tuning was "adapters", is now "full"']),
+            ([("adapter_size", 64, 8)], ["--adapter_size was 64, is now 8"]),
+            ([("backbone", "a" * 64, "b" * 64)], ["the BERT (--init_checkpoint) is not the same"]),
+            (
+                [("bert_config.hidden_act", "gelu", "relu")],
+                ['hidden_act (--bert_config_file) was "gelu", is now "relu"'],
+            ),
+            # What follows from the other method, and what does not.
+            ([("adapter_size", 64, None), method], ['--tuning was "adapters", is now "full"']),
+            ([("adapter_size", 64, None)], ["--adapter_size was 64, is now not set"]),
+            (
+                [("adapter_depth", None, 2), method, ("learning_rate", 3e-4, 5e-5)],
+                [
+                    "--adapter_depth was not set, is now 2",
+                    '--tuning was "adapters", is now "full"',
+                    "--learning_rate was 0.0003, is now 5e-05",
+                ],
+            ),
+        ):
+            self.assertEqual(jobs.in_flags(differences), expected)
 
 
 class FoundAdapterTest(JobsTestCase):

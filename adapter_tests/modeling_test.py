@@ -1,3 +1,4 @@
+import json
 import os
 import re
 import unittest
@@ -471,6 +472,45 @@ class FunctionsTest(tf.test.TestCase):
                 modeling.BertConfig.from_json_file(path)
         with self.assertRaisesRegex(UserError, "nowhere.json"):
             modeling.BertConfig.from_json_file("nowhere.json")
+
+    def read_config(self, **fields):
+        path = os.path.join(self.get_temp_dir(), "fields.json")
+        with open(path, "w") as writer:
+            json.dump(
+                {"vocab_size": 7, "hidden_size": 24, "num_hidden_layers": 3, **fields}, writer
+            )
+        return modeling.BertConfig.from_json_file(path)
+
+    def test_keys_that_would_replace_a_part_of_the_config(self):
+        for key in ("__class__", "__dict__", "__no_such_attribute", "to_dict", "from_dict"):
+            with self.assertRaisesRegex(UserError, f'fields.json: .*"{key}"'):
+                self.read_config(**{key: 1})
+            with self.assertRaisesRegex(UserError, key):
+                modeling.BertConfig.from_dict({"vocab_size": 7, key: 1})
+        others = {"_name": "a", "pooler_fc_size": 768, "directionality": "bidi", "": 1, "a b": 2}
+        found = self.read_config(**others).to_dict()
+        self.assertLessEqual(others.items(), found.items())
+
+    def test_keys_that_ask_for_another_encoder(self):
+        for key, wrong, right in (
+            ("model_type", "electra", "bert"),
+            ("layer_norm_eps", 1e-5, 1e-12),
+            ("position_embedding_type", "relative_key", "absolute"),
+            ("is_decoder", True, False),
+            ("embedding_size", 12, 24),
+            ("num_hidden_groups", 1, 3),
+            ("inner_group_num", 2, 1),
+        ):
+            for value in (right, None):
+                self.assertEqual(getattr(self.read_config(**{key: value}), key), value)
+            with self.assertRaisesRegex(
+                UserError, f"fields.json: {key} must be {right!r}.* is {wrong!r}"
+            ):
+                self.read_config(**{key: wrong})
+        config = tiny.config()
+        config.layer_norm_eps = 1e-5
+        with tf.Graph().as_default(), self.assertRaisesRegex(UserError, "layer_norm_eps"):
+            modeling.BertModel(config, False, tf.zeros([1, 2], tf.int32))
 
     def test_no_dropout_may_be_none(self):
         config = tiny.config(hidden_dropout_prob=None, attention_probs_dropout_prob=None)

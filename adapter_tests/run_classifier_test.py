@@ -228,14 +228,15 @@ class ScriptTest(ScriptTestCase):
         self.assertEqual(contents(self.output_dir), before)
         # With other settings it needs another folder, or overwrites.
         for arguments, parts in (
-            (["--tuning=adapters"], ["adapter_size was not set, is now 3"]),
-            (["--train_batch_size=9"], ["train_batch_size was 8, is now 9"]),
-            (["--random_seed=1"], ["random_seed was 12345, is now 1"]),
-            (["--learning_rate=1e-4"], ["learning_rate was 0.01, is now 0.0001"]),
+            (["--tuning=adapters"], ['settings: --tuning was "head", is now "adapters"; ']),
+            (["--train_batch_size=9"], ["--train_batch_size was 8, is now 9"]),
+            (["--random_seed=1"], ["settings: --random_seed was 12345, is now 1; "]),
+            (["--learning_rate=1e-4"], ["--learning_rate was 0.01, is now 0.0001"]),
         ):
             code, _, stderr = self.call(self.output_dir, *train, *arguments)
             self.assert_one_sentence(code, stderr, [*parts, "--overwrite_output_dir"])
             self.assertEqual(contents(self.output_dir), before)
+            self.assertNotIn("adapter_", stderr)
         self.succeed(*train, "--num_train_epochs=1", "--random_seed=1", "--overwrite_output_dir")
         self.assertEqual(tf.train.latest_checkpoint(self.output_dir), self.path("model.ckpt-3"))
         self.assertFalse(os.path.exists(self.path("model.ckpt-1.index")))
@@ -472,7 +473,8 @@ class BadInputTest(ScriptTestCase):
                 (arguments, parts)
                 for arguments, parts in (
                     (["--task_name="], ["--task_name"]),
-                    (["--task_name=mrpx"], ["--task_name=mrpx", "MRPC", "sms_spam", "custom"]),
+                    (["--task_name=mrpx"], ["--task_name=mrpx", "nearest name is MRPC"]),
+                    (["--task_name=what"], ["--task_name=what", "MRPC", "sms_spam", "custom"]),
                     (["--task_name=custom"], ["needs --text_column and --label_column"]),
                     (["--label_type=float"], ["--label_type goes with --task_name=custom"]),
                     (["--text_column=a"], ["--text_column goes with --task_name=custom"]),

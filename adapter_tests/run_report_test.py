@@ -99,6 +99,8 @@ class RunReportTest(tf.test.TestCase):
         self.assert_refused("--name=x is for one --report", "--report=all", "--name=x")
         self.assert_refused("--records is not given", records=False)
         missing = os.path.join(self.folder, "missing")
+        self.assert_refused(f"--records: there is no folder {missing}", f"--records={missing}")
+        os.mkdir(missing)
         self.assert_refused("found no finished training", f"--records={missing}")
 
     def test_trainings_of_several_berts(self):

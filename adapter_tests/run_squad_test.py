@@ -162,11 +162,12 @@ class Version1Test(SquadTestCase):
             self.truths(), read_json(self.output_dir, "predictions.json")
         )
         self.assertAllClose(results["eval_f1"], expected["f1"])
+        self.assert_settings_have_flags()
         # What decides the scores decides which is the best.
         keeping = ["--do_train", "--do_eval", "--keep_best", "--eval_every_steps=2"]
         for flag, name in (
             ("--max_answer_length=2", "max_answer_length was 30, is now 2"),
-            ("--predict_file=" + self.train_file, "dev_data was"),
+            ("--predict_file=" + self.train_file, "dev data (--data_dir, --predict_file) is not"),
         ):
             code, _, stderr = self.call(self.output_dir, *keeping, flag)
             self.assert_one_sentence(code, stderr, [name])

@@ -2,7 +2,9 @@
 
 import contextlib
 import io
+import json
 import os
+import re
 import shutil
 import tempfile
 
@@ -10,6 +12,7 @@ import tensorflow.compat.v1 as tf
 
 import environment
 import errors
+import jobs
 import run_classifier
 from adapter_tests import command_lines, tiny
 
@@ -77,6 +80,17 @@ class AnyScriptTestCase(tf.test.TestCase):
 
     def path(self, name):
         return os.path.join(self.output_dir, name)
+
+    def assert_settings_have_flags(self):
+        """Checks that a difference in any setting of the last run is told by a flag."""
+        settings = json.loads(read(self.path("settings.json")))
+        names = {**settings["model"], **settings["training"]}
+        names.update({"bert_config." + name: 0 for name in names.pop("bert_config")})
+        known = command_lines.parsed(self.SCRIPT.define_flags)
+        for name in set(names) - {"task", "kind", "labels"}:  # Decided by run_squad.py itself.
+            (told,) = jobs.in_flags([(name, 1, 2)])
+            said = re.findall(r"--(\w+)", told)
+            self.assertTrue(any(flag in known for flag in said), told)
 
 
 class ScriptTestCase(AnyScriptTestCase):

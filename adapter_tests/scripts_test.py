@@ -24,6 +24,9 @@ import errors, flag_sections, scripts
 
 at = flag_sections.section("Adapters", flags.FLAGS)
 flags.DEFINE_integer("adapter_size", 64, "Width.", lower_bound=1, **at)
+flags.DEFINE_float("rate", 0.1, "Rate.", flag_values=flags.FLAGS, module_name="other")
+flags.DEFINE_enum("fn", "a", ["a", "b"], "Kind.", flag_values=flags.FLAGS, module_name="other")
+flags.DEFINE_bool("train", True, "Train.", flag_values=flags.FLAGS, module_name="other")
 
 def main(argv):
     logging.info("started")
@@ -63,7 +66,12 @@ class RunTest(tf.test.TestCase):
         for arguments, expected in (
             (["--adaptr_size=8"], ["'adaptr_size'", "Did you mean: adapter_size"]),
             (["--adapter_size=0"], ["--adapter_size=0"]),
-            (["--adapter_size=many"], ["--adapter_size=many"]),
+            (["--adapter_size=many"], ["--adapter_size=many: expected a positive integer."]),
+            (["--adapter_size=a: b"], ["--adapter_size=a: b: expected a positive integer."]),
+            (["--rate=fast"], ["--rate=fast: expected a number."]),
+            (["--fn=none"], ["--fn=none", "one of <a|b>"]),
+            (["--train=maybe"], ["--train=maybe", "boolean"]),
+            (["--notrain=1"], ["--notrain=1"]),
             (["--verbosity=-1", "user"], ["rows.tsv, line 3: found 2 columns, expected 5."]),
         ):
             code, stdout, stderr = self.run_script(*arguments)

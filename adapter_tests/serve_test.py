@@ -1,6 +1,8 @@
 """Tests of serve.py: its flags, and the program from start to end."""
 
 import contextlib
+import dataclasses
+import io
 import json
 import os
 import re
@@ -21,6 +23,7 @@ pytest.importorskip("uvicorn", reason="requirements-serving.txt is not installed
 # isort: split
 import http_server
 import serve
+import task_adapters
 from adapter_tests import command_lines, own_models, served, tiny
 from errors import UserError
 
@@ -66,6 +69,33 @@ class FlagsTest(ServeTestCase):
         for opened in (tasks, bank):
             opened.close()
         self.assertRegex(logs.output[0], "'sms' is served from .*/sms/adapter, not from .*/a.b/sms")
+
+    def test_an_adapter_whose_config_would_replace_a_class_is_left_out(self):
+        served.save_all(self.root, ["sms"])
+        adapter = served.made()[1]["stars"]
+        backbone = adapter.description.backbone
+        hostile = dataclasses.replace(backbone, config={**backbone.config, "__class__": 1})
+        description = dataclasses.replace(adapter.description, backbone=hostile)
+        folder = os.path.join(self.root, "stars", "adapter")
+        task_adapters.save(folder, adapter._replace(description=description))
+        found = mock.patch.dict(os.environ, BERT_BASE_DIR=served.made()[0])
+        with found, self.assertLogs("absl", "WARNING") as logs:
+            tasks, bank = serve._load(self.values(f"--adapter_dir={self.root}"))
+        for opened in (tasks, bank):
+            self.addCleanup(opened.close)
+        self.assertEqual([task.name for task in tasks.current()], ["sms"])
+        self.assertRegex(logs.output[0], "Not served: .*__class__")
+        with found, self.assertRaisesRegex(UserError, "__class__"):
+            serve._load(self.values(f"--adapters={folder}"))
+
+    def test_how_many_tasks_are_served(self):
+        for names, count in ((["sms"], "1 task"), (["sms", "stars"], "2 tasks")):
+            served.save_all(self.root, names)
+            found = mock.patch.dict(os.environ, BERT_BASE_DIR=served.made()[0])
+            stdout = contextlib.redirect_stdout(io.StringIO())
+            with found, mock.patch.object(http_server, "run"), stdout as printed:
+                serve.run(self.values(f"--adapter_dir={self.root}", "--port=0"))
+            self.assertRegex(printed.getvalue(), f"^Serving {count} at http://")
 
     def test_a_missing_package_is_a_sentence(self):
         missing = ImportError("No module named 'uvicorn'")

@@ -156,6 +156,7 @@ class FileTest(tf.test.TestCase):
             ('{"grids": [], "more": 1}', "expected an object with grids"),
             ('{"grids": {}}', "grids a list"),
             ('{"grids": [1]}', "grids a list"),
+            ('{"grids": [{"adapter_size": 8, "adapter_size": 64}]}', 'key "adapter_size" twice'),
         ):
             with self.assertRaisesRegex(UserError, complaint):
                 self.read(content)

@@ -107,6 +107,9 @@ class SweepRecordsTest(tf.test.TestCase):
             self.write(good + wrong + "\n")
             with self.assertRaisesRegex(UserError, "results.jsonl, line 2: expected the record"):
                 sweep_records.read(self.folder)
+        self.write(good + json.dumps(record("b"))[:-1] + ', "key": "c"}\n')
+        with self.assertRaisesRegex(UserError, 'line 2: .* key "key" twice'):
+            sweep_records.read(self.folder)
         with open(os.path.join(self.folder, "results.jsonl"), "wb") as writer:
             writer.write(b"\xff\xfe")
         with self.assertRaisesRegex(UserError, "cannot be read"):

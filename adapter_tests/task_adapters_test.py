@@ -290,6 +290,9 @@ def hostile_changes(record):
         sizes(num_hidden_layers=10**9),
         sizes(num_hidden_layers=None),
         sizes(num_attention_heads=3),
+        sizes(__class__=1),
+        sizes(to_dict=1),
+        sizes(layer_norm_eps=1e-5),
         {"tuning": {**record["tuning"], "method": "full"}},
     )
 
@@ -461,6 +464,21 @@ class RefusedTest(TaskAdaptersTestCase):
         self.write_record({**self.record(), "scores": {"f1": 1}})
         (score,) = task_adapters.describe(self.folder).scores.values()
         self.assertEqual(repr(score), "1.0")
+
+    def test_a_key_that_an_object_has_twice(self):
+        self.save()
+        whole = self.read(self.config_file)
+        self.write(self.config_file, whole.replace(b'"size": 4', b'"size": 8, "size": 4'))
+        self.assert_refused('key "size" twice')
+        self.save()
+        header, data = self.header_and_data()
+        text = json.dumps(header)
+        twice = text.replace('{"__metadata__"', '{"__metadata__": {}, "__metadata__"', 1).encode()
+        self.assertNotEqual(twice, text.encode())
+        hostile = struct.pack("<Q", len(twice)) + twice + data
+        self.write(self.tensors_file, hostile)
+        self.write_record({**self.record(), "sha256": hashlib.sha256(hostile).hexdigest()})
+        self.assert_refused("adapter.safetensors")
 
     def test_an_oversized_description(self):
         self.save()

@@ -85,6 +85,19 @@ def parsed(*arguments):
     return command_lines.parsed(run_classifier.define_flags, *arguments)
 
 
+class OutputDirTest(tf.test.TestCase):
+    def test_each_method_has_a_folder_of_its_own(self):
+        for arguments, expected in (
+            ([], "output/mrpc"),
+            (["--tuning=adapters", "--adapter_size=8"], "output/mrpc"),
+            (["--tuning=full"], "output/mrpc_full"),
+            (["--tuning=top_layers", "--num_top_layers=2"], "output/mrpc_top_layers"),
+            (["--tuning=full", "--output_dir=there"], "there"),
+        ):
+            values = command_lines.parsed(training_flags.define, *arguments)
+            self.assertEqual(training_flags.output_dir(values, "mrpc"), expected)
+
+
 class DefineTest(tf.test.TestCase):
     def test_every_flag_of_bert_has_its_type_and_default(self):
         values = parsed()
@@ -290,7 +303,7 @@ class RunSettingsTest(tf.test.TestCase):
         def settings(version, use_tpu=True):
             devices = training_flags.device_flags.devices
             found = mock.patch.object(devices, "find_tpu", return_value=(use_tpu, None))
-            with found, mock.patch.object(training_flags.tf, "__version__", version):
+            with found, mock.patch.object(devices.tf, "__version__", version):
                 training_flags.run_settings(parsed("--recompute_activations"), "out", 8)
 
         settings("2.15.1")

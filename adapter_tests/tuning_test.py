@@ -94,8 +94,11 @@ class TuningOptionsTest(tf.test.TestCase):
             self.assertIn(method, message)
 
     def test_num_top_layers_goes_with_top_layers_alone(self):
-        for options in (("top_layers",), ("adapters", 2), ("full", 2), ("head", 1)):
-            self.assertIn("--num_top_layers", self.refused(*options))
+        self.assertIn("--tuning=top_layers needs --num_top_layers", self.refused("top_layers"))
+        for method, number in (("adapters", 2), ("full", 2), ("head", 1)):
+            message = self.refused(method, number)
+            self.assertIn(f"--num_top_layers={number} goes with --tuning=top_layers", message)
+            self.assertIn(f"not with --tuning={method}.", message)
 
     def test_layer_norms_go_with_adapters_alone(self):
         with self.assertRaisesRegex(UserError, "--layer_norms=some: expected one of all"):
