@@ -22,6 +22,11 @@ Shapes = Dict[str, Tuple[int, ...]]
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # In checkpoints of tf.train.Checkpoint.
 MOMENTS = ("/adam_m", "/adam_v")  # Adam's, beside each trained variable.
 
+# What a training's checkpoints are called: Estimator's name where they hold the whole model, and
+# another where they lack frozen weights, so that nobody gives them to BERT's code as a BERT.
+WHOLE, PARTIAL = "model.ckpt", "partial.ckpt"
+TRAINING_FILES = ("checkpoint", WHOLE + "-*", PARTIAL + "-*")
+
 # What TensorFlow raises of a damaged checkpoint: an end that comes too early is an IndexError.
 _UNREADABLE = (tf.errors.OpError, IndexError)
 

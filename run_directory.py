@@ -38,8 +38,7 @@ _RUN_FILES = (
     evaluations.FILE,
     "eval_results.txt",
     "eval_results.json",
-    "checkpoint",
-    "model.ckpt-*",
+    *checkpoints.TRAINING_FILES,
     "graph.pbtxt",
     "events.out.tfevents.*",
     "eval",
@@ -190,10 +189,11 @@ def _recover_record(output_dir):
     record = posixpath.join(output_dir, "checkpoint")
     if tf.io.gfile.exists(record):
         return
-    indices = _matching(output_dir, ("model.ckpt-*.index",))
-    steps = [int(step) for step in re.findall(r"/model\.ckpt-(\d+)\.index\b", "\n".join(indices))]
-    if steps:
-        name = f"model.ckpt-{max(steps)}"
+    names = (checkpoints.WHOLE, checkpoints.PARTIAL)
+    indices = _matching(output_dir, [name + "-*.index" for name in names])
+    found = [re.fullmatch(r"(.+-(\d+))\.index", posixpath.basename(path)) for path in indices]
+    if any(found):
+        name = max((match for match in found if match), key=lambda match: int(match[2]))[1]
         logging.warning("%s was missing; it names %s again.", record, name)
         state = f'model_checkpoint_path: "{name}"\nall_model_checkpoint_paths: "{name}"\n'
         files.write_atomically(record, state)

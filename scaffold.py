@@ -3,9 +3,12 @@
 The frozen ones are read from the pretrained checkpoint at every start, and never written.
 """
 
+import posixpath
+
 import tensorflow.compat.v1 as tf
 
 import checkpoints
+import files
 import modeling
 import tf_estimator
 import tuning
@@ -78,6 +81,7 @@ class _Saver(tf.train.Saver):
     """
 
     def __init__(self, frozen, config):
+        self._is_partial = bool(frozen)
         self._initialize_frozen = tf.variables_initializer(frozen)
         names = {variable_name(variable) for variable in frozen}
         saved = [v for v in tf.global_variables() if variable_name(v) not in names]
@@ -89,6 +93,23 @@ class _Saver(tf.train.Saver):
             save_relative_paths=True,
         )
         self._names = [variable_name(variable) for variable in saved]
+
+    def save(self, sess, save_path, global_step=None, **options):
+        """Saves as `tf.train.Saver` does; a checkpoint that lacks the frozen ones is called so.
+
+        Args:
+          sess, save_path, global_step: as there; Estimator's own basename gives way to
+            `checkpoints.PARTIAL`.
+          **options: further arguments.
+
+        Raises:
+          UserError: it cannot be written.
+        """
+        folder, name = posixpath.split(save_path)
+        if self._is_partial and name == checkpoints.WHOLE:
+            save_path = posixpath.join(folder, checkpoints.PARTIAL)
+        with files.written(save_path if global_step is None else f"{save_path}-{global_step}"):
+            return super().save(sess, save_path, global_step, **options)
 
     def restore(self, session, save_path):
         """Gives all variables their values.
@@ -114,6 +135,7 @@ class _Saver(tf.train.Saver):
             ) from error
         session.run(self._initialize_frozen)
         if not session.graph.finalized:
+            self._is_partial = False
             super().__init__()
 
 

@@ -41,13 +41,13 @@ class RunDirectoryTestCase(tf.test.TestCase):
     def claim(self, settings=SETTINGS, trains=True, overwrite=False):
         return run_directory.claim(self.folder, settings, trains, overwrite)
 
-    def train(self, settings=SETTINGS, step=5):
+    def train(self, settings=SETTINGS, step=5, name="partial.ckpt"):
         """Leaves behind what a run that saved a checkpoint does."""
         self.claim(settings)
         with tf.Graph().as_default(), tf.Session() as session:
             tf.get_variable("global_step", initializer=np.int64(step), use_resource=False)
             session.run(tf.global_variables_initializer())
-            tf.train.Saver().save(session, os.path.join(self.folder, "model.ckpt"), step)
+            tf.train.Saver().save(session, os.path.join(self.folder, name), step)
 
     def write(self, *names):
         for name in names:
@@ -146,7 +146,11 @@ class ClaimTest(RunDirectoryTestCase):
 
     def test_what_a_kill_left_half_written_goes(self):
         self.train()
-        left = ["model.ckpt-9.index.tempstate1", "checkpoint.tmp5", "full_model.ckpt.partial.index"]
+        left = [
+            "partial.ckpt-9.index.tempstate1",
+            "checkpoint.tmp5",
+            "full_model.ckpt.partial.index",
+        ]
         with mock.patch.object(tf.io.gfile, "rename", side_effect=SystemExit), mock.patch.object(
             tf.io.gfile, "remove"
         ), self.assertRaises(SystemExit):
@@ -315,16 +319,16 @@ class ClaimTest(RunDirectoryTestCase):
 
     def test_a_lost_record_of_checkpoints(self):
         """A kill between a first checkpoint and its record, or a user, leaves none."""
-        self.train(step=5)
-        self.train(step=12)
-        os.remove(os.path.join(self.folder, "checkpoint"))
-        self.claim(trains=True)
-        latest = tf.train.latest_checkpoint(self.folder)
-        self.assertEqual(latest, os.path.join(self.folder, "model.ckpt-12"))
+        for step, name in ((5, "model.ckpt"), (12, "partial.ckpt"), (110, "model.ckpt")):
+            self.train(step=step, name=name)
+            os.remove(os.path.join(self.folder, "checkpoint"))
+            self.claim(trains=True)
+            latest = tf.train.latest_checkpoint(self.folder)
+            self.assertEqual(latest, os.path.join(self.folder, f"{name}-{step}"))
 
     def test_a_broken_checkpoint(self):
         self.train(step=5)
-        data = os.path.join(self.folder, "model.ckpt-5.data-00000-of-00001")
+        data = os.path.join(self.folder, "partial.ckpt-5.data-00000-of-00001")
         with open(os.path.join(self.folder, "checkpoint")) as reader:
             record = reader.read()
         with open(os.path.join(self.folder, "checkpoint"), "w") as writer:
@@ -340,6 +344,7 @@ class ClaimTest(RunDirectoryTestCase):
 class OverwriteTest(RunDirectoryTestCase):
     OWN = (
         "graph.pbtxt",
+        "model.ckpt-3.index",
         "events.out.tfevents.1.host",
         "eval/events.out.tfevents.1.host",
         "eval_results.txt",
@@ -359,7 +364,7 @@ class OverwriteTest(RunDirectoryTestCase):
     def test_the_runs_files_go_and_the_users_stay(self):
         self.train()
         self.write(*self.OWN, *self.USERS)
-        self.assertIn("model.ckpt-5.index", self.files())
+        self.assertIn("partial.ckpt-5.index", self.files())
         self.claim(changed("model", task="CoLA"), overwrite=True)
         self.assertEqual(self.files(), {*self.USERS, "settings.json"})
         self.assertEqual(self.recorded()["model"]["task"], "CoLA")
@@ -379,14 +384,14 @@ class OverwriteTest(RunDirectoryTestCase):
             with self.assertRaisesRegex(UserError, "^--overwrite_output_dir .*--other=/.*[.]$"):
                 run_directory.claim(self.folder, SETTINGS, True, True, reads)
             self.assertEqual(self.files(), before)
-        others = ("", "notes.txt", "full_model", "evaluation", "model.ckpt-55", "model")
+        others = ("", "notes.txt", "full_model", "evaluation", "partial.ckpt-55", "partial")
         reads = [("--other", os.path.join(self.folder, name)) for name in others]
         run_directory.claim(self.folder, SETTINGS, True, True, reads)
         self.assertEqual(self.files(), {"settings.json"})
 
     def test_it_also_helps_against_what_is_broken(self):
         self.train()
-        self.write("settings.json", "model.ckpt-5.index")
+        self.write("settings.json", "partial.ckpt-5.index")
         self.claim(overwrite=True)
         self.assertEqual(self.files(), {"settings.json"})
 

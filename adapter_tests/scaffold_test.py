@@ -40,8 +40,17 @@ class ScaffoldTest(tf.test.TestCase):
                 session.run(add)
                 (saver,) = tf.get_collection(tf.GraphKeys.SAVERS)
                 path = os.path.join(output_dir, "model.ckpt")
-                saver.save(session._tf_sess(), path, global_step=step)
+                self.saved = saver.save(session._tf_sess(), path, global_step=step)
         return found
+
+    def test_only_what_holds_the_whole_model_is_called_like_a_bert(self):
+        for pretrained, name in ((True, "partial.ckpt-1"), (False, "model.ckpt-1")):
+            output_dir = os.path.join(self.get_temp_dir(), name)
+            self.run_once(output_dir, 1, pretrained=pretrained)
+            self.assertEqual(self.saved, os.path.join(output_dir, name))
+            self.assertEqual(tf.train.latest_checkpoint(output_dir), self.saved)
+            names = {name for name, _ in tf.train.list_variables(self.saved)}
+            self.assertEqual(self.frozen in names, not pretrained)
 
     def test_the_frozen_come_from_the_pretrained_and_the_rest_goes_on(self):
         for on_tpu in (False, True):
@@ -49,7 +58,7 @@ class ScaffoldTest(tf.test.TestCase):
             first = self.run_once(output_dir, 1, on_tpu=on_tpu)
             for name in (self.frozen, self.trained):
                 self.assertAllEqual(first[name], self.pretrained.get_tensor(name))
-            saved = tf.train.list_variables(os.path.join(output_dir, "model.ckpt-1"))
+            saved = tf.train.list_variables(os.path.join(output_dir, "partial.ckpt-1"))
             self.assertEqual({name for name, _ in saved}, {self.trained, "global_step"})
 
             second = self.run_once(output_dir, 2, on_tpu=on_tpu)
@@ -59,7 +68,7 @@ class ScaffoldTest(tf.test.TestCase):
     def test_a_checkpoint_without_its_pretrained_is_refused(self):
         output_dir = os.path.join(self.get_temp_dir(), "alone")
         self.run_once(output_dir, 1)
-        expected = r"model.ckpt-1 lacks \d+ variables, bert/\S+ among them: .* init_checkpoint"
+        expected = r"partial.ckpt-1 lacks \d+ variables, bert/\S+ among them: .* init_checkpoint"
         with self.assertRaisesRegex(UserError, expected):
             self.run_once(output_dir, 2, pretrained=False)
 
