@@ -27,6 +27,8 @@ MOMENTS = ("/adam_m", "/adam_v")  # Adam's, beside each trained variable.
 WHOLE, PARTIAL = "model.ckpt", "partial.ckpt"
 TRAINING_FILES = ("checkpoint", WHOLE + "-*", PARTIAL + "-*")
 
+IDENTITY = "_RUN_IDENTITY"  # A training's checkpoint says by it which run it is of.
+
 # What TensorFlow raises of a damaged checkpoint: an end that comes too early is an IndexError.
 _UNREADABLE = (tf.errors.OpError, IndexError)
 
@@ -258,7 +260,7 @@ def sha256_of(get_tensor: Callable, shapes: Shapes) -> str:
 
 
 def trained_tensors(prefix: str, flag: str = "--output_dir") -> Dict[str, np.ndarray]:
-    """What a training checkpoint holds but for Adam's moments and the step.
+    """What a training checkpoint holds but for Adam's moments, the step and the run's identity.
 
     Args:
       prefix: the checkpoint's prefix.
@@ -274,7 +276,7 @@ def trained_tensors(prefix: str, flag: str = "--output_dir") -> Dict[str, np.nda
     names = [
         name
         for name in sorted(reader.get_variable_to_shape_map())
-        if not name.endswith(MOMENTS) and name != tf.GraphKeys.GLOBAL_STEP
+        if not name.endswith(MOMENTS) and name not in (tf.GraphKeys.GLOBAL_STEP, IDENTITY)
     ]
     return {name: read_tensor(reader, name, f"{flag} {prefix}") for name in names}
 
@@ -317,6 +319,23 @@ def step_of(prefix: str, flag: str = "--output_dir") -> int:
     if not reader.has_tensor(tf.GraphKeys.GLOBAL_STEP):
         return 0
     return int(read_tensor(reader, tf.GraphKeys.GLOBAL_STEP, f"{flag} {prefix}"))
+
+
+def identity_of(prefix: str, flag: str = "--output_dir") -> Optional[str]:
+    """The identity of the run that saved a checkpoint, None if it does not tell.
+
+    Args:
+      prefix: the checkpoint's prefix.
+      flag: what the error calls it.
+
+    Raises:
+      UserError: the checkpoint is damaged.
+    """
+    reader = open_checkpoint(prefix, flag)
+    if not reader.has_tensor(IDENTITY):
+        return None
+    value = np.asarray(read_tensor(reader, IDENTITY, f"{flag} {prefix}")).item()
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 def last_step(output_dir: Optional[str]) -> int:

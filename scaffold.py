@@ -6,6 +6,7 @@ The frozen ones are read from the pretrained checkpoint at every start, and neve
 import posixpath
 
 import tensorflow.compat.v1 as tf
+from tensorflow.python.training.saver import BulkSaverBuilder
 
 import checkpoints
 import files
@@ -16,7 +17,7 @@ from errors import UserError
 from layers import moving_variables, variable_name
 
 
-def scaffold_fn(trained, init_checkpoint, task_checkpoint, use_tpu, config=None):
+def scaffold_fn(trained, init_checkpoint, task_checkpoint, use_tpu, config=None, run_identity=None):
     """What initializes, restores and saves the variables of the default graph.
 
     Args:
@@ -27,6 +28,7 @@ def scaffold_fn(trained, init_checkpoint, task_checkpoint, use_tpu, config=None)
       use_tpu: whether the graph runs on a TPU.
       config: `tf_estimator.RunConfig`, which says how many checkpoints are kept; None for its
         defaults.
+      run_identity: str by which checkpoints say which run they are of; None for none.
 
     Returns:
       A function without arguments that returns the Scaffold. It also points the variables'
@@ -63,7 +65,7 @@ def scaffold_fn(trained, init_checkpoint, task_checkpoint, use_tpu, config=None)
     def build():
         if use_tpu:
             initialize()
-        saver = _Saver(frozen, config)
+        saver = _Saver(frozen, config, run_identity)
         tf.add_to_collection(tf.GraphKeys.SAVERS, saver)
         return tf.train.Scaffold(saver=saver)
 
@@ -77,10 +79,10 @@ class _Saver(tf.train.Saver):
 
     Args:
       frozen: list of them.
-      config: as in `scaffold_fn`.
+      config, run_identity: as in `scaffold_fn`.
     """
 
-    def __init__(self, frozen, config):
+    def __init__(self, frozen, config, run_identity):
         self._is_partial = bool(frozen)
         self._initialize_frozen = tf.variables_initializer(frozen)
         names = {variable_name(variable) for variable in frozen}
@@ -91,6 +93,7 @@ class _Saver(tf.train.Saver):
             max_to_keep=config.keep_checkpoint_max,
             keep_checkpoint_every_n_hours=config.keep_checkpoint_every_n_hours,
             save_relative_paths=True,
+            builder=run_identity and _IdentitySaverBuilder(run_identity),
         )
         self._names = [variable_name(variable) for variable in saved]
 
@@ -137,6 +140,21 @@ class _Saver(tf.train.Saver):
         if not session.graph.finalized:
             self._is_partial = False
             super().__init__()
+
+
+class _IdentitySaverBuilder(BulkSaverBuilder):
+    """Has a Saver write a run's identity beside the variables; it is neither one nor restored."""
+
+    def __init__(self, run_identity):
+        super().__init__()
+        self._run_identity = run_identity
+
+    def save_op(self, filename_tensor, saveables):
+        """The operation that writes both."""
+        value = tf.constant(self._run_identity)
+        spec = self.SaveSpec(value, "", checkpoints.IDENTITY, tf.string)
+        identity = self.SaveableObject(value, [spec], checkpoints.IDENTITY)
+        return super().save_op(filename_tensor, [*saveables, identity])
 
 
 def _check_assignment(variables, found, init_checkpoint):

@@ -80,7 +80,8 @@ class SavedTest(JobsTestCase):
         trained = ADAPTERS + LAYER_NORMS + HEAD
         moments = [name + slot for name in trained for slot in ("/adam_m", "/adam_v")]
         self.assertEqual(
-            set(reader.get_variable_to_shape_map()), {*trained, *moments, "global_step"}
+            set(reader.get_variable_to_shape_map()),
+            {*trained, *moments, "global_step", checkpoints.IDENTITY},
         )
 
     def test_the_adapter_holds_the_same(self):
@@ -169,21 +170,40 @@ class SavedTest(JobsTestCase):
         self.assertEqual(found, expected)
 
     def test_a_run_of_an_older_version_resumes(self):
-        """Its checkpoint has the name of a whole model's."""
+        """Its checkpoint has the name of a whole model's, and does not say which run it is of."""
         self.succeed("--do_train", "--save_checkpoints_steps=1")
         straight = contents(self.path("adapter"))
         shutil.rmtree(self.path("adapter"))
         tensors = all_tensors(self.path("partial.ckpt-1"))
+        del tensors[checkpoints.IDENTITY]
         for path in tf.io.gfile.glob(self.path("partial.ckpt-*")):
             os.remove(path)
         checkpoints.write(self.path("model.ckpt-1"), tensors)
         tf.train.update_checkpoint_state(self.output_dir, self.path("model.ckpt-1"))
         with self.assertLogs("absl", "INFO") as logs:
             self.succeed("--do_train", "--save_full_checkpoint")
-        self.assertIn("from the checkpoint of step 1", "\n".join(logs.output))
+        log = "\n".join(logs.output)
+        self.assertEqual(log.count("model.ckpt-1 does not say which run saved it"), 1)
+        self.assertIn("from the checkpoint of step 1", log)
         self.assertEqual(tf.train.latest_checkpoint(self.output_dir), self.path("partial.ckpt-3"))
         self.assertEqual(contents(self.path("adapter")), straight)
         self.assertTrue(os.path.exists(self.path("full_model.ckpt.index")))
+
+    def test_another_runs_checkpoint_is_refused(self):
+        for method in ("adapters", "full"):
+            flags = ["--do_train", "--save_checkpoints_steps=1", "--tuning=" + method]
+            other = os.path.join(self.folder, "other_" + method)
+            self.output_dir = os.path.join(self.folder, "own_" + method)
+            self.succeed(*flags, "--random_seed=99", output_dir=other)
+            self.succeed(*flags)
+            shutil.rmtree(self.path("adapter"))
+            name = os.path.basename(tf.train.latest_checkpoint(other)).replace("-3", "-2")
+            for end in (".index", ".data-00000-of-00001"):
+                shutil.copy(os.path.join(other, name + end), self.path(name + end))
+            tf.train.update_checkpoint_state(self.output_dir, self.path(name))
+            for stages in (["--do_train"], ["--do_predict"]):
+                code, _, stderr = self.call(self.output_dir, *flags[1:], *stages)
+                self.assert_one_sentence(code, stderr, [self.path(name), "another run"])
 
     def test_going_on_from_another_beginning_is_refused(self):
         shutil.copytree(self.trained, self.output_dir)

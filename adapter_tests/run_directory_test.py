@@ -5,12 +5,14 @@ import fcntl
 import fnmatch
 import json
 import os
+import shutil
 import tempfile
 from unittest import mock
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+import checkpoints
 import files
 import run_directory
 from errors import UserError
@@ -41,13 +43,16 @@ class RunDirectoryTestCase(tf.test.TestCase):
     def claim(self, settings=SETTINGS, trains=True, overwrite=False):
         return run_directory.claim(self.folder, settings, trains, overwrite)
 
-    def train(self, settings=SETTINGS, step=5, name="partial.ckpt"):
+    def train(self, settings=SETTINGS, step=5, name="partial.ckpt", identity=None):
         """Leaves behind what a run that saved a checkpoint does."""
         self.claim(settings)
         with tf.Graph().as_default(), tf.Session() as session:
             tf.get_variable("global_step", initializer=np.int64(step), use_resource=False)
             session.run(tf.global_variables_initializer())
-            tf.train.Saver().save(session, os.path.join(self.folder, name), step)
+            prefix = tf.train.Saver().save(session, os.path.join(self.folder, name), step)
+        if identity:
+            tensors = {"global_step": np.int64(step), checkpoints.IDENTITY: np.array(identity, "S")}
+            checkpoints.write(prefix, tensors)
 
     def write(self, *names):
         for name in names:
@@ -325,6 +330,37 @@ class ClaimTest(RunDirectoryTestCase):
             self.claim(trains=True)
             latest = tf.train.latest_checkpoint(self.folder)
             self.assertEqual(latest, os.path.join(self.folder, f"{name}-{step}"))
+
+    def test_a_checkpoint_of_another_run(self):
+        own = run_directory.identity(SETTINGS)
+        self.train(step=5, identity=own)
+        self.claim(trains=True)
+        self.claim(trains=False)
+        # What is not set is the same as what an earlier version did not know.
+        self.assertEqual(run_directory.identity(changed("training", added=None)), own)
+        self.assertEqual(run_directory.identity({**SETTINGS, "more": {"of": "a script"}}), own)
+        other = run_directory.identity(changed("training", random_seed=99))
+        self.assertNotEqual(other, own)
+        self.train(step=5, identity=other)
+        for trains in (True, False):
+            self.assert_refused("another run", "partial.ckpt-5", "settings.json", trains=trains)
+        self.claim(overwrite=True)
+
+    def test_a_record_that_names_another_folders_checkpoint(self):
+        self.train(changed("training", random_seed=99), identity="9" * 64)
+        shutil.move(self.folder, self.folder + "_other")
+        self.train(step=3, identity=run_directory.identity(SETTINGS))
+        tf.train.update_checkpoint_state(self.folder, self.folder + "_other/partial.ckpt-5")
+        for trains in (True, False):
+            self.assert_refused("another run", "_other/partial.ckpt-5", trains=trains)
+
+    def test_a_checkpoint_of_an_older_version_is_said_to_be_one(self):
+        self.train(step=5)
+        for trains in (True, False):
+            with self.assertLogs("absl", "INFO") as logs:
+                self.claim(trains=trains)
+            (line,) = logs.output
+            self.assertIn("partial.ckpt-5 does not say which run", line)
 
     def test_a_broken_checkpoint(self):
         self.train(step=5)
