@@ -27,6 +27,7 @@ MOMENTS = ("/adam_m", "/adam_v")  # Adam's, beside each trained variable.
 WHOLE, PARTIAL = "model.ckpt", "partial.ckpt"
 TRAINING_FILES = ("checkpoint", WHOLE + "-*", PARTIAL + "-*")
 
+_ENDS = (".data-00000-of-00001", ".index")  # Of the files of one, which is no shard of many.
 IDENTITY = "_RUN_IDENTITY"  # A training's checkpoint says by it which run it is of.
 
 # What TensorFlow raises of a damaged checkpoint: an end that comes too early is an IndexError.
@@ -309,8 +310,64 @@ def write(prefix: str, tensors: Dict[str, np.ndarray]) -> None:
             # An index never stands beside another checkpoint's data.
             if tf.io.gfile.exists(prefix + ".index"):
                 tf.io.gfile.remove(prefix + ".index")
-            for end in (".data-00000-of-00001", ".index"):
-                tf.io.gfile.rename(partial + end, prefix + end, overwrite=True)
+                files.sync(os.path.dirname(prefix) or ".")
+            for end in _ENDS:
+                files.replace(partial + end, prefix + end)
+
+
+class Saver(tf.train.Saver):
+    """A Saver whose record names a checkpoint, and drops an older one, once it is on disk."""
+
+    def save(
+        self,
+        sess,
+        save_path,
+        global_step=None,
+        latest_filename=None,
+        meta_graph_suffix="meta",
+        write_meta_graph=True,
+        write_state=True,
+        **options,
+    ):
+        """Saves as `tf.train.Saver` does, whose arguments these are.
+
+        Raises:
+          UserError: it cannot be written.
+        """
+        with files.written(save_path if global_step is None else f"{save_path}-{global_step}"):
+            prefix = super().save(
+                sess,
+                save_path,
+                global_step,
+                meta_graph_suffix=meta_graph_suffix,
+                write_meta_graph=write_meta_graph,
+                write_state=False,
+                **options,
+            )
+            folder = os.path.dirname(prefix) or "."
+            for path in (*(prefix + end for end in _ENDS), folder):
+                files.sync(path)
+            if write_state:
+                self._RecordLastCheckpoint(prefix)
+                names = [os.path.relpath(path, folder) for path in self.last_checkpoints]
+                write_record(folder, names, latest_filename or "checkpoint")
+                self._MaybeDeleteOldCheckpoints(meta_graph_suffix)
+        return prefix
+
+
+def write_record(folder: str, names: Sequence[str], file: str = "checkpoint") -> None:
+    """Writes the record by which TensorFlow finds the checkpoints in a folder.
+
+    Args:
+      folder: path.
+      names: their prefixes, relative to the folder; the last checkpoint's at the end.
+      file: name of the record.
+
+    Raises:
+      UserError: it cannot be written.
+    """
+    state = tf.train.generate_checkpoint_state_proto(os.sep, names[-1], list(names))
+    files.write_atomically(os.path.join(folder, file), str(state))
 
 
 def step_of(prefix: str, flag: str = "--output_dir") -> int:

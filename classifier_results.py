@@ -119,7 +119,7 @@ def write_predictions(folder: str, task: Task, split: str, predictions: Predicti
         _file_name("predictions", split): _prediction_rows(task, texts, predictions),
     }
     if split in task.submission:
-        tf.io.gfile.makedirs(posixpath.join(folder, "submission"))
+        files.make_folder(posixpath.join(folder, "submission"))
         tables[f"submission/{task.submission[split]}.tsv"] = [
             ["index", "prediction"],
             *([str(index), text] for index, text in enumerate(_submitted(task, texts))),

@@ -1,6 +1,10 @@
-"""Files and folders that appear whole or not at all, whatever comes; JSON objects, checked."""
+"""Files and folders that appear whole or not at all, whatever comes; JSON objects, checked.
+
+A write that has returned outlives a loss of power: content is on disk before a name leads to it.
+"""
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -19,6 +23,7 @@ except ImportError:  # Windows has none, and nothing is held there.
     fcntl = None  # type: ignore[assignment]  # Of a module mypy expects a module.
 
 _PARTIAL, _REPLACED = ".partial", ".replaced"
+_NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)  # Some file systems have none for folders.
 PARTIAL_FILES = "*.????????" + _PARTIAL  # A pattern: what kills leave of `write_atomically`.
 
 
@@ -37,11 +42,75 @@ def write_atomically(path: str, content: Union[str, bytes]) -> None:
         try:
             with tf.io.gfile.GFile(temporary, "w") as writer:
                 writer.write(content)
-            tf.io.gfile.rename(temporary, path, overwrite=True)
+            replace(temporary, path)
         except BaseException:
             with contextlib.suppress(OSError, tf.errors.OpError):
                 tf.io.gfile.remove(temporary)
             raise
+
+
+def replace(temporary: str, path: str) -> None:
+    """Moves a file to its place, or a new folder with all that is in it; both are then on disk.
+
+    Args:
+      temporary: path, on the same file system.
+      path: of a file, which is replaced if it is there, or of no folder yet.
+
+    Raises:
+      OSError, tf.errors.OpError: it cannot be written.
+    """
+    _sync_content(temporary)
+    tf.io.gfile.rename(temporary, path, overwrite=True)
+    sync(_parent(path))
+
+
+def make_folder(folder: str) -> None:
+    """Makes a folder and those above it, if need be; they are then on disk.
+
+    Raises:
+      OSError, tf.errors.OpError: it cannot be written.
+    """
+    made, above = [], folder.rstrip("/")
+    while above and "://" not in above and not tf.io.gfile.exists(above):
+        made.append(above)
+        above = posixpath.dirname(above)
+    tf.io.gfile.makedirs(folder)
+    for path in made:
+        sync(_parent(path))
+
+
+def sync(path: str) -> None:
+    """Waits until a local file's content, or the names in a local folder, are on disk.
+
+    What is closed on a remote file system is stored already.
+
+    Raises:
+      OSError: the disk does not take it.
+    """
+    if fcntl is None or "://" in path:  # Windows opens no folder.
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_SYNC:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _sync_content(path: str) -> None:
+    """Syncs a file, or a folder and all that is in it."""
+    for folder, _, names in os.walk(path):
+        for name in names:
+            sync(posixpath.join(folder, name))
+        sync(folder)
+    if not tf.io.gfile.isdir(path):
+        sync(path)
+
+
+def _parent(path: str) -> str:
+    return posixpath.dirname(path.rstrip("/")) or "."
 
 
 @contextlib.contextmanager
@@ -60,12 +129,14 @@ def whole_folder(folder: str) -> Iterator[str]:
     partial = folder + _PARTIAL
     try:
         with written(folder):
-            tf.io.gfile.makedirs(partial)
+            make_folder(partial)
             with _alone_in(partial):
                 yield partial
+                _sync_content(partial)
                 if tf.io.gfile.exists(folder):
                     tf.io.gfile.rename(folder, folder + _REPLACED)
                 tf.io.gfile.rename(partial, folder)
+                sync(_parent(folder))
     finally:
         recover(folder)
 
@@ -124,6 +195,7 @@ def recover(folder: str) -> None:
             tf.io.gfile.rename(replaced, folder)
         for leftover in (replaced, partial):
             if tf.io.gfile.exists(leftover):
+                sync(_parent(folder))  # The other one's name must not be lost after it.
                 tf.io.gfile.rmtree(leftover)
 
 

@@ -195,7 +195,7 @@ def run(values):
     run_directory.make(output_dir)
     if values.records_dir:
         with files.written(f"--records_dir={values.records_dir}"):
-            tf.io.gfile.makedirs(values.records_dir)
+            files.make_folder(values.records_dir)
     with baseline_search.Turns(output_dir) as turns:
         job = _Job(values, _read(processor, data_dir, values), output_dir)
         if preset:

@@ -198,8 +198,7 @@ def _recover_record(output_dir):
     if any(found):
         name = max((match for match in found if match), key=lambda match: int(match[2]))[1]
         logging.warning("%s was missing; it names %s again.", record, name)
-        state = f'model_checkpoint_path: "{name}"\nall_model_checkpoint_paths: "{name}"\n'
-        files.write_atomically(record, state)
+        checkpoints.write_record(output_dir, [name])
 
 
 def _latest_checkpoint(output_dir, trains):
@@ -240,7 +239,7 @@ def make(output_dir):
         )
     probe = posixpath.join(output_dir, ".writable")
     with files.written(f"--output_dir={output_dir}"):
-        tf.io.gfile.makedirs(output_dir)
+        files.make_folder(output_dir)
         with tf.io.gfile.GFile(probe, "w") as writer:
             writer.write("")
         with contextlib.suppress(tf.errors.NotFoundError):  # Another process's probe was the same.

@@ -17,7 +17,6 @@ if __name__ == "__main__":
 
 import posixpath
 
-import tensorflow.compat.v1 as tf
 from absl import flags
 
 import ablation_results
@@ -81,7 +80,7 @@ def run(values):
         needs = "; ".join(f"{name}: {reporting.REPORTS[name].needs}" for name in missing)
         raise UserError(f"--report={','.join(values.report)}: found none of these: {needs}.")
     with files.written(f"--report_dir={values.report_dir}"):
-        tf.io.gfile.makedirs(values.report_dir)
+        files.make_folder(values.report_dir)
     written = []
     for name, report in found.items():
         for file_name, content in reporting.rendered(values.name or name, report).items():

@@ -9,7 +9,6 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.training.saver import BulkSaverBuilder
 
 import checkpoints
-import files
 import modeling
 import tf_estimator
 import tuning
@@ -74,7 +73,7 @@ def scaffold_fn(trained, init_checkpoint, task_checkpoint, use_tpu, config=None,
     return build
 
 
-class _Saver(tf.train.Saver):
+class _Saver(checkpoints.Saver):
     """Saves and restores all but the frozen variables, which it initializes where it restores.
 
     Args:
@@ -92,18 +91,17 @@ class _Saver(tf.train.Saver):
             saved,
             max_to_keep=config.keep_checkpoint_max,
             keep_checkpoint_every_n_hours=config.keep_checkpoint_every_n_hours,
-            save_relative_paths=True,
             builder=run_identity and _IdentitySaverBuilder(run_identity),
         )
         self._names = [variable_name(variable) for variable in saved]
 
-    def save(self, sess, save_path, global_step=None, **options):
+    def save(self, sess, save_path, *arguments, **options):
         """Saves as `tf.train.Saver` does; a checkpoint that lacks the frozen ones is called so.
 
         Args:
-          sess, save_path, global_step: as there; Estimator's own basename gives way to
-            `checkpoints.PARTIAL`.
-          **options: further arguments.
+          sess: as there.
+          save_path: as there; Estimator's own basename gives way to `checkpoints.PARTIAL`.
+          *arguments, **options: as there.
 
         Raises:
           UserError: it cannot be written.
@@ -111,8 +109,7 @@ class _Saver(tf.train.Saver):
         folder, name = posixpath.split(save_path)
         if self._is_partial and name == checkpoints.WHOLE:
             save_path = posixpath.join(folder, checkpoints.PARTIAL)
-        with files.written(save_path if global_step is None else f"{save_path}-{global_step}"):
-            return super().save(sess, save_path, global_step, **options)
+        return super().save(sess, save_path, *arguments, **options)
 
     def restore(self, session, save_path):
         """Gives all variables their values.
