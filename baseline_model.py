@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+import checkpoints
 import devices
 import layers
 import progress
@@ -430,7 +431,7 @@ def model_fn_builder(settings, strings, evaluation=None, shown=False):
             hooks.append(
                 progress.ProgressHook(settings.num_steps, BATCH_SIZE, scalars, config.model_dir)
             )
-        scaffold = tf.train.Scaffold(saver=tf.train.Saver(max_to_keep=1, save_relative_paths=True))
+        scaffold = tf.train.Scaffold(saver=checkpoints.Saver(max_to_keep=1))
         tf.add_to_collection(tf.GraphKeys.SAVERS, scaffold.saver)
         return tf_estimator.EstimatorSpec(
             mode, loss=loss, train_op=train_op, training_hooks=hooks, scaffold=scaffold

@@ -324,8 +324,7 @@ class DevSetHook(tf.train.SessionRunHook):
             self._since_best = 0
             if self._folder:
                 prefix = posixpath.join(self._folder, "model.ckpt")
-                with files.written(f"{prefix}-{step}"):
-                    self._saver.save(session, prefix, global_step=step, write_meta_graph=False)
+                self._saver.save(session, prefix, global_step=step, write_meta_graph=False)
 
     def _predicted(self, session):
         return classifier_results.stacked(input_pipeline.in_order(self._as_computed(session)))

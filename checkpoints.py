@@ -24,6 +24,14 @@ OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # In checkpoints of tf.train.Chec
 GLOBAL_STEP = "global_step"
 MOMENTS = ("/adam_m", "/adam_v")  # Adam's, beside each trained variable.
 
+# What a training's checkpoints are called: Estimator's name where they hold the whole model, and
+# another where they lack frozen weights, so that nobody gives them to BERT's code as a BERT.
+WHOLE, PARTIAL = "model.ckpt", "partial.ckpt"
+TRAINING_FILES = ("checkpoint", WHOLE + "-*", PARTIAL + "-*")
+
+_ENDS = (".data-00000-of-00001", ".index")  # Of the files of one, which is no shard of many.
+IDENTITY = "_RUN_IDENTITY"  # A training's checkpoint says by it which run it is of.
+
 # What TensorFlow raises of a damaged checkpoint: an end that comes too early is an IndexError.
 _UNREADABLE = (tf.errors.OpError, IndexError)
 
@@ -281,7 +289,7 @@ def sha256_of(get_tensor: Callable, shapes: Shapes) -> str:
 
 
 def trained_tensors(prefix: str, flag: str = "--output_dir") -> Dict[str, np.ndarray]:
-    """What a training checkpoint holds but for Adam's moments and the step.
+    """What a training checkpoint holds but for Adam's moments, the step and the run's identity.
 
     Args:
       prefix: the checkpoint's prefix.
@@ -297,7 +305,7 @@ def trained_tensors(prefix: str, flag: str = "--output_dir") -> Dict[str, np.nda
     names = [
         name
         for name in sorted(reader.get_variable_to_shape_map())
-        if not name.endswith(MOMENTS) and name != GLOBAL_STEP
+        if not name.endswith(MOMENTS) and name not in (GLOBAL_STEP, IDENTITY)
     ]
     return {name: read_tensor(reader, name, f"{flag} {prefix}") for name in names}
 
@@ -330,8 +338,64 @@ def write(prefix: str, tensors: Dict[str, np.ndarray]) -> None:
             # An index never stands beside another checkpoint's data.
             if files.exists(prefix + ".index"):
                 files.remove(prefix + ".index")
-            for end in (".data-00000-of-00001", ".index"):
-                files.rename(partial + end, prefix + end, overwrite=True)
+                files.sync(os.path.dirname(prefix) or ".")
+            for end in _ENDS:
+                files.replace(partial + end, prefix + end)
+
+
+class Saver(tf.train.Saver):
+    """A Saver whose record names a checkpoint, and drops an older one, once it is on disk."""
+
+    def save(
+        self,
+        sess,
+        save_path,
+        global_step=None,
+        latest_filename=None,
+        meta_graph_suffix="meta",
+        write_meta_graph=True,
+        write_state=True,
+        **options,
+    ):
+        """Saves as `tf.train.Saver` does, whose arguments these are.
+
+        Raises:
+          UserError: it cannot be written.
+        """
+        with files.written(save_path if global_step is None else f"{save_path}-{global_step}"):
+            prefix = super().save(
+                sess,
+                save_path,
+                global_step,
+                meta_graph_suffix=meta_graph_suffix,
+                write_meta_graph=write_meta_graph,
+                write_state=False,
+                **options,
+            )
+            folder = os.path.dirname(prefix) or "."
+            for path in (*(prefix + end for end in _ENDS), folder):
+                files.sync(path)
+            if write_state:
+                self._RecordLastCheckpoint(prefix)
+                names = [os.path.relpath(path, folder) for path in self.last_checkpoints]
+                write_record(folder, names, latest_filename or "checkpoint")
+                self._MaybeDeleteOldCheckpoints(meta_graph_suffix)
+        return prefix
+
+
+def write_record(folder: str, names: Sequence[str], file: str = "checkpoint") -> None:
+    """Writes the record by which TensorFlow finds the checkpoints in a folder.
+
+    Args:
+      folder: path.
+      names: their prefixes, relative to the folder; the last checkpoint's at the end.
+      file: name of the record.
+
+    Raises:
+      UserError: it cannot be written.
+    """
+    state = tf.train.generate_checkpoint_state_proto(os.sep, names[-1], list(names))
+    files.write_atomically(os.path.join(folder, file), str(state))
 
 
 def step_of(prefix: str, flag: str = "--output_dir") -> int:
@@ -340,6 +404,23 @@ def step_of(prefix: str, flag: str = "--output_dir") -> int:
     if not reader.has_tensor(GLOBAL_STEP):
         return 0
     return int(read_tensor(reader, GLOBAL_STEP, f"{flag} {prefix}"))
+
+
+def identity_of(prefix: str, flag: str = "--output_dir") -> Optional[str]:
+    """The identity of the run that saved a checkpoint, None if it does not tell.
+
+    Args:
+      prefix: the checkpoint's prefix.
+      flag: what the error calls it.
+
+    Raises:
+      UserError: the checkpoint is damaged.
+    """
+    reader = open_checkpoint(prefix, flag)
+    if not reader.has_tensor(IDENTITY):
+        return None
+    value = np.asarray(read_tensor(reader, IDENTITY, f"{flag} {prefix}")).item()
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 def last_step(output_dir: Optional[str]) -> int:

@@ -1,4 +1,7 @@
-"""Files and folders that appear whole or not at all, whatever comes; JSON objects, checked."""
+"""Files and folders that appear whole or not at all, whatever comes; JSON objects, checked.
+
+A write that has returned outlives a loss of power: content is on disk before a name leads to it.
+"""
 
 import contextlib
 import errno
@@ -21,6 +24,7 @@ except ImportError:  # Windows has none, and nothing is held there.
     fcntl = None  # type: ignore[assignment]  # Of a module mypy expects a module.
 
 _PARTIAL, _REPLACED = ".partial", ".replaced"
+_NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)  # Some file systems have none for folders.
 PARTIAL_FILES = "*.????????" + _PARTIAL  # A pattern: what kills leave of `write_atomically`.
 
 
@@ -92,12 +96,18 @@ def modified(path: str) -> int:
     return _gfile(path, "stat").mtime_nsec if is_remote(path) else os.stat(path).st_mtime_ns
 
 
-def makedirs(path: str) -> None:
-    """Makes a folder and those above it, unless it is there."""
-    if is_remote(path):
-        _gfile(path, "makedirs")
-    else:
-        os.makedirs(path, exist_ok=True)
+def makedirs(folder: str) -> None:
+    """Makes a folder and those above it, unless it is there; they are then on disk."""
+    if is_remote(folder):
+        _gfile(folder, "makedirs")
+        return
+    made, above = [], folder.rstrip("/")
+    while above and not os.path.exists(above):
+        made.append(above)
+        above = posixpath.dirname(above)
+    os.makedirs(folder, exist_ok=True)
+    for path in made:
+        sync(_parent(path))
 
 
 def remove(path: str) -> None:
@@ -179,11 +189,62 @@ def write_atomically(path: str, content: Union[str, bytes]) -> None:
         try:
             with open_file(temporary, "wb") as writer:
                 writer.write(content.encode("utf-8") if isinstance(content, str) else content)
-            rename(temporary, path, overwrite=True)
+            replace(temporary, path)
         except BaseException:
             with contextlib.suppress(OSError):
                 remove(temporary)
             raise
+
+
+def replace(temporary: str, path: str) -> None:
+    """Moves a file to its place, or a new folder with all that is in it; both are then on disk.
+
+    Args:
+      temporary: path, on the same file system.
+      path: of a file, which is replaced if it is there, or of no folder yet.
+
+    Raises:
+      OSError: it cannot be written.
+    """
+    _sync_content(temporary)
+    rename(temporary, path, overwrite=True)
+    sync(_parent(path))
+
+
+def sync(path: str) -> None:
+    """Waits until a local file's content, or the names in a local folder, are on disk.
+
+    What is closed on a remote file system is stored already.
+
+    Raises:
+      OSError: the disk does not take it.
+    """
+    if fcntl is None or is_remote(path):  # Windows opens no folder.
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_SYNC:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _sync_content(path: str) -> None:
+    """Syncs a file, or a folder and all that is in it."""
+    if is_remote(path):
+        return
+    for folder, _, names in os.walk(path):
+        for name in names:
+            sync(posixpath.join(folder, name))
+        sync(folder)
+    if not os.path.isdir(path):
+        sync(path)
+
+
+def _parent(path: str) -> str:
+    return posixpath.dirname(path.rstrip("/")) or "."
 
 
 @contextlib.contextmanager
@@ -205,9 +266,11 @@ def whole_folder(folder: str) -> Iterator[str]:
             makedirs(partial)
             with _alone_in(partial):
                 yield partial
+                _sync_content(partial)
                 if exists(folder):
                     rename(folder, folder + _REPLACED)
                 rename(partial, folder)
+                sync(_parent(folder))
     finally:
         recover(folder)
 
@@ -266,6 +329,7 @@ def recover(folder: str) -> None:
             rename(replaced, folder)
         for leftover in (replaced, partial):
             if exists(leftover):
+                sync(_parent(folder))  # The other one's name must not be lost after it.
                 rmtree(leftover)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-import files
+import checkpoints
 import interrupts
 from errors import UserError
 
@@ -65,7 +65,7 @@ class SaveHook(tf.train.SessionRunHook):
     """
 
     def __init__(self, output_dir, every_steps):
-        self._prefix = posixpath.join(output_dir, "model.ckpt")
+        self._prefix = posixpath.join(output_dir, checkpoints.WHOLE)
         self._every_steps = every_steps
 
     def after_create_session(self, session, coord):
@@ -93,6 +93,5 @@ class SaveHook(tf.train.SessionRunHook):
             self._save(session, step)
 
     def _save(self, session, step):
-        with files.written(f"{self._prefix}-{step}"):
-            self._saver.save(session, self._prefix, global_step=step, write_meta_graph=False)
+        self._saver.save(session, self._prefix, global_step=step, write_meta_graph=False)
         self._saved = step

@@ -410,6 +410,7 @@ class Job(_AnyJob):
             "random_seed": values.random_seed,
             "recompute_activations": values.recompute_activations,
             "gradient_accumulation_steps": values.gradient_accumulation_steps,
+            "run_identity": run_directory.identity(self._settings()),
             **schedule,
         }
 

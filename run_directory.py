@@ -10,6 +10,7 @@ All files are written whole or not at all.
 """
 
 import contextlib
+import hashlib
 import json
 import os
 import posixpath
@@ -31,6 +32,7 @@ import task_adapters
 from errors import UserError
 
 SETTINGS_FILE = "settings.json"
+_DECIDING = ("model", "training")  # Its sections that decide the weights.
 
 # What belongs to a run, and goes when it is overwritten; nothing else in the directory is touched.
 # A kill may leave the later ones: never scores without what they are of.
@@ -38,8 +40,7 @@ _RUN_FILES = (
     evaluations.FILE,
     "eval_results.txt",
     "eval_results.json",
-    "checkpoint",
-    "model.ckpt-*",
+    *checkpoints.TRAINING_FILES,
     "graph.pbtxt",
     "events.out.tfevents.*",
     "eval",
@@ -137,8 +138,8 @@ def claim(output_dir, settings, trains, overwrite=False, reads=(), describe=_by_
     Raises:
       UserError: another process trains there; another model lies there, or a run with other
         training settings would go on with its weights (the differences are named), or replace its
-        task adapter; the last checkpoint there is lost or broken; or overwriting would remove what
-        the run reads.
+        task adapter; the last checkpoint there is lost, broken or another run's; or overwriting
+        would remove what the run reads.
     """
     path = posixpath.join(output_dir, SETTINGS_FILE)
     adapter = posixpath.join(output_dir, task_adapters.FOLDER)
@@ -154,7 +155,8 @@ def claim(output_dir, settings, trains, overwrite=False, reads=(), describe=_by_
     settings = json.loads(json.dumps(settings, sort_keys=True))
     if checkpoint:
         checkpoints.open_checkpoint(checkpoint, flag="--output_dir")
-        _compare(path, settings, ("model", "training") if trains else ("model",), describe)
+        _compare(path, settings, _DECIDING if trains else ("model",), describe)
+        _check_identity(checkpoint, path, trains)
     elif trains and files.exists(adapter):
         raise UserError(
             f"{adapter} is a finished task adapter, whose checkpoints are gone; give another"
@@ -201,13 +203,13 @@ def _recover_record(output_dir):
     record = posixpath.join(output_dir, "checkpoint")
     if files.exists(record):
         return
-    indices = _matching(output_dir, ("model.ckpt-*.index",))
-    steps = [int(step) for step in re.findall(r"/model\.ckpt-(\d+)\.index\b", "\n".join(indices))]
-    if steps:
-        name = f"model.ckpt-{max(steps)}"
+    names = (checkpoints.WHOLE, checkpoints.PARTIAL)
+    indices = _matching(output_dir, [name + "-*.index" for name in names])
+    found = [re.fullmatch(r"(.+-(\d+))\.index", posixpath.basename(path)) for path in indices]
+    if any(found):
+        name = max((match for match in found if match), key=lambda match: int(match[2]))[1]
         logging.warning("%s was missing; it names %s again.", record, name)
-        state = f'model_checkpoint_path: "{name}"\nall_model_checkpoint_paths: "{name}"\n'
-        files.write_atomically(record, state)
+        checkpoints.write_record(output_dir, [name])
 
 
 def _latest_checkpoint(output_dir, trains):
@@ -324,6 +326,38 @@ def _compare(path, settings, sections, describe):
             " {}.".format(
                 path, "; ".join(describe(differences)), _overwriting("training" in sections)
             )
+        )
+
+
+def identity(settings):
+    """Returns what tells a run's checkpoints from another run's: a digest of its settings.
+
+    Two runs have the same one if `claim` finds no difference between their settings.
+
+    Args:
+      settings: as of `claim`.
+    """
+    leaves = {
+        f"{section}.{name}": value
+        for section in _DECIDING
+        for name, value in _leaves(settings.get(section, {}))
+        if value is not None  # What is not set may be missing, too.
+    }
+    return hashlib.sha256(json.dumps(leaves, sort_keys=True).encode()).hexdigest()
+
+
+def _check_identity(checkpoint, path, trains):
+    """Raises UserError if a checkpoint is of another run than the settings in the folder are."""
+    recorded = _read(path)
+    if recorded is None:
+        return
+    held = checkpoints.identity_of(checkpoint)
+    if held is None:
+        logging.info("%s does not say which run saved it: an older version did.", checkpoint)
+    elif held != identity(recorded):
+        raise UserError(
+            f"{checkpoint} is a checkpoint of another run than {path}; restore this run's files,"
+            f" give another --output_dir, or {_overwriting(trains)}."
         )
 
 

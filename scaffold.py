@@ -3,7 +3,10 @@
 The frozen ones are read from the pretrained checkpoint at every start, and never written.
 """
 
+import posixpath
+
 import tensorflow.compat.v1 as tf
+from tensorflow.python.training.saver import BulkSaverBuilder
 
 import checkpoints
 import modeling
@@ -13,7 +16,7 @@ from errors import UserError
 from layers import moving_variables, variable_name
 
 
-def scaffold_fn(trained, init_checkpoint, task_checkpoint, use_tpu, config=None):
+def scaffold_fn(trained, init_checkpoint, task_checkpoint, use_tpu, config=None, run_identity=None):
     """What initializes, restores and saves the variables of the default graph.
 
     Args:
@@ -24,6 +27,7 @@ def scaffold_fn(trained, init_checkpoint, task_checkpoint, use_tpu, config=None)
       use_tpu: whether the graph runs on a TPU.
       config: `tf_estimator.RunConfig`, which says how many checkpoints are kept; None for its
         defaults.
+      run_identity: str by which checkpoints say which run they are of; None for none.
 
     Returns:
       A function without arguments that returns the Scaffold. It also points the variables'
@@ -60,7 +64,7 @@ def scaffold_fn(trained, init_checkpoint, task_checkpoint, use_tpu, config=None)
     def build():
         if use_tpu:
             initialize()
-        saver = _Saver(frozen, config)
+        saver = _Saver(frozen, config, run_identity)
         tf.add_to_collection(tf.GraphKeys.SAVERS, saver)
         return tf.train.Scaffold(saver=saver)
 
@@ -69,15 +73,16 @@ def scaffold_fn(trained, init_checkpoint, task_checkpoint, use_tpu, config=None)
     return build
 
 
-class _Saver(tf.train.Saver):
+class _Saver(checkpoints.Saver):
     """Saves and restores all but the frozen variables, which it initializes where it restores.
 
     Args:
       frozen: list of them.
-      config: as in `scaffold_fn`.
+      config, run_identity: as in `scaffold_fn`.
     """
 
-    def __init__(self, frozen, config):
+    def __init__(self, frozen, config, run_identity):
+        self._is_partial = bool(frozen)
         self._initialize_frozen = tf.variables_initializer(frozen)
         names = {variable_name(variable) for variable in frozen}
         saved = [v for v in tf.global_variables() if variable_name(v) not in names]
@@ -86,9 +91,25 @@ class _Saver(tf.train.Saver):
             saved,
             max_to_keep=config.keep_checkpoint_max,
             keep_checkpoint_every_n_hours=config.keep_checkpoint_every_n_hours,
-            save_relative_paths=True,
+            builder=run_identity and _IdentitySaverBuilder(run_identity),
         )
         self._names = [variable_name(variable) for variable in saved]
+
+    def save(self, sess, save_path, *arguments, **options):
+        """Saves as `tf.train.Saver` does; a checkpoint that lacks the frozen ones is called so.
+
+        Args:
+          sess: as there.
+          save_path: as there; Estimator's own basename gives way to `checkpoints.PARTIAL`.
+          *arguments, **options: as there.
+
+        Raises:
+          UserError: it cannot be written.
+        """
+        folder, name = posixpath.split(save_path)
+        if self._is_partial and name == checkpoints.WHOLE:
+            save_path = posixpath.join(folder, checkpoints.PARTIAL)
+        return super().save(sess, save_path, *arguments, **options)
 
     def restore(self, session, save_path):
         """Gives all variables their values.
@@ -114,7 +135,23 @@ class _Saver(tf.train.Saver):
             ) from error
         session.run(self._initialize_frozen)
         if not session.graph.finalized:
+            self._is_partial = False
             super().__init__()
+
+
+class _IdentitySaverBuilder(BulkSaverBuilder):
+    """Has a Saver write a run's identity beside the variables; it is neither one nor restored."""
+
+    def __init__(self, run_identity):
+        super().__init__()
+        self._run_identity = run_identity
+
+    def save_op(self, filename_tensor, saveables):
+        """The operation that writes both."""
+        value = tf.constant(self._run_identity)
+        spec = self.SaveSpec(value, "", checkpoints.IDENTITY, tf.string)
+        identity = self.SaveableObject(value, [spec], checkpoints.IDENTITY)
+        return super().save_op(filename_tensor, [*saveables, identity])
 
 
 def _check_assignment(variables, found, init_checkpoint):

@@ -22,6 +22,7 @@ from typing import NamedTuple, Tuple
 from absl import logging
 from tqdm import tqdm
 
+import checkpoints
 import devices
 import files
 import modeling
@@ -42,8 +43,8 @@ _LOOK_EVERY = 0.3  # Seconds between two looks at the trials that run.
 # What a finished trial's folder does without, for each choice of what is kept.
 KEEP = collections.OrderedDict(
     [
-        ("adapters", ("checkpoint", "model.ckpt-*")),
-        ("scores", ("checkpoint", "model.ckpt-*", task_adapters.FOLDER)),
+        ("adapters", checkpoints.TRAINING_FILES),
+        ("scores", (*checkpoints.TRAINING_FILES, task_adapters.FOLDER)),
         ("all", ()),
     ]
 )

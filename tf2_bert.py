@@ -397,10 +397,10 @@ def checkpoint_of(encoder: Encoder) -> str:
     partial = f"{folder}.{uuid.uuid4().hex[:8]}.partial"  # Another process may write it, too.
     try:
         with files.written(folder):
-            os.makedirs(partial)
+            files.makedirs(partial)
             checkpoints.write(os.path.join(partial, _CHECKPOINT), encoder.tensors)
-            with contextlib.suppress(OSError):  # The other one was faster.
-                os.rename(partial, folder)
+            with contextlib.suppress(OSError, tf.errors.OpError):  # The other one was faster.
+                files.replace(partial, folder)
             if not os.path.isdir(folder):
                 raise OSError(f"{partial} cannot be renamed")
     finally:

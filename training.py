@@ -71,6 +71,8 @@ class ModelSettings:
       recompute_activations: as in `modeling.BertModel`.
       gradient_accumulation_steps: number of equal parts in which a batch is computed, one after
         the other, before the optimizer takes its one step.
+      run_identity: digest of all that decides the weights, the data too, by which checkpoints say
+        which run they are of; None for none.
     """
 
     bert_config: modeling.BertConfig
@@ -88,6 +90,7 @@ class ModelSettings:
     pooled_only: bool = False
     recompute_activations: bool = False
     gradient_accumulation_steps: int = 1
+    run_identity: Optional[str] = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,7 +226,12 @@ def _training_spec(settings, head, features, params, config):
 
 def _scaffold_fn(settings, trained, config):
     return scaffold.scaffold_fn(
-        trained, settings.init_checkpoint, settings.task_checkpoint, settings.use_tpu, config
+        trained,
+        settings.init_checkpoint,
+        settings.task_checkpoint,
+        settings.use_tpu,
+        config,
+        settings.run_identity,
     )
 
 

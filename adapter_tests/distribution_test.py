@@ -229,12 +229,13 @@ class KilledWorkerTest(tf.test.TestCase):
         resumed, (chief, _) = self.run_both("resumed", killed=1)
         self.assertRegex(chief, r"worker 1 \(.*\) is lost: restarting")
         self.assertRegex(chief, "Going on from the checkpoint of step [1-9]")
-        expected, found = (tf.train.load_checkpoint(folder) for folder in (straight, resumed))
-        for name in expected.get_variable_to_shape_map():
-            if "adam" not in name:
-                self.assertAllClose(
-                    found.get_tensor(name), expected.get_tensor(name), rtol=0, atol=1e-4
-                )
+        prefixes = [tf.train.latest_checkpoint(folder) for folder in (straight, resumed)]
+        self.assertEqual(*map(checkpoints.step_of, prefixes))
+        self.assertEqual(*map(checkpoints.identity_of, prefixes))
+        expected, found = map(checkpoints.trained_tensors, prefixes)
+        self.assertEqual(set(found), set(expected))
+        for name in expected:
+            self.assertAllClose(found[name], expected[name], rtol=0, atol=1e-4)
         scores = [self.scores(folder) for folder in (straight, resumed)]
         self.assertEqual(*scores)
 

@@ -1,5 +1,6 @@
 """Tests of files.py: what a reader finds after a write that went well, failed or was cut off."""
 
+import contextlib
 import errno
 import os
 import tempfile
@@ -8,6 +9,7 @@ from unittest import mock
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+import checkpoints
 import files
 from errors import UserError
 
@@ -216,6 +218,101 @@ class RecoverTest(FilesTestCase):
             self.write_folder("second")
         self.assertEqual(os.listdir(self.root), ["thing"])
         self.assertEqual(self.content("a"), "first")
+
+
+class SyncTest(FilesTestCase):
+    """What is on disk when: in this order, what is synced and what is renamed."""
+
+    def setUp(self):
+        super().setUp()
+        self.log = []
+        fsync, rename = os.fsync, files.rename
+
+        def noting_fsync(descriptor):
+            self.log.append(("fsync", os.readlink(f"/proc/self/fd/{descriptor}")))
+            fsync(descriptor)
+
+        def noting_rename(source, path, overwrite=False):
+            self.log.append(("rename", path))
+            rename(source, path, overwrite)
+
+        self.enter(mock.patch.object(os, "fsync", noting_fsync))
+        self.enter(mock.patch.object(files, "rename", noting_rename))
+
+    def enter(self, patch):
+        patch.start()
+        self.addCleanup(patch.stop)
+
+    def noted(self):
+        """The log since the last call, with names in place of paths."""
+        log = [(what, os.path.relpath(path, self.root)) for what, path in self.log]
+        self.log.clear()
+        return log
+
+    def test_a_file_before_its_name(self):
+        files.write_atomically(self.path, "text")
+        (first, partial), *rest = self.noted()
+        self.assertEqual((first, partial[:6], partial[-8:]), ("fsync", "thing.", ".partial"))
+        self.assertEqual(rest, [("rename", "thing"), ("fsync", ".")])
+
+    def test_a_folder_and_all_in_it_before_its_name(self):
+        new = [("fsync", "thing.partial/" + name) for name in ("a", "b")]
+        new.append(("fsync", "thing.partial"))
+        self.write_folder("first")
+        made, *noted = self.noted()
+        self.assertEqual(made, ("fsync", "."))
+        self.assertEqual(sorted(noted[:3]), sorted(new))
+        self.assertEqual(noted[3:], [("rename", "thing"), ("fsync", ".")])
+        self.write_folder("second")
+        noted = self.noted()[4:]
+        renames = [("rename", "thing.replaced"), ("rename", "thing")]
+        self.assertEqual(noted, [*renames, ("fsync", "."), ("fsync", ".")])
+        with files.whole_folder(self.path) as partial:
+            os.makedirs(os.path.join(partial, "c", "d"))
+            files.write_atomically(os.path.join(partial, "c", "d", "e"), "text")
+            self.noted()
+        inside = {("fsync", "thing.partial" + name) for name in ("", "/c", "/c/d", "/c/d/e")}
+        self.assertEqual(set(self.noted()[:4]), inside)
+
+    def test_new_folders_and_those_above(self):
+        files.makedirs(os.path.join(self.path, "a", "b"))
+        self.assertEqual(set(self.noted()), {("fsync", name) for name in (".", "thing", "thing/a")})
+        files.makedirs(os.path.join(self.path, "a"))
+        self.assertEqual(self.noted(), [])
+
+    def test_a_checkpoint_before_its_record_and_the_last_ones_end(self):
+        ends = (".data-00000-of-00001", ".index")
+        with tf.Graph().as_default(), tf.Session() as session:
+            session.run(tf.Variable(np.zeros(3), name="a").initializer)
+            saver = checkpoints.Saver(max_to_keep=1)
+            for step in (1, 2):
+                saver.save(session, self.path, step, write_meta_graph=False)
+                log = self.noted()
+                self.assertEqual(
+                    log[:3], [*(("fsync", f"thing-{step}{end}") for end in ends), ("fsync", ".")]
+                )
+                self.assertEqual(log[4:], [("rename", "checkpoint"), ("fsync", ".")])
+        self.assertEqual(
+            set(os.listdir(self.root)), {"checkpoint", *("thing-2" + end for end in ends)}
+        )
+        checkpoints.write(self.path, {"a": np.zeros(3)})
+        parts = [
+            [("fsync", "thing.partial" + end), ("rename", "thing" + end), ("fsync", ".")]
+            for end in ends
+        ]
+        self.assertEqual(self.noted(), parts[0] + parts[1])
+
+    def test_a_disk_that_fails_is_said(self):
+        for error, is_refused in ((5, True), (28, True), (22, False)):
+            failing = mock.patch.object(os, "fsync", side_effect=OSError(error, "It fails"))
+            with failing, contextlib.ExitStack() as stack:
+                if is_refused:
+                    stack.enter_context(
+                        self.assertRaisesRegex(UserError, r"thing cannot be written \(It fails\)")
+                    )
+                files.write_atomically(self.path, str(error))
+        self.assertEqual(self.content(), "22")
+        self.assertEqual(os.listdir(self.root), ["thing"])
 
 
 class LockTest(FilesTestCase):

@@ -19,6 +19,7 @@ import tensorflow.compat.v1 as tf
 import checkpoints
 import devices
 import distribution
+import files
 import jobs
 import run_classifier
 import run_directory
@@ -48,6 +49,12 @@ LAYER_NORMS = [
 HEAD = ["output_weights", "output_bias"]
 
 
+def all_tensors(prefix):
+    """The tensors of a checkpoint: dict from names to arrays."""
+    reader = tf.train.load_checkpoint(prefix)
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
 def predictions_counted():
     """A context that counts how often rows are predicted."""
     real = training.Runner._predictions
@@ -71,15 +78,16 @@ class JobsTestCase(ScriptTestCase):
 
 class SavedTest(JobsTestCase):
     def test_a_checkpoint_holds_what_was_trained(self):
-        reader = tf.train.NewCheckpointReader(os.path.join(self.trained, "model.ckpt-3"))
+        reader = tf.train.NewCheckpointReader(os.path.join(self.trained, "partial.ckpt-3"))
         trained = ADAPTERS + LAYER_NORMS + HEAD
         moments = [name + slot for name in trained for slot in ("/adam_m", "/adam_v")]
         self.assertEqual(
-            set(reader.get_variable_to_shape_map()), {*trained, *moments, "global_step"}
+            set(reader.get_variable_to_shape_map()),
+            {*trained, *moments, "global_step", checkpoints.IDENTITY},
         )
 
     def test_the_adapter_holds_the_same(self):
-        reader = tf.train.NewCheckpointReader(os.path.join(self.trained, "model.ckpt-3"))
+        reader = tf.train.NewCheckpointReader(os.path.join(self.trained, "partial.ckpt-3"))
         tensors = safetensors.numpy.load_file(os.path.join(self.adapter, "adapter.safetensors"))
         self.assertEqual(set(tensors), {*ADAPTERS, *LAYER_NORMS, *HEAD})
         for name, value in tensors.items():
@@ -162,6 +170,42 @@ class SavedTest(JobsTestCase):
             os.path.join(self.folder, "other"), "--init_checkpoint=" + self.path("full_model.ckpt")
         )
         self.assertEqual(found, expected)
+
+    def test_a_run_of_an_older_version_resumes(self):
+        """Its checkpoint has the name of a whole model's, and does not say which run it is of."""
+        self.succeed("--do_train", "--save_checkpoints_steps=1")
+        straight = contents(self.path("adapter"))
+        shutil.rmtree(self.path("adapter"))
+        tensors = all_tensors(self.path("partial.ckpt-1"))
+        del tensors[checkpoints.IDENTITY]
+        for path in files.glob(self.path("partial.ckpt-*")):
+            os.remove(path)
+        checkpoints.write(self.path("model.ckpt-1"), tensors)
+        tf.train.update_checkpoint_state(self.output_dir, self.path("model.ckpt-1"))
+        with self.assertLogs("absl", "INFO") as logs:
+            self.succeed("--do_train", "--save_full_checkpoint")
+        log = "\n".join(logs.output)
+        self.assertEqual(log.count("model.ckpt-1 does not say which run saved it"), 1)
+        self.assertIn("from the checkpoint of step 1", log)
+        self.assertEqual(tf.train.latest_checkpoint(self.output_dir), self.path("partial.ckpt-3"))
+        self.assertEqual(contents(self.path("adapter")), straight)
+        self.assertTrue(os.path.exists(self.path("full_model.ckpt.index")))
+
+    def test_another_runs_checkpoint_is_refused(self):
+        for method in ("adapters", "full"):
+            flags = ["--do_train", "--save_checkpoints_steps=1", "--tuning=" + method]
+            other = os.path.join(self.folder, "other_" + method)
+            self.output_dir = os.path.join(self.folder, "own_" + method)
+            self.succeed(*flags, "--random_seed=99", output_dir=other)
+            self.succeed(*flags)
+            shutil.rmtree(self.path("adapter"))
+            name = os.path.basename(tf.train.latest_checkpoint(other)).replace("-3", "-2")
+            for end in (".index", ".data-00000-of-00001"):
+                shutil.copy(os.path.join(other, name + end), self.path(name + end))
+            tf.train.update_checkpoint_state(self.output_dir, self.path(name))
+            for stages in (["--do_train"], ["--do_predict"]):
+                code, _, stderr = self.call(self.output_dir, *flags[1:], *stages)
+                self.assert_one_sentence(code, stderr, [self.path(name), "another run"])
 
     def test_going_on_from_another_beginning_is_refused(self):
         shutil.copytree(self.trained, self.output_dir)
@@ -535,7 +579,7 @@ class AdapterFlagTest(JobsTestCase):
             self.assert_one_sentence(code, stderr, ["adapter_normalization is"])
 
     def test_a_training_checkpoint_is_no_pretrained_bert(self):
-        prefix = os.path.join(self.trained, "model.ckpt-3")
+        prefix = os.path.join(self.trained, "partial.ckpt-3")
         code, _, stderr = self.call(self.output_dir, "--init_checkpoint=" + prefix)
         self.assert_one_sentence(code, stderr, [prefix, "--adapter"])
 
@@ -656,7 +700,7 @@ class ProcessTest(JobsTestCase):
         other = "--output_dir=" + os.path.join(self.folder, "other")
         for size, flags, what in (
             (2000, ["--do_train", "--do_eval", "--save_full_checkpoint"], "full_model.ckpt"),
-            (2000, ["--do_train", other], "model.ckpt-3"),
+            (2000, ["--do_train", other], "partial.ckpt-3"),
             (50, ["--do_eval"], "(tfevents.*|eval_results.txt|task_.*.ckpt)"),
         ):
             process = self.start(*flags, preexec_fn=functools.partial(limit, size), env=env)

@@ -85,7 +85,7 @@ class GoingOnTest(ScriptTestCase):
     def rewind(self, step):
         """Leaves what a training leaves that is killed after a step's checkpoint."""
         shutil.rmtree(self.path("adapter"))
-        tf.train.update_checkpoint_state(self.output_dir, self.path(f"model.ckpt-{step}"))
+        tf.train.update_checkpoint_state(self.output_dir, self.path(f"partial.ckpt-{step}"))
 
     def found(self):
         return {name for name in RESULTS if os.path.exists(self.path(name))}

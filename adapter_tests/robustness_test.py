@@ -4,9 +4,11 @@ import contextlib
 import io
 import os
 import random
+import shutil
 import subprocess
 import sys
 import textwrap
+import unittest
 from unittest import mock
 
 import tensorflow.compat.v1 as tf
@@ -161,6 +163,37 @@ class KilledTest(tf.test.TestCase):
         with mock.patch.multiple(faults, Training=Stand, verdict=lambda training: "the same"):
             ((_, ended, _),) = faults.kill()
         self.assertEqual(ended, ", ".join(f"-9 at step {step}" for step in (4, 8, 12, 16, 20)))
+
+
+# Writes a and b, of which it syncs b with its name, and then other content and another name.
+WRITES = """
+import os, sys
+os.chdir(sys.argv[1])
+for name, text in (("a", "1"), ("b", "1")):
+    with open(name, "w") as writer:
+        writer.write(text)
+        writer.flush()
+        if name == "b":
+            os.fsync(writer.fileno())
+os.fsync(os.open(".", os.O_RDONLY))
+with open("b", "a") as writer:
+    writer.write("2")
+os.rename("a", "c")
+"""
+
+
+@unittest.skipIf(shutil.which("cc") is None, "needs a C compiler")
+class PowerLossTest(tf.test.TestCase):
+    def test_what_is_not_synced_is_lost(self):
+        for keeps_names, left in ((False, {"a": b"", "b": b"1"}), (True, {"b": b"1", "c": b""})):
+            folder = os.path.join(self.get_temp_dir(), f"disk{keeps_names}")
+            disk = faults.Disk(folder)
+            command = [sys.executable, "-c", WRITES, folder]
+            subprocess.check_call(command, env=disk.environment)
+            disk.lose_power(keeps_names)
+            self.assertEqual(house.files_in(folder), left)
+            disk.lose_power(keeps_names)  # What is left is on disk.
+            self.assertEqual(house.files_in(folder), left)
 
 
 class CommandLinesTest(tf.test.TestCase):

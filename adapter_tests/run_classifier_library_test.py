@@ -161,7 +161,7 @@ class LibraryTest(tf.test.TestCase):
         self.assertNotIn("bert/pooler/dense/kernel", names)
         # Of those before the first step and after the last, keep_checkpoint_max leaves one.
         saved = tf.io.gfile.glob(os.path.join(estimator.model_dir, "*.index"))
-        self.assertEqual([os.path.basename(path) for path in saved], ["model.ckpt-2.index"])
+        self.assertEqual([os.path.basename(path) for path in saved], ["partial.ckpt-2.index"])
         self.check_export(estimator, features, input_fn)
 
     def check_export(self, estimator, features, input_fn):

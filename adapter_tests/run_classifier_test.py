@@ -238,8 +238,8 @@ class ScriptTest(ScriptTestCase):
             self.assertEqual(contents(self.output_dir), before)
             self.assertNotIn("adapter_", stderr)
         self.succeed(*train, "--num_train_epochs=1", "--random_seed=1", "--overwrite_output_dir")
-        self.assertEqual(tf.train.latest_checkpoint(self.output_dir), self.path("model.ckpt-3"))
-        self.assertFalse(os.path.exists(self.path("model.ckpt-1.index")))
+        self.assertEqual(tf.train.latest_checkpoint(self.output_dir), self.path("partial.ckpt-3"))
+        self.assertFalse(os.path.exists(self.path("partial.ckpt-1.index")))
         settings = json.loads(read(self.path("settings.json")))
         self.assertEqual(settings["training"]["random_seed"], 1)
         self.assertEqual(read(self.path("notes.txt")), "mine")
@@ -520,13 +520,13 @@ class BadInputTest(ScriptTestCase):
         self.assertEqual(read(file), "mine")
 
     def test_a_broken_output_dir(self):
-        data, index = "model.ckpt-2.data-00000-of-00001", "model.ckpt-2.index"
+        data, index = "partial.ckpt-2.data-00000-of-00001", "partial.ckpt-2.index"
         for name, change, parts in (
-            (data, lambda old: old[:-1], ["model.ckpt-2 is truncated"]),
-            (data, lambda old: None, ["model.ckpt-2 is incomplete"]),
-            (data, lambda old: b"\xff" * len(old), ["model.ckpt-2 is damaged"]),
+            (data, lambda old: old[:-1], ["partial.ckpt-2 is truncated"]),
+            (data, lambda old: None, ["partial.ckpt-2 is incomplete"]),
+            (data, lambda old: b"\xff" * len(old), ["partial.ckpt-2 is damaged"]),
             (index, lambda old: None, ["/checkpoint: names no checkpoint that is there"]),
-            (index, lambda old: b"\xff" * len(old), ["model.ckpt-2 cannot be read"]),
+            (index, lambda old: b"\xff" * len(old), ["partial.ckpt-2 cannot be read"]),
             ("checkpoint", lambda old: b"\xff\xfe", ["/checkpoint: names no checkpoint"]),
             ("checkpoint", lambda old: b"no such thing", ["/checkpoint: names no checkpoint"]),
             ("settings.json", lambda old: b"{", ["settings.json"]),

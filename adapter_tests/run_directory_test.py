@@ -6,12 +6,14 @@ import fcntl
 import fnmatch
 import json
 import os
+import shutil
 import tempfile
 from unittest import mock
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+import checkpoints
 import files
 import run_directory
 from errors import UserError
@@ -42,13 +44,16 @@ class RunDirectoryTestCase(tf.test.TestCase):
     def claim(self, settings=SETTINGS, trains=True, overwrite=False):
         return run_directory.claim(self.folder, settings, trains, overwrite)
 
-    def train(self, settings=SETTINGS, step=5):
+    def train(self, settings=SETTINGS, step=5, name="partial.ckpt", identity=None):
         """Leaves behind what a run that saved a checkpoint does."""
         self.claim(settings)
         with tf.Graph().as_default(), tf.Session() as session:
             tf.get_variable("global_step", initializer=np.int64(step), use_resource=False)
             session.run(tf.global_variables_initializer())
-            tf.train.Saver().save(session, os.path.join(self.folder, "model.ckpt"), step)
+            prefix = tf.train.Saver().save(session, os.path.join(self.folder, name), step)
+        if identity:
+            tensors = {"global_step": np.int64(step), checkpoints.IDENTITY: np.array(identity, "S")}
+            checkpoints.write(prefix, tensors)
 
     def write(self, *names):
         for name in names:
@@ -147,7 +152,11 @@ class ClaimTest(RunDirectoryTestCase):
 
     def test_what_a_kill_left_half_written_goes(self):
         self.train()
-        left = ["model.ckpt-9.index.tempstate1", "checkpoint.tmp5", "full_model.ckpt.partial.index"]
+        left = [
+            "partial.ckpt-9.index.tempstate1",
+            "checkpoint.tmp5",
+            "full_model.ckpt.partial.index",
+        ]
         with mock.patch.object(files, "rename", side_effect=SystemExit), mock.patch.object(
             files, "remove"
         ), self.assertRaises(SystemExit):
@@ -316,16 +325,47 @@ class ClaimTest(RunDirectoryTestCase):
 
     def test_a_lost_record_of_checkpoints(self):
         """A kill between a first checkpoint and its record, or a user, leaves none."""
-        self.train(step=5)
-        self.train(step=12)
-        os.remove(os.path.join(self.folder, "checkpoint"))
+        for step, name in ((5, "model.ckpt"), (12, "partial.ckpt"), (110, "model.ckpt")):
+            self.train(step=step, name=name)
+            os.remove(os.path.join(self.folder, "checkpoint"))
+            self.claim(trains=True)
+            latest = tf.train.latest_checkpoint(self.folder)
+            self.assertEqual(latest, os.path.join(self.folder, f"{name}-{step}"))
+
+    def test_a_checkpoint_of_another_run(self):
+        own = run_directory.identity(SETTINGS)
+        self.train(step=5, identity=own)
         self.claim(trains=True)
-        latest = tf.train.latest_checkpoint(self.folder)
-        self.assertEqual(latest, os.path.join(self.folder, "model.ckpt-12"))
+        self.claim(trains=False)
+        # What is not set is the same as what an earlier version did not know.
+        self.assertEqual(run_directory.identity(changed("training", added=None)), own)
+        self.assertEqual(run_directory.identity({**SETTINGS, "more": {"of": "a script"}}), own)
+        other = run_directory.identity(changed("training", random_seed=99))
+        self.assertNotEqual(other, own)
+        self.train(step=5, identity=other)
+        for trains in (True, False):
+            self.assert_refused("another run", "partial.ckpt-5", "settings.json", trains=trains)
+        self.claim(overwrite=True)
+
+    def test_a_record_that_names_another_folders_checkpoint(self):
+        self.train(changed("training", random_seed=99), identity="9" * 64)
+        shutil.move(self.folder, self.folder + "_other")
+        self.train(step=3, identity=run_directory.identity(SETTINGS))
+        tf.train.update_checkpoint_state(self.folder, self.folder + "_other/partial.ckpt-5")
+        for trains in (True, False):
+            self.assert_refused("another run", "_other/partial.ckpt-5", trains=trains)
+
+    def test_a_checkpoint_of_an_older_version_is_said_to_be_one(self):
+        self.train(step=5)
+        for trains in (True, False):
+            with self.assertLogs("absl", "INFO") as logs:
+                self.claim(trains=trains)
+            (line,) = logs.output
+            self.assertIn("partial.ckpt-5 does not say which run", line)
 
     def test_a_broken_checkpoint(self):
         self.train(step=5)
-        data = os.path.join(self.folder, "model.ckpt-5.data-00000-of-00001")
+        data = os.path.join(self.folder, "partial.ckpt-5.data-00000-of-00001")
         with open(os.path.join(self.folder, "checkpoint")) as reader:
             record = reader.read()
         with open(os.path.join(self.folder, "checkpoint"), "w") as writer:
@@ -341,6 +381,7 @@ class ClaimTest(RunDirectoryTestCase):
 class OverwriteTest(RunDirectoryTestCase):
     OWN = (
         "graph.pbtxt",
+        "model.ckpt-3.index",
         "events.out.tfevents.1.host",
         "eval/events.out.tfevents.1.host",
         "eval_results.txt",
@@ -360,7 +401,7 @@ class OverwriteTest(RunDirectoryTestCase):
     def test_the_runs_files_go_and_the_users_stay(self):
         self.train()
         self.write(*self.OWN, *self.USERS)
-        self.assertIn("model.ckpt-5.index", self.files())
+        self.assertIn("partial.ckpt-5.index", self.files())
         self.claim(changed("model", task="CoLA"), overwrite=True)
         self.assertEqual(self.files(), {*self.USERS, "settings.json"})
         self.assertEqual(self.recorded()["model"]["task"], "CoLA")
@@ -380,14 +421,14 @@ class OverwriteTest(RunDirectoryTestCase):
             with self.assertRaisesRegex(UserError, "^--overwrite_output_dir .*--other=/.*[.]$"):
                 run_directory.claim(self.folder, SETTINGS, True, True, reads)
             self.assertEqual(self.files(), before)
-        others = ("", "notes.txt", "full_model", "evaluation", "model.ckpt-55", "model")
+        others = ("", "notes.txt", "full_model", "evaluation", "partial.ckpt-55", "partial")
         reads = [("--other", os.path.join(self.folder, name)) for name in others]
         run_directory.claim(self.folder, SETTINGS, True, True, reads)
         self.assertEqual(self.files(), {"settings.json"})
 
     def test_it_also_helps_against_what_is_broken(self):
         self.train()
-        self.write("settings.json", "model.ckpt-5.index")
+        self.write("settings.json", "partial.ckpt-5.index")
         self.claim(overwrite=True)
         self.assertEqual(self.files(), {"settings.json"})
 

@@ -21,7 +21,9 @@ class ScaffoldTest(tf.test.TestCase):
         self.frozen = "bert/pooler/dense/kernel"
         self.trained = "bert/embeddings/LayerNorm/gamma"
 
-    def run_once(self, output_dir, step, task_checkpoint=None, on_tpu=False, pretrained=True):
+    def run_once(
+        self, output_dir, step, task_checkpoint=None, on_tpu=False, pretrained=True, identity=None
+    ):
         """What a session begins with, as Estimator starts it; 1 is added and saved after it."""
         with tf.Graph().as_default():
             modeling.BertModel(
@@ -32,7 +34,9 @@ class ScaffoldTest(tf.test.TestCase):
             trained = variables[self.trained]
             add = tf.assign_add(trained, tf.ones_like(trained))
             prefix = self.prefix if pretrained else None
-            build = scaffold.scaffold_fn([trained], prefix, task_checkpoint, on_tpu)
+            build = scaffold.scaffold_fn(
+                [trained], prefix, task_checkpoint, on_tpu, run_identity=identity
+            )
             with tf.train.MonitoredTrainingSession(
                 scaffold=build(), checkpoint_dir=output_dir, save_checkpoint_steps=None
             ) as session:
@@ -40,8 +44,18 @@ class ScaffoldTest(tf.test.TestCase):
                 session.run(add)
                 (saver,) = tf.get_collection(tf.GraphKeys.SAVERS)
                 path = os.path.join(output_dir, "model.ckpt")
-                saver.save(session._tf_sess(), path, global_step=step)
+                self.saved = saver.save(session._tf_sess(), path, global_step=step)
+                self.variables = {variable.op.name for variable in tf.global_variables()}
         return found
+
+    def test_only_what_holds_the_whole_model_is_called_like_a_bert(self):
+        for pretrained, name in ((True, "partial.ckpt-1"), (False, "model.ckpt-1")):
+            output_dir = os.path.join(self.get_temp_dir(), name)
+            self.run_once(output_dir, 1, pretrained=pretrained)
+            self.assertEqual(self.saved, os.path.join(output_dir, name))
+            self.assertEqual(tf.train.latest_checkpoint(output_dir), self.saved)
+            names = {name for name, _ in tf.train.list_variables(self.saved)}
+            self.assertEqual(self.frozen in names, not pretrained)
 
     def test_the_frozen_come_from_the_pretrained_and_the_rest_goes_on(self):
         for on_tpu in (False, True):
@@ -49,17 +63,34 @@ class ScaffoldTest(tf.test.TestCase):
             first = self.run_once(output_dir, 1, on_tpu=on_tpu)
             for name in (self.frozen, self.trained):
                 self.assertAllEqual(first[name], self.pretrained.get_tensor(name))
-            saved = tf.train.list_variables(os.path.join(output_dir, "model.ckpt-1"))
+            saved = tf.train.list_variables(os.path.join(output_dir, "partial.ckpt-1"))
             self.assertEqual({name for name, _ in saved}, {self.trained, "global_step"})
 
             second = self.run_once(output_dir, 2, on_tpu=on_tpu)
             self.assertAllEqual(second[self.frozen], first[self.frozen])
             self.assertAllEqual(second[self.trained], first[self.trained] + 1)
 
+    def test_a_checkpoint_says_which_run_saved_it(self):
+        """By a tensor that is no variable; one without it is restored all the same."""
+        output_dir = os.path.join(self.get_temp_dir(), "run")
+        first = self.run_once(output_dir, 1)
+        self.assertIsNone(checkpoints.identity_of(self.saved))
+        for step, identity in ((2, "a" * 64), (3, "b" * 64)):
+            found = self.run_once(output_dir, step, identity=identity)
+            self.assertAllEqual(found[self.trained], first[self.trained] + step - 1)
+            self.assertEqual(checkpoints.identity_of(self.saved), identity)
+            self.assertEqual(self.variables, {*self.pretrained_names(), "global_step"})
+            names = {name for name, _ in tf.train.list_variables(self.saved)}
+            self.assertEqual(names, {self.trained, "global_step", checkpoints.IDENTITY})
+        self.assertEqual(set(checkpoints.trained_tensors(self.saved)), {self.trained})
+
+    def pretrained_names(self):
+        return self.pretrained.get_variable_to_shape_map()
+
     def test_a_checkpoint_without_its_pretrained_is_refused(self):
         output_dir = os.path.join(self.get_temp_dir(), "alone")
         self.run_once(output_dir, 1)
-        expected = r"model.ckpt-1 lacks \d+ variables, bert/\S+ among them: .* init_checkpoint"
+        expected = r"partial.ckpt-1 lacks \d+ variables, bert/\S+ among them: .* init_checkpoint"
         with self.assertRaisesRegex(UserError, expected):
             self.run_once(output_dir, 2, pretrained=False)
 

@@ -29,6 +29,8 @@ from errors import UserError
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
+CHECKPOINTS = {"checkpoint", "model.ckpt-2.index", "partial.ckpt-3.index"}
+
 # What stands for run_classifier.py: notes each start, waits for the file "go", and leaves what a
 # training leaves.
 SCRIPT = """
@@ -61,7 +63,7 @@ if flags["adapter_size"] == "40":
     sys.exit()  # Leaves nothing.
 if not os.path.exists(os.path.join(output_dir, "adapter")):
     shutil.copytree(os.path.join(here, "adapter"), os.path.join(output_dir, "adapter"))
-for name in ("checkpoint", "model.ckpt-2.index", "other.txt"):
+for name in ("checkpoint", "model.ckpt-2.index", "partial.ckpt-3.index", "other.txt"):
     open(os.path.join(output_dir, name), "w").close()
 size = int(flags["adapter_size"])
 task = "custom" if flags.get("task_name") == "custom" else "MRPC"
@@ -283,7 +285,7 @@ class SweepsTest(SweepsTestCase):
         for keep, size, left in (
             ("adapters", 1, {"adapter", "other.txt"}),
             ("scores", 2, {"other.txt"}),
-            ("all", 3, {"adapter", "other.txt", "checkpoint", "model.ckpt-2.index"}),
+            ("all", 3, {"adapter", "other.txt", *CHECKPOINTS}),
         ):
             sweep = self.sweep([size], keep=keep)
             sweep.run()
@@ -294,7 +296,7 @@ class SweepsTest(SweepsTestCase):
 
     def test_what_is_not_kept_goes_after_a_kill_too(self):
         self.go()
-        left = {"checkpoint", "model.ckpt-2.index"}
+        left = CHECKPOINTS
         for keep, size in (("adapters", 1), ("scores", 2), ("all", 3)):
             killed = mock.patch.object(shutil, "rmtree", side_effect=SystemExit)
             if keep != "scores":

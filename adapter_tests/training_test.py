@@ -227,7 +227,7 @@ class ResumingTest(TrainingTestCase):
         self.runner(folder, steps=5, save=2).train(tiny.arrays())
         left = {name for name in os.listdir(folder) if "tfevents" not in name}
         parts = (".index", ".data-00000-of-00001")
-        checkpoints_left = {f"model.ckpt-{step}{part}" for step in (2, 4, 5) for part in parts}
+        checkpoints_left = {f"partial.ckpt-{step}{part}" for step in (2, 4, 5) for part in parts}
         self.assertEqual(left, {"checkpoint"} | checkpoints_left)
 
     def test_a_diverged_training_saves_nothing_more(self):
@@ -529,7 +529,7 @@ class ModelFnTest(TrainingTestCase):
     def test_a_path_does_not_stand_for_memory(self):
         runner = self.runner(self.new_dir())
         for folder in ("bloom", "Room", "oom"):
-            said = f"/home/{folder}/model.ckpt-3.tempstate; No space left on device"
+            said = f"/home/{folder}/partial.ckpt-3.tempstate; No space left on device"
             error = tf.errors.ResourceExhaustedError(None, None, said)
             full_disk = mock.patch.object(runner._estimator, "train", side_effect=error)
             with full_disk, self.assertRaises(tf.errors.ResourceExhaustedError):

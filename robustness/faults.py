@@ -9,10 +9,12 @@ that is full or read-only takes root.
 
 import argparse
 import contextlib
+import ctypes
 import os
 import random
 import re
 import resource
+import shutil
 import subprocess
 import sys
 import time
@@ -46,6 +48,7 @@ class Training:
             *(f"--vocab_file={bert}/vocab.txt", f"--init_checkpoint={bert}/bert_model.ckpt"),
             *("--max_seq_length=16", "--train_batch_size=8", "--num_train_epochs=10"),
             *("--save_checkpoints_steps=4", f"--output_dir={self.folder}"),
+            "--precision=float32",  # A start that measures it may come to another.
             *("--do_train", "--do_eval", "--do_predict", "--feature_cache_dir=none", *flags),
         ]
 
@@ -68,7 +71,8 @@ class Training:
         if not os.path.exists(record):
             return 0
         with open(record) as reader:
-            return int(re.search(r"ckpt-(\d+)", reader.read()).group(1))
+            found = re.search(r"ckpt-(\d+)", reader.read())
+        return int(found.group(1)) if found else 0
 
 
 def ended(process):
@@ -248,6 +252,106 @@ def memory():
 
         code, said = training.run(preexec_fn=limited)
         yield f"RLIMIT_AS of {megabytes} MB", f"{code}: {said}", verdict(training)
+
+
+class Disk:
+    """A folder that a loss of power leaves with what was synced, by `power_loss.c`.
+
+    Attributes:
+      environment: of processes that write to it.
+    """
+
+    def __init__(self, folder):
+        self._folder = folder
+        library = os.path.join(house.root(), "power_loss.so")
+        source = os.path.join(_PROJECT, "robustness", "power_loss.c")
+        command = ["cc", "-shared", "-fPIC", "-o", library, source, "-ldl"]
+        subprocess.check_call(command)
+        self._key_of = ctypes.CDLL(library).power_loss_key
+        self._store = folder + ".synced"
+        self.environment = {
+            **os.environ,
+            "LD_PRELOAD": library,
+            "POWER_LOSS_DISK": folder,
+            "POWER_LOSS_STORE": self._store,
+        }
+        os.makedirs(folder)
+        self._begin()
+
+    def _begin(self):
+        """All that is there now is on disk."""
+        shutil.rmtree(self._store, ignore_errors=True)
+        os.makedirs(self._store)
+        code = "import os, sys\nfor path in sys.argv[1:]: os.fsync(os.open(path, os.O_RDONLY))"
+        paths = [self._folder]
+        for folder, folders, names in os.walk(self._folder):
+            paths += [os.path.join(folder, name) for name in [*folders, *names]]
+        subprocess.check_call([sys.executable, "-c", code, *paths], env=self.environment)
+
+    def lose_power(self, keeps_names):
+        """Leaves what was synced; with keeps_names all names too, of what else is then empty."""
+        left = self._folder + ".left"
+        self._rebuild(self._folder if keeps_names else None, self._key(self._folder), left)
+        shutil.rmtree(self._folder)
+        os.rename(left, self._folder)
+        self._begin()
+
+    def _rebuild(self, now, key, path):
+        """Writes what a folder's key leads to, with the names in the folder `now`, if given."""
+        os.makedirs(path)
+        if now:
+            entries = [(self._key(os.path.join(now, name)), name) for name in os.listdir(now)]
+        else:
+            lines = self._synced(key).decode().splitlines()
+            entries = [line.split(" ", 1) for line in lines]
+        for inner, name in entries:
+            target = os.path.join(path, name)
+            if inner.startswith("d"):
+                self._rebuild(now and os.path.join(now, name), inner, target)
+                continue
+            with open(target, "wb") as writer:
+                writer.write(self._synced(inner))
+
+    def _synced(self, key):
+        path = os.path.join(self._store, key)
+        if not os.path.exists(path):
+            return b""
+        with open(path, "rb") as reader:
+            return reader.read()
+
+    def _key(self, path):
+        key = ctypes.create_string_buffer(80)
+        assert not self._key_of(-100, path.encode(), key, ctypes.c_size_t(80)), path
+        return key.value.decode()
+
+
+@fault
+def power_loss():
+    """Power that goes: at a random moment of each of five starts, and after a training's end."""
+    for keeps_names in (False, True):
+        what = "content" if keeps_names else "content and names"
+        name = f"disk {int(keeps_names)}"
+        disk = Disk(os.path.join(house.root(), name))
+        training, randomly, steps = Training(name + "/training"), random.Random(3), []
+        for _ in range(5):
+            process = training.start(env=disk.environment)
+            _wait_for_step(training, process)
+            time.sleep(randomly.uniform(0, 0.5))
+            process.kill()
+            ended(process)
+            steps.append(str(training.step()))
+            disk.lose_power(keeps_names)
+            steps[-1] += f" → {training.step()}"
+        said = "steps " + ", ".join(steps)
+        yield f"power lost 5 times, with {what} not synced", said, verdict(training)
+        code, said = training.run("--overwrite_output_dir", env=disk.environment)
+        before = house.files_in(training.folder)
+        disk.lose_power(keeps_names)
+        after = house.files_in(training.folder)
+        lost = sorted(n for n in before if after.get(n) != before[n] and "tfevents" not in n)
+        same = "the same result" if training.adapter() == undisturbed() else "ANOTHER RESULT"
+        result = f"{same}; lost: {', '.join(lost) or 'nothing'}"
+        yield f"power lost at the end, with {what} not synced", f"{code}: {said}", result
 
 
 _ARGUMENTS = None
