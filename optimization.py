@@ -99,26 +99,39 @@ def create_optimizer(
     Returns:
       The train op, which also advances the global step by one. It trains adapters, LayerNorms and
       head in a model with adapters, and everything in one without; the log says how much that is.
+      As in BERT, variables that the loss does not depend on stay as they are; so does a variable
+      inside an encoder with adapters that is not BERT's and in no collection. One warning names
+      them.
 
     Raises:
-      ValueError: the loss does not depend on an adapter or on the head.
+      ValueError: the loss depends on no variable that trains.
     """
     learning_rate = warmup_then_linear_decay(
         tf.train.get_or_create_global_step(), init_lr, num_train_steps, num_warmup_steps
     )
-    return minimize(loss, tuning.trained_variables(), learning_rate, use_tpu).train_op
+    variables = tuning.trained_variables(strict=False)
+    return minimize(loss, variables, learning_rate, use_tpu).train_op
 
 
 def minimize(loss, variables: list, learning_rate, use_tpu: bool = False) -> TrainStep:
-    """Takes one step down the loss, see `take_step`, and logs how much trains.
+    """Takes one step down the loss, see `take_step`; logs how much trains, and warns of the rest.
 
     Args:
       loss: scalar float Tensor, the mean over this replica's batch.
       variables, learning_rate, use_tpu: as there.
+
+    Raises:
+      ValueError: the loss depends on none of the variables.
     """
     gradients = tf.gradients(loss, variables)
+    reached = [v for v, gradient in zip(variables, gradients) if gradient is not None]
+    if not reached:
+        raise ValueError(f"The loss depends on none of the {len(variables)} variables that train.")
     if devices.replica() == 0:
-        logging.info(tuning.summary([v for v, g in zip(variables, gradients) if g is not None]))
+        logging.info(tuning.summary(reached))
+        warning = tuning.warning_of_untrained(variables, reached)
+        if warning:
+            logging.warning("%s", warning)
     return take_step(gradients, variables, learning_rate, use_tpu)
 
 
@@ -127,7 +140,7 @@ def take_step(gradients: list, variables: list, learning_rate, use_tpu: bool = F
 
     Args:
       gradients: list of the loss's gradients, where None means that it does not depend on that
-        variable; the loss is the mean over this replica's batch.
+        variable, which stays as it is; the loss is the mean over this replica's batch.
       variables: list of the variables to train.
       learning_rate: scalar float Tensor.
       use_tpu: bool; gradients are averaged over the TPU's replicas.
@@ -137,10 +150,8 @@ def take_step(gradients: list, variables: list, learning_rate, use_tpu: bool = F
       clipping.
 
     Raises:
-      ValueError: the loss does not depend on an adapter or on the head; or each of several replicas
-        has statistics of its own.
+      ValueError: each of several replicas has statistics of its own.
     """
-    tuning.check_gradients(variables, gradients)
     variables = [v for v, gradient in zip(variables, gradients) if gradient is not None]
     gradients = [gradient for gradient in gradients if gradient is not None]
     global_step = tf.train.get_or_create_global_step()

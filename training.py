@@ -186,6 +186,7 @@ def _training_spec(settings, head, features, params, config):
         features,
         settings.gradient_accumulation_steps,
     )
+    tuning.check_gradients(trained, gradients)
     reached = [v for v, gradient in zip(trained, gradients) if gradient is not None]
     is_chief = config is None or config.is_chief
     if is_chief and devices.replica() == 0:
