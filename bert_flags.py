@@ -90,6 +90,7 @@ def pretrained_bert(values):
     tokenizer = tokenization.FullTokenizer(
         bert.vocab_file, lower_case, spm_model_file=values.spm_model_file
     )
+    tokenizer.check_special_tokens()
     tokenization.check_vocab_casing(tokenizer.vocab, lower_case, bert.vocab_file)
     tokenization.check_vocab_size(tokenizer.vocab, bert.config.vocab_size, bert.vocab_file)
     return bert, tokenizer

@@ -103,6 +103,7 @@ def _tokenizer(values, vocab_file, descriptions):
     tokenizer = tokenization.FullTokenizer(
         vocab_file, lower_case, spm_model_file=values.spm_model_file
     )
+    tokenizer.check_special_tokens()
     own = task_adapters.digest(tokenizer.vocab)
     for name, description in descriptions.items():
         if description.vocabulary != own:

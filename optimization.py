@@ -395,9 +395,16 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
 
     def decay_of(self, name: str) -> float:
         """The weight decay of the variable of that name."""
-        if any(re.search(pattern, name) for pattern in self.exclude_from_weight_decay):
-            return 0.0
+        return self._rate_of(name) if self._do_use_weight_decay(name) else 0.0
+
+    def _rate_of(self, name):
         return self.adapter_weight_decay_rate if name in self._adapters else self.weight_decay_rate
+
+    def _do_use_weight_decay(self, param_name):
+        """Returns whether a variable decays; subclasses may override it, as in BERT."""
+        patterns = self.exclude_from_weight_decay
+        excluded = any(re.search(pattern, param_name) for pattern in patterns)
+        return bool(self._rate_of(param_name)) and not excluded
 
     def apply_gradients(self, grads_and_vars, global_step=None, name=None):
         """The op that takes the step; as BERT's, it leaves `global_step` to be advanced by others.

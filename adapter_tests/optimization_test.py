@@ -93,6 +93,22 @@ class AdamWeightDecayTest(tf.test.TestCase):
             optimizer = optimization.AdamWeightDecayOptimizer(0.1, 0.3)
             self.assertEqual([optimizer.decay_of(n) for n in ("kernel", "adapter_w")], [0.3, 0.0])
 
+    def test_whether_a_variable_decays(self):
+        """By the method's name in BERT, which its users override and call."""
+
+        class Sparing(optimization.AdamWeightDecayOptimizer):
+            def _do_use_weight_decay(self, param_name):
+                return param_name != "spared" and super()._do_use_weight_decay(param_name)
+
+        with tf.Graph().as_default():
+            plain = optimization.AdamWeightDecayOptimizer(0.1, 0.3, exclude_from_weight_decay=["b"])
+            uses = [plain._do_use_weight_decay(name) for name in ("kernel", "bias")]
+            self.assertEqual(uses, [True, False])
+            undecayed = optimization.AdamWeightDecayOptimizer(0.1)
+            self.assertFalse(undecayed._do_use_weight_decay("kernel"))
+            rates = [Sparing(0.1, 0.3).decay_of(name) for name in ("kernel", "spared")]
+            self.assertEqual(rates, [0.3, 0.0])
+
     def test_decay_by_kind(self):
         names = ["kernel", "LayerNorm/gamma", "adapter_w", "adapter_bias"]
         values = self.train(

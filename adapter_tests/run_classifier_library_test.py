@@ -122,6 +122,7 @@ class LibraryTest(tf.test.TestCase):
 
         rows = list(estimator.predict(input_fn=eval_input_fn))
         self.assertLen(rows, 8)
+        self.assertEqual({name for row in rows for name in row}, {"probabilities"})
         probabilities = np.array([row["probabilities"] for row in rows])[:6]
         labels = [0, 1, 2, 0, 1, 2]
         self.assertAllClose(probabilities.sum(axis=1), np.ones(6))
@@ -182,6 +183,7 @@ class LibraryTest(tf.test.TestCase):
         with tf.Graph().as_default(), tf.Session() as session:
             loaded = tf.saved_model.loader.load(session, ["serve"], path.decode())
             signature = loaded.signature_def["serving_default"]
+            self.assertEqual(list(signature.outputs), ["probabilities"])
             feeds = {
                 signature.inputs[name].name: [getattr(row, name) for row in features]
                 for name in names
