@@ -71,7 +71,12 @@ _RESULTS = (
     *("test_results_mismatched.tsv", "test_scores_mismatched.json"),
     *("predictions_mismatched.tsv", "dev_predictions_mismatched.tsv"),
     "submission/*.tsv",
+    *("full_model.ckpt.index", "full_model.ckpt.data-00000-of-00001"),
+    *("ablation.json", "ablation.txt"),
 )
+
+# What --num_train_epochs decides, of the training's settings.
+_LENGTH = {"num_train_steps", "num_warmup_steps"}
 
 
 class Scratch:
@@ -113,6 +118,8 @@ class Scratch:
 def claim(output_dir, settings, trains, overwrite=False, reads=()):
     """Makes sure that a run may use the directory, and records its settings there if it trains.
 
+    A finished training may be continued to more steps, see `_is_longer`.
+
     Args:
       output_dir: path; made if need be.
       settings: {"model": dict, "training": dict, ...} of JSON values.
@@ -143,7 +150,8 @@ def claim(output_dir, settings, trains, overwrite=False, reads=()):
     settings = json.loads(json.dumps(settings, sort_keys=True))
     if checkpoint:
         checkpoints.open_checkpoint(checkpoint, flag="--output_dir")
-        _compare(path, settings, ("model", "training") if trains else ("model",))
+        sections = ("model", "training") if trains else ("model",)
+        _compare(path, settings, sections, checkpoints.step_of(checkpoint))
     elif trains and tf.io.gfile.exists(adapter):
         raise UserError(
             f"{adapter} is a finished task adapter, whose checkpoints are gone; give another"
@@ -293,7 +301,7 @@ def _matching(folder, patterns):
     return found
 
 
-def _compare(path, settings, sections):
+def _compare(path, settings, sections, step):
     recorded = _read(path)
     if recorded is None:
         if "training" in sections:
@@ -302,6 +310,18 @@ def _compare(path, settings, sections):
                 " on from them; give another --output_dir, or --overwrite_output_dir."
             )
         return
+    before, now = (some.get("training", {}) for some in (recorded, settings))
+    if "training" in sections and _is_longer(before, now, step):
+        logging.warning(
+            "%s: the finished training of %d steps continues to step %d. Its learning rate had"
+            " fallen to 0 and rises again, so that the weights differ from those of a single"
+            " training of %d steps; for that, give another --output_dir.",
+            path,
+            step,
+            now["num_train_steps"],
+            now["num_train_steps"],
+        )
+        sections = ("model",)
     differences = [
         f"{name} was {_show(before)}, is now {_show(now)}"
         for section in sections
@@ -312,6 +332,22 @@ def _compare(path, settings, sections):
             "{} is of a run with other settings: {}; give those, another --output_dir, or"
             " {}.".format(path, "; ".join(differences), _overwriting("training" in sections))
         )
+
+
+def _is_longer(before, now, step):
+    """Whether settings are those of a finished training but for more steps.
+
+    Args:
+      before, now: dicts, the recorded settings of a training and those of this one.
+      step: int, of the last checkpoint.
+    """
+    differing = {name for name, _, _ in _differences(before, now)}
+    return (
+        "num_train_steps" in differing
+        and differing <= _LENGTH
+        and step == before.get("num_train_steps")
+        and step < now.get("num_train_steps", 0)
+    )
 
 
 def _overwriting(trains):
