@@ -401,6 +401,7 @@ class Job(_AnyJob):
             prefix = posixpath.join(self._run.output_dir, _FULL_CHECKPOINT)
             task_adapters.to_full_checkpoint(result, self.bert.init_checkpoint, prefix)
             report.append(f"Full checkpoint: {prefix} ({files.megabytes(prefix + '.')})")
+            report.append(task_adapters.full_checkpoint_use(result.description))
         return report
 
     def _train_to_the_end(self, arrays, eval_sets):

@@ -388,7 +388,7 @@ def to_checkpoint(adapter: TaskAdapter, prefix: str) -> None:
 def to_full_checkpoint(
     adapter: TaskAdapter, init_checkpoint: str, prefix: str, flag: str = "--init_checkpoint"
 ) -> None:
-    """Writes backbone and task adapter as one checkpoint, which BERT's own code can load.
+    """Writes backbone and task adapter as one checkpoint; see `full_checkpoint_use`.
 
     Args:
       adapter: `TaskAdapter`.
@@ -413,6 +413,23 @@ def to_full_checkpoint(
             f" trained on, {adapter.description.backbone.name}: their fingerprints differ."
         )
     to_checkpoint(adapter._replace(tensors={**tensors, **adapter.tensors}), prefix)
+
+
+def full_checkpoint_use(description: Description) -> str:
+    """Returns a sentence that says which code may load a full checkpoint of this task.
+
+    Other code than that loads it too, and silently ignores tensors: its scores are much worse.
+    """
+    adapter = description.adapter
+    if adapter is None:
+        return "BERT's own code can load it."
+    warning = "BERT's own code loads it and ignores the adapters without a message"
+    plain = modeling.AdapterConfig(size=adapter.size, init_scale=adapter.init_scale)
+    if adapter != plain:
+        return f"Load it in this project only: {warning}, and adapter-bert has no such adapters."
+    return (
+        f"Load it in this project or in adapter-bert (hidden_size={adapter.size}) only: {warning}."
+    )
 
 
 def _read_description(folder: str, where: str) -> Tuple[Description, Dict[str, Any]]:

@@ -155,8 +155,9 @@ def _define_output(at):
     flags.DEFINE_bool(
         "save_full_checkpoint",
         False,
-        "After the training write BERT and adapters together, as output_dir/full_model.ckpt, which"
-        " BERT's and adapter-bert's own code can load.",
+        "After the training write BERT and adapters together, as output_dir/full_model.ckpt, for"
+        " adapter-bert's code. BERT's own code ignores the adapters without a message: it can use"
+        " only those of --tuning=full, top_layers, layer_norm and head.",
         **at,
     )
 

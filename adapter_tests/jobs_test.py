@@ -151,7 +151,8 @@ class SavedTest(JobsTestCase):
             )
 
     def test_a_full_checkpoint(self):
-        self.succeed("--save_full_checkpoint", "--do_train")
+        report = self.succeed("--save_full_checkpoint", "--do_train")
+        self.assertIn("(hidden_size=3) only: BERT's own code", report)
         full = tf.train.NewCheckpointReader(self.path("full_model.ckpt"))
         names = {*checkpoints.encoder_shapes(tiny.config()), *ADAPTERS, *HEAD, "global_step"}
         self.assertEqual(set(full.get_variable_to_shape_map()), names)
