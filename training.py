@@ -191,6 +191,8 @@ def _training_spec(settings, head, features, params, config):
     is_chief = config is None or config.is_chief
     if is_chief and devices.replica() == 0:
         logging.info(tuning.summary(reached))
+        if settings.tuning is None and tuning.default_tuning().method == "adapters":
+            optimization.warn_of_fine_tuning_rate(settings.learning_rate, "adapter_fn=None")
         logging.vlog(1, "Trained: %s", ", ".join(variable_name(variable) for variable in reached))
     learning_rate = optimization.warmup_then_linear_decay(
         tf.train.get_or_create_global_step(),

@@ -12,6 +12,7 @@ from absl import flags, logging
 import bert_flags
 import device_flags
 import distribution
+import optimization
 import training
 import tuning_flags
 from errors import UserError
@@ -194,6 +195,9 @@ def schedule(values, method, num_examples):
             logging.info("--%s: %g, the default for --tuning=%s", flag, value, method)
         if not 0 < value < math.inf:
             raise UserError(f"--{flag} must be a number above 0, but is {value}.")
+    chosen = values["tuning"].present or values.adapter or values.learning_rate is None
+    if method == "adapters" and not chosen:
+        optimization.warn_of_fine_tuning_rate(rate, "--tuning=full")
     if not 0 <= values.warmup_proportion < 1:
         raise UserError(
             f"--warmup_proportion must lie in [0, 1), but is {values.warmup_proportion}."

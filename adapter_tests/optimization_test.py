@@ -228,12 +228,13 @@ class MinimizeTest(tf.test.TestCase):
         said = f"Training {trained} of {trained + 20} parameters (91.07%); 20 are frozen."
         self.assertEqual([record.getMessage() for record in log.records], [said])
 
-    def step_of_user(self, loss_of, adapter_fn="feedforward_adapter"):
+    def step_of_user(self, loss_of, adapter_fn="feedforward_adapter", learning_rate=1e-3):
         """Takes a step of `create_optimizer` as a script of BERT's users does.
 
         Args:
           loss_of: function of a `modeling.BertModel` of two layers → loss.
           adapter_fn: as in `modeling.BertModel`.
+          learning_rate: float.
 
         Returns:
           (names of the variables that the step changed, names of all, messages of warnings).
@@ -245,7 +246,7 @@ class MinimizeTest(tf.test.TestCase):
             loss = loss_of(model)
             variables = tf.trainable_variables()
             with self.assertLogs("absl", "INFO") as log:
-                train_op = optimization.create_optimizer(loss, 1e-3, 10, 0, False)
+                train_op = optimization.create_optimizer(loss, learning_rate, 10, 0, False)
             session.run(tf.global_variables_initializer())
             before = session.run(variables)
             session.run(train_op)
@@ -303,6 +304,19 @@ class MinimizeTest(tf.test.TestCase):
     def test_nothing_is_said_where_everything_trains(self):
         _, _, warnings = self.step_of_user(lambda model: tf.reduce_sum(model.get_pooled_output()))
         self.assertEqual(warnings, [])
+
+    def test_a_rate_of_full_fine_tuning_for_adapters(self):
+        """As in a script for BERT whose BertModel has adapters now."""
+
+        def loss_of(model):
+            return tf.reduce_sum(model.get_pooled_output() ** 2)
+
+        _, _, warnings = self.step_of_user(loss_of, learning_rate=5e-5)
+        self.assertLen(warnings, 1)
+        self.assertRegex(warnings[0], "5e-05.*Adapters.*3e-4.*adapter_fn=None")
+        for adapter_fn, rate in ((None, 5e-5), ("feedforward_adapter", np.float32(3e-4))):
+            _, _, warnings = self.step_of_user(loss_of, adapter_fn, rate)
+            self.assertEqual(warnings, [])
 
     def test_replicas_step_as_one(self):
         """Two replicas with half a batch each, clipping in force, end where one with all does."""

@@ -145,9 +145,13 @@ class LibraryTest(tf.test.TestCase):
             self.config, 2, self.init_checkpoint, 5e-5, 2, 1, False, False
         )
         estimator = self.estimator(model_fn)
-        estimator.train(
-            run_classifier.input_fn_builder(features, SEQ_LENGTH, True, True), max_steps=2
-        )
+        with self.assertLogs("absl", "WARNING") as log:
+            estimator.train(
+                run_classifier.input_fn_builder(features, SEQ_LENGTH, True, True), max_steps=2
+            )
+        warnings = [line for line in log.output if "learning rate of 5e-05" in line]
+        self.assertLen(warnings, 1)
+        self.assertIn("adapter_fn=None for full fine-tuning", warnings[0])
         input_fn = run_classifier.input_fn_builder(features, SEQ_LENGTH, False, False)
         self.assertEqual(estimator.evaluate(input_fn)["global_step"], 2)
         self.assertLen(list(estimator.predict(input_fn)), 6)
