@@ -227,13 +227,20 @@ class Job(_AnyJob):
         self._last_scores = None  # Of the last evaluation meanwhile.
 
     def _recorded_precision(self):
-        """The precision of the run in output_dir, or of what --adapter gives; None without both."""
+        """The precision of the run in output_dir, or of what is evaluated; None without both.
+
+        Of a run's checkpoint, as its full_model.ckpt, the settings beside it tell.
+        """
         trains = "train" in self.stages
         if self._given and not trains:
             return _precision_of(self._given)
         if trains and self._values.overwrite_output_dir:
             return None
-        return run_directory.recorded(self._run.output_dir, "training").get("precision")
+        folders = [self._run.output_dir]
+        if not trains:
+            folders.append(posixpath.dirname(self.bert.init_checkpoint))
+        recorded = [run_directory.recorded(some, "training").get("precision") for some in folders]
+        return next(filter(None, recorded), None)
 
     def _check_stages(self):
         """What is evaluated meanwhile needs a dev set, and all workers in one process."""

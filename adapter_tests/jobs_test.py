@@ -224,6 +224,15 @@ class PrecisionTest(JobsTestCase):
             self.succeed_where(speedup, "--do_train", "--do_eval", given), measured
         )
 
+    def test_a_runs_full_checkpoint_is_used_in_its_precision(self):
+        for precision, speedup in (("float32", 2.0), ("bfloat16", 0.5)):
+            train = ["--do_train", "--save_full_checkpoint", "--precision=" + precision]
+            run = os.path.join(self.folder, precision)
+            self.succeed(*train, output_dir=run)
+            full = "--init_checkpoint=" + os.path.join(run, "full_model.ckpt")
+            said = self.succeed_where(speedup, "--do_eval", full)
+            self.assertEqual(said, f"{precision}, as recorded (--precision=auto).")
+
 
 class VariantTest(ScriptTestCase):
     def test_moving_statistics_are_no_parameters(self):
