@@ -214,6 +214,10 @@ class Job(_AnyJob):
     def __init__(self, values, given, output_dir, eval_batch_size, shortest):
         self.stages = training_flags.stages(values)
         super().__init__(values, given, shortest)
+        # A run in output_dir has its own head, and says by its settings what it is.
+        has_run = bool(run_directory.recorded(output_dir, "model"))
+        if not (given or has_run or "train" in self.stages):
+            tuning_flags.use_head_of(self.bert.init_checkpoint, values)
         self._tuning, self._adapter = tuning_flags.tuning_settings(values, self.bert.config)
         run, use_tpu = training_flags.run_settings(values, output_dir, eval_batch_size)
         self._workers = run.distribution.workers
@@ -307,7 +311,10 @@ class Job(_AnyJob):
         if self._workers.is_chief:
             self._held = run_directory.claim(
                 self._run.output_dir,
-                self._settings(),
+                {
+                    **self._settings(),
+                    "pretrained": bert_flags.recorded_flags(values, self.bert),
+                },
                 trains,
                 overwrite=values.overwrite_output_dir,
                 reads=self._reads(),

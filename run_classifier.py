@@ -160,7 +160,8 @@ def run(values):
     Returns:
       The report that ends the run: a list of lines.
     """
-    given = tuning_flags.given_adapter(values)
+    trains = "train" in training_flags.stages(values)
+    given = tuning_flags.given_adapter(values, trains)
     processor, data_dir = classifier_flags.find_task(values, given)
     task, labels = processor.task, processor.get_labels()
     output_dir = values.output_dir or os.path.join("output", values.task_name.lower())

@@ -4,6 +4,7 @@ settings.json says which model lies there and how it was trained:
 
     {"model": {...},      what the graph is built from; compared by every run in the directory
      "training": {...},   what else decides the weights; compared by runs that train
+     "pretrained": {...}, the flags that name its BERT; compared by none
      ...}                 what a script compares itself
 
 All files are written whole or not at all.

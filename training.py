@@ -491,4 +491,12 @@ class Runner:
                 " checkpoint, and --init_checkpoint"
                 f" {init_checkpoint} no {untrained[-1]}; train first (--do_train)."
             )
+        ignored = sorted(name for name in held - set(names) if "/adapters/" in name)
+        ignored = [name for name in ignored if not name.endswith(checkpoints.MOMENTS)]
+        if ignored:
+            raise UserError(
+                f"--init_checkpoint {init_checkpoint} holds {len(ignored)} tensors of adapters that"
+                f" this model would ignore, {ignored[0]} among them; give the flags that it was"
+                " trained with."
+            )
         return None
