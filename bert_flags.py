@@ -4,11 +4,14 @@ As of all flags here, a function that a script's main module calls defines them,
 take the parsed values read them: nothing depends on a global, and scripts can be imported together.
 """
 
+import os
+
 from absl import flags
 
 import checkpoints
 import configs
 import feature_cache
+import files
 import paths
 import tfhub
 import tokenization
@@ -34,7 +37,11 @@ def define_pretrained(flag_values):
     flags.DEFINE_string("bert_config_file", None, "bert_config.json of the BERT." + bert, **at)
     flags.DEFINE_string("vocab_file", None, "WordPiece vocabulary of the BERT." + bert, **at)
     flags.DEFINE_string(
-        "init_checkpoint", None, "Prefix of the pretrained TensorFlow checkpoint." + bert, **at
+        "init_checkpoint",
+        None,
+        "Prefix of the pretrained TensorFlow checkpoint. To evaluate or predict, run_classifier.py"
+        " and run_squad.py also accept a run's folder or checkpoint." + bert,
+        **at,
     )
     flags.DEFINE_string(
         "bert_hub_module_handle",
@@ -90,6 +97,7 @@ def pretrained_bert(values):
     tokenizer = tokenization.FullTokenizer(
         bert.vocab_file, lower_case, spm_model_file=values.spm_model_file
     )
+    tokenizer.check_special_tokens()
     tokenization.check_vocab_casing(tokenizer.vocab, lower_case, bert.vocab_file)
     tokenization.check_vocab_size(tokenizer.vocab, bert.config.vocab_size, bert.vocab_file)
     return bert, tokenizer
@@ -116,6 +124,7 @@ def find_pretrained(values, reads_texts=True):
         vocab_file=vocab_file,
         init_checkpoint=paths.find_bert("init_checkpoint", values.init_checkpoint),
         do_lower_case=None,
+        config_file=config_file,
     )
     checkpoints.check_encoder(bert.init_checkpoint, bert.config)
     return bert
@@ -130,6 +139,63 @@ def _from_hub(values):
             )
         )
     return tfhub.read_bert(values.bert_hub_module_handle)
+
+
+def recorded_flags(values, bert):
+    """Returns the flags that name a BERT from any folder, as `take_recorded_flags` reads them.
+
+    Args:
+      values: parsed flags.
+      bert: the `checkpoints.PretrainedBert` that they name.
+
+    Returns:
+      dict from names to paths or addresses.
+    """
+    handle = values.bert_hub_module_handle
+    if handle:
+        is_folder = files.isdir(handle)
+        return {"bert_hub_module_handle": _absolute(handle) if is_folder else handle}
+    return {
+        "bert_config_file": _absolute(bert.config_file),
+        "spm_model_file" if values.spm_model_file else "vocab_file": _absolute(bert.vocab_file),
+        "init_checkpoint": _absolute(bert.init_checkpoint),
+    }
+
+
+def _absolute(path):
+    return path if files.is_remote(path) else os.path.abspath(path)
+
+
+def take_recorded_flags(values, recorded):
+    """Lets the flags name the BERT of a run, in place of the run that --init_checkpoint names.
+
+    Flags that are given stay. Where the run does not tell, or its files are gone, the checkpoint
+    beside --bert_config_file is taken, or else that of `paths.find_bert`.
+
+    Args:
+      values: parsed flags.
+      recorded: what `recorded_flags` gave when the run was trained; {} if it does not tell.
+    """
+    values["init_checkpoint"].value = None
+    if values.bert_hub_module_handle:
+        return
+    recorded = {flag: path for flag, path in recorded.items() if isinstance(path, str)}
+    vocabulary = values.vocab_file or values.spm_model_file
+    handle = recorded.get("bert_hub_module_handle")
+    if handle and not (values.bert_config_file or vocabulary):
+        values["bert_hub_module_handle"].value = handle
+        return
+    given = {"vocab_file": vocabulary, "spm_model_file": vocabulary, "init_checkpoint": None}
+    given["bert_config_file"] = values.bert_config_file
+    for flag, path in recorded.items():
+        is_there = files.exists(path) or files.exists(path + ".index")
+        if flag in given and not given[flag] and is_there:
+            values[flag].value = path
+    if values.bert_config_file and not values.init_checkpoint:
+        folder = os.path.dirname(values.bert_config_file)
+        prefix = os.path.join(folder, paths.BERT_FILES["init_checkpoint"])
+        if files.exists(prefix + ".index"):
+            values["init_checkpoint"].value = prefix
 
 
 def check_sequence_length(values, config, shortest):

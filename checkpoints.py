@@ -6,6 +6,7 @@ be loaded at all, before a graph is built.
 """
 
 import codecs
+import contextlib
 import hashlib
 import os
 import re
@@ -44,12 +45,14 @@ class PretrainedBert(NamedTuple):
       vocab_file: path of the WordPiece vocabulary; None if no text is to be read.
       init_checkpoint: prefix of the checkpoint.
       do_lower_case: whether its text was lower-cased; None if its source does not tell.
+      config_file: path of the config; None where no flag can name it.
     """
 
     config: configs.BertConfig
     vocab_file: Optional[str]
     init_checkpoint: str
     do_lower_case: Optional[bool]
+    config_file: Optional[str] = None
 
 
 class EncoderSizes(NamedTuple):
@@ -192,7 +195,7 @@ def check_encoder_shapes(
     """
     wanted = encoder_shapes(config)
     missing = [name for name in wanted if name not in found]
-    if "bert/embeddings/word_embeddings" in missing and any(n.endswith(MOMENTS) for n in found):
+    if is_of_task_alone(found):
         raise UserError(
             f"{where} holds only what a task trained; give the pretrained BERT below it, and the"
             " task's folder as --adapter."
@@ -221,6 +224,27 @@ def check_encoder_shapes(
             f"{where} is a checkpoint of another size: it has {num_layers} layers, "
             f"bert_config.json asks for {config.num_hidden_layers}."
         )
+
+
+def is_of_task_alone(names: Iterable[str]) -> bool:
+    """Returns whether tensors of these names are those of a training that keeps BERT apart."""
+    names = list(names)
+    return "bert/embeddings/word_embeddings" not in names and any(
+        name.endswith(MOMENTS) for name in names
+    )
+
+
+def prefix_at(path: str) -> str:
+    """Returns the prefix of the last checkpoint in a folder that records one, as BERT does.
+
+    Args:
+      path: a folder, or a checkpoint's prefix, which is returned as it is; so is a folder that
+        records none.
+    """
+    with contextlib.suppress(ValueError):  # The record is no text, or names no path.
+        if files.isdir(path):
+            return tf.train.latest_checkpoint(path) or path
+    return path
 
 
 def check_shapes(prefix: str, shapes: Shapes) -> None:

@@ -170,7 +170,9 @@ def from_adapter_bert(
 
 
 def to_full_checkpoint(adapter, bert, checkpoint, *, overwrite=False):
-    """Writes a task adapter and its backbone as one checkpoint, which BERT's own code can load.
+    """Writes a task adapter and its backbone as one checkpoint, for adapter-bert's code.
+
+    BERT's own code can load only those that have no adapters, as of a full fine-tuning.
 
     Args:
       adapter: folder of the task adapter.
@@ -186,6 +188,7 @@ def to_full_checkpoint(adapter, bert, checkpoint, *, overwrite=False):
     made = task_adapters.load(adapter, "ADAPTER_DIR")
     task_adapters.to_full_checkpoint(made, os.path.join(bert, _CHECKPOINT), checkpoint, "BERT_DIR")
     print(f"{checkpoint}: wrote {made.description.backbone.name} with {_count(made.tensors)}.")
+    print(task_adapters.full_checkpoint_use(made.description))
 
 
 def to_adapterhub(adapter, destination, *, overwrite=False):

@@ -12,7 +12,7 @@ import environment
 if __name__ == "__main__":
     environment.prepare(environment.MODELS)
 
-from absl import flags
+from absl import flags, logging
 
 import adapter_folders
 import bert_flags
@@ -75,6 +75,7 @@ def run(values):
         where = f"--adapters {folder}"
         mixed_encoder.check(adapters[name].description, backbone, where)
         task_adapters.check_finite(adapters[name].tensors, where)
+    _log_precision(adapters)
     encode = None
     if values.raw_text:
         descriptions = {name: adapter.description for name, adapter in adapters.items()}
@@ -85,6 +86,19 @@ def run(values):
     tasks = ", ".join(f"{name} ({a.description.kind})" for name, a in adapters.items())
     size = files.megabytes(path + "/variables/")
     return [f"Tasks: {tasks}", f"SavedModel: {path} ({size})"]
+
+
+def _log_precision(adapters):
+    """Logs the precision of the SavedModel, and the tasks that were trained in another one."""
+    logging.info("The SavedModel computes in float32.")
+    for name, adapter in adapters.items():
+        precision = adapter.description.training.get("precision")
+        if precision not in (None, "float32"):
+            logging.info(
+                "%s was trained in %s: its probabilities differ slightly, by about 3e-4.",
+                name,
+                precision,
+            )
 
 
 def _tokenizer(values, vocab_file, descriptions):
@@ -103,6 +117,7 @@ def _tokenizer(values, vocab_file, descriptions):
     tokenizer = tokenization.FullTokenizer(
         vocab_file, lower_case, spm_model_file=values.spm_model_file
     )
+    tokenizer.check_special_tokens()
     own = task_adapters.digest(tokenizer.vocab)
     for name, description in descriptions.items():
         if description.vocabulary != own:

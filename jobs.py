@@ -262,6 +262,10 @@ class Job(_AnyJob):
     def __init__(self, values, given, output_dir, eval_batch_size, shortest):
         self.stages = training_flags.stages(values)
         super().__init__(values, given, shortest)
+        # A run in output_dir has its own head, and says by its settings what it is.
+        has_run = bool(run_directory.recorded(output_dir, "model"))
+        if not (given or has_run or "train" in self.stages):
+            tuning_flags.use_head_of(self.bert.init_checkpoint, values)
         self._tuning, self._adapter = tuning_flags.tuning_settings(values, self.bert.config)
         run, use_tpu = training_flags.run_settings(values, output_dir, eval_batch_size)
         self._workers = run.distribution.workers
@@ -275,13 +279,20 @@ class Job(_AnyJob):
         self._last_scores = None  # Of the last evaluation meanwhile.
 
     def _recorded_precision(self):
-        """The precision of the run in output_dir, or of what --adapter gives; None without both."""
+        """The precision of the run in output_dir, or of what is evaluated; None without both.
+
+        Of a run's checkpoint, as its full_model.ckpt, the settings beside it tell.
+        """
         trains = "train" in self.stages
         if self._given and not trains:
             return _precision_of(self._given)
         if trains and self._values.overwrite_output_dir:
             return None
-        return run_directory.recorded(self._run.output_dir, "training").get("precision")
+        folders = [self._run.output_dir]
+        if not trains:
+            folders.append(posixpath.dirname(self.bert.init_checkpoint))
+        recorded = [run_directory.recorded(some, "training").get("precision") for some in folders]
+        return next(filter(None, recorded), None)
 
     def _check_stages(self):
         """What is evaluated meanwhile needs a dev set, and all workers in one process."""
@@ -348,7 +359,10 @@ class Job(_AnyJob):
         if self._workers.is_chief:
             self._held = run_directory.claim(
                 self._run.output_dir,
-                self._settings(),
+                {
+                    **self._settings(),
+                    "pretrained": bert_flags.recorded_flags(values, self.bert),
+                },
                 trains,
                 overwrite=values.overwrite_output_dir,
                 reads=self._reads(),
@@ -451,6 +465,7 @@ class Job(_AnyJob):
             prefix = posixpath.join(self._run.output_dir, _FULL_CHECKPOINT)
             task_adapters.to_full_checkpoint(result, self.bert.init_checkpoint, prefix)
             report.append(f"Full checkpoint: {prefix} ({files.megabytes(prefix + '.')})")
+            report.append(task_adapters.full_checkpoint_use(result.description))
         return report
 
     def _train_to_the_end(self, arrays, eval_sets):

@@ -92,7 +92,17 @@ def model_fn_builder(
     *,
     adapter_fn="feedforward_adapter",
 ):
-    """The model_fn for TPUEstimator, as BERT's function of this name."""
+    """The model_fn for TPUEstimator, as BERT's function of this name.
+
+    It predicts, and a SavedModel of it returns, `probabilities` alone.
+    """
+    head = classification_heads.classifier_head(num_labels)
+
+    def probabilities_only(*args):
+        output = head(*args)
+        predictions = {"probabilities": output.predictions["probabilities"]}
+        return output._replace(predictions=predictions)
+
     settings = training.ModelSettings(
         bert_config=bert_config,
         init_checkpoint=init_checkpoint,
@@ -104,7 +114,7 @@ def model_fn_builder(
         use_one_hot_embeddings=use_one_hot_embeddings,
         pooled_only=True,
     )
-    return training.model_fn_builder(settings, classification_heads.classifier_head(num_labels))
+    return training.model_fn_builder(settings, probabilities_only)
 
 
 def input_fn_builder(features, seq_length, is_training, drop_remainder):
@@ -149,7 +159,8 @@ def run(values):
     Returns:
       The report that ends the run: a list of lines.
     """
-    given = tuning_flags.given_adapter(values)
+    trains = "train" in training_flags.stages(values)
+    given = tuning_flags.given_adapter(values, trains)
     processor, data_dir = classifier_flags.find_task(values, given)
     task, labels = processor.task, processor.get_labels()
     output_dir = training_flags.output_dir(values, values.task_name.lower())

@@ -4,6 +4,7 @@ settings.json says which model lies there and how it was trained:
 
     {"model": {...},      what the graph is built from; compared by every run in the directory
      "training": {...},   what else decides the weights; compared by runs that train
+     "pretrained": {...}, the flags that name its BERT; compared by none
      ...}                 what a script compares itself
 
 All files are written whole or not at all.
@@ -72,7 +73,12 @@ _RESULTS = (
     *("test_results_mismatched.tsv", "test_scores_mismatched.json"),
     *("predictions_mismatched.tsv", "dev_predictions_mismatched.tsv"),
     "submission/*.tsv",
+    *("full_model.ckpt.index", "full_model.ckpt.data-00000-of-00001"),
+    *("ablation.json", "ablation.txt"),
 )
+
+# What --num_train_epochs decides, of the training's settings.
+_LENGTH = {"num_train_steps", "num_warmup_steps"}
 
 
 class Scratch:
@@ -123,6 +129,8 @@ def _by_name(differences):
 def claim(output_dir, settings, trains, overwrite=False, reads=(), describe=_by_name):
     """Makes sure that a run may use the directory, and records its settings there if it trains.
 
+    A finished training may be continued to more steps, see `_is_longer`.
+
     Args:
       output_dir: path; made if need be.
       settings: {"model": dict, "training": dict, ...} of JSON values.
@@ -155,7 +163,8 @@ def claim(output_dir, settings, trains, overwrite=False, reads=(), describe=_by_
     settings = json.loads(json.dumps(settings, sort_keys=True))
     if checkpoint:
         checkpoints.open_checkpoint(checkpoint, flag="--output_dir")
-        _compare(path, settings, _DECIDING if trains else ("model",), describe)
+        sections = _DECIDING if trains else ("model",)
+        _compare(path, settings, sections, checkpoints.step_of(checkpoint), describe)
         _check_identity(checkpoint, path, trains)
     elif trains and files.exists(adapter):
         raise UserError(
@@ -306,7 +315,7 @@ def _matching(folder, patterns):
     return found
 
 
-def _compare(path, settings, sections, describe):
+def _compare(path, settings, sections, step, describe):
     recorded = _read(path)
     if recorded is None:
         if "training" in sections:
@@ -315,6 +324,18 @@ def _compare(path, settings, sections, describe):
                 " on from them; give another --output_dir, or --overwrite_output_dir."
             )
         return
+    before, now = (some.get("training", {}) for some in (recorded, settings))
+    if "training" in sections and _is_longer(before, now, step):
+        logging.warning(
+            "%s: the finished training of %d steps continues to step %d. Its learning rate had"
+            " fallen to 0 and rises again, so that the weights differ from those of a single"
+            " training of %d steps; for that, give another --output_dir.",
+            path,
+            step,
+            now["num_train_steps"],
+            now["num_train_steps"],
+        )
+        sections = ("model",)
     differences = [
         difference
         for section in sections
@@ -332,7 +353,8 @@ def _compare(path, settings, sections, describe):
 def identity(settings):
     """Returns what tells a run's checkpoints from another run's: a digest of its settings.
 
-    Two runs have the same one if `claim` finds no difference between their settings.
+    Two runs have the same one if `claim` finds no difference between their settings, or one only
+    trains for longer: a run that is continued goes on from its shorter training's checkpoints.
 
     Args:
       settings: as of `claim`.
@@ -341,7 +363,7 @@ def identity(settings):
         f"{section}.{name}": value
         for section in _DECIDING
         for name, value in _leaves(settings.get(section, {}))
-        if value is not None  # What is not set may be missing, too.
+        if value is not None and name not in _LENGTH  # What is not set may be missing, too.
     }
     return hashlib.sha256(json.dumps(leaves, sort_keys=True).encode()).hexdigest()
 
@@ -359,6 +381,22 @@ def _check_identity(checkpoint, path, trains):
             f"{checkpoint} is a checkpoint of another run than {path}; restore this run's files,"
             f" give another --output_dir, or {_overwriting(trains)}."
         )
+
+
+def _is_longer(before, now, step):
+    """Whether settings are those of a finished training but for more steps.
+
+    Args:
+      before, now: dicts, the recorded settings of a training and those of this one.
+      step: int, of the last checkpoint.
+    """
+    differing = {name for name, _, _ in _differences(before, now)}
+    return (
+        "num_train_steps" in differing
+        and differing <= _LENGTH
+        and step == before.get("num_train_steps")
+        and step < now.get("num_train_steps", 0)
+    )
 
 
 def _overwriting(trains):

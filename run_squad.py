@@ -156,7 +156,8 @@ def run(values):
     Returns:
       The report that ends the run: a list of lines.
     """
-    given = tuning_flags.given_adapter(values)
+    trains = "train" in training_flags.stages(values)
+    given = tuning_flags.given_adapter(values, trains)
     limits = squad_features.Limits(
         values.max_seq_length, values.doc_stride, values.max_query_length
     )

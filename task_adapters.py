@@ -181,6 +181,56 @@ def describe(folder: str, flag: str = "--adapter") -> Description:
     return _read_description(files.current(folder), f"{flag} {folder}")[0]
 
 
+class OfRun(NamedTuple):
+    """A `TaskAdapter` of a training, the folder or checkpoint that holds it, and output_dir."""
+
+    adapter: TaskAdapter
+    path: str
+    output_dir: str
+
+
+def of_run(path: str, flag: str = "--init_checkpoint") -> Optional[OfRun]:
+    """Finds the task adapter of a training of ours by its output_dir or one of its checkpoints.
+
+    Args:
+      path: a folder or a checkpoint's prefix.
+      flag: what errors call it.
+
+    Returns:
+      `OfRun`; of a checkpoint with its own tensors, which may be of an earlier step than those of
+      the finished adapter. None where the path names neither, as that of a whole BERT.
+
+    Raises:
+      UserError: a file is damaged; or a checkpoint's training has left no task adapter, which says
+        what the checkpoint does not.
+    """
+    folder = f"{path.rstrip('/')}/{FOLDER}"
+    if files.exists(files.current(folder)):
+        return OfRun(load(folder, flag), folder, path)
+    prefix = checkpoints.prefix_at(path)
+    if not files.exists(prefix + ".index"):
+        return None
+    names = checkpoints.open_checkpoint(prefix, flag).get_variable_to_shape_map()
+    if not checkpoints.is_of_task_alone(names):
+        return None
+    output_dir = os.path.dirname(prefix)
+    folder, where = os.path.join(output_dir, FOLDER), f"{flag} {prefix}"
+    if not files.exists(files.current(folder)):
+        raise UserError(
+            f"{where} holds only what a task trained, and {folder}, which says the rest, is not"
+            " there; run its training to the end."
+        )
+    finished = load(folder, flag)
+    tensors = checkpoints.trained_tensors(prefix, flag)
+    check_tensors(tensors, finished.description, where)
+    step = checkpoints.step_of(prefix, flag)
+    description = dataclasses.replace(finished.description, global_step=step, scores={})
+    made = TaskAdapter(description, tensors)
+    if tensors_digest(made) == tensors_digest(finished):
+        return OfRun(finished, folder, output_dir)
+    return OfRun(made, prefix, output_dir)
+
+
 def shapes(description: Description) -> Dict[str, Tuple[int, ...]]:
     """What a task adapter of this description holds.
 
@@ -214,6 +264,11 @@ def shapes(description: Description) -> Dict[str, Tuple[int, ...]]:
     result[scope + "output_weights"] = (outputs, config.hidden_size)
     result[scope + "output_bias"] = (outputs,)
     return result
+
+
+def has_head(names: Iterable[str]) -> bool:
+    """Returns whether a head of some kind is among tensors of these names."""
+    return not {"output_weights", "cls/squad/output_weights"}.isdisjoint(names)
 
 
 def _adapted_layers(adapter: Optional[configs.AdapterConfig], num_layers: int) -> Sequence[int]:
@@ -388,7 +443,7 @@ def to_checkpoint(adapter: TaskAdapter, prefix: str) -> None:
 def to_full_checkpoint(
     adapter: TaskAdapter, init_checkpoint: str, prefix: str, flag: str = "--init_checkpoint"
 ) -> None:
-    """Writes backbone and task adapter as one checkpoint, which BERT's own code can load.
+    """Writes backbone and task adapter as one checkpoint; see `full_checkpoint_use`.
 
     Args:
       adapter: `TaskAdapter`.
@@ -413,6 +468,23 @@ def to_full_checkpoint(
             f" trained on, {adapter.description.backbone.name}: their fingerprints differ."
         )
     to_checkpoint(adapter._replace(tensors={**tensors, **adapter.tensors}), prefix)
+
+
+def full_checkpoint_use(description: Description) -> str:
+    """Returns a sentence that says which code may load a full checkpoint of this task.
+
+    Other code than that loads it too, and silently ignores tensors: its scores are much worse.
+    """
+    adapter = description.adapter
+    if adapter is None:
+        return "BERT's own code can load it."
+    warning = "BERT's own code loads it and ignores the adapters without a message"
+    plain = configs.AdapterConfig(size=adapter.size, init_scale=adapter.init_scale)
+    if adapter != plain:
+        return f"Load it in this project only: {warning}, and adapter-bert has no such adapters."
+    return (
+        f"Load it in this project or in adapter-bert (hidden_size={adapter.size}) only: {warning}."
+    )
 
 
 def _read_description(folder: str, where: str) -> Tuple[Description, Dict[str, Any]]:

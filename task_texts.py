@@ -57,7 +57,7 @@ class Tokenizers:
       digest: of the vocabulary, as a `task_adapters.Description` has it.
 
     Raises:
-      UserError: it cannot be read.
+      UserError: it cannot be read, or lacks a token that BERT's inputs need.
     """
 
     def __init__(self, vocab_file: str, sentencepiece: bool = False):
@@ -67,6 +67,7 @@ class Tokenizers:
             lower_case: tokenization.FullTokenizer(vocab_file, lower_case, spm_model_file=model)
             for lower_case in (False, True)
         }
+        self._by_case[False].check_special_tokens()
         self.vocab = self._by_case[False].vocab
         self.digest = task_adapters.digest(self.vocab)
 

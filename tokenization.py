@@ -68,6 +68,13 @@ _REQUIRED_TOKENS = ("[UNK]", "[CLS]", "[SEP]")
 _REQUIRED_PIECES = (("[CLS]",), ("[SEP]",), ("<pad>", "[PAD]"), ("<unk>", "[UNK]"))
 
 
+class UnknownTokenError(UserError, KeyError):
+    """A token or an id that a vocabulary lacks; a KeyError too, as BERT raises one."""
+
+    def __str__(self):
+        return str(self.args[0])  # KeyError's would be in quotes.
+
+
 def validate_case_matches_checkpoint(do_lower_case: bool, init_checkpoint: Optional[str]) -> None:
     """Raises UserError if a checkpoint that Google released is used with the wrong casing.
 
@@ -203,12 +210,12 @@ def convert_by_vocab(vocab: dict, items: Iterable) -> list:
     """Looks up each of `items` (tokens or ids) in `vocab`; returns the list of what it found.
 
     Raises:
-      UserError: an item is not in `vocab`.
+      UnknownTokenError: an item is not in `vocab`.
     """
     try:
         return list(map(vocab.__getitem__, items))
     except KeyError as error:
-        raise UserError(
+        raise UnknownTokenError(
             f"{error.args[0]!r} is not in the vocabulary of {len(vocab)} entries"
         ) from None
 
@@ -260,10 +267,10 @@ class FullTokenizer:
           spm_model_file: path of a SentencePiece model, which then gives pieces and ids.
 
         Raises:
-          UserError: the file cannot be read, is of another format, or lacks a token that BERT's
-            inputs need.
+          UserError: the file cannot be read or is of another format; or a SentencePiece model
+            lacks a token that BERT's inputs need.
         """
-        source = spm_model_file or vocab_file
+        self._source = source = spm_model_file or vocab_file
         if not source:
             raise UserError(
                 "No vocabulary is given: set vocab_file (WordPiece) or spm_model_file "
@@ -275,12 +282,6 @@ class FullTokenizer:
             self.vocab: Dict[str, int] = self._sentencepiece_tokenizer.vocab
         else:
             self.vocab = load_vocab(source)
-            missing = [token for token in _REQUIRED_TOKENS if token not in self.vocab]
-            if missing:
-                raise UserError(
-                    f"vocab_file {vocab_file} lacks {', '.join(missing)}: expected a BERT "
-                    "vocabulary, one token a line"
-                )
             self.basic_tokenizer = BasicTokenizer(do_lower_case)
             self.wordpiece_tokenizer = WordpieceTokenizer(self.vocab)
         self.inv_vocab = {index: token for token, index in self.vocab.items()}
@@ -290,6 +291,18 @@ class FullTokenizer:
             versions.append(getattr(sentencepiece, "__version__", ""))  # Old ones do not tell.
         settings = bool(spm_model_file), bool(do_lower_case), *versions
         self.fingerprint = hashlib.sha256(repr(settings).encode() + content).hexdigest()
+
+    def check_special_tokens(self) -> None:
+        """Raises UserError if a WordPiece vocabulary lacks a token that BERT's inputs need.
+
+        A SentencePiece model is checked when it is loaded.
+        """
+        missing = [token for token in _REQUIRED_TOKENS if token not in self.vocab]
+        if missing and not self._sentencepiece_tokenizer:
+            raise UserError(
+                f"vocab_file {self._source} lacks {', '.join(missing)}: expected a BERT "
+                "vocabulary, one token a line"
+            )
 
     def tokenize(self, text: Union[str, bytes]) -> List[str]:
         """Returns the list of tokens of `text` (str, or bytes in UTF-8)."""
@@ -306,14 +319,14 @@ class FullTokenizer:
         SentencePiece gives characters that it does not know as they are: their id is <unk>'s.
 
         Raises:
-          UserError: with WordPiece, a token that is not in the vocabulary.
+          UnknownTokenError: with WordPiece, a token that is not in the vocabulary.
         """
         if self._sentencepiece_tokenizer:
             return self._sentencepiece_tokenizer.convert_tokens_to_ids(tokens)
         return convert_tokens_to_ids(self.vocab, tokens)
 
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> List[str]:
-        """Returns the list of tokens of `ids`; UserError for an id that the vocabulary lacks."""
+        """Returns the list of tokens of `ids`; UnknownTokenError for one that there is not."""
         return convert_ids_to_tokens(self.inv_vocab, ids)
 
 
@@ -329,8 +342,14 @@ class BasicTokenizer:
         text = convert_to_unicode(text)
         if not self.do_lower_case:
             return whitespace_tokenize(text.translate(_CLEANED_AND_SPLIT))
-        text = unicodedata.normalize("NFD", text.translate(_CLEANED).lower())
-        return whitespace_tokenize(text.translate(_SPLIT_WITHOUT_ACCENTS))
+        text = self._run_strip_accents(text.translate(_CLEANED).lower())
+        return whitespace_tokenize(text.translate(_SPLIT))
+
+    def _run_strip_accents(self, text: str) -> str:
+        """Returns `text` without accents; a subclass that keeps them returns `text`, as in BERT."""
+        if text.isascii():
+            return text
+        return unicodedata.normalize("NFD", text).translate(_WITHOUT_ACCENTS)
 
 
 class WordpieceTokenizer:
@@ -505,11 +524,6 @@ def _clean(char: str) -> str:
     return _apart(char) if _is_ideograph(char) else char
 
 
-def _split(char: str) -> str:
-    """Sets punctuation apart."""
-    return _apart(char) if _is_punctuation(char) else char
-
-
 def _character_table(rule: Callable[[str], str]) -> _Table:
     """Returns a table for `str.translate`; `rule` is a function of a character, not of its code."""
     return _Table(lambda code_point: rule(chr(code_point)), _MAX_CHARACTERS)
@@ -521,6 +535,5 @@ _CLEANED = _character_table(_clean)
 _CLEANED_AND_SPLIT = _character_table(
     lambda char: _apart(char) if _is_punctuation(char) else _clean(char)
 )
-_SPLIT_WITHOUT_ACCENTS = _character_table(
-    lambda char: "" if unicodedata.category(char) == "Mn" else _split(char)
-)
+_WITHOUT_ACCENTS = _character_table(lambda char: "" if unicodedata.category(char) == "Mn" else char)
+_SPLIT = _character_table(lambda char: _apart(char) if _is_punctuation(char) else char)

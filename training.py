@@ -189,10 +189,13 @@ def _training_spec(settings, head, features, params, config):
         features,
         settings.gradient_accumulation_steps,
     )
+    tuning.check_gradients(trained, gradients)
     reached = [v for v, gradient in zip(trained, gradients) if gradient is not None]
     is_chief = config is None or config.is_chief
     if is_chief and devices.replica() == 0:
         logging.info(tuning.summary(reached))
+        if settings.tuning is None and tuning.default_tuning().method == "adapters":
+            optimization.warn_of_fine_tuning_rate(settings.learning_rate, "adapter_fn=None")
         logging.vlog(1, "Trained: %s", ", ".join(variable_name(variable) for variable in reached))
     learning_rate = optimization.warmup_then_linear_decay(
         tf.train.get_or_create_global_step(),
@@ -495,5 +498,13 @@ class Runner:
                 f"Nothing is trained yet: --output_dir {self._run.output_dir} holds no"
                 " checkpoint, and --init_checkpoint"
                 f" {init_checkpoint} no {untrained[-1]}; train first (--do_train)."
+            )
+        ignored = sorted(name for name in held - set(names) if "/adapters/" in name)
+        ignored = [name for name in ignored if not name.endswith(checkpoints.MOMENTS)]
+        if ignored:
+            raise UserError(
+                f"--init_checkpoint {init_checkpoint} holds {len(ignored)} tensors of adapters that"
+                f" this model would ignore, {ignored[0]} among them; give the flags that it was"
+                " trained with."
             )
         return None

@@ -13,6 +13,7 @@ import bert_flags
 import device_flags
 import devices
 import distribution
+import optimization
 import training
 import tuning_flags
 from errors import UserError
@@ -157,8 +158,9 @@ def _define_output(at):
     flags.DEFINE_bool(
         "save_full_checkpoint",
         False,
-        "After the training write BERT and adapters together, as output_dir/full_model.ckpt, which"
-        " BERT's and adapter-bert's own code can load.",
+        "After the training write BERT and adapters together, as output_dir/full_model.ckpt, for"
+        " adapter-bert's code. BERT's own code ignores the adapters without a message: it can use"
+        " only those of --tuning=full, top_layers, layer_norm and head.",
         **at,
     )
 
@@ -206,6 +208,9 @@ def schedule(values, method, num_examples):
             logging.info("--%s: %g, the default for --tuning=%s", flag, value, method)
         if not 0 < value < math.inf:
             raise UserError(f"--{flag} must be a number above 0, but is {value}.")
+    chosen = values["tuning"].present or values.adapter or values.learning_rate is None
+    if method == "adapters" and not chosen:
+        optimization.warn_of_fine_tuning_rate(rate, "--tuning=full")
     if not 0 <= values.warmup_proportion < 1:
         raise UserError(
             f"--warmup_proportion must lie in [0, 1), but is {values.warmup_proportion}."

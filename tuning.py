@@ -1,9 +1,10 @@
 """Which variables train: one rule for every method, script and head; and what they count.
 
 `role_of` gives every variable exactly one role, by its name and by adapter-bert's graph
-collections; `select` turns a method of the paper into the list of what trains. A variable of the
-encoder's scope that is neither BERT's own nor registered by whoever made it is an error: it would
-silently stay as it was initialized.
+collections; `trained_variables` turns a method of the paper into the list of what trains. A
+variable of the encoder's scope that is neither BERT's own nor in a collection would silently stay
+as it was initialized. In our scripts it is an error; `optimization.create_optimizer`, which serves
+models written for BERT, warns of it.
 """
 
 import re
@@ -24,6 +25,8 @@ class Role(NamedTuple):
     kind: str
     layer: Optional[int] = None
 
+
+UNCLAIMED = Role("unclaimed")  # Inside an encoder, but neither BERT's nor in a collection.
 
 # The variables of an encoder, by their names below its scope; the first that matches decides.
 _KINDS = OrderedDict(
@@ -82,18 +85,30 @@ def role_of(name: str, scopes: Sequence[str], collections: Sequence[str] = ()) -
     )
 
 
-def roles() -> Dict[str, Role]:
-    """An ordered dict from the name of each trainable variable of the graph to its `Role`."""
+def roles(strict: bool = True) -> Dict[str, Role]:
+    """An ordered dict from the name of each trainable variable of the graph to its `Role`.
+
+    Args:
+      strict: whether a variable that nothing covers is an error; else its role is `UNCLAIMED`.
+
+    Raises:
+      ValueError: a variable that nothing covers, see `role_of`.
+    """
     names = [variable_name(variable) for variable in tf.trainable_variables()]
     claims = {
         key: {variable_name(variable) for variable in tf.get_collection(key)}
         for key in (ADAPTERS, LAYER_NORM, HEAD)
     }
     scopes = encoder_scopes(names)
-    return OrderedDict(
-        (name, role_of(name, scopes, [key for key in claims if name in claims[key]]))
-        for name in names
-    )
+    by_name = OrderedDict()
+    for name in names:
+        try:
+            by_name[name] = role_of(name, scopes, [key for key in claims if name in claims[key]])
+        except ValueError:
+            if strict:
+                raise
+            by_name[name] = UNCLAIMED
+    return by_name
 
 
 def default_tuning() -> Tuning:
@@ -135,11 +150,12 @@ def trains(
     return role.kind == "adapter" and tuning.method == "adapters"
 
 
-def trained_variables(tuning: Optional[Tuning] = None) -> list:
+def trained_variables(tuning: Optional[Tuning] = None, strict: bool = True) -> list:
     """The variables of the graph that train, in the order of their making.
 
     Args:
       tuning: `Tuning`; `default_tuning` by default.
+      strict: as of `roles`; else what nothing covers trains only where everything does.
 
     Raises:
       UserError: more top layers than the encoder has.
@@ -149,7 +165,7 @@ def trained_variables(tuning: Optional[Tuning] = None) -> list:
     variables = tf.trainable_variables()
     if tuning.method == "full":
         return variables
-    role = roles()
+    role = roles(strict)
     num_layers = 1 + max((r.layer for r in role.values() if r.layer is not None), default=-1)
     tuning.check_depth(num_layers)
     adapted = {r.layer for r in role.values() if r.kind == "adapter" and r.layer is not None}
@@ -173,6 +189,30 @@ def check_gradients(variables: list, gradients: list) -> None:
             " the first"
             f" being {lost[0]}."
         )
+
+
+def warning_of_untrained(variables: list, reached: list) -> str:
+    """Returns one line that names what stays as it is and might be expected to train, or "".
+
+    BERT's pooler is not named: a head that reads tokens never depends on it.
+
+    Args:
+      variables: list of the variables that are to train.
+      reached: list of those that the loss depends on.
+    """
+    role, wanted = roles(strict=False), {variable_name(v) for v in variables}
+    missing = wanted - {variable_name(v) for v in reached}
+    unreached = [name for name in role if name in missing and role[name].kind != "pooler"]
+    unclaimed = [name for name in role if role[name] == UNCLAIMED and name not in wanted]
+    groups = []
+    if unreached:
+        groups.append(f"{', '.join(unreached)} (the loss does not depend on them)")
+    if unclaimed:
+        groups.append(
+            f"{', '.join(unclaimed)} (inside the encoder's scope, but in neither of the collections"
+            " adapters and head)"
+        )
+    return f"These variables do not train: {'; '.join(groups)}." if groups else ""
 
 
 def count_parameters(variables: list) -> int:

@@ -8,7 +8,10 @@ import re
 
 from absl import flags, logging
 
+import bert_flags
+import checkpoints
 import configs
+import run_directory
 import squad_features
 import task_adapters
 from errors import UserError
@@ -89,18 +92,28 @@ def _define_adapters(at):
         flags.DEFINE_enum("adapter_" + name, getattr(adapter, name), values, text, **at)
 
 
-def given_adapter(values):
+def given_adapter(values, trains=False):
     """The `task_adapters.TaskAdapter` of --adapter, which answers flags that are not given.
 
+    Where nothing is trained, it is also that of a run whose folder or checkpoint --init_checkpoint
+    names; the flags then name the BERT that it was trained on.
+
+    Args:
+      values: parsed flags.
+      trains: bool, whether something is trained.
+
     Returns:
-      None without the flag.
+      None without either.
 
     Raises:
       UserError: it is missing or damaged.
     """
     if values.adapter is None:
+        given = None if trains else _adapter_of_run(values)
+    else:
+        given = task_adapters.load(values.adapter)
+    if given is None:
         return None
-    given = task_adapters.load(values.adapter)
     description, method = given.description, given.description.tuning.method
     answers = {
         "task_name": description.task,
@@ -119,6 +132,54 @@ def given_adapter(values):
         if name in values and not values[name].present:
             values[name].value = answer
     return given
+
+
+def _adapter_of_run(values):
+    """The `task_adapters.TaskAdapter` that --init_checkpoint names; None where it names a BERT.
+
+    Of a folder that BERT's script left, it then names the last checkpoint.
+    """
+    named = values.init_checkpoint
+    if not named:
+        return None
+    run = task_adapters.of_run(named)
+    if not run:
+        values["init_checkpoint"].value = checkpoints.prefix_at(named)
+        return None
+    values["adapter"].value = run.path
+    bert_flags.take_recorded_flags(values, run_directory.recorded(run.output_dir, "pretrained"))
+    logging.info(
+        "--init_checkpoint=%s is a run's: using its task adapter, %s, on its BERT, %s.",
+        named,
+        run.path,
+        values.init_checkpoint or values.bert_hub_module_handle or "as found",
+    )
+    return run.adapter
+
+
+def use_head_of(checkpoint, values):
+    """Lets flags that are not given fit a checkpoint that holds a task's head beside the BERT.
+
+    As BERT's README predicts: with a fine-tuned checkpoint as --init_checkpoint.
+
+    Args:
+      checkpoint: prefix.
+      values: parsed flags.
+    """
+    shapes = checkpoints.open_checkpoint(checkpoint).get_variable_to_shape_map()
+    if not task_adapters.has_head(shapes):
+        return
+    sizes = {shape[-1] for name, shape in shapes.items() if name.endswith("/adapters/weights1")}
+    flag, value = ("adapter_size", max(sizes)) if sizes else ("tuning", "full")
+    if not values[flag].present:
+        values[flag].value = value
+        logging.info(
+            "--init_checkpoint %s holds a head and %s adapters: --%s=%s.",
+            checkpoint,
+            "its" if sizes else "no",
+            flag,
+            value,
+        )
 
 
 def _answers_of_method(description):

@@ -43,6 +43,17 @@ class PretrainedBertTest(tf.test.TestCase):
             _, tokenizer = bert_flags.pretrained_bert(parsed("--do_lower_case=false"))
         self.assertEqual(tokenizer.tokenize("The dog"), ["[UNK]", "dog"])
 
+    def test_a_vocabulary_without_special_tokens(self):
+        vocab_file = os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "vocab.txt")
+        tokens = [token if token != "[CLS]" else "[cls]" for token in tiny.VOCABULARY]
+        with open(vocab_file, "w", encoding="utf-8") as stream:
+            stream.write("\n".join(tokens))
+        values = parsed("--vocab_file=" + vocab_file)
+        with mock.patch.dict(os.environ, {"BERT_BASE_DIR": self.folder}), self.assertRaisesRegex(
+            UserError, rf"{vocab_file} lacks \[CLS\]:"
+        ):
+            bert_flags.pretrained_bert(values)
+
 
 class CheckSequenceLengthTest(tf.test.TestCase):
     def test_room_for_a_text_and_within_the_position_table(self):

@@ -50,8 +50,14 @@ class ExportModelTest(tf.test.TestCase):
     def test_tasks(self):
         self.save("mrpc")
         self.save("stars", 1, kind="regression", labels=())
-        report = self.run_it("--adapters=" + os.path.join(self.root, "*", "adapter"))
-        self.assertEqual(report[0], "Tasks: mrpc (classification), stars (regression)")
+        self.save("old", training={"precision": "bfloat16"})
+        with self.assertLogs("absl", "INFO") as log:
+            report = self.run_it("--adapters=" + os.path.join(self.root, "*", "adapter"))
+        self.assertIn("The SavedModel computes in float32", "\n".join(log.output))
+        self.assertLen([line for line in log.output if "old was trained in bfloat16" in line], 1)
+        self.assertEqual(
+            report[0], "Tasks: mrpc (classification), old (classification), stars (regression)"
+        )
         path = os.path.join(self.export_dir, "1")
         self.assertRegex(report[1], rf"^SavedModel: {re.escape(path)} \([\d.]+ MB\)$")
         signatures = tf.saved_model.contains_saved_model(path)

@@ -48,6 +48,22 @@ class FullTokenizerTest(TokenizationTestCase):
             tokenizer.convert_tokens_to_ids(["[CLS]", "[MASK]"])
         with self.assert_says("11"):
             tokenizer.convert_ids_to_tokens([11])
+        with self.assertRaisesRegex(KeyError, "^'.MASK.' is not in"):  # As code for BERT catches.
+            tokenizer.convert_tokens_to_ids(["[MASK]"])
+
+    def test_special_tokens_are_asked_for_where_they_are_needed(self):
+        for tokens, missing in (
+            (["the", "[UNK]", "[SEP]"], "lacks [CLS]:"),
+            (["the", "[unk]"], "lacks [UNK], [CLS], [SEP]:"),
+        ):
+            path = self.write(tokens)
+            tokenizer = tokenization.FullTokenizer(path)
+            self.assertEqual(tokenizer.convert_tokens_to_ids(tokenizer.tokenize("the The")), [0, 0])
+            with self.assert_says(path, missing):
+                tokenizer.check_special_tokens()
+            with self.assertRaises(KeyError):
+                tokenizer.convert_tokens_to_ids(["[CLS]"])
+        tokenization.FullTokenizer(self.write(self.TOKENS)).check_special_tokens()
 
     def test_own_steps(self):
         """Either step may be replaced by a user's own."""
@@ -90,8 +106,6 @@ class FullTokenizerTest(TokenizationTestCase):
             (b"", ["empty"]),
             (b"[UNK]\n[CLS]\nok\ncaf\xe9\n", ["line 4", "UTF-8", "0xe9"]),
             (b"\xef\xbb\xbf[UNK]\n\xff\n", ["line 2", "0xff"]),
-            (b"[UNK]\nthe\n[SEP]\n", ["lacks [CLS]:"]),
-            (b"the\n[unk]\n", ["lacks [UNK], [CLS], [SEP]:"]),
         ]
         for content, parts in table:
             path = self.write(content)

@@ -160,7 +160,8 @@ class SavedTest(JobsTestCase):
             )
 
     def test_a_full_checkpoint(self):
-        self.succeed("--save_full_checkpoint", "--do_train")
+        report = self.succeed("--save_full_checkpoint", "--do_train")
+        self.assertIn("(hidden_size=3) only: BERT's own code", report)
         full = tf.train.NewCheckpointReader(self.path("full_model.ckpt"))
         names = {*checkpoints.encoder_shapes(tiny.config()), *ADAPTERS, *HEAD, "global_step"}
         self.assertEqual(set(full.get_variable_to_shape_map()), names)
@@ -224,6 +225,126 @@ class SavedTest(JobsTestCase):
         self.succeed("--do_train")
 
 
+class InitCheckpointTest(JobsTestCase):
+    """Predictions as BERT's README has them: --init_checkpoint names what was trained."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.whole = os.path.join(cls.root, "whole")
+        code, _, stderr = cls.call(cls.whole, "--do_train", "--tuning=full")
+        assert code is None, stderr
+
+    def readme(self, init_checkpoint, *arguments, output_dir=None):
+        """(test_results.tsv as bytes, log, report) of BERT's README command."""
+        output_dir = output_dir or os.path.join(self.folder, "predicted")
+        names = ("task_name", "data_dir", "bert_config_file", "vocab_file", "max_seq_length")
+        own = [flag for flag in self.base_flags if flag[2:].split("=")[0] in names]
+        with mock.patch.object(type(self), "base_flags", own), self.assertLogs("absl") as log:
+            report = self.succeed(
+                "--do_predict=true",
+                "--init_checkpoint=" + init_checkpoint,
+                *arguments,
+                output_dir=output_dir,
+            )
+        results = read(os.path.join(output_dir, "test_results.tsv"), "rb")
+        return results, "\n".join(log.output), report
+
+    def copied(self, run):
+        folder = os.path.join(self.folder, "copy")
+        shutil.rmtree(folder, ignore_errors=True)
+        return shutil.copytree(run, folder)
+
+    def test_a_runs_folder_or_checkpoint_means_its_adapter_and_its_bert(self):
+        expected = self.predict(self.copied(self.trained))
+        bert = os.path.join(self.bert, "bert_model.ckpt")
+        last = tf.train.latest_checkpoint(self.trained)
+        for named in (self.trained, self.trained + "/", last):
+            results, log, _ = self.readme(named)
+            self.assertEqual(results, expected)
+            self.assertEqual(log.count("is a run's"), 1)
+            self.assertIn(f"using its task adapter, {self.adapter}, on its BERT, {bert}", log)
+
+    def test_the_bert_is_the_one_that_the_run_recorded_or_lies_beside_the_config(self):
+        expected = self.predict(self.copied(self.trained))
+        elsewhere = mock.patch.dict(
+            os.environ,
+            {
+                "BERT_BASE_DIR": tiny.write_bert(
+                    os.path.join(self.folder, "other_bert"), initializer_range=0.1
+                )
+            },
+        )
+        with elsewhere:
+            unnamed = self.readme(self.trained, "--bert_config_file=", "--vocab_file=")
+            self.assertEqual(unnamed[0], expected)
+            run = self.copied(self.trained)
+            settings = json.loads(read(os.path.join(run, "settings.json")))
+            self.assertEqual(
+                settings["pretrained"]["init_checkpoint"],
+                os.path.join(self.bert, "bert_model.ckpt"),
+            )
+            for pretrained in ({"init_checkpoint": "/nowhere/bert_model.ckpt"}, {}):
+                settings["pretrained"] = pretrained
+                with open(os.path.join(run, "settings.json"), "w") as writer:
+                    json.dump(settings, writer)
+                self.assertEqual(self.readme(run)[0], expected)
+
+    def test_an_earlier_checkpoint_means_its_own_tensors(self):
+        run = os.path.join(self.folder, "run")
+        self.succeed("--do_train", "--save_checkpoints_steps=1", output_dir=run)
+        earlier = re.sub("-3$", "-1", tf.train.latest_checkpoint(run))
+        results, log, _ = self.readme(earlier)
+        self.assertIn(f"using its task adapter, {earlier},", log)
+        self.assertNotEqual(results, self.predict(self.copied(run)))
+        rewound = self.copied(run)
+        shutil.rmtree(os.path.join(rewound, "adapter"))
+        last = os.path.join(rewound, os.path.basename(earlier))
+        tf.train.update_checkpoint_state(rewound, last)
+        self.assertEqual(results, self.predict(rewound))
+        # The run's own folder is no place for the results of its earlier step.
+        code, _, stderr = self.call(run, "--do_predict", "--init_checkpoint=" + earlier)
+        self.assert_one_sentence(code, stderr, [earlier, "another task adapter"])
+        shutil.rmtree(os.path.join(run, "adapter"))
+        code, _, stderr = self.call(self.output_dir, "--do_predict", "--init_checkpoint=" + earlier)
+        self.assert_one_sentence(code, stderr, [earlier, "holds only what a task trained"])
+
+    def test_berts_checkpoint_with_a_head_is_a_full_fine_tuning(self):
+        """Alone in a folder, as BERT's code leaves it: with Adam's moments, and a record."""
+        precision = "--precision=float32"  # BERT's folder records none.
+        expected = self.predict(self.copied(self.whole), "--tuning=full", precision)
+        run = os.path.join(self.folder, "bert_output")
+        os.mkdir(run)
+        last = tf.train.latest_checkpoint(self.whole)
+        for name in os.listdir(self.whole):
+            if name == "checkpoint" or name.startswith(os.path.basename(last) + "."):
+                shutil.copy(os.path.join(self.whole, name), run)
+        checkpoint = os.path.join(run, os.path.basename(last))
+        for named in (checkpoint, run, last):
+            results, log, _ = self.readme(named, precision)
+            self.assertEqual(results, expected)
+            self.assertEqual(log.count("holds a head and no adapters: --tuning=full"), 1)
+        # A training starts from it as from any BERT, with adapters by default, and stays that.
+        self.succeed("--do_train", "--init_checkpoint=" + checkpoint)
+        self.assertEqual(task_adapters.describe(self.path("adapter")).tuning.method, "adapters")
+        results, log, _ = self.readme(checkpoint, "--adapter_size=3", output_dir=self.output_dir)
+        self.assertNotIn("--tuning=full", log)
+        self.assertNotEqual(results, expected)
+
+    def test_a_full_checkpoint_with_adapters(self):
+        self.succeed("--do_train", "--save_full_checkpoint")
+        expected = self.predict(self.output_dir)
+        full = self.path("full_model.ckpt")
+        results, log, _ = self.readme(full)
+        self.assertEqual(results, expected)
+        self.assertIn("holds a head and its adapters: --adapter_size=3", log)
+        other = os.path.join(self.folder, "other")
+        code, _, stderr = self.call(
+            other, "--do_predict", "--tuning=full", "--init_checkpoint=" + full
+        )
+        self.assert_one_sentence(code, stderr, [full, "16 tensors of adapters"])
+
+
 class PrecisionTest(JobsTestCase):
     """--precision=auto, where the processor computes in bfloat16 so many times as fast."""
 
@@ -267,6 +388,15 @@ class PrecisionTest(JobsTestCase):
         self.assertStartsWith(
             self.succeed_where(speedup, "--do_train", "--do_eval", given), measured
         )
+
+    def test_a_runs_full_checkpoint_is_used_in_its_precision(self):
+        for precision, speedup in (("float32", 2.0), ("bfloat16", 0.5)):
+            train = ["--do_train", "--save_full_checkpoint", "--precision=" + precision]
+            run = os.path.join(self.folder, precision)
+            self.succeed(*train, output_dir=run)
+            full = "--init_checkpoint=" + os.path.join(run, "full_model.ckpt")
+            said = self.succeed_where(speedup, "--do_eval", full)
+            self.assertEqual(said, f"{precision}, as recorded (--precision=auto).")
 
 
 class VariantTest(ScriptTestCase):

@@ -93,6 +93,22 @@ class AdamWeightDecayTest(tf.test.TestCase):
             optimizer = optimization.AdamWeightDecayOptimizer(0.1, 0.3)
             self.assertEqual([optimizer.decay_of(n) for n in ("kernel", "adapter_w")], [0.3, 0.0])
 
+    def test_whether_a_variable_decays(self):
+        """By the method's name in BERT, which its users override and call."""
+
+        class Sparing(optimization.AdamWeightDecayOptimizer):
+            def _do_use_weight_decay(self, param_name):
+                return param_name != "spared" and super()._do_use_weight_decay(param_name)
+
+        with tf.Graph().as_default():
+            plain = optimization.AdamWeightDecayOptimizer(0.1, 0.3, exclude_from_weight_decay=["b"])
+            uses = [plain._do_use_weight_decay(name) for name in ("kernel", "bias")]
+            self.assertEqual(uses, [True, False])
+            undecayed = optimization.AdamWeightDecayOptimizer(0.1)
+            self.assertFalse(undecayed._do_use_weight_decay("kernel"))
+            rates = [Sparing(0.1, 0.3).decay_of(name) for name in ("kernel", "spared")]
+            self.assertEqual(rates, [0.3, 0.0])
+
     def test_decay_by_kind(self):
         names = ["kernel", "LayerNorm/gamma", "adapter_w", "adapter_bias"]
         values = self.train(
@@ -152,11 +168,11 @@ class MinimizeTest(tf.test.TestCase):
         self.assertAllClose(moments["a/adam_m"], 0.1 * 0.6)
         self.assertAllClose(moments["b/adam_m"], 0.1 * 0.8)
 
-    def test_a_head_without_gradient_is_an_error(self):
+    def test_a_loss_that_depends_on_nothing_is_an_error(self):
         with tf.Graph().as_default():
-            used, unused = tf.get_variable("used", []), tf.get_variable("unused", [])
-            with self.assertRaisesRegex(ValueError, "unused"):
-                optimization.minimize(used * 2, [used, unused], tf.constant(0.1))
+            unused = [tf.get_variable(name, []) for name in "ab"]
+            with self.assertRaisesRegex(ValueError, "none of the 2 variables"):
+                optimization.minimize(tf.constant(1.0), unused, tf.constant(0.1))
 
     def test_decay_and_statistics_of_an_adapters_variants(self):
         """Where gradients are 0 what is left of a step is the weights' decay, of 0.01 each."""
@@ -211,6 +227,96 @@ class MinimizeTest(tf.test.TestCase):
         trained = 4 * (9 + 4 + 2) + 3 * 8 + 6 * 16 + 6 * 4
         said = f"Training {trained} of {trained + 20} parameters (91.07%); 20 are frozen."
         self.assertEqual([record.getMessage() for record in log.records], [said])
+
+    def step_of_user(self, loss_of, adapter_fn="feedforward_adapter", learning_rate=1e-3):
+        """Takes a step of `create_optimizer` as a script of BERT's users does.
+
+        Args:
+          loss_of: function of a `modeling.BertModel` of two layers → loss.
+          adapter_fn: as in `modeling.BertModel`.
+          learning_rate: float.
+
+        Returns:
+          (names of the variables that the step changed, names of all, messages of warnings).
+        """
+        config = tiny.config()
+        with tf.Graph().as_default(), self.session() as session:
+            ids = tf.constant([[1, 2]])
+            model = modeling.BertModel(config, False, ids, adapter_fn=adapter_fn)
+            loss = loss_of(model)
+            variables = tf.trainable_variables()
+            with self.assertLogs("absl", "INFO") as log:
+                train_op = optimization.create_optimizer(loss, learning_rate, 10, 0, False)
+            session.run(tf.global_variables_initializer())
+            before = session.run(variables)
+            session.run(train_op)
+            after = session.run(variables)
+        changed = {
+            v.op.name
+            for v, old, new in zip(variables, before, after)
+            if not np.array_equal(old, new)
+        }
+        warnings = [r.getMessage() for r in log.records if r.levelname == "WARNING"]
+        return changed, {v.op.name for v in variables}, warnings
+
+    def test_heads_of_other_tasks_are_left_alone_and_named(self):
+        def loss_of(model):
+            heads = [tf.get_variable(name, [8, 2]) for name in ("task_a", "task_b", "task_c")]
+            return tf.reduce_sum(tf.matmul(model.get_pooled_output(), heads[0]) ** 2)
+
+        for adapter_fn in ("feedforward_adapter", None):
+            changed, _, (warning,) = self.step_of_user(loss_of, adapter_fn)
+            self.assertIn("task_a", changed)
+            self.assertFalse({"task_b", "task_c"} & changed)
+            self.assertIn("task_b, task_c", warning)
+            self.assertNotIn("task_a", warning)
+
+    def test_layers_above_the_loss_are_left_alone_and_named(self):
+        def loss_of(model):
+            return tf.reduce_sum(model.get_all_encoder_layers()[0] ** 3)
+
+        for adapter_fn, part in (
+            ("feedforward_adapter", "adapters/weights1"),
+            (None, "dense/kernel"),
+        ):
+            changed, names, (warning,) = self.step_of_user(loss_of, adapter_fn)
+            above = {name for name in names if "/layer_1/" in name}
+            self.assertFalse(above & changed)
+            self.assertIn(f"bert/encoder/layer_0/output/{part}", changed)
+            self.assertIn(f"bert/encoder/layer_1/output/{part}", warning)
+            self.assertNotIn("/layer_0/", warning)
+            self.assertNotIn("pooler", warning)
+
+    def test_a_users_variable_inside_the_encoders_scope(self):
+        """adapter-bert leaves it alone, for no collection holds it; BERT trains it."""
+
+        def loss_of(model):
+            head = tf.get_variable("bert/mine/head", [8, 2])
+            return tf.reduce_sum(tf.matmul(model.get_pooled_output(), head) ** 2)
+
+        changed, _, (warning,) = self.step_of_user(loss_of)
+        self.assertNotIn("bert/mine/head", changed)
+        self.assertIn("bert/mine/head", warning)
+        changed, _, warnings = self.step_of_user(loss_of, adapter_fn=None)
+        self.assertIn("bert/mine/head", changed)
+        self.assertEqual(warnings, [])
+
+    def test_nothing_is_said_where_everything_trains(self):
+        _, _, warnings = self.step_of_user(lambda model: tf.reduce_sum(model.get_pooled_output()))
+        self.assertEqual(warnings, [])
+
+    def test_a_rate_of_full_fine_tuning_for_adapters(self):
+        """As in a script for BERT whose BertModel has adapters now."""
+
+        def loss_of(model):
+            return tf.reduce_sum(model.get_pooled_output() ** 2)
+
+        _, _, warnings = self.step_of_user(loss_of, learning_rate=5e-5)
+        self.assertLen(warnings, 1)
+        self.assertRegex(warnings[0], "5e-05.*Adapters.*3e-4.*adapter_fn=None")
+        for adapter_fn, rate in ((None, 5e-5), ("feedforward_adapter", np.float32(3e-4))):
+            _, _, warnings = self.step_of_user(loss_of, adapter_fn, rate)
+            self.assertEqual(warnings, [])
 
     def test_replicas_step_as_one(self):
         """Two replicas with half a batch each, clipping in force, end where one with all does."""

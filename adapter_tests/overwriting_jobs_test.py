@@ -120,6 +120,32 @@ class GoingOnTest(ScriptTestCase):
         self.succeed(*stopped)
         self.assertEqual(self.found(), set(RESULTS))
 
+    def test_more_epochs_go_on_from_the_finished_ones(self):
+        """The schedule is that of the new length, from the old step; results are of its end."""
+        self.succeed("--num_train_epochs=0.4", "--save_full_checkpoint")
+        self.succeed("--do_predict")
+        for name in ("ablation.json", "notes.txt"):
+            write(self.path(name), "{}")
+        with self.assertLogs("absl", "WARNING") as log:
+            self.succeed("--do_train", "--num_train_epochs=1")
+        self.assertRegex("\n".join(log.output), "of 1 steps continues to step 3")
+        self.assertEqual(task_adapters.describe(self.path("adapter")).global_step, 3)
+        self.assertEqual(self.found(), set())
+        for name, stays in (("full_model.ckpt.index", False), ("ablation.json", False)):
+            self.assertEqual(os.path.exists(self.path(name)), stays, name)
+        self.assertTrue(os.path.exists(self.path("notes.txt")))
+        # As a training of 3 steps that finds a checkpoint of step 1.
+        resumed = os.path.join(self.folder, "resumed")
+        self.succeed("--do_train", "--num_train_epochs=0.4", output_dir=resumed)
+        settings = read(self.path("settings.json"))
+        write(os.path.join(resumed, "settings.json"), settings)
+        self.succeed("--do_train", "--num_train_epochs=1", output_dir=resumed)
+        for name in ("adapter.safetensors", "adapter_config.json"):
+            self.assertEqual(
+                read(self.path("adapter/" + name), "rb"),
+                read(os.path.join(resumed, "adapter", name), "rb"),
+            )
+
 
 if __name__ == "__main__":
     tf.test.main()

@@ -122,6 +122,7 @@ class LibraryTest(tf.test.TestCase):
 
         rows = list(estimator.predict(input_fn=eval_input_fn))
         self.assertLen(rows, 8)
+        self.assertEqual({name for row in rows for name in row}, {"probabilities"})
         probabilities = np.array([row["probabilities"] for row in rows])[:6]
         labels = [0, 1, 2, 0, 1, 2]
         self.assertAllClose(probabilities.sum(axis=1), np.ones(6))
@@ -144,9 +145,13 @@ class LibraryTest(tf.test.TestCase):
             self.config, 2, self.init_checkpoint, 5e-5, 2, 1, False, False
         )
         estimator = self.estimator(model_fn)
-        estimator.train(
-            run_classifier.input_fn_builder(features, SEQ_LENGTH, True, True), max_steps=2
-        )
+        with self.assertLogs("absl", "WARNING") as log:
+            estimator.train(
+                run_classifier.input_fn_builder(features, SEQ_LENGTH, True, True), max_steps=2
+            )
+        warnings = [line for line in log.output if "learning rate of 5e-05" in line]
+        self.assertLen(warnings, 1)
+        self.assertIn("adapter_fn=None for full fine-tuning", warnings[0])
         input_fn = run_classifier.input_fn_builder(features, SEQ_LENGTH, False, False)
         self.assertEqual(estimator.evaluate(input_fn)["global_step"], 2)
         self.assertLen(list(estimator.predict(input_fn)), 6)
@@ -182,6 +187,7 @@ class LibraryTest(tf.test.TestCase):
         with tf.Graph().as_default(), tf.Session() as session:
             loaded = tf.saved_model.loader.load(session, ["serve"], path.decode())
             signature = loaded.signature_def["serving_default"]
+            self.assertEqual(list(signature.outputs), ["probabilities"])
             feeds = {
                 signature.inputs[name].name: [getattr(row, name) for row in features]
                 for name in names

@@ -263,6 +263,33 @@ class ClaimTest(RunDirectoryTestCase):
         self.claim(settings, trains=False)
         self.assertEqual(self.recorded()["training"]["learning_rate"], 3e-4)
 
+    def test_a_finished_training_continues_to_more_steps(self):
+        self.train(step=50)
+        longer = changed("training", num_train_steps=80, num_warmup_steps=8)
+        for settings, part in (
+            (changed("training", num_train_steps=40), "num_train_steps was 50, is now 40"),
+            (changed("training", num_train_steps=80, seed=1), "seed was not set, is now 1"),
+            (changed("training", num_warmup_steps=4), "num_warmup_steps was not set, is now 4"),
+        ):
+            self.assert_refused(part, settings=settings)
+        with self.assertLogs("absl", "WARNING") as log:
+            self.claim(longer)
+        (line,) = log.output
+        self.assertRegex(line, r"of 50 steps continues to step 80\b.*learning rate.*--output_dir")
+        self.assertEqual(self.recorded()["training"]["num_train_steps"], 80)
+        # Now it is a training of 80 steps that was stopped at 50.
+        with self.assertRaises(AssertionError), self.assertLogs("absl", "WARNING"):
+            self.claim(longer)
+        self.assert_refused(
+            "num_train_steps was 80, is now 90",
+            settings=changed("training", num_train_steps=90, num_warmup_steps=8),
+        )
+
+    def test_an_unfinished_training_keeps_its_length(self):
+        self.train(step=49)
+        longer = changed("training", num_train_steps=80)
+        self.assert_refused("num_train_steps was 50, is now 80", settings=longer)
+
     def test_a_run_that_died_before_its_first_checkpoint_binds_no_one(self):
         self.claim()
         self.claim(changed("model", task="CoLA"))
@@ -340,6 +367,9 @@ class ClaimTest(RunDirectoryTestCase):
         # What is not set is the same as what an earlier version did not know.
         self.assertEqual(run_directory.identity(changed("training", added=None)), own)
         self.assertEqual(run_directory.identity({**SETTINGS, "more": {"of": "a script"}}), own)
+        # A continued training may be killed before its first own checkpoint.
+        longer = changed("training", num_train_steps=80, num_warmup_steps=8)
+        self.assertEqual(run_directory.identity(longer), own)
         other = run_directory.identity(changed("training", random_seed=99))
         self.assertNotEqual(other, own)
         self.train(step=5, identity=other)

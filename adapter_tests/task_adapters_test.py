@@ -567,6 +567,19 @@ class CheckpointsTest(TaskAdaptersTestCase):
             expected = saved.tensors.get(name, plain.get_tensor(name))
             np.testing.assert_array_equal(full.get_tensor(name), expected, err_msg=name)
 
+    def test_whose_code_can_use_a_full_checkpoint(self):
+        own = task_adapters.full_checkpoint_use
+        plain = modeling.AdapterConfig(48, init_scale=0.1)
+        for adapter, expected in (
+            (None, "^BERT's own code can load it"),
+            (plain, r"adapter-bert \(hidden_size=48\) only: BERT's own code .* ignores"),
+            (dataclasses.replace(plain, activation="relu"), "^Load it in this project only:"),
+            (dataclasses.replace(plain, layers=(1,)), "^Load it in this project only:"),
+            (dataclasses.replace(plain, depth=2), "^Load it in this project only:"),
+        ):
+            described = dataclasses.replace(self.save().description, adapter=adapter)
+            self.assertRegex(own(described), expected)
+
     def test_to_full_checkpoint_of_another_backbone(self):
         bert = os.path.join(tiny.write_bert(os.path.join(self.root, "bert")), "bert_model.ckpt")
         prefix = os.path.join(self.root, "full.ckpt")

@@ -206,6 +206,16 @@ class BasicTokenizerTest(TokenizationTestCase):
             ],
         )
 
+    def test_accents_by_the_name_that_the_method_has_in_bert(self):
+        class German(tokenization.BasicTokenizer):
+            def _run_strip_accents(self, text):
+                return text
+
+        self.assertEqual(German().tokenize("Über-Öl ZU"), ["über", "-", "öl", "zu"])
+        self.assertEqual(German(False).tokenize("Über-Öl"), ["Über", "-", "Öl"])
+        strip = tokenization.BasicTokenizer()._run_strip_accents
+        self.assertEqual([strip("éte\u0301 ñ"), strip("ete")], ["ete n", "ete"])
+
     def test_cased(self):
         self.check(
             False,
@@ -448,7 +458,7 @@ class TableTest(TokenizationTestCase):
         self.assertEqual(calls, [1, 2, 3, 4, 1])
 
     def test_all_tables_are_bounded(self):
-        for name in ("_CLEANED", "_CLEANED_AND_SPLIT", "_SPLIT_WITHOUT_ACCENTS"):
+        for name in ("_CLEANED", "_CLEANED_AND_SPLIT", "_WITHOUT_ACCENTS", "_SPLIT"):
             table = getattr(tokenization, name)
             for code in range(tokenization._MAX_CHARACTERS + 100):
                 table[code]

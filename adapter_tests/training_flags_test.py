@@ -223,6 +223,23 @@ class ScheduleTest(tf.test.TestCase):
         epochs = self.schedule("--num_train_epochs=3")
         self.assertEqual((epochs["learning_rate"], epochs["num_train_steps"]), (3e-4, 343))
 
+    def test_a_rate_of_full_fine_tuning_for_adapters_that_nobody_asked_for(self):
+        for rate in ("2e-5", "1e-4"):
+            with self.assertLogs("absl", "WARNING") as log:
+                self.schedule("--learning_rate=" + rate)
+            self.assertRegex(log.output[0], "Adapters.*3e-4.*--tuning=full")
+            self.assertLen(log.output, 1)
+        for arguments in (
+            ["--learning_rate=2e-5", "--tuning=adapters"],
+            ["--learning_rate=2e-5", "--adapter=folder"],
+            ["--learning_rate=3e-4"],
+            [],
+        ):
+            with self.assertRaises(AssertionError), self.assertLogs("absl", "WARNING"):
+                self.schedule(*arguments)
+        with self.assertRaises(AssertionError), self.assertLogs("absl", "WARNING"):
+            self.schedule("--learning_rate=2e-5", "--tuning=full", method="full")
+
     def test_no_warmup(self):
         self.assertEqual(self.schedule("--warmup_proportion=0")["num_warmup_steps"], 0)
 

@@ -133,6 +133,17 @@ class FreezingTest(TrainingTestCase):
         self.check(self.train("layer_norm"), lambda name: "LayerNorm" in name)
         self.check(self.train("head"), lambda name: False)
 
+    def test_a_variable_of_the_head_that_the_loss_does_not_use_is_an_error(self):
+        def head(*args):
+            tf.get_variable("unused", [2])
+            return classification_heads.classifier_head(2)(*args)
+
+        runner = self.runner(self.new_dir())
+        with tf.Graph().as_default(), self.assertRaisesRegex(ValueError, "on 1 of .* unused"):
+            features = {name: tf.constant(value) for name, value in tiny.arrays().items()}
+            model_fn = training.model_fn_builder(runner._model, head)
+            model_fn(features, None, tf_estimator.ModeKeys.TRAIN, {"batch_size": 5})
+
     def test_train_pooler(self):
         method = tuning.Tuning("adapters", train_pooler=True)
         values = self.train("adapters", tuning=method)

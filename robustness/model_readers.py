@@ -57,6 +57,7 @@ def _read_vocabulary(folder):
     path = os.path.join(folder, "vocab.txt")
     for lower_case in (True, False):
         tokenizer = tokenization.FullTokenizer(path, lower_case)
+        tokenizer.check_special_tokens()
         tokenizer.convert_tokens_to_ids(tokenizer.tokenize(_TEXT))
         tokenization.check_vocab_casing(tokenizer.vocab, False, path)
         tokenization.check_vocab_size(tokenizer.vocab, len(tiny.VOCABULARY), path)
