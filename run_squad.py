@@ -157,7 +157,7 @@ def run(values):
       The report that ends the run: a list of lines.
     """
     trains = "train" in training_flags.stages(values)
-    given = tuning_flags.given_adapter(values, trains)
+    given = tuning_flags.given_adapter(values, trains, squad_features.trained_settings)
     limits = squad_features.Limits(
         values.max_seq_length, values.doc_stride, values.max_query_length
     )

@@ -12,7 +12,6 @@ import bert_flags
 import checkpoints
 import configs
 import run_directory
-import squad_features
 import task_adapters
 from errors import UserError
 from flag_sections import section
@@ -92,7 +91,7 @@ def _define_adapters(at):
         flags.DEFINE_enum("adapter_" + name, getattr(adapter, name), values, text, **at)
 
 
-def given_adapter(values, trains=False):
+def given_adapter(values, trains=False, trained_settings=None):
     """The `task_adapters.TaskAdapter` of --adapter, which answers flags that are not given.
 
     Where nothing is trained, it is also that of a run whose folder or checkpoint --init_checkpoint
@@ -101,6 +100,7 @@ def given_adapter(values, trains=False):
     Args:
       values: parsed flags.
       trains: bool, whether something is trained.
+      trained_settings: function from the adapter's `training` to answers of the script's own flags.
 
     Returns:
       None without either.
@@ -123,9 +123,9 @@ def given_adapter(values, trains=False):
     }
     if "tuning" in values and (not values["tuning"].present or values.tuning == method):
         answers.update(_answers_of_method(description))
-    if description.kind == "span":
+    if trained_settings:
         try:
-            answers.update(squad_features.trained_settings(description.training))
+            answers.update(trained_settings(description.training))
         except UserError as error:
             raise UserError(f"--adapter {values.adapter}: {error}") from None
     for name, answer in answers.items():
