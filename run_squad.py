@@ -261,7 +261,23 @@ class _Reader:
         Raises:
           UserError: --predict_file is no longer the one that the windows were made of.
         """
-        predictions = iter(predictions)
+        try:
+            found = self._answers(iter(predictions))
+        except UserError:  # Of a file that is being rewritten.
+            self._check_unchanged()
+            raise
+        # Not before: predictions may be made only while they are read.
+        self._check_unchanged()
+        return found
+
+    def _check_unchanged(self):
+        if files.sha256(self._path) != self._digest:
+            raise UserError(
+                f"--predict_file {self._path} has changed since its questions were read; expected"
+                " it to stay as it is until they are answered."
+            )
+
+    def _answers(self, predictions):
         examples = squad_data.squad_examples(self._path, False)
         questions = squad_features.tokenized(examples, self._tokenizer, self._limits, False)
         found, unique_id = {}, squad_features.FIRST_UNIQUE_ID
@@ -278,12 +294,6 @@ class _Reader:
                 example.doc_tokens, windows, self._settings
             )
             unique_id += len(features)
-        # Not before: predictions may be made only while they are read.
-        if files.sha256(self._path) != self._digest:
-            raise UserError(
-                f"--predict_file {self._path} has changed since its questions were read; expected"
-                " it to stay as it is until they are answered."
-            )
         return found
 
     def scores(self, answers):
