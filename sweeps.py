@@ -40,14 +40,7 @@ from sweep_records import DONE, FAILED
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _LOOK_EVERY = 0.3  # Seconds between two looks at the trials that run.
 
-# What a finished trial's folder does without, for each choice of what is kept.
-KEEP = collections.OrderedDict(
-    [
-        ("adapters", checkpoints.TRAINING_FILES),
-        ("scores", (*checkpoints.TRAINING_FILES, task_adapters.FOLDER)),
-        ("all", ()),
-    ]
-)
+KEEP = ("adapters", "scores", "all")  # What may be kept of a finished trial.
 
 
 # Further flags that say where things lie, of which `_backbone` tells BERTs apart, or where it runs.
@@ -67,7 +60,7 @@ class Settings(NamedTuple):
       shard: (i, n): every n-th trial is this sweeper's, from the i-th on.
       further_flags: every trial's, "--name=value" each, and as much its own as those of the grid,
         unless they say where BERT and the cache lie, or which TPU it is.
-      keep: a key of `KEEP`.
+      keep: one of `KEEP`.
       retry_failed: run those again that failed.
     """
 
@@ -263,7 +256,7 @@ class Sweep:
             record = {**record, "status": FAILED, "reason": reason}
         is_done = record["status"] == DONE
         if is_done:
-            place.will_lose(KEEP[self._settings.keep])
+            place.will_lose(_dropped(self._settings.keep))
         sweep_records.append(self._settings.folder, self._settings.shard, record)
         if is_done:
             place.lose()
@@ -306,6 +299,14 @@ class Sweep:
 
     def _place(self, key):
         return sweep_trials.TrialFolder(self._folder(key))
+
+
+def _dropped(keep):
+    """Returns the patterns of what a finished trial's folder does without."""
+    if keep == "all":
+        return ()
+    further = (task_adapters.FOLDER,) if keep == "scores" else ()
+    return (*checkpoints.TRAINING_FILES, *further)
 
 
 def _said_of(record):
