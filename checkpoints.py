@@ -447,13 +447,18 @@ def identity_of(prefix: str, flag: str = "--output_dir") -> Optional[str]:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
+def latest(output_dir: str) -> Optional[str]:
+    """Returns the prefix of the last checkpoint of a run; None where there is none."""
+    return tf.train.latest_checkpoint(output_dir)
+
+
 def last_step(output_dir: Optional[str]) -> int:
     """The global step of the last checkpoint of a run, 0 where there is none.
 
     Args:
       output_dir: the run's folder, or None.
     """
-    checkpoint = output_dir and tf.train.latest_checkpoint(output_dir)
+    checkpoint = output_dir and latest(output_dir)
     return step_of(checkpoint) if checkpoint else 0
 
 

@@ -431,7 +431,7 @@ class _Job:
         )
         path = posixpath.join(self._output_dir, "eval_results.json")
         if files.exists(path):
-            if checkpoints.last_step(self._output_dir):
+            if checkpoints.latest(self._output_dir):
                 known = files.read_object(path)
                 return {name: known[name] for name in ("trained_parameters", "global_step")}, False
             files.remove(path)  # Of weights that are gone: never beside those of another run.

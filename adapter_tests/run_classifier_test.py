@@ -522,7 +522,7 @@ class BadInputTest(ScriptTestCase):
     def test_a_broken_output_dir(self):
         data, index = "partial.ckpt-2.data-00000-of-00001", "partial.ckpt-2.index"
         for name, change, parts in (
-            (data, lambda old: old[:-1], ["partial.ckpt-2 is truncated"]),
+            (data, lambda old: old[: len(old) // 2], ["partial.ckpt-2 is truncated"]),
             (data, lambda old: None, ["partial.ckpt-2 is incomplete"]),
             (data, lambda old: b"\xff" * len(old), ["partial.ckpt-2 is damaged"]),
             (index, lambda old: None, ["/checkpoint: names no checkpoint that is there"]),
