@@ -33,8 +33,8 @@ TRAINING_FILES = ("checkpoint", WHOLE + "-*", PARTIAL + "-*")
 _ENDS = (".data-00000-of-00001", ".index")  # Of the files of one, which is no shard of many.
 IDENTITY = "_RUN_IDENTITY"  # A training's checkpoint says by it which run it is of.
 
-# What TensorFlow raises of a damaged checkpoint: an end that comes too early is an IndexError.
-_UNREADABLE = (tf.errors.OpError, IndexError)
+# What reading a damaged checkpoint raises: where it ends too early, TensorFlow an IndexError.
+_UNREADABLE = (tf.errors.OpError, IndexError, OSError)
 
 
 class PretrainedBert(NamedTuple):
@@ -151,8 +151,11 @@ def _new_reader(prefix: str, where: str):
 
 def _kind_of_file(path: str) -> str:
     """Returns what a file is that is no part of a checkpoint, by how it begins."""
-    with files.open_file(path, "rb") as reader:
-        start = reader.read(1024)
+    try:
+        with files.open_file(path, "rb") as reader:
+            start = reader.read(1024)
+    except OSError as error:
+        return f"unreadable ({files.reason(error)})"
     try:
         text = codecs.getincrementaldecoder("utf-8")().decode(start)
     except UnicodeDecodeError:
@@ -466,7 +469,7 @@ def _check_prefix(prefix: str, where: str) -> None:
     """Raises UserError unless `prefix` is that of a checkpoint, or a file of the first format."""
     if files.isdir(prefix):
         inside = " or ".join(_checkpoints_in(prefix)) or "of which this folder holds none"
-        raise UserError(f"{where} is a folder; expected the prefix of a checkpoint, {inside}.")
+        raise UserError(f"{where} is a folder; expected the prefix of a whole checkpoint, {inside}.")
     part = re.match(r"(.+)\.(index|meta|data-\d+-of-\d+)$", prefix)
     if part and files.exists(prefix):
         raise UserError(

@@ -196,6 +196,20 @@ class OpenCheckpointTest(CheckpointTestCase):
                 self.prefix,
             )
 
+    def test_what_cannot_be_read(self):
+        self.save({"a": np.float32([1, 2, 3])})
+        refused = mock.patch.object(files, "listdir", side_effect=PermissionError(13, "No leave"))
+        for path in (self.prefix, self.folder):
+            with refused:
+                self.assert_refused([path, "No leave"], checkpoints.open_checkpoint, path)
+        os.remove(self.prefix + ".index")
+        os.mkdir(self.prefix + ".index")
+        self.assert_refused(
+            [f"--init_checkpoint {self.prefix} cannot be read", "unreadable"],
+            checkpoints.open_checkpoint,
+            self.prefix,
+        )
+
     def test_a_file_of_another_kind(self):
         config_file = os.path.join(self.folder, "bert_config.json")
         with open(config_file, "w") as stream:
