@@ -134,6 +134,8 @@ def files_of(name):
       name: see `baseline_space.module_named`.
     """
     folder = baseline_space.module_named(name).handle
+    if not files.isdir(folder):
+        return []
     paths = [posixpath.join(parent, own) for parent, _, some in files.walk(folder) for own in some]
     return [(path, files.sha256(path)) for path in sorted(paths)]
 

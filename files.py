@@ -82,8 +82,20 @@ def glob(pattern: str) -> List[str]:
 
 
 def walk(folder: str) -> Iterator[Tuple[str, List[str], List[str]]]:
-    """Yields (folder, names of its folders, names of its files) for it and all below it."""
-    return iter(list(_gfile(folder, "walk")) if is_remote(folder) else os.walk(folder))
+    """Yields (folder, names of its folders, names of its files) for it and all below it.
+
+    Links to folders are followed.
+
+    Raises:
+      OSError: a local folder cannot be listed.
+    """
+    if is_remote(folder):
+        return iter(list(_gfile(folder, "walk")))
+    return os.walk(folder, followlinks=True, onerror=_raise)
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def size(path: str) -> int:

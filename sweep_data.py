@@ -107,6 +107,10 @@ def _files_in(path: str) -> Iterator[Tuple[str, str]]:
     if not files.isdir(path):
         yield os.path.basename(path), path
         return
-    below = [os.path.join(folder, name) for folder, _, names in files.walk(path) for name in names]
+    try:
+        walked = list(files.walk(path))
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({files.reason(error)}).") from error
+    below = [os.path.join(folder, name) for folder, _, names in walked for name in names]
     for file in sorted(below):
         yield os.path.relpath(file, path), file

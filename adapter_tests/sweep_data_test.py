@@ -107,6 +107,22 @@ class SweepDataTest(tf.test.TestCase):
         for name in ("train/sci.space/1", "train/sci.med/1", "test/sci.space/1"):
             self.assert_changes({"train", "dev"}, "20news-bydate-" + name, "newsgroups")
 
+    def test_links_to_folders_are_followed(self):
+        for half in ("train", "test"):
+            self.write(f"20news-bydate-{half}/sci.space/1", half)
+        self.write("elsewhere/1", "a text")
+        link = os.path.join(self.folder, "20news-bydate-train", "sci.med")
+        os.symlink(os.path.join(self.folder, "elsewhere"), link)
+        self.addCleanup(os.remove, link)  # TensorFlow's removal of its folder stumbles over it.
+        self.assert_changes({"train", "dev"}, "elsewhere/1", "newsgroups")
+
+    def test_a_folder_that_cannot_be_listed_is_refused(self):
+        for half in ("train", "test"):
+            self.write(f"20news-bydate-{half}/sci.space/1", half)
+        refused = mock.patch.object(os, "scandir", side_effect=PermissionError(13, "No leave"))
+        with refused, self.assertRaisesRegex(UserError, r"train cannot be read \(No leave\)"):
+            self.digests("newsgroups")
+
     def test_questions(self):
         flags = {
             "script": "run_squad.py",
