@@ -360,12 +360,20 @@ def identity(settings):
       settings: as of `claim`.
     """
     leaves = {
-        f"{section}.{name}": value
+        f"{section}.{name}": _as_compared(value)
         for section in _DECIDING
         for name, value in _leaves(settings.get(section, {}))
         if value is not None and name not in _LENGTH  # What is not set may be missing, too.
     }
     return hashlib.sha256(json.dumps(leaves, sort_keys=True).encode()).hexdigest()
+
+
+def _as_compared(value):
+    """Returns a JSON value in which equal numbers have one text, 1 for 1.0 and True."""
+    if isinstance(value, (list, tuple)):
+        return [_as_compared(item) for item in value]
+    is_whole = isinstance(value, bool) or isinstance(value, float) and value.is_integer()
+    return int(value) if is_whole else value
 
 
 def _check_identity(checkpoint, path, trains):
@@ -375,7 +383,7 @@ def _check_identity(checkpoint, path, trains):
         return
     held = checkpoints.identity_of(checkpoint)
     if held is None:
-        logging.info("%s does not say which run saved it: an older version did.", checkpoint)
+        logging.info("%s does not say which run saved it.", checkpoint)
     elif held != identity(recorded):
         raise UserError(
             f"{checkpoint} is a checkpoint of another run than {path}; restore this run's files,"
