@@ -39,8 +39,8 @@ def define_pretrained(flag_values):
     flags.DEFINE_string(
         "init_checkpoint",
         None,
-        "Prefix of the pretrained TensorFlow checkpoint. To evaluate or predict, run_classifier.py"
-        " and run_squad.py also accept a run's folder or checkpoint." + bert,
+        "Prefix of the pretrained TensorFlow checkpoint. To evaluate or predict without --adapter,"
+        " run_classifier.py and run_squad.py also accept a run's folder or checkpoint." + bert,
         **at,
     )
     flags.DEFINE_string(

@@ -469,7 +469,9 @@ def _check_prefix(prefix: str, where: str) -> None:
     """Raises UserError unless `prefix` is that of a checkpoint, or a file of the first format."""
     if files.isdir(prefix):
         inside = " or ".join(_checkpoints_in(prefix)) or "of which this folder holds none"
-        raise UserError(f"{where} is a folder; expected the prefix of a whole checkpoint, {inside}.")
+        raise UserError(
+            f"{where} is a folder; expected the prefix of a whole checkpoint, {inside}."
+        )
     part = re.match(r"(.+)\.(index|meta|data-\d+-of-\d+)$", prefix)
     if part and files.exists(prefix):
         raise UserError(
@@ -479,16 +481,21 @@ def _check_prefix(prefix: str, where: str) -> None:
     if not files.exists(prefix + ".index") and not files.exists(prefix):
         beside = " and ".join(_checkpoints_in(os.path.dirname(prefix) or "."))
         raise UserError(
-            f"{where} does not exist: there is no file {prefix}.index; the checkpoints in its "
-            f"folder are: {beside or 'none'}."
+            f"{where} does not exist: there is no file {prefix}.index; the whole checkpoints in "
+            f"its folder are: {beside or 'none'}."
         )
 
 
 def _checkpoints_in(folder: str) -> List[str]:
-    """The prefixes of the checkpoints in a folder, sorted; none if there is no such folder."""
+    """The prefixes of a folder's checkpoints but for `PARTIAL` ones, which nobody loads alone.
+
+    Sorted; none if there is no such folder.
+    """
     names = files.listdir(folder) if files.isdir(folder) else []
     return sorted(
-        os.path.join(folder, name[: -len(".index")]) for name in names if name.endswith(".index")
+        os.path.join(folder, name[: -len(".index")])
+        for name in names
+        if name.endswith(".index") and not name.startswith(PARTIAL + "-")
     )
 
 

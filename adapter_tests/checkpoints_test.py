@@ -127,6 +127,14 @@ class OpenCheckpointTest(CheckpointTestCase):
             flag="--weights",
         )
 
+    def test_a_partial_checkpoint_is_not_advised(self):
+        """`check_encoder` would refuse it next."""
+        self.save({"a": np.float32([1, 2])}, os.path.join(self.folder, "partial.ckpt-3"))
+        for prefix in (self.folder, self.prefix):
+            with self.assertRaisesRegex(UserError, "whole checkpoint") as caught:
+                checkpoints.open_checkpoint(prefix)
+            self.assertNotIn("partial", str(caught.exception))
+
     def test_one_of_the_files(self):
         self.save({"a": np.float32([1, 2])})
         open(self.prefix + ".meta", "w").close()
