@@ -107,10 +107,12 @@ def check_scores(record, where):
     """Raises UserError if what a trial is compared by is NaN or Inf; its losses may be.
 
     Args:
-      record: dict; a failed trial's has no scores.
+      record: dict; a failed trial's scores are not read.
       where: what an error begins with.
     """
-    for name, value in record.get("scores", {}).items():
+    if record["status"] != DONE:
+        return
+    for name, value in record["scores"].items():
         is_compared = name == record.get("score") or name.endswith("_parameters")
         if is_compared and not math.isfinite(value):
             raise UserError(f"{where}: found {value} as {name}, expected a finite number.")
