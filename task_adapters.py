@@ -190,10 +190,10 @@ class OfRun(NamedTuple):
 
 
 def of_run(path: str, flag: str = "--init_checkpoint") -> Optional[OfRun]:
-    """Finds the task adapter of a training of ours by its output_dir or one of its checkpoints.
+    """Finds the task adapter of a training by its output_dir, a checkpoint of it, or itself.
 
     Args:
-      path: a folder or a checkpoint's prefix.
+      path: a folder, a checkpoint's prefix, or its .index.
       flag: what errors call it.
 
     Returns:
@@ -204,9 +204,14 @@ def of_run(path: str, flag: str = "--init_checkpoint") -> Optional[OfRun]:
       UserError: a file is damaged; or a checkpoint's training has left no task adapter, which says
         what the checkpoint does not.
     """
-    folder = f"{path.rstrip('/')}/{FOLDER}"
+    path = path.rstrip("/")
+    if files.exists(f"{files.current(path)}/{CONFIG_FILE}"):
+        return OfRun(load(path, flag), path, os.path.dirname(path))
+    folder = f"{path}/{FOLDER}"
     if files.exists(files.current(folder)):
         return OfRun(load(folder, flag), folder, path)
+    if path.endswith(".index"):
+        path = path[: -len(".index")]
     prefix = checkpoints.prefix_at(path)
     if not files.exists(prefix + ".index"):
         return None
@@ -494,6 +499,8 @@ def _read_description(folder: str, where: str) -> Tuple[Description, Dict[str, A
     try:
         record = files.parse_json(content.decode("utf-8"))
         json.dumps(record, ensure_ascii=False).encode("utf-8")  # Half a surrogate pair is no text.
+    except files.RepeatedKey as error:
+        raise UserError(f"{where}: {error}; expected each key once.") from error
     except (ValueError, RecursionError) as error:
         raise UserError(f"{where} is no JSON ({error}).") from error
     if not isinstance(record, dict) or record.get("format") != FORMAT:
