@@ -90,6 +90,23 @@ def _difference(name, before, now):
     return run_directory.difference(flag, before, now)
 
 
+def output_dir(values, given, task):
+    """Returns --output_dir, by default the folder of the task and the method.
+
+    The method may be the one that the head in --init_checkpoint tells, see
+    `tuning_flags.use_head_of`.
+
+    Args:
+      values: parsed flags.
+      given: as of `Job`.
+      task: as of `training_flags.output_dir`.
+    """
+    trains = "train" in training_flags.stages(values)
+    if values.init_checkpoint and not (values.output_dir or given or trains):
+        tuning_flags.use_head_of(values.init_checkpoint, values)
+    return training_flags.output_dir(values, task)
+
+
 class Task(NamedTuple):
     """What a run works on: name, kind and labels as in `task_adapters.Description`, and the score
     (larger is better) that tells which of several task adapters is the best."""

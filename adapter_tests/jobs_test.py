@@ -259,7 +259,8 @@ class InitCheckpointTest(JobsTestCase):
         expected = self.predict(self.copied(self.trained))
         bert = os.path.join(self.bert, "bert_model.ckpt")
         last = tf.train.latest_checkpoint(self.trained)
-        for named in (self.trained, self.trained + "/", last):
+        adapters = self.adapter, self.adapter + "/"
+        for named in (self.trained, self.trained + "/", last, last + ".index", *adapters):
             results, log, _ = self.readme(named)
             self.assertEqual(results, expected)
             self.assertEqual(log.count("is a run's"), 1)
@@ -330,6 +331,19 @@ class InitCheckpointTest(JobsTestCase):
         results, log, _ = self.readme(checkpoint, "--adapter_size=3", output_dir=self.output_dir)
         self.assertNotIn("--tuning=full", log)
         self.assertNotEqual(results, expected)
+
+    def test_a_full_fine_tunings_predictions_go_to_its_methods_folder(self):
+        self.addCleanup(os.chdir, os.getcwd())
+        os.chdir(self.folder)
+        last = tf.train.latest_checkpoint(self.whole)
+        bert = os.path.join(self.folder, "bert_output", os.path.basename(last))
+        os.mkdir(os.path.dirname(bert))
+        for path in files.glob(last + ".*"):
+            shutil.copy(path, os.path.dirname(bert))
+        self.succeed("--do_predict", f"--init_checkpoint={bert}", "--output_dir=")
+        (folder,) = os.listdir("output")
+        self.assertEndsWith(folder, "_full")
+        self.assertIn("test_results.tsv", os.listdir(os.path.join("output", folder)))
 
     def test_a_full_checkpoint_with_adapters(self):
         self.succeed("--do_train", "--save_full_checkpoint")
