@@ -63,12 +63,22 @@ def open_file(path: str, mode: str = "r") -> Any:
 
 def exists(path: str) -> bool:
     """Returns whether there is such a file or folder."""
-    return _gfile(path, "exists") if is_remote(path) else os.path.exists(path)
+    if is_remote(path):
+        return _gfile(path, "exists")
+    try:
+        return os.path.exists(path)
+    except ValueError:  # Python 3.7, of a path with a null character.
+        return False
 
 
 def isdir(path: str) -> bool:
     """Returns whether there is such a folder."""
-    return _gfile(path, "isdir") if is_remote(path) else os.path.isdir(path)
+    if is_remote(path):
+        return _gfile(path, "isdir")
+    try:
+        return os.path.isdir(path)
+    except ValueError:  # Python 3.7, of a path with a null character.
+        return False
 
 
 def listdir(path: str) -> List[str]:
@@ -233,7 +243,12 @@ def sync(path: str) -> None:
     """
     if fcntl is None or is_remote(path):  # Windows opens no folder.
         return
-    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except PermissionError:
+        if os.path.isdir(path):  # Without leave to list its names, which is no failure to write.
+            return
+        raise
     try:
         os.fsync(descriptor)
     except OSError as error:
@@ -417,8 +432,12 @@ def read_object(
     try:
         with open_file(path) as reader:
             found = parse_json(reader.read())
+    except UserError:  # A ValueError as well; of a path that TensorFlow cannot read.
+        raise
     except OSError as error:
         raise UserError(f"{where}: cannot be read ({reason(error)}).") from error
+    except RepeatedKey as error:
+        raise UserError(f"{where}: {error}; expected each key once.") from error
     except (ValueError, RecursionError) as error:
         raise UserError(f"{where}: is not valid JSON ({error}).") from error
     if not isinstance(found, dict):
