@@ -16,7 +16,7 @@ import shutil
 import uuid
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
 
-from errors import UserError
+from errors import UserError, unreadable_scheme
 
 try:
     import fcntl
@@ -52,7 +52,7 @@ def open_file(path: str, mode: str = "r") -> Any:
       mode: as of `open`.
 
     Raises:
-      OSError: it cannot be opened; as all functions down to `copy` raise it, of remote paths too.
+      OSError: it cannot be opened, as of all functions down to `copy`; remote paths raise it too.
     """
     if is_remote(path):
         return _remote_file(path, mode)
@@ -113,7 +113,7 @@ def size(path: str) -> int:
     return _gfile(path, "stat").length if is_remote(path) else os.path.getsize(path)
 
 
-def modified(path: str) -> int:
+def modified_ns(path: str) -> int:
     """Returns when a file was last changed, in nanoseconds."""
     return _gfile(path, "stat").mtime_nsec if is_remote(path) else os.stat(path).st_mtime_ns
 
@@ -193,7 +193,7 @@ def _as_os_errors(tf):
     try:
         yield
     except tf.errors.UnimplementedError as error:  # No file system has that scheme.
-        raise UserError(f"{error.message}: this TensorFlow cannot read there.") from error
+        raise unreadable_scheme(error.message) from error
     except tf.errors.NotFoundError as error:
         raise FileNotFoundError(reason(error)) from error
     except tf.errors.OpError as error:

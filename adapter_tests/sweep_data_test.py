@@ -175,6 +175,18 @@ class SweepDataTest(tf.test.TestCase):
             self.assertNotEqual(digests.of(source)["train"], before["train"])
         sha256.assert_called_once_with(path)
 
+    def test_where_data_lie_is_found_and_logged_once(self):
+        self.write("RTE/train.tsv", "one")
+        self.write("RTE/dev.tsv", "one")
+        (trial,) = sweep_grids.trials_of([{"task_name": "RTE"}])
+        digests = sweep_data.Digests()
+        with mock.patch.dict(os.environ, GLUE_DIR=self.folder), self.assertLogs("absl") as logs:
+            before = digests.of(sweep_data.source_of(trial))
+            self.write("RTE/train.tsv", "other")
+            after = digests.of(sweep_data.source_of(trial))
+        self.assertNotEqual(before, after)
+        self.assertLen([line for line in logs.output if "$GLUE_DIR" in line], 1)
+
     def test_what_cannot_be_read_is_refused(self):
         self.write("train.tsv", "x")
         for complaint, *arguments in (
