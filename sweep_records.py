@@ -118,6 +118,25 @@ def check_scores(record, where):
             raise UserError(f"{where}: found {value} as {name}, expected a finite number.")
 
 
+def undated(records):
+    """Returns the line that says how many finished trials' data are unknown, in a list.
+
+    Args:
+      records: dicts; failed trials do not count.
+
+    Returns:
+      [] if all are known.
+    """
+    done = [record for record in records if record["status"] == DONE]
+    count = sum("data" not in record for record in done)
+    if not count:
+        return []
+    return [
+        f"{count} of {len(done)} finished trials have no digest of their data: whether a task's"
+        " trials are all on the same data is unknown."
+    ]
+
+
 def _matching(folder):
     return os.path.join(glob.escape(folder), _FILES)
 
