@@ -17,6 +17,7 @@ from absl import logging
 import baseline_model
 import baseline_space
 import baseline_texts
+import checkpoints
 import classifier_results
 import devices
 import files
@@ -325,7 +326,7 @@ class DevSetHook(tf.train.SessionRunHook):
             self._best = Result(score, step * BATCH_SIZE, self._trained_parameters)
             self._since_best = 0
             if self._folder:
-                prefix = posixpath.join(self._folder, "model.ckpt")
+                prefix = posixpath.join(self._folder, checkpoints.WHOLE)
                 self._saver.save(session, prefix, global_step=step, write_meta_graph=False)
 
     def _predicted(self, session):

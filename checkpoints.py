@@ -238,11 +238,12 @@ def is_of_task_alone(names: Iterable[str]) -> bool:
 
 
 def prefix_at(path: str) -> str:
-    """Returns the prefix of the last checkpoint in a folder that records one, as BERT does.
+    """Returns the prefix of a folder's last checkpoint; any other path as it is.
+
+    A folder that records no checkpoint is returned as it is, too.
 
     Args:
-      path: a folder, or a checkpoint's prefix, which is returned as it is; so is a folder that
-        records none.
+      path: a folder, or a checkpoint's prefix.
     """
     with contextlib.suppress(ValueError):  # The record is no text, or names no path.
         if files.isdir(path):

@@ -99,7 +99,7 @@ class Scratch:
           UserError: this machine has no place for it.
         """
         name = f"task_{uuid.uuid4().hex[:8]}.ckpt"  # Another run may have its own there.
-        if "://" in self._output_dir:
+        if files.is_remote(self._output_dir):
             self._finally(_remove_quietly, self._output_dir, name + ".*")
             return posixpath.join(self._output_dir, name)
         if self._folder is None:
@@ -191,7 +191,7 @@ _HELD = weakref.WeakValueDictionary()  # By their real paths, what this process 
 
 def _hold(output_dir):
     """The directory's `_Held`; None if it cannot be opened. Two trainings would mix weights."""
-    if "://" in output_dir:
+    if files.is_remote(output_dir):
         return None
     path = os.path.realpath(output_dir)
     try:
@@ -337,9 +337,9 @@ def _compare(path, settings, sections, step, describe):
         )
         sections = ("model",)
     differences = [
-        difference
+        setting
         for section in sections
-        for difference in _differences(recorded.get(section, {}), settings[section])
+        for setting in _differences(recorded.get(section, {}), settings[section])
     ]
     if differences:
         raise UserError(
