@@ -118,7 +118,7 @@ def numbers_in(folder: str) -> List[int]:
 
 def _matching(pattern: str) -> List[str]:
     """The paths that a pattern fits, sorted; one without wildcards elsewhere is such a path."""
-    if "://" not in pattern:
+    if not files.is_remote(pattern):
         return sorted(glob.glob(pattern))
     if not glob.has_magic(pattern):
         return [pattern]

@@ -252,7 +252,7 @@ class Search:
     def _storage(self):
         """A database with heartbeats, by which killed trials are known; or a journal file."""
         storages, place = self._optuna.storages, self._settings.storage
-        if "://" not in place:
+        if not files.is_remote(place):
             with files.written(f"--storage={place}"):
                 _check_journal(place)
                 return storages.JournalStorage(storages.journal.JournalFileBackend(place))

@@ -17,6 +17,7 @@ from absl import logging
 import baseline_model
 import baseline_space
 import baseline_texts
+import checkpoints
 import classifier_results
 import devices
 import files
@@ -134,6 +135,8 @@ def files_of(name):
       name: see `baseline_space.module_named`.
     """
     folder = baseline_space.module_named(name).handle
+    if not files.isdir(folder):
+        return []
     paths = [posixpath.join(parent, own) for parent, _, some in files.walk(folder) for own in some]
     return [(path, files.sha256(path)) for path in sorted(paths)]
 
@@ -323,7 +326,7 @@ class DevSetHook(tf.train.SessionRunHook):
             self._best = Result(score, step * BATCH_SIZE, self._trained_parameters)
             self._since_best = 0
             if self._folder:
-                prefix = posixpath.join(self._folder, "model.ckpt")
+                prefix = posixpath.join(self._folder, checkpoints.WHOLE)
                 self._saver.save(session, prefix, global_step=step, write_meta_graph=False)
 
     def _predicted(self, session):

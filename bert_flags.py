@@ -39,8 +39,8 @@ def define_pretrained(flag_values):
     flags.DEFINE_string(
         "init_checkpoint",
         None,
-        "Prefix of the pretrained TensorFlow checkpoint. To evaluate or predict, run_classifier.py"
-        " and run_squad.py also accept a run's folder or checkpoint." + bert,
+        "Prefix of the pretrained TensorFlow checkpoint. To evaluate or predict without --adapter,"
+        " run_classifier.py and run_squad.py also accept a run's folder or checkpoint." + bert,
         **at,
     )
     flags.DEFINE_string(
@@ -188,8 +188,9 @@ def take_recorded_flags(values, recorded):
     given = {"vocab_file": vocabulary, "spm_model_file": vocabulary, "init_checkpoint": None}
     given["bert_config_file"] = values.bert_config_file
     for flag, path in recorded.items():
-        is_there = files.exists(path) or files.exists(path + ".index")
-        if flag in given and not given[flag] and is_there:
+        if flag not in given or given[flag]:  # A TF-Hub address is no path to ask for.
+            continue
+        if files.exists(path) or files.exists(path + ".index"):
             values[flag].value = path
     if values.bert_config_file and not values.init_checkpoint:
         folder = os.path.dirname(values.bert_config_file)

@@ -33,8 +33,8 @@ TRAINING_FILES = ("checkpoint", WHOLE + "-*", PARTIAL + "-*")
 _ENDS = (".data-00000-of-00001", ".index")  # Of the files of one, which is no shard of many.
 IDENTITY = "_RUN_IDENTITY"  # A training's checkpoint says by it which run it is of.
 
-# What TensorFlow raises of a damaged checkpoint: an end that comes too early is an IndexError.
-_UNREADABLE = (tf.errors.OpError, IndexError)
+# What reading a damaged checkpoint raises: where it ends too early, TensorFlow an IndexError.
+_UNREADABLE = (tf.errors.OpError, IndexError, OSError)
 
 
 class PretrainedBert(NamedTuple):
@@ -151,8 +151,11 @@ def _new_reader(prefix: str, where: str):
 
 def _kind_of_file(path: str) -> str:
     """Returns what a file is that is no part of a checkpoint, by how it begins."""
-    with files.open_file(path, "rb") as reader:
-        start = reader.read(1024)
+    try:
+        with files.open_file(path, "rb") as reader:
+            start = reader.read(1024)
+    except OSError as error:
+        return f"unreadable ({files.reason(error)})"
     try:
         text = codecs.getincrementaldecoder("utf-8")().decode(start)
     except UnicodeDecodeError:
@@ -235,11 +238,12 @@ def is_of_task_alone(names: Iterable[str]) -> bool:
 
 
 def prefix_at(path: str) -> str:
-    """Returns the prefix of the last checkpoint in a folder that records one, as BERT does.
+    """Returns the prefix of a folder's last checkpoint; any other path as it is.
+
+    A folder that records no checkpoint is returned as it is, too.
 
     Args:
-      path: a folder, or a checkpoint's prefix, which is returned as it is; so is a folder that
-        records none.
+      path: a folder, or a checkpoint's prefix.
     """
     with contextlib.suppress(ValueError):  # The record is no text, or names no path.
         if files.isdir(path):
@@ -466,7 +470,9 @@ def _check_prefix(prefix: str, where: str) -> None:
     """Raises UserError unless `prefix` is that of a checkpoint, or a file of the first format."""
     if files.isdir(prefix):
         inside = " or ".join(_checkpoints_in(prefix)) or "of which this folder holds none"
-        raise UserError(f"{where} is a folder; expected the prefix of a checkpoint, {inside}.")
+        raise UserError(
+            f"{where} is a folder; expected the prefix of a whole checkpoint, {inside}."
+        )
     part = re.match(r"(.+)\.(index|meta|data-\d+-of-\d+)$", prefix)
     if part and files.exists(prefix):
         raise UserError(
@@ -476,16 +482,21 @@ def _check_prefix(prefix: str, where: str) -> None:
     if not files.exists(prefix + ".index") and not files.exists(prefix):
         beside = " and ".join(_checkpoints_in(os.path.dirname(prefix) or "."))
         raise UserError(
-            f"{where} does not exist: there is no file {prefix}.index; the checkpoints in its "
-            f"folder are: {beside or 'none'}."
+            f"{where} does not exist: there is no file {prefix}.index; the whole checkpoints in "
+            f"its folder are: {beside or 'none'}."
         )
 
 
 def _checkpoints_in(folder: str) -> List[str]:
-    """The prefixes of the checkpoints in a folder, sorted; none if there is no such folder."""
+    """The prefixes of a folder's checkpoints but for `PARTIAL` ones, which nobody loads alone.
+
+    Sorted; none if there is no such folder.
+    """
     names = files.listdir(folder) if files.isdir(folder) else []
     return sorted(
-        os.path.join(folder, name[: -len(".index")]) for name in names if name.endswith(".index")
+        os.path.join(folder, name[: -len(".index")])
+        for name in names
+        if name.endswith(".index") and not name.startswith(PARTIAL + "-")
     )
 
 

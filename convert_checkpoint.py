@@ -303,6 +303,8 @@ def _describe_checkpoint(prefix):
     shapes = reader.get_variable_to_shape_map()
     parameters = collections.Counter()
     for name, shape in shapes.items():
+        if name == checkpoints.IDENTITY:
+            continue
         parameters[_part(name)] += int(np.prod(shape, dtype=np.int64))
     is_one_file = not files.exists(prefix + ".index")  # Of the first format.
     size = files.megabytes(prefix if is_one_file else prefix + ".")

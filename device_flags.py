@@ -7,6 +7,7 @@ from absl import flags
 
 import configs
 import devices
+import files
 import training
 from errors import UserError
 from flag_sections import section
@@ -110,7 +111,7 @@ def check_paths_for_tpu(values, output_dir, init_checkpoint):
     if host in (None, "", "local"):
         return
     for flag, path in (("output_dir", output_dir), ("init_checkpoint", init_checkpoint)):
-        if "://" not in path:
+        if not files.is_remote(path):
             raise UserError(
                 f"--{flag}={path}: the host of the TPU {host} cannot read this machine's files;"
                 " expected a gs:// path."

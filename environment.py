@@ -29,7 +29,7 @@ _PREPARED = os.path.join(_FOLDER, ".venv", "bin", "python")
 # What a script may need, and what it is called.
 TRAINING = {"tensorflow": "TensorFlow", "tensorflow_estimator": "Estimator"}
 MODELS = {"tensorflow": "TensorFlow"}
-REPORTS = {"absl": "absl-py", "matplotlib": "matplotlib"}
+REPORTS = {"absl": "absl-py", "matplotlib": "matplotlib", "scipy": "SciPy"}
 # What TensorFlow logs while it is imported, whatever TF_CPP_MIN_LOG_LEVEL says; F, fatal, stays.
 _NOTES = (r"/^[IWE]0000 /d", r"/^WARNING: All log messages before absl::InitializeLog/d")
 

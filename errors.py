@@ -61,7 +61,16 @@ def exit_code(main, *arguments):
         scheme = "File system scheme"
         if type(error).__name__ != "UnimplementedError" or not message.startswith(scheme):
             raise
-        return _said(UserError(f"{message}: this TensorFlow cannot read there."))
+        return _said(unreadable_scheme(message))
+
+
+def unreadable_scheme(message):
+    """Returns the `UserError` for a path whose scheme TensorFlow has no file system for.
+
+    Args:
+      message: TensorFlow's.
+    """
+    return UserError(f"{message}: this TensorFlow cannot read there.")
 
 
 def _nobody_reads():

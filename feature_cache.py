@@ -69,7 +69,7 @@ def cached(folder: Optional[str], key: str, make: Callable) -> Dict[str, np.ndar
     Raises:
       UserError: the folder is no local one, or nothing can be written at all.
     """
-    if folder and "://" in folder:
+    if folder and files.is_remote(folder):
         raise UserError(f"--feature_cache_dir={folder}: expected a local folder, or none.")
     path = folder and os.path.join(folder, key)
     if path and os.path.exists(path):

@@ -16,7 +16,7 @@ import shutil
 import uuid
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
 
-from errors import UserError
+from errors import UserError, unreadable_scheme
 
 try:
     import fcntl
@@ -52,7 +52,7 @@ def open_file(path: str, mode: str = "r") -> Any:
       mode: as of `open`.
 
     Raises:
-      OSError: it cannot be opened; as all functions down to `copy` raise it, of remote paths too.
+      OSError: it cannot be opened, as of all functions down to `copy`; remote paths raise it too.
     """
     if is_remote(path):
         return _remote_file(path, mode)
@@ -63,12 +63,22 @@ def open_file(path: str, mode: str = "r") -> Any:
 
 def exists(path: str) -> bool:
     """Returns whether there is such a file or folder."""
-    return _gfile(path, "exists") if is_remote(path) else os.path.exists(path)
+    if is_remote(path):
+        return _gfile(path, "exists")
+    try:
+        return os.path.exists(path)
+    except ValueError:  # Python 3.7, of a path with a null character.
+        return False
 
 
 def isdir(path: str) -> bool:
     """Returns whether there is such a folder."""
-    return _gfile(path, "isdir") if is_remote(path) else os.path.isdir(path)
+    if is_remote(path):
+        return _gfile(path, "isdir")
+    try:
+        return os.path.isdir(path)
+    except ValueError:  # Python 3.7, of a path with a null character.
+        return False
 
 
 def listdir(path: str) -> List[str]:
@@ -82,8 +92,20 @@ def glob(pattern: str) -> List[str]:
 
 
 def walk(folder: str) -> Iterator[Tuple[str, List[str], List[str]]]:
-    """Yields (folder, names of its folders, names of its files) for it and all below it."""
-    return iter(list(_gfile(folder, "walk")) if is_remote(folder) else os.walk(folder))
+    """Yields (folder, names of its folders, names of its files) for it and all below it.
+
+    Links to folders are followed.
+
+    Raises:
+      OSError: a local folder cannot be listed.
+    """
+    if is_remote(folder):
+        return iter(list(_gfile(folder, "walk")))
+    return os.walk(folder, followlinks=True, onerror=_raise)
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def size(path: str) -> int:
@@ -91,7 +113,7 @@ def size(path: str) -> int:
     return _gfile(path, "stat").length if is_remote(path) else os.path.getsize(path)
 
 
-def modified(path: str) -> int:
+def modified_ns(path: str) -> int:
     """Returns when a file was last changed, in nanoseconds."""
     return _gfile(path, "stat").mtime_nsec if is_remote(path) else os.stat(path).st_mtime_ns
 
@@ -171,7 +193,7 @@ def _as_os_errors(tf):
     try:
         yield
     except tf.errors.UnimplementedError as error:  # No file system has that scheme.
-        raise UserError(f"{error.message}: this TensorFlow cannot read there.") from error
+        raise unreadable_scheme(error.message) from error
     except tf.errors.NotFoundError as error:
         raise FileNotFoundError(reason(error)) from error
     except tf.errors.OpError as error:
@@ -221,7 +243,12 @@ def sync(path: str) -> None:
     """
     if fcntl is None or is_remote(path):  # Windows opens no folder.
         return
-    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except PermissionError:
+        if os.path.isdir(path):  # Without leave to list its names, which is no failure to write.
+            return
+        raise
     try:
         os.fsync(descriptor)
     except OSError as error:
@@ -405,8 +432,12 @@ def read_object(
     try:
         with open_file(path) as reader:
             found = parse_json(reader.read())
+    except UserError:  # A ValueError as well; of a path that TensorFlow cannot read.
+        raise
     except OSError as error:
         raise UserError(f"{where}: cannot be read ({reason(error)}).") from error
+    except RepeatedKey as error:
+        raise UserError(f"{where}: {error}; expected each key once.") from error
     except (ValueError, RecursionError) as error:
         raise UserError(f"{where}: is not valid JSON ({error}).") from error
     if not isinstance(found, dict):

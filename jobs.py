@@ -43,7 +43,7 @@ _READ = ("adapter", *paths.BERT_FILES, "spm_model_file", "bert_hub_module_handle
 _READ += ("data_dir", "train_file", "predict_file")
 
 
-# Recorded settings that are called otherwise than the flag that decides them, or have none alone.
+# What errors call a recorded setting whose name is not that of the flag that decides it.
 _FLAG_NAMES = {
     "task": "task (--task_name)",
     "kind": "kind of task (--label_type)",
@@ -55,7 +55,7 @@ _FLAG_NAMES = {
     "num_warmup_steps": "number of warm-up steps (--warmup_proportion)",
     "evaluated_every": "--eval_every_steps",
 }
-# Those whose value is a digest, which says nothing to a reader.
+# What errors call a recorded setting whose value is a digest, which they do not print.
 _DIGESTS = {
     "vocabulary": "the vocabulary (--vocab_file)",
     "backbone": "the BERT (--init_checkpoint)",
@@ -63,14 +63,17 @@ _DIGESTS = {
     "dev_data": "the dev data (--data_dir, --predict_file)",
     "started_from": "the task adapter that it starts from (--adapter)",
 }
-# Recorded of every run that trains adapters, and of no other.
+# The settings that every run with adapters records, and no other run.
 _OF_ADAPTERS = ("adapter_fn", "adapter_size", "adapter_activation", "adapter_init_scale")
 
 
 def in_flags(differences):
-    """Says how settings differ by the flags that decide them; see `run_directory.claim`.
+    """Returns phrases that say how settings differ, by the flags that decide them.
 
-    Where --tuning differs, that one of two methods has no adapters is not said again.
+    Where --tuning differs, and one of the methods has no adapters, their settings are left out.
+
+    Args:
+      differences: list of (name, before, now), as of `run_directory.claim`.
     """
     other_method = any(name == "method" for name, _, _ in differences)
     return [
@@ -88,6 +91,23 @@ def _difference(name, before, now):
     else:
         flag = _FLAG_NAMES.get(name, f"--{name}")
     return run_directory.difference(flag, before, now)
+
+
+def output_dir(values, given, task):
+    """Returns --output_dir, by default the folder of the task and the method.
+
+    The method may be the one that the head in --init_checkpoint tells, see
+    `tuning_flags.use_head_of`.
+
+    Args:
+      values: parsed flags.
+      given: as of `Job`.
+      task: as of `training_flags.output_dir`.
+    """
+    trains = "train" in training_flags.stages(values)
+    if values.init_checkpoint and not (values.output_dir or given or trains):
+        tuning_flags.use_head_of(values.init_checkpoint, values)
+    return training_flags.output_dir(values, task)
 
 
 class Task(NamedTuple):
@@ -173,7 +193,7 @@ class _AnyJob:
     def _check_given(self, wanted):
         """Raises UserError unless --adapter is of that `task_adapters.Description`'s model."""
         where = f"--adapter {self._values.adapter}"
-        task_adapters.check_fits(self._given.description, wanted, where)
+        task_adapters.check_fits(self._given.description, wanted, where, in_flags)
 
     def _model_settings(self, description, **more):
         """The `training.ModelSettings` of a `task_adapters.Description`, and more of its fields."""
@@ -380,7 +400,11 @@ class Job(_AnyJob):
         self.precision = precision
         trained = {**self._description.training, "precision": precision}
         self._description = dataclasses.replace(self._description, training=trained)
-        self._model = dataclasses.replace(self._model, precision=precision)
+        self._model = dataclasses.replace(
+            self._model,
+            precision=precision,
+            run_identity=run_directory.identity(self._settings()),
+        )
         self._runner = training.Runner(self._model, self._run, self._head)
 
     def _reads(self):
@@ -591,7 +615,7 @@ class Job(_AnyJob):
         if self._best_prefix is None:
             made = task_adapters.load(self._adapter_folder, "--output_dir")
             where = f"--output_dir {self._run.output_dir}: its task adapter"
-            task_adapters.check_fits(made.description, self._description, where)
+            task_adapters.check_fits(made.description, self._description, where, in_flags)
             self._best_prefix = self._as_checkpoint(made)
         return self._best_prefix
 

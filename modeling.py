@@ -18,13 +18,13 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 import tensorflow.compat.v1 as tf
 
 import layers
-from adapter_modules import (  # noqa: F401 (what adapter-bert's modeling offers, and AdapterConfig)
+from adapter_modules import (  # noqa: F401 (what adapter-bert's modeling offers)
     ADAPTERS,
     adapters_of_layers,
     feedforward_adapter,
     get_adapter,
 )
-from configs import AdapterConfig, BertConfig, check_config  # noqa: F401
+from configs import AdapterConfig, BertConfig, check_config  # noqa: F401 (users import them from here)
 from dropout import DropoutKey, dropout
 from errors import UserError
 from layers import (  # noqa: F401 (what BERT's modeling offers)

@@ -163,7 +163,7 @@ def run(values):
     given = tuning_flags.given_adapter(values, trains)
     processor, data_dir = classifier_flags.find_task(values, given)
     task, labels = processor.task, processor.get_labels()
-    output_dir = training_flags.output_dir(values, values.task_name.lower())
+    output_dir = jobs.output_dir(values, given, values.task_name.lower())
     job = jobs.Job(values, given, output_dir, values.eval_batch_size, classifier_features.SHORTEST)
     examples = {stage: _read_examples(processor, stage, data_dir) for stage in job.stages}
     trained_on = examples.get("train", {}).get("train", ())

@@ -99,7 +99,7 @@ class Scratch:
           UserError: this machine has no place for it.
         """
         name = f"task_{uuid.uuid4().hex[:8]}.ckpt"  # Another run may have its own there.
-        if "://" in self._output_dir:
+        if files.is_remote(self._output_dir):
             self._finally(_remove_quietly, self._output_dir, name + ".*")
             return posixpath.join(self._output_dir, name)
         if self._folder is None:
@@ -191,7 +191,7 @@ _HELD = weakref.WeakValueDictionary()  # By their real paths, what this process 
 
 def _hold(output_dir):
     """The directory's `_Held`; None if it cannot be opened. Two trainings would mix weights."""
-    if "://" in output_dir:
+    if files.is_remote(output_dir):
         return None
     path = os.path.realpath(output_dir)
     try:
@@ -337,9 +337,9 @@ def _compare(path, settings, sections, step, describe):
         )
         sections = ("model",)
     differences = [
-        difference
+        setting
         for section in sections
-        for difference in _differences(recorded.get(section, {}), settings[section])
+        for setting in _differences(recorded.get(section, {}), settings[section])
     ]
     if differences:
         raise UserError(
@@ -360,12 +360,20 @@ def identity(settings):
       settings: as of `claim`.
     """
     leaves = {
-        f"{section}.{name}": value
+        f"{section}.{name}": _as_compared(value)
         for section in _DECIDING
         for name, value in _leaves(settings.get(section, {}))
         if value is not None and name not in _LENGTH  # What is not set may be missing, too.
     }
     return hashlib.sha256(json.dumps(leaves, sort_keys=True).encode()).hexdigest()
+
+
+def _as_compared(value):
+    """Returns a JSON value in which equal numbers have one text, 1 for 1.0 and True."""
+    if isinstance(value, (list, tuple)):
+        return [_as_compared(item) for item in value]
+    is_whole = isinstance(value, bool) or isinstance(value, float) and value.is_integer()
+    return int(value) if is_whole else value
 
 
 def _check_identity(checkpoint, path, trains):
@@ -375,7 +383,7 @@ def _check_identity(checkpoint, path, trains):
         return
     held = checkpoints.identity_of(checkpoint)
     if held is None:
-        logging.info("%s does not say which run saved it: an older version did.", checkpoint)
+        logging.info("%s does not say which run saved it.", checkpoint)
     elif held != identity(recorded):
         raise UserError(
             f"{checkpoint} is a checkpoint of another run than {path}; restore this run's files,"

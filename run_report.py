@@ -88,7 +88,8 @@ def run(values):
         for file_name, content in reporting.rendered(values.name or name, report).items():
             written.append(posixpath.join(values.report_dir, file_name))
             files.write_atomically(written[-1], content)
-    return [*_undated(source.records), *(f"Written: {path}" for path in written)]
+    trials = [record for record in source.records if record["script"] in sweep_grids.SCRIPTS]
+    return [*sweep_records.undated(trials), *(f"Written: {path}" for path in written)]
 
 
 def _names(values):
@@ -154,18 +155,6 @@ def _check_data(records):
                     f" {known[place]} and {digest} of the {split} split); give each a folder of its"
                     " own."
                 )
-
-
-def _undated(records):
-    """The line that says how many trainings of sweeps have no digest of their data."""
-    trials = [record for record in records if record["script"] in sweep_grids.SCRIPTS]
-    count = sum("data" not in record for record in trials)
-    if not count:
-        return []
-    return [
-        f"{count} of {len(trials)} trainings have no digest of their data, as records of older"
-        " versions: whether all of a task's are on the same data is not known."
-    ]
 
 
 main = scripts.main_of(run)

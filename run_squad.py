@@ -164,7 +164,7 @@ def run(values):
     squad_features.check_limits(limits)
     if values.train_pooler:
         raise UserError("--train_pooler: question answering does not read the pooler.")
-    output_dir = training_flags.output_dir(values, "squad")
+    output_dir = jobs.output_dir(values, given, "squad")
     job = jobs.Job(values, given, output_dir, values.predict_batch_size, shortest=5)
     train = predict = predict_digest = None
     num_questions, settings, dev_settings = 0, {}, {}

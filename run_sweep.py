@@ -20,6 +20,7 @@ from absl import flags
 
 import scripts
 import sweep_grids
+import sweep_records
 import sweeps
 from errors import UserError
 from flag_sections import section
@@ -147,19 +148,7 @@ def _table(sweep):
         for key, record in records.items()
         if record["status"] != DONE
     ]
-    return [line.rstrip() for line in [*lines, *_undated(records.values())]]
-
-
-def _undated(records):
-    """The line that says how many trainings' data are not known; none if all are."""
-    done = [record for record in records if record["status"] == DONE]
-    count = sum("data" not in record for record in done)
-    if not count:
-        return []
-    return [
-        f"data unknown: {count} of {len(done)} done trials have no digest of their data, as records"
-        " of older versions; another --output_dir trains them again."
-    ]
+    return [line.rstrip() for line in [*lines, *sweep_records.undated(records.values())]]
 
 
 def _best(done, trials):

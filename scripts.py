@@ -31,7 +31,7 @@ class _HelpFlag(flags.BooleanFlag):
         if self._parse(argument):
             print((sys.modules["__main__"].__doc__ or "").rstrip())
             print(flag_sections.help_text(flags.FLAGS))
-            print("\n--helpfull lists those of absl and TensorFlow too.")
+            print("\n--helpfull lists those of absl too.")
             sys.exit()
 
 

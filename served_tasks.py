@@ -123,7 +123,7 @@ class ServedTasks:
         if not path.isprintable() or "\\" in path or {"", ".", ".."} & set(parts):
             raise UserError(f"{path[:100]!r} is no folder below --adapter_dir.")
         folder = posixpath.join(root, path)
-        if "://" not in root:
+        if not files.is_remote(root):
             inside, real = os.path.realpath(root), os.path.realpath(folder)
             if os.path.commonpath([inside, real]) != inside:
                 raise UserError(f"{path[:100]!r} leads out of --adapter_dir.")

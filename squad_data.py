@@ -176,7 +176,9 @@ def _articles(input_file: str) -> Iterator[Any]:
         raise UserError(f"{input_file} does not exist.") from error
     except OSError as error:
         raise UserError(f"{input_file} cannot be read: {files.reason(error)}.") from error
-    except (ijson.JSONError, files.RepeatedKey, UnicodeDecodeError) as error:
+    except files.RepeatedKey as error:
+        raise UserError(f"{input_file}: {error}; expected each key once.") from error
+    except (ijson.JSONError, UnicodeDecodeError) as error:
         raise UserError(f"{input_file}{_place_of_error(input_file, error)}.") from error
     if not found:
         raise UserError(f"{input_file}: found no articles, expected SQuAD's JSON: {_NESTING}.")

@@ -107,13 +107,34 @@ def check_scores(record, where):
     """Raises UserError if what a trial is compared by is NaN or Inf; its losses may be.
 
     Args:
-      record: dict; a failed trial's has no scores.
+      record: dict; a failed trial's scores are not read.
       where: what an error begins with.
     """
-    for name, value in record.get("scores", {}).items():
+    if record["status"] != DONE:
+        return
+    for name, value in record["scores"].items():
         is_compared = name == record.get("score") or name.endswith("_parameters")
         if is_compared and not math.isfinite(value):
             raise UserError(f"{where}: found {value} as {name}, expected a finite number.")
+
+
+def undated(records):
+    """Returns the line that says how many finished trials' data are unknown, in a list.
+
+    Args:
+      records: dicts; failed trials do not count.
+
+    Returns:
+      [] if all are known.
+    """
+    done = [record for record in records if record["status"] == DONE]
+    count = sum("data" not in record for record in done)
+    if not count:
+        return []
+    return [
+        f"{count} of {len(done)} finished trials have no digest of their data: whether a task's"
+        " trials are all on the same data is unknown."
+    ]
 
 
 def _matching(folder):

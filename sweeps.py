@@ -23,9 +23,9 @@ from absl import logging
 from tqdm import tqdm
 
 import checkpoints
+import configs
 import devices
 import files
-import modeling
 import paths
 import run_directory
 import sweep_data
@@ -97,7 +97,7 @@ class Sweep:
 
     def __init__(self, trials, settings):
         self._settings = settings
-        if "://" in settings.folder:
+        if files.is_remote(settings.folder):
             raise UserError(f"--output_dir={settings.folder}: a sweep needs a local folder.")
         further = dict(_parsed(flag) for flag in settings.further_flags)
         for trial in trials:
@@ -365,12 +365,12 @@ def _filled_in(trial):
 
 @functools.lru_cache(maxsize=None)  # Some modules are read whole.
 def _config(handle, config_file):
-    """The `modeling.BertConfig` that a trial's flags name."""
+    """The `configs.BertConfig` that a trial's flags name."""
     if handle:
         return tfhub.read_bert(handle).config
     name = "bert_config_file"
     value = config_file and sweep_grids.expanded(name, config_file)
-    return modeling.BertConfig.from_json_file(paths.find_bert(name, value))
+    return configs.BertConfig.from_json_file(paths.find_bert(name, value))
 
 
 def _backbone(handle, init_checkpoint):

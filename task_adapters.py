@@ -19,7 +19,7 @@ import os
 import platform
 import struct
 import typing
-from typing import Any, Dict, Iterable, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 import safetensors
@@ -39,6 +39,7 @@ KINDS = ("classification", "regression", "multilabel", "span")
 
 FORMAT = "adapter-bert task adapter"
 FORMAT_VERSION = 1
+Difference = Tuple[str, Any, Any]  # A setting's name, and its values in two descriptions.
 _MOST_LAYERS = 1000
 _LARGEST_CONFIG = 16 << 20  # Bytes. A label list is the one part that grows.
 
@@ -190,10 +191,10 @@ class OfRun(NamedTuple):
 
 
 def of_run(path: str, flag: str = "--init_checkpoint") -> Optional[OfRun]:
-    """Finds the task adapter of a training of ours by its output_dir or one of its checkpoints.
+    """Finds the task adapter of a training by its output_dir, a checkpoint of it, or itself.
 
     Args:
-      path: a folder or a checkpoint's prefix.
+      path: a folder, a checkpoint's prefix, or its .index.
       flag: what errors call it.
 
     Returns:
@@ -204,9 +205,14 @@ def of_run(path: str, flag: str = "--init_checkpoint") -> Optional[OfRun]:
       UserError: a file is damaged; or a checkpoint's training has left no task adapter, which says
         what the checkpoint does not.
     """
-    folder = f"{path.rstrip('/')}/{FOLDER}"
+    path = path.rstrip("/")
+    if files.exists(f"{files.current(path)}/{CONFIG_FILE}"):
+        return OfRun(load(path, flag), path, os.path.dirname(path))
+    folder = f"{path}/{FOLDER}"
     if files.exists(files.current(folder)):
         return OfRun(load(folder, flag), folder, path)
+    if path.endswith(".index"):
+        path = path[: -len(".index")]
     prefix = checkpoints.prefix_at(path)
     if not files.exists(prefix + ".index"):
         return None
@@ -411,26 +417,40 @@ def essence(description: Description) -> Dict[str, Any]:
     return parts
 
 
-def check_fits(given: Description, wanted: Description, where: str) -> None:
+def _there_and_here(differences: Sequence[Difference]) -> List[str]:
+    return [
+        f"{name} is {json.dumps(found)} there and {json.dumps(asked)} here"
+        for name, found, asked in differences
+    ]
+
+
+def check_fits(
+    given: Description,
+    wanted: Description,
+    where: str,
+    describe: Callable[[Sequence[Difference]], Sequence[str]] = _there_and_here,
+) -> None:
     """Makes sure that a task adapter is of the model that a run asks for.
 
     Args:
       given, wanted: `Description`.
       where: begins the error's sentence, such as "--adapter output/mrpc/adapter".
+      describe: function of a list of (name, there, here), the settings that differ → phrases for
+        the error, which by default call a setting by its name.
 
     Raises:
       UserError: it is not; the sentence says what differs.
     """
     found, asked = essence(given), essence(wanted)
     differences = [
-        f"{name} is {json.dumps(found.get(name))} there and {json.dumps(asked.get(name))} here"
+        (name, found.get(name), asked.get(name))
         for name in sorted(set(found) | set(asked))
         if found.get(name) != asked.get(name)
     ]
     if differences:
         raise UserError(
             f"{where} (task {given.task}, backbone {given.backbone.name}) does not fit:"
-            f" {'; '.join(differences)}."
+            f" {'; '.join(describe(differences))}."
         )
 
 
@@ -494,6 +514,8 @@ def _read_description(folder: str, where: str) -> Tuple[Description, Dict[str, A
     try:
         record = files.parse_json(content.decode("utf-8"))
         json.dumps(record, ensure_ascii=False).encode("utf-8")  # Half a surrogate pair is no text.
+    except files.RepeatedKey as error:
+        raise UserError(f"{where}: {error}; expected each key once.") from error
     except (ValueError, RecursionError) as error:
         raise UserError(f"{where} is no JSON ({error}).") from error
     if not isinstance(record, dict) or record.get("format") != FORMAT:

@@ -399,7 +399,7 @@ def checkpoint_of(encoder: Encoder) -> str:
         with files.written(folder):
             files.makedirs(partial)
             checkpoints.write(os.path.join(partial, _CHECKPOINT), encoder.tensors)
-            with contextlib.suppress(OSError, tf.errors.OpError):  # The other one was faster.
+            with contextlib.suppress(OSError):  # The other one was faster.
                 files.replace(partial, folder)
             if not os.path.isdir(folder):
                 raise OSError(f"{partial} cannot be renamed")

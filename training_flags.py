@@ -194,7 +194,7 @@ def schedule(values, method, num_examples):
 
     Args:
       values: parsed flags.
-      method: a key of `tuning.METHODS`.
+      method: a key of `configs.METHODS`.
       num_examples: int, rows of the training data.
 
     Returns:

@@ -13,7 +13,7 @@ from typing import Collection, Dict, Iterable, List, NamedTuple, Optional, Seque
 
 import tensorflow.compat.v1 as tf
 
-from configs import LAYER_NORMS, METHODS, Tuning  # noqa: F401
+from configs import Tuning
 from layers import variable_name
 from modeling import ADAPTERS, HEAD, LAYER_NORM
 

@@ -55,6 +55,16 @@ class PretrainedBertTest(tf.test.TestCase):
             bert_flags.pretrained_bert(values)
 
 
+class TakeRecordedFlagsTest(tf.test.TestCase):
+    def test_a_recorded_address_beside_flags_that_are_given(self):
+        folder = tiny.write_bert(tempfile.mkdtemp(dir=self.get_temp_dir()))
+        values = parsed("--vocab_file=" + os.path.join(folder, "vocab.txt"))
+        recorded = {"bert_hub_module_handle": "https://hub.example/bert/1"}
+        bert_flags.take_recorded_flags(values, recorded)
+        self.assertIsNone(values.bert_hub_module_handle)
+        self.assertEqual(values.vocab_file, os.path.join(folder, "vocab.txt"))
+
+
 class CheckSequenceLengthTest(tf.test.TestCase):
     def test_room_for_a_text_and_within_the_position_table(self):
         config = tiny.config(max_position_embeddings=40)

@@ -127,6 +127,14 @@ class OpenCheckpointTest(CheckpointTestCase):
             flag="--weights",
         )
 
+    def test_a_partial_checkpoint_is_not_advised(self):
+        """`check_encoder` would refuse it next."""
+        self.save({"a": np.float32([1, 2])}, os.path.join(self.folder, "partial.ckpt-3"))
+        for prefix in (self.folder, self.prefix):
+            with self.assertRaisesRegex(UserError, "whole checkpoint") as caught:
+                checkpoints.open_checkpoint(prefix)
+            self.assertNotIn("partial", str(caught.exception))
+
     def test_one_of_the_files(self):
         self.save({"a": np.float32([1, 2])})
         open(self.prefix + ".meta", "w").close()
@@ -195,6 +203,20 @@ class OpenCheckpointTest(CheckpointTestCase):
                 checkpoints.open_checkpoint,
                 self.prefix,
             )
+
+    def test_what_cannot_be_read(self):
+        self.save({"a": np.float32([1, 2, 3])})
+        refused = mock.patch.object(files, "listdir", side_effect=PermissionError(13, "No leave"))
+        for path in (self.prefix, self.folder):
+            with refused:
+                self.assert_refused([path, "No leave"], checkpoints.open_checkpoint, path)
+        os.remove(self.prefix + ".index")
+        os.mkdir(self.prefix + ".index")
+        self.assert_refused(
+            [f"--init_checkpoint {self.prefix} cannot be read", "unreadable"],
+            checkpoints.open_checkpoint,
+            self.prefix,
+        )
 
     def test_a_file_of_another_kind(self):
         config_file = os.path.join(self.folder, "bert_config.json")

@@ -75,6 +75,20 @@ class ClusterTest(ScriptTestCase):
             self.assertEqual(workers, "float32")  # It differs, and is refused.
         self.assertEqual(measured.call_count, 1)
 
+    def test_a_worker_that_takes_the_chiefs_precision_trains_the_chiefs_run(self):
+        def trained(settings, decided, *rest):
+            settings({"precision": "bfloat16"})
+            (model, *_), _ = runner.call_args
+            return model.precision, model.run_identity
+
+        half = {"float32": 2.0, "bfloat16": 1.0}
+        processor = {"has_bfloat16": lambda: True, "product_seconds": lambda *_: half}
+        spied = mock.patch.object(training, "Runner", wraps=training.Runner)
+        with mock.patch.multiple(devices, **processor), spied as runner:
+            chief = self.rendezvous(0, then=trained)
+            self.assertEqual(chief[0], "bfloat16")
+            self.assertEqual(self.rendezvous(1, then=trained), chief)
+
     def test_the_last_checkpoint(self):
         name = "last checkpoint in --output_dir"
         self.assertEqual(self.rendezvous(1)[name], 0)

@@ -401,6 +401,13 @@ class DescribeTest(AdapterTestCase):
         self.assertIn("Head: 18 parameters", printed)
         self.assertNotIn("Optimizer", printed)
 
+    def test_a_runs_identity_is_no_parameter(self):
+        head = {"output_weights": np.zeros([2, 4], np.float32), "output_bias": np.zeros(2, "f4")}
+        partial = self.path("partial.ckpt-1")
+        checkpoints.write(partial, {**head, checkpoints.IDENTITY: np.array("0" * 64, "S")})
+        self.assertIn("Head: 10 parameters", self.output("describe", partial))
+        self.assertNotIn("Others", self.output("describe", partial))
+
     def test_the_size_is_of_the_checkpoints_own_files(self):
         first, tenth = self.path("model.ckpt-1"), self.path("model.ckpt-10")
         checkpoints.write(first, {"x": np.zeros(300_000, np.float32)})

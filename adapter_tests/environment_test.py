@@ -50,6 +50,10 @@ class MissingTest(tf.test.TestCase):
                 self.assertEqual(environment.missing(environment.TRAINING), training, packages)
                 self.assertEqual(environment.missing(environment.MODELS), models, packages)
 
+    def test_reports_need_scipy(self):
+        with installed("absl", "matplotlib"):
+            self.assertEqual(environment.missing(environment.REPORTS), ["SciPy"])
+
     def test_this_python_has_all(self):
         for packages in (environment.TRAINING, environment.MODELS, environment.REPORTS):
             self.assertEqual(environment.missing(packages), [])

@@ -81,11 +81,28 @@ class ObjectTest(FilesTestCase):
         for text in ('{"size": 8, "size": 64}', '{"a": [{"b": {"size": 8, "c": 1, "size": 8}}]}'):
             with open(self.path, "w") as writer:
                 writer.write(text)
-            with self.assertRaisesRegex(UserError, 'thing: .*key "size" twice'):
+            with self.assertRaisesRegex(UserError, 'thing: .*key "size" twice') as caught:
                 files.read_object(self.path)
+            self.assertNotIn("not valid JSON", str(caught.exception))
         with open(self.path, "w") as writer:
             writer.write('{"a": {"size": 8}, "b": {"size": 64}}')
         self.assertEqual(files.read_object(self.path), {"a": {"size": 8}, "b": {"size": 64}})
+
+    def test_a_path_that_tensorflow_cannot_read_is_not_called_wrong_json(self):
+        with self.assertRaisesRegex(UserError, "cannot read there") as caught:
+            files.read_object("nosuch://folder/thing")
+        self.assertNotIn("JSON", str(caught.exception))
+
+
+class ExistsTest(FilesTestCase):
+    def test_a_path_with_a_null_character_is_not_there(self):
+        for function in (files.exists, files.isdir):
+            self.assertFalse(function(self.root + "\0b"))
+        # As in Python 3.7.
+        raising = mock.Mock(side_effect=ValueError("embedded null byte"))
+        with mock.patch.multiple(os.path, exists=raising, isdir=raising):
+            for function in (files.exists, files.isdir):
+                self.assertFalse(function("a\0b"))
 
 
 class WholeFolderTest(FilesTestCase):
@@ -313,6 +330,23 @@ class SyncTest(FilesTestCase):
                 files.write_atomically(self.path, str(error))
         self.assertEqual(self.content(), "22")
         self.assertEqual(os.listdir(self.root), ["thing"])
+
+    def test_a_folder_that_may_be_written_but_not_listed(self):
+        """The names in it cannot be synced; a file that cannot be opened is a failure as ever."""
+        opened = os.open
+
+        def without_leave(path, *arguments, **options):
+            if os.path.isdir(path) == self.refuses_folders:
+                raise PermissionError(errno.EACCES, "No leave", path)
+            return opened(path, *arguments, **options)
+
+        with mock.patch.object(os, "open", without_leave):
+            self.refuses_folders = True
+            files.write_atomically(self.path, "written")
+            self.refuses_folders = False
+            with self.assertRaisesRegex(UserError, "cannot be written .No leave"):
+                files.write_atomically(self.path, "not written")
+        self.assertEqual(self.content(), "written")
 
 
 class LockTest(FilesTestCase):

@@ -18,6 +18,7 @@ import safetensors.numpy
 import tensorflow.compat.v1 as tf
 
 import checkpoints
+import configs
 import devices
 import distribution
 import files
@@ -26,7 +27,6 @@ import run_classifier
 import run_directory
 import task_adapters
 import training
-import tuning
 from adapter_tests import command_lines, tiny
 from adapter_tests.script_cases import FOLDER, ScriptTestCase, contents, read
 
@@ -142,7 +142,7 @@ class SavedTest(JobsTestCase):
             "top_layers": (layer | pooler, sizes["layer"] + 2 * 2 * 8 + sizes["pooler"]),
             "full": (everything, total - sizes["head"]),
         }
-        self.assertEqual({*methods, "adapters"}, set(tuning.METHODS))
+        self.assertEqual({*methods, "adapters"}, set(configs.METHODS))
         for method, (names, trained) in methods.items():
             top = ["--num_top_layers=1"] if method == "top_layers" else []
             output_dir = os.path.join(self.folder, method)
@@ -260,7 +260,8 @@ class InitCheckpointTest(JobsTestCase):
         expected = self.predict(self.copied(self.trained))
         bert = os.path.join(self.bert, "bert_model.ckpt")
         last = tf.train.latest_checkpoint(self.trained)
-        for named in (self.trained, self.trained + "/", last):
+        adapters = self.adapter, self.adapter + "/"
+        for named in (self.trained, self.trained + "/", last, last + ".index", *adapters):
             results, log, _ = self.readme(named)
             self.assertEqual(results, expected)
             self.assertEqual(log.count("is a run's"), 1)
@@ -331,6 +332,19 @@ class InitCheckpointTest(JobsTestCase):
         results, log, _ = self.readme(checkpoint, "--adapter_size=3", output_dir=self.output_dir)
         self.assertNotIn("--tuning=full", log)
         self.assertNotEqual(results, expected)
+
+    def test_a_full_fine_tunings_predictions_go_to_its_methods_folder(self):
+        self.addCleanup(os.chdir, os.getcwd())
+        os.chdir(self.folder)
+        last = tf.train.latest_checkpoint(self.whole)
+        bert = os.path.join(self.folder, "bert_output", os.path.basename(last))
+        os.mkdir(os.path.dirname(bert))
+        for path in files.glob(last + ".*"):
+            shutil.copy(path, os.path.dirname(bert))
+        self.succeed("--do_predict", f"--init_checkpoint={bert}", "--output_dir=")
+        (folder,) = os.listdir("output")
+        self.assertEndsWith(folder, "_full")
+        self.assertIn("test_results.tsv", os.listdir(os.path.join("output", folder)))
 
     def test_a_full_checkpoint_with_adapters(self):
         self.succeed("--do_train", "--save_full_checkpoint")
@@ -570,8 +584,8 @@ class FoundAdapterTest(JobsTestCase):
 
     def test_another_models_is_refused(self):
         for flags, part in (
-            (["--adapter_size=8"], "adapter_size is 3 there and 8 here"),
-            (["--tuning=head"], 'method is "adapters" there and "head" here'),
+            (["--adapter_size=8"], "--adapter_size was 3, is now 8"),
+            (["--tuning=head"], '--tuning was "adapters", is now "head"'),
         ):
             code, _, stderr = self.call(self.output_dir, "--do_predict", *flags)
             self.assert_one_sentence(code, stderr, ["--output_dir", "does not fit", part])
@@ -644,11 +658,17 @@ class AdapterFlagTest(JobsTestCase):
             task_adapters.save(folder, task_adapters.TaskAdapter(description, changed))
         own = "--adapter=" + self.adapter
         for arguments, parts in (
-            ([own, "--adapter_size=4"], ["adapter_size is 3 there and 4 here"]),
-            ([own, "--adapter_activation=relu"], ['adapter_activation is "gelu" there']),
-            ([own, "--tuning=head"], ['method is "adapters" there and "head" here']),
-            ([own, "--bert_config_file=" + heads], ["num_attention_heads is 2 there and 1 here"]),
-            ([own, "--init_checkpoint=" + bert + "/bert_model.ckpt"], ["backbone is"]),
+            ([own, "--adapter_size=4"], ["--adapter_size was 3, is now 4"]),
+            ([own, "--adapter_activation=relu"], ['--adapter_activation was "gelu"']),
+            ([own, "--tuning=head"], ['--tuning was "adapters", is now "head"']),
+            (
+                [own, "--bert_config_file=" + heads],
+                ["num_attention_heads (--bert_config_file) was 2, is now 1"],
+            ),
+            (
+                [own, "--init_checkpoint=" + bert + "/bert_model.ckpt"],
+                ["the BERT (--init_checkpoint) is not the same"],
+            ),
             (["--adapter=" + self.folder], ["is no task adapter", "adapter_config.json"]),
             (["--adapter=" + lacking], ['lacks "output_bias"']),
             (["--adapter=" + extra], ['holds "bert/pooler/dense/bias"']),
@@ -708,7 +728,7 @@ class AdapterFlagTest(JobsTestCase):
             code, _, stderr = self.call(
                 used, "--do_predict", f"--adapter={made}/adapter", "--adapter_normalization=none"
             )
-            self.assert_one_sentence(code, stderr, ["adapter_normalization is"])
+            self.assert_one_sentence(code, stderr, ["--adapter_normalization was"])
 
     def test_a_training_checkpoint_is_no_pretrained_bert(self):
         prefix = os.path.join(self.trained, "partial.ckpt-3")

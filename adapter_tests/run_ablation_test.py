@@ -313,9 +313,9 @@ class RunsTest(AblationTestCase):
         other_bert = ["--init_checkpoint=" + os.path.join(self.bert, "bert_model.ckpt")]
         other_bert += ["--bert_config_file=" + os.path.join(self.bert, "bert_config.json")]
         for arguments, part in (
-            (other_bert, "backbone is"),
+            (other_bert, "the BERT (--init_checkpoint) is not the same"),
             (["--task_name=mnli"], "dev_matched.tsv"),
-            (["--do_lower_case=false"], "do_lower_case is true there and false here"),
+            (["--do_lower_case=false"], "--do_lower_case was true, is now false"),
             (["--max_seq_length=3"], "too short"),
             (["--output_dir=" + os.path.join(self.adapter, "adapter_config.json")], "written"),
         ):

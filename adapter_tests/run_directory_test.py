@@ -377,6 +377,15 @@ class ClaimTest(RunDirectoryTestCase):
             self.assert_refused("another run", "partial.ckpt-5", "settings.json", trains=trains)
         self.claim(overwrite=True)
 
+    def test_numbers_that_are_equal_make_one_run(self):
+        """Whatever their types: settings.json may be written again by another program."""
+        self.train(changed("training", warmup=0, weights=[1, 2.5]))
+        edited = changed("training", warmup=0.0, weights=[True, 2.5])
+        self.train(edited, identity=run_directory.identity(edited))
+        for settings in (edited, changed("training", warmup=False, weights=[1.0, 2.5])):
+            self.claim(settings)
+            self.claim(settings, trains=False)
+
     def test_a_record_that_names_another_folders_checkpoint(self):
         self.train(changed("training", random_seed=99), identity="9" * 64)
         shutil.move(self.folder, self.folder + "_other")

@@ -46,7 +46,7 @@ class RunReportTest(tf.test.TestCase):
 
     def test_all_that_there_is(self):
         undated, *lines = self.run_report()
-        self.assertRegex(undated, "^4 of 4 trainings have no digest of their data")
+        self.assertRegex(undated, "^4 of 4 finished trials have no digest of their data")
         names = ["table1.md", "table1.tsv", *(f"figure4.{e}" for e in ("md", "tsv", "png", "svg"))]
         self.assertEqual(lines, [f"Written: {os.path.join(self.out, name)}" for name in names])
         self.assertEqual(sorted(os.listdir(self.out)), sorted(names))
@@ -62,7 +62,7 @@ class RunReportTest(tf.test.TestCase):
         tested = on({"dev": "b2", "test": "c3"}, record("MRPC", 0.9, do_predict=True))
         elsewhere = on({"dev": "d4"}, record("MRPC", 0.9, data_dir="/there/MRPC"))
         self.write_records([cola, *same, *tested, *elsewhere])
-        self.assertRegex(self.run_report()[0], "^1 of 5 trainings have no digest")
+        self.assertRegex(self.run_report()[0], "^1 of 5 finished trials have no digest")
         shutil.rmtree(self.out)
         self.write_records([*same, *on({"dev": "f6"}, record("MRPC", 0.9)), *on({}, cola)])
         self.assert_refused("of MRPC on different data .*b2 and f6 of the dev split")

@@ -69,7 +69,7 @@ class RunSweepTest(tf.test.TestCase):
                 writer.write(json.dumps({**record, "key": trial.key(bert)}) + "\n")
         *before, undated = self.run_sweep(grid, "--set=random_seed=7", "--status")
         self.assertEqual(before, table)
-        self.assertRegex(undated, "^data unknown: 3 of 3 done trials have no digest of their data")
+        self.assertRegex(undated, "^3 of 3 finished trials have no digest of their data")
         self.assertEqual(self.run_sweep(grid, "--set=random_seed=7", "--dry_run"), [])
 
     def check_counts(self, record):

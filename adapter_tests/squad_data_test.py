@@ -126,8 +126,8 @@ class ReadTest(FileTestCase):
             (b"", ["line 1", "no JSON"]),
             (good.encode().replace(b"Who", b"Wh\xff"), ["line 1", "not UTF-8"]),
             ("[" * 100000, ["no JSON"]),
-            (good.replace('"id"', '"id": "q0", "id"'), ['key "id" twice']),
-            (good[:-1] + ', "data": []}', ['key "data" twice']),
+            (good.replace('"id"', '"id": "q0", "id"'), [': an object has the key "id" twice']),
+            (good[:-1] + ', "data": []}', [': an object has the key "data" twice']),
             (good.replace('"q1"', "9" * 5000), ["no JSON"]),
             # JSON to Python, but not to the reader of parts, which has its own words for it.
             (good.replace('"t"', "NaN"), ["no JSON of SQuAD's kind (", ")."]),

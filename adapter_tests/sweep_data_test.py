@@ -107,6 +107,22 @@ class SweepDataTest(tf.test.TestCase):
         for name in ("train/sci.space/1", "train/sci.med/1", "test/sci.space/1"):
             self.assert_changes({"train", "dev"}, "20news-bydate-" + name, "newsgroups")
 
+    def test_links_to_folders_are_followed(self):
+        for half in ("train", "test"):
+            self.write(f"20news-bydate-{half}/sci.space/1", half)
+        self.write("elsewhere/1", "a text")
+        link = os.path.join(self.folder, "20news-bydate-train", "sci.med")
+        os.symlink(os.path.join(self.folder, "elsewhere"), link)
+        self.addCleanup(os.remove, link)  # TensorFlow's removal of its folder stumbles over it.
+        self.assert_changes({"train", "dev"}, "elsewhere/1", "newsgroups")
+
+    def test_a_folder_that_cannot_be_listed_is_refused(self):
+        for half in ("train", "test"):
+            self.write(f"20news-bydate-{half}/sci.space/1", half)
+        refused = mock.patch.object(os, "scandir", side_effect=PermissionError(13, "No leave"))
+        with refused, self.assertRaisesRegex(UserError, r"train cannot be read \(No leave\)"):
+            self.digests("newsgroups")
+
     def test_questions(self):
         flags = {
             "script": "run_squad.py",
@@ -158,6 +174,18 @@ class SweepDataTest(tf.test.TestCase):
             self.assertEqual(digests.of(source)["dev"], before["dev"])
             self.assertNotEqual(digests.of(source)["train"], before["train"])
         sha256.assert_called_once_with(path)
+
+    def test_where_data_lie_is_found_and_logged_once(self):
+        self.write("RTE/train.tsv", "one")
+        self.write("RTE/dev.tsv", "one")
+        (trial,) = sweep_grids.trials_of([{"task_name": "RTE"}])
+        digests = sweep_data.Digests()
+        with mock.patch.dict(os.environ, GLUE_DIR=self.folder), self.assertLogs("absl") as logs:
+            before = digests.of(sweep_data.source_of(trial))
+            self.write("RTE/train.tsv", "other")
+            after = digests.of(sweep_data.source_of(trial))
+        self.assertNotEqual(before, after)
+        self.assertLen([line for line in logs.output if "$GLUE_DIR" in line], 1)
 
     def test_what_cannot_be_read_is_refused(self):
         self.write("train.tsv", "x")

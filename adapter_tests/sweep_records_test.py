@@ -1,6 +1,7 @@
 """Tests of sweep_records.py: kills in the middle of a line, several files, broken ones."""
 
 import json
+import math
 import os
 import tempfile
 from unittest import mock
@@ -123,6 +124,12 @@ class SweepRecordsTest(tf.test.TestCase):
                 self.write("".join(json.dumps(each) + "\n" for each in records))
                 with self.assertRaisesRegex(UserError, f"line 2: found {value} as {name}, "):
                     sweep_records.read(self.folder)
+
+    def test_scores_of_a_failed_trial_are_not_read(self):
+        for scores in (5, "a text", None, {"eval_accuracy": "a text"}, {"eval_accuracy": math.nan}):
+            failed = record("a", status="failed", scores=scores)
+            self.write(json.dumps(failed) + "\n")
+            self.assertEqual(self.keys(), ["a"])
 
     def test_a_diverged_trainings_loss_is_read(self):
         scores = {"eval_accuracy": 0.5, "eval_loss": float("nan"), "loss": float("inf")}

@@ -128,7 +128,11 @@ class ReadTableTest(FileTestCase):
             ("a.jsonl", '{"text": "a"}\n[1]\n', ["line 2", "object"]),
             ("a.jsonl", '{"text": "a"}\n{"texts": "a"}\n', ["line 2", "text, texts"]),
             ("a.jsonl", "[" * 100000 + "\n", ["line 1", "no JSON"]),
-            ("a.jsonl", '{"a": "1"}\n{"a": "1", "a": "2"}\n', ["line 2", 'key "a" twice']),
+            (
+                "a.jsonl",
+                '{"a": "1"}\n{"a": "1", "a": "2"}\n',
+                ['line 2: an object has the key "a" twice'],
+            ),
         ):
             path = self.write(name, content)
             with self.subTest(name=name, content=content[:20]):

@@ -469,7 +469,7 @@ class RefusedTest(TaskAdaptersTestCase):
         self.save()
         whole = self.read(self.config_file)
         self.write(self.config_file, whole.replace(b'"size": 4', b'"size": 8, "size": 4'))
-        self.assert_refused('key "size" twice')
+        self.assert_refused('adapter_config.json: an object has the key "size" twice')
         self.save()
         header, data = self.header_and_data()
         text = json.dumps(header)

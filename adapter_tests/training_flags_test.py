@@ -5,12 +5,12 @@ from unittest import mock
 import tensorflow.compat.v1 as tf
 from absl import flags
 
+import configs
 import distribution
 import modeling
 import run_classifier
 import run_squad
 import training_flags
-import tuning
 from adapter_tests import command_lines
 from errors import UserError
 
@@ -205,13 +205,13 @@ class ScheduleTest(tf.test.TestCase):
             "full": berts,
             "top_layers": berts,
         }
-        self.assertEqual(set(expected), set(tuning.METHODS))
+        self.assertEqual(set(expected), set(configs.METHODS))
         for method, schedule in expected.items():
             self.assertEqual(self.schedule(method=method), schedule, method)
 
     def test_the_users_values_win(self):
         arguments = ["--learning_rate=1e-3", "--num_train_epochs=2", "--warmup_proportion=0.25"]
-        for method in tuning.METHODS:
+        for method in configs.METHODS:
             self.assertEqual(
                 self.schedule(*arguments, "--train_batch_size=4", method=method, num_examples=100),
                 {"learning_rate": 1e-3, "num_train_steps": 50, "num_warmup_steps": 12},

@@ -6,6 +6,7 @@ import re
 
 import tensorflow.compat.v1 as tf
 
+import configs
 import modeling
 import run_classifier
 import tuning
@@ -136,7 +137,7 @@ class MethodsTest(TuningTestCase):
     }
 
     def check(self, expected):
-        self.assertEqual(set(expected), set(tuning.METHODS))
+        self.assertEqual(set(expected), set(configs.METHODS))
         for method, variables in expected.items():
             top = 1 if method == "top_layers" else None
             with self.subTest(method):

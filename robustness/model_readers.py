@@ -192,9 +192,9 @@ def _run_readers():
             "training checkpoint",
             house.made_by(_write_run),
             _claim,
-            ("model.ckpt-10", "--output_dir"),
+            ("partial.ckpt-10", "--output_dir"),
             lambda random, files: _mutated_one(
-                random.choice(("model.ckpt-10.index", "model.ckpt-10.data-00000-of-00001")),
+                random.choice(("partial.ckpt-10.index", "partial.ckpt-10.data-00000-of-00001")),
                 random,
                 files,
             ),
@@ -207,10 +207,10 @@ def _mutated_one(name, random, files):
 
 
 def _write_run(folder):
-    task_adapters.to_checkpoint(house.adapter(), os.path.join(folder, "model.ckpt-10"))
+    task_adapters.to_checkpoint(house.adapter(), os.path.join(folder, "partial.ckpt-10"))
     with open(os.path.join(folder, "checkpoint"), "w") as writer:
-        writer.write('model_checkpoint_path: "model.ckpt-10"\n')
-        writer.write('all_model_checkpoint_paths: "model.ckpt-10"\n')
+        writer.write('model_checkpoint_path: "partial.ckpt-10"\n')
+        writer.write('all_model_checkpoint_paths: "partial.ckpt-10"\n')
     with open(os.path.join(folder, "settings.json"), "w") as writer:
         json.dump(_SETTINGS, writer)
 
