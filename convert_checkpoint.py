@@ -11,10 +11,10 @@
     python convert_checkpoint.py describe PATH
 
 BERT_DIR is a folder like those of Google's releases: bert_config.json, vocab.txt and the checkpoint
-bert_model.ckpt. ADAPTER_DIR is a task adapter, see task_adapters.py.
+bert_model.ckpt. ADAPTER_DIR is a task adapter, see task_adapter.py.
 """
 
-import environment
+from adapter_bert.common import environment
 
 if __name__ == "__main__":
     environment.prepare(environment.MODELS)
@@ -28,20 +28,13 @@ import sys
 
 import numpy as np
 
-import adapterhub
-import checkpoints
-import classifier_features
-import configs
-import errors
-import files
-import huggingface
-import layers
-import paths
-import task_adapters
-import tf2_bert
 import tokenization
 import tuning
-from errors import UserError
+from adapter_bert.common import configs, errors, files, paths
+from adapter_bert.common.errors import UserError
+from adapter_bert.formats import adapterhub, checkpoints, huggingface, task_adapter, tf2
+from adapter_bert.ops import layers
+from adapter_bert.tasks import classifier_features
 
 _CONFIG, _CHECKPOINT = "bert_config.json", "bert_model.ckpt"
 _GOOGLE_FILES = (
@@ -76,16 +69,16 @@ def from_tf2(source, destination, *, overwrite=False):
 
     Args:
       source: folder of the SavedModel, folder of the checkpoint, or the checkpoint's prefix; see
-        `tf2_bert.read`.
+        `tf2.read`.
       destination: folder to make, with bert_config.json, vocab.txt and bert_model.ckpt.
       overwrite: whether to replace an earlier conversion.
 
     Raises:
-      UserError: see `tf2_bert.read`; or the destination is in use.
+      UserError: see `tf2.read`; or the destination is in use.
     """
     destination = destination.rstrip("/") or "/"
     _check_destination(destination, overwrite, _GOOGLE_FILES)
-    encoder = tf2_bert.read(source, f"SOURCE {source}:")
+    encoder = tf2.read(source, f"SOURCE {source}:")
     _write_bert(destination, encoder.config, encoder.tensors, encoder.vocab_file)
     if encoder.do_lower_case is not None:
         print(f"{destination}: its texts need --do_lower_case={encoder.do_lower_case}.")
@@ -135,7 +128,7 @@ def from_adapter_bert(
       checkpoint: prefix of the checkpoint.
       bert: folder with the BERT that it was trained from.
       adapter: folder to make.
-      task, labels, max_seq_length: as in `task_adapters.Description`.
+      task, labels, max_seq_length: as in `task_adapter.Description`.
       cased: bool; texts were not lower-cased.
       overwrite: whether to replace a task adapter.
 
@@ -143,7 +136,7 @@ def from_adapter_bert(
       UserError: the checkpoint holds no adapters, was trained from another BERT, or has another
         number of labels; labels or max_seq_length are none that a task can have.
     """
-    _check_destination(adapter, overwrite, task_adapters.FILES, "ADAPTER_DIR")
+    _check_destination(adapter, overwrite, task_adapter.FILES, "ADAPTER_DIR")
     if not all(labels) or len(set(labels)) < len(labels):
         raise UserError(f"--labels={','.join(labels)}: expected names, none of them twice.")
     config, reader = _open_bert(bert)
@@ -158,14 +151,14 @@ def from_adapter_bert(
         adapter=configs.AdapterConfig(_adapter_size(held, where)),
         global_step=checkpoints.step_of(checkpoint, "CHECKPOINT"),
     )
-    trained = task_adapters.shapes(description)
+    trained = task_adapter.shapes(description)
     for name in sorted(set(held) - set(trained)):
         read = functools.partial(checkpoints.read_tensor, reader, name, f"BERT_DIR {bert}")
         if not reader.has_tensor(name) or not np.array_equal(held[name], read()):
             raise UserError(f"{where} was not trained from BERT_DIR {bert}: {name} differs.")
     tensors = {name: held[name] for name in trained if name in held}
-    task_adapters.check_tensors(tensors, description, where)
-    task_adapters.save(adapter, task_adapters.TaskAdapter(description, tensors))
+    task_adapter.check_tensors(tensors, description, where)
+    task_adapter.save(adapter, task_adapter.TaskAdapter(description, tensors))
     print(f"{adapter}: wrote {_count(tensors)}.")
 
 
@@ -185,10 +178,10 @@ def to_full_checkpoint(adapter, bert, checkpoint, *, overwrite=False):
     """
     if files.exists(checkpoint + ".index") and not overwrite:
         raise UserError(f"CHECKPOINT {checkpoint} is there already; use a new name or --overwrite.")
-    made = task_adapters.load(adapter, "ADAPTER_DIR")
-    task_adapters.to_full_checkpoint(made, os.path.join(bert, _CHECKPOINT), checkpoint, "BERT_DIR")
+    made = task_adapter.load(adapter, "ADAPTER_DIR")
+    task_adapter.to_full_checkpoint(made, os.path.join(bert, _CHECKPOINT), checkpoint, "BERT_DIR")
     print(f"{checkpoint}: wrote {made.description.backbone.name} with {_count(made.tensors)}.")
-    print(task_adapters.full_checkpoint_use(made.description))
+    print(task_adapter.full_checkpoint_use(made.description))
 
 
 def to_adapterhub(adapter, destination, *, overwrite=False):
@@ -203,7 +196,7 @@ def to_adapterhub(adapter, destination, *, overwrite=False):
       UserError: it is damaged, or the format has no place for it.
     """
     _check_destination(destination, overwrite, adapterhub.FILES)
-    made = task_adapters.load(adapter, "ADAPTER_DIR")
+    made = task_adapter.load(adapter, "ADAPTER_DIR")
     with files.whole_folder(destination) as folder:
         adapterhub.write(folder, made)
     print(f"{destination}: wrote {_count(made.tensors)}. To load them:\n")
@@ -220,17 +213,17 @@ def from_adapterhub(source, bert, adapter, *, max_seq_length=128, cased=False, o
       source: folder; see `adapterhub`.
       bert: folder with the BERT that it was trained on.
       adapter: folder to make.
-      max_seq_length: as in `task_adapters.Description`.
+      max_seq_length: as in `task_adapter.Description`.
       cased: bool; texts were not lower-cased.
       overwrite: whether to replace a task adapter.
 
     Raises:
       UserError: see `adapterhub.read`; or the destination is in use.
     """
-    _check_destination(adapter, overwrite, task_adapters.FILES, "ADAPTER_DIR")
+    _check_destination(adapter, overwrite, task_adapter.FILES, "ADAPTER_DIR")
     config, _ = _open_bert(bert)
     made = adapterhub.read(source, _told(bert, config, max_seq_length, cased))
-    task_adapters.save(adapter, made)
+    task_adapter.save(adapter, made)
     print(f"{adapter}: wrote {_count(made.tensors)}.")
 
 
@@ -246,8 +239,8 @@ def describe(path):
     path = path.rstrip("/") or "/"
     for name, describe_folder in (
         (adapterhub.HEAD_CONFIG, _describe_adapterhub),
-        (task_adapters.CONFIG_FILE, _describe_adapter),
-        (os.path.join(task_adapters.FOLDER, task_adapters.CONFIG_FILE), _describe_run),
+        (task_adapter.CONFIG_FILE, _describe_adapter),
+        (os.path.join(task_adapter.FOLDER, task_adapter.CONFIG_FILE), _describe_run),
         (_CHECKPOINT + ".index", _describe_bert),
         (huggingface.CONFIG, _describe_huggingface),
     ):
@@ -260,14 +253,14 @@ def describe(path):
 
 
 def _describe_adapter(folder):
-    made = task_adapters.load(folder, "PATH")
+    made = task_adapter.load(folder, "PATH")
     description = made.description
     adapter = description.adapter
     what = f"adapters of size {adapter.size}, " if adapter else ""
     if adapter and adapter.variant():
         variant = ", ".join(f"{name} {value}" for name, value in adapter.variant().items())
         what = f"adapters of size {adapter.size} ({variant}), "
-    parameters = task_adapters.parameters(made.tensors)
+    parameters = task_adapter.parameters(made.tensors)
     lines = [
         f"Task adapter: {description.task}, {description.kind}, trained with {what}"
         f"--tuning={description.tuning.method}, {description.global_step} steps",
@@ -280,7 +273,7 @@ def _describe_adapter(folder):
 
 
 def _describe_run(folder):
-    return _describe_adapter(os.path.join(folder, task_adapters.FOLDER))
+    return _describe_adapter(os.path.join(folder, task_adapter.FOLDER))
 
 
 def _describe_adapterhub(folder):
@@ -370,7 +363,7 @@ def _adapter_size(tensors, where):
 
 
 def _told(bert, config, max_seq_length, cased):
-    """A `task_adapters.Description` of what other formats do not say; the rest is to be filled."""
+    """A `task_adapter.Description` of what other formats do not say; the rest is to be filled."""
     shortest, longest = classifier_features.SHORTEST, config.max_position_embeddings
     if not shortest <= max_seq_length <= longest:
         raise UserError(
@@ -378,20 +371,20 @@ def _told(bert, config, max_seq_length, cased):
             f" of BERT_DIR {bert}."
         )
     vocabulary = tokenization.load_vocab(os.path.join(bert, huggingface.VOCABULARY))
-    return task_adapters.Description(
+    return task_adapter.Description(
         task="",
         kind="classification",
         labels=(),
         max_seq_length=max_seq_length,
         do_lower_case=not cased,
-        vocabulary=task_adapters.digest(vocabulary),
-        backbone=task_adapters.backbone_of(os.path.join(bert, _CHECKPOINT), config),
+        vocabulary=task_adapter.digest(vocabulary),
+        backbone=task_adapter.backbone_of(os.path.join(bert, _CHECKPOINT), config),
         tuning=tuning.Tuning(),
         adapter=None,
         global_step=0,
         training={},
         scores={},
-        versions=task_adapters.versions(),
+        versions=task_adapter.versions(),
     )
 
 

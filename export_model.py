@@ -7,25 +7,21 @@
 TensorFlow Serving and plain TensorFlow 2 run it; `saved_model_cli show --all --dir` shows it.
 """
 
-import environment
+from adapter_bert.common import environment
 
 if __name__ == "__main__":
     environment.prepare(environment.MODELS)
 
 from absl import flags, logging
 
-import adapter_folders
-import bert_flags
-import devices
-import files
-import graph_texts
-import mixed_encoder
-import saved_models
-import scripts
-import task_adapters
 import tokenization
-from errors import UserError
-from flag_sections import section
+from adapter_bert.common import cli, devices, files
+from adapter_bert.common.cli import section
+from adapter_bert.common.errors import UserError
+from adapter_bert.formats import adapter_folders, task_adapter
+from adapter_bert.serving import encoder as mixed_encoder
+from adapter_bert.serving import in_graph_tokenizer, saved_model
+from adapter_bert.training import bert_flags
 
 
 def define_flags(flag_values=flags.FLAGS):
@@ -68,21 +64,19 @@ def run(values):
         if not values[name].value:
             raise UserError(f"--{name} is not given.")
     bert = bert_flags.find_pretrained(values, reads_texts=values.raw_text)
-    backbone = task_adapters.backbone_of(bert.init_checkpoint, bert.config)
+    backbone = task_adapter.backbone_of(bert.init_checkpoint, bert.config)
     adapters = {}
     for name, folder in adapter_folders.named(values.adapters).items():
-        adapters[name] = task_adapters.load(folder, "--adapters")
+        adapters[name] = task_adapter.load(folder, "--adapters")
         where = f"--adapters {folder}"
         mixed_encoder.check(adapters[name].description, backbone, where)
-        task_adapters.check_finite(adapters[name].tensors, where)
+        task_adapter.check_finite(adapters[name].tensors, where)
     _log_precision(adapters)
     encode = None
     if values.raw_text:
         descriptions = {name: adapter.description for name, adapter in adapters.items()}
-        encode = graph_texts.encoder(*_tokenizer(values, bert.vocab_file, descriptions))
-    path = saved_models.write(
-        values.export_dir, bert.config, bert.init_checkpoint, adapters, encode
-    )
+        encode = in_graph_tokenizer.encoder(*_tokenizer(values, bert.vocab_file, descriptions))
+    path = saved_model.write(values.export_dir, bert.config, bert.init_checkpoint, adapters, encode)
     tasks = ", ".join(f"{name} ({a.description.kind})" for name, a in adapters.items())
     size = files.megabytes(path + "/variables/")
     return [f"Tasks: {tasks}", f"SavedModel: {path} ({size})"]
@@ -118,7 +112,7 @@ def _tokenizer(values, vocab_file, descriptions):
         vocab_file, lower_case, spm_model_file=values.spm_model_file
     )
     tokenizer.check_special_tokens()
-    own = task_adapters.digest(tokenizer.vocab)
+    own = task_adapter.digest(tokenizer.vocab)
     for name, description in descriptions.items():
         if description.vocabulary != own:
             raise UserError(
@@ -128,8 +122,8 @@ def _tokenizer(values, vocab_file, descriptions):
     return tokenizer, lower_case
 
 
-main = scripts.main_of(run)
+main = cli.main_of(run)
 
 if __name__ == "__main__":
     define_flags()
-    scripts.run(main)
+    cli.run(main)

@@ -17,17 +17,17 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
-import layers
-from adapter_modules import (  # noqa: F401 (what adapter-bert's modeling offers)
+from adapter_bert.common.configs import AdapterConfig, BertConfig, check_config  # noqa: F401 (users import them from here)
+from adapter_bert.common.errors import UserError
+from adapter_bert.ops import layers
+from adapter_bert.ops.adapters import (  # noqa: F401 (what adapter-bert's modeling offers)
     ADAPTERS,
     adapters_of_layers,
     feedforward_adapter,
     get_adapter,
 )
-from configs import AdapterConfig, BertConfig, check_config  # noqa: F401 (users import them from here)
-from dropout import DropoutKey, dropout
-from errors import UserError
-from layers import (  # noqa: F401 (what BERT's modeling offers)
+from adapter_bert.ops.dropout import DropoutKey, dropout
+from adapter_bert.ops.layers import (  # noqa: F401 (what BERT's modeling offers)
     LAYER_NORM,
     assert_rank,
     create_initializer,
@@ -38,7 +38,7 @@ from layers import (  # noqa: F401 (what BERT's modeling offers)
     layer_norm,
     variable_name,
 )
-from recomputation import recomputed
+from adapter_bert.ops.rematerialization import recomputed
 
 HEAD = "head"  # Graph collection, as in adapter-bert: the variables of a task's own layers.
 

@@ -13,9 +13,9 @@ import tensorflow.compat.v1 as tf
 from absl import logging
 from tensorflow.python.tpu import tpu_function
 
-import devices
 import tuning
-from layers import get_shape_list, keep_statistics, take_statistics, variable_name
+from adapter_bert.common import devices
+from adapter_bert.ops.layers import get_shape_list, keep_statistics, take_statistics, variable_name
 from modeling import ADAPTERS
 
 

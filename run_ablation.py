@@ -19,7 +19,7 @@ output_dir/ablation.json has the dev scores:
 and ablation.txt the table and the sentence that the run prints.
 """
 
-import environment
+from adapter_bert.common import environment
 
 if __name__ == "__main__":
     environment.prepare()
@@ -30,24 +30,22 @@ import posixpath
 import numpy as np
 from absl import flags
 
-import bert_flags
-import classification_heads
-import classifier_features
-import classifier_flags
-import classifier_results
-import device_flags
-import files
-import input_pipeline
-import jobs
-import progress
-import run_directory
-import scripts
-import sweep_grids
-import task_adapters
-import tuning_flags
-from errors import UserError
-from flag_sections import section
-from rows import VariedRows
+from adapter_bert.common import cli, files
+from adapter_bert.common.cli import section
+from adapter_bert.common.errors import UserError
+from adapter_bert.experiments import grids as sweep_grids
+from adapter_bert.formats import task_adapter
+from adapter_bert.tasks import classifier_features, classifier_flags, classifier_results, heads
+from adapter_bert.training import (
+    bert_flags,
+    device_flags,
+    finetuning,
+    input_pipeline,
+    progress,
+    tuning_flags,
+)
+from adapter_bert.training import output_dir as run_directory
+from adapter_bert.training.rows import VariedRows
 
 _JSON, _TEXT = "ablation.json", "ablation.txt"
 
@@ -89,12 +87,12 @@ def run(values):
     processor, data_dir = classifier_flags.find_task(values, given)
     examples = processor.get_examples(processor.splits_of("dev", data_dir)[0], data_dir)
     output_dir = values.output_dir or os.path.join("output", values.task_name.lower())
-    job = jobs.FinishedJob(
+    job = finetuning.FinishedJob(
         values, given, output_dir, values.eval_batch_size, classifier_features.SHORTEST
     )
     sources = {
-        "adapter": task_adapters.tensors_digest(given),
-        "data": task_adapters.digest((e.text_a, e.text_b, e.label) for e in examples),
+        "adapter": task_adapter.tensors_digest(given),
+        "data": task_adapter.digest((e.text_a, e.text_b, e.label) for e in examples),
         "max_seq_length": values.max_seq_length,
         "precision": job.precision,
     }
@@ -111,7 +109,7 @@ def run(values):
 
 
 def _given(values):
-    """The `task_adapters.TaskAdapter` of --adapter; UserError if there is nothing to remove."""
+    """The `task_adapter.TaskAdapter` of --adapter; UserError if there is nothing to remove."""
     given = tuning_flags.given_adapter(values)
     if given is None:
         raise UserError(
@@ -171,8 +169,8 @@ def _ablated(job, processor, examples, values, given):
     """Evaluates all spans; returns the scores, see `_record`."""
     task, labels = processor.task, processor.get_labels()
     job.begin(
-        jobs.Task(task.name, task.kind, tuple(labels), task.score),
-        classification_heads.head_of(task.kind, len(labels)),
+        finetuning.Task(task.name, task.kind, tuple(labels), task.score),
+        heads.head_of(task.kind, len(labels)),
     )
     rows = classifier_flags.rows_of(examples, labels, values, job.tokenizer)
     num_layers = job.bert.config.num_hidden_layers
@@ -196,7 +194,7 @@ def _record(task, num_layers, labels, answers):
     """The scores, as ablation.json has them.
 
     Args:
-      task: `classifier_tasks.Task`.
+      task: `glue.Task`.
       num_layers: L.
       labels: array [N, ...], what is right.
       answers: array [N, 1 + L (L + 1) / 2, ...], see `_answers`.
@@ -270,9 +268,9 @@ def _shown(record, value):
     return f"{value:.1%}" if record["score"] == "accuracy" else f"{value:.4f}"
 
 
-main = scripts.main_of(run)
+main = cli.main_of(run)
 
 
 if __name__ == "__main__":
     define_flags()
-    scripts.run(main)
+    cli.run(main)

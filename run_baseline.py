@@ -8,7 +8,7 @@ again, goes on; started beside itself, it shares the search. --preset=airline tr
 paper's search found for that task instead.
 """
 
-import environment
+from adapter_bert.common import environment
 
 if __name__ == "__main__":
     environment.prepare()
@@ -21,26 +21,18 @@ import time
 
 from absl import flags, logging
 
-import baseline_search
-import baseline_space
-import baseline_training
-import checkpoints
-import classifier_features
-import classifier_flags
-import classifier_results
-import configs
-import devices
-import evaluations
-import files
-import metrics
-import run_directory
-import scripts
-import sweep_grids
-import sweep_records
-import task_adapters
-from baseline_space import EVALUATE_EVERY, SPACE
-from errors import UserError
-from flag_sections import section
+from adapter_bert.baseline import search as baseline_search
+from adapter_bert.baseline import search_space as baseline_space
+from adapter_bert.baseline import training as baseline_training
+from adapter_bert.baseline.search_space import EVALUATE_EVERY, SPACE
+from adapter_bert.common import cli, configs, devices, files, metrics
+from adapter_bert.common.cli import section
+from adapter_bert.common.errors import UserError
+from adapter_bert.experiments import grids as sweep_grids
+from adapter_bert.experiments import records as sweep_records
+from adapter_bert.formats import checkpoints, task_adapter
+from adapter_bert.tasks import classifier_features, classifier_flags, classifier_results
+from adapter_bert.training import output_dir as run_directory
 
 _DATABASE, _SEARCH, _RECORDS = "search.db", "search.json", "results.jsonl"
 _WIDTH = 512, 128  # Of a convolution's products, about: an embedding's size and its filters.
@@ -393,7 +385,7 @@ class _Job:
                 scores.update(found)
         dev = {name: value for name, value in scores.items() if not name.startswith("test_")}
         about = classifier_results.about(task, "eval")
-        path = evaluations.write_results(self._output_dir, {**dev, **trained}, about)
+        path = run_directory.write_results(self._output_dir, {**dev, **trained}, about)
         record = self._record(space, {**scores, **trained})
         folder = self._values.records_dir or self._output_dir
         known = {some["key"]: some for some in sweep_records.read(folder)}.get(record["key"])
@@ -470,8 +462,8 @@ class _Job:
             "max_words": self._values.max_words,
             "precision": self._precision,
             "early_stopping_patience": self._patience,
-            "data": task_adapters.digest(rows),
-            "module_files": task_adapters.digest(map(baseline_training.files_of, modules)),
+            "data": task_adapter.digest(rows),
+            "module_files": task_adapter.digest(map(baseline_training.files_of, modules)),
         }
 
     def _settings(self, space, search):
@@ -524,9 +516,9 @@ class _Job:
         }
 
 
-main = scripts.main_of(run)
+main = cli.main_of(run)
 
 
 if __name__ == "__main__":
     define_flags()
-    scripts.run(main)
+    cli.run(main)

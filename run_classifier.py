@@ -7,7 +7,7 @@ functions below are those of BERT's script of this name, so that code written fo
 that BERT has keeps BERT's default, if its help does not say another.
 """
 
-import environment
+from adapter_bert.common import environment
 
 if __name__ == "__main__":
     environment.prepare()
@@ -18,34 +18,33 @@ import math
 
 from absl import flags
 
-import classification_heads
-import classifier_features
-import classifier_flags
-import classifier_results
-import input_pipeline
-import jobs
 import modeling
-import scripts
-import task_adapters
-import training
-import training_flags
-import tuning_flags
-from classifier_features import (  # noqa: F401  BERT's users import these from here.
+from adapter_bert.common import cli
+from adapter_bert.common.cli import section
+from adapter_bert.common.errors import UserError
+from adapter_bert.formats import task_adapter
+from adapter_bert.tasks import classifier_features, classifier_flags, classifier_results, heads
+from adapter_bert.tasks.classifier_features import (  # noqa: F401  BERT's users import these from here.
     InputExample,
     InputFeatures,
     PaddingInputExample,
     convert_examples_to_features,
     convert_single_example,
 )
-from classifier_tasks import (  # noqa: F401  And these.
+from adapter_bert.tasks.glue import (  # noqa: F401  And these.
     ColaProcessor,
     DataProcessor,
     MnliProcessor,
     MrpcProcessor,
     XnliProcessor,
 )
-from errors import UserError
-from flag_sections import section
+from adapter_bert.training import (
+    estimator,
+    finetuning,
+    input_pipeline,
+    training_flags,
+    tuning_flags,
+)
 
 
 def create_model(
@@ -63,7 +62,7 @@ def create_model(
     """BERT with adapters and the classification head, as BERT's function of this name.
 
     Returns:
-      What `classification_heads.classification_loss` returns.
+      What `heads.classification_loss` returns.
     """
     encoder = modeling.BertModel(
         bert_config,
@@ -75,9 +74,7 @@ def create_model(
         adapter_fn=adapter_fn,
         pooled_only=True,
     )
-    return classification_heads.classification_loss(
-        encoder.get_pooled_output(), labels, num_labels, is_training
-    )
+    return heads.classification_loss(encoder.get_pooled_output(), labels, num_labels, is_training)
 
 
 def model_fn_builder(
@@ -96,14 +93,14 @@ def model_fn_builder(
 
     It predicts, and a SavedModel of it returns, `probabilities` alone.
     """
-    head = classification_heads.classifier_head(num_labels)
+    head = heads.classifier_head(num_labels)
 
     def probabilities_only(*args):
         output = head(*args)
         predictions = {"probabilities": output.predictions["probabilities"]}
         return output._replace(predictions=predictions)
 
-    settings = training.ModelSettings(
+    settings = estimator.ModelSettings(
         bert_config=bert_config,
         init_checkpoint=init_checkpoint,
         adapter_fn=adapter_fn,
@@ -114,7 +111,7 @@ def model_fn_builder(
         use_one_hot_embeddings=use_one_hot_embeddings,
         pooled_only=True,
     )
-    return training.model_fn_builder(settings, probabilities_only)
+    return estimator.model_fn_builder(settings, probabilities_only)
 
 
 def input_fn_builder(features, seq_length, is_training, drop_remainder):
@@ -163,8 +160,10 @@ def run(values):
     given = tuning_flags.given_adapter(values, trains)
     processor, data_dir = classifier_flags.find_task(values, given)
     task, labels = processor.task, processor.get_labels()
-    output_dir = jobs.output_dir(values, given, values.task_name.lower())
-    job = jobs.Job(values, given, output_dir, values.eval_batch_size, classifier_features.SHORTEST)
+    output_dir = finetuning.output_dir(values, given, values.task_name.lower())
+    job = finetuning.Job(
+        values, given, output_dir, values.eval_batch_size, classifier_features.SHORTEST
+    )
     examples = {stage: _read_examples(processor, stage, data_dir) for stage in job.stages}
     trained_on = examples.get("train", {}).get("train", ())
     if values.class_weights and task.kind != "classification":
@@ -178,8 +177,8 @@ def run(values):
         for stage, splits in examples.items()
     }
     job.begin(
-        jobs.Task(task.name, task.kind, tuple(labels), task.score),
-        classification_heads.head_of(task.kind, len(labels), weights),
+        finetuning.Task(task.name, task.kind, tuple(labels), task.score),
+        heads.head_of(task.kind, len(labels), weights),
         num_rows=len(trained_on),
         settings={
             "data": _digest(trained_on),
@@ -195,7 +194,7 @@ def run(values):
 def _digest(*splits):
     """A short name for what lists of `InputExample`s hold."""
     some = itertools.chain.from_iterable(splits)
-    return task_adapters.digest((e.text_a, e.text_b, e.label) for e in some)
+    return task_adapter.digest((e.text_a, e.text_b, e.label) for e in some)
 
 
 def _class_weights(text, labels, trained_on):
@@ -234,7 +233,7 @@ def _read_examples(processor, stage, data_dir):
 def _run_stages(job, arrays, task, labeled, output_dir, eval_batch_size):
     """Trains, evaluates and predicts what there are arrays for; returns the report's lines."""
     eval_sets = {
-        split: jobs.EvalSet(rows, _stacked, _score_fn(task, split, rows, eval_batch_size))
+        split: finetuning.EvalSet(rows, _stacked, _score_fn(task, split, rows, eval_batch_size))
         for split, rows in arrays.get("eval", {}).items()
     }
     report = job.train_and_evaluate(
@@ -275,9 +274,9 @@ def _score_fn(task, split, rows, batch_size):
     return score_fn
 
 
-main = scripts.main_of(run)
+main = cli.main_of(run)
 
 
 if __name__ == "__main__":
     define_flags()
-    scripts.run(main)
+    cli.run(main)

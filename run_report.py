@@ -10,7 +10,7 @@ writes figure4.md, figure4.tsv (the numbers), figure4.png and figure4.svg; see `
 prints how often both, one or neither is right, and McNemar's test.
 """
 
-import environment
+from adapter_bert.common import environment
 
 if __name__ == "__main__":
     environment.prepare(environment.REPORTS)
@@ -19,17 +19,13 @@ import posixpath
 
 from absl import flags
 
-import ablation_results
-import comparison
-import files
-import paths
-import reporting
-import scripts
-import search_results
-import sweep_grids
-import sweep_records
-from errors import UserError
-from flag_sections import section
+from adapter_bert.common import cli, files, paths
+from adapter_bert.common.cli import section
+from adapter_bert.common.errors import UserError
+from adapter_bert.experiments import grids as sweep_grids
+from adapter_bert.experiments import records as sweep_records
+from adapter_bert.experiments import reports as reporting
+from adapter_bert.experiments import significance, studies
 
 
 def define_flags(flag_values=flags.FLAGS):
@@ -72,7 +68,7 @@ def run(values):
         if len(values.compare) != 2 or not values.labels:
             raise UserError("--compare takes two files of predictions, and needs --labels.")
         one, other = values.compare
-        return comparison.described(comparison.compare(one, other, values.labels))
+        return significance.described(significance.compare(one, other, values.labels))
     names = _names(values)
     source = _source(values)
     reports = {name: reporting.REPORTS[name].make(source) for name in names}
@@ -108,8 +104,8 @@ def _names(values):
 def _source(values):
     """The `reporting.Source` that the flags name, of --tasks alone if given."""
     further = [
-        *(ablation_results.read(path) for path in values.ablations),
-        *(search_results.read(path) for path in values.searches),
+        *(studies.read_ablation(path) for path in values.ablations),
+        *(studies.read_search(path) for path in values.searches),
     ]
     if not values.records and not further:
         raise UserError("--records is not given, expected the folder of a sweep.")
@@ -157,9 +153,9 @@ def _check_data(records):
                 )
 
 
-main = scripts.main_of(run)
+main = cli.main_of(run)
 
 
 if __name__ == "__main__":
     define_flags()
-    scripts.run(main)
+    cli.run(main)

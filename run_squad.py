@@ -7,7 +7,7 @@ functions below are those of BERT's script of this name, so that code written fo
 that BERT has keeps BERT's default, if its help does not say another.
 """
 
-import environment
+from adapter_bert.common import environment
 
 if __name__ == "__main__":
     environment.prepare()
@@ -17,32 +17,28 @@ import posixpath
 import numpy as np
 from absl import flags, logging
 
-import bert_flags
-import feature_cache
-import files
-import jobs
-import metrics
 import modeling
-import scripts
-import span_head
-import squad_answers
-import squad_data
-import squad_features
-import squad_scores
 import tokenization
-import training
-import training_flags
-import tuning_flags
-from errors import UserError
-from flag_sections import section
-from rows import TextRows
-from squad_answers import (  # noqa: F401  BERT's users import these from here.
+from adapter_bert.common import cli, files, metrics
+from adapter_bert.common.cli import section
+from adapter_bert.common.errors import UserError
+from adapter_bert.tasks import heads, squad_answers, squad_data, squad_features, squad_scores
+from adapter_bert.tasks.squad_answers import (  # noqa: F401  BERT's users import these from here.
     RawResult,
     get_final_text,
     write_predictions,
 )
-from squad_data import SquadExample, read_squad_examples  # noqa: F401  And these.
-from squad_features import InputFeatures, convert_examples_to_features  # noqa: F401  And these.
+from adapter_bert.tasks.squad_data import SquadExample, read_squad_examples  # noqa: F401  And these.
+from adapter_bert.tasks.squad_features import InputFeatures, convert_examples_to_features  # noqa: F401  And these.
+from adapter_bert.training import (
+    bert_flags,
+    estimator,
+    feature_cache,
+    finetuning,
+    training_flags,
+    tuning_flags,
+)
+from adapter_bert.training.rows import TextRows
 
 
 def create_model(
@@ -69,7 +65,7 @@ def create_model(
         use_one_hot_embeddings,
         adapter_fn=adapter_fn,
     )
-    return span_head.span_logits(encoder.get_sequence_output())
+    return heads.span_logits(encoder.get_sequence_output())
 
 
 def model_fn_builder(
@@ -87,7 +83,7 @@ def model_fn_builder(
 
     Predictions hold the features' unique_ids.
     """
-    settings = training.ModelSettings(
+    settings = estimator.ModelSettings(
         bert_config=bert_config,
         init_checkpoint=init_checkpoint,
         adapter_fn=adapter_fn,
@@ -99,11 +95,11 @@ def model_fn_builder(
     )
 
     def head(encoder, features, is_training, dropout_key):
-        output = span_head.squad_head(encoder, features, is_training, dropout_key)
+        output = heads.squad_head(encoder, features, is_training, dropout_key)
         unique_ids = {"unique_ids": features["unique_ids"]}
         return output._replace(predictions={**unique_ids, **output.predictions})
 
-    return training.model_fn_builder(settings, head)
+    return estimator.model_fn_builder(settings, head)
 
 
 def define_flags(flag_values=flags.FLAGS):
@@ -164,8 +160,8 @@ def run(values):
     squad_features.check_limits(limits)
     if values.train_pooler:
         raise UserError("--train_pooler: question answering does not read the pooler.")
-    output_dir = jobs.output_dir(values, given, "squad")
-    job = jobs.Job(values, given, output_dir, values.predict_batch_size, shortest=5)
+    output_dir = finetuning.output_dir(values, given, "squad")
+    job = finetuning.Job(values, given, output_dir, values.predict_batch_size, shortest=5)
     train = predict = predict_digest = None
     num_questions, settings, dev_settings = 0, {}, {}
     if "train" in job.stages:
@@ -182,8 +178,8 @@ def run(values):
         dev_settings = {"dev_data": predict_digest}
         dev_settings.update((name, values[name].value) for name in names)
     reader = _Reader(values, job.tokenizer, limits, predict_digest, "eval" in job.stages)
-    task = jobs.Task("SQuAD", "span", (), score="f1")
-    job.begin(task, span_head.squad_head, num_questions, settings, dev_settings)
+    task = finetuning.Task("SQuAD", "span", (), score="f1")
+    job.begin(task, heads.squad_head, num_questions, settings, dev_settings)
     return _run_stages(job, train, predict, reader, output_dir)
 
 
@@ -324,7 +320,7 @@ def _raw_result(feature, prediction):
 
 def _run_stages(job, train, predict, reader, output_dir):
     """Trains, evaluates and predicts as the job asks for; returns the report's lines."""
-    eval_set = jobs.EvalSet(predict, reader.answers, reader.scores)
+    eval_set = finetuning.EvalSet(predict, reader.answers, reader.scores)
     report = job.train_and_evaluate(
         train,
         [eval_set] if "eval" in job.stages else [],
@@ -346,9 +342,9 @@ def _summary(result):
     return f"SQuAD: {', '.join(parts)}"
 
 
-main = scripts.main_of(run)
+main = cli.main_of(run)
 
 
 if __name__ == "__main__":
     define_flags()
-    scripts.run(main)
+    cli.run(main)

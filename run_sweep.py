@@ -7,7 +7,7 @@ What is done is never run twice: started again, or on several machines with --sh
 --shard=2/2 into one folder, it goes on with what is left. run_report.py draws what came out.
 """
 
-import environment
+from adapter_bert.common import environment
 
 if __name__ == "__main__":
     environment.prepare()
@@ -18,13 +18,13 @@ import shlex
 
 from absl import flags
 
-import scripts
-import sweep_grids
-import sweep_records
-import sweeps
-from errors import UserError
-from flag_sections import section
-from sweep_records import DONE
+from adapter_bert.common import cli
+from adapter_bert.common.cli import section
+from adapter_bert.common.errors import UserError
+from adapter_bert.experiments import grids as sweep_grids
+from adapter_bert.experiments import records as sweep_records
+from adapter_bert.experiments import sweep as sweeps
+from adapter_bert.experiments.records import DONE
 
 
 def define_flags(flag_values=flags.FLAGS):
@@ -49,7 +49,7 @@ def _define_trials(at):
         "preset", None, list(sweep_grids.PRESETS), f"One of the paper's grids. {presets}.", **at
     )
     flags.DEFINE_string(
-        "grid", None, "JSON file with grids of flags: see the first lines of sweep_grids.py.", **at
+        "grid", None, "JSON file with grids of flags: see the first lines of grids.py.", **at
     )
     flags.DEFINE_multi_string(
         "set",
@@ -166,9 +166,9 @@ def _best(done, trials):
     return f"{best['score']} {best['scores'][best['score']]:.4f} {setting}"
 
 
-main = scripts.main_of(run, takes_arguments=True)
+main = cli.main_of(run, takes_arguments=True)
 
 
 if __name__ == "__main__":
     define_flags()
-    scripts.run(main)
+    cli.run(main)

@@ -7,7 +7,7 @@ Requests of all tasks share batches. `rest_api` has the endpoints; http://127.0.
 to try tasks with.
 """
 
-import environment
+from adapter_bert.common import environment
 
 if __name__ == "__main__":
     environment.prepare(environment.MODELS)
@@ -19,17 +19,15 @@ import os
 
 from absl import flags, logging
 
-import adapter_bank
-import adapter_folders
-import batching
-import bert_flags
-import configs
-import devices
-import scripts
-import served_tasks
-import task_texts
-from errors import UserError
-from flag_sections import section
+from adapter_bert.common import cli, configs, devices
+from adapter_bert.common.cli import section
+from adapter_bert.common.errors import UserError
+from adapter_bert.formats import adapter_folders
+from adapter_bert.serving import bank as adapter_bank
+from adapter_bert.serving import batcher as batching
+from adapter_bert.serving import registry
+from adapter_bert.serving import request_texts as task_texts
+from adapter_bert.training import bert_flags
 
 TOKEN_VARIABLE = "ADAPTER_BERT_TOKEN"
 _STOP_SECONDS = 5.0  # For what is left after the last answer.
@@ -178,7 +176,10 @@ def _batcher(values, tasks, bank, metrics):
 def _http_modules():
     """The modules that stand on packages which nothing else needs."""
     try:
-        return [importlib.import_module(n) for n in ("http_server", "rest_api", "serving_metrics")]
+        return [
+            importlib.import_module("adapter_bert.serving." + name)
+            for name in ("http_server", "rest_api", "prometheus")
+        ]
     except ImportError as error:
         raise UserError(
             f"serve.py needs packages of its own ({error}); run `pip install -r"
@@ -205,7 +206,7 @@ def _limits(values, rest_api):
 
 
 def _load(values):
-    """(`served_tasks.ServedTasks`, `adapter_bank.AdapterBank`) of what the flags name."""
+    """(`registry.ServedTasks`, `adapter_bank.AdapterBank`) of what the flags name."""
     folders = adapter_folders.named(values.adapters)
     if not folders and values.adapter_dir is None:
         raise UserError(
@@ -223,7 +224,7 @@ def _load(values):
         lengths=_LENGTHS,
     )
     reading = task_texts.Reading(bert.config, tokenizers, values.max_text_length)
-    tasks = served_tasks.ServedTasks(bank, reading, values.adapter_dir)
+    tasks = registry.ServedTasks(bank, reading, values.adapter_dir)
     for name, folder in folders.items():
         tasks.put(name, folder)
     for name, folder in below.items():
@@ -237,9 +238,9 @@ def _load(values):
     return tasks, bank
 
 
-main = scripts.main_of(run)
+main = cli.main_of(run)
 
 
 if __name__ == "__main__":
     define_flags()
-    scripts.run(main)
+    cli.run(main)

@@ -16,8 +16,8 @@ from typing import Callable, Dict, Iterable, List, Optional, Tuple, Union
 
 import sentencepiece
 
-import files
-from errors import UserError
+from adapter_bert.common import files
+from adapter_bert.common.errors import UserError
 
 # The names of the checkpoints that Google released. `uncased` comes in 24 small sizes besides
 # BERT-Base and BERT-Large, always with heads of 64; `wwm` is whole-word masking.

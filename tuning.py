@@ -13,8 +13,8 @@ from typing import Collection, Dict, Iterable, List, NamedTuple, Optional, Seque
 
 import tensorflow.compat.v1 as tf
 
-from configs import Tuning
-from layers import variable_name
+from adapter_bert.common.configs import Tuning
+from adapter_bert.ops.layers import variable_name
 from modeling import ADAPTERS, HEAD, LAYER_NORM
 
 

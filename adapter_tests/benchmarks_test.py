@@ -21,12 +21,12 @@ from unittest import mock
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-import classification_heads
-import files
 import modeling
 import run_classifier
 import tokenization
-from adapter_tests import tiny
+from adapter_bert.common import files
+from adapter_bert.tasks import heads
+from adapter_tests.support import tiny
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 FOLDER = os.path.join(ROOT, "benchmarks")
@@ -296,7 +296,7 @@ class PlainBertTest(tf.test.TestCase):
             features["segment_ids"],
             scope="bert",
         )
-        loss, _, _, probabilities = classification_heads.classification_loss(
+        loss, _, _, probabilities = heads.classification_loss(
             encoder.get_pooled_output(), features["label_ids"], 2, is_training=False
         )
         return loss, probabilities

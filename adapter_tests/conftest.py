@@ -9,47 +9,47 @@ import pytest
 # Tests of what scripts do with a model, whatever computes it. XLA's compilations, made anew for
 # every little graph, would take a third of their time; tests of other modules train with them.
 _WITHOUT_XLA = {
-    "batch_norm_training_test",
+    "training/batch_norm_training_test",
     "docs_test",
-    "jobs_test",
-    "remote_paths_test",
+    "training/finetuning_test",
+    "common/remote_paths_test",
     "run_ablation_test",
     "run_classifier_test",
     "run_squad_test",
-    "training_test::EvaluationTest",
-    "training_test::FreezingTest",
-    "training_test::PaddingTest",
-    "training_test::ResumingTest",
-    "training_test::TaskCheckpointTest",
+    "training/estimator_test::EvaluationTest",
+    "training/estimator_test::FreezingTest",
+    "training/estimator_test::PaddingTest",
+    "training/estimator_test::ResumingTest",
+    "training/estimator_test::TaskCheckpointTest",
 }
 
 # These take longest: begun last, one of them would leave the other processes without work.
 _FIRST = (
-    "jobs_test.py::AdapterFlagTest",
-    "jobs_test.py::BestTest",
-    "jobs_test.py::ProcessTest",
-    "distribution_test.py::KilledWorkerTest",
-    "distribution_test.py::TrainingTest",
+    "training/finetuning_test.py::AdapterFlagTest",
+    "training/finetuning_test.py::BestTest",
+    "training/finetuning_test.py::ProcessTest",
+    "training/distribution_test.py::KilledWorkerTest",
+    "training/distribution_test.py::TrainingTest",
     "docs_test.py::RunTest",
     "optimization_test.py::GoldenTest",
     "run_sweep_test.py::RunSweepTest",
-    "training_test.py::LessMemoryTest",
-    "training_test.py::ResumingTest",
+    "training/estimator_test.py::LessMemoryTest",
+    "training/estimator_test.py::ResumingTest",
 )
 
 # Tests of what depends on TensorFlow's version: Estimator, the originals' results, resuming,
 # several devices and machines. `-m estimator` selects them.
 _OF_ESTIMATOR = {
-    "cluster_jobs_test",
-    "distribution_test",
-    "estimator_training_test",
-    "jobs_test",
+    "training/cluster_jobs_test",
+    "training/distribution_test",
+    "common/estimator_training_test",
+    "training/finetuning_test",
     "modeling_test::GoldenTest",
     "optimization_test::GoldenTest",
     "run_classifier_library_test",
-    "scaffold_test",
-    "tf_estimator_test",
-    "training_test",
+    "training/restore_test",
+    "common/tf_estimator_test",
+    "training/estimator_test",
 }
 
 
@@ -65,13 +65,16 @@ def without_xla(request):
     if not _is_listed(request, _WITHOUT_XLA):
         yield
         return
-    with mock.patch.object(importlib.import_module("fusion"), "can_fuse", lambda: False):
+    with mock.patch.object(
+        importlib.import_module("adapter_bert.ops.xla"), "can_fuse", lambda: False
+    ):
         yield
 
 
 def _is_listed(item, names):
-    """Whether names has the module of a test, or its class as "module::class"."""
-    module = item.module.__name__.split(".")[-1]
+    """Returns whether names has the path of a test's module, or its class as "path::class"."""
+    path = os.path.relpath(str(item.fspath), os.path.dirname(__file__))
+    module = os.path.splitext(path)[0]
     return not names.isdisjoint({module, f"{module}::{item.cls.__name__}"})
 
 

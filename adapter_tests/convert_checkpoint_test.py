@@ -12,16 +12,16 @@ from unittest import mock
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-import checkpoints
 import convert_checkpoint
-import errors
 import modeling
 import run_classifier
-import task_adapters
 import tokenization
-from adapter_tests import adapterhub_test, huggingface_test, tf2_modules, tiny
-from adapter_tests.huggingface_test import ENCODER, as_google, random_tensors
-from errors import UserError
+from adapter_bert.common import errors
+from adapter_bert.common.errors import UserError
+from adapter_bert.formats import checkpoints, task_adapter
+from adapter_tests.formats import adapterhub_test, huggingface_test
+from adapter_tests.formats.huggingface_test import ENCODER, as_google, random_tensors
+from adapter_tests.support import tf2_modules, tiny
 
 SHARED = os.environ.get("ADAPTER_BERT_DATA")
 
@@ -187,12 +187,12 @@ class AdapterTestCase(tf.test.TestCase):
         self.made = made._replace(
             description=dataclasses.replace(
                 made.description,
-                vocabulary=task_adapters.digest(vocabulary),
-                backbone=task_adapters.backbone_of(self.prefix, tiny.config()),
+                vocabulary=task_adapter.digest(vocabulary),
+                backbone=task_adapter.backbone_of(self.prefix, tiny.config()),
             )
         )
         self.adapter = self.path("adapter")
-        task_adapters.save(self.adapter, self.made)
+        task_adapter.save(self.adapter, self.made)
 
     def path(self, name):
         return os.path.join(self.folder, name)
@@ -225,9 +225,9 @@ class AdapterBertTest(AdapterTestCase):
         output = self.output("to_full_checkpoint", self.adapter, self.bert, full)
         self.assertIn("only: BERT's own code loads it and ignores the adapters", output)
         self.from_adapter_bert(full)
-        found = task_adapters.load(self.path("taken"))
+        found = task_adapter.load(self.path("taken"))
         self.assert_same_tensors(found.tensors)
-        task_adapters.check_fits(found.description, self.made.description, "taken")
+        task_adapter.check_fits(found.description, self.made.description, "taken")
         self.assertEqual(found.description.global_step, self.made.description.global_step)
 
     def test_the_optimizers_tensors_are_left_out(self):
@@ -242,7 +242,7 @@ class AdapterBertTest(AdapterTestCase):
         }
         checkpoints.write(with_slots, {**tensors, **slots})
         self.from_adapter_bert(with_slots)
-        self.assert_same_tensors(task_adapters.load(self.path("taken")).tensors)
+        self.assert_same_tensors(task_adapter.load(self.path("taken")).tensors)
 
     def test_refused(self):
         full = self.path("full.ckpt")
@@ -320,12 +320,12 @@ class OtherFormatsTest(AdapterTestCase):
         with self.assertRaisesRegex(UserError, "--max_seq_length=128: expected 4 to 40"):
             self.output(*arguments)
         self.output(*arguments, "--max_seq_length=16")
-        found = task_adapters.load(self.path("back"))
+        found = task_adapter.load(self.path("back"))
         self.assert_same_tensors(found.tensors)
-        task_adapters.check_fits(found.description, self.made.description, "back")
+        task_adapter.check_fits(found.description, self.made.description, "back")
 
     def test_a_task_adapter_is_no_conversion_to_replace(self):
-        before = task_adapters.load(self.adapter)
+        before = task_adapter.load(self.adapter)
         with self.assertRaisesRegex(UserError, "is no conversion of this kind"):
             self.output("to_adapterhub", self.adapter, self.adapter, "--overwrite")
         with self.assertRaisesRegex(UserError, "DESTINATION_DIR / is no conversion of this kind"):
@@ -334,7 +334,7 @@ class OtherFormatsTest(AdapterTestCase):
         os.chdir(self.adapter)  # Which is not what lies at /.
         with self.assertRaisesRegex(UserError, "^PATH / is a folder"):
             self.output("describe", "/")
-        self.assertEqual(task_adapters.load(self.adapter).description, before.description)
+        self.assertEqual(task_adapter.load(self.adapter).description, before.description)
 
     def test_a_bert_without_its_vocabulary(self):
         os.remove(os.path.join(self.bert, "vocab.txt"))
@@ -368,7 +368,7 @@ class DescribeTest(AdapterTestCase):
 
     def test_a_runs_folder(self):
         run = self.path("run")
-        task_adapters.save(os.path.join(run, "adapter"), self.made)
+        task_adapter.save(os.path.join(run, "adapter"), self.made)
         self.assertEqual(self.output("describe", run), self.output("describe", self.adapter))
         with self.assertRaisesRegex(UserError, f"{run} is no .*there is one in {run}/adapter\\.$"):
             convert_checkpoint.to_adapterhub(run, self.path("new"))
@@ -378,9 +378,9 @@ class DescribeTest(AdapterTestCase):
         made = self.made._replace(
             description=dataclasses.replace(self.made.description, adapter=adapter)
         )
-        shapes = task_adapters.shapes(made.description)
+        shapes = task_adapter.shapes(made.description)
         tensors = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
-        task_adapters.save(self.adapter, made._replace(tensors=tensors))
+        task_adapter.save(self.adapter, made._replace(tensors=tensors))
         printed = self.output("describe", self.adapter)
         self.assertIn("adapters of size 4 (normalization batch, depth 2), --tuning", printed)
         # 402 as above, and in 4 adapters 4 * 4 + 4 of a hidden layer and 8 of gamma and beta.

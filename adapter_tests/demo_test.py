@@ -12,9 +12,9 @@ from unittest import mock
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-import baseline_model
-from adapter_tests import command_lines, tiny
-from errors import UserError
+from adapter_bert.baseline import model as baseline_model
+from adapter_bert.common.errors import UserError
+from adapter_tests.support import command_lines, tiny
 
 DEMO = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "demo")
 SIZES = {"train": 1200, "dev": 300, "test": 300}

@@ -29,8 +29,8 @@ from absl import flags
 from tensorboard import program
 
 import convert_checkpoint
-from adapter_tests import records, tf2_modules, tiny
 from adapter_tests.run_squad_test import write_squad
+from adapter_tests.support import records, tf2_modules, tiny
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PAGES = ["README.md", "SCALE.md", "CONTRIBUTING.md", "results/README.md"]
@@ -58,7 +58,7 @@ RUN = {
     "results/README.md": ("python run_report.py",),
 }
 FURTHER = {"run_sweep.py": ["--dry_run"]}
-# What takes several devices; adapter_tests/distribution_test.py has them.
+# What takes several devices; adapter_tests/training/distribution_test.py has them.
 DEVICES = re.compile("--(distribution|num_tpu_cores)=")
 
 
@@ -306,7 +306,9 @@ class PagesTest(DocsTestCase):
         names = "BERT_BASE_DIR", "GLUE_DIR", "SQUAD_DIR", "SQUAD_FILES"
         self.enter(mock.patch.dict(os.environ, dict.fromkeys(names, "/given")))
         modules = [path for path in sorted(os.listdir(ROOT)) if path.endswith(".py")]
-        scripts = [path for path in modules if re.search("^if __name__", read(path), re.M)]
+        scripts = [
+            path for path in modules if re.search('^if __name__ == "__main__"', read(path), re.M)
+        ]
         found = [c for page in PAGES for c in commands(page)]
         found += [c for script in scripts for c in commands_of_docstring(script)]
         self.assertEqual({c.page for c in found}, {*PAGES, *scripts})
@@ -332,9 +334,12 @@ class PagesTest(DocsTestCase):
                 if anchor:
                     self.assertIn(anchor, anchors(path), f"{page}: {target}")
 
-    def test_the_picture_of_an_adapter_is_what_its_script_draws(self):
-        script = runpy.run_path(os.path.join(ROOT, "docs", "figures", "adapter.py"))
-        self.assertEqual(script["svg"](), read("docs/figures/adapter.svg"))
+    def test_the_pictures_are_what_their_scripts_draw(self):
+        for name in ("adapter", "architecture"):
+            folder = os.path.join(ROOT, "docs", "figures")
+            with mock.patch.object(sys, "path", [folder, *sys.path]):
+                script = runpy.run_path(os.path.join(folder, name + ".py"))
+            self.assertEqual(script["svg"](), read(f"docs/figures/{name}.svg"))
 
     def test_pictures_are_shown(self):
         for path in glob.glob(os.path.join(ROOT, "results", "*.png")):

@@ -9,11 +9,11 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import export_model
-import graph_texts
 import modeling
-import task_adapters
-from adapter_tests import command_lines, own_models, tiny
-from errors import UserError
+from adapter_bert.common.errors import UserError
+from adapter_bert.formats import task_adapter
+from adapter_bert.serving import in_graph_tokenizer
+from adapter_tests.support import command_lines, own_models, tiny
 
 
 def parsed(*arguments):
@@ -31,7 +31,7 @@ class ExportModelTest(tf.test.TestCase):
 
     def save(self, name, seed=0, **changes):
         folder = os.path.join(self.root, name, "adapter")
-        task_adapters.save(folder, own_models.task_adapter(self.bert, seed, **changes))
+        task_adapter.save(folder, own_models.task_adapter(self.bert, seed, **changes))
         return folder
 
     def run_it(self, *arguments):
@@ -64,7 +64,7 @@ class ExportModelTest(tf.test.TestCase):
         self.assertTrue(signatures)
 
     def test_raw_text(self):
-        if graph_texts.tensorflow_text is None:
+        if in_graph_tokenizer.tensorflow_text is None:
             self.skipTest("tensorflow-text is not installed.")
         folder = self.save("mrpc")
         self.run_it("--adapters=" + folder, "--raw_text", self.vocabulary())
@@ -80,9 +80,9 @@ class ExportModelTest(tf.test.TestCase):
         deep = self.save("deep", adapter=modeling.AdapterConfig(4, depth=2))
         squad = self.save("squad", kind="span", labels=())
         diverged = self.save("diverged")
-        made = task_adapters.load(diverged)
+        made = task_adapter.load(diverged)
         tensors = {**made.tensors, "output_bias": np.float32([0, np.nan])}
-        task_adapters.save(diverged, made._replace(tensors=tensors))
+        task_adapter.save(diverged, made._replace(tensors=tensors))
         for arguments, part in (
             ([f"--adapters={squad}", "--raw_text"], "--raw_text: .* answer questions"),
             ([], "--adapters is not given"),

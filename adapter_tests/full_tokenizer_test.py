@@ -11,7 +11,7 @@ import sentencepiece
 import tensorflow.compat.v1 as tf
 
 import tokenization
-from adapter_tests import tiny
+from adapter_tests.support import tiny
 from adapter_tests.tokenization_test import (
     CASED_VOCAB,
     DATA,

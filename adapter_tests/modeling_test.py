@@ -7,8 +7,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import modeling
-from adapter_tests import tiny
-from errors import UserError
+from adapter_bert.common.errors import UserError
+from adapter_tests.support import tiny
 
 SHARED = os.environ.get("ADAPTER_BERT_DATA")
 TINY = modeling.BertConfig(

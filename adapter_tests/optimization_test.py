@@ -11,13 +11,13 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from tensorflow.python.tpu import tpu_function
 
-import layers
 import modeling
 import optimization
 import run_classifier
-import tf_estimator
 import tuning
-from adapter_tests import tiny
+from adapter_bert.common import tf_estimator
+from adapter_bert.ops import layers
+from adapter_tests.support import tiny
 
 sys.path.append(os.path.join(os.path.dirname(os.path.dirname(__file__)), "benchmarks"))
 

@@ -13,7 +13,7 @@ from unittest import mock
 
 import tensorflow.compat.v1 as tf
 
-from errors import UserError
+from adapter_bert.common.errors import UserError
 
 sys.path.append(
     os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "robustness")
@@ -51,18 +51,18 @@ for name, first, last in json.load(sys.stdin):
 
 # A module's test, and mutants of it: one of the length of the next, and one that does not compile.
 MODULES_TEST = """
-import metrics
+from adapter_bert.common import tuning
 
 def test_double():
-    assert metrics.double(2) == 4
+    assert tuning.double(2) == 4
 """
 TRY_MUTANTS = """
 import mutants
 texts = ["x * 3", "x + 2", "x - 2", "x *", "2 * x"]
 sources = ["def double(x):\\n    return " + text for text in texts]
 listed = list(zip(range(5), "abcde", sources))
-tests = mutants.Tests("metrics", False)
-print([number for number, *_ in mutants.survivors_of("metrics", listed, tests)])
+tests = mutants.Tests("tuning", False)
+print([number for number, *_ in mutants.survivors_of("tuning", listed, tests)])
 """
 
 
@@ -221,8 +221,8 @@ class MutantsTest(tf.test.TestCase):
     def test_survivors_are_those_that_no_test_notices(self):
         house = os.path.join(self.get_temp_dir(), "house")
         for file, text in (
-            ("metrics.py", "def double(x):\n    return x * 2\n"),
-            ("adapter_tests/metrics_test.py", MODULES_TEST),
+            ("tuning.py", "def double(x):\n    return x * 2\n"),
+            ("adapter_tests/tuning_test.py", MODULES_TEST),
             ("benchmarks/a.py", ""),
             ("robustness/b.py", ""),
             ("pyproject.toml", '[tool.pytest.ini_options]\npythonpath = ["."]\n'),

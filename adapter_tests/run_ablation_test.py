@@ -11,13 +11,13 @@ from unittest import mock
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-import classifier_results
-import errors
 import run_ablation
-import task_adapters
-import training
-from adapter_tests import command_lines, tiny
-from adapter_tests.script_cases import ScriptTestCase, contents, read, write
+from adapter_bert.common import errors
+from adapter_bert.formats import task_adapter
+from adapter_bert.tasks import classifier_results
+from adapter_bert.training import estimator
+from adapter_tests.support import command_lines, tiny
+from adapter_tests.support.script_cases import ScriptTestCase, contents, read, write
 
 
 def parsed(*arguments):
@@ -130,12 +130,12 @@ class AblationTestCase(ScriptTestCase):
     @staticmethod
     def edited(folder, new_folder, part, edit):
         """A copy of a task adapter: where `part`, a pattern, is in its name, a tensor is edited."""
-        made = task_adapters.load(folder)
+        made = task_adapter.load(folder)
         tensors = {
             name: edit(value).astype(np.float32) if re.search(part, name) else value
             for name, value in made.tensors.items()
         }
-        task_adapters.save(new_folder, made._replace(tensors=tensors))
+        task_adapter.save(new_folder, made._replace(tensors=tensors))
         return new_folder
 
     def without(self, adapter, first, last):
@@ -174,7 +174,7 @@ class AblationTestCase(ScriptTestCase):
 
 class NumbersTest(AblationTestCase):
     def test_they_are_those_of_edited_adapters(self):
-        forward = mock.patch.object(training, "_forward", side_effect=training._forward)
+        forward = mock.patch.object(estimator, "_forward", side_effect=estimator._forward)
         with forward as graphs:
             code, report, stderr, shown = self.ablate("--eval_batch_size=7")
         self.assertIsNone(code, stderr)

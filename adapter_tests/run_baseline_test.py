@@ -18,15 +18,15 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import logging as absl_logging
 
-import baseline_search
-import baseline_training
-import files
 import run_baseline
 import run_report
-import sweep_records
-from adapter_tests import command_lines, tf2_modules, tiny
-from baseline_training import Baseline
-from errors import UserError
+from adapter_bert.baseline import search as baseline_search
+from adapter_bert.baseline import training as baseline_training
+from adapter_bert.baseline.training import Baseline
+from adapter_bert.common import files
+from adapter_bert.common.errors import UserError
+from adapter_bert.experiments import records as sweep_records
+from adapter_tests.support import command_lines, tf2_modules, tiny
 
 FOLDER = os.path.dirname(os.path.abspath(run_baseline.__file__))
 

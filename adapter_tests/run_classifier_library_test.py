@@ -7,13 +7,13 @@ import tempfile
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-import fusion
 import modeling
 import run_classifier
-import tf_estimator
 import tokenization
-from adapter_tests import tiny
-from adapter_tests.script_cases import write
+from adapter_bert.common import tf_estimator
+from adapter_bert.ops import xla
+from adapter_tests.support import tiny
+from adapter_tests.support.script_cases import write
 
 SEQ_LENGTH = 16
 
@@ -180,7 +180,7 @@ class LibraryTest(tf.test.TestCase):
             return tf_estimator.export.ServingInputReceiver(own, tensors)
 
         expected = [row["probabilities"] for row in estimator.predict(input_fn)]
-        with fusion.portable():
+        with xla.portable():
             path = estimator.export_saved_model(os.path.join(self.folder, "export"), receiver)
         shutil.rmtree(self.bert)
         shutil.rmtree(estimator.model_dir)

@@ -15,17 +15,15 @@ import numpy as np
 import sentencepiece
 import tensorflow.compat.v1 as tf
 
-import checkpoints
-import errors
-import jobs
 import modeling
 import run_classifier
-import tables
-import task_adapters
-import tfhub
-from adapter_tests import tf2_modules, tiny
-from adapter_tests.script_cases import FOLDER, ScriptTestCase, contents, read, write
-from errors import UserError
+from adapter_bert.common import errors
+from adapter_bert.common.errors import UserError
+from adapter_bert.formats import checkpoints, task_adapter, tfhub
+from adapter_bert.tasks import table_readers
+from adapter_bert.training import finetuning
+from adapter_tests.support import tf2_modules, tiny
+from adapter_tests.support.script_cases import FOLDER, ScriptTestCase, contents, read, write
 
 
 def read_probabilities(path):
@@ -141,7 +139,7 @@ class ScriptTest(ScriptTestCase):
         held = []
 
         def texts():
-            kinds = (run_classifier.InputExample, tables.Row)
+            kinds = (run_classifier.InputExample, table_readers.Row)
             return [some for some in gc.get_objects() if type(some) in kinds]
 
         others = set(map(id, texts()))  # Of other tests of this process.
@@ -151,7 +149,7 @@ class ScriptTest(ScriptTestCase):
             return []
 
         flags = ["--task_name=custom", "--text_column=body", "--label_column=kind", "--do_train"]
-        with mock.patch.object(jobs.Job, "train_and_evaluate", train):
+        with mock.patch.object(finetuning.Job, "train_and_evaluate", train):
             self.succeed(*flags, "--data_dir=" + folder)
         self.assertEqual(held, [[]])
 
@@ -199,7 +197,7 @@ class ScriptTest(ScriptTestCase):
         write(path, "\n".join([header, *lines]) + "\n")
         train = ["--do_train", "--tuning=head", "--data_dir=" + os.path.dirname(path)]
         self.succeed(*train, "--class_weights=0,1")
-        adapter = task_adapters.load(self.path("adapter"))
+        adapter = task_adapter.load(self.path("adapter"))
         self.assertEqual(adapter.description.training["class_weights"], [0.0, 1.0])
         # All rows have the label that weighs nothing.
         self.assertAllEqual(adapter.tensors["output_bias"], [0.0, 0.0])
@@ -311,7 +309,7 @@ class ScriptTest(ScriptTestCase):
             self.assert_one_sentence(code, stderr, parts)
         self.succeed("--do_train", "--tuning=head", *hub_alone)
         self.assertEqual(
-            task_adapters.describe(self.path("adapter")).backbone.fingerprint,
+            task_adapter.describe(self.path("adapter")).backbone.fingerprint,
             checkpoints.fingerprint(tensors.get, config),
         )
 
@@ -330,7 +328,7 @@ class ScriptTest(ScriptTestCase):
             self.succeed("--do_train", *arguments)
             resumed = self.succeed("--do_eval", *arguments)
             self.assertIn("accuracy", resumed)
-            backbone = task_adapters.describe(self.path("adapter")).backbone
+            backbone = task_adapter.describe(self.path("adapter")).backbone
             self.assertEqual(backbone.fingerprint, expected)
 
 

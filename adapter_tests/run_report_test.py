@@ -8,9 +8,9 @@ import tempfile
 import tensorflow.compat.v1 as tf
 
 import run_report
-from adapter_tests import command_lines
-from adapter_tests.records import record, seeds
-from errors import UserError
+from adapter_bert.common.errors import UserError
+from adapter_tests.support import command_lines
+from adapter_tests.support.records import record, seeds
 
 
 class RunReportTest(tf.test.TestCase):

@@ -8,17 +8,15 @@ import tempfile
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-import checkpoints
-import run_directory
 import run_squad
-import squad_features
-import squad_scores
-import task_adapters
-import tf_estimator
 import tokenization
-from adapter_tests import command_lines, tiny
-from adapter_tests.script_cases import AnyScriptTestCase
-from errors import UserError
+from adapter_bert.common import tf_estimator
+from adapter_bert.common.errors import UserError
+from adapter_bert.formats import checkpoints, task_adapter
+from adapter_bert.tasks import squad_features, squad_scores
+from adapter_bert.training import output_dir as run_directory
+from adapter_tests.support import command_lines, tiny
+from adapter_tests.support.script_cases import AnyScriptTestCase
 
 # Without articles, of which the scores know nothing.
 WORDS = [word for word in tiny.VOCABULARY if word.isalpha() and word not in ("a", "an", "the")]
@@ -123,7 +121,7 @@ class Version1Test(SquadTestCase):
         self.assertFalse(os.path.exists(os.path.join(elsewhere, "eval_results.txt")))
 
     def test_the_head_is_trained_and_saved(self):
-        adapter = task_adapters.load(os.path.join(self.trained, "adapter"))
+        adapter = task_adapter.load(os.path.join(self.trained, "adapter"))
         self.assertEqual((adapter.description.kind, adapter.description.labels), ("span", ()))
         self.assertEqual(adapter.tensors["cls/squad/output_weights"].shape, (2, 8))
         last = checkpoints.trained_tensors(tf.train.latest_checkpoint(self.trained))

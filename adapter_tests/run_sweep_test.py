@@ -7,13 +7,13 @@ from unittest import mock
 
 import tensorflow.compat.v1 as tf
 
-import files
 import run_sweep
-import sweep_grids
-import sweep_records
-import sweeps
-from adapter_tests import command_lines, tiny
-from errors import UserError
+from adapter_bert.common import files
+from adapter_bert.common.errors import UserError
+from adapter_bert.experiments import grids as sweep_grids
+from adapter_bert.experiments import records as sweep_records
+from adapter_bert.experiments import sweep as sweeps
+from adapter_tests.support import command_lines, tiny
 
 
 class RunSweepTest(tf.test.TestCase):

@@ -21,11 +21,11 @@ from absl import flags
 pytest.importorskip("uvicorn", reason="requirements-serving.txt is not installed")
 
 # isort: split
-import http_server
 import serve
-import task_adapters
-from adapter_tests import command_lines, own_models, served, tiny
-from errors import UserError
+from adapter_bert.common.errors import UserError
+from adapter_bert.formats import task_adapter
+from adapter_bert.serving import http_server
+from adapter_tests.support import command_lines, own_models, served, tiny
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -77,7 +77,7 @@ class FlagsTest(ServeTestCase):
         hostile = dataclasses.replace(backbone, config={**backbone.config, "__class__": 1})
         description = dataclasses.replace(adapter.description, backbone=hostile)
         folder = os.path.join(self.root, "stars", "adapter")
-        task_adapters.save(folder, adapter._replace(description=description))
+        task_adapter.save(folder, adapter._replace(description=description))
         found = mock.patch.dict(os.environ, BERT_BASE_DIR=served.made()[0])
         with found, self.assertLogs("absl", "WARNING") as logs:
             tasks, bank = serve._load(self.values(f"--adapter_dir={self.root}"))

@@ -12,7 +12,7 @@ from unittest import mock
 import tensorflow.compat.v1 as tf
 
 import tokenization
-from errors import UserError
+from adapter_bert.common.errors import UserError
 
 DATA = os.environ.get("ADAPTER_BERT_DATA")
 needs_data = unittest.skipUnless(DATA, "ADAPTER_BERT_DATA does not name the shared folder")

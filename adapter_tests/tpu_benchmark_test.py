@@ -8,10 +8,10 @@ import unittest
 
 import tensorflow.compat.v1 as tf
 
-import classification_heads
 import modeling
-import training
-from adapter_tests import tiny
+from adapter_bert.tasks import heads
+from adapter_bert.training import estimator
+from adapter_tests.support import tiny
 
 FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "benchmarks")
 sys.path.append(FOLDER)  # Its scripts import each other so.
@@ -86,7 +86,7 @@ ENTRY %main (p: f32[8,4]) -> f32[] {
 
 class TpuTest(tf.test.TestCase):
     def lower(self, work, **more):
-        settings = training.ModelSettings(
+        settings = estimator.ModelSettings(
             bert_config=modeling.BertConfig(**SIZES),
             num_train_steps=10,
             num_warmup_steps=1,
@@ -96,7 +96,7 @@ class TpuTest(tf.test.TestCase):
             pooled_only=True,
             **more,
         )
-        head = classification_heads.classifier_head(2)
+        head = heads.classifier_head(2)
         return tpu_program.lower(settings, head, work, 8, 16, 4)
 
     def test_programs_are_static_and_keep_frozen_variables(self):

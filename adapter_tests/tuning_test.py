@@ -6,12 +6,12 @@ import re
 
 import tensorflow.compat.v1 as tf
 
-import configs
 import modeling
 import run_classifier
 import tuning
-from adapter_tests import tiny
-from errors import UserError
+from adapter_bert.common import configs
+from adapter_bert.common.errors import UserError
+from adapter_tests.support import tiny
 from tuning import Role, Tuning
 
 

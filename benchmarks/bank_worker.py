@@ -1,6 +1,6 @@
 """Contestants: forward passes of an `adapter_bank.AdapterBank` whose batches mix tasks."""
 
-import environment  # First of all: it sets what TensorFlow reads.
+from adapter_bert.common import environment  # First of all: it sets what TensorFlow reads.
 
 # isort: split
 import os
@@ -9,13 +9,12 @@ import tempfile
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-import adapter_bank
-import checkpoints
 import modeling
-import task_adapters
 import tuning
 import worker
 import workload
+from adapter_bert.formats import checkpoints, task_adapter
+from adapter_bert.serving import bank as adapter_bank
 
 
 def write_bert(folder, sizes):
@@ -31,8 +30,8 @@ def write_bert(folder, sizes):
 
 
 def random_adapter(backbone, name, size=workload.ADAPTER_SIZE, seed=0):
-    """A `task_adapters.TaskAdapter` of a task with two labels that nobody trained."""
-    description = task_adapters.Description(
+    """A `task_adapter.TaskAdapter` of a task with two labels that nobody trained."""
+    description = task_adapter.Description(
         task=name,
         kind="classification",
         labels=tuple(str(i) for i in range(workload.NUM_LABELS)),
@@ -45,14 +44,14 @@ def random_adapter(backbone, name, size=workload.ADAPTER_SIZE, seed=0):
         global_step=0,
         training={},
         scores={},
-        versions=task_adapters.versions(),
+        versions=task_adapter.versions(),
     )
     random = np.random.RandomState(seed)
     tensors = {
         tensor: random.normal(tensor.endswith("gamma"), 0.02, shape).astype(np.float32)
-        for tensor, shape in task_adapters.shapes(description).items()
+        for tensor, shape in task_adapter.shapes(description).items()
     }
-    return task_adapters.TaskAdapter(description, tensors)
+    return task_adapter.TaskAdapter(description, tensors)
 
 
 def rows_of(tasks, sizes, count=workload.BATCH_SIZE):

@@ -17,7 +17,7 @@ _SIZES = (384, 1536)
 _START = f"""
 import json, sys, time
 sys.path.insert(0, {harness.ROOT!r})
-import devices
+from adapter_bert.common import devices
 start = time.perf_counter()
 seconds = devices.product_seconds{_SIZES}
 cost = time.perf_counter() - start

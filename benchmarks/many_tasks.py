@@ -9,7 +9,7 @@ task that is in memory, a miss one of a task that is not; tasks are asked for at
 import harness  # First of all: with it the project's modules are found.
 
 # isort: split
-import environment  # Before TensorFlow: it sets what TensorFlow reads.
+from adapter_bert.common import environment  # Before TensorFlow: it sets what TensorFlow reads.
 
 # isort: split
 import os
@@ -19,11 +19,11 @@ import time
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-import adapter_bank
 import bank_worker
-import task_adapters
 import worker
 import workload
+from adapter_bert.formats import task_adapter
+from adapter_bert.serving import bank as adapter_bank
 
 
 def timed(function, *arguments):
@@ -69,7 +69,7 @@ def main():
         names = [f"task-{index}" for index in range(values.tasks)]
         for seed, name in enumerate(names):
             made = bank_worker.random_adapter(bank.backbone, name, values.size, seed)
-            task_adapters.save(os.path.join(root, name), made)
+            task_adapter.save(os.path.join(root, name), made)
         before = worker.peak_memory()
         folders = {name: os.path.join(root, name) for name in names}
         start, _ = timed(lambda: [bank.add(n, f, unread=True) for n, f in folders.items()])

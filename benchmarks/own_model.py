@@ -1,17 +1,17 @@
 """Contestant: one training step or forward pass of this project, by the graph that it trains."""
 
-import environment  # noqa: F401  First of all: it sets what TensorFlow reads.
+from adapter_bert.common import environment  # noqa: F401  First of all: it sets what TensorFlow reads.
 
 # isort: split
 import tensorflow.compat.v1 as tf
 
-import classification_heads
 import modeling
-import tf_estimator
-import training
 import tuning
 import worker
 import workload
+from adapter_bert.common import tf_estimator
+from adapter_bert.tasks import heads
+from adapter_bert.training import estimator as training
 
 _STEPS = 1000  # Of the schedule; the rate has no influence on the time.
 
@@ -53,7 +53,7 @@ def build(model, work, batch_size=workload.BATCH_SIZE):
         for name, values in batch.items()
     }
     run = training.RunSettings(output_dir="unused", train_batch_size=batch_size)
-    head = classification_heads.classifier_head(workload.NUM_LABELS)
+    head = heads.classifier_head(workload.NUM_LABELS)
     estimator = training.build_estimator(model, run, head)
     mode = tf_estimator.ModeKeys.TRAIN if work == "step" else tf_estimator.ModeKeys.PREDICT
     params = {"batch_size": batch_size}

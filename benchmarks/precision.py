@@ -9,7 +9,7 @@ losses are apart. A run is not repeated that --runs holds already, of the same f
 import harness  # First of all: with it the project's modules are found.
 
 # isort: split
-import environment  # noqa: F401  Before TensorFlow: it sets what TensorFlow reads.
+from adapter_bert.common import environment  # noqa: F401  Before TensorFlow: it sets what TensorFlow reads.
 
 # isort: split
 import glob
@@ -23,10 +23,10 @@ import sys
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-import files
 import mrpc
-import progress
 import run_classifier
+from adapter_bert.common import files
+from adapter_bert.training import progress
 
 _PRECISIONS = ("float32", "bfloat16")
 _SMOOTHED_STEPS = 20  # One batch's loss is noise: losses are compared as means of so many.

@@ -7,7 +7,7 @@ head, so that one can predict with it; DESTINATION/huggingface the encoder as co
 model.safetensors and vocab.txt.
 """
 
-import environment  # noqa: F401  First of all: it sets what TensorFlow reads.
+from adapter_bert.common import environment  # noqa: F401  First of all: it sets what TensorFlow reads.
 
 # isort: split
 import argparse
@@ -17,14 +17,13 @@ import shutil
 
 import tensorflow.compat.v1 as tf
 
-import checkpoints
-import classification_heads
-import huggingface
 import modeling
 import own_model
-import tf_estimator
-import training
 import workload
+from adapter_bert.common import tf_estimator
+from adapter_bert.formats import checkpoints, huggingface
+from adapter_bert.tasks import heads
+from adapter_bert.training import estimator
 
 
 def write(destination, sizes, vocab_file, init_checkpoint=None):
@@ -59,9 +58,9 @@ def _write_checkpoint(prefix, sizes, init_checkpoint):
         name: tf.constant(values)
         for name, values in workload.features(sizes["vocab_size"], 1, 8).items()
     }
-    head = classification_heads.classifier_head(workload.NUM_LABELS)
+    head = heads.classifier_head(workload.NUM_LABELS)
     mode = tf_estimator.ModeKeys.PREDICT
-    training.model_fn_builder(settings, head)(features, None, mode, {"batch_size": 1})
+    estimator.model_fn_builder(settings, head)(features, None, mode, {"batch_size": 1})
     with tf.Session() as session:
         session.run(tf.global_variables_initializer())
         tf.train.Saver().save(session, prefix, write_meta_graph=False)

@@ -6,12 +6,12 @@ import workload
 
 def in_tensorflow(products, precision):
     """Returns a function that computes all products once, by our sessions' settings."""
-    import environment  # noqa: F401  First of all: it sets what TensorFlow reads.
+    from adapter_bert.common import environment  # noqa: F401  First of all: it sets what TensorFlow reads.
 
     # isort: split
     import tensorflow.compat.v1 as tf
 
-    import devices
+    from adapter_bert.common import devices
 
     tf.disable_eager_execution()
     matrices = {}

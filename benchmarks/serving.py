@@ -11,7 +11,7 @@ HTTP, `AdapterBank.predict` is called for one row after the other, once for all 
 import harness  # First of all: with it the project's modules are found.
 
 # isort: split
-import environment  # Before TensorFlow: it sets what TensorFlow reads.
+from adapter_bert.common import environment  # Before TensorFlow: it sets what TensorFlow reads.
 
 # isort: split
 import contextlib
@@ -31,13 +31,13 @@ import time
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-import adapter_bank
 import bank_worker
-import classifier_tasks
 import modeling
 import serve
-import task_adapters
-import task_texts
+from adapter_bert.formats import task_adapter
+from adapter_bert.serving import bank as adapter_bank
+from adapter_bert.serving import request_texts as task_texts
+from adapter_bert.tasks import glue
 
 _CLIENTS = (1, 8, 32, 64)
 _SECONDS = 8
@@ -48,19 +48,19 @@ def save_adapters(root, bert_dir, num_tasks):
     """Saves task adapters that nobody trained as `<root>/<name>`; returns their names."""
     config = modeling.BertConfig.from_json_file(os.path.join(bert_dir, "bert_config.json"))
     prefix = os.path.join(bert_dir, "bert_model.ckpt")
-    backbone = task_adapters.backbone_of(prefix, config)
+    backbone = task_adapter.backbone_of(prefix, config)
     vocabulary = task_texts.Tokenizers(os.path.join(bert_dir, "vocab.txt")).digest
     names = [f"task-{index}" for index in range(num_tasks)]
     for seed, name in enumerate(names):
         made = bank_worker.random_adapter(backbone, name, seed=seed)
         about = dataclasses.replace(made.description, vocabulary=vocabulary)
-        task_adapters.save(os.path.join(root, name), made._replace(description=about))
+        task_adapter.save(os.path.join(root, name), made._replace(description=about))
     return names
 
 
 def instances_of(glue_dir):
     """MRPC's dev set as a list of instances."""
-    processor = classifier_tasks.get_processor("MRPC", [])
+    processor = glue.get_processor("MRPC", [])
     examples = processor.get_examples("dev", os.path.join(glue_dir, "MRPC"))
     return [{"text": example.text_a, "text_b": example.text_b} for example in examples]
 

@@ -16,10 +16,9 @@ LIMITS = (384, 128, 64)  # BERT's flags: a row, the stride of windows, a questio
 
 def ours(squad_file, vocab_file, folder):
     """Tokenizes a paragraph once, and writes what its questions share once."""
-    import feature_cache
-    import squad_data
-    import squad_features
     import tokenization
+    from adapter_bert.tasks import squad_data, squad_features
+    from adapter_bert.training import feature_cache
 
     tokenizer = tokenization.FullTokenizer(vocab_file)
     limits = squad_features.Limits(*LIMITS)
@@ -48,8 +47,7 @@ def plain(squad_file, vocab_file, folder):
     """Tokenizes a paragraph for each question, character by character, and writes padded rows."""
     import tensorflow.compat.v1 as tf
 
-    import squad_data
-    import squad_features
+    from adapter_bert.tasks import squad_data, squad_features
 
     tokenizer, counts = _PlainTokenizer(vocab_file), [0, 0]
     examples = squad_data.read_squad_examples(squad_file, True)

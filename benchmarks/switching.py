@@ -9,7 +9,7 @@ other restores a checkpoint of the whole model, as without adapters each task ha
 import harness  # First of all: with it the project's modules are found.
 
 # isort: split
-import environment  # Before TensorFlow: it sets what TensorFlow reads.
+from adapter_bert.common import environment  # Before TensorFlow: it sets what TensorFlow reads.
 
 # isort: split
 import os
@@ -19,22 +19,21 @@ import time
 
 import tensorflow.compat.v1 as tf
 
-import classification_heads
-import files
 import modeling
 import own_model
-import task_adapters
-import tf_estimator
-import training
 import tuning
 import workload
+from adapter_bert.common import files, tf_estimator
+from adapter_bert.formats import task_adapter
+from adapter_bert.tasks import heads
+from adapter_bert.training import estimator
 
 
 def build(model):
     """Builds a model for predicting, with random weights.
 
     Args:
-      model: `training.ModelSettings`.
+      model: `estimator.ModelSettings`.
 
     Returns:
       (session, list of the variables that a task trains, list of all variables).
@@ -43,30 +42,30 @@ def build(model):
         name: tf.constant(values)
         for name, values in workload.features(model.bert_config.vocab_size, 1, 8).items()
     }
-    head = classification_heads.classifier_head(workload.NUM_LABELS)
+    head = heads.classifier_head(workload.NUM_LABELS)
     mode = tf_estimator.ModeKeys.PREDICT
-    training.model_fn_builder(model, head)(features, None, mode, {"batch_size": 1})
+    estimator.model_fn_builder(model, head)(features, None, mode, {"batch_size": 1})
     session = tf.Session()
     session.run(tf.global_variables_initializer())
     return session, tuning.trained_variables(model.tuning), tf.trainable_variables()
 
 
 def describe(model):
-    """The `task_adapters.Description` of such a model."""
-    return task_adapters.Description(
+    """The `task_adapter.Description` of such a model."""
+    return task_adapter.Description(
         task="MRPC",
         kind="classification",
         labels=tuple(str(i) for i in range(workload.NUM_LABELS)),
         max_seq_length=128,
         do_lower_case=True,
         vocabulary="",
-        backbone=task_adapters.Backbone("random", "", model.bert_config.to_dict()),
+        backbone=task_adapter.Backbone("random", "", model.bert_config.to_dict()),
         tuning=model.tuning,
         adapter=modeling.AdapterConfig(size=workload.ADAPTER_SIZE),
         global_step=0,
         training={},
         scores={},
-        versions=task_adapters.versions(),
+        versions=task_adapter.versions(),
     )
 
 
@@ -94,11 +93,11 @@ def main():
     with tempfile.TemporaryDirectory() as root:
         folder, prefix = os.path.join(root, "adapter"), os.path.join(root, "model.ckpt")
         tensors = {v.op.name: value for v, value in zip(trained, session.run(trained))}
-        task_adapters.save(folder, task_adapters.TaskAdapter(describe(model), tensors))
+        task_adapter.save(folder, task_adapter.TaskAdapter(describe(model), tensors))
         saver.save(session, prefix, write_meta_graph=False)
 
         def put_in_place():
-            found = task_adapters.load(folder).tensors
+            found = task_adapter.load(folder).tensors
             session.run(assign, {x: found[v.op.name] for v, x in zip(trained, inputs)})
 
         names = ("task adapter", "full checkpoint")

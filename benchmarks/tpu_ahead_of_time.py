@@ -4,7 +4,7 @@
     python benchmarks/tpu_ahead_of_time.py --work=plain
     python benchmarks/tpu_ahead_of_time.py --table
 
-A step is the one of training.model_fn_builder in bfloat16, with random weights: forward, backward,
+A step is the one of estimator.model_fn_builder in bfloat16, with random weights: forward, backward,
 the gradients' sum over replicas, clipping, Adam. The floors are the times that a core would need at
 197 TFLOP/s and at 819 GB/s, were it to do nothing else. The bytes moved are the compiler's count of
 what its operations read and write, in the core's own memory too; those of the memory, from which
@@ -16,7 +16,7 @@ not compile or has a dynamic shape.
 import harness  # First of all: with it the project's modules are found.
 
 # isort: split
-import environment  # noqa: F401  Before TensorFlow: it sets what TensorFlow reads.
+from adapter_bert.common import environment  # noqa: F401  Before TensorFlow: it sets what TensorFlow reads.
 
 # isort: split
 import json
@@ -30,13 +30,13 @@ from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
-import classification_heads
 import hlo_text
 import modeling
 import tpu_program
-import training
 import tuning
 import workload
+from adapter_bert.tasks import heads
+from adapter_bert.training import estimator
 
 _FLOPS_PER_SECOND, _BYTES_PER_SECOND = 197e12, 819e9  # Of a v5e core: bfloat16, and its memory.
 _REPLICAS = {"1x1": 1, "2x2": 4}
@@ -96,16 +96,16 @@ def _program(setting, replicas):
     shape = setting.batch_size, setting.max_seq_length
     if setting.work == _PLAIN:
         return tpu_program.lower_plain(_SIZES[setting.bert], *shape)
-    head = classification_heads.classifier_head(workload.NUM_LABELS)
+    head = heads.classifier_head(workload.NUM_LABELS)
     return tpu_program.lower(_model(setting), head, setting.work, *shape, replicas)
 
 
 def _model(setting):
-    """The `training.ModelSettings` of a run on a TPU."""
+    """The `estimator.ModelSettings` of a run on a TPU."""
     adapter = None
     if setting.tuning == "adapters":
         adapter = modeling.AdapterConfig(size=setting.adapter_size).build()
-    return training.ModelSettings(
+    return estimator.ModelSettings(
         bert_config=modeling.BertConfig(**_SIZES[setting.bert]),
         adapter_fn=adapter,
         tuning=tuning.Tuning(setting.tuning),

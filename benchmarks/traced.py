@@ -13,13 +13,13 @@ import worker
 
 worker.mark("python")
 
-import environment  # noqa: F401  First of all: it sets what TensorFlow reads.
+from adapter_bert.common import environment  # noqa: F401  First of all: it sets what TensorFlow reads.
 
 # isort: split
 import tensorflow.compat.v1 as tf
 from absl import app
 
-import training
+from adapter_bert.training import estimator
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -42,8 +42,8 @@ def install():
     """Puts marks around what every script goes through."""
     app.run = marked(app.run, before="imports", version="TensorFlow " + tf.__version__)
     for name in ("train", "evaluate", "predict"):
-        setattr(training.Runner, name, marked(getattr(training.Runner, name), before="data"))
-    build = training.model_fn_builder
+        setattr(estimator.Runner, name, marked(getattr(estimator.Runner, name), before="data"))
+    build = estimator.model_fn_builder
 
     def model_fn_builder(*arguments, **options):
         model_fn = build(*arguments, **options)
@@ -56,7 +56,7 @@ def install():
 
         return marked_model_fn
 
-    training.model_fn_builder = model_fn_builder
+    estimator.model_fn_builder = model_fn_builder
     session = tf.train.MonitoredSession
     session.__init__ = marked(session.__init__, after="session")
     session.run = marked(session.run, after="step")

@@ -12,7 +12,7 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-import environment
+from adapter_bert.common import environment
 
 if __name__ == "__main__":
     environment.prepare()
@@ -22,15 +22,13 @@ import tempfile
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-import bert_flags
-import checkpoints
-import files
-import graph_texts
-import scripts
-import tfhub
 import tokenization
-from errors import UserError
-from flag_sections import section
+from adapter_bert.common import cli, files
+from adapter_bert.common.cli import section
+from adapter_bert.common.errors import UserError
+from adapter_bert.formats import checkpoints, tfhub
+from adapter_bert.serving import in_graph_tokenizer
+from adapter_bert.training import bert_flags
 
 _TABLE = "bert/embeddings/word_embeddings"
 _UNKNOWN = "[UNK]"
@@ -114,7 +112,7 @@ def _build(vocabulary, shape, unknown, lowercase):
         ),
         unknown,
     )
-    plain = graph_texts.lower(texts) if lowercase else texts
+    plain = in_graph_tokenizer.lower(texts) if lowercase else texts
     words = tf.string_split(tf.strings.regex_replace(plain, _PUNCTUATION, r" \1 "))
     ids = tf.SparseTensor(words.indices, lookup.lookup(words.values), words.dense_shape)
     # A text without a word gets one, and zeros in the end. TensorFlow 1.15 reads these operations
@@ -126,9 +124,9 @@ def _build(vocabulary, shape, unknown, lowercase):
     )
 
 
-main = scripts.main_of(run)
+main = cli.main_of(run)
 
 
 if __name__ == "__main__":
     define_flags()
-    scripts.run(main)
+    cli.run(main)

@@ -50,7 +50,7 @@ def readers():
 
 def outcome_of(reader, files):
     """(READ, REFUSED or FAULT, what was said) of one input."""
-    from errors import UserError
+    from adapter_bert.common.errors import UserError
 
     folder = tempfile.mkdtemp(dir=house.root())
     try:
@@ -129,7 +129,7 @@ def work(places, report):
     """
     from absl import logging
 
-    import environment
+    from adapter_bert.common import environment
 
     known = readers()
     environment.silence_tensorflow()

@@ -7,21 +7,23 @@ import os
 
 import numpy as np
 
-import baseline_space
-import classifier_features
-import classifier_tasks
-import cluster
-import comparison
-import evaluations
 import house
-import reporting
 import run_report
 import run_squad
 import run_sweep
-import squad_features
-import table_tasks
-import tables
-from adapter_tests import records
+from adapter_bert.baseline import search_space as baseline_space
+from adapter_bert.experiments import reports as reporting
+from adapter_bert.experiments import significance
+from adapter_bert.tasks import (
+    classifier_features,
+    custom_tasks,
+    glue,
+    squad_features,
+    table_readers,
+)
+from adapter_bert.training import cluster
+from adapter_bert.training import output_dir as run_directory
+from adapter_tests.support import records
 from house import Reader
 
 _ROWS = 30
@@ -31,8 +33,8 @@ _LENGTH = 16
 def all_readers():
     """List of `Reader`s."""
     return [
-        *(_task(task) for task in classifier_tasks.TASKS.values()),
-        *(_layout(layout) for layout in table_tasks.LAYOUTS.values()),
+        *(_task(task) for task in glue.TASKS.values()),
+        *(_layout(layout) for layout in custom_tasks.LAYOUTS.values()),
         *_custom(),
         *_squad(),
         *_reports(),
@@ -41,7 +43,7 @@ def all_readers():
 
 
 def _task(task):
-    """A row of `classifier_tasks.TASKS`."""
+    """A row of `glue.TASKS`."""
     stages = [stage for stage in ("train", "dev", "test") if task.splits_of(stage)]
 
     def valid():
@@ -51,7 +53,7 @@ def _task(task):
         }
 
     def read(folder):
-        processor = classifier_tasks.get_processor(task.name)
+        processor = glue.get_processor(task.name)
         for stage in stages:
             for split in processor.splits_of(stage, folder):
                 _make_features(processor, split, folder)
@@ -66,7 +68,7 @@ def _make_features(processor, split, folder):
 
 
 def _split_content(task, split):
-    """A file that a `classifier_tasks.Split` can be read from."""
+    """A file that a `glue.Split` can be read from."""
     lines = ["\t".join(f"column {c}" for c in range(split.width))] if split.header else []
     for row in range(_ROWS):
         fields = [f"the dog {row} sees {column}" for column in range(split.width)]
@@ -79,7 +81,7 @@ def _split_content(task, split):
 
 
 def _layout(layout):
-    """A row of `table_tasks.LAYOUTS`, as it is published."""
+    """A row of `custom_tasks.LAYOUTS`, as it is published."""
     labels = layout.labels or ("a", "b", "c")
     column = layout.label
 
@@ -101,7 +103,7 @@ def _layout(layout):
         return {layout.files[0]: ("\n".join(lines) + "\n").encode()}
 
     def read(folder):
-        processor = table_tasks.TableProcessor(layout, folder)
+        processor = custom_tasks.TableProcessor(layout, folder)
         for split in ("train", "dev", "test"):
             _make_features(processor, split, folder)
 
@@ -117,7 +119,7 @@ def _custom():
         ("multilabel", ["yes,no", ""]),
     ):
         for ending in ("tsv", "csv", "jsonl"):
-            layout = table_tasks.Layout("custom", "body", "label", "title", kind)
+            layout = custom_tasks.Layout("custom", "body", "label", "title", kind)
             valid = functools.partial(_table, ending, some)
             read = functools.partial(_read_custom, layout)
             names = ("train.", "dev.", "test.", "--data_dir")
@@ -142,7 +144,7 @@ def _table(ending, labels):
 
 
 def _read_custom(layout, folder):
-    processor = table_tasks.TableProcessor(layout, folder)
+    processor = custom_tasks.TableProcessor(layout, folder)
     for split in ("train", "dev", "test"):
         _make_features(processor, split, folder)
 
@@ -214,7 +216,7 @@ def _reports():
         Reader("ablation.json", _ablation, _read_ablation, ("ablation.json",)),
         Reader("search.json", _search, _read_search, ("search.json",)),
         Reader("predictions.tsv and labels.tsv", _predictions, _compare),
-        Reader("evaluations.json", _evaluations, _read_evaluations),
+        Reader("run_directory.json", _evaluations, _read_evaluations),
         Reader("table with columns .tsv", _plain_table, _read_plain_table),
     ]
 
@@ -299,17 +301,17 @@ def _predictions():
 def _compare(folder):
     names = ("first.tsv", "second.tsv", "labels.tsv")
     paths = (os.path.join(folder, name) for name in names)
-    comparison.described(comparison.compare(*paths))
+    significance.described(significance.compare(*paths))
 
 
 def _evaluations():
     scores = {"eval_f1": 0.5, "eval_accuracy": 0.6, "loss": 0.7, "global_step": 3}
     by_step = {str(step): {**scores, "global_step": step} for step in (3, 6, 9)}
-    return {"evaluations.json": json.dumps(by_step).encode()}
+    return {"run_directory.json": json.dumps(by_step).encode()}
 
 
 def _read_evaluations(folder):
-    found = evaluations.Evaluations(folder, "eval_f1")
+    found = run_directory.Evaluations(folder, "eval_f1")
     found.best(), found.since_best(), found.at(3)
     found.add(12, {"eval_f1": 0.7})
     found.best(), found.since_best()
@@ -320,8 +322,8 @@ def _plain_table():
 
 
 def _read_plain_table(folder):
-    tables.read_table(os.path.join(folder, "table.tsv"))
-    tables.read_rows(os.path.join(folder, "table.tsv"), quotechar='"')
+    table_readers.read_table(os.path.join(folder, "table.tsv"))
+    table_readers.read_rows(os.path.join(folder, "table.tsv"), quotechar='"')
 
 
 def _tf_config():

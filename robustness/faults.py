@@ -20,7 +20,7 @@ import sys
 import time
 
 import house  # First: it finds the project.
-from adapter_tests import tiny
+from adapter_tests.support import tiny
 
 _PROJECT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _FAULTS = {}

@@ -15,14 +15,13 @@ import unittest.mock as mock
 from absl import flags
 
 import convert_checkpoint
-import errors
 import house
-import jobs
 import mutations
-import scripts
-import task_adapters
-from adapter_tests import tiny
-from errors import UserError
+from adapter_bert.common import cli, errors
+from adapter_bert.common.errors import UserError
+from adapter_bert.formats import task_adapter
+from adapter_bert.training import finetuning
+from adapter_tests.support import tiny
 from house import Reader
 
 _ODD = (
@@ -76,9 +75,11 @@ def _begin(*arguments, **options):
 def all_readers():
     """List of `Reader`s, one for each script."""
     found = [
-        _script("run_classifier", _classifier, [(jobs.Job, "train"), (jobs.Job, "predict")]),
-        _script("run_squad", _squad, [(jobs.Job, "train"), (jobs.Job, "predict")]),
-        _script("run_ablation", _ablation, [(jobs.FinishedJob, "begin")]),
+        _script(
+            "run_classifier", _classifier, [(finetuning.Job, "train"), (finetuning.Job, "predict")]
+        ),
+        _script("run_squad", _squad, [(finetuning.Job, "train"), (finetuning.Job, "predict")]),
+        _script("run_ablation", _ablation, [(finetuning.FinishedJob, "begin")]),
         _script("run_baseline", _baseline, [("baseline_training.Modules", "opened")]),
         _script("run_sweep", _sweep, [("sweeps.Sweep", "check_flags")]),
         _script("run_report", _report, [("reporting", "rendered")]),
@@ -172,7 +173,7 @@ def _read(name, ends, folder):
             stack.enter_context(mock.patch.object(_found(place), attribute, _begin))
         stack.enter_context(mock.patch.object(flags, "FLAGS", values))
         with contextlib.suppress(_Begins):
-            scripts._parse([name + ".py", *arguments])
+            cli._parse([name + ".py", *arguments])
             _ended(script.main, [name + ".py"])
 
 
@@ -213,7 +214,7 @@ def _mrpc():
 @functools.lru_cache(maxsize=None)
 def _adapter():
     folder = os.path.join(house.root(), "mrpc", "adapter")
-    task_adapters.save(folder, house.adapter(task="MRPC"))
+    task_adapter.save(folder, house.adapter(task="MRPC"))
     return folder
 
 

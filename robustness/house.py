@@ -18,7 +18,7 @@ from absl import flags  # noqa: E402
 
 import mutations  # noqa: E402
 import tokenization  # noqa: E402
-from adapter_tests import own_models, tiny  # noqa: E402
+from adapter_tests.support import own_models, tiny  # noqa: E402
 
 
 class Reader(NamedTuple):
@@ -64,7 +64,7 @@ def tokenizer():
 
 
 def adapter(seed=0, **changes):
-    """A `task_adapters.TaskAdapter` on it."""
+    """A `task_adapter.TaskAdapter` on it."""
     return own_models.task_adapter(bert(), seed, **changes)
 
 

@@ -10,20 +10,16 @@ import tempfile
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-import adapterhub
-import checkpoints
 import convert_checkpoint
-import feature_cache
 import house
-import huggingface
-import input_pipeline
 import modeling
 import mutations
-import run_directory
-import task_adapters
-import task_texts
 import tokenization
-from adapter_tests import tiny
+from adapter_bert.formats import adapterhub, checkpoints, huggingface, task_adapter
+from adapter_bert.serving import request_texts as task_texts
+from adapter_bert.training import feature_cache, input_pipeline
+from adapter_bert.training import output_dir as run_directory
+from adapter_tests.support import tiny
 from house import Reader
 
 _TEXT = "The dog, sees a BIRD. 狗 \u2028 naïve"
@@ -156,7 +152,7 @@ def _temporary():
 
 def _write_full_checkpoint(folder):
     prefix = os.path.join(house.bert(), "bert_model.ckpt")
-    task_adapters.to_full_checkpoint(house.adapter(), prefix, os.path.join(folder, "full.ckpt"))
+    task_adapter.to_full_checkpoint(house.adapter(), prefix, os.path.join(folder, "full.ckpt"))
 
 
 def _convert(*arguments):
@@ -207,7 +203,7 @@ def _mutated_one(name, random, files):
 
 
 def _write_run(folder):
-    task_adapters.to_checkpoint(house.adapter(), os.path.join(folder, "partial.ckpt-10"))
+    task_adapter.to_checkpoint(house.adapter(), os.path.join(folder, "partial.ckpt-10"))
     with open(os.path.join(folder, "checkpoint"), "w") as writer:
         writer.write('model_checkpoint_path: "partial.ckpt-10"\n')
         writer.write('all_model_checkpoint_paths: "partial.ckpt-10"\n')
@@ -256,7 +252,7 @@ def _read_adapterhub(folder):
 
 def _adapter_readers():
     """Task adapters, of which damage shows, and such as someone made wrong and sealed."""
-    names = (*task_adapters.FILES, "--adapter", "ADAPTER_DIR", "PATH", "Task ")
+    names = (*task_adapter.FILES, "--adapter", "ADAPTER_DIR", "PATH", "Task ")
     found = []
     for kind, options in (
         ("classification", {}),
@@ -274,12 +270,12 @@ def _adapter_readers():
 
 
 def _save_adapter(options, folder):
-    task_adapters.save(folder, house.adapter(task="task", **options))
+    task_adapter.save(folder, house.adapter(task="task", **options))
 
 
 def _resealed(random, files):
     """A task adapter with another description, or other tensors, and the right checksums."""
-    config, content = (files[name] for name in task_adapters.FILES)
+    config, content = (files[name] for name in task_adapter.FILES)
     (length,) = struct.unpack_from("<Q", content)
     header = json.loads(content[8 : 8 + length].decode())
     record = json.loads(config.decode())
@@ -295,13 +291,13 @@ def _resealed(random, files):
     content = struct.pack("<Q", len(packed)) + packed + content[8 + length :]
     if isinstance(record, dict):
         record = {**record, "sha256": hashlib.sha256(content).hexdigest()}
-    return dict(zip(task_adapters.FILES, (mutations.json_bytes(record), content)))
+    return dict(zip(task_adapter.FILES, (mutations.json_bytes(record), content)))
 
 
 def _read_adapter(folder):
-    adapter = task_adapters.load(folder)
+    adapter = task_adapter.load(folder)
     task_texts.TaskTexts(adapter.description, _reading(), "The task")
-    json.dumps(task_adapters.essence(adapter.description))
+    json.dumps(task_adapter.essence(adapter.description))
 
 
 @functools.lru_cache(maxsize=None)

@@ -35,9 +35,10 @@ _OUTCOMES = {True: "survived", False: "killed", None: "killed, by time"}
 
 # Module → which of its tests run with --slow alone.
 SLOW = {
-    "adapter_modules": "combination or gradients or identity or bfloat16 or recomputed or pooled",
-    "checkpoints": "",
-    "metrics": "",
+    "adapter_bert/ops/adapters": "combination or gradients or identity or bfloat16"
+    " or recomputed or pooled",
+    "adapter_bert/formats/checkpoints": "",
+    "adapter_bert/common/metrics": "",
     "optimization": "replicas_step_as_one or Golden",
     "tuning": "",
 }
@@ -69,7 +70,8 @@ class Tests:
     """
 
     def __init__(self, module, slow):
-        self.arguments = [f"adapter_tests/{module}_test.py", "-xq", "--assert=plain"]
+        tests = "adapter_tests/" + module.replace("adapter_bert/", "", 1)
+        self.arguments = [f"{tests}_test.py", "-xq", "--assert=plain"]
         self.arguments += ["-p", "no:cacheprovider"]
         self.arguments += [] if slow or not SLOW[module] else ["-k", f"not ({SLOW[module]})"]
         self.seconds, self.limit = {}, 1800

@@ -12,10 +12,10 @@ import os
 import socket
 import threading
 
-import errors
 import house
-import task_adapters
-from adapter_tests import served
+from adapter_bert.common import errors
+from adapter_bert.formats import task_adapter
+from adapter_tests.support import served
 from house import Reader
 
 _READ_SECONDS = 0.3
@@ -27,8 +27,10 @@ _FILE = "request"
 def all_readers():
     """List of `Reader`s; none without the packages that serving needs."""
     try:
-        import http_server  # noqa: F401
-        import rest_api  # noqa: F401
+        from adapter_bert.serving import (
+            http_server,  # noqa: F401
+            rest_api,  # noqa: F401
+        )
     except ImportError:
         return []
     return [
@@ -86,10 +88,8 @@ _BODIES = (
 @functools.lru_cache(maxsize=None)
 def _port():
     """The port of a server, which runs as long as the process."""
-    import batching
-    import http_server
-    import rest_api
-    import serving_metrics
+    from adapter_bert.serving import batcher as batching
+    from adapter_bert.serving import http_server, prometheus, rest_api
 
     root = served.save_all(os.path.join(house.root(), "served"))
     bank = served.bank()
@@ -101,7 +101,7 @@ def _port():
         max_queue_size=1024,
     )
     tasks = served.tasks_of(bank, root)
-    api = rest_api.RestApi(tasks, batcher, serving_metrics.Metrics(), limits)
+    api = rest_api.RestApi(tasks, batcher, prometheus.Metrics(), limits)
     bound = http_server.listen("127.0.0.1", 0)
     server = http_server.server_of(
         api.application(), max_connections=64, read_seconds=_READ_SECONDS, stop_seconds=1
@@ -195,8 +195,8 @@ def _get(folder):
 
 def _upload_files():
     with_files = {}
-    task_adapters.save(os.path.join(house.root(), "uploaded"), served.made()[1]["sms"])
-    for name in task_adapters.FILES:
+    task_adapter.save(os.path.join(house.root(), "uploaded"), served.made()[1]["sms"])
+    for name in task_adapter.FILES:
         with open(os.path.join(house.root(), "uploaded", name), "rb") as reader:
             with_files[name] = reader.read()
     return with_files
@@ -204,7 +204,7 @@ def _upload_files():
 
 def _upload(folder):
     parts = []
-    for name in task_adapters.FILES:
+    for name in task_adapter.FILES:
         path = os.path.join(folder, name)
         if os.path.isfile(path):
             with open(path, "rb") as reader:

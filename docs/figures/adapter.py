@@ -154,18 +154,21 @@ def legend():
     return [*parts, text(LEFT, 427, sizes, size=12.5, anchor="start")]
 
 
+def start(width, height):
+    """Returns the lines that begin a picture: its size, its arrows and its card."""
+    marker = '<marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="6"'
+    return [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}"'
+        f' height="{height}" font-family="Helvetica, Arial, DejaVu Sans, sans-serif">',
+        f'<defs>{marker} markerHeight="6" orient="auto"><path d="M0,0 L8,4 L0,8 z"'
+        f' fill="{INK}"/></marker></defs>',
+        f'<rect width="{width}" height="{height}" rx="6" fill="white"/>',
+    ]
+
+
 def svg():
     """Returns the picture as SVG."""
-    arrow = (
-        '<defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="6"'
-        f' markerHeight="6" orient="auto"><path d="M0,0 L8,4 L0,8 z" fill="{INK}"/></marker></defs>'
-    )
-    start = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}"'
-        f' height="{HEIGHT}" font-family="Helvetica, Arial, DejaVu Sans, sans-serif">'
-    )
-    card = f'<rect width="{WIDTH}" height="{HEIGHT}" rx="6" fill="white"/>'
-    return "\n".join([start, arrow, card, *layer(), *adapter(), *legend(), "</svg>", ""])
+    return "\n".join([*start(WIDTH, HEIGHT), *layer(), *adapter(), *legend(), "</svg>", ""])
 
 
 if __name__ == "__main__":

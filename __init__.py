@@ -1,0 +1,40 @@
+"""A clone as a package: in one called `bert`, `from bert import modeling` works as with BERT.
+
+Every script and module of this folder is found below the package, and is the module that a script
+finds: `bert.modeling is modeling`. What lies beside them has the one name `adapter_bert`.
+"""
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import sys
+
+_FOLDER = os.path.dirname(os.path.abspath(__file__))
+
+
+class _AliasFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds `<clone>.modeling` as the module `modeling`, and so all others of the folder."""
+
+    def find_spec(self, fullname, path=None, target=None):
+        parent, _, name = fullname.rpartition(".")
+        if parent != __name__ or not os.path.exists(os.path.join(_FOLDER, name + ".py")):
+            return None
+        return importlib.machinery.ModuleSpec(fullname, self)
+
+    def create_module(self, spec):
+        module = importlib.import_module(spec.name.rpartition(".")[2])
+        spec.loader_state = module.__spec__
+        return module
+
+    def exec_module(self, module):
+        """Gives the module its own spec back; it has been executed."""
+        module.__spec__ = module.__spec__.loader_state
+
+
+sys.meta_path.insert(0, _AliasFinder())
+if _FOLDER not in sys.path:
+    sys.path.append(_FOLDER)
+if __name__ == "adapter_bert":  # The clone's own name is that of the package in it.
+    __path__.append(os.path.join(_FOLDER, "adapter_bert"))

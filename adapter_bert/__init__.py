@@ -1,0 +1,14 @@
+"""What lies behind the scripts: a package for each subject, from `common` up to `experiments`.
+
+from adapter_bert import AdapterBank, Row
+"""
+
+import importlib
+
+_PUBLIC = {"AdapterBank": "serving.bank", "Row": "serving.bank"}
+
+
+def __getattr__(name):
+    if name not in _PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_PUBLIC[name]}"), name)

@@ -1,0 +1,461 @@
+"""The no-BERT baseline's model_fn: a wide and a deep tower on a text embedding module.
+
+Houlsby et al. 2019 (arXiv 1902.00751), section 3.3 and appendix A. The wide tower is a linear layer
+on a text's embedding. The deep tower has hidden layers, on the same or on a convolution over the
+text's n-grams (Kim 2014, arXiv 1408.5882). Their outputs add up. Where the paper leaves it open,
+it is done as by Wong et al. 2018 (arXiv 1803.02780), from whom the paper has the space: proximal
+Adagrad, one for each tower. The module's variables, where they train, belong to the deep tower.
+
+A module's graph is run here, with all that it does: it can read and write files.
+
+B rows, T words, D the width of the embeddings, L outputs.
+"""
+
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from adapter_bert.baseline.search_space import Settings
+from adapter_bert.baseline.texts import NOTHING
+from adapter_bert.common import devices, tf_estimator
+from adapter_bert.common.errors import UserError
+from adapter_bert.formats import checkpoints, tfhub
+from adapter_bert.ops import layers
+from adapter_bert.ops.dropout import DropoutKey, dropout
+from adapter_bert.training import progress
+
+BATCH_SIZE = 100  # As Wong et al. 2018.
+
+_EMBEDDED_TOGETHER = 1000  # Strings.
+_MOMENTUM = 0.9  # Of the moving statistics: trainings have some thousand steps.
+_DEEP, _WIDE, _MODULE = "deep", "wide", "module"
+
+# What TensorFlow raises of a module that it cannot load, or that takes something else.
+_UNUSABLE = (
+    *(ValueError, TypeError, KeyError, IndexError, AttributeError, AssertionError),
+    *(RuntimeError, OSError, tf.errors.OpError),
+)
+
+
+class TextModule(NamedTuple):
+    """A TF-Hub module that embeds texts.
+
+    Attributes:
+      folder: path of a module in TensorFlow 1's hub format, or of TensorFlow 2's SavedModel.
+      width: D.
+    """
+
+    folder: str
+    width: int
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelSettings:
+    """What decides the weights that come out of a training, besides the data.
+
+    Attributes:
+      space: `baseline_space.Settings`.
+      module: `TextModule`.
+      unit: a key of `baseline_space.UNITS`.
+      kind: the task's, see `glue.Task`.
+      num_labels: int; not read for a regression.
+      random_seed: of initial values, dropout and the order of the data.
+      precision: "float32" or "bfloat16", of the convolution's products.
+    """
+
+    space: Settings
+    module: TextModule
+    unit: str
+    kind: str
+    num_labels: int
+    random_seed: int
+    precision: str = "float32"
+
+    @property
+    def num_outputs(self):
+        """L."""
+        return 1 if self.kind == "regression" else self.num_labels
+
+    @property
+    def num_steps(self):
+        """Training steps of `BATCH_SIZE` examples."""
+        return self.space.training_samples // BATCH_SIZE
+
+
+def open_module(handle):
+    """The `TextModule` of an address or a folder; its graph is built, but not run.
+
+    Raises:
+      UserError: it leads to nothing, or to something that does not embed texts.
+    """
+    where, folder = f"TF-Hub module {handle}:", tfhub.find_module(handle)
+    if tfhub.is_hub_module(folder):
+        return _open_hub_module(folder, where)
+    if not tfhub.is_tf2(folder, where):
+        raise UserError(
+            f"{where} expected a module in TensorFlow 1's hub format or TensorFlow 2's SavedModel,"
+            f" but {folder} holds neither."
+        )
+    try:
+        with tf.Graph().as_default():
+            output = _apply(folder, trainable=False)(tf.placeholder(tf.string, [None]))
+    except _UNUSABLE as error:
+        raise UserError(
+            f"{where} TensorFlow {tf.__version__} cannot apply it to strings [B]"
+            f" ({_first_line(error)}); expected a text embedding module."
+        ) from error
+    shape = output.shape.as_list() if tf.is_tensor(output) and output.shape.ndims else []
+    if len(shape) != 2 or not shape[1] or output.dtype != tf.float32:
+        raise UserError(
+            f"{where} it gives {output}; expected a text embedding module, from strings [B] to"
+            " float32 [B, D]."
+        )
+    return TextModule(folder, shape[1])
+
+
+def _open_hub_module(folder, where):
+    """The `TextModule` of a folder in TensorFlow 1's hub format."""
+    try:
+        spec = tfhub.library().load_module_spec(folder)
+    except _UNUSABLE as error:
+        raise UserError(
+            f"{where} {folder} cannot be read as a module in TensorFlow 1's hub format"
+            f" ({_first_line(error)})."
+        ) from error
+    if "default" not in spec.get_signature_names():
+        raise UserError(f"{where} it has no default signature, expected one that embeds texts.")
+    inputs, outputs = spec.get_input_info_dict(), spec.get_output_info_dict()
+    reads = [(info.dtype, info.get_shape().ndims) for info in inputs.values()]
+    gives = outputs.get("default")
+    shape = gives.get_shape().as_list() if gives and gives.get_shape().ndims else []
+    if reads != [(tf.string, 1)] or len(shape) != 2 or not shape[1] or gives.dtype != tf.float32:
+        raise UserError(
+            f"{where} it reads {_told(inputs)} and gives {_told(outputs)}; expected a text"
+            " embedding module, from strings [B] to float32 [B, D]."
+        )
+    try:
+        with tf.Graph().as_default():
+            _apply(folder, trainable=False)
+    except ValueError as error:
+        raise UserError(
+            f"{where} TensorFlow {tf.__version__} cannot read its graph ({_first_line(error)})."
+        ) from error
+    return TextModule(folder, shape[1])
+
+
+def _apply(folder, trainable):
+    """Adds a module to the graph: its variables, named "module/...", and their initializers.
+
+    Args:
+      folder: of the module.
+      trainable: bool; its variables train.
+
+    Returns:
+      A function from strings [B] to float32 [B, D].
+    """
+    if tfhub.is_hub_module(folder):
+        return tfhub.library().Module(folder, trainable=trainable, name=_MODULE)
+    before = set(map(id, tf.global_variables()))
+    with tf.name_scope(_MODULE + "/"):
+        module = tf.saved_model.load_v2(folder)
+    if trainable:
+        variables = [v for v in tf.global_variables() if id(v) not in before and v.trainable]
+        collected = tf.get_collection_ref(tf.GraphKeys.TRAINABLE_VARIABLES)
+        collected.extend(getattr(module, "trainable_variables", variables))
+    return module
+
+
+def _first_line(error):
+    return str(error).split("\n")[0].split(";")[0].rstrip(".")
+
+
+def _told(infos):
+    """What a signature reads or gives, in words."""
+    return ", ".join(
+        f"{name} ({info.dtype.name} {info.get_shape()})" for name, info in sorted(infos.items())
+    )
+
+
+def embeddings(module, strings):
+    """The module's embeddings of strings.
+
+    Args:
+      module: `TextModule`.
+      strings: list of N str, the first of which is empty and becomes zeros.
+
+    Returns:
+      float32 [N, D].
+    """
+    parts = [np.zeros([1, module.width], np.float32)]
+    with tf.Graph().as_default():
+        texts = tf.placeholder(tf.string, [None])
+        output = _apply(module.folder, trainable=False)(texts)
+        with tf.Session(config=devices.session_config()) as session:
+            session.run([tf.global_variables_initializer(), tf.tables_initializer()])
+            for start in range(1, len(strings), _EMBEDDED_TOGETHER):
+                some = strings[start : start + _EMBEDDED_TOGETHER]
+                parts.append(session.run(output, {texts: [text.encode() for text in some]}))
+    return np.concatenate(parts)
+
+
+class Strings(NamedTuple):
+    """What rows refer to: the strings and, where the module does not train, their embeddings.
+
+    Attributes:
+      texts: list of str, see `baseline_texts.Strings`.
+      vectors: float32 [len(texts), D], or None.
+    """
+
+    texts: list
+    vectors: Any = None
+
+
+class Network:
+    """The towers over one graph's variables; they are made by the first call of `outputs`.
+
+    Args:
+      settings: `ModelSettings`.
+      strings: `Strings`.
+    """
+
+    def __init__(self, settings, strings):
+        self._settings = settings
+        self._space = settings.space
+        self._dropout_key, self.statistics = None, None
+        if self._space.fine_tune_module:
+            self._module = _apply(settings.module.folder, trainable=True)
+            texts = np.array([text.encode() for text in strings.texts], object)
+            self._table = _unsaved("strings", texts, tf.string)
+        else:
+            self._table = _unsaved("vectors", strings.vectors, tf.float32)
+
+    def outputs(self, features, is_training):
+        """The sum of the towers' outputs, float32 [B, L].
+
+        Args:
+          features: dict of Tensors, see `baseline_texts.rows_of`.
+          is_training: bool.
+        """
+        self.statistics = [] if is_training else None
+        self._dropout_key = None
+        if is_training:
+            step = tf.train.get_or_create_global_step()
+            self._dropout_key = DropoutKey(self._settings.random_seed, step)
+        pooled = _paired([self._embedded(features[name]) for name in _texts_of(features)])
+        inputs = self._convolved(features) if self._space.use_convolution else pooled
+        with tf.variable_scope(_DEEP, reuse=tf.AUTO_REUSE):
+            deep = _linear(self._hidden(inputs), self._settings.num_outputs, "output")
+        with tf.variable_scope(_WIDE, reuse=tf.AUTO_REUSE):
+            return deep + _linear(pooled, self._settings.num_outputs, "output")
+
+    def _embedded(self, numbers):
+        """[...] numbers of strings → [..., D]; `NOTHING` is zeros."""
+        if not self._space.fine_tune_module:
+            return tf.nn.embedding_lookup(self._table, numbers)
+        different, places = tf.unique(tf.reshape(numbers, [-1]))
+        vectors = self._module(tf.gather(self._table, different))
+        vectors *= tf.cast(tf.not_equal(different, NOTHING), tf.float32)[:, tf.newaxis]
+        shape = tf.concat([tf.shape(numbers), [self._settings.module.width]], 0)
+        found = tf.reshape(tf.gather(vectors, places), shape)
+        found.set_shape(numbers.shape.as_list() + [self._settings.module.width])
+        return found
+
+    def _convolved(self, features):
+        """The strongest of a text's n-grams for each filter, for each n: [B, F]."""
+        space, ends = self._space, [name[len("text") :] for name in _texts_of(features)]
+        with tf.variable_scope(_DEEP, reuse=tf.AUTO_REUSE):
+            output = _paired([self._filtered(features, end) for end in ends])
+            if space.conv_batch_norm:
+                output = layers.batch_norm(output, self.statistics, "conv_norm")
+            return self._dropped(output, space.conv_dropout, "conv_dropout")
+
+    def _filtered(self, features, end):
+        """The convolutions over the texts whose features' names have that end."""
+        space, found = self._space, []
+        activation = layers.get_activation(space.conv_activation)
+        whole = self._settings.unit == "text"
+        for n in range(1, space.conv_max_ngram + 1):
+            if whole or n == 1:  # Words are embedded once for all n.
+                numbers = features[f"ngrams{end}_{n}"]
+                site = f"embedding_dropout{end}_{n}"
+                embedded = self._dropped(
+                    self._embedded(numbers), space.conv_embedding_dropout, site
+                )
+                is_word = tf.not_equal(numbers, NOTHING)[..., tf.newaxis]
+            width = 1 if whole else n
+            with tf.variable_scope(f"conv_{n}"):
+                output = self._convolution(embedded, width)
+            output = activation(output)
+            strongest = tf.reduce_max(tf.where_v2(is_word, output, output.dtype.min), 1)
+            found.append(tf.where_v2(tf.reduce_any(is_word, 1), strongest, 0.0))
+        return tf.concat(found, -1)
+
+    def _convolution(self, inputs, n):
+        """[B, T, D] → [B, T, F], at each word the n that begin there; zeros come after all."""
+        dtype = tf.as_dtype(self._settings.precision)
+        weights, bias = _weights([n, inputs.shape.as_list()[-1], self._space.conv_filters])
+        inputs, weights = tf.cast(inputs, dtype), tf.cast(weights, dtype)
+        inputs = tf.pad(inputs, [[0, 0], [0, n - 1], [0, 0]])
+        output = tf.nn.conv1d(inputs, weights, stride=1, padding="VALID")
+        return tf.nn.bias_add(tf.cast(output, tf.float32), bias)
+
+    def _hidden(self, inputs):
+        """The hidden layers: linear, normalization, activation, dropout."""
+        space = self._space
+        for layer in range(space.hidden_layers):
+            with tf.variable_scope(f"hidden_{layer}", reuse=tf.AUTO_REUSE):
+                inputs = _linear(inputs, space.hidden_size, "linear")
+                if space.hidden_normalization == "batch":
+                    inputs = layers.batch_norm(inputs, self.statistics)
+                elif space.hidden_normalization == "layer":
+                    inputs = layers.layer_norm(inputs)
+                inputs = layers.get_activation(space.hidden_activation)(inputs)
+                inputs = self._dropped(inputs, space.hidden_dropout, "dropout")
+        return inputs
+
+    def _dropped(self, tensor, rate, site):
+        """Dropout in training; its mask is decided by the scope's name."""
+        if not self._dropout_key:
+            return tensor
+        with tf.variable_scope(site):
+            return dropout(tensor, rate, key=self._dropout_key)
+
+
+def _unsaved(name, values, dtype):
+    """A variable with these values, which no checkpoint holds: each session makes it anew.
+
+    Neither does the graph hold them, which may not be larger than 2 GB.
+    """
+    initial = tf.py_func(lambda: values, [], dtype)
+    initial.set_shape(values.shape)
+    return tf.Variable(
+        initial,
+        trainable=False,
+        collections=[tf.GraphKeys.LOCAL_VARIABLES],
+        name=name,
+        dtype=dtype,
+    )
+
+
+def _texts_of(features):
+    return [name for name in ("text", "text_b") if name in features]
+
+
+def _paired(vectors):
+    """One text's vectors [B, D] as they are; of two u, v: u, v, |u − v|, u · v side by side.
+
+    As Conneau et al. 2017 (arXiv 1705.02364); the paper's tasks have one text.
+    """
+    if len(vectors) == 1:
+        return vectors[0]
+    u, v = vectors
+    return tf.concat([u, v, tf.abs(u - v), u * v], -1)
+
+
+def _linear(inputs, size, name):
+    """[B, D] → [B, size]."""
+    with tf.variable_scope(name):
+        weights, bias = _weights([inputs.shape.as_list()[-1], size])
+        return tf.nn.bias_add(tf.matmul(inputs, weights), bias)
+
+
+def _weights(shape):
+    """Weights of that shape and a bias of its last size (Glorot and Bengio 2010's deviation)."""
+    fan_in, fan_out = np.prod(shape[:-1]), shape[-1] * np.prod(shape[:-2])
+    deviation = math.sqrt(2 / (fan_in + fan_out))
+    return (
+        tf.get_variable("weights", shape, initializer=layers.create_initializer(deviation)),
+        tf.get_variable("bias", shape[-1:], initializer=tf.zeros_initializer()),
+    )
+
+
+def predictions_of(kind, outputs, labels):
+    """Outputs as `classifier_results` takes a task's predictions.
+
+    Args:
+      kind: the task's.
+      outputs: float Tensor [B, L].
+      labels: Tensor [B], or [B, L] in a multilabel task.
+
+    Returns:
+      dict of Tensors: "loss" [B], and "prediction" [B] or "probabilities" [B, L].
+    """
+    if kind == "regression":
+        return {"loss": tf.square(outputs[:, 0] - labels), "prediction": outputs[:, 0]}
+    if kind == "multilabel":
+        losses = tf.nn.sigmoid_cross_entropy_with_logits(
+            labels=tf.cast(labels, tf.float32), logits=outputs
+        )
+        return {"loss": tf.reduce_mean(losses, 1), "probabilities": tf.sigmoid(outputs)}
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=outputs)
+    return {"loss": losses, "probabilities": tf.nn.softmax(outputs)}
+
+
+def model_fn_builder(settings, strings, evaluation=None, shown=False):
+    """The model_fn for Estimator.
+
+    Args:
+      settings: `ModelSettings`.
+      strings: `Strings`.
+      evaluation: what evaluates a training meanwhile, in its own graph: a `SessionRunHook` with a
+        method `build(predict)`, see `baseline_training.DevSetHook`; or None.
+      shown: bool; show each step's progress, and write it for TensorBoard.
+    """
+
+    def model_fn(features, labels, mode, params, config):
+        del labels, params  # They lie among the features; nothing is a parameter.
+        network = Network(settings, strings)
+
+        def predict(features, is_training=False):
+            outputs = network.outputs(features, is_training)
+            return predictions_of(settings.kind, outputs, features["label_ids"])
+
+        if mode == tf_estimator.ModeKeys.PREDICT:
+            return tf_estimator.EstimatorSpec(mode, predict(features))
+        loss = tf.reduce_mean(predict(features, is_training=True)["loss"])
+        train_op = _train_op(settings.space, loss, network.statistics)
+        hooks = []
+        if evaluation:
+            evaluation.build(predict)
+            hooks.append(evaluation)
+        if shown:
+            scalars = {
+                "loss": loss,
+                "learning_rate": tf.constant(settings.space.deep_learning_rate),
+            }
+            hooks.append(
+                progress.ProgressHook(settings.num_steps, BATCH_SIZE, scalars, config.model_dir)
+            )
+        scaffold = tf.train.Scaffold(saver=checkpoints.Saver(max_to_keep=1))
+        tf.add_to_collection(tf.GraphKeys.SAVERS, scaffold.saver)
+        return tf_estimator.EstimatorSpec(
+            mode, loss=loss, train_op=train_op, training_hooks=hooks, scaffold=scaffold
+        )
+
+    return model_fn
+
+
+def _train_op(space, loss, statistics):
+    """Takes a step of each tower's optimizer, moves the statistics, and counts the step."""
+    variables = tf.trainable_variables()
+    wide = [v for v in variables if v.op.name.startswith(_WIDE + "/")]
+    deep = [v for v in variables if not v.op.name.startswith(_WIDE + "/")]
+    # All before any variable moves: what TensorFlow 1 reads of it later would be the moved one.
+    found = tf.tuple(tf.gradients(loss, variables))
+    gradients = {variable.op.name: gradient for variable, gradient in zip(variables, found)}
+    steps = []
+    for tower, rate, regularization in (
+        (deep, space.deep_learning_rate, space.deep_regularization),
+        (wide, space.wide_learning_rate, space.wide_regularization),
+    ):
+        optimizer = tf.train.ProximalAdagradOptimizer(
+            rate, l2_regularization_strength=regularization
+        )
+        pairs = [(gradients[v.op.name], v) for v in tower]
+        steps.append(optimizer.apply_gradients([pair for pair in pairs if pair[0] is not None]))
+    steps += [moving.assign_sub((1 - _MOMENTUM) * (moving - value)) for moving, value in statistics]
+    with tf.control_dependencies(steps):
+        return tf.assign_add(tf.train.get_or_create_global_step(), 1)

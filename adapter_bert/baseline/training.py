@@ -1,0 +1,342 @@
+"""Trains the no-BERT baseline and predicts with it: settings and data → Estimator.
+
+Meanwhile the dev set is scored in the training's own graph, every `EVALUATE_EVERY` samples. The
+weights of the best score are what the training makes.
+"""
+
+import collections
+import contextlib
+import posixpath
+import tempfile
+from typing import Any, Callable, Dict, NamedTuple, Optional
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+from absl import logging
+
+from adapter_bert.baseline import model as baseline_model
+from adapter_bert.baseline import search_space as baseline_space
+from adapter_bert.baseline import texts as baseline_texts
+from adapter_bert.baseline.model import BATCH_SIZE, ModelSettings
+from adapter_bert.baseline.search_space import EVALUATE_EVERY
+from adapter_bert.common import devices, files, tf_estimator
+from adapter_bert.common.errors import UserError
+from adapter_bert.formats import checkpoints
+from adapter_bert.tasks import classifier_results
+from adapter_bert.training import hooks, input_pipeline, rows
+
+_PREDICT_BATCH_SIZE = 256
+_KEPT_BYTES = 1 << 30  # Of what modules made of strings; a search comes back to it many times.
+
+
+class Data(NamedTuple):
+    """A task's examples, as the baseline reads them.
+
+    Attributes:
+      task: `glue.Task`.
+      texts: split → list of (text, second text or None).
+      labels: split → array [N], as `classifier_results.scores` takes them; [N, L] for sets.
+      has_labels: split → bool; where there are none, those in `labels` stand in their place.
+      max_words: of a text; longer ones are cut.
+      where: the folder that they are of, by which errors and records name them.
+    """
+
+    task: Any
+    texts: Dict[str, list]
+    labels: Dict[str, np.ndarray]
+    has_labels: Dict[str, bool]
+    max_words: int
+    where: str
+
+
+class LossIsNaN(UserError):
+    """A training has diverged."""
+
+
+class Result(NamedTuple):
+    """What a training came to.
+
+    Attributes:
+      score: the best one on the dev set, the larger the better.
+      samples: how many had been trained on then.
+      trained_parameters: int, the module's among them if they train.
+    """
+
+    score: float
+    samples: int
+    trained_parameters: int
+
+
+class Modules:
+    """Text embedding modules, and what they made of a task's strings: what memory is there for.
+
+    Args:
+      data: `Data`.
+    """
+
+    def __init__(self, data):
+        self._data = data
+        self._opened, self._prepared = {}, collections.OrderedDict()
+
+    def opened(self, name):
+        """(`baseline_model.TextModule`, its unit) of a module by `baseline_space`'s name."""
+        if name not in self._opened:
+            module = baseline_space.module_named(name)
+            self._opened[name] = baseline_model.open_module(module.handle), module.unit
+        return self._opened[name]
+
+    def prepared(self, space):
+        """(split → rows without labels, `baseline_model.Strings`) for `baseline_space.Settings`."""
+        module, unit = self.opened(space.module)
+        longest = space.conv_max_ngram if space.use_convolution and unit == "text" else 1
+        cleaning = (space.lowercase, space.remove_non_alphanumeric)
+        key = (space.module, *cleaning, space.use_convolution, longest)
+        if key in self._prepared:
+            self._prepared.move_to_end(key)
+        else:
+            strings = baseline_texts.Strings()
+            self._prepared[key] = (
+                {
+                    split: baseline_texts.rows_of(texts, space, unit, self._data.max_words, strings)
+                    for split, texts in self._data.texts.items()
+                },
+                strings.listed(),
+                {},
+            )
+        by_split, strings, made = self._prepared[key]
+        baseline_texts.check(by_split["train"], space, self._data.where)
+        if not space.fine_tune_module and not made:
+            made["vectors"] = baseline_model.embeddings(module, strings)
+        self._make_room()
+        vectors = None if space.fine_tune_module else made["vectors"]
+        return by_split, baseline_model.Strings(strings, vectors)
+
+    def _make_room(self):
+        """Forgets what was asked for longest ago while all is too large, but never the last."""
+        while len(self._prepared) > 1 and sum(map(_size, self._prepared.values())) > _KEPT_BYTES:
+            self._prepared.popitem(last=False)
+
+
+def _size(prepared):
+    """Bytes of the arrays that are prepared for some settings."""
+    by_split, _, made = prepared
+    arrays = [array for columns in by_split.values() for array in columns.values()]
+    return sum(array.nbytes for array in [*arrays, *made.values()])
+
+
+def files_of(name):
+    """The (path, digest) of each file of a module that is a folder; of others nothing: [].
+
+    Args:
+      name: see `baseline_space.module_named`.
+    """
+    folder = baseline_space.module_named(name).handle
+    if not files.isdir(folder):
+        return []
+    paths = [posixpath.join(parent, own) for parent, _, some in files.walk(folder) for own in some]
+    return [(path, files.sha256(path)) for path in sorted(paths)]
+
+
+class Baseline:
+    """A model of the space, on a task's data.
+
+    Args:
+      space: `baseline_space.Settings`.
+      data: `Data`.
+      modules: `Modules` of this data.
+      random_seed: int.
+      precision: see `baseline_model.ModelSettings`.
+    """
+
+    def __init__(self, space, data, modules, random_seed, precision="float32"):
+        self._data = data
+        module, unit = modules.opened(space.module)
+        task = data.task
+        self._settings = ModelSettings(
+            space, module, unit, task.kind, len(task.labels), random_seed, precision
+        )
+        prepared, self._strings = modules.prepared(space)
+        self._rows = {
+            split: rows.PaddedRows({**arrays, "label_ids": data.labels[split]}, whole=["label_ids"])
+            for split, arrays in prepared.items()
+        }
+
+    def train(self, folder=None, patience=0, on_score=None):
+        """Trains to the last of the settings' samples, or until the score rises no more.
+
+        Args:
+          folder: where the best weights and TensorBoard's files go, and progress is shown then;
+            None keeps nothing.
+          patience: evaluations without a better score after which it ends; 0 for never.
+          on_score: function of (samples, score), which may raise to end the training.
+
+        Returns:
+          `Result`.
+
+        Raises:
+          LossIsNaN: the loss is no longer a number, and no weights before have been scored.
+        """
+        evaluation = DevSetHook(
+            self._rows["dev"], self._score, patience, on_score, folder, self._settings.num_steps
+        )
+        try:
+            with contextlib.ExitStack() as stack:
+                if folder is None:
+                    scratch = stack.enter_context(tempfile.TemporaryDirectory())
+                estimator = self._estimator(folder or scratch, evaluation, shown=folder is not None)
+                interrupt = stack.enter_context(hooks.StopOnInterrupt())
+                estimator.train(
+                    input_pipeline.input_fn_of(self._rows["train"], True, True, fixed_length=False),
+                    hooks=[interrupt],
+                    max_steps=self._settings.num_steps,
+                )
+        except tf.train.NanLossDuringTrainingError as error:
+            space = self._settings.space
+            what = (
+                f"The loss is no longer a number: deep_learning_rate={space.deep_learning_rate} or"
+                f" wide_learning_rate={space.wide_learning_rate} is too high for this model"
+            )
+            if not evaluation.result():
+                raise LossIsNaN(f"{what}.") from error
+            logging.warning("%s; the best weights before that count.", what)
+        return evaluation.result() or self._left_in(folder)
+
+    def _left_in(self, folder):
+        """The `Result` of an earlier process that took the last step, whose weights are the best.
+
+        Estimator builds no training then.
+        """
+        counted = _ParametersHook()
+        score = self._score(self.predict("dev", folder, [counted]))
+        return Result(score, self._settings.num_steps * BATCH_SIZE, counted.trained)
+
+    def predict(self, split, folder, own_hooks=()):
+        """The predictions of a split's rows by the best weights in a folder.
+
+        Args:
+          split: its name.
+          folder: where the weights are.
+          own_hooks: `SessionRunHook`s of the session that predicts.
+
+        Returns:
+          dict of arrays, see `classifier_results`.
+        """
+        own = self._rows[split]
+        order = input_pipeline.longest_first(own.lengths)
+        input_fn = input_pipeline.input_fn_of(own, False, False, fixed_length=False, order=order)
+        predicted = zip(order, self._estimator(folder).predict(input_fn, hooks=own_hooks))
+        return classifier_results.stacked(input_pipeline.in_order(predicted))
+
+    def _score(self, predictions):
+        task = self._data.task
+        return classifier_results.scores(task, self._data.labels["dev"], predictions)[task.score]
+
+    def _estimator(self, folder, evaluation=None, shown=False):
+        training = evaluation is not None
+        return tf_estimator.Estimator(
+            baseline_model.model_fn_builder(self._settings, self._strings, evaluation, shown),
+            model_dir=folder,
+            config=tf_estimator.RunConfig(
+                tf_random_seed=self._settings.random_seed,
+                session_config=devices.session_config(),
+                save_checkpoints_steps=None,
+                save_checkpoints_secs=None,
+                save_summary_steps=0,
+                log_step_count_steps=None,
+            ),
+            params={"batch_size": BATCH_SIZE if training else _PREDICT_BATCH_SIZE},
+        )
+
+
+class _ParametersHook(tf.train.SessionRunHook):
+    """Counts the parameters of the graph that train, or would."""
+
+    def begin(self):
+        """Counts them."""
+        self.trained = _trained_parameters()
+
+
+def _trained_parameters():
+    return sum(int(np.prod(v.shape.as_list())) for v in tf.trainable_variables())
+
+
+class DevSetHook(tf.train.SessionRunHook):
+    """Scores the dev set while a training runs, and keeps the weights of the best score.
+
+    Args:
+      own: rows of the dev set.
+      score_fn: function of their predictions → float.
+      patience, on_score, folder: see `Baseline.train`.
+      num_steps: int, the last step of the training.
+    """
+
+    def __init__(self, own, score_fn, patience, on_score, folder, num_steps):
+        self._rows, self._score_fn, self._num_steps = own, score_fn, num_steps
+        self._patience, self._on_score, self._folder = patience, on_score, folder
+        self._best: Optional[Result] = None
+        self._since_best = 0
+
+    def build(self, predict: Callable):
+        """Adds the evaluation to the training's graph; `predict` maps features to predictions."""
+        one = self._rows.take([0])
+        self._features = {
+            name: tf.placeholder(values.dtype, [None] * values.ndim) for name, values in one.items()
+        }
+        for name, values in one.items():
+            if name == "label_ids":
+                self._features[name].set_shape([None, *values.shape[1:]])
+        self._predictions = predict(self._features)
+        self._global_step = tf.train.get_or_create_global_step()
+        self._trained_parameters = _trained_parameters()
+
+    def after_create_session(self, session, coord):
+        """Scores the weights that an earlier process has kept."""
+        self._saver = tf.get_collection(tf.GraphKeys.SAVERS)[0]
+        step = int(session.run(self._global_step))
+        if step:  # It goes on from these.
+            score = self._score_fn(self._predicted(session))
+            self._best = Result(score, step * BATCH_SIZE, self._trained_parameters)
+
+    def after_run(self, run_context, run_values):
+        """Scores every `EVALUATE_EVERY` examples, and stops where there is no patience left."""
+        step = int(run_context.session.run(self._global_step))
+        if step % (EVALUATE_EVERY // BATCH_SIZE) and step < self._num_steps:
+            return
+        predictions = self._predicted(run_context.session)
+        if np.isnan(predictions["loss"]).any():  # Scores of such weights are a class's share.
+            raise tf.train.NanLossDuringTrainingError
+        score = self._score_fn(predictions)
+        self._note(score, step, run_context.session)
+        if self._on_score:
+            self._on_score(step * BATCH_SIZE, score)
+        if 0 < self._patience <= self._since_best:
+            run_context.request_stop()
+
+    def result(self):
+        """The best `Result`."""
+        return self._best
+
+    def _note(self, score, step, session):
+        self._since_best += 1
+        if self._best is None or score > self._best.score:
+            self._best = Result(score, step * BATCH_SIZE, self._trained_parameters)
+            self._since_best = 0
+            if self._folder:
+                prefix = posixpath.join(self._folder, checkpoints.WHOLE)
+                self._saver.save(session, prefix, global_step=step, write_meta_graph=False)
+
+    def _predicted(self, session):
+        return classifier_results.stacked(input_pipeline.in_order(self._as_computed(session)))
+
+    def _as_computed(self, session):
+        """Yields (index, predictions) of each row, the longest rows first."""
+        order = input_pipeline.longest_first(self._rows.lengths)
+        for indices in input_pipeline.evaluation_batches(order, _PREDICT_BATCH_SIZE):
+            length = input_pipeline.bucket_of(
+                self._rows.lengths[indices].max(initial=1), self._rows.max_seq_length
+            )
+            batch = self._rows.take(indices, length)
+            feed = {self._features[name]: values for name, values in batch.items()}
+            predictions = session.run(self._predictions, feed)
+            for place, index in enumerate(indices):
+                yield index, {name: values[place] for name, values in predictions.items()}

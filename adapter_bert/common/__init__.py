@@ -1,0 +1,1 @@
+"""What every package needs: errors, files, settings, devices and the command line."""

@@ -1,0 +1,376 @@
+"""The settings of a model and of its training, checked; they need no TensorFlow.
+
+`modeling` offers `BertConfig` and `AdapterConfig`, and `tuning` offers `Tuning`.
+"""
+
+import copy
+import dataclasses
+import json
+import math
+import numbers
+from collections import OrderedDict
+from typing import Any, Dict, Optional, Tuple
+
+from adapter_bert.common import files
+from adapter_bert.common.errors import UserError
+
+PRECISIONS = ("auto", "float32", "bfloat16")
+DISTRIBUTIONS = {
+    "none": "one device, or a TPU",
+    "mirrored": "all GPUs of this machine",
+    "multi_worker": "all machines of TF_CONFIG's cluster",
+}
+TOO_LARGE = 1 << 31  # TensorFlow computes with shapes in int32.
+# Names of the functions in `layers.ACTIVATIONS`.
+ACTIVATIONS = (
+    "elu",
+    "gelu",
+    "leaky_relu",
+    "linear",
+    "relu",
+    "relu6",
+    "sigmoid",
+    "swish",
+    "tanh",
+)
+
+
+def check_activation(activation: Any) -> None:
+    """Raises UserError unless it is a name in `ACTIVATIONS` (any case), a function, "" or None."""
+    if activation is None or callable(activation):
+        return
+    if not isinstance(activation, str):
+        raise UserError(f"An activation is a name or a function, not {activation!r}.")
+    if (activation.lower() or "linear") not in ACTIVATIONS:
+        known = ", ".join(ACTIVATIONS)
+        raise UserError(f"There is no activation {activation!r}; known are {known}.")
+
+
+# ---- BERT
+
+
+# Keys that configs of other BERTs have, and the only value of each that this encoder computes.
+FIXED_FIELDS = {
+    "model_type": "bert",
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "layer_norm_eps": 1e-12,
+}
+
+
+class BertConfig:
+    """The sizes and rates of a BERT, as bert_config.json holds them.
+
+    Args:
+      vocab_size: number of WordPieces.
+      hidden_size: D, the width of the encoder and the pooler.
+      num_hidden_layers: number of Transformer layers.
+      num_attention_heads: N; divides hidden_size.
+      intermediate_size: width of the feed-forward layer.
+      hidden_act: the activation of the feed-forward layer, a name that `get_activation` knows or
+        a function.
+      hidden_dropout_prob: dropout of embeddings and of each sub-layer's output.
+      attention_probs_dropout_prob: dropout of the attention probabilities.
+      max_position_embeddings: the longest sequence.
+      type_vocab_size: number of segment ids.
+      initializer_range: stddev of the truncated normal that weights start from.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        hidden_size: int = 768,
+        num_hidden_layers: int = 12,
+        num_attention_heads: int = 12,
+        intermediate_size: int = 3072,
+        hidden_act: Any = "gelu",
+        hidden_dropout_prob: float = 0.1,
+        attention_probs_dropout_prob: float = 0.1,
+        max_position_embeddings: int = 512,
+        type_vocab_size: int = 16,
+        initializer_range: float = 0.02,
+    ):
+        self.vocab_size = vocab_size
+        self.hidden_size = hidden_size
+        self.num_hidden_layers = num_hidden_layers
+        self.num_attention_heads = num_attention_heads
+        self.intermediate_size = intermediate_size
+        self.hidden_act = hidden_act
+        self.hidden_dropout_prob = hidden_dropout_prob
+        self.attention_probs_dropout_prob = attention_probs_dropout_prob
+        self.max_position_embeddings = max_position_embeddings
+        self.type_vocab_size = type_vocab_size
+        self.initializer_range = initializer_range
+
+    @classmethod
+    def from_dict(cls, json_object: Dict[str, Any]) -> "BertConfig":
+        """Reads a dictionary; keys that this class does not know are kept as attributes.
+
+        Raises:
+          UserError: a key is the name of a method, or begins with "__".
+        """
+        config = cls(vocab_size=json_object.get("vocab_size", 0))
+        for key, value in json_object.items():
+            if key.startswith("__") or hasattr(cls, key):
+                raise UserError(
+                    f"the key {json.dumps(key)} has no place in a BERT config, where it would"
+                    " replace a part of the program; remove it."
+                )
+            setattr(config, key, value)
+        return config
+
+    @classmethod
+    def from_json_file(cls, json_file: str) -> "BertConfig":
+        """Reads bert_config.json; UserError if it is missing, no JSON or no BERT's."""
+        values = files.read_object(json_file)
+        if not isinstance(values.get("vocab_size"), int):
+            raise UserError(f"{json_file}: is not a BERT config, it has no vocab_size.")
+        try:
+            config = cls.from_dict(values)
+            check_config(config)
+        except UserError as error:
+            raise UserError(f"{json_file}: {error}") from None
+        return config
+
+    def to_dict(self) -> Dict[str, Any]:
+        """All attributes by name: the sizes and rates, and what else `from_dict` was given."""
+        return copy.deepcopy(self.__dict__)
+
+    def to_json_string(self) -> str:
+        """The text of a bert_config.json."""
+        return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"
+
+
+_SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+    "type_vocab_size",
+)
+
+
+def _is_number(value: Any, below: float) -> bool:
+    return isinstance(value, numbers.Real) and not value < 0 and value < below
+
+
+def check_config(config: BertConfig) -> None:
+    """Raises UserError if no model has these sizes, rates and this activation."""
+    check_architecture(vars(config))
+    for name in _SIZES:
+        size = getattr(config, name)
+        if not isinstance(size, numbers.Integral) or not 1 <= int(size) < TOO_LARGE:
+            raise UserError(
+                f"{name} of the BERT config must be a whole number above 0, but is {size!r}."
+            )
+    if config.hidden_size % config.num_attention_heads:
+        raise UserError(
+            f"hidden_size {config.hidden_size} of the BERT config is not a multiple of"
+            f" num_attention_heads {config.num_attention_heads}."
+        )
+    for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
+        rate = getattr(config, name)  # None, as 0, is no dropout.
+        if not (rate is None or _is_number(rate, 1)):
+            raise UserError(
+                f"{name} of the BERT config must be a number from 0 to below 1, but is {rate!r}."
+            )
+    spread = config.initializer_range
+    if not _is_number(spread, 1e30):  # No float32 holds much more.
+        raise UserError(
+            f"initializer_range of the BERT config must be a number from 0, but is {spread!r}."
+        )
+    check_activation(config.hidden_act)
+
+
+def check_architecture(fields: Dict[str, Any]) -> None:
+    """Raises UserError if a config asks for another encoder than `BertModel`.
+
+    Args:
+      fields: of the config, by name; null is as if the field were not there.
+    """
+    expected = {
+        **FIXED_FIELDS,
+        "embedding_size": fields.get("hidden_size"),  # ALBERT's, ELECTRA's and MobileBERT's.
+        "num_hidden_groups": fields.get("num_hidden_layers"),  # ALBERT's layers share weights.
+        "inner_group_num": 1,
+    }
+    for name, value in expected.items():
+        found = fields.get(name)
+        if found is not None and found != value:
+            raise UserError(f"{name} must be {value!r} for BERT, but is {found!r}.")
+
+
+# ---- Adapters
+
+# Where adapters stand: names → the scopes of the projections that they follow.
+SITES = {
+    "both": ("attention/output", "output"),
+    "attention": ("attention/output",),
+    "feed_forward": ("output",),
+}
+# The fields of section 3.6 and their values. A file without one, of an earlier version, means its
+# default. Depth ends where a graph still takes seconds to build, of a description from anywhere.
+VARIANTS: Dict[str, Any] = {
+    "normalization": ("none", "layer", "batch"),
+    "depth": range(1, 101),
+    "sites": tuple(SITES),
+    "placement": ("sequential", "parallel"),
+    "interaction": ("add", "multiply"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class AdapterConfig:
+    """What stands after the projections of the layers (Houlsby et al. 2019, sections 2.1 and 3.6).
+
+    An adapter has 2mD + (k-1)(m^2 + m) + m + D parameters, k its depth, and 2m more if it
+    normalizes.
+
+    Attributes:
+      size: m, the width of the bottleneck. 64 is adapter-bert's default and loses 0.8 GLUE points
+        against full fine-tuning; 8 to 256 is the range of the paper.
+      activation: between the two projections, a name that `get_activation` knows.
+      init_scale: stddev of the truncated normal both projections start from, so small that the
+        adapter starts as the identity. 1e-3 is adapter-bert's code, 1e-2 the paper's text.
+      fn: the adapter's name; see `get_adapter`.
+      layers: indices of the layers that have one, from 0; None for all.
+      normalization: "none", "layer" or "batch". In training "batch" takes its statistics over all
+        positions of the batch that the layer computes, padding too, or over those of a part where
+        gradients are accumulated; it needs the batch on one device. Elsewhere it takes moving ones.
+      depth: k, the number of hidden layers.
+      sites: a key of `SITES`.
+      placement: "sequential", "parallel".
+      interaction: "add" or "multiply".
+    """
+
+    size: int = 64
+    activation: str = "gelu"
+    init_scale: float = 1e-3
+    fn: str = "feedforward_adapter"
+    layers: Optional[Tuple[int, ...]] = None
+    normalization: str = "none"
+    depth: int = 1
+    sites: str = "both"
+    placement: str = "sequential"
+    interaction: str = "add"
+
+    def __post_init__(self):
+        if self.size < 1:
+            raise UserError(f"--adapter_size must be at least 1, but is {self.size}.")
+        if self.size >= TOO_LARGE:
+            raise UserError(f"--adapter_size={self.size} is more than TensorFlow computes with.")
+        if not 0 <= self.init_scale < math.inf:
+            raise UserError(
+                f"--adapter_init_scale must be a number from 0 up, but is {self.init_scale}."
+            )
+        try:
+            check_activation(self.activation)
+        except UserError as error:
+            raise UserError(f"--adapter_activation: {error}") from None
+        for name, known in VARIANTS.items():
+            value = getattr(self, name)
+            if value not in known:
+                few = f"{known[0]} to {known[-1]}" if name == "depth" else ", ".join(known)
+                raise UserError(f"--adapter_{name}={value}: expected one of {few}.")
+        if self.normalization == "layer" and self.size == 1:
+            raise UserError(
+                "--adapter_normalization=layer with --adapter_size=1 leaves nothing of what the"
+                " adapter reads, since a single number less its mean is 0; expected 2 or more."
+            )
+
+    def variant(self) -> Dict[str, Any]:
+        """The fields of `VARIANTS` that are not adapter-bert's, by name."""
+        fields = {field.name: field.default for field in dataclasses.fields(self)}
+        values = {name: getattr(self, name) for name in VARIANTS}
+        return {name: value for name, value in values.items() if value != fields[name]}
+
+    def build(self) -> Any:
+        """Returns the `Adapter` that `BertModel` takes as `adapter_fn`, or None for "none"."""
+        from adapter_bert.ops import adapters  # Of TensorFlow, which settings alone do not need.
+
+        return adapters.build(self)
+
+    def shapes(self, width: int) -> Dict[str, Tuple[int, ...]]:
+        """Returns the variables of one adapter, moving statistics with them.
+
+        Args:
+          width: D, of what it adapts.
+
+        Returns:
+          A dict from names, below the scope of the projection that it follows, to tuples of int.
+        """
+        from adapter_bert.ops import adapters
+
+        return adapters.shapes(self, width)
+
+
+# ---- What trains
+
+METHODS = OrderedDict(
+    [
+        ("adapters", "adapters, LayerNorms and head (Houlsby et al. 2019, section 2)"),
+        ("full", "everything (BERT's own fine-tuning)"),
+        ("top_layers", "the top --num_top_layers layers, pooler and head (section 3.3)"),
+        ("layer_norm", "LayerNorms and head (section 3.4)"),
+        ("head", "the head alone"),
+    ]
+)
+
+# Which LayerNorms train with adapters; "all" is adapter-bert's, the embeddings' too.
+LAYER_NORMS = ("all", "adapted", "none")
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+    """A tuning method and its options.
+
+    Attributes:
+      method: a key of `METHODS`.
+      num_top_layers: for "top_layers": how many, counted from the top.
+      train_pooler: train the pooler too; off, as adapter-bert leaves it frozen.
+      layer_norms: one of `LAYER_NORMS`, for "adapters". The backward pass goes down to the lowest
+        variable that trains: with adapters in the upper layers only, "all" takes it down to the
+        embeddings none the less, and "adapted" lets it end in the lowest layer that has one.
+    """
+
+    method: str = "adapters"
+    num_top_layers: Optional[int] = None
+    train_pooler: bool = False
+    layer_norms: str = "all"
+
+    def __post_init__(self):
+        if self.method not in METHODS:
+            raise UserError(
+                "--tuning={}: there is no such method; known are {}.".format(
+                    self.method, ", ".join(METHODS)
+                )
+            )
+        if self.method == "top_layers" and self.num_top_layers is None:
+            raise UserError("--tuning=top_layers needs --num_top_layers, as in --num_top_layers=2.")
+        if self.method != "top_layers" and self.num_top_layers is not None:
+            raise UserError(
+                f"--num_top_layers={self.num_top_layers} goes with --tuning=top_layers, not with"
+                f" --tuning={self.method}."
+            )
+        if self.num_top_layers is not None and self.num_top_layers < 1:
+            raise UserError(f"--num_top_layers must be at least 1, but is {self.num_top_layers}.")
+        if self.layer_norms not in LAYER_NORMS:
+            raise UserError(
+                "--layer_norms={}: expected one of {}.".format(
+                    self.layer_norms, ", ".join(LAYER_NORMS)
+                )
+            )
+        if self.layer_norms != "all" and self.method != "adapters":
+            raise UserError(
+                f"--layer_norms={self.layer_norms} goes with --tuning=adapters, not with"
+                f" --tuning={self.method}."
+            )
+
+    def check_depth(self, num_layers: int) -> None:
+        """Raises UserError if more top layers are to train than the encoder's `num_layers`."""
+        if (self.num_top_layers or 0) > num_layers:
+            raise UserError(
+                f"--num_top_layers={self.num_top_layers}: the encoder has {num_layers} layers."
+            )

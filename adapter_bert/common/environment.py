@@ -1,0 +1,179 @@
+"""The Python that a script runs in, and what it imports before its flags are parsed.
+
+    from adapter_bert.common import environment
+
+    if __name__ == "__main__":
+        environment.prepare()
+
+stands first in every script. From there on the project's modules are imported when one of their
+names is first asked for: --help and a wrong flag need little of them, and TensorFlow least of all.
+`load` imports the rest once the flags are parsed.
+"""
+
+import contextlib
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import logging
+import os
+import subprocess
+import sys
+import threading
+import types
+import warnings
+from typing import Any, List
+
+_PROJECT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_PACKAGE = __name__.split(".")[0]
+_PREPARED = os.path.join(_PROJECT, ".venv", "bin", "python")
+# What a script may need, and what it is called.
+TRAINING = {"tensorflow": "TensorFlow", "tensorflow_estimator": "Estimator"}
+MODELS = {"tensorflow": "TensorFlow"}
+REPORTS = {"absl": "absl-py", "matplotlib": "matplotlib", "scipy": "SciPy"}
+# What TensorFlow logs while it is imported, whatever TF_CPP_MIN_LOG_LEVEL says; F, fatal, stays.
+_NOTES = (r"/^[IWE]0000 /d", r"/^WARNING: All log messages before absl::InitializeLog/d")
+
+# TensorFlow's C++ start-up notes hide the script's own; a setting of the user's stays.
+_IS_QUIET = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3") == "3"
+
+
+def missing(packages):
+    """Returns the names, such as "TensorFlow", of packages that this Python does not have.
+
+    Args:
+      packages: `TRAINING`, `MODELS` or `REPORTS`.
+    """
+    return [name for package, name in packages.items() if not importlib.util.find_spec(package)]
+
+
+def prepare(packages=None):
+    """Continues in the Python that `make demo` prepared if this one lacks a package.
+
+    Exits with 1 and a sentence if neither has them all. The project's modules, imported from here
+    on, are deferred until `load`.
+
+    Args:
+      packages: `TRAINING` by default, `MODELS` or `REPORTS`.
+    """
+    packages = TRAINING if packages is None else packages
+    lacking = missing(packages)
+    if not lacking:
+        sys.meta_path.insert(0, _DeferringFinder(packages))
+        return
+    version = ".".join(map(str, sys.version_info[:2]))
+    problem = f"Python {version} ({sys.executable}) has no {' and no '.join(lacking)}"
+    if os.path.exists(_PREPARED) and os.path.abspath(sys.executable) != _PREPARED:
+        print(f"{problem}; continuing with {_PREPARED}.", file=sys.stderr, flush=True)
+        os.execv(_PREPARED, [_PREPARED] + sys.argv)
+    sys.exit(
+        f"Error: {problem}; run `make demo`, or `pip install -r requirements.txt` with a Python"
+        " from 3.9 to 3.13."
+    )
+
+
+def load():
+    """Imports what `prepare` deferred, TensorFlow first; does nothing without it.
+
+    Exits with 1 and a sentence if TensorFlow and Estimator do not go together.
+    """
+    for finder in [f for f in sys.meta_path if isinstance(f, _DeferringFinder)]:
+        sys.meta_path.remove(finder)
+        logging.disable(logging.INFO)  # matplotlib reports the fonts that it found.
+        try:
+            with _without_notes() if _IS_QUIET else contextlib.nullcontext():
+                if "tensorflow" in finder.packages:
+                    importlib.import_module("tensorflow")
+                if "tensorflow_estimator" in finder.packages:
+                    importlib.import_module("adapter_bert.common.tf_estimator")
+        except ImportError as error:
+            sys.exit(f"Error: {error}")
+        for module in finder.deferred:
+            if isinstance(module, _DeferredModule):
+                module.execute()
+        logging.disable(logging.NOTSET)
+
+
+class _DeferredModule(types.ModuleType):
+    """A module that is executed when one of its names is first asked for."""
+
+    def execute(self):
+        """Executes the module, which is an ordinary one from then on."""
+        module: Any = self
+        module.__class__ = types.ModuleType
+        module.__loader__ = module.__spec__.loader = module.__spec__.loader_state
+        module.__loader__.exec_module(module)
+
+    def __getattr__(self, name):
+        if name.startswith("__"):  # The import system asks for these.
+            raise AttributeError(name)
+        self.execute()
+        return getattr(self, name)
+
+
+class _DeferringFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds the project's modules, and loads them as `_DeferredModule`."""
+
+    def __init__(self, packages):
+        self.packages = packages
+        self.deferred: List[_DeferredModule] = []
+
+    def find_spec(self, fullname, path=None, target=None):
+        if "." in fullname and not fullname.startswith(_PACKAGE + "."):
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path or [_PROJECT])
+        if spec is None or spec.loader is None or spec.submodule_search_locations is not None:
+            return None
+        spec.loader_state, spec.loader = spec.loader, self
+        return spec
+
+    def create_module(self, spec):
+        self.deferred.append(_DeferredModule(spec.name))
+        return self.deferred[-1]
+
+    def exec_module(self, module):
+        """Leaves it to `_DeferredModule.execute`."""
+
+
+@contextlib.contextmanager
+def _without_notes():
+    """Filters `_NOTES` out of stderr; a process of its own does, which a crash does not stop."""
+    try:
+        stderr = os.dup(2)
+        command = ["sed", *(part for note in _NOTES for part in ("-e", note))]
+        sed: Any = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=stderr)
+    except OSError:  # No stderr, or no sed.
+        yield
+        return
+    os.dup2(sed.stdin.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        sed.communicate()
+
+
+_report_in_full: Any = getattr(threading, "excepthook", None)  # Python 3.7 calls none.
+
+
+def silence_tensorflow():
+    """Turns TensorFlow's log off, whose errors come as exceptions too; --verbosity=1 keeps it."""
+    if "tensorflow" not in sys.modules:
+        return
+    # Only now are they known to be there.
+    import tensorflow.compat.v1 as tf
+    from absl import logging as absl_logging
+
+    tf.get_logger().propagate = False  # absl's handler would print it once more.
+    talkative = absl_logging.get_verbosity() > absl_logging.INFO
+    tf.logging.set_verbosity(tf.logging.INFO if talkative else tf.logging.FATAL)
+    if not talkative:
+        warnings.filterwarnings("ignore", "To make it possible to preserve tf.data options")
+        threading.excepthook = _report_thread
+
+
+def _report_thread(failure):
+    """Python's report of an error in a thread, but for one that the main thread raises again."""
+    if failure.thread.name != "EventLoggerThread":
+        _report_in_full(failure)

@@ -1,0 +1,99 @@
+"""Where data and BERT lie when no flag says so: BERT's environment variables, then `make demo`."""
+
+import os
+
+from absl import logging
+
+from adapter_bert.common import files
+from adapter_bert.common.errors import UserError
+
+# The folder of the scripts.
+PROJECT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+DEMO_DATA = os.path.join(PROJECT, "demo")
+DEMO_BERT = os.path.join(PROJECT, "demo", "bert")
+
+# Flag → file of a folder that $BERT_BASE_DIR names, as Google's archives hold them.
+BERT_FILES = {
+    "bert_config_file": "bert_config.json",
+    "vocab_file": "vocab.txt",
+    "init_checkpoint": "bert_model.ckpt",
+}
+
+
+def find_data_dir(data_dir, task):
+    """The folder with a task's files: the flag, else $GLUE_DIR/<task>, else the demo's.
+
+    Args:
+      data_dir: value of --data_dir or None.
+      task: the folder's name in GLUE, such as "MRPC".
+
+    Raises:
+      UserError: none of them is a folder.
+    """
+    if data_dir:
+        return existing_folder(data_dir, "--data_dir")
+    glue_dir = os.environ.get("GLUE_DIR")
+    if glue_dir:
+        folder = existing_folder(os.path.join(glue_dir, task), "$GLUE_DIR/" + task)
+        logging.info("Data: %s (from $GLUE_DIR)", folder)
+        return folder
+    folder = os.path.join(DEMO_DATA, task)
+    if files.isdir(folder):
+        logging.info(
+            "Data: %s (the demo's own, since neither --data_dir nor $GLUE_DIR is set)", folder
+        )
+        return folder
+    raise UserError(
+        f"No data for {task}: give --data_dir, or set GLUE_DIR to the folder that holds {task}."
+    )
+
+
+def same(one, other):
+    """Whether two paths lead to the same place."""
+    return os.path.realpath(one) == os.path.realpath(other)
+
+
+def goes_with(path, other):
+    """Whether to remove a file or folder would take another path's file, folder or checkpoint.
+
+    Args:
+      path: of what is removed.
+      other: path, or a checkpoint's prefix.
+    """
+    path, other = os.path.realpath(path), os.path.realpath(other)
+    return (other + "/").startswith(path + "/") or os.path.splitext(path)[0] == other
+
+
+def find_bert(flag, value):
+    """A file of the pretrained BERT: the flag, else in $BERT_BASE_DIR, else `make demo`'s.
+
+    Args:
+      flag: a key of `BERT_FILES`.
+      value: the flag's value or None.
+
+    Raises:
+      UserError: it is nowhere.
+    """
+    if value:
+        return value
+    name = BERT_FILES[flag]
+    base = os.environ.get("BERT_BASE_DIR")
+    if base:
+        path = os.path.join(existing_folder(base, "$BERT_BASE_DIR"), name)
+        logging.info("--%s: %s (from $BERT_BASE_DIR)", flag, path)
+        return path
+    path = os.path.join(DEMO_BERT, name)
+    if files.glob(path + "*"):
+        logging.info("--%s: %s (from `make demo`)", flag, path)
+        return path
+    raise UserError(
+        "No pretrained BERT: give --{}, or set BERT_BASE_DIR to a folder with {}, or run"
+        " `make demo`.".format(flag, ", ".join(BERT_FILES.values()))
+    )
+
+
+def existing_folder(path, source):
+    """Returns the path of a folder; raises UserError, which `source` begins, if there is none."""
+    if not files.isdir(path):
+        raise UserError(f"{source}: there is no folder {path}.")
+    return path

@@ -1,0 +1,120 @@
+"""TensorFlow's Estimator, on TensorFlow 1.15 and from 2.12 to the newest.
+
+    from adapter_bert.common import tf_estimator
+
+    tf_estimator.tpu.TPUEstimator(model_fn, ...)
+
+TensorFlow dropped `tf.estimator` with 2.16. Its last wheel, tensorflow-estimator 2.15, is pure
+Python and still runs on TensorFlow's sessions, hooks and strategies, which are all there. It only
+imports a few of TensorFlow's modules that went with it; `_STAND_INS` takes their place. The result
+is also set as `tf.compat.v1.estimator`, where code written for BERT and tensorflow-hub look for it.
+"""
+
+import importlib
+import importlib.util
+import os
+import sys
+import types
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+from absl import logging
+
+_WHEEL = "2.15"
+_NEWEST_TRIED = (2, 21)
+
+
+class _Removed(types.ModuleType):
+    """A module that TensorFlow no longer has, of which the wheel only names classes and functions.
+
+    Any name in it is a class, so that it may be imported, subclassed and tested for; making an
+    instance of it, or calling it, raises NotImplementedError.
+    """
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+        def refuse(self, *args, **kwargs):
+            raise NotImplementedError(f"{where} is not in TensorFlow {tf.__version__}.")
+
+        where = f"{self.__name__}.{name}"
+        setattr(self, name, type(name, (), {"__init__": refuse, "__module__": self.__name__}))
+        return getattr(self, name)
+
+
+def _estimator_export():
+    """The wheel's decorator registers names in tables that TensorFlow removed in 2.18."""
+    module: Any = types.ModuleType("estimator_export")
+    module.estimator_export = lambda *names, **options: lambda symbol: symbol
+    return module
+
+
+def _estimator_training():
+    return importlib.import_module("adapter_bert.common.estimator_training")
+
+
+def _session_support():
+    """Shuts a TPU's workers down when one of them reports that it is about to be taken away.
+
+    Estimator asks for it by default. Without it a worker that goes ends the training, which the
+    same command resumes from its last checkpoint.
+    """
+    os.environ.setdefault("TF_TPU_GRACEFUL_SHUTDOWN_MODE", "")
+    return _Removed("tensorflow.python.tpu.session_support")
+
+
+# Module that the wheel imports → function that makes what takes its place where TensorFlow has
+# none. The two of TPU embeddings are for feature columns, which no BERT has.
+_STAND_INS = {
+    "tensorflow.python.distribute.estimator_training": _estimator_training,
+    "tensorflow.python.tpu.session_support": _session_support,
+    "tensorflow.python.tpu.tpu_embedding": lambda: _Removed("tensorflow.python.tpu.tpu_embedding"),
+    "tensorflow.python.tpu.tpu_embedding_gradient": lambda: _Removed(
+        "tensorflow.python.tpu.tpu_embedding_gradient"
+    ),
+}
+
+
+def _load() -> Any:
+    """Returns TensorFlow's own estimator module, or else the wheel's.
+
+    Raises:
+      ImportError: TensorFlow has none, and the wheel is not installed or is another version.
+    """
+    if hasattr(tf, "estimator"):
+        return tf.estimator
+    _check_wheel()
+    for name, stand_in in _STAND_INS.items():
+        if name not in sys.modules and importlib.util.find_spec(name) is None:
+            parent, _, child = name.rpartition(".")
+            sys.modules[name] = stand_in()
+            setattr(importlib.import_module(parent), child, sys.modules[name])
+    sys.modules["tensorflow_estimator.python.estimator.estimator_export"] = _estimator_export()
+    loaded = importlib.import_module("tensorflow_estimator.python.estimator.api._v1.estimator")
+    tf.estimator = loaded
+    return loaded
+
+
+def _check_wheel():
+    from importlib import metadata  # Python 3.8; where TensorFlow has no estimator there is one.
+
+    try:
+        version = metadata.version("tensorflow-estimator")
+    except metadata.PackageNotFoundError:
+        version = "none"
+    if not version.startswith(_WHEEL + "."):
+        raise ImportError(
+            f"TensorFlow {tf.__version__} needs tensorflow-estimator {_WHEEL}, but {version} is"
+            " installed; run `pip install -r requirements.txt`."
+        )
+    if tuple(map(int, tf.__version__.split(".")[:2])) > _NEWEST_TRIED:
+        tried = ".".join(map(str, _NEWEST_TRIED))
+        logging.warning("TensorFlow %s is newer than %s, the newest tried.", tf.__version__, tried)
+
+
+_ESTIMATOR = _load()
+
+
+def __getattr__(name):
+    return getattr(_ESTIMATOR, name)

@@ -1,0 +1,1 @@
+"""Many trainings: grids, sweeps, records, and the paper's tables and figures."""

@@ -1,0 +1,397 @@
+"""Which trainings a sweep makes: grids from a file, and those of the paper by name.
+
+A grid file is JSON:
+
+    {"common": {"task_name": ["MRPC", "CoLA"], "random_seed": [1, 2, 3]},
+     "grids": [{"adapter_size": [8, 64, 256], "learning_rate": [3e-4, 1e-3]},
+               {"tuning": "full", "learning_rate": 5e-5}]}
+
+Each of the grids, with what is common, is flags of run_classifier.py, or of the script that its
+"script" names. A flag with a list takes each of its values in turn; a trial is a choice for all.
+"""
+
+import collections
+import functools
+import hashlib
+import itertools
+import json
+import numbers
+import operator
+import os
+import posixpath
+import re
+from typing import NamedTuple, Tuple
+
+from adapter_bert.common import files
+from adapter_bert.common.errors import UserError
+
+SCRIPTS = ("run_classifier.py", "run_squad.py")
+DATA_FLAGS = ("data_dir", "train_file", "predict_file")  # Those that say where data lie.
+_MAX_TRIALS = 100_000  # The paper's largest grid has 2,720.
+
+
+class Trial(NamedTuple):
+    """One training.
+
+    Attributes:
+      script: one of `SCRIPTS`.
+      flags: (name, value) of each flag that is given, in the order of their names; values are
+        str, bool, int and float. "$NAME" in a str stands for an environment variable.
+    """
+
+    script: str
+    flags: Tuple[Tuple[str, object], ...]
+
+    @property
+    def what(self):
+        """What it is about, in a word: the task; of a custom one the folder of its data."""
+        flags = dict(self.flags)
+        name = str(flags.get("task_name", self.script[len("run_") : -len(".py")]))
+        return task_of(name, flags.get("data_dir"))
+
+    def plus(self, flags):
+        """The same with further flags, a dict."""
+        return self._replace(flags=tuple(sorted({**dict(self.flags), **flags}.items())))
+
+    @property
+    def method(self):
+        """What trains, in a word."""
+        return str(dict(self.flags).get("tuning", "adapters"))
+
+    def key(self, backbone, data=None):
+        """A name for it on that backbone and data: whatever else is the same is the same training.
+
+        Args:
+          backbone: str.
+          data: what `sweep_data.Digests` has of its data; None if that is not known, as of records
+            of older versions.
+        """
+        known = [self.script, self.flags, backbone, *([data] if data else [])]
+        text = json.dumps(known, separators=(",", ":"), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def command(self, output_dir):
+        """Script and flags, as a list, with the environment's variables filled in.
+
+        Raises:
+          UserError: one that is named is not set.
+        """
+        flags = {**dict(self.flags), "output_dir": output_dir}
+        return [self.script, *(f"--{name}={expanded(name, flags[name])}" for name in flags)]
+
+
+def task_of(name, data_dir):
+    """What records call a task: its name; a custom one the folder of its data.
+
+    Args:
+      name: the task's.
+      data_dir: path of that folder; None if it is not given.
+    """
+    if name.lower() != "custom":
+        return name
+    return posixpath.basename(str(data_dir or name).rstrip("/"))
+
+
+def expanded(name, value):
+    """A flag's value as a text, in which $NAME has become that environment variable.
+
+    Raises:
+      UserError: it is not set.
+    """
+
+    def read(match):
+        if match.group(1) not in os.environ:
+            raise UserError(f"--{name}={value}: ${match.group(1)} is not set.")
+        return os.environ[match.group(1)]
+
+    return re.sub(r"\$(\w+)", read, str(value))
+
+
+def read_file(path):
+    """The grids in a file, in the form of `PRESETS`.
+
+    Raises:
+      UserError: it is missing, or no grid file.
+    """
+    expected = "an object with grids and, if need be, common"
+    content = files.read_object(path, f"--grid={path}", expected)
+    if not {"grids"} <= set(content) <= {"common", "grids"}:
+        raise UserError(f"--grid={path}: expected {expected}.")
+    common, grids = content.get("common", {}), content["grids"]
+    if not isinstance(grids, list) or not all(isinstance(grid, dict) for grid in [common, *grids]):
+        raise UserError(f"--grid={path}: expected common to be an object, grids a list of them.")
+    return [{**common, **grid} for grid in grids]
+
+
+def parse_setting(text, flag):
+    """name=value[,value...] as (name, list of values).
+
+    Args:
+      text: what a flag holds.
+      flag: its name, for the error.
+
+    Raises:
+      UserError: it is nothing like that, or no trial can have such a value.
+    """
+    name, equals, values = text.partition("=")
+    if not (equals and name and values):
+        raise UserError(f"{flag}={text}: expected a flag and its values, as in adapter_size=8,64.")
+    name = name.lstrip("-")
+    return name, [read_value(name, value, f"{flag}={text}") for value in values.split(",")]
+
+
+def _parsed(text):
+    """A flag's value as what it reads as: a truth, a number, or else the text itself."""
+    try:
+        value = json.loads(text.lower() if text in ("True", "False") else text)
+    except (ValueError, RecursionError):
+        return text
+    return value if isinstance(value, (bool, int, float)) else text
+
+
+def changed(grids, settings):
+    """Grids in which flags have other values.
+
+    Args:
+      grids: list of dicts.
+      settings: dict from flags to lists of values: they take the place of a flag's values in the
+        grids that have the flag; if none has, all get it.
+    """
+    for name, values in settings.items():
+        having = [grid for grid in grids if name in grid] or grids
+        grids = [{**grid, name: values} if grid in having else grid for grid in grids]
+    return grids
+
+
+def trials_of(grids, only=(), source="grid"):
+    """The trials of grids, each once, in the order of the grids.
+
+    Args:
+      grids: list of dicts from flags to a value, or to a list of values; "script" is no flag.
+      only: (name, values) pairs: trials with another value of a flag are left out; "tuning" is
+        adapters where it is not given.
+      source: what an error calls the grids, as in "--grid=file.json".
+
+    Raises:
+      UserError: a value that no flag can have, a flag that the sweep itself decides, an unknown
+        script; no trial is left, or too many are.
+    """
+    products = [_axes(grid, only, source) for grid in grids]
+    count = sum(functools.reduce(operator.mul, map(len, axes.values()), 1) for _, axes in products)
+    if count > _MAX_TRIALS:
+        raise UserError(
+            f"{source}: {count:,} trials, expected at most {_MAX_TRIALS:,} in a sweep; --set and"
+            " --only leave fewer."
+        )
+    trials = collections.OrderedDict(
+        (Trial(script, tuple(zip(axes, values))), None)
+        for script, axes in products
+        for values in itertools.product(*axes.values())
+    )
+    if not trials:
+        raise UserError(f"{source}: no trial is left.")
+    return list(trials)
+
+
+def _axes(grid, only, source):
+    """(script, ordered dict from each flag to the list of its values that `only` leaves)."""
+    script = grid.get("script", SCRIPTS[0])
+    if script not in SCRIPTS:
+        raise UserError(f"{source}: script {script!r}: expected one of {', '.join(SCRIPTS)}.")
+    given = {"do_train": True, "do_eval": True, **grid}
+    given.pop("script", None)
+    axes = collections.OrderedDict(
+        (name, _values(name, given[name], source)) for name in sorted(given)
+    )
+    for name, allowed in only:
+        values = axes.get(name, ["adapters" if name == "tuning" else None])
+        left = [value for value in values if value in allowed]
+        if name in axes or not left:
+            axes[name] = left
+    return script, axes
+
+
+def _values(name, values, source):
+    """A flag's values as a list."""
+    values = values if isinstance(values, list) else [values]
+    return [read_value(name, value, f"{source}: {name}") for value in values]
+
+
+def read_value(name, value, where):
+    """A flag's value as a trial has it; 3.0 and "3" are 3, or a training would have several keys.
+
+    Args:
+      name: the flag's.
+      value: out of JSON or of a command line.
+      where: what an error begins with.
+
+    Raises:
+      UserError: no flag can have it, or the sweep itself decides the flag.
+    """
+    if isinstance(value, str) and not name.endswith("_column"):  # Whose names may be numbers.
+        value = _parsed(value)
+    if not isinstance(value, (str, numbers.Real)):
+        raise UserError(f"{where}: expected texts, numbers, true or false, found {value!r}.")
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, int) and abs(value) >= 2**63:
+        raise UserError(f"{where}: expected numbers of up to 18 digits, found {value}.")
+    if name in ("output_dir", "overwrite_output_dir"):
+        raise UserError(f"{where}: a sweep gives each of its trials an output_dir of its own.")
+    if name in ("do_train", "do_eval") and value is not True:
+        raise UserError(f"{where}: a trial is trained and evaluated, found {value}.")
+    return value
+
+
+# ---- The paper's own
+
+_GLUE = ["CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI", "QNLI", "RTE"]
+_INIT = {"adapter_init_scale": 1e-2}  # Section 3.1; the code that was published has 1e-3.
+_SEEDS = {"random_seed": [1, 2, 3, 4, 5]}  # GLUE's; of the further tasks' the paper is silent.
+_THREE_SEEDS = {"random_seed": [1, 2, 3]}  # Those of the figures.
+_ADAPTER_RATES = [3e-5, 3e-4, 3e-3]
+_FULL_RATES = [2e-5, 3e-5, 5e-5]  # Devlin et al. 2018, appendix A.3, as are their 3 epochs.
+_FURTHER_RATES = [1e-5, 3e-5, 1e-4, 3e-3]
+_ALL_SIZES = [2**power for power in range(10)]
+_FURTHER_SIZES = [2, 4, 8, 16, 32, 64]
+_TOP_LAYERS = [1, 2, 3, 5, 7, 9, 11, 12]
+
+# Table 4: epochs of full and variable fine-tuning, and of adapters, for each of the further tasks.
+_FURTHER_EPOCHS = {
+    "newsgroups": (50, 50),
+    "airline": (50, 20),
+    "corporate_messaging": (100, 50),
+    "disasters": (50, 50),
+    "economic_news_relevance": (20, 20),
+    "emotion": (20, 20),
+    "global_warming": (100, 50),
+    "political_audience": (50, 20),
+    "political_bias": (50, 50),
+    "political_message": (50, 50),
+    "primary_emotions": (100, 100),
+    "progressive_opinion": (100, 100),
+    "progressive_stance": (100, 100),
+    "us_economic_performance": (100, 20),
+    "customer_complaints": (20, 20),
+    "news_aggregator": (20, 20),
+    "sms_spam": (50, 20),
+}
+
+
+def _further(axes, column):
+    """A grid for each of the further tasks, with its epochs in that column of Table 4."""
+    common = {"learning_rate": _FURTHER_RATES, "do_predict": True, **_SEEDS}
+    return [
+        {"task_name": task, "num_train_epochs": epochs[column], **common, **axes}
+        for task, epochs in _FURTHER_EPOCHS.items()
+    ]
+
+
+def _curve(tasks, rates, full_rates, epochs, full_epochs):
+    """The curves of Figures 4 and 5: adapters of all sizes, top layers, LayerNorms and head."""
+    adapters = {**tasks, "learning_rate": rates, "num_train_epochs": epochs, **_THREE_SEEDS}
+    top = {"tuning": "top_layers", "num_top_layers": list(range(1, 13))}
+    rest = {"learning_rate": full_rates, "num_train_epochs": full_epochs}
+    return [
+        {**adapters, **_INIT, "adapter_size": _ALL_SIZES},
+        {**adapters, **top, **rest},
+        {**adapters, "tuning": ["layer_norm", "head"]},
+    ]
+
+
+_SQUAD = {
+    "script": "run_squad.py",
+    "train_file": "$SQUAD_DIR/train-v1.1.json",
+    "predict_file": "$SQUAD_DIR/dev-v1.1.json",
+}
+_DEFAULT_VARIANT = {"task_name": ["MNLI", "CoLA"], **_INIT, **_THREE_SEEDS}
+_VARIANT = {**_DEFAULT_VARIANT, "learning_rate": _ADAPTER_RATES, "num_train_epochs": [3, 20]}
+
+# Name → (what it is, the grids). Rates, epochs and sizes are those of the paper's sections 3.2 to
+# 3.6 and appendix B, where it gives them.
+PRESETS = {
+    "glue": (
+        "Table 1, Figure 1: adapters and full fine-tuning on GLUE",
+        [
+            {
+                "task_name": _GLUE,
+                "adapter_size": [8, 64, 256],
+                "learning_rate": _ADAPTER_RATES,
+                "num_train_epochs": [3, 20],
+                **_INIT,
+                **_SEEDS,
+            },
+            {
+                "task_name": _GLUE,
+                "tuning": "full",
+                "learning_rate": _FULL_RATES,
+                "num_train_epochs": 3,
+                **_SEEDS,
+            },
+        ],
+    ),
+    "further_tasks": (
+        "Table 2, Figure 3: adapters and full fine-tuning on the 17 further tasks",
+        [
+            *_further({"adapter_size": _FURTHER_SIZES, **_INIT}, 1),
+            *_further({"tuning": "full"}, 0),
+        ],
+    ),
+    "variable_fine_tuning": (
+        "Table 2, Figure 3: the top layers alone on the 17 further tasks",
+        _further({"tuning": "top_layers", "num_top_layers": _TOP_LAYERS}, 0),
+    ),
+    "sizes": (
+        "Figure 4: sizes of adapters, numbers of top layers, LayerNorms alone",
+        _curve({"task_name": ["MNLI", "CoLA"]}, _ADAPTER_RATES, _FULL_RATES, [3, 20], 3),
+    ),
+    "squad": (
+        "Figure 5: the same on SQuAD v1.1, and full fine-tuning",
+        [
+            *_curve(_SQUAD, [3e-5, 1e-4, 3e-4, 1e-3], [3e-5, 5e-5, 1e-4], [3, 10, 20], [2, 3, 5]),
+            {
+                **_SQUAD,
+                "tuning": "full",
+                "learning_rate": [3e-5, 5e-5, 1e-4],
+                "num_train_epochs": [2, 3, 5],
+                **_THREE_SEEDS,
+            },
+        ],
+    ),
+    "init_scales": (
+        "Figure 6, right: the standard deviation of the adapters' initial weights",
+        [
+            {
+                **_DEFAULT_VARIANT,
+                "adapter_init_scale": [10.0**power for power in range(-7, 1)],
+                "learning_rate": _ADAPTER_RATES,
+                "num_train_epochs": 3,
+            }
+        ],
+    ),
+    "learning_rates": (
+        "Figure 7: learning rates of adapters and of full fine-tuning",
+        [
+            {
+                "task_name": ["MNLI", "CoLA"],
+                "learning_rate": [2e-5, 5e-5, 1e-4, 3e-4, 5e-4, 1e-3],
+                "num_train_epochs": 3,
+                **_THREE_SEEDS,
+                **method,
+            }
+            for method in (_INIT, {"tuning": "full"})
+        ],
+    ),
+    "variants": (
+        "section 3.6: other adapters",
+        [
+            _VARIANT,
+            {**_VARIANT, "adapter_normalization": ["layer", "batch"]},
+            {**_VARIANT, "adapter_depth": [2, 3]},
+            {**_VARIANT, "adapter_activation": ["relu", "tanh", "swish"]},
+            {**_VARIANT, "adapter_sites": ["attention", "feed_forward"]},
+            {**_VARIANT, "adapter_placement": "parallel"},
+            {**_VARIANT, "adapter_interaction": "multiply"},
+        ],
+    ),
+}

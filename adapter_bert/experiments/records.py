@@ -1,0 +1,218 @@
+"""What the trials of a sweep came to: a folder of append-only files, one JSON object a line.
+
+Each process of a sweep writes to the file of its shard, and reads them all. A record:
+
+    {"key": "3f9c…",             see `sweep_grids.Trial.key`
+     "script": "run_classifier.py", "flags": {"task_name": "CoLA", "adapter_size": 64, …},
+     "status": "done",           or "failed", with its "reason"
+     "seconds": 412.3,           of its last start: what a kill interrupted before is not in it
+     "finished": "2026-11-22T12:00:00",      in UTC
+     "data": {"train": "8f2a…", "dev": …},   see `sweep_data`; older versions wrote none
+     "backbone": {"name": …, "fingerprint": …},
+     "task": "CoLA", "score": "eval_matthews",
+     "scores": {"eval_matthews": 0.23, …, "trained_parameters": 605954, …}}
+"""
+
+import glob
+import json
+import math
+import os
+import re
+import time
+
+from adapter_bert.common import files
+from adapter_bert.common.errors import UserError
+
+DONE, FAILED = "done", "failed"
+_FILES = "results*.jsonl"
+
+
+def now():
+    """The time, as records tell it: in UTC, for those of several machines."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
+
+
+def read(folder):
+    """All records in a folder, in the order in which they were finished.
+
+    Of two with one key the later counts, but a failure never hides what is done. A last line that
+    a kill cut short is left out: its trial is not done.
+
+    Args:
+      folder: local path.
+
+    Returns:
+      List of dicts, empty before the first trial ends.
+
+    Raises:
+      UserError: a file cannot be read, or a line of it is no record.
+    """
+    return Reader(folder).read()
+
+
+class Reader:
+    """`read` of a folder, again and again: a line is parsed once, and its dict is always the same.
+
+    Args:
+      folder: local path.
+    """
+
+    def __init__(self, folder):
+        self._folder = folder
+        self._parsed = {"": None}  # Line → record, None for what is none.
+
+    def read(self):
+        """See the function of this name."""
+        paths = sorted(glob.glob(_matching(self._folder)))
+        found = [record for path in paths for record in self._records(path)]
+        records = {}
+        for record in sorted(found, key=lambda record: record["finished"]):
+            earlier = records.get(record["key"], record)
+            if record["status"] == DONE or earlier["status"] == FAILED:
+                records.pop(record["key"], None)
+                records[record["key"]] = record
+        return list(records.values())
+
+    def _records(self, path):
+        """Yields a file's records."""
+        for number, line in enumerate(_lines(path), 1):
+            if line not in self._parsed:
+                self._parsed[line] = _record(line, f"{path}, line {number}")
+            if self._parsed[line] is not None:
+                yield self._parsed[line]
+
+
+def append(folder, shard, record):
+    """Adds a record to a shard's file; it outlives a kill once this returns.
+
+    Args:
+      folder: local path.
+      shard: (i, n), which of n shards.
+      record: dict.
+
+    Raises:
+      UserError: it cannot be written.
+    """
+    path = os.path.join(folder, _file_name(shard))
+    line = json.dumps(record, sort_keys=True, default=float) + "\n"
+    with files.written(path), open(path, "ab+") as writer:
+        if writer.tell() and not _ends_a_line(writer):
+            line = "\n" + line  # A kill's half line must not swallow this one.
+        writer.write(line.encode())
+        writer.flush()
+        os.fsync(writer.fileno())
+
+
+def check_scores(record, where):
+    """Raises UserError if what a trial is compared by is NaN or Inf; its losses may be.
+
+    Args:
+      record: dict; a failed trial's scores are not read.
+      where: what an error begins with.
+    """
+    if record["status"] != DONE:
+        return
+    for name, value in record["scores"].items():
+        is_compared = name == record.get("score") or name.endswith("_parameters")
+        if is_compared and not math.isfinite(value):
+            raise UserError(f"{where}: found {value} as {name}, expected a finite number.")
+
+
+def undated(records):
+    """Returns the line that says how many finished trials' data are unknown, in a list.
+
+    Args:
+      records: dicts; failed trials do not count.
+
+    Returns:
+      [] if all are known.
+    """
+    done = [record for record in records if record["status"] == DONE]
+    count = sum("data" not in record for record in done)
+    if not count:
+        return []
+    return [
+        f"{count} of {len(done)} finished trials have no digest of their data: whether a task's"
+        " trials are all on the same data is unknown."
+    ]
+
+
+def _matching(folder):
+    return os.path.join(glob.escape(folder), _FILES)
+
+
+def _file_name(shard):
+    index, count = shard
+    return f"results.{index}-of-{count}.jsonl" if count > 1 else "results.jsonl"
+
+
+def _ends_a_line(writer):
+    writer.seek(-1, os.SEEK_END)
+    return writer.read(1) == b"\n"
+
+
+def _lines(path):
+    try:
+        with open(path, encoding="utf-8") as reader:
+            return reader.read().split("\n")
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({error}).") from error
+
+
+def _record(line, where):
+    """A line's record; None where it is cut short."""
+    try:
+        record = _parsed(line)
+    except files.RepeatedKey as error:
+        raise UserError(f"{where}: {error}, expected the record of a trial.") from error
+    if _is_record(record):
+        check_scores(record, where)
+        return record
+    if not _is_cut_short(line):
+        raise UserError(f"{where}: expected the record of a trial.")
+    return None
+
+
+def _parsed(line):
+    try:
+        return files.parse_json(line)
+    except files.RepeatedKey:  # Whole, and no record.
+        raise
+    except (ValueError, RecursionError):
+        return None
+
+
+def _is_record(value):
+    try:
+        for name in ("key", "script", "finished"):
+            files.checked(value[name], str)
+        for digest in files.checked(value.get("data", {}), dict).values():
+            files.checked(digest, str)
+        for setting in files.checked(value["flags"], dict).values():
+            files.checked(setting, type(setting) if isinstance(setting, (str, bool)) else float)
+        return _ENDS[files.checked(value["status"], str)](value)
+    except (KeyError, TypeError, ValueError):
+        return False
+
+
+def _has_reason(record):
+    files.checked(record["reason"], str)
+    return True
+
+
+def _has_scores(record):
+    files.checked(record["task"], str)
+    for score in files.checked(record["scores"], dict).values():
+        files.checked(score, float)
+    backbone = record.get("backbone") or {"name": "", "fingerprint": ""}
+    for name in ("name", "fingerprint"):
+        files.checked(backbone[name], str)
+    return record["score"] in record["scores"]
+
+
+_ENDS = {DONE: _has_scores, FAILED: _has_reason}
+
+
+def _is_cut_short(line):
+    """Whether a kill may have left it: an object that does not end."""
+    return re.match(r"\{", line) and _parsed(line) is None

@@ -1,0 +1,529 @@
+"""A sweep: every trial in a process of its own, recorded as it ends, by any number of sweepers.
+
+    folder/results*.jsonl        what the trials came to, see `sweep_records`
+    folder/trials/<name>/        output_dir of each, with what it printed in log.txt
+    folder/precision.json        the precision of trials that leave it open, by their BERT's width
+
+Sweepers that share a folder on one machine share the trials out by a lock on each of them, which
+lives as long as the sweeper or the trial does: after a kill, what still runs is waited for. Those
+of several machines take shards.
+"""
+
+import collections
+import contextlib
+import functools
+import glob
+import os
+import posixpath
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from typing import NamedTuple, Tuple
+
+from absl import logging
+from tqdm import tqdm
+
+from adapter_bert.common import configs, devices, files, metrics, paths
+from adapter_bert.common.errors import UserError
+from adapter_bert.experiments import data_digests as sweep_data
+from adapter_bert.experiments import grids as sweep_grids
+from adapter_bert.experiments import records as sweep_records
+from adapter_bert.experiments.records import DONE, FAILED
+from adapter_bert.formats import checkpoints, task_adapter, tfhub
+from adapter_bert.training import output_dir as run_directory
+from adapter_bert.training import progress
+
+_LOOK_EVERY = 0.3  # Seconds between two looks at the trials that run.
+
+KEEP = ("adapters", "scores", "all")  # What may be kept of a finished trial.
+
+
+# Further flags that say where things lie, of which `_backbone` tells BERTs apart, or where it runs.
+_PLACES = (
+    *("bert_config_file", "vocab_file", "init_checkpoint", "bert_hub_module_handle"),
+    *("spm_model_file", "feature_cache_dir"),
+    *("tpu_name", "tpu_zone", "gcp_project", "master"),
+)
+
+
+class Settings(NamedTuple):
+    """How a sweep takes place; but for further_flags none of it changes what comes out.
+
+    Attributes:
+      folder: local path.
+      jobs: how many trials run at a time; each gets its share of the processor's cores.
+      shard: (i, n): every n-th trial is this sweeper's, from the i-th on.
+      further_flags: every trial's, "--name=value" each, and as much its own as those of the grid,
+        unless they say where BERT and the cache lie, or which TPU it is.
+      keep: one of `KEEP`.
+      retry_failed: run those again that failed.
+    """
+
+    folder: str
+    jobs: int = 1
+    shard: Tuple[int, int] = (0, 1)
+    further_flags: Tuple[str, ...] = ()
+    keep: str = "adapters"
+    retry_failed: bool = False
+
+
+class _Running(NamedTuple):
+    key: str
+    process: subprocess.Popen
+    lock: int
+    start: float
+
+
+class Sweep:
+    """Trials, and the folder of what they come to.
+
+    Args:
+      trials: list of `sweep_grids.Trial`.
+      settings: `Settings`.
+
+    Attributes:
+      trials: ordered dict from the key of each trial to the trial.
+
+    Raises:
+      UserError: a trial needs an environment variable that is not set, or a BERT that is not there;
+        a flag is given twice, or is the sweep's own; two custom tasks have one name, that of
+        their folders; the folder is no local one.
+    """
+
+    def __init__(self, trials, settings):
+        self._settings = settings
+        if files.is_remote(settings.folder):
+            raise UserError(f"--output_dir={settings.folder}: a sweep needs a local folder.")
+        further = dict(_parsed(flag) for flag in settings.further_flags)
+        for trial in trials:
+            both = sorted(further.keys() & dict(trial.flags))
+            if both:
+                raise UserError(f"--{both[0]} is a flag of the trials already: use --set for it.")
+        self._places = {name: further.pop(name) for name in _PLACES if name in further}
+        trials = [trial.plus(further) for trial in trials]
+        _check_names(trials)
+        self.trials, self._old_keys, self._data = collections.OrderedDict(), {}, {}
+        self._digests = sweep_data.Digests()
+        self._add(trials)
+        self._commands = {key: self._command(key) for key in self.trials}
+        self._records = sweep_records.Reader(settings.folder)
+        self._precisions = os.path.join(settings.folder, "precision.json")
+        self._seconds = []
+
+    def name(self, key):
+        """What a trial is called, here and as its folder."""
+        trial = self.trials[key]
+        return re.sub(r"[^\w.-]+", "_", f"{trial.what}-{trial.method}-{key[:8]}")
+
+    def records(self):
+        """The records of these trials, a dict by their keys; older versions' have no "data"."""
+        records = {r["key"]: r for r in self._records.read()}
+        found = {key: records.get(key, records.get(self._old_keys[key])) for key in self.trials}
+        return {key: record for key, record in found.items() if record}
+
+    def running(self):
+        """What the trials that run now said last, a dict by their keys."""
+        places = {key: self._place(key) for key in self.trials}
+        return {key: place.last_line() for key, place in places.items() if place.is_running()}
+
+    def commands(self):
+        """The command of every trial that is left to this sweeper, as a list of str."""
+        return [self._commands[key] for key in self._left(self.records())]
+
+    def check_flags(self):
+        """Raises UserError if a script does not know a flag of its trials; takes seconds."""
+        flags = {}
+        for _, script, *some in self._commands.values():
+            for flag in some:
+                flags.setdefault(script, {}).setdefault(flag.partition("=")[0], flag)
+        for script, some in flags.items():
+            checked = subprocess.run(
+                [sys.executable, script, *some.values(), "--only_check_args"],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
+            if checked.returncode:
+                said = reason_in(checked.stdout.decode(errors="replace"))
+                name = os.path.basename(script)
+                raise UserError(f"{name} does not take the flags of its trials: {said}")
+
+    def run(self):
+        """Runs what is left, and waits for what other sweepers run of it.
+
+        Raises:
+          UserError: a record cannot be written.
+          KeyboardInterrupt: Ctrl-C; the trials have saved their last step then.
+        """
+        self._before = self.records()
+        for key, record in self._before.items():
+            if record["status"] == DONE:  # A kill may have come before it lost what is not kept.
+                self._place(key).lose()
+        waiting, slots = collections.deque(self._left(self._before)), {}
+        try:
+            while waiting or slots:
+                self._look(waiting, slots)
+                time.sleep(_LOOK_EVERY)
+        finally:
+            interrupt([trial.process for trial in slots.values()])
+
+    def _add(self, trials):
+        """Adds trials by their keys; files of data and of BERT are read once for all trials."""
+        backbones, data = {}, {}
+        for trial in trials:
+            flags = {**dict(trial.flags), **self._places}
+            named = flags.get("bert_hub_module_handle"), flags.get("init_checkpoint")
+            if named not in backbones:
+                backbones[named] = _backbone(*named)
+            source = sweep_data.source_of(trial)
+            if source not in data:
+                data[source] = self._digest(source, trial.what)
+            old = key = trial.key(backbones[named])
+            if data[source]:
+                key = _filled_in(trial).key(backbones[named], data[source])
+            self.trials[key], self._old_keys[key], self._data[key] = trial, old, data[source]
+
+    def _digest(self, source, task):
+        """The digests of what a `sweep_data.Source` reads; None if it cannot be read."""
+        try:
+            return self._digests.of(source)
+        except UserError as error:
+            logging.warning("%s: no digest of its data (%s).", task, str(error).rstrip("."))
+            return None
+
+    def _has_other_data(self, key):
+        """Whether a trial's files are no longer those that its key has; unchanged ones not read."""
+        trial, data = self.trials[key], self._data[key]
+        return data and data != self._digest(sweep_data.source_of(trial), trial.what)
+
+    def _look(self, waiting, slots):
+        """Records the trials that have ended, and starts others in their slots."""
+        for slot, trial in list(slots.items()):
+            if trial.process.poll() is not None:
+                del slots[slot]
+                self._finish(trial, len(waiting) + len(slots))
+        for slot in set(range(self._settings.jobs)) - set(slots):
+            started = self._start_next(waiting, slot)
+            if started:
+                slots[slot] = started
+
+    def _left(self, records):
+        """The keys of this shard's trials that are not done, nor failed for good."""
+        index, count = self._settings.shard
+        return [key for key in list(self.trials)[index::count] if not self._is_over(records, key)]
+
+    def _is_over(self, records, key):
+        return key in records and (
+            records[key]["status"] == DONE or not self._settings.retry_failed
+        )
+
+    def _start_next(self, waiting, slot):
+        """Starts the first trial that waits, and that no one else runs; None if there is none."""
+        for _ in range(len(waiting)):
+            key = waiting.popleft()
+            lock = self._place(key).lock()
+            if lock is None:
+                waiting.append(key)
+            elif self.records().get(key) != self._before.get(key):
+                os.close(lock)  # Another sweeper has ended it meanwhile.
+            else:
+                logging.info("Running %s", self.name(key))
+                cores = _share_of_cores(slot, self._settings.jobs)
+                command = [*self._commands[key], *self._precision_flags(key)]
+                process = self._place(key).start(command, lock, cores)
+                return _Running(key, process, lock, time.monotonic())
+        return None
+
+    def _finish(self, trial, num_left):
+        """Records a trial whose process has ended."""
+        seconds, place = time.monotonic() - trial.start, self._place(trial.key)
+        what = self.trials[trial.key]
+        record = {
+            "key": trial.key,
+            "script": what.script,
+            "flags": dict(what.flags),
+            "seconds": round(seconds, 1),
+            "finished": sweep_records.now(),
+            **({"data": self._data[trial.key]} if self._data[trial.key] else {}),
+            **place.outcome(trial.process.returncode, what),
+        }
+        if record["status"] == DONE and self._has_other_data(trial.key):
+            reason = "its data have changed since the sweep began; sweep again to train on them"
+            record = {**record, "status": FAILED, "reason": reason}
+        is_done = record["status"] == DONE
+        if is_done:
+            place.will_lose(_dropped(self._settings.keep))
+        sweep_records.append(self._settings.folder, self._settings.shard, record)
+        if is_done:
+            place.lose()
+        os.close(trial.lock)
+        self._seconds.append(seconds)
+        left = sum(self._seconds) / len(self._seconds) * num_left / self._settings.jobs
+        logging.info(
+            "%s %s (%s; %d to go, about %s)",
+            self.name(trial.key),
+            _said_of(record),
+            tqdm.format_interval(seconds),
+            num_left,
+            tqdm.format_interval(left),
+        )
+
+    def _command(self, key):
+        trial = self.trials[key].plus(self._places)
+        script, *flags = trial.command(self._folder(key))
+        return [sys.executable, os.path.join(paths.PROJECT, script), *flags]
+
+    def _precision_flags(self, key):
+        """The --precision of a trial that leaves it open: measured once for a width, not by each.
+
+        An interrupted trial resumes in its own.
+        """
+        flags = {**dict(self.trials[key].flags), **self._places}
+        has_begun = os.path.exists(os.path.join(self._folder(key), run_directory.SETTINGS_FILE))
+        if flags.get("precision", "auto") != "auto" or flags.get("use_tpu") or has_begun:
+            return []
+        config = _config(flags.get("bert_hub_module_handle"), flags.get("bert_config_file"))
+        width, path = (config.hidden_size, config.intermediate_size), self._precisions
+        known = files.read_object(path) if os.path.exists(path) else {}
+        if str(width) not in known:
+            known[str(width)] = devices.choose_precision("auto", False, width)
+            files.write_object(path, known)
+        return [f"--precision={known[str(width)]}"]
+
+    def _folder(self, key):
+        return os.path.join(self._settings.folder, "trials", self.name(key))
+
+    def _place(self, key):
+        return TrialFolder(self._folder(key))
+
+
+def _dropped(keep):
+    """Returns the patterns of what a finished trial's folder does without."""
+    if keep == "all":
+        return ()
+    further = (task_adapter.FOLDER,) if keep == "scores" else ()
+    return (*checkpoints.TRAINING_FILES, *further)
+
+
+def _said_of(record):
+    if record["status"] != DONE:
+        return f"failed: {record['reason']}"
+    return f"has {record['score']} {record['scores'][record['score']]:.4f}"
+
+
+def _share_of_cores(slot, jobs):
+    """The processor's cores for one of several trials at a time; None for all of them."""
+    if jobs == 1 or not hasattr(os, "sched_getaffinity"):
+        return None
+    cores = sorted(os.sched_getaffinity(0))
+    return cores[slot::jobs] if len(cores) >= jobs else None
+
+
+def _parsed(flag):
+    """--name=value as a pair; UserError if it is no such flag."""
+    match = re.fullmatch(r"--?(\w+)=(.*)", flag, re.DOTALL)
+    if not match:
+        raise UserError(f"{flag}: expected a flag of the trials, written as --name=value.")
+    name, value = match.groups()
+    return name, value if name in _PLACES else sweep_grids.read_value(name, value, "--" + name)
+
+
+def _check_names(trials):
+    """Raises UserError if two custom tasks have one name: of these one is chosen."""
+    tasks = {}
+    for trial in trials:
+        flags = dict(trial.flags)
+        if str(flags.get("task_name")).lower() == "custom" and flags.get("data_dir"):
+            folder = posixpath.normpath(sweep_grids.expanded("data_dir", flags["data_dir"]))
+            label = flags.get("label_column")
+            task = f"--data_dir={folder}" + (f" --label_column={label}" if label else "")
+            other = tasks.setdefault(trial.what, task)
+            if other != task:
+                raise UserError(
+                    f"{task} and {other} would be one task, {trial.what}; give them folders of"
+                    " different names, or each a sweep of its own."
+                )
+
+
+def _filled_in(trial):
+    """A trial with environment variables filled in, but for where data and BERT lie.
+
+    These have digests in its key, which are the same on machines with other folders.
+    """
+    return trial.plus(
+        {
+            name: sweep_grids.read_value(name, sweep_grids.expanded(name, value), f"--{name}")
+            for name, value in trial.flags
+            if "$" in str(value) and name not in (*sweep_grids.DATA_FLAGS, *_PLACES)
+        }
+    )
+
+
+@functools.lru_cache(maxsize=None)  # Some modules are read whole.
+def _config(handle, config_file):
+    """The `configs.BertConfig` that a trial's flags name."""
+    if handle:
+        return tfhub.read_bert(handle).config
+    name = "bert_config_file"
+    value = config_file and sweep_grids.expanded(name, config_file)
+    return configs.BertConfig.from_json_file(paths.find_bert(name, value))
+
+
+def _backbone(handle, init_checkpoint):
+    """What tells a BERT from others, without reading all of it."""
+    if handle:
+        return handle
+    named = init_checkpoint and sweep_grids.expanded("init_checkpoint", init_checkpoint)
+    prefix = paths.find_bert("init_checkpoint", named)
+    return files.sha256(prefix + ".index")  # It holds a checksum of each tensor.
+
+
+_STARTED = "\n$ "  # Before each command in the log.
+_PATIENCE = 120.0  # Seconds that an interrupted trial has for saving its step.
+
+
+class TrialFolder:
+    """A trial's output_dir, with a lock that only one process has, and what the trial printed.
+
+    Args:
+      path: local path; it need not be there.
+    """
+
+    def __init__(self, path):
+        self._path = path
+        self._log = os.path.join(path, "log.txt")
+        self._lock = os.path.join(path, ".lock")
+        self._unkept = os.path.join(path, ".unkept")
+
+    def lock(self):
+        """An open file that holds the lock until all who have it closed it; None if it is held."""
+        with files.written(self._path):
+            os.makedirs(self._path, exist_ok=True)
+            lock = os.open(self._lock, os.O_CREAT | os.O_RDWR)
+        if files.lock(lock):
+            return lock
+        os.close(lock)
+        return None
+
+    def is_running(self):
+        """Whether some process has the lock; nothing is written."""
+        if not (os.path.exists(self._log) and os.path.exists(self._lock)):
+            return False
+        lock = os.open(self._lock, os.O_RDONLY)
+        try:
+            return not files.lock(lock, shared=True)
+        finally:
+            os.close(lock)
+
+    def start(self, command, lock, cores=None):
+        """Starts a trial's process.
+
+        Args:
+          command: list of str.
+          lock: see above; the process has it too, should the one that starts it be killed.
+          cores: indices of the processor's cores that it may use, None for all.
+        """
+        with files.written(self._log), open(self._log, "ab") as log:
+            log.write((_STARTED + " ".join(command) + "\n").encode())
+            log.flush()
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                pass_fds=[lock],
+                preexec_fn=_heed_its_sweep,
+            )
+        if cores:
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(process.pid, cores)
+        return process
+
+    def last_line(self):
+        """What the trial printed last."""
+        return _lines(self._said()[-2000:])[-1]
+
+    def outcome(self, return_code, trial):
+        """What a record says of how the trial ended, see `sweep_records`.
+
+        Args:
+          return_code: its process's.
+          trial: `sweep_grids.Trial`.
+        """
+        if return_code < 0:
+            return {"status": FAILED, "reason": f"killed by signal {-return_code}"}
+        if return_code:
+            _, _, said = self._said().rpartition(_STARTED)
+            return {"status": FAILED, "reason": reason_in(said)}
+        try:
+            return self._result(trial)
+        except UserError as error:
+            return {"status": FAILED, "reason": str(error)}
+
+    def _result(self, trial):
+        """What a record says of a finished trial; UserError if it left not all that it should."""
+        path = os.path.join(self._path, "eval_results.json")
+        found = files.read_object(path)
+        scores = metrics.numbers(found)
+        test = os.path.join(self._path, "test_scores.json")
+        if os.path.exists(test):
+            scores.update(metrics.numbers(files.read_object(test)))
+        made = task_adapter.describe(os.path.join(self._path, task_adapter.FOLDER))
+        progress.write_settings(self._path, dict(trial.flags))
+        result = {
+            "status": DONE,
+            "task": sweep_grids.task_of(found["task"], dict(trial.flags).get("data_dir")),
+            "score": found["score"],
+            "scores": scores,
+            "backbone": {"name": made.backbone.name, "fingerprint": made.backbone.fingerprint},
+        }
+        sweep_records.check_scores(result, path)
+        return result
+
+    def will_lose(self, patterns):
+        """Notes what is not kept once the trial is recorded: what matches one of these patterns."""
+        files.write_atomically(self._unkept, "".join(pattern + "\n" for pattern in patterns))
+
+    def lose(self):
+        """Removes what `will_lose` noted last, where that has not been done yet."""
+        with contextlib.suppress(FileNotFoundError):  # It has; or another sweeper does it now.
+            with open(self._unkept) as reader:
+                patterns = reader.read().splitlines()
+            for pattern in patterns:
+                for path in glob.glob(os.path.join(glob.escape(self._path), pattern)):
+                    shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
+            os.remove(self._unkept)
+
+    def _said(self):
+        with open(self._log, "rb") as log:
+            return log.read().decode(errors="replace")
+
+
+def _heed_its_sweep():
+    """Has Ctrl-C come to a trial once, from the one that started it, who may ignore its own."""
+    os.setpgrp()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def interrupt(processes):
+    """Has trials save their step and end."""
+    for process in processes:
+        process.send_signal(signal.SIGINT)
+    for process in processes:
+        try:
+            process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def reason_in(said):
+    """The sentence by which a script that stopped says why, else the last line."""
+    lines = _lines(said)
+    errors = [line[len("Error: ") :] for line in lines if line.startswith("Error: ")]
+    return (errors or lines)[-1]
+
+
+def _lines(said):
+    return [line.strip() for line in re.split(r"[\r\n]+", said) if line.strip()] or [""]

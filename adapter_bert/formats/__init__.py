@@ -1,0 +1,1 @@
+"""Task adapters and pretrained weights, read and written in each format."""

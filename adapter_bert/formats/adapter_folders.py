@@ -1,0 +1,141 @@
+"""Folders of task adapters, and what the tasks are called: "mrpc" for output/mrpc/adapter."""
+
+import contextlib
+import glob
+import posixpath
+import re
+from typing import Dict, Iterable, Iterator, List, Optional
+
+from absl import logging
+
+from adapter_bert.common import files
+from adapter_bert.common.errors import UserError
+from adapter_bert.formats import task_adapter
+
+
+def is_name(text: str) -> bool:
+    """Whether a task can be called so: letters, digits, ".", "_" and "-", at most 100 of them.
+
+    A folder of that name must not be taken for what a killed `files.whole_folder` left.
+    """
+    fits = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", text) is not None
+    return fits and files.place_of(text) == text
+
+
+def check_name(text: str) -> None:
+    """Raises UserError for what `is_name` is not."""
+    if not is_name(text):
+        raise UserError(
+            f"{text[:100]!r} is no name of a task; expected letters, digits, '.', '_' and '-', a"
+            " letter or digit first, at most 100 of them, and no .partial or .replaced at the end."
+        )
+
+
+def named(patterns: Iterable[str]) -> Dict[str, str]:
+    """The task adapters that --adapters names: dict from tasks' names to folders.
+
+    Raises:
+      UserError: a pattern fits nothing, what it fits is no task adapter or cannot be read, or two
+        have one name.
+    """
+    found = {}
+    for pattern in patterns:
+        folders = _matching(pattern)
+        if not folders:
+            raise UserError(f"--adapters={pattern}: there is no such folder.")
+        for place in map(files.place_of, folders):
+            folder = found_in(place)
+            if folder is None:
+                raise UserError(
+                    f"--adapters={pattern}: {place} is no task adapter, a folder with"
+                    " adapter_config.json, as a training leaves it in output_dir/adapter."
+                )
+            name = name_of(folder)
+            if found.setdefault(name, folder) != folder:
+                raise UserError(
+                    f"--adapters: {found[name]} and {folder} are both called {name!r}; rename one."
+                )
+    return found
+
+
+def below(root: str) -> Dict[str, str]:
+    """The task adapters in a folder of folders: dict from names to folders.
+
+    Each is the highest of `<name>/<number>`, as uploads are kept, or else `<name>` or
+    `<name>/adapter`, as a run leaves it. The log tells of those that cannot be read, and of those
+    whose folder's name is none of a task.
+
+    Raises:
+      UserError: it is no folder, or cannot be read.
+    """
+    if not files.isdir(root):
+        raise UserError(f"--adapter_dir={root} is no folder.")
+    found = {}
+    for name in sorted(set(map(files.place_of, _names_in(root, "--adapter_dir=")))):
+        try:
+            folder = found_in(posixpath.join(root, name))
+            if folder:
+                check_name(name)
+                found[name] = folder
+        except UserError as error:
+            logging.warning("Not served: %s: %s", name, error)
+    return found
+
+
+def found_in(folder: str) -> Optional[str]:
+    """The folder of a task adapter that a name stands for, see `below`; None for none.
+
+    Raises:
+      UserError: the folder cannot be read.
+    """
+    numbers = sorted(numbers_in(folder), reverse=True)
+    for candidate in (*map(str, numbers), "", task_adapter.FOLDER):
+        path = posixpath.join(folder, candidate) if candidate else folder
+        if files.exists(posixpath.join(files.current(path), task_adapter.CONFIG_FILE)):
+            return path
+    return None
+
+
+def name_of(folder: str) -> str:
+    """What a task is called after its adapter's folder: "mrpc" for output/mrpc/adapter."""
+    parts = [part for part in folder.split("/") if part not in ("", ".")]
+    if len(parts) > 1 and (parts[-1] == task_adapter.FOLDER or parts[-1].isdigit()):
+        parts.pop()
+    return parts[-1] if parts else ""
+
+
+def numbers_in(folder: str) -> List[int]:
+    """The numbers that folders in a folder are called by, a list.
+
+    Raises:
+      UserError: the folder cannot be read.
+    """
+    if not files.isdir(folder):
+        return []
+    names = _names_in(folder)
+    return [int(name) for name in names if re.fullmatch("[1-9][0-9]{0,8}", name)]
+
+
+def _matching(pattern: str) -> List[str]:
+    """The paths that a pattern fits, sorted; one without wildcards elsewhere is such a path."""
+    if not files.is_remote(pattern):
+        return sorted(glob.glob(pattern))
+    if not glob.has_magic(pattern):
+        return [pattern]
+    with _readable("--adapters=" + pattern):
+        return sorted(files.glob(pattern))
+
+
+def _names_in(folder: str, flag: str = "") -> List[str]:
+    """What lies in a folder; raises UserError, which `flag` begins, if it cannot be read."""
+    with _readable(flag + folder):
+        return [name.rstrip("/") for name in files.listdir(folder)]
+
+
+@contextlib.contextmanager
+def _readable(where: str) -> Iterator[None]:
+    """An error of the file system is a UserError, which `where` begins."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{where} cannot be read ({files.reason(error)}).") from error

@@ -1,0 +1,312 @@
+"""BERT in HuggingFace's format: config.json, model.safetensors, vocab.txt; PyTorch is not needed.
+
+Google's names and layouts (a kernel is [input, output]) are those of every other module; here they
+become HuggingFace's (a weight is [output, input]) and back. No value changes but for half
+precision, which is widened to float32.
+"""
+
+import json
+import os
+import re
+from typing import Dict, Iterable, Optional, Sequence, Set, Tuple
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from adapter_bert.common import configs, files
+from adapter_bert.common.errors import UserError
+from adapter_bert.formats import checkpoints
+
+Tensors = Dict[str, np.ndarray]
+
+CONFIG, _WEIGHTS, VOCABULARY = "config.json", "model.safetensors", "vocab.txt"
+_CONFIG_FIELDS = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "hidden_act",
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "max_position_embeddings",
+    "type_vocab_size",
+    "initializer_range",
+)
+
+# HuggingFace's "gelu" is the exact form and its "gelu_new" the tanh form, which Google's "gelu" is.
+# They differ by less than 1e-3, and BERTs have been trained with either.
+_ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu", "relu": "relu"}
+
+# From Google's names to HuggingFace's, in this order.
+_RENAMINGS = (
+    (r"^bert/", ""),
+    (r"/layer_", "/layer/"),
+    (r"_embeddings$", r"\g<0>/weight"),
+    (r"/LayerNorm/gamma$", "/LayerNorm/weight"),
+    (r"/LayerNorm/beta$", "/LayerNorm/bias"),
+    (r"/(kernel|output_weights)$", "/weight"),
+    (r"/output_bias$", "/bias"),
+    (r"/", "."),
+)
+
+_BUFFERS = [  # Constants, not weights.
+    prefix + name
+    for prefix in ("", "bert.")
+    for name in ("embeddings.position_ids", "embeddings.token_type_ids")
+]
+
+# Second copies that some releases hold, and the tensors that they are tied to.
+_TIED = {
+    "cls.predictions.decoder.weight": "embeddings.word_embeddings.weight",
+    "cls.predictions.decoder.bias": "cls.predictions.bias",
+}
+
+FILES = (CONFIG, _WEIGHTS, VOCABULARY)
+
+
+def read(folder: str, what: str) -> Tuple[configs.BertConfig, Tensors, str]:
+    """Reads a HuggingFace BERT.
+
+    Args:
+      folder: holds config.json, model.safetensors and vocab.txt.
+      what: what the error calls it, such as "SOURCE_DIR".
+
+    Returns:
+      (`configs.BertConfig`, dict from Google's names to float32 arrays, path of the vocabulary).
+
+    Raises:
+      UserError: a file is missing or broken; the model is not a BERT that Google's format can
+        express; a tensor is missing, of another shape, or has no place.
+    """
+    paths = [os.path.join(folder, name) for name in FILES]
+    missing = [path for path in paths if not files.exists(path)]
+    if missing:
+        raise UserError(
+            f"{what} {folder} is not a HuggingFace BERT: there is no file "
+            f"{' and no file '.join(missing)}."
+        )
+    config_file, weights_file, vocab_file = paths
+    config = _read_config(config_file)
+    return config, _to_google(_read_weights(weights_file), config, weights_file), vocab_file
+
+
+def write(folder: str, config: configs.BertConfig, tensors: Tensors) -> None:
+    """Writes config.json and model.safetensors into a folder that exists.
+
+    Args:
+      folder: path.
+      config: `configs.BertConfig`.
+      tensors: dict from Google's names, all of the encoder's and perhaps of the pretraining
+        heads, to float32 arrays.
+    """
+    fields = {name: getattr(config, name) for name in _CONFIG_FIELDS}
+    fields["hidden_act"] = activation_name(config.hidden_act)
+    pretrained = any(name.startswith("cls/") for name in tensors)
+    fields["architectures"] = ["BertForPreTraining" if pretrained else "BertModel"]
+    with files.open_file(os.path.join(folder, CONFIG), "w") as writer:
+        writer.write(
+            json.dumps({**configs.FIXED_FIELDS, **fields}, indent=2, sort_keys=True) + "\n"
+        )
+    renamed = {}
+    for name, value in tensors.items():
+        prefix = "bert." if pretrained and name.startswith("bert/") else ""
+        value = value.T if name.endswith("/kernel") else value
+        renamed[prefix + name_of(name)] = value
+    write_safetensors(os.path.join(folder, _WEIGHTS), renamed)
+
+
+def _read_config(path: str) -> configs.BertConfig:
+    """Reads HuggingFace's config.json as a `configs.BertConfig` of Google's fields."""
+    fields = files.read_object(path)
+    try:
+        configs.check_architecture(fields)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    missing = [name for name in _CONFIG_FIELDS if name not in fields]
+    if missing:
+        raise UserError(f"{path}: lacks {', '.join(missing)}.")
+    activation = str(fields["hidden_act"])
+    if activation not in _ACTIVATIONS:
+        raise UserError(
+            f"{path}: hidden_act must be one of {', '.join(_ACTIVATIONS)}, but is {activation!r}."
+        )
+    fields["hidden_act"] = _ACTIVATIONS[activation]
+    config = configs.BertConfig(**{name: fields[name] for name in _CONFIG_FIELDS})
+    try:
+        configs.check_config(config)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    return config
+
+
+def _read_weights(path: str) -> Tensors:
+    """Reads the weights: a dictionary from HuggingFace's names, in one spelling, to float32."""
+    tensors = {}
+    for name, value in read_safetensors(path, _BUFFERS).items():
+        # Task models put the encoder under "bert."; the first releases spelt LayerNorm TensorFlow's
+        # way.
+        name = re.sub(r"^bert\.", "", name)
+        name = name.replace("LayerNorm.gamma", "LayerNorm.weight")
+        name = name.replace("LayerNorm.beta", "LayerNorm.bias")
+        if name in tensors:
+            raise UserError(f"{path}: holds {name} twice, under two spellings.")
+        tensors[name] = value
+    return tensors
+
+
+def read_safetensors(path: str, left_out: Sequence[str] = ()) -> Tensors:
+    """Reads a file of safetensors of any floating type.
+
+    Args:
+      path: the file.
+      left_out: names of tensors that are not read.
+
+    Returns:
+      A dict from names to float32 arrays.
+
+    Raises:
+      UserError: it is missing or damaged, or a tensor is of another type.
+    """
+    try:
+        with files.open_file(path, "rb") as reader:
+            entries = safetensors.deserialize(reader.read())
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({files.reason(error)}).") from error
+    except safetensors.SafetensorError as error:
+        raise UserError(f"{path}: is damaged or not a safetensors file ({error}).") from error
+    tensors = {}
+    for name, entry in entries:
+        if name in left_out:
+            continue
+        if entry["dtype"] not in _DECODERS:
+            raise UserError(
+                f"{path}: {name} must be one of {', '.join(_DECODERS)}, but is {entry['dtype']}."
+            )
+        tensors[name] = _DECODERS[entry["dtype"]](entry["data"]).reshape(entry["shape"])
+    return tensors
+
+
+def write_safetensors(path: str, tensors: Tensors) -> None:
+    """Writes a file of safetensors for PyTorch, whose own loader asks for the entry "format".
+
+    Args:
+      path: the file.
+      tensors: dict from names to arrays.
+    """
+    tensors = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
+    with files.open_file(path, "wb") as writer:
+        writer.write(safetensors.numpy.save(tensors, metadata={"format": "pt"}))
+
+
+def _decode_bfloat16(data: bytes) -> np.ndarray:
+    """bfloat16, which NumPy lacks, is the upper half of a float32."""
+    return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
+
+
+# From safetensors' names of types to functions from little-endian bytes to float32 [size].
+_DECODERS = {
+    "F32": lambda data: np.frombuffer(data, "<f4"),
+    "F16": lambda data: np.frombuffer(data, "<f2").astype(np.float32),
+    "BF16": _decode_bfloat16,
+}
+
+
+def _to_google(tensors: Tensors, config: configs.BertConfig, path: str) -> Tensors:
+    """Gives every tensor its name and layout in Google's checkpoints.
+
+    Args:
+      tensors: dictionary from HuggingFace's names to arrays; a projection is [output, input].
+      config: `configs.BertConfig`.
+      path: the file, for errors.
+
+    Returns:
+      A dictionary from Google's names to arrays; a kernel is [input, output].
+    """
+    tensors = _without_tied(tensors, path)
+    shapes = google_shapes(config, [name.replace(".", "/") for name in tensors])
+    names = {name_of(name): name for name in shapes}
+    _check_same(set(names), set(tensors), path)
+    result = {}
+    for name, google_name in names.items():
+        value, shape = tensors[name], shapes[google_name]
+        if google_name.endswith("/kernel"):
+            value = value.T
+        if value.shape != shape:
+            raise UserError(
+                f"{path}: {name} has the shape {list(tensors[name].shape)}, which does not fit "
+                f"{google_name} {list(shape)}, as {CONFIG} asks for."
+            )
+        result[google_name] = value
+    return result
+
+
+def google_shapes(config: configs.BertConfig, names: Iterable[str]) -> checkpoints.Shapes:
+    """Google's names and shapes of an encoder, and of each pretraining head there is.
+
+    Args:
+      config: `configs.BertConfig`.
+      names: of tensors; a head's begin with "cls/" and its name.
+    """
+    heads = {name.split("/")[1] for name in names if name.startswith("cls/")}
+    shapes = checkpoints.encoder_shapes(config)
+    for name, shape in _pretraining_shapes(config).items():
+        if name.split("/")[1] in heads:
+            shapes[name] = shape
+    return shapes
+
+
+def _without_tied(tensors: Tensors, path: str) -> Tensors:
+    """Leaves out second copies of a tensor, which must equal the first."""
+    tensors = dict(tensors)
+    for copy, original in _TIED.items():
+        if copy in tensors:
+            value = tensors.pop(copy)
+            if not np.array_equal(value, tensors.setdefault(original, value)):
+                raise UserError(f"{path}: {copy} must equal {original} in BERT, but does not.")
+    return tensors
+
+
+def _pretraining_shapes(config: configs.BertConfig) -> checkpoints.Shapes:
+    """The tensors of BERT's two pretraining heads: Google's names and shapes."""
+    hidden = config.hidden_size
+    return {
+        "cls/predictions/transform/dense/kernel": (hidden, hidden),
+        "cls/predictions/transform/dense/bias": (hidden,),
+        "cls/predictions/transform/LayerNorm/beta": (hidden,),
+        "cls/predictions/transform/LayerNorm/gamma": (hidden,),
+        "cls/predictions/output_bias": (config.vocab_size,),
+        "cls/seq_relationship/output_weights": (2, hidden),
+        "cls/seq_relationship/output_bias": (2,),
+    }
+
+
+def activation_name(hidden_act: Optional[str]) -> str:
+    """HuggingFace's name for an activation; BERT's GELU is the tanh form."""
+    name = (hidden_act or "linear").lower()
+    return "gelu_new" if name == "gelu" else name
+
+
+def name_of(name: str) -> str:
+    """HuggingFace's name for a tensor of Google's, without the "bert." of models with a head.
+
+    bert/encoder/layer_0/attention/self/query/kernel -> encoder.layer.0.attention.self.query.weight
+    """
+    for pattern, replacement in _RENAMINGS:
+        name = re.sub(pattern, replacement, name)
+    return name
+
+
+def _check_same(wanted: Set[str], found: Set[str], path: str) -> None:
+    """Raises UserError, naming them, if tensors are missing or have no place."""
+    problems = [
+        f"{len(names)} {verdict} ({', '.join(sorted(names)[:10])}{', ...' * (len(names) > 10)})"
+        for names, verdict in (
+            (wanted - found, "tensors that its config asks for are missing"),
+            (found - wanted, "of its tensors have no place in BERT"),
+        )
+        if names
+    ]
+    if problems:
+        raise UserError(f"{path}: {', and '.join(problems)}.")

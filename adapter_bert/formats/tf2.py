@@ -1,0 +1,407 @@
+"""BERT in TensorFlow 2's formats: a SavedModel of an encoder, or an object-based checkpoint.
+
+Both are what TensorFlow's Model Garden writes and TF-Hub and Kaggle publish. The weights of both
+are a checkpoint that names its tensors by an object graph. The graph tells the name of each
+variable, and these become Google's names. Nothing of a SavedModel is loaded or run.
+"""
+
+import contextlib
+import os
+import re
+import shutil
+import uuid
+import warnings
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+from google.protobuf.message import DecodeError
+from tensorflow.core.protobuf import trackable_object_graph_pb2
+
+from adapter_bert.common import configs, files
+from adapter_bert.common.errors import UserError
+from adapter_bert.formats import checkpoints
+
+_CONFIG, _VOCABULARY, _CHECKPOINT = "bert_config.json", "vocab.txt", "bert_model.ckpt"
+_SAVED_MODEL = "saved_model.pb"
+_CASE = "do_lower_case/.ATTRIBUTES/VARIABLE_VALUE"
+
+# The size of an attention head in every BERT that Google has released, for tensors whose shapes do
+# not tell it.
+_HEAD_SIZE = 64
+
+# Names of the Model Garden's variables, in the current form and in those of its first encoders,
+# beside Google's names without "bert/".
+_LAYER = r"(?:transformer|encoder)/layer_([0-9]{1,4})/"
+_DENSE, _NORM = "(kernel|bias)", "(gamma|beta)"
+_NAMES = [
+    (re.compile(f"(?:(.*)/)?(?:{pattern})"), name)
+    for pattern, name in (
+        ("word_embeddings/embeddings", "embeddings/word_embeddings"),
+        (
+            "position_embedding/(?:position_)?embeddings"
+            "|embedding_postprocessor/position_embeddings",
+            "embeddings/position_embeddings",
+        ),
+        (
+            "type_embeddings/embeddings|embedding_postprocessor/type_embeddings",
+            "embeddings/token_type_embeddings",
+        ),
+        (f"(?:embeddings|embedding_postprocessor)/layer_norm/{_NORM}", "embeddings/LayerNorm/{}"),
+        (
+            f"{_LAYER}self_attention/(query|key|value)/{_DENSE}",
+            "encoder/layer_{}/attention/self/{}/{}",
+        ),
+        (
+            f"{_LAYER}self_attention(?:/attention)?_output/{_DENSE}",
+            "encoder/layer_{}/attention/output/dense/{}",
+        ),
+        (
+            f"{_LAYER}self_attention_layer_norm/{_NORM}",
+            "encoder/layer_{}/attention/output/LayerNorm/{}",
+        ),
+        (f"{_LAYER}intermediate/{_DENSE}", "encoder/layer_{}/intermediate/dense/{}"),
+        (f"{_LAYER}output/{_DENSE}", "encoder/layer_{}/output/dense/{}"),
+        (f"{_LAYER}output_layer_norm/{_NORM}", "encoder/layer_{}/output/LayerNorm/{}"),
+        (f"pooler_transform/{_DENSE}", "pooler/dense/{}"),
+    )
+]
+_PROJECTION = "embedding_projection/kernel"
+_WORDS = "word_embeddings/embeddings"
+
+# The activations of a Keras model, which an old one notes in keras_metadata.pb, and BERT's names.
+# "gelu" may be the exact form there: it differs from the tanh form by less than 1e-3.
+_ACTIVATIONS = {"gelu": "gelu", "relu": "relu"}
+
+
+# What `parsed` raises; SystemError is protobuf's for a warning that is an error.
+DAMAGED = (DecodeError, RuntimeWarning, SystemError)
+
+
+class Encoder(NamedTuple):
+    """A BERT encoder that was read into memory.
+
+    Attributes:
+      config: `configs.BertConfig`.
+      tensors: dict from Google's names to float32 arrays, in the shapes of
+        `checkpoints.encoder_shapes`.
+      vocab_file: path of the WordPiece vocabulary.
+      do_lower_case: whether its text was lower-cased; None if the source does not tell.
+    """
+
+    config: configs.BertConfig
+    tensors: Dict[str, np.ndarray]
+    vocab_file: str
+    do_lower_case: Optional[bool]
+
+
+def parsed(message_type, content: Any):
+    """Returns the protocol buffer that bytes hold; raises one of `DAMAGED` if they hold none."""
+    with warnings.catch_warnings():
+        # Of bytes after a stray end of a group, protobuf for Python 3.7 only warns.
+        warnings.simplefilter("error", RuntimeWarning)
+        return message_type.FromString(content)
+
+
+def is_object_based(reader) -> bool:
+    """Returns whether an open checkpoint is one of TensorFlow 2's, with an object graph."""
+    return reader.has_tensor(checkpoints.OBJECT_GRAPH)
+
+
+def read(source: str, where: str) -> Encoder:
+    """Reads a BERT encoder; runs nothing of it.
+
+    Args:
+      source: folder of a SavedModel, folder of an object-based checkpoint, or such a checkpoint's
+        prefix. vocab.txt, and bert_config.json if there is one, lie in the folder or its assets.
+      where: begins the errors' sentences.
+
+    Returns:
+      `Encoder`.
+
+    Raises:
+      UserError: there is nothing to read, it is damaged, no BERT with a WordPiece vocabulary, or
+        an encoder that differs from BERT.
+    """
+    folder, prefix = _locate(source, where)
+    reader = open_checkpoint(folder, prefix, where)
+    if not is_object_based(reader):
+        raise UserError(
+            f"{where} expected an object-based checkpoint of TensorFlow 2, but {prefix}"
+            " has no object graph."
+        )
+    keys = _keys_of_encoder(_variables(reader, where), where)
+    shapes = reader.get_variable_to_shape_map()
+    config = _config_of(folder, {name: shapes[key] for name, key in keys.items()}, where)
+    dtypes = reader.get_variable_to_dtype_map()
+    for name, key in keys.items():
+        if dtypes[key] != tf.float32:
+            raise UserError(f"{where} expected float32, but {name} is {dtypes[key].name}.")
+    vocab_file = find_vocabulary(folder, where)
+    tensors = {}
+    for name, shape in checkpoints.encoder_shapes(config).items():
+        tensors[name] = checkpoints.read_tensor(reader, keys[name], where).reshape(shape)
+    return Encoder(config, tensors, vocab_file, _lower_case_of(reader, where))
+
+
+def _locate(source: str, where: str) -> Tuple[str, str]:
+    """(folder, prefix of the checkpoint)."""
+    if not files.isdir(source):
+        return os.path.dirname(source) or ".", source
+    if files.exists(os.path.join(source, _SAVED_MODEL)):
+        return source, os.path.join(source, "variables", "variables")
+    names = [name for name in files.listdir(source) if name.endswith(".index")]
+    if len(names) != 1:
+        raise UserError(
+            f"{where} expected a SavedModel or a folder with one checkpoint, but found"
+            f" {', '.join(sorted(names)) or 'neither'}."
+        )
+    return source, os.path.join(source, names[0][: -len(".index")])
+
+
+def open_checkpoint(folder: str, prefix: str, where: str):
+    """Opens a checkpoint as `checkpoints.open_checkpoint`, whose files must lie in the folder."""
+    parent, start = os.path.split(prefix)
+    names = files.listdir(parent) if files.isdir(parent) else []
+    paths = [os.path.join(parent, name) for name in names if name.startswith(start + ".")]
+    check_inside(folder, paths, where)
+    return checkpoints.open_checkpoint(prefix, where)
+
+
+def check_inside(folder: str, paths: Sequence[str], where: str) -> None:
+    """Raises UserError if a path leaves the folder, as a symbolic link may."""
+    base = os.path.realpath(folder)
+    for path in paths:
+        real = os.path.realpath(path)
+        if os.path.commonpath([base, real]) != base:
+            raise UserError(f"{where} {path} leads out of the folder, to {real}; copy the file.")
+
+
+def _variables(reader, where: str) -> List[Tuple[str, str]]:
+    """(name, key in the checkpoint) of each variable that the object graph names."""
+    content = checkpoints.read_tensor(reader, checkpoints.OBJECT_GRAPH, where)
+    try:
+        graph = parsed(trackable_object_graph_pb2.TrackableObjectGraph, content)
+    except (*DAMAGED, TypeError) as error:
+        raise UserError(f"{where} its object graph is damaged ({error}).") from error
+    return sorted(
+        {
+            (attribute.full_name, attribute.checkpoint_key)
+            for node in graph.nodes
+            for attribute in node.attributes
+            if reader.has_tensor(attribute.checkpoint_key)
+        }
+    )
+
+
+def _keys_of_encoder(variables: Sequence[Tuple[str, str]], where: str) -> Dict[str, str]:
+    """Google's names → keys in the checkpoint, of the one encoder among the variables.
+
+    An encoder's variables may have a scope. An optimizer's have one more, such as "m/".
+    """
+    scopes: Dict[str, List[Tuple[str, str]]] = {}
+    for full_name, key in variables:
+        scope, name = _google_name(full_name)
+        if name:
+            scopes.setdefault(scope, []).append((name, key))
+    with_words = [
+        s for s in scopes if any(name.endswith("word_embeddings") for name, _ in scopes[s])
+    ]
+    if not with_words:
+        names = sorted({full_name for full_name, _ in variables})
+        raise UserError(
+            f"{where} expected the variables of a BERT encoder, but there is no {_WORDS}, only"
+            f" {', '.join(names[:3]) or 'none'}."
+        )
+    shortest = min(with_words, key=lambda scope: (len(scope.split("/")) if scope else 0, scope))
+    scope = shortest + "/" if shortest else ""
+    if any(full_name == scope + _PROJECTION for full_name, _ in variables):
+        raise UserError(
+            f"{where} expected a BERT, but {scope}{_PROJECTION} is of an encoder with factorized"
+            " embeddings, such as ALBERT."
+        )
+    names = [name for name, _ in scopes[shortest]]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise UserError(f"{where} expected one BERT encoder, but there are several {twice[0]}.")
+    return dict(scopes[shortest])
+
+
+def _google_name(full_name: str) -> Tuple[str, str]:
+    """(scope, Google's name) of a variable; the name is empty if it is not of an encoder."""
+    for pattern, name in _NAMES:
+        match = pattern.fullmatch(full_name)
+        if match:
+            scope, *parts = match.groups()
+            return scope or "", "bert/" + name.format(*parts)
+    return "", ""
+
+
+def _config_of(folder: str, shapes: Dict[str, Sequence[int]], where: str) -> configs.BertConfig:
+    """The encoder's `configs.BertConfig`, checked against the shapes of its tensors."""
+    query = shapes.get("bert/encoder/layer_0/attention/self/query/kernel", ())
+    heads = int(query[1]) if len(query) == 3 else None
+    flat: Dict[str, Sequence[int]] = {name: _flat(name, shape) for name, shape in shapes.items()}
+    config = find_config(folder, where)
+    if config is None:
+        config = config_from_shapes(flat, where, heads)
+        config.hidden_act = _activation_of(folder, where)
+    checkpoints.check_encoder_shapes(flat, config, where)
+    if heads not in (None, config.num_attention_heads):
+        raise UserError(
+            f"{where} has {heads} attention heads, but its {_CONFIG} says"
+            f" {config.num_attention_heads}."
+        )
+    for name, shape in shapes.items():
+        expected = _by_heads(name, config)
+        if len(shape) != len(flat[name]) and tuple(shape) != expected:
+            raise UserError(f"{where} {name} has the shape {list(shape)}, expected {expected}.")
+    return config
+
+
+def _by_heads(name: str, config: configs.BertConfig) -> Optional[Tuple[int, ...]]:
+    """The shape of a tensor of attention whose heads have an axis, None for other tensors."""
+    heads, width = config.num_attention_heads, config.hidden_size
+    if name.endswith("/attention/output/dense/kernel"):
+        return heads, width // heads, width
+    if "/attention/self/" in name:
+        shape = heads, width // heads
+        return (width, *shape) if name.endswith("/kernel") else shape
+    return None
+
+
+def _flat(name: str, shape: Sequence[int]) -> List[int]:
+    """The shape of a tensor once its axes for heads and for the size of a head are one."""
+    sizes = [int(size) for size in shape]
+    if "/attention/self/" in name and len(sizes) == (3 if name.endswith("/kernel") else 2):
+        return [*sizes[:-2], sizes[-2] * sizes[-1]]
+    if name.endswith("/attention/output/dense/kernel") and len(sizes) == 3:
+        return [sizes[0] * sizes[1], sizes[2]]
+    return sizes
+
+
+def _activation_of(folder: str, where: str) -> str:
+    """The activation that keras_metadata.pb notes; "gelu", which all of Google's have, if none.
+
+    Raises:
+      UserError: it is none of BERT's, or layers are normalized first.
+    """
+    path = os.path.join(folder, "keras_metadata.pb")
+    if not files.exists(path):
+        return "gelu"
+    with files.open_file(path, "rb") as reader:
+        noted = reader.read().decode("utf-8", "replace")
+    if re.search(r'"norm_first": true', noted):
+        raise UserError(f"{where} normalizes before each layer (norm_first), which BERT does not.")
+    names = set(re.findall(r'"inner_activation": "(?:\w+>)?(\w+)"', noted))
+    if len(names) > 1 or not names <= set(_ACTIVATIONS):
+        raise UserError(
+            f"{where} has the activation {', '.join(sorted(names))}, expected gelu or relu."
+        )
+    return _ACTIVATIONS[names.pop()] if names else "gelu"
+
+
+def _lower_case_of(reader, where: str) -> Optional[bool]:
+    """The variable do_lower_case, which an encoder's SavedModel has beside its weights."""
+    if not reader.has_tensor(_CASE):
+        return None
+    value = checkpoints.read_tensor(reader, _CASE, where)
+    return bool(value) if np.shape(value) == () and value.dtype == bool else None
+
+
+def find_config(folder: str, where: str) -> Optional[configs.BertConfig]:
+    """Returns the BERT config in a folder or its assets; None if there is no file of it.
+
+    Raises:
+      UserError: the file is damaged, or a link out of the folder.
+    """
+    for path in (folder, os.path.join(folder, "assets")):
+        config_file = os.path.join(path, _CONFIG)
+        if files.exists(config_file):
+            check_inside(folder, [config_file], where)
+            return configs.BertConfig.from_json_file(config_file)
+    return None
+
+
+def config_from_shapes(
+    shapes: Dict[str, Sequence[int]], where: str, heads: Optional[int] = None
+) -> configs.BertConfig:
+    """Returns the config of an encoder by its shapes; rates and activation are those of Google's.
+
+    Args:
+      shapes: dict from Google's names to shapes.
+      where: begins the errors' sentences.
+      heads: number of attention heads; None if their size is Google's, 64.
+
+    Raises:
+      UserError: a tensor that tells a size is missing, or there is no whole number of heads.
+    """
+    sizes = checkpoints.encoder_sizes(shapes, where)
+    if heads is None and sizes.hidden_size % _HEAD_SIZE:
+        raise UserError(
+            f"{where} has no {_CONFIG}, and without one its hidden size must be a multiple of"
+            f" {_HEAD_SIZE}, the size of an attention head, but it is {sizes.hidden_size}."
+        )
+    heads = heads or sizes.hidden_size // _HEAD_SIZE
+    if not heads or sizes.hidden_size % heads:
+        raise UserError(f"{where} has {heads} heads, which do not divide {sizes.hidden_size}.")
+    return configs.BertConfig(num_attention_heads=heads, **sizes._asdict())
+
+
+def find_vocabulary(folder: str, where: str) -> str:
+    """Returns the path of the WordPiece vocabulary: vocab.txt, or the only .txt of the assets.
+
+    No name that a protocol buffer holds is followed.
+
+    Raises:
+      UserError: there is none, or several; or it is a link out of the folder.
+    """
+    assets = os.path.join(folder, "assets")
+    names = sorted(files.listdir(assets)) if files.isdir(assets) else []
+    texts = [name for name in names if name.endswith(".txt")]
+    if _VOCABULARY in texts:
+        texts = [_VOCABULARY]
+    paths = [os.path.join(assets, name) for name in texts]
+    if not paths and files.exists(os.path.join(folder, _VOCABULARY)):
+        paths = [os.path.join(folder, _VOCABULARY)]
+    if len(paths) != 1:
+        raise UserError(
+            f"{where} expected one WordPiece vocabulary (.txt) among its assets, but found"
+            f" {', '.join(names) or 'none'}."
+        )
+    check_inside(folder, paths, where)
+    return paths[0]
+
+
+def default_folder() -> str:
+    """Returns where `checkpoint_of` keeps checkpoints: a part of the user's folder for caches."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(home, "adapter-bert", "bert")
+
+
+def checkpoint_of(encoder: Encoder) -> str:
+    """Returns the prefix of a checkpoint of the encoder with Google's names; writes it once.
+
+    It lies under `default_folder`, by the fingerprint of all values: the same weights have the
+    same prefix in each run, and other weights never take its place.
+
+    Raises:
+      UserError: it cannot be written.
+    """
+    fingerprint = checkpoints.fingerprint(encoder.tensors.get, encoder.config)
+    folder = os.path.join(default_folder(), fingerprint)
+    prefix = os.path.join(folder, _CHECKPOINT)
+    if files.exists(prefix + ".index"):
+        return prefix
+    partial = f"{folder}.{uuid.uuid4().hex[:8]}.partial"  # Another process may write it, too.
+    try:
+        with files.written(folder):
+            files.makedirs(partial)
+            checkpoints.write(os.path.join(partial, _CHECKPOINT), encoder.tensors)
+            with contextlib.suppress(OSError):  # The other one was faster.
+                files.replace(partial, folder)
+            if not os.path.isdir(folder):
+                raise OSError(f"{partial} cannot be renamed")
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return prefix

@@ -1,0 +1,176 @@
+"""BERT in TF-Hub's formats: a module's weights, vocabulary and config.
+
+A module is a closed graph, into which no adapter can be inserted. Its variables are a checkpoint
+like any other, and only they, the vocabulary and constants are read: no graph of a module is
+loaded or run.
+"""
+
+import os
+from typing import Any, Optional
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+from tensorflow.core.framework import types_pb2
+from tensorflow.core.protobuf import saved_model_pb2
+
+from adapter_bert.common import files
+from adapter_bert.common.errors import UserError
+from adapter_bert.formats import checkpoints, tf2
+
+_SAVED_MODEL, _HUB_MODULE = "saved_model.pb", "tfhub_module.pb"
+
+
+def library() -> Any:
+    """Returns the package tensorflow_hub, which is slow to import: it imports Estimator."""
+    from adapter_bert.common import tf_estimator  # noqa: F401  tensorflow_hub finds Estimator in TensorFlow.
+
+    # isort: split
+    import tensorflow_hub
+
+    return tensorflow_hub
+
+
+def find_module(handle: str) -> str:
+    """Finds a module; one that an address names is fetched.
+
+    Args:
+      handle: the module's address, or a folder.
+
+    Returns:
+      Its folder.
+
+    Raises:
+      UserError: the handle leads to nothing.
+    """
+    if files.isdir(handle):
+        return handle
+    try:
+        return library().resolve(handle)
+    except (OSError, ValueError, RuntimeError, tf.errors.OpError) as error:
+        raise UserError(
+            f"TF-Hub module {handle}: cannot be fetched ({files.reason(error)}); expected an"
+            " address that can be reached, or the folder of a module."
+        ) from error
+
+
+def is_hub_module(folder: str) -> bool:
+    """Returns whether a folder is a module in TensorFlow 1's hub format."""
+    names = (_HUB_MODULE, _SAVED_MODEL)
+    return all(files.exists(os.path.join(folder, name)) for name in names)
+
+
+def read_bert(handle: str) -> checkpoints.PretrainedBert:
+    """Finds the weights, the vocabulary and the config in a module of BERT; runs nothing of it.
+
+    The weights of a module in one of TensorFlow 2's formats are written as a checkpoint with
+    Google's names, see `tf2.checkpoint_of`.
+
+    Args:
+      handle: the module's address, or a folder: in TensorFlow 1's hub format, of a SavedModel, or
+        of an object-based checkpoint.
+
+    Returns:
+      `checkpoints.PretrainedBert`.
+
+    Raises:
+      UserError: the handle leads to nothing, or to something that is no BERT with a WordPiece
+        vocabulary.
+    """
+    where = f"TF-Hub module {handle}:"
+    folder = find_module(handle)
+    if not is_hub_module(folder):
+        return _read_tf2(folder, where)
+    prefix = os.path.join(folder, "variables", "variables")
+    shapes = tf2.open_checkpoint(folder, prefix, where).get_variable_to_shape_map()
+    config = tf2.find_config(folder, where) or tf2.config_from_shapes(shapes, where)
+    checkpoints.check_encoder(prefix, config, flag=where)
+    vocab_file = tf2.find_vocabulary(folder, where)
+    return checkpoints.PretrainedBert(config, vocab_file, prefix, _lower_case_of(folder, where))
+
+
+def _read_tf2(folder: str, where: str) -> checkpoints.PretrainedBert:
+    is_saved_model = files.exists(os.path.join(folder, _SAVED_MODEL))
+    if is_saved_model and not is_tf2(folder, where):
+        raise UserError(
+            f"{where} expected a module in TensorFlow 1's hub format or TensorFlow 2's SavedModel,"
+            f" but {folder} holds neither."
+        )
+    encoder = tf2.read(folder, where)
+    return checkpoints.PretrainedBert(
+        encoder.config,
+        encoder.vocab_file,
+        tf2.checkpoint_of(encoder),
+        encoder.do_lower_case,
+    )
+
+
+def read_saved_model(folder: str, where: str) -> saved_model_pb2.SavedModel:
+    """Reads a folder's saved_model.pb as the protocol buffer that it is.
+
+    Raises:
+      UserError: it is missing or damaged.
+    """
+    path = os.path.join(folder, _SAVED_MODEL)
+    tf2.check_inside(folder, [path], where)
+    try:
+        with files.open_file(path, "rb") as reader:
+            return tf2.parsed(saved_model_pb2.SavedModel, reader.read())
+    except (*tf2.DAMAGED, OSError) as error:
+        raise UserError(f"{where} {path} cannot be read ({files.reason(error)}).") from error
+
+
+def is_tf2(folder: str, where: str) -> bool:
+    """Returns whether a SavedModel holds objects, as TensorFlow 2 writes them.
+
+    Raises:
+      UserError: see `read_saved_model`.
+    """
+    if not files.exists(os.path.join(folder, _SAVED_MODEL)):
+        return False
+    return any(
+        graph.object_graph_def.nodes for graph in read_saved_model(folder, where).meta_graphs
+    )
+
+
+def _lower_case_of(folder: str, where: str) -> Optional[bool]:
+    """The constant "do_lower_case" of the signature "tokenization_info"; None if there is none.
+
+    Raises:
+      UserError: the graph computes it. A user may trust the module, and name its parts.
+    """
+    graphs = read_saved_model(folder, where).meta_graphs
+    for graph in sorted(graphs, key=lambda graph: len(graph.meta_info_def.tags)):
+        outputs = graph.signature_def["tokenization_info"].outputs
+        if "do_lower_case" in outputs:
+            value = _constant(graph.graph_def, outputs["do_lower_case"].name)
+            if value is None:
+                raise UserError(
+                    f"{where} its graph computes do_lower_case and is not run, expected a"
+                    " constant; give --vocab_file, --bert_config_file and"
+                    f" --init_checkpoint={os.path.join(folder, 'variables', 'variables')} instead."
+                )
+            return value
+    return None
+
+
+def _constant(graph_def, name: str) -> Optional[bool]:
+    """The boolean constant that a Tensor of a GraphDef is, None if it is none."""
+    nodes = {node.name: node for node in graph_def.node}
+    node = nodes.get(_node_name(name))
+    for _ in nodes:  # At most so many steps, for a graph may go round in circles.
+        if node is None or node.op != "Identity" or not node.input:
+            break
+        node = nodes.get(_node_name(node.input[0]))
+    if node is None or node.op != "Const":
+        return None
+    value = node.attr["value"].tensor
+    if value.dtype != types_pb2.DT_BOOL or value.tensor_shape.dim:
+        return None
+    if value.tensor_content:
+        return bool(np.frombuffer(value.tensor_content, np.uint8)[0])
+    return bool(value.bool_val[0]) if value.bool_val else None
+
+
+def _node_name(tensor: str) -> str:
+    """A Tensor's node; a control input, "^node", names no Tensor."""
+    return tensor.rpartition(":")[0] if ":" in tensor else tensor

@@ -1,0 +1,1 @@
+"""The arithmetic of a Transformer on TensorFlow, and its hand-written gradients."""

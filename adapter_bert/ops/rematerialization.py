@@ -1,0 +1,77 @@
+"""Gradient checkpointing (Chen et al. 2016, arXiv 1604.06174): memory for arithmetic.
+
+The backward pass of a network needs what the forward pass computed, all of it at once. A part
+wrapped in `recomputed` keeps its inputs alone, and computes the rest again when its turn comes.
+"""
+
+from typing import Callable
+
+import tensorflow.compat.v1 as tf
+
+from adapter_bert.ops import xla
+from adapter_bert.ops.graphs import custom_gradient
+
+
+def recomputed(function: Callable, *inputs):
+    """`function(*inputs)`, of which only the inputs are kept for the backward pass.
+
+    That pass calls `function` a second time, in the same variable scope: it must build the same
+    computation again from the variables that it gets by `tf.get_variable`, so dropout needs a key.
+    Gradients flow to the inputs and to those variables, with the values that they have without
+    this function; whatever else `function` reads counts as a constant.
+
+    Args:
+      function: function from Tensors to one Tensor.
+      *inputs: Tensors.
+
+    Returns:
+      The function's Tensor.
+
+    Raises:
+      ValueError: when gradients are asked for, if `function` draws random numbers without a key.
+    """
+    kept = [tf.convert_to_tensor(tensor) for tensor in inputs]
+    scope = tf.get_variable_scope()
+    variables = []
+
+    def remember(getter, *args, **kwargs):
+        variable = getter(*args, **kwargs)
+        if not any(known is variable for known in variables):  # Else its gradient counts twice.
+            variables.append(variable)
+        return variable
+
+    with tf.variable_scope(scope, custom_getter=remember, auxiliary_name_scope=False):
+        output = function(*kept)
+
+    def backward(gradient):
+        first_new = len(output.graph.get_operations())
+        # Behind the control dependency nothing starts before the backward pass arrives here, nor
+        # does TensorFlow's optimizer see twice the same operation and merge both.
+        with tf.control_dependencies([gradient]):
+            again = [tf.identity(tensor) for tensor in xla.anew(gradient, *kept)]
+            with tf.variable_scope(scope, reuse=True, auxiliary_name_scope=False):
+                output_again = function(*again)
+        _check_repeatable(output.graph.get_operations()[first_new:])
+        # The last gradient is that of `output`, through which nothing flows back.
+        sources = again + variables
+        gradients = tf.gradients(output_again, sources, gradient, stop_gradients=again)
+        return [*gradients, None]
+
+    # The values of variables: one that is no resource has no other Tensor to take the gradient of.
+    values = [tf.convert_to_tensor(variable) for variable in variables]
+
+    @custom_gradient
+    def with_backward(*tensors):
+        return tf.identity(tensors[-1]), backward
+
+    return with_backward(*kept, *values, output)
+
+
+def _check_repeatable(operations):
+    """Raises ValueError if one of them draws other random numbers in each pass."""
+    for operation in operations:
+        if operation.type.startswith("Random"):
+            raise ValueError(
+                f"{operation.name} would draw other numbers when it is recomputed: give dropout a"
+                " key (a run's --random_seed)."
+            )

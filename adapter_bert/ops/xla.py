@@ -1,0 +1,108 @@
+"""Stretches of arithmetic that XLA compiles into one pass, where there is XLA and it may be used.
+
+`fused` marks one. Inside a program that XLA compiles whole, as a TPU's is, marks mean nothing.
+"""
+
+import contextlib
+import contextvars
+import functools
+import os
+from typing import Callable
+
+import tensorflow.compat.v1 as tf
+from tensorflow.python.ops import control_flow_util
+
+try:
+    from tensorflow.compiler.tf2xla.ops.gen_xla_ops import xla_optimization_barrier
+except ImportError:
+
+    def xla_optimization_barrier(tensors):
+        """TensorFlow 1 has none: what is `kept` may grow, and nothing is computed `anew`."""
+        return tensors
+
+
+from adapter_bert.common import devices
+from adapter_bert.ops import graphs
+
+_portable = contextvars.ContextVar("portable", default=False)
+
+
+def fused(function: Callable) -> Callable:
+    """Has XLA compile a function of Tensors, element-wise but for sums over rows, into one pass.
+
+    Compiled anew for every shape, in 10 to 50 ms.
+    """
+
+    @functools.wraps(function)
+    def call(*tensors):
+        if _portable.get() or in_xla() or not can_fuse():
+            return function(*tensors)
+        compiled = graphs.belongings(tf.get_default_graph(), __name__)
+        if function not in compiled:
+            compiled[function] = tf.function(function, jit_compile=True, autograph=False)
+        return compiled[function](*tensors)
+
+    return call
+
+
+@contextlib.contextmanager
+def portable():
+    """While entered, what is built needs no XLA where it runs: nothing is `fused`."""
+    token = _portable.set(True)
+    try:
+        yield
+    finally:
+        _portable.reset(token)
+
+
+@functools.lru_cache(maxsize=None)
+def can_fuse() -> bool:
+    """Whether XLA compiles single functions here: on CPU, and not with TensorFlow 1.
+
+    On GPUs it has not been measured. A TPU's whole program is compiled, these functions with it.
+    """
+    if tf.__version__.startswith("1.") or devices.has_gpu():
+        return False
+    _compile_first()
+    return True
+
+
+def in_xla() -> bool:
+    """Whether what is built here is part of a program that XLA compiles whole, as a TPU's is."""
+    return control_flow_util.GraphOrParentsInXlaContext(tf.get_default_graph())
+
+
+def kept(tensor):
+    """What a backward pass is to keep of a forward pass, in its own dtype.
+
+    XLA takes a cast to bfloat16 and back for none. It would keep the float32 from which the tensor
+    was cast, twice as large.
+    """
+    return xla_optimization_barrier([tensor])[0] if in_xla() else tensor
+
+
+def anew(after, *tensors):
+    """The tensors, of which a backward pass computes once more what a forward pass did not keep.
+
+    To XLA they are others than before, so that it does not find the same computation twice and keep
+    the first; and they are there as soon as `after` is, a gradient that the backward pass brings.
+    """
+    return list(xla_optimization_barrier([after, *tensors]))[1:] if in_xla() else list(tensors)
+
+
+def _compile_first():
+    """XLA reports a process's first compilation on stderr, past every setting of the log.
+
+    So the first one is of next to nothing, while stderr leads nowhere.
+    """
+    with tf.Graph().as_default(), tf.Session(config=devices.session_config()) as session:
+        x = tf.placeholder(tf.float32, [])
+        doubled = tf.function(lambda value: 2.0 * value, jit_compile=True, autograph=False)(x)
+        stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(nowhere, 2)
+            session.run(doubled, {x: 0.0})
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            os.close(nowhere)

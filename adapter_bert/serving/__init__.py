@@ -1,0 +1,1 @@
+"""Many tasks over one BERT: in memory, over HTTP and as a SavedModel."""

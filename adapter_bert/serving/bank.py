@@ -1,0 +1,529 @@
+"""A bank: the adapters of any number of tasks over one frozen BERT, which a batch may mix.
+
+    bank = AdapterBank(config, "bert/bert_model.ckpt", most_in_memory=100)
+    bank.add("mrpc", "output/mrpc/adapter")
+    bank.add("sms_spam", "output/spam/adapter")
+    bank.predict([Row("sms_spam", ids, segments), Row("mrpc", ids, segments)])
+
+Tasks come and go one by one, and none touches another (Houlsby et al. 2019, section 1). What is not
+in memory is read from its folder when a batch asks for it, and what was asked for longest ago makes
+room. `mixed_encoder` is the model.
+"""
+
+import collections
+import threading
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Union
+
+import numpy as np
+import scipy.special
+import tensorflow.compat.v1 as tf
+
+import modeling
+from adapter_bert.common import devices, files
+from adapter_bert.common.errors import UserError
+from adapter_bert.formats import checkpoints, task_adapter
+from adapter_bert.serving import encoder as mixed_encoder
+from adapter_bert.serving.batcher import BATCH_SIZE
+from adapter_bert.training import input_pipeline
+
+Source = Union[str, task_adapter.TaskAdapter]  # A folder, or the adapter itself.
+
+_FIRST_ROWS = {"task": 4, "pooler": 1, "bottleneck": 65, "output": 9}
+_BATCH_SIZES = (1, 2, 4, 8, *range(12, BATCH_SIZE + 1, 4))
+_ADAPTER_SIZES = tuple(1 << power for power in range(13))
+_GROWTH = 1.25  # Copies each value 4 times on average, and leaves a tenth of the room unused.
+
+
+class UnknownTask(UserError):
+    """A task that is not in the bank."""
+
+
+class Row(NamedTuple):
+    """A sequence of one task.
+
+    Attributes:
+      task: its name in the bank.
+      input_ids: ints, with [CLS] and [SEP] and without padding.
+      segment_ids: as many ints.
+    """
+
+    task: str
+    input_ids: Sequence[int]
+    segment_ids: Sequence[int]
+
+
+class _Entry:
+    """A task of the bank; another adapter of the same name is another entry.
+
+    Args:
+      source: a folder, or the `task_adapter.TaskAdapter` itself.
+      description: its `task_adapter.Description`.
+      digest: its `_digest_of` from before that was read, so that a folder which is replaced
+        meanwhile is refused when it is read again.
+      called: what errors call a folder.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        description: task_adapter.Description,
+        digest: Optional[str],
+        called: str,
+    ):
+        self.description = description
+        self.kind = mixed_encoder.kind_of(description.adapter)
+        self.places: Any = None  # In memory: `mixed_encoder.Places`.
+        self._source, self._digest, self._called = source, digest, called
+
+    def read(self) -> task_adapter.TaskAdapter:
+        """The `task_adapter.TaskAdapter`, which must be the one that was added."""
+        if not isinstance(self._source, str):
+            return self._source
+        where = f"{self._called} {self._source}"
+        adapter = task_adapter.load(self._source, self._called)
+        if _digest_of(self._source) != self._digest:
+            raise UserError(
+                f"{where} holds another adapter than the one that was added to the bank: add it"
+                " again."
+            )
+        task_adapter.check_finite(adapter.tensors, where)
+        return adapter
+
+
+class AdapterBank:
+    """Many tasks over one BERT. Every method may be called from any thread.
+
+    Args:
+      config: `modeling.BertConfig`.
+      init_checkpoint: prefix of the pretrained checkpoint.
+      precision: one of `configs.PRECISIONS`.
+      most_in_memory: how many tasks the memory holds, None for all that were asked for. A batch of
+        more tasks than that has them all in memory until the next one.
+      lengths: ascending ints, what the longest row of a batch is padded to the next of. Each is
+        compiled when it first comes, and fewer are compiled sooner.
+
+    Attributes:
+      backbone: `task_adapter.Backbone`.
+
+    Raises:
+      UserError: the checkpoint is not that BERT's.
+    """
+
+    def __init__(
+        self,
+        config: modeling.BertConfig,
+        init_checkpoint: str,
+        *,
+        precision: str = "float32",
+        most_in_memory: Optional[int] = None,
+        lengths: Sequence[int] = input_pipeline.BUCKETS,
+    ):
+        if most_in_memory is not None and most_in_memory < 1:
+            raise UserError(f"most_in_memory must be at least 1, but is {most_in_memory}.")
+        checkpoints.check_encoder(init_checkpoint, config)
+        self.backbone = task_adapter.backbone_of(init_checkpoint, config)
+        precision = devices.choose_precision(
+            precision, False, (config.hidden_size, config.intermediate_size)
+        )
+        self._model = _Model(config, init_checkpoint, precision, lengths)
+        self._config, self._most = config, most_in_memory
+        self._entries = {}  # Never changed, but replaced: it can be read at any time.
+        self._in_memory = collections.OrderedDict()  # Names, the one asked for last at the end.
+        self._lock = threading.Lock()  # Of whoever replaces these, or uses the model.
+
+    def add(
+        self,
+        name: str,
+        adapter: Source,
+        *,
+        replace: bool = False,
+        unread: bool = False,
+        called: str = "Folder",
+    ) -> task_adapter.Description:
+        """Adds a task, or replaces it: batches under way get all of the old one, later ones none.
+
+        Args:
+          name: str.
+          adapter: folder of a task adapter, or a `task_adapter.TaskAdapter`, which then stays in
+            the process's memory.
+          replace: bool; whether there may be a task of that name.
+          unread: bool; leave the tensors of a folder unread until a batch asks for the task, which
+            is then refused if they are damaged or diverged.
+          called: what errors call a folder, such as the flag that named it.
+
+        Returns:
+          Its `task_adapter.Description`.
+
+        Raises:
+          UserError: the name is taken; the adapter is damaged, or of another BERT, or trained more
+            than a bank can hold, or diverged. The bank is then as it was.
+        """
+        digest = _digest_of(adapter)
+        is_folder = isinstance(adapter, str)
+        where = f"{called} {adapter}" if is_folder else f"The adapter of {name!r}"
+        description = _described(adapter, unread, called, where)
+        mixed_encoder.check(description, self.backbone, where)
+        entry = _Entry(adapter, description, digest, called)
+        with self._lock:
+            if name in self._entries and not replace:
+                raise UserError(f"There is a task {name!r} in the bank already.")
+            self._forget(name)
+            self._entries = {**self._entries, name: entry}
+        return description
+
+    def remove(self, name: str) -> None:
+        """Removes a task; raises `UnknownTask`."""
+        with self._lock:
+            self._entry(name)
+            self._forget(name)
+            self._entries = {other: e for other, e in self._entries.items() if other != name}
+
+    def names(self) -> List[str]:
+        """All tasks, a sorted list of str."""
+        return sorted(self._entries)
+
+    def names_in_memory(self) -> List[str]:
+        """Those whose adapters are in memory, the one that was asked for last at the end."""
+        return list(self._in_memory)
+
+    def describe(self, name: str) -> task_adapter.Description:
+        """The `task_adapter.Description` of a task; raises `UnknownTask`."""
+        return self._entry(name).description
+
+    def predict(self, rows: Iterable[Row]) -> List[Dict[str, Any]]:
+        """What each task's own model would say.
+
+        Args:
+          rows: iterable of `Row`, of any tasks in any order.
+
+        Returns:
+          A list of a dict for each row, as the tasks' heads predict: "probabilities", float32 [L];
+          "prediction", a float; or "start_logits" and "end_logits", float32 [S] for S tokens.
+
+        Raises:
+          UnknownTask: a row's task is not in the bank.
+          UserError: a row is no sequence of this BERT; an adapter cannot be read any more.
+        """
+        rows = list(rows)
+        for row in rows:
+            self._check_row(row)
+        order = sorted(range(len(rows)), key=lambda index: -len(rows[index].input_ids))
+        results: List[Any] = [None] * len(rows)
+        for start in range(0, len(rows), BATCH_SIZE):
+            batch = order[start : start + BATCH_SIZE]
+            for index, result in zip(batch, self._predict_batch([rows[index] for index in batch])):
+                results[index] = result
+        return results
+
+    def close(self) -> None:
+        """Frees the memory; the bank is of no use then."""
+        with self._lock:
+            self._model.close()
+
+    def _entry(self, name: str) -> _Entry:
+        try:
+            return self._entries[name]
+        except KeyError:
+            raise UnknownTask(f"There is no task {name!r} in the bank.") from None
+
+    def _check_row(self, row: Row) -> None:
+        config, length = self._config, len(row.input_ids)
+        self._entry(row.task)
+        if not 0 < length <= config.max_position_embeddings or length != len(row.segment_ids):
+            raise UserError(
+                f"A row of task {row.task!r} has {length} input_ids and {len(row.segment_ids)}"
+                f" segment_ids, expected as many of both, 1 to {config.max_position_embeddings}."
+            )
+        for name, size in (
+            ("input_ids", config.vocab_size),
+            ("segment_ids", config.type_vocab_size),
+        ):
+            values = getattr(row, name)
+            if min(values) < 0 or max(values) >= size:
+                raise UserError(
+                    f"A row of task {row.task!r} has {name} from {min(values)} to {max(values)},"
+                    f" expected 0 to {size - 1}."
+                )
+
+    def _predict_batch(self, rows: List[Row]) -> List[Dict[str, Any]]:
+        """`predict` for as many rows as one pass takes."""
+        names, read = dict.fromkeys(row.task for row in rows), {}
+        while True:
+            with self._lock:
+                entries = {name: self._entry(name) for name in names}
+                absent = [e for e in entries.values() if e.places is None and e not in read]
+                if not absent:
+                    self._bring(entries, read)
+                    return self._run(rows, entries)
+            for entry in absent:  # Other threads' batches may go on meanwhile.
+                read[entry] = entry.read()
+
+    def _bring(
+        self, entries: Dict[str, _Entry], read: Dict[_Entry, task_adapter.TaskAdapter]
+    ) -> None:
+        """Has the adapters of some entries in memory, and no more others than there is room for."""
+        for name in entries:
+            if name in self._in_memory:
+                self._in_memory.move_to_end(name)
+        for name, entry in entries.items():
+            if entry.places is None:
+                self._make_room(entries)
+                entry.places = self._model.place(read[entry])
+                self._in_memory[name] = None
+
+    def _make_room(self, keep: Dict[str, _Entry]) -> None:
+        """Forgets the tasks that were asked for longest ago, until there is room for one more."""
+        if self._most is not None:
+            others = [name for name in self._in_memory if name not in keep]
+            for name in others[: max(0, len(self._in_memory) + 1 - self._most)]:
+                self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        """Takes a task's adapter out of memory, if it is there."""
+        if self._in_memory.pop(name, self) is None:
+            self._model.free(self._entries[name].places)
+            self._entries[name].places = None
+
+    def _run(self, rows: List[Row], entries: Dict[str, _Entry]) -> List[Dict[str, Any]]:
+        """One pass for each kind of adapters, in practice one for all."""
+        results: List[Any] = [None] * len(rows)
+        kinds = {}
+        for index, row in enumerate(rows):
+            kinds.setdefault(entries[row.task].kind, []).append(index)
+        for kind, indices in kinds.items():
+            some = [rows[index] for index in indices]
+            descriptions = [entries[row.task].description for row in some]
+            outputs = self._model.run(
+                kind,
+                some,
+                [entries[row.task].places for row in some],
+                any(description.kind == "span" for description in descriptions),
+            )
+            for index, *row_and_output in zip(indices, some, descriptions, *outputs):
+                results[index] = _prediction(*row_and_output)
+        return results
+
+
+def _digest_of(source: Source) -> Optional[str]:
+    """What tells a folder's adapter from another; None where there is no folder's."""
+    if not isinstance(source, str):
+        return None
+    path = f"{files.current(source)}/{task_adapter.CONFIG_FILE}"  # Has the tensors' digest.
+    return files.sha256(path) if files.exists(path) else None
+
+
+def _described(source: Source, unread: bool, called: str, where: str) -> task_adapter.Description:
+    """The description of an adapter, whose tensors are checked; not a folder's, if `unread`."""
+    if isinstance(source, str):
+        if unread:
+            return task_adapter.describe(source, called)
+        source = task_adapter.load(source, called)
+    else:
+        task_adapter.check_tensors(source.tensors, source.description, where)
+    task_adapter.check_finite(source.tensors, where)
+    return source.description
+
+
+def _prediction(
+    row: Row, description: task_adapter.Description, logits, span_logits
+) -> Dict[str, Any]:
+    """A row's outputs as its task's own head would give them."""
+    if description.kind == "span":
+        start, end = span_logits[: len(row.input_ids)].T
+        return {"start_logits": start, "end_logits": end}
+    if description.kind == "regression":
+        return {"prediction": float(logits[0])}
+    squash = scipy.special.expit if description.kind == "multilabel" else scipy.special.softmax
+    return {"probabilities": squash(logits[: len(description.labels)])}
+
+
+def _padded(
+    rows: List[Row], places: List[mixed_encoder.Places], lengths: Sequence[int], longest: int
+) -> tuple:
+    """A batch of few shapes: each new one costs the compilation of its kernels.
+
+    Returns:
+      What `mixed_encoder.inputs` has placeholders for. It has more rows than `rows` where that
+      makes a rounder number, and they are the last one again.
+    """
+    lacking = _next(len(rows), _BATCH_SIZES) - len(rows)
+    rows, places = rows + rows[-1:] * lacking, places + places[-1:] * lacking
+    length = min(longest, _next(max(len(row.input_ids) for row in rows), lengths))
+    input_ids, input_mask, segment_ids = np.zeros([3, len(rows), length], np.int32)
+    for index, row in enumerate(rows):
+        own = slice(len(row.input_ids))
+        input_ids[index, own], input_mask[index, own] = row.input_ids, 1
+        segment_ids[index, own] = row.segment_ids
+    size = _next(max(len(place.bottleneck) for place in places), _ADAPTER_SIZES)
+    return mixed_encoder.batch_of(places, size), input_ids, input_mask, segment_ids
+
+
+def _next(value: int, steps: Sequence[int]) -> int:
+    """The first of ascending steps that is not below a value, or the value beyond them all."""
+    return next((step for step in steps if step >= value), value)
+
+
+class _Pool:
+    """The numbers of a table's rows, of which some are free."""
+
+    def __init__(self, size: int, num_pads: int):
+        self.size = size
+        self._free = list(range(size - 1, num_pads - 1, -1))
+
+    def lacking(self, count: int) -> int:
+        """How many more rows there must be for so many to be free."""
+        return max(0, count - len(self._free))
+
+    def grow(self, count: int) -> None:
+        self._free[:0] = range(self.size + count - 1, self.size - 1, -1)
+        self.size += count
+
+    def take(self, count: int) -> List[int]:
+        return [self._free.pop() for _ in range(count)]
+
+    def give_back(self, rows: List[int]) -> None:
+        self._free.extend(reversed(rows))
+
+
+class _Model:
+    """`mixed_encoder` in a graph and a session of its own, and which rows of the tables are whose.
+
+    One thread at a time may call it.
+    """
+
+    def __init__(
+        self,
+        config: modeling.BertConfig,
+        init_checkpoint: str,
+        precision: str,
+        lengths: Sequence[int],
+    ):
+        self._config, self._init_checkpoint = config, init_checkpoint
+        self._precision, self._lengths = precision, lengths
+        self._pools = {
+            pool: _Pool(size, mixed_encoder.POOLS[pool]) for pool, size in _FIRST_ROWS.items()
+        }
+        self._graph = tf.Graph()
+        with self._graph.as_default():
+            self.tables = mixed_encoder.Tables(config, _FIRST_ROWS, precision)
+            self._inputs = mixed_encoder.inputs()
+            self._session = tf.Session(config=devices.session_config())
+            self._session.run(tf.variables_initializer(list(self.tables.variables.values())))
+            self._updates, self._growth = self._make_updates(), self._make_growth()
+        self._fetches = {}  # By kind of adapters, and whether there are spans.
+        self._of_backbone = mixed_encoder.backbone_rows(config, init_checkpoint)
+        for name, value in mixed_encoder.first_rows(self._of_backbone).items():
+            rows, values, update = self._updates[name]
+            self._session.run(update, {rows: [0], values: [value]})
+
+    def _make_updates(self):
+        """By table: (placeholder of rows' numbers, of their values, operation that writes them)."""
+        rows = {pool: tf.placeholder(tf.int32, [None]) for pool in mixed_encoder.POOLS}
+        updates = {}
+        for name, table in self.tables.variables.items():
+            some = rows[mixed_encoder.pool_of(name)]
+            values = tf.placeholder(tf.float32, [None, *table.shape[1:]])
+            update = tf.raw_ops.ResourceScatterUpdate(
+                resource=table.handle, indices=some, updates=tf.cast(values, table.dtype)
+            )
+            updates[name] = some, values, update
+        return updates
+
+    def _make_growth(self):
+        """By pool: (placeholder of how many rows more, operation that gives its tables these)."""
+        growth = {}
+        for pool in mixed_encoder.POOLS:
+            count, grown = tf.placeholder(tf.int32, []), []
+            for name, table in self.tables.variables.items():
+                if mixed_encoder.pool_of(name) == pool:
+                    more = tf.zeros(tf.stack([count, *table.shape.as_list()[1:]]), table.dtype)
+                    grown.append(table.assign(tf.concat([table, more], 0), read_value=False))
+            growth[pool] = count, tf.group(*grown)
+        return growth
+
+    def place(self, adapter: task_adapter.TaskAdapter) -> mixed_encoder.Places:
+        """Writes an adapter into the tables; returns its `mixed_encoder.Places`."""
+        rows = {}
+        try:
+            for pool, count in mixed_encoder.rows_needed(adapter).items():
+                rows[pool] = self._take(pool, count)
+            places = mixed_encoder.places_of(rows)
+            self._write(adapter, places)
+        except BaseException:
+            self._give_back(rows)
+            raise
+        return places
+
+    def _write(self, adapter: task_adapter.TaskAdapter, places: mixed_encoder.Places) -> None:
+        tensors = {**self._of_backbone, **adapter.tensors}
+        feed = {}
+        for name, rows_and_values in mixed_encoder.table_rows(
+            self._config, tensors, places
+        ).items():
+            feed.update(zip(self._updates[name], rows_and_values))
+        self._session.run([update for _, _, update in self._updates.values()], feed)
+
+    def free(self, places: mixed_encoder.Places) -> None:
+        """Gives the rows of a task back."""
+        self._give_back(mixed_encoder.rows_by_pool(places))
+
+    def _give_back(self, rows: Dict[str, List[int]]) -> None:
+        for pool, some in rows.items():
+            self._pools[pool].give_back(some)
+
+    def _take(self, name: str, count: int) -> List[int]:
+        pool = self._pools[name]
+        if pool.lacking(count):
+            more = max(pool.lacking(count), int(pool.size * (_GROWTH - 1)))
+            size, grow = self._growth[name]
+            self._session.run(grow, {size: more})
+            pool.grow(more)
+        return pool.take(count)
+
+    def run(
+        self,
+        kind: mixed_encoder.Kind,
+        rows: List[Row],
+        places: List[mixed_encoder.Places],
+        spans: bool,
+    ) -> tuple:
+        """The outputs of a batch.
+
+        Args:
+          kind: `mixed_encoder.Kind` of its adapters.
+          rows: list of `Row`.
+          places: list of the `mixed_encoder.Places` of their tasks.
+          spans: whether a row asks for a span.
+
+        Returns:
+          (logits [B, L], span_logits [B, S, 2]), arrays; of None where there are no spans.
+        """
+        if (kind, spans) not in self._fetches:
+            self._build(kind, spans)
+        batch = _padded(rows, places, self._lengths, self._config.max_position_embeddings)
+        feed = dict(zip(tf.nest.flatten(self._inputs), tf.nest.flatten(batch)))
+        logits, *span_logits = self._session.run(self._fetches[kind, spans], feed)
+        return logits, (span_logits[0] if spans else [None] * len(rows))
+
+    def _build(self, kind: mixed_encoder.Kind, spans: bool) -> None:
+        with self._graph.as_default():
+            known = len(tf.trainable_variables())
+            outputs = mixed_encoder.build(
+                self._config,
+                kind,
+                self.tables,
+                *self._inputs,
+                spans=spans,
+                precision=self._precision,
+            )
+            new = tf.trainable_variables()[known:]
+            if new:  # The first time.
+                assignment, _ = modeling.get_assignment_map_from_checkpoint(
+                    new, self._init_checkpoint
+                )
+                tf.train.init_from_checkpoint(self._init_checkpoint, assignment)
+                self._session.run(tf.variables_initializer(new))
+        self._fetches[kind, spans] = [tensor for tensor in outputs if tensor is not None]
+
+    def close(self) -> None:
+        self._session.close()

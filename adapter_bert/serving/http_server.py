@@ -1,0 +1,184 @@
+"""Uvicorn, with what a server on the open network needs besides: limits on time and connections."""
+
+import asyncio
+import contextlib
+import ipaddress
+import signal
+import socket
+from typing import Callable
+
+import uvicorn
+from uvicorn.protocols.http import httptools_impl
+
+from adapter_bert.common import interrupts
+from adapter_bert.common.errors import UserError
+
+try:
+    import resource
+except ImportError:  # Windows has none, and no such limit.
+    resource = None  # type: ignore[assignment]  # In place of the module.
+
+_FILES_BESIDE_CONNECTIONS = 256
+_BACKLOG = 2048
+_LINGER_SECONDS = 1.0  # For a client that is refused to read why.
+_ERROR = b'{"error":"too many connections are open already; try again later"}'
+_REFUSAL = (
+    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n"
+    b"connection: close\r\ncontent-length: %d\r\n\r\n%s" % (len(_ERROR), _ERROR)
+)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a server at this address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens at an address; who connects waits until a server runs.
+
+    Raises:
+      UserError: the port is taken, or the address is none of this machine's.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        bound = socket.socket(family, kind, protocol)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(address)
+            bound.listen(_BACKLOG)  # Only now is a taken port always told.
+        except OSError:
+            bound.close()
+            raise
+    except (OSError, UnicodeError) as error:  # The latter for a name that no host can have.
+        reason = getattr(error, "strerror", error)
+        raise UserError(
+            f"--host={host} --port={port}: cannot listen there ({reason}); choose another"
+            " port, or 0 for a free one."
+        ) from None
+    return bound
+
+
+def address_of(bound: socket.socket) -> str:
+    """The URL of a socket, for people."""
+    host, port = bound.getsockname()[:2]
+    if host in ("0.0.0.0", "::"):
+        host = socket.gethostname()
+    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+
+
+def server_of(
+    application: Callable, *, max_connections: int, read_seconds: float, stop_seconds: float
+) -> uvicorn.Server:
+    """A `uvicorn.Server`; `server.run(sockets=[bound])` serves until Ctrl-C or SIGTERM.
+
+    Args:
+      application: of ASGI.
+      max_connections: int; further ones are answered with 503, and end.
+      read_seconds: what a request's head may take, and how long a connection may say nothing.
+      stop_seconds: what answers under way may take when the server is to stop.
+    """
+    _allow_files(max_connections + _FILES_BESIDE_CONNECTIONS)
+    limits = {"max_connections": max_connections, "read_seconds": read_seconds}
+    config = uvicorn.Config(
+        application,
+        http=type("Patient", (_Patient,), limits),
+        ws="none",
+        lifespan="off",
+        backlog=_BACKLOG,
+        log_config=None,
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=max(1, int(read_seconds)),
+        timeout_graceful_shutdown=max(1, int(stop_seconds)),
+    )
+    return uvicorn.Server(config)
+
+
+def run(server: uvicorn.Server, bound: socket.socket) -> None:
+    """Serves at a socket until Ctrl-C or SIGTERM; what is under way is answered first."""
+    # Uvicorn raises the signal again when it is done: that must end this call, not the process.
+    with interrupts.handled(signal.default_int_handler), contextlib.suppress(KeyboardInterrupt):
+        server.run(sockets=[bound])
+
+
+class _Patient(httptools_impl.HttpToolsProtocol):
+    """Uvicorn's protocol for so many connections, which waits so long for a request's head."""
+
+    max_connections: int
+    read_seconds: float
+    _waiting = _unsent = None
+
+    def connection_made(self, transport):
+        if len(self.connections) >= self.max_connections:
+            _refuse(transport, self.loop)
+            return
+        super().connection_made(transport)
+        self._wait()
+
+    def on_headers_complete(self):
+        if not self.flow.write_paused:
+            self._stop_waiting()
+        super().on_headers_complete()
+
+    def on_response_complete(self):
+        super().on_response_complete()
+        if self.cycle.response_complete:  # Or else the next request is here already.
+            self._wait()  # For the rest of a body that was refused, and the next one's head.
+
+    def pause_writing(self):
+        super().pause_writing()
+        if self._waiting is None:
+            self._wait()  # For the peer to take what it was sent, whatever else it asks.
+
+    def resume_writing(self):
+        super().resume_writing()
+        if not self.cycle.response_complete:
+            self._stop_waiting()
+
+    def connection_lost(self, exc):
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _wait(self):
+        self._stop_waiting()
+        self._unsent = None
+        self._waiting = self.loop.call_later(self.read_seconds, self._end)
+
+    def _end(self):
+        """Ends the connection, unless its peer is still taking an answer."""
+        unsent = self.transport.get_write_buffer_size()
+        if unsent in (0, self._unsent):
+            self.transport.abort()
+        else:
+            self._unsent = unsent
+            self._waiting = self.loop.call_later(self.read_seconds, self._end)
+
+    def _stop_waiting(self):
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+
+
+def _refuse(transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+    """Answers a connection before it asks; what it sends is taken, or it could not read that."""
+    transport.set_protocol(asyncio.Protocol())
+    transport.write(_REFUSAL)
+    transport.write_eof()
+    loop.call_later(_LINGER_SECONDS, transport.abort)
+
+
+def _allow_files(count: int) -> None:
+    """Raises the number of files that the process may have open, if it is below."""
+    if resource is None:
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

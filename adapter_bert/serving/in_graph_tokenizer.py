@@ -1,0 +1,132 @@
+"""Texts to token ids inside a graph, by tensorflow-text: what `classifier_features` does outside.
+
+Axes in shape comments: B batch, S positions.
+"""
+
+import functools
+from typing import Callable, List
+
+import tensorflow.compat.v1 as tf
+
+import tokenization
+from adapter_bert.common.errors import UserError
+
+try:
+    import tensorflow_text
+except (ImportError, tf.errors.NotFoundError):  # Not there, or of another TensorFlow.
+    tensorflow_text = None
+
+# BERT's limit is in characters, tensorflow-text's in bytes, of which a character has up to four.
+_LONGEST_WORD = 200
+# What ends a word but for ASCII: white space, punctuation, `tokenization`'s ideographs.
+_IDEOGRAPHS = "".join(rf"\x{{{first:x}}}-\x{{{last:x}}}" for first, last in tokenization.IDEOGRAPHS)
+_APART = rf"([\p{{Z}}\p{{P}}{_IDEOGRAPHS}])"
+_TOO_LONG = rf"([0-9A-Za-z\x{{80}}-\x{{10ffff}}]{{{_LONGEST_WORD + 1},}})"
+
+
+def encoder(tokenizer: tokenization.FullTokenizer, do_lower_case: bool) -> Callable:
+    """A function that turns texts into a BERT's input.
+
+    Args:
+      tokenizer: `tokenization.FullTokenizer` of a WordPiece vocabulary.
+      do_lower_case: bool, its own.
+
+    Returns:
+      A function of (string [B], second texts of the same shape if they are pairs, int32 [B] the
+      most tokens of each row) → (input_ids, input_mask, segment_ids), int32 [B, S].
+
+    Raises:
+      UserError: tensorflow-text is not installed; the vocabulary is SentencePiece's.
+    """
+    if tensorflow_text is None:
+        release = ".".join(tf.__version__.split(".")[:2])
+        raise UserError(
+            f"--raw_text needs the tensorflow-text of TensorFlow {release}, which is not installed;"
+            f' run `pip install "tensorflow-text=={release}.*"`.'
+        )
+    if tokenizer.wordpiece_tokenizer is None:
+        raise UserError("Raw text in a SavedModel needs a WordPiece vocabulary, not SentencePiece.")
+    return functools.partial(
+        _encode,
+        vocab=tokenization.tokens_by_id(tokenizer.vocab),
+        do_lower_case=do_lower_case,
+        cls_id=tokenizer.vocab["[CLS]"],
+        sep_id=tokenizer.vocab["[SEP]"],
+    )
+
+
+def _encode(*texts_and_most, vocab: List[str], do_lower_case: bool, cls_id: int, sep_id: int):
+    *texts, most = texts_and_most
+    tokenizer = tensorflow_text.FastBertTokenizer(
+        vocab, token_out_type=tf.int32, max_bytes_per_word=4 * _LONGEST_WORD
+    )
+    segments = [tokenizer.tokenize(_normalized(text, do_lower_case)) for text in texts]
+    return packed(segments, most, cls_id, sep_id)
+
+
+def lower(text):
+    """A string Tensor in lower case, whose i is the same on every machine.
+
+    TensorFlow follows the machine's locale: in a Turkish one it writes "tıtle" for "TITLE".
+    """
+    for capital, small in (("I", "i"), ("\u0130", "i\u0307")):
+        text = tf.strings.regex_replace(text, capital, small)
+    return tf.strings.lower(text, "utf-8")
+
+
+def _normalized(text, do_lower_case: bool):
+    """What BERT's tokenizer does to a text before it splits it.
+
+    tensorflow-text would leave control characters in, and lower-case by Unicode's NFKC, which takes
+    "…" for "...".
+    """
+    text = tf.strings.regex_replace(text, "[\\t\\n\\r]", " ")
+    text = tf.strings.regex_replace(text, r"[\p{Cc}\p{Cf}\x{fffd}]", "")
+    if do_lower_case:
+        text = tensorflow_text.normalize_utf8(lower(text), "NFD")
+        text = tf.strings.regex_replace(text, r"\p{Mn}", "")
+    text = tf.strings.regex_replace(text, _APART, r" \1 ")
+    # A word with too many characters is made one with too many bytes.
+    return tf.strings.regex_replace(text, _TOO_LONG, r"\1\1\1\1")
+
+
+def packed(segments: list, most, cls_id: int, sep_id: int) -> tuple:
+    """[CLS] a [SEP] or [CLS] a [SEP] b [SEP], as `classifier_features` has it.
+
+    Args:
+      segments: list of one or two ragged int32 Tensors [B, None], a and b; an empty b is none.
+      most: int32 [B], to how many tokens each row is cut.
+      cls_id, sep_id: ints.
+
+    Returns:
+      (input_ids, input_mask, segment_ids), int32 Tensors [B, S].
+    """
+    first, second = segments if len(segments) == 2 else (segments[0], segments[0][:, :0])
+    first, second = truncated(first, second, tf.maximum(most - 2 - _is_pair(second), 0))
+    cls, sep = (tf.fill([first.nrows(), 1], id) for id in (cls_id, sep_id))
+    parts = [cls, first, sep, second, tf.RaggedTensor.from_tensor(sep, _is_pair(second))]
+    ids = tf.concat(parts, 1)
+    zeros, ones = map(tf.zeros_like, parts[:3]), map(tf.ones_like, parts[3:])
+    segment_ids = tf.concat([*zeros, *ones], 1)
+    return ids.to_tensor(), tf.ones_like(ids).to_tensor(), segment_ids.to_tensor()
+
+
+def _is_pair(second):
+    """1 for each row of a ragged Tensor that has a token, else 0: int32 [B]."""
+    return tf.cast(second.row_lengths() > 0, tf.int32)
+
+
+def truncated(first, second, room) -> tuple:
+    """Cuts two ragged Tensors [B, None] to so many tokens together, int32 [B].
+
+    Tokens go from the end of the longer one, of equal ones from the second, one by one, until they
+    fit: both end at half of the room, or at what the other leaves of it.
+    """
+    lengths = [tf.cast(segment.row_lengths(), tf.int32) for segment in (first, second)]
+    kept = tf.minimum(lengths[0], tf.maximum(room - lengths[1], (room + 1) // 2))
+    return _cut(first, kept), _cut(second, tf.minimum(lengths[1], room - kept))
+
+
+def _cut(segment, lengths):
+    """The first `lengths` of each row of a ragged Tensor."""
+    return tf.RaggedTensor.from_tensor(segment.to_tensor(), lengths)

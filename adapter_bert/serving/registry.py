@@ -1,0 +1,294 @@
+"""The tasks that a server offers: named, numbered, added, replaced and removed while it answers.
+
+Each version of a task has an entry of its own in the bank. A request holds the versions that it
+began with until it is answered, so that its texts, adapters and labels are always of one version,
+and a version that was replaced or removed leaves the bank when nobody holds it any more.
+"""
+
+import collections
+import contextlib
+import functools
+import itertools
+import os
+import posixpath
+import threading
+from concurrent import futures
+from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence
+
+from adapter_bert.common import files
+from adapter_bert.common.errors import UserError
+from adapter_bert.formats import adapter_folders, task_adapter
+from adapter_bert.serving import bank as adapter_bank
+from adapter_bert.serving import request_texts as task_texts
+
+# Larger batches than this take longer to compute than to compile.
+_MOST_WARM_TOKENS = 2048
+
+
+class UnknownTask(UserError):
+    """A task that is not served."""
+
+
+class ServedTask(NamedTuple):
+    """A version of a task.
+
+    Attributes:
+      name: what requests call it.
+      version: counted from 1 since the server's start.
+      description: `task_adapter.Description`.
+      texts: `task_texts.TaskTexts`.
+      key: its name in the bank.
+    """
+
+    name: str
+    version: int
+    description: task_adapter.Description
+    texts: task_texts.TaskTexts
+    key: str
+
+    def rows(self, asked: task_texts.Asked) -> List[adapter_bank.Row]:
+        """The `adapter_bank.Row`s of a `task_texts.Asked`."""
+        return [adapter_bank.Row(self.key, *ids) for ids in asked.rows]
+
+
+class ServedTasks:
+    """Tasks by name over one bank. Every method may be called from any thread.
+
+    Args:
+      bank: `adapter_bank.AdapterBank`, which nobody else adds to.
+      reading: `task_texts.Reading` of the same BERT.
+      root: folder below which adapters may be named and uploaded while the server runs, or None.
+    """
+
+    def __init__(
+        self,
+        bank: adapter_bank.AdapterBank,
+        reading: task_texts.Reading,
+        root: Optional[str] = None,
+    ):
+        self._bank, self._reading, self._root = bank, reading, root
+        self._tasks, self._versions = {}, collections.Counter()
+        self._holds, self._retired = collections.Counter(), set()
+        self._remover = futures.ThreadPoolExecutor(1)  # The bank may be busy with a batch.
+        self._lock = threading.Lock()  # For moments.
+        self._changing = threading.RLock()  # For as long as an adapter is read and added.
+
+    def __len__(self):
+        return len(self._tasks)
+
+    def __contains__(self, name):
+        return name in self._tasks
+
+    def current(self) -> List[ServedTask]:
+        """A list of the current `ServedTask`s, by name."""
+        return [task for _, task in sorted(self._tasks.items())]
+
+    def get(self, name: str) -> ServedTask:
+        """The current `ServedTask` of a name; raises `UnknownTask`."""
+        try:
+            return self._tasks[name]
+        except KeyError:
+            raise UnknownTask(f"There is no task {name[:100]!r} here.") from None
+
+    def put(self, name: str, folder: str) -> ServedTask:
+        """Serves a task adapter, in place of the one of this name if there is one.
+
+        Args:
+          name: letters, digits, ".", "_" and "-".
+          folder: of the task adapter, which must stay as it is.
+
+        Returns:
+          Its `ServedTask`.
+
+        Raises:
+          UserError: the name is none; the adapter is damaged or does not fit. What was served
+            before stays.
+        """
+        adapter_folders.check_name(name)
+        with self._changing:
+            task = self._added(name, folder)
+            self._versions[name] = task.version
+            with self._lock:
+                old = self._tasks.get(name)
+                self._tasks = {**self._tasks, name: task}
+            if old:
+                self._retire(old.key)
+        return task
+
+    def put_below_root(self, name: str, path: str) -> ServedTask:
+        """`put` for a path that a request names; raises UserError for one not below the root."""
+        root = self._needed_root()
+        parts = path.split("/")
+        if not path.isprintable() or "\\" in path or {"", ".", ".."} & set(parts):
+            raise UserError(f"{path[:100]!r} is no folder below --adapter_dir.")
+        folder = posixpath.join(root, path)
+        if not files.is_remote(root):
+            inside, real = os.path.realpath(root), os.path.realpath(folder)
+            if os.path.commonpath([inside, real]) != inside:
+                raise UserError(f"{path[:100]!r} leads out of --adapter_dir.")
+        found = adapter_folders.found_in(folder)
+        if found is None:
+            raise UserError(f"There is no task adapter {path[:100]!r} below --adapter_dir.")
+        return self.put(name, found)
+
+    def upload(self, name: str, contents: Dict[str, bytes]) -> ServedTask:
+        """Saves a task adapter as `<root>/<name>/<number>`, and serves it.
+
+        Args:
+          name: as of `put`.
+          contents: dict of the bytes of the two files, by their names.
+
+        Returns:
+          Its `ServedTask`.
+
+        Raises:
+          files.NotWritten: it cannot be saved.
+          UserError: as of `put`; nothing is saved then.
+        """
+        adapter_folders.check_name(name)  # Before it becomes a path.
+        place = posixpath.join(self._needed_root(), name)
+        with self._changing:
+            folder = posixpath.join(place, str(max([0, *adapter_folders.numbers_in(place)]) + 1))
+            with files.whole_folder(folder) as partial:
+                for file in task_adapter.FILES:
+                    with files.open_file(posixpath.join(partial, file), "wb") as writer:
+                        writer.write(contents[file])
+                # Before it has a number, by which a restart after a kill would serve it.
+                self._bank.remove(self._added(name, partial).key)
+            try:
+                return self.put(name, folder)
+            except BaseException:
+                files.rmtree(folder)
+                raise
+
+    def remove(self, name: str) -> ServedTask:
+        """Serves a task no longer; its files stay. Raises `UnknownTask`."""
+        with self._changing:
+            with self._lock:
+                task = self.get(name)
+                self._tasks = {other: t for other, t in self._tasks.items() if other != name}
+            self._retire(task.key)
+        return task
+
+    @contextlib.contextmanager
+    def lease(self) -> "Iterator[Lease]":
+        """Yields a `Lease` that ends with the context."""
+        lease = Lease(self._hold, self._release)
+        try:
+            yield lease
+        finally:
+            lease.end()
+
+    def warm_ups(
+        self, max_batch_size: int, lengths: Sequence[int]
+    ) -> Iterator[Optional[Callable[[], None]]]:
+        """Yields functions that have the bank compute a batch of each shape, the smallest first.
+
+        What compiles with a shape is compiled then: for a text and for a span task, if there are
+        such. Shapes that no task had come again when tasks have changed; until then None does.
+
+        Args:
+          max_batch_size: batches are of 1, 2, 4, ... rows up to this.
+          lengths: of their rows, ascending.
+        """
+        sizes = [1 << power for power in range(max_batch_size.bit_length())]
+        shapes = sorted(itertools.product(sizes, lengths), key=lambda shape: shape[0] * shape[1])
+        left = [
+            (size, length, is_span)
+            for (size, length), is_span in itertools.product(shapes, (False, True))
+            if size * length <= _MOST_WARM_TOKENS
+        ]
+        while True:
+            tasks, untried, left = self._tasks, left, []
+            for batch in untried:
+                yield functools.partial(self._warm_up, *batch, left)
+            while self._tasks is tasks:
+                yield None
+
+    def _warm_up(self, size: int, length: int, is_span: bool, left: list) -> None:
+        """Has the bank compute a batch; one that no task has is added to what is left."""
+        alike = [task for task in self.current() if (task.description.kind == "span") == is_span]
+        if not alike or length > max(task.description.max_seq_length for task in alike):
+            left.append((size, length, is_span))
+            return
+        with self.lease() as lease:
+            task = lease.get(max(alike, key=_adapter_size).name)
+            self._bank.predict([adapter_bank.Row(task.key, [0] * length, [0] * length)] * size)
+
+    def close(self) -> None:
+        """Ends when all that was removed has left the bank."""
+        self._remover.shutdown()
+
+    def _added(self, name: str, folder: str) -> ServedTask:
+        """Has the bank hold a task adapter as the next version of a task, if it fits."""
+        version = self._versions[name] + 1
+        key, where = f"{name}@{version}", f"Task {name}:"
+        description = self._bank.add(key, folder, called=where)
+        try:
+            texts = task_texts.TaskTexts(description, self._reading, f"{where} {folder}")
+        except BaseException:
+            self._bank.remove(key)
+            raise
+        return ServedTask(name, version, description, texts, key)
+
+    def _hold(self, name: str) -> ServedTask:
+        with self._lock:
+            task = self.get(name)
+            self._holds[task.key] += 1
+        return task
+
+    def _release(self, key: str) -> None:
+        with self._lock:
+            self._holds[key] -= 1
+            self._leave_if_free(key)
+
+    def _retire(self, key: str) -> None:
+        with self._lock:
+            self._retired.add(key)
+            self._leave_if_free(key)
+
+    def _leave_if_free(self, key: str) -> None:
+        """Has the bank forget a version that is retired, if nobody holds it."""
+        if self._holds[key]:
+            return
+        del self._holds[key]
+        if key in self._retired:
+            self._retired.remove(key)
+            self._remover.submit(self._bank.remove, key)
+
+    def _needed_root(self) -> str:
+        if self._root is None:
+            raise UserError(
+                "Adapters can be added to a server that was started with --adapter_dir."
+            )
+        return self._root
+
+
+class Lease:
+    """The versions of tasks that a request is answered with."""
+
+    def __init__(self, hold: Callable[[str], ServedTask], release: Callable[[str], None]):
+        self._hold, self._release = hold, release
+        self._tasks, self._ended = {}, False
+        self._lock = threading.Lock()
+
+    def get(self, name: str) -> ServedTask:
+        """The `ServedTask` of a name, the same one each time; raises `UnknownTask`."""
+        with self._lock:
+            if self._ended:
+                raise UnknownTask(f"The request for {name[:100]!r} has ended.")
+            if name not in self._tasks:
+                self._tasks[name] = self._hold(name)
+            return self._tasks[name]
+
+    def end(self) -> None:
+        """Lets the versions go."""
+        with self._lock:
+            self._ended = True
+            for task in self._tasks.values():
+                self._release(task.key)
+
+
+def _adapter_size(task: ServedTask) -> int:
+    adapter = task.description.adapter
+    return adapter.size if adapter else 0

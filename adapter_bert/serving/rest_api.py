@@ -1,0 +1,500 @@
+"""TensorFlow Serving's REST API over served tasks: an ASGI application, on Starlette.
+
+    GET    /v1/models/<task>            its state
+    GET    /v1/models/<task>/metadata   what it is
+    POST   /v1/models/<task>:predict    {"instances": [...]} or {"inputs": {...}}
+    POST   /v1/models:predict           {"instances": [{"task": ..., ...}, ...]}
+    GET    /v1/models                   all tasks
+    PUT    /v1/models/<task>            adds or replaces it
+    DELETE /v1/models/<task>            removes it
+    GET    /healthz, /readyz, /metrics, /
+
+An error is {"error": "..."} with the status that says whose it is.
+"""
+
+import asyncio
+import functools
+import hmac
+import json
+import math
+import os
+import time
+import urllib.parse
+from concurrent import futures
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Set, Tuple
+
+from absl import logging
+from starlette import convertors
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+
+from adapter_bert.common import files
+from adapter_bert.common.errors import UserError
+from adapter_bert.formats import task_adapter
+from adapter_bert.serving import bank as adapter_bank
+from adapter_bert.serving import batcher as batching
+from adapter_bert.serving import http_server, prometheus, registry
+from adapter_bert.serving import request_texts as task_texts
+
+_PAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "page.html")
+_PAGE_HEADERS = {
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; connect-src 'self';"
+    " script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+}
+_OPEN_PATHS = ("/", "/healthz", "/readyz")
+_OUTPUT_TYPES = {"label": "DT_STRING", "answer": "DT_STRING", "labels": "DT_STRING"}
+
+
+class Limits(NamedTuple):
+    """What a request may have.
+
+    Attributes:
+      max_body_bytes, max_upload_bytes: of a prediction's and of an adapter's request.
+      max_instances: of a prediction's request.
+      read_seconds: from a request's head to the end of its body.
+      answer_seconds: from then to its answer.
+    """
+
+    max_body_bytes: int = 1 << 20
+    max_upload_bytes: int = 256 << 20
+    max_instances: int = 128
+    read_seconds: float = 10.0
+    answer_seconds: float = 30.0
+
+
+class Refused(Exception):
+    """Ends a request: HTTP's status, a sentence, and whether the connection ends with it."""
+
+    def __init__(self, status: int, sentence: str, close: bool = False):
+        super().__init__(sentence)
+        self.status, self.close = status, close
+
+
+class _TaskInPath(convertors.StringConvertor):
+    """A task's name, after which a path may have a ":" and what is asked of it."""
+
+    regex = "[^/:]+"
+
+
+convertors.register_url_convertor("task", _TaskInPath())
+
+
+class _Prediction(NamedTuple):
+    """A request's instances, read."""
+
+    asked: List[task_texts.Asked]
+    tasks: List[registry.ServedTask]  # Each one's.
+    by_column: bool
+
+    def rows(self) -> List[adapter_bank.Row]:
+        return [row for task, one in zip(self.tasks, self.asked) for row in task.rows(one)]
+
+
+class RestApi:
+    """The endpoints.
+
+    Args:
+      tasks: `registry.ServedTasks`.
+      batcher: `batching.Batcher` of their bank.
+      metrics: `prometheus.Metrics`.
+      limits: `Limits`.
+      token: what requests must send as `Authorization: Bearer <token>`; None for nothing.
+      may_change: whether tasks may be added and removed; without a token only by requests whose
+        Host is a name of the own machine, as "localhost".
+    """
+
+    def __init__(
+        self,
+        tasks: registry.ServedTasks,
+        batcher: batching.Batcher,
+        metrics: prometheus.Metrics,
+        limits: Limits,
+        token: Optional[str] = None,
+        may_change: bool = True,
+    ):
+        self._tasks, self._batcher, self._metrics = tasks, batcher, metrics
+        self._limits, self._token, self._may_change = limits, token, may_change
+        with open(_PAGE, encoding="utf-8") as reader:
+            self._page_text = reader.read()
+        # Texts are read in a thread of their own, so that a long one holds up no connection.
+        self._texts = futures.ThreadPoolExecutor(1, "texts")
+
+    def application(self) -> Callable:
+        """The ASGI application."""
+        one, methods = "/v1/models/{task:task}", ["GET", "PUT", "DELETE"]
+        routes = [
+            Route("/", self.page),
+            Route("/healthz", self.health),
+            Route("/readyz", self.ready),
+            Route("/metrics", self.metrics),
+            Route("/v1/models", self.models),
+            Route("/v1/models:predict", self.predict_mixed, methods=["POST"]),
+            Route(one + ":predict", self.predict, methods=["POST"]),
+            Route(one + "/metadata", self.metadata),
+            Route(one, self.model, methods=methods),
+        ]
+        handlers: Dict[Any, Callable] = {
+            Refused: _refused,
+            registry.UnknownTask: _failed(404),
+            files.NotWritten: _failed(507),
+            UserError: _failed(400),
+            HTTPException: _http_error,
+            Exception: _broken,
+        }
+        return self._watched(Starlette(routes=routes, exception_handlers=handlers))
+
+    def close(self) -> None:
+        """Ends the threads."""
+        self._texts.shutdown()
+
+    def _watched(self, application):
+        """Asks for the token, and counts and times the requests of an application."""
+
+        async def watched(scope, receive, send):
+            if scope["type"] != "http":
+                return
+            start, statuses = time.perf_counter(), []
+
+            async def noted(message):
+                if message["type"] == "http.response.start":
+                    statuses.append(message["status"])
+                await send(message)
+
+            try:
+                if self._is_allowed(scope):
+                    await application(scope, receive, noted)
+                else:
+                    headers = {"www-authenticate": "Bearer"}
+                    sentence = "expected the header Authorization: Bearer <token>"
+                    await _error(401, sentence, headers)(scope, receive, noted)
+            finally:
+                endpoint = getattr(scope.get("endpoint"), "__name__", "none")
+                status = statuses[0] if statuses else "none"
+                self._metrics.request(endpoint, status, time.perf_counter() - start)
+
+        return watched
+
+    def _is_allowed(self, scope: Dict[str, Any]) -> bool:
+        if self._token is None or scope["path"] in _OPEN_PATHS:
+            return True
+        given = dict(scope["headers"]).get(b"authorization", b"")
+        return hmac.compare_digest(given, b"Bearer " + self._token.encode())
+
+    async def page(self, request: Request) -> Response:
+        """A page to try tasks with."""
+        return HTMLResponse(self._page_text, headers=_PAGE_HEADERS)
+
+    async def health(self, request: Request) -> Response:
+        """Whether the server lives."""
+        return _json({"status": "alive"})
+
+    async def ready(self, request: Request) -> Response:
+        """Whether it takes predictions."""
+        if not self._batcher.is_open:
+            raise Refused(503, "the server is stopping")
+        return _json({"status": "ready"})
+
+    async def metrics(self, request: Request) -> Response:
+        """For Prometheus."""
+        content, kind = self._metrics.text()
+        return Response(content, headers={"content-type": kind})
+
+    async def models(self, request: Request) -> Response:
+        """All tasks."""
+        tasks = self._tasks.current()
+        return _json({"models": [{"name": task.name, **_summary(task)} for task in tasks]})
+
+    async def model(self, request: Request) -> Response:
+        """A task's `status`, or `put` or `delete`."""
+        endpoint = {"PUT": self.put, "DELETE": self.delete}.get(request.method, self.status)
+        request.scope["endpoint"] = endpoint  # What metrics call it.
+        return await endpoint(request)
+
+    async def status(self, request: Request) -> Response:
+        """A task's state, as TensorFlow Serving tells it."""
+        task = self._tasks.get(request.path_params["task"])
+        good = {"error_code": "OK", "error_message": ""}
+        version = {"version": str(task.version), "state": "AVAILABLE", "status": good}
+        return _json({"model_version_status": [version]})
+
+    async def metadata(self, request: Request) -> Response:
+        """What a task is."""
+        task = self._tasks.get(request.path_params["task"])
+        spec = {"name": task.name, "signature_name": "", "version": str(task.version)}
+        about = {**_summary(task), "signature_def": _signature(task)}
+        return _json({"model_spec": spec, "metadata": about})
+
+    async def predict(self, request: Request) -> Response:
+        """Answers instances of one task."""
+        return await self._predict(request, request.path_params["task"])
+
+    async def predict_mixed(self, request: Request) -> Response:
+        """Answers instances of any tasks, in their order."""
+        return await self._predict(request, None)
+
+    async def put(self, request: Request) -> Response:
+        """Serves a task adapter: {"adapter": folder}, or its two files as a form."""
+        self._check_may_change(request)
+        name = request.path_params["task"]
+        body = await self._body(request, self._limits.max_upload_bytes)
+        is_form = request.headers.get("content-type", "").startswith("multipart/form-data")
+        is_new = name not in self._tasks
+        if is_form:
+            contents = await _files_of(request, body)
+            task = await run_in_threadpool(self._tasks.upload, name, contents)
+        else:
+            given = _object(body, {"adapter"}, '{"adapter": "<folder below --adapter_dir>"}')
+            if not isinstance(given.get("adapter"), str):
+                raise UserError('expected {"adapter": "<folder below --adapter_dir>"}')
+            task = await run_in_threadpool(self._tasks.put_below_root, name, given["adapter"])
+        logging.info("Task %s: version %d is served.", name, task.version)
+        return _json({"name": name, **_summary(task)}, 201 if is_new else 200)
+
+    async def delete(self, request: Request) -> Response:
+        """Serves a task no longer."""
+        self._check_may_change(request)
+        task = await run_in_threadpool(self._tasks.remove, request.path_params["task"])
+        self._metrics.forget(task.name)
+        logging.info("Task %s is no longer served.", task.name)
+        return _json({"name": task.name, "version": str(task.version)})
+
+    def _check_may_change(self, request: Request) -> None:
+        if not self._may_change:
+            raise Refused(403, "tasks are not changed over the network without --token")
+        # A page of elsewhere may have its own name lead here, and a proxy other machines.
+        if self._token is None and not _is_local(request.headers.get("host", "")):
+            raise Refused(403, "tasks are not changed under another machine's name without --token")
+
+    async def _predict(self, request: Request, name: Optional[str]) -> Response:
+        body = await self._body(request, self._limits.max_body_bytes)
+        if self._batcher.is_full:
+            raise _overloaded()
+        with self._tasks.lease() as lease:
+            try:
+                content = await asyncio.wait_for(
+                    self._answer(body, name, lease), self._limits.answer_seconds
+                )
+            except asyncio.TimeoutError:
+                seconds = self._limits.answer_seconds
+                raise Refused(504, f"no answer within {seconds:g} seconds") from None
+        return Response(content, media_type="application/json")
+
+    async def _answer(self, body: bytes, name: Optional[str], lease: registry.Lease) -> bytes:
+        """The bytes that answer a prediction's request."""
+        in_thread = functools.partial(asyncio.get_running_loop().run_in_executor, self._texts)
+        prediction = await in_thread(self._read, body, name, lease)
+        rows = prediction.rows()
+        if len(rows) > self._batcher.max_queue_size:
+            raise Refused(413, f"the texts make {len(rows)} windows, which are too many")
+        try:
+            outputs = await asyncio.wrap_future(self._batcher.submit(rows))
+        except batching.QueueFull:
+            raise _overloaded() from None
+        except batching.Closed:
+            raise Refused(503, "the server is stopping") from None
+        except UserError as error:  # The rows are right: an adapter cannot be read any more.
+            raise Refused(500, str(error)) from None
+        self._metrics.answered(task.name for task in prediction.tasks)
+        return await in_thread(_written, prediction, outputs)
+
+    def _read(self, body: bytes, name: Optional[str], lease: registry.Lease) -> _Prediction:
+        """The `_Prediction` of a request."""
+        instances, by_column = _instances(body)
+        if by_column and name is None:
+            raise UserError('tasks are mixed in rows alone: {"instances": [...]}')
+        if not 0 < len(instances) <= self._limits.max_instances:
+            raise UserError(
+                f"found {len(instances)} instances; expected 1 to {self._limits.max_instances}"
+            )
+        asked, tasks = [], []
+        for index, instance in enumerate(instances):
+            try:
+                own, instance = (name, instance) if name is not None else _task_of(instance)
+                tasks.append(lease.get(own))
+                asked.append(tasks[-1].texts.ask(instance))
+            except registry.UnknownTask:
+                raise
+            except UserError as error:
+                raise UserError(f"instances[{index}]: {error}") from None
+        return _Prediction(asked, tasks, by_column)
+
+    async def _body(self, request: Request, largest: int) -> bytes:
+        """The bytes of a request's body."""
+        too_large = Refused(413, f"the body is over {largest:,} bytes")
+        declared = request.headers.get("content-length", "0")
+        if declared.isdigit() and int(declared) > largest:
+            raise too_large
+
+        async def read():
+            parts, size = [], 0
+            async for part in request.stream():
+                size += len(part)
+                if size > largest:
+                    raise too_large
+                parts.append(part)
+            return b"".join(parts)
+
+        try:
+            return await asyncio.wait_for(read(), self._limits.read_seconds)
+        except asyncio.TimeoutError:
+            sentence = f"the body did not come within {self._limits.read_seconds:g} seconds"
+            raise Refused(408, sentence, close=True) from None
+        except ClientDisconnect:
+            raise Refused(400, "the client went away", close=True) from None
+
+
+def _is_local(host: str) -> bool:
+    """Whether a request's Host is a name of only the machine that it comes from."""
+    try:
+        return http_server.is_loopback(urllib.parse.urlsplit("//" + host).hostname or "")
+    except ValueError:
+        return False
+
+
+def _object(body: bytes, names: Set[str], expected: str) -> Dict[str, Any]:
+    """The JSON object of a body, which has no other names."""
+    try:
+        value = json.loads(body.decode("utf-8"), parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"the body is no JSON ({error})") from None
+    if not isinstance(value, dict) or set(value) - names:
+        raise UserError(f"expected {expected}")
+    return value
+
+
+def _no_number(text):
+    raise ValueError(f"{text} is no number of JSON")
+
+
+def _instances(body: bytes) -> Tuple[list, bool]:
+    """(list of instances, whether they came by columns) of TensorFlow Serving's two formats."""
+    expected = '{"instances": [...]} or {"inputs": {...}}'
+    value = _object(body, {"instances", "inputs", "signature_name"}, expected)
+    signature = value.pop("signature_name", "serving_default")
+    if signature != "serving_default":
+        raise UserError("signature_name: expected serving_default, the only one")
+    if len(value) != 1:
+        raise UserError(f"expected {expected}, one of them")
+    ((form, given),) = value.items()
+    if form == "instances" or isinstance(given, list):
+        if not isinstance(given, list):
+            raise UserError("instances: expected a list")
+        return given, form == "inputs"
+    if not isinstance(given, dict) or not given:
+        raise UserError("inputs: expected an object of lists")
+    columns = list(given.values())
+    if not all(isinstance(column, list) for column in columns):
+        raise UserError("inputs: expected an object of lists")
+    if len(set(map(len, columns))) > 1:
+        raise UserError("inputs: its lists are of different lengths")
+    return [dict(zip(given, row)) for row in zip(*columns)], True
+
+
+def _task_of(instance) -> Tuple[str, Dict[str, Any]]:
+    """(name of its task, the rest) of an instance among those of several tasks."""
+    if not isinstance(instance, dict) or not isinstance(instance.get("task"), str):
+        raise UserError('expected an object with the name of its "task"')
+    return instance["task"], {name: v for name, v in instance.items() if name != "task"}
+
+
+def _written(prediction: _Prediction, outputs: List[Dict[str, Any]]) -> bytes:
+    """The JSON of the answers, in the request's format."""
+    left = iter(outputs)
+    answers = [asked.answer([next(left) for _ in asked.rows]) for asked in prediction.asked]
+    if not prediction.by_column:
+        return _dumped({"predictions": answers})
+    if not isinstance(answers[0], dict):
+        return _dumped({"outputs": answers})
+    if any(set(answer) != set(answers[0]) for answer in answers):
+        raise UserError("inputs: their outputs differ; expected texts alone or token ids alone")
+    return _dumped({"outputs": {name: [a[name] for a in answers] for name in answers[0]}})
+
+
+async def _files_of(request: Request, body: bytes) -> Dict[str, bytes]:
+    """The two files of a task adapter in a form: dict of bytes by name."""
+
+    async def receive():
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    expected = f"a form of the two files {' and '.join(task_adapter.FILES)}"
+    async with Request(request.scope, receive).form(max_files=2, max_fields=0) as form:
+        files = {name: part for name, part in form.items() if isinstance(part, UploadFile)}
+        if set(files) != set(task_adapter.FILES):
+            raise UserError(f"found {', '.join(sorted(form))[:100] or 'none'}; expected {expected}")
+        return {name: await file.read() for name, file in files.items()}
+
+
+def _summary(task: registry.ServedTask) -> Dict[str, Any]:
+    """What a task is, for people: a dict of JSON values."""
+    about = task.description
+    return {
+        "version": str(task.version),
+        "task": about.task,
+        "kind": about.kind,
+        "labels": list(about.labels),
+        "fields": list(task.texts.fields),
+        "max_seq_length": about.max_seq_length,
+        "do_lower_case": about.do_lower_case,
+        # A training that diverged may have others.
+        "scores": {name: s if math.isfinite(s) else None for name, s in about.scores.items()},
+    }
+
+
+def _signature(task: registry.ServedTask) -> Dict[str, Any]:
+    """A task's inputs and outputs, as TensorFlow Serving tells them."""
+
+    def tensor(name, kind):
+        shape = {"dim": [{"size": "-1", "name": ""}], "unknown_rank": False}
+        return {"dtype": kind, "tensor_shape": shape, "name": name}
+
+    outputs = task_texts.ANSWERS[task.description.kind] or ("prediction",)
+    signature = {
+        "inputs": {name: tensor(name, "DT_STRING") for name in task.texts.fields},
+        "outputs": {name: tensor(name, _OUTPUT_TYPES.get(name, "DT_FLOAT")) for name in outputs},
+        "method_name": "tensorflow/serving/predict",
+    }
+    return {"signature_def": {"serving_default": signature}}
+
+
+def _overloaded() -> Refused:
+    return Refused(503, "too many rows wait already; try again later")
+
+
+def _dumped(value) -> bytes:
+    return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+
+
+def _json(value, status: int = 200, headers: Optional[Mapping[str, str]] = None) -> Response:
+    return Response(_dumped(value), status, headers, media_type="application/json")
+
+
+def _error(status: int, sentence: str, headers: Optional[Mapping[str, str]] = None) -> Response:
+    return _json({"error": sentence}, status, headers)
+
+
+async def _refused(request, error: Refused) -> Response:
+    headers = {"connection": "close"} if error.close else {}
+    if error.status == 503:
+        headers["retry-after"] = "1"
+    return _error(error.status, str(error), headers)
+
+
+def _failed(status: int) -> Callable:
+    async def failed(request, error):
+        return _error(status, str(error))
+
+    return failed
+
+
+async def _http_error(request: Request, error: HTTPException) -> Response:
+    return _error(error.status_code, f"{error.detail}: {request.url.path[:100]}", error.headers)
+
+
+async def _broken(request, error):
+    return _error(500, "the server failed; its log says why")

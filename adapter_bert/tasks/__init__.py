@@ -1,0 +1,1 @@
+"""Tasks: their data, what BERT reads of it, heads, predictions and scores."""

@@ -1,0 +1,274 @@
+"""Examples of text classification → the ids that BERT reads.
+
+Names, positional arguments and results are those of BERT's run_classifier.py.
+
+Shapes: N examples, S = max_seq_length.
+"""
+
+import itertools
+from typing import Any, Collection, Dict, Iterator, List, Optional, Sequence, Tuple, Union
+
+import numpy as np
+from absl import logging
+
+from adapter_bert.common.errors import UserError
+
+SHORTEST = 4  # The least max_seq_length: the special tokens of a pair, and one of its own.
+LABEL_THRESHOLD = 0.5  # Above this probability a label is one of a row's set.
+
+_LOGGED_EXAMPLES = 3
+_PROGRESS_EVERY = 10000
+
+
+class InputExample:
+    """One row: a text or a pair of texts, and its label.
+
+    Attributes:
+      guid: a str, unique among the examples of a split.
+      text_a: a str, not tokenized.
+      text_b: a str, or None where a single text is classified.
+      label: a str out of the task's labels (any of them where the true one is not known).
+    """
+
+    def __init__(self, guid: str, text_a: str, text_b: Optional[str] = None, label: Any = None):
+        self.guid = guid
+        self.text_a = text_a
+        self.text_b = text_b
+        self.label = label
+
+
+class PaddingInputExample:
+    """Fills the last batch where batches must be full, as on a TPU; weighs nothing in a metric."""
+
+
+Example = Union[InputExample, PaddingInputExample]
+Labels = Collection[str]  # In the order of their ids: a list, an array, the keys of a dict.
+
+
+class InputFeatures:
+    """What BERT reads of one example.
+
+    Attributes:
+      input_ids: list of S ints, the tokens' ids, 0 after the last one.
+      input_mask: list of S ints, 1 for tokens and 0 for padding.
+      segment_ids: list of S ints, 1 for the tokens of text_b and its [SEP], else 0.
+      label_id: int, the label's place in the list of labels; a regression's number; for a set of
+        labels a list of 0 and 1, one for each of the list.
+      is_real_example: False for what a `PaddingInputExample` became.
+    """
+
+    def __init__(
+        self,
+        input_ids: List[int],
+        input_mask: List[int],
+        segment_ids: List[int],
+        label_id: Any,
+        is_real_example: bool = True,
+    ):
+        self.input_ids = input_ids
+        self.input_mask = input_mask
+        self.segment_ids = segment_ids
+        self.label_id = label_id
+        self.is_real_example = is_real_example
+
+
+def convert_single_example(
+    ex_index: float,
+    example: Example,
+    label_list: Optional[Labels],
+    max_seq_length: int,
+    tokenizer,
+) -> InputFeatures:
+    """Turns an example into features: [CLS] text_a [SEP], or [CLS] text_a [SEP] text_b [SEP].
+
+    Args:
+      ex_index: the example's place in its list; the first few are logged at absl's verbosity 1.
+      example: an `InputExample` or `PaddingInputExample`.
+      label_list: the task's labels; empty for a regression, whose labels are numbers. An example
+        with a set of labels has a tuple of them.
+      max_seq_length: S, the special tokens included. Longer texts lose their end.
+      tokenizer: has `tokenize(text)` and `convert_tokens_to_ids(tokens)`.
+
+    Returns:
+      `InputFeatures`. Those of a `PaddingInputExample` are zeros.
+
+    Raises:
+      UserError: the label is not in label_list, or not even the special tokens fit into S.
+    """
+    return _converted(ex_index, example, _ids_of(label_list), max_seq_length, tokenizer)
+
+
+def _ids_of(label_list: Optional[Labels]) -> Dict[str, int]:
+    """The labels' places in their list."""
+    labels = () if label_list is None else label_list
+    return {label: index for index, label in enumerate(labels)}
+
+
+def _converted(
+    ex_index: float, example: Example, label_ids: Dict[str, int], max_seq_length: int, tokenizer
+) -> InputFeatures:
+    """`convert_single_example`, with the labels as a dict to their ids."""
+    if isinstance(example, PaddingInputExample):
+        zeros = [0] * max_seq_length
+        return InputFeatures(zeros, list(zeros), list(zeros), label_id=0, is_real_example=False)
+
+    ids_a, ids_b, label_id = _encode(ex_index, example, label_ids, max_seq_length, tokenizer)
+    cls_id, sep_id = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
+    first, second = [cls_id, *ids_a, sep_id], [*ids_b, sep_id] if ids_b else []
+    padding = [0] * (max_seq_length - len(first) - len(second))
+    return InputFeatures(
+        input_ids=first + second + padding,
+        input_mask=[1] * (len(first) + len(second)) + padding,
+        segment_ids=[0] * len(first) + [1] * len(second) + padding,
+        label_id=label_id,
+    )
+
+
+def _encode(
+    ex_index: float,
+    example: InputExample,
+    label_ids: Dict[str, int],
+    max_seq_length: int,
+    tokenizer,
+) -> Tuple[List[int], List[int], Any]:
+    """What `convert_single_example` makes a row of: (ids of text_a, ids of text_b, label_id)."""
+    label_id = _label_id(example, label_ids)
+    # Copies: they are cut in place, and belong to the tokenizer.
+    tokens_a = list(tokenizer.tokenize(example.text_a))
+    tokens_b = list(tokenizer.tokenize(example.text_b)) if example.text_b else []
+    specials = 3 if tokens_b else 2
+    if max_seq_length < specials:
+        raise UserError(
+            f"--max_seq_length={max_seq_length} is too small, expected at least {specials} for "
+            "[CLS] and [SEP]."
+        )
+    _truncate_seq_pair(tokens_a, tokens_b, max_seq_length - specials)
+    if ex_index < _LOGGED_EXAMPLES:
+        logging.vlog(
+            1,
+            "Example %s: %s, %s; label %s (%s)",
+            example.guid,
+            tokens_a,
+            tokens_b,
+            example.label,
+            label_id,
+        )
+    ids = list(tokenizer.convert_tokens_to_ids(tokens_a + tokens_b))
+    return ids[: len(tokens_a)], ids[len(tokens_a) :], label_id
+
+
+def _label_id(example: InputExample, label_ids: Dict[str, int]):
+    if not label_ids:
+        return float(example.label)
+    if isinstance(example.label, tuple):
+        return [int(label in example.label) for label in label_ids]
+    if example.label not in label_ids:
+        expected = ", ".join(map(repr, label_ids))
+        raise UserError(
+            f"Example {example.guid} has the label {example.label!r}, expected one of {expected} "
+            "(any of them where the true one is not known)."
+        )
+    return label_ids[example.label]
+
+
+def label_column(examples: Sequence[InputExample], label_list: Optional[Labels]) -> np.ndarray:
+    """The labels of `InputExample`s as an array: see `features_to_arrays`."""
+    label_ids = _ids_of(label_list)
+    return _column([_label_id(example, label_ids) for example in examples])
+
+
+def _truncate_seq_pair(tokens_a: List[str], tokens_b: List[str], max_length: int) -> None:
+    """Shortens two lists in place to max_length together, always the longer one by its last token.
+
+    So each token cut off comes from the text that has more to spare; in a tie it is tokens_b's.
+    """
+    if len(tokens_a) + len(tokens_b) <= max_length:
+        return
+    length_b = max(max_length // 2, max_length - len(tokens_a))
+    del tokens_b[length_b:]
+    del tokens_a[max_length - len(tokens_b) :]
+
+
+def convert_examples_to_features(
+    examples: Sequence[Example], label_list: Optional[Labels], max_seq_length: int, tokenizer
+) -> List[InputFeatures]:
+    """`convert_single_example` of each example: a list of `InputFeatures` in the same order."""
+    label_ids = _ids_of(label_list)
+    return [
+        _converted(index, example, label_ids, max_seq_length, tokenizer)
+        for index, example in _with_progress(examples)
+    ]
+
+
+def _with_progress(examples: Sequence[Example]) -> Iterator[Tuple[int, Example]]:
+    """`enumerate(examples)`, with a line in the log now and then."""
+    for index, example in enumerate(examples):
+        if index and index % _PROGRESS_EVERY == 0:
+            logging.info("Converted %d of %d examples.", index, len(examples))
+        yield index, example
+
+
+def text_arrays(
+    examples: Sequence[Example], label_list: Optional[Labels], max_seq_length: int, tokenizer
+) -> Dict[str, np.ndarray]:
+    """What `rows.TextRows` takes; its rows are those of `convert_examples_to_features`.
+
+    Returns:
+      A dict of arrays: "tokens" and the slices of it that make the rows; "label_ids" and
+      "is_real_example" [N].
+    """
+    if not examples:
+        raise ValueError("expected at least one example")
+    is_real = [not isinstance(example, PaddingInputExample) for example in examples]
+    ids_of_labels = _ids_of(label_list)
+    ids_a, ids_b, label_ids = zip(
+        *(
+            ((), (), 0)
+            if isinstance(example, PaddingInputExample)
+            else _encode(index, example, ids_of_labels, max_seq_length, tokenizer)
+            for index, example in _with_progress(examples)
+        )
+    )
+    lengths = np.array([(len(a), len(b)) for a, b in zip(ids_a, ids_b)])
+    starts = np.cumsum(lengths).reshape(lengths.shape) - lengths  # a, b, a, b, ...
+    pairs = itertools.chain.from_iterable(zip(ids_a, ids_b))
+    return {
+        "tokens": np.array(list(itertools.chain.from_iterable(pairs)), np.int32),
+        "a_start": starts[:, 0],
+        "a_length": lengths[:, 0],
+        "b_start": starts[:, 1],
+        "b_length": lengths[:, 1],
+        "label_ids": _column(label_ids),
+        "is_real_example": _column(is_real),
+    }
+
+
+def features_to_arrays(features: Sequence[InputFeatures]) -> Dict[str, np.ndarray]:
+    """Stacks features into int32 arrays.
+
+    Args:
+      features: a list of at least one `InputFeatures`, all of the same length S.
+
+    Returns:
+      A dict: "input_ids", "input_mask" and "segment_ids" [N, S]; "label_ids" and
+      "is_real_example" [N]. label_ids are float32 where the labels are numbers.
+    """
+    if not features:
+        raise ValueError("expected at least one InputFeatures")
+    columns = {
+        "input_ids": "input_ids",
+        "input_mask": "input_mask",
+        "segment_ids": "segment_ids",
+        "label_ids": "label_id",
+        "is_real_example": "is_real_example",
+    }
+    return {
+        name: _column([getattr(f, attribute) for f in features])
+        for name, attribute in columns.items()
+    }
+
+
+def _column(values) -> np.ndarray:
+    """Values as int32, or float32 if they are a regression's."""
+    values = np.asarray(values)
+    return values.astype(np.float32 if values.dtype.kind == "f" else np.int32)

@@ -1,0 +1,220 @@
+"""What a classification task's predictions become: scores, and files.
+
+A task's predictions are a dict of arrays over its N rows: "loss" [N], and "probabilities" [N, L] of
+its L labels (each for itself in a multilabel task) or, for a regression, "prediction" [N].
+"""
+
+import itertools
+import posixpath
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
+
+import numpy as np
+
+from adapter_bert.common import files, metrics
+from adapter_bert.tasks.classifier_features import LABEL_THRESHOLD
+from adapter_bert.tasks.glue import Task
+
+Predictions = Dict[str, np.ndarray]
+
+# A matrix of more takes half a megabyte of JSON and up for every evaluation, and nobody reads it.
+_MOST_LABELS_OF_A_MATRIX = 200
+
+
+def stacked(rows: list) -> Predictions:
+    """A list of N dicts of arrays as one dict of arrays [N, ...]."""
+    return {name: np.stack([row[name] for row in rows]) for name in rows[0]} if rows else {}
+
+
+def scores(task: Task, labels: np.ndarray, predictions: Predictions) -> Dict[str, Any]:
+    """The scores of a task's predictions.
+
+    Args:
+      task: `glue.Task`.
+      labels: array [N], label ids or a regression's numbers; [N, L] in a multilabel task.
+      predictions: see above.
+
+    Returns:
+      A dict of floats, those of `metrics` for the task's kind and "loss", the mean over rows; and
+      for up to 200 classes "confusion_matrix", L lists of L counts.
+    """
+    found = answers(task, predictions)
+    result = {**answer_scores(task, labels, found), "loss": float(np.mean(predictions["loss"]))}
+    if task.kind == "classification" and len(task.labels) <= _MOST_LABELS_OF_A_MATRIX:
+        confusion = metrics.confusion_matrix(labels, found, len(task.labels))
+        result["confusion_matrix"] = confusion.tolist()
+    return result
+
+
+def answers(task: Task, predictions: Predictions) -> np.ndarray:
+    """What a task's predictions, or those of one row, come down to.
+
+    Returns:
+      array [...] of label ids or of a regression's numbers; bool [..., L] in a multilabel task.
+    """
+    if task.kind == "regression":
+        return predictions["prediction"]
+    if task.kind == "multilabel":
+        return predictions["probabilities"] > LABEL_THRESHOLD
+    return np.argmax(predictions["probabilities"], axis=-1)
+
+
+def answer_scores(task: Task, labels: np.ndarray, found: np.ndarray) -> Dict[str, float]:
+    """The scores of `answers` [N, ...]: floats by name, those of `metrics` for the task's kind."""
+    if task.kind == "regression":
+        return metrics.regression(labels, found)
+    if task.kind == "multilabel":
+        return metrics.multilabel(labels, found)
+    return metrics.classification(labels, found, len(task.labels))
+
+
+def about(task: Task, stage: str) -> Dict[str, Any]:
+    """What a file of scores tells of them: the task, its score, the labels of its matrix."""
+    return {"task": task.name, "score": f"{stage}_{task.score}", "labels": list(task.labels)}
+
+
+def named(start: str, scores: Dict[str, Any]) -> Dict[str, Any]:
+    """Scores, with what their names begin with."""
+    return {f"{start}_{name}": value for name, value in scores.items()}
+
+
+def summary(task: Task, stage: str, result: Dict[str, Any]) -> str:
+    """A stage's scores on a line, the one that GLUE takes first."""
+    shown = metrics.numbers(result, stage + "_")
+    return ", ".join(
+        f"{name} {shown[name]:.1%}" if name.endswith("accuracy") else f"{name} {shown[name]:.4f}"
+        for name in sorted(shown, key=lambda name: (name != task.score, name))
+    )
+
+
+def mean_of_batches(losses, batch_size: int) -> float:
+    """The mean of batches' means, the last of which may be small: BERT's "loss"."""
+    batches = [losses[start : start + batch_size] for start in range(0, len(losses), batch_size)]
+    return float(np.mean([np.mean(batch) for batch in batches]))
+
+
+def write_predictions(folder: str, task: Task, split: str, predictions: Predictions) -> List[str]:
+    """Writes a test split's predictions.
+
+    test_results.tsv is BERT's: probabilities, nothing else. predictions.tsv says what they are of.
+    submission/<NAME>.tsv is what GLUE's server takes. The files of a second test split end in its
+    name.
+
+    Args:
+      folder: path.
+      task: `glue.Task`.
+      split: the split's name, one of the task's.
+      predictions: see above.
+
+    Returns:
+      The paths, test_results.tsv first.
+    """
+    end = split[len("test") :] + ".tsv"
+    numbers = predictions["prediction"][:, None] if task.kind == "regression" else None
+    values = predictions["probabilities"] if numbers is None else numbers
+    texts = _texts(task, answers(task, predictions))
+    tables = {
+        "test_results" + end: [list(map(str, row)) for row in values],
+        _file_name("predictions", split): _prediction_rows(task, texts, predictions),
+    }
+    if split in task.submission:
+        files.makedirs(posixpath.join(folder, "submission"))
+        tables[f"submission/{task.submission[split]}.tsv"] = [
+            ["index", "prediction"],
+            *([str(index), text] for index, text in enumerate(_submitted(task, texts))),
+        ]
+    return [_write_rows(folder, name, rows) for name, rows in tables.items()]
+
+
+def write_test(
+    folder: str,
+    task: Task,
+    split: str,
+    predictions: Predictions,
+    labels: Optional[np.ndarray] = None,
+) -> Tuple[List[str], Dict[str, float]]:
+    """Writes all that there is of a test split: predictions, and where it has labels the scores.
+
+    test_scores.json, of a second split with its name, holds the latter. Without labels, those of an
+    earlier run go.
+
+    Args:
+      folder, task, split, predictions: as in `write_predictions`.
+      labels: as in `scores`; None where there are none.
+
+    Returns:
+      (the report's lines, the scores, named test_...).
+    """
+    path = posixpath.join(folder, f"test_scores{split[len('test') :]}.json")
+    if labels is None:  # An earlier file's would stand beside other predictions.
+        for stale in (path, posixpath.join(folder, _file_name("labels", split))):
+            with files.written(stale):
+                if files.exists(stale):
+                    files.remove(stale)
+    written = write_predictions(folder, task, split, predictions)
+    report = [f"Predictions: {', '.join(written)} ({len(predictions['loss'])} rows)"]
+    if labels is None:
+        return report, {}
+    write_answers(folder, task, split, labels)
+    found = named("test", scores(task, labels, predictions))
+    files.write_object(path, {**about(task, "test"), **found})
+    return [*report, f"{task.name} test: {summary(task, 'test', found)} ({path})"], found
+
+
+def write_answers(
+    folder: str,
+    task: Task,
+    split: str,
+    labels: np.ndarray,
+    predictions: Optional[Predictions] = None,
+) -> None:
+    """Writes what the rows of a split are, and what they are taken for: to be compared.
+
+    labels.tsv (of a dev split dev_labels.tsv) has the columns index and label, dev_predictions.tsv
+    is as predictions.tsv.
+
+    Args:
+      folder, task, split: as in `write_predictions`; a dev split, or a test split with labels.
+      labels: as in `scores`.
+      predictions: see above; None where they are written already.
+    """
+    rows = [[str(index), text] for index, text in enumerate(_texts(task, labels))]
+    _write_rows(folder, _file_name("labels", split), [["index", "label"], *rows])
+    if predictions is not None:
+        rows = _prediction_rows(task, _texts(task, answers(task, predictions)), predictions)
+        _write_rows(folder, _file_name("predictions", split), rows)
+
+
+def _file_name(name: str, split: str) -> str:
+    """predictions.tsv of "test", dev_predictions_mismatched.tsv of "dev_mismatched"."""
+    stage, _, second = split.partition("_")
+    return ("dev_" if stage == "dev" else "") + name + (f"_{second}" if second else "") + ".tsv"
+
+
+def _write_rows(folder: str, name: str, rows: Iterable[Sequence[str]]) -> str:
+    path = posixpath.join(folder, name)
+    files.write_atomically(path, "".join("\t".join(row) + "\n" for row in rows))
+    return path
+
+
+def _prediction_rows(task: Task, texts: List[str], predictions: Predictions) -> List[List[str]]:
+    """The rows of predictions.tsv: index, answer and, where there are labels, probabilities."""
+    rows = [[str(index), text] for index, text in enumerate(texts)]
+    if task.labels:
+        rows = [row + list(map(str, p)) for row, p in zip(rows, predictions["probabilities"])]
+    return [["index", "label", *task.labels], *rows]
+
+
+def _texts(task: Task, labels: np.ndarray) -> List[str]:
+    """Labels as `scores` takes them, or `answers`, as texts."""
+    if task.kind == "regression":
+        return [str(value) for value in labels]
+    if task.kind == "multilabel":
+        return [",".join(itertools.compress(task.labels, row)) for row in labels]
+    return [task.labels[index] for index in labels]
+
+
+def _submitted(task: Task, texts: List[str]) -> List[str]:
+    """As GLUE's server takes them: STS-B's scores go from 0 to 5."""
+    if task.kind == "regression":
+        return [f"{np.clip(float(text), 0, 5):.3f}" for text in texts]
+    return texts

@@ -1,0 +1,430 @@
+"""Classification tasks whose rows stand in tables with named columns: your own, and the paper's.
+
+`LAYOUTS` has a row for each of the 17 further tasks of Houlsby et al. 2019 (section 3.4, table 3),
+as their files are published.
+"""
+
+import collections
+import itertools
+import json
+import os
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+from absl import logging
+
+from adapter_bert.common import files
+from adapter_bert.common.errors import UserError
+from adapter_bert.tasks import table_readers
+from adapter_bert.tasks.classifier_features import InputExample
+from adapter_bert.tasks.glue import SplitProcessor, Task, is_number
+
+_ENDINGS = ("tsv", "txt", "csv", "jsonl")
+_FILE_NAMES = {"train": ("train",), "dev": ("dev", "valid", "validation"), "test": ("test",)}
+_SPLIT_SEED = 0
+
+
+class Layout(NamedTuple):
+    """Which columns of a table hold what.
+
+    Attributes:
+      name: the task's.
+      text_a, text_b, label: names of columns; text_b is None where one text is classified.
+      kind: as in `glue.Task`.
+      files: the names of what was published: one file, or folders with a folder for each label. It
+        is split. Where it is missing, files train, dev and test with the same columns are read.
+      columns: the names of columns of a published file that has no header.
+      labels: in the order of their ids; empty where they are found in the training rows.
+      aliases: other spellings of labels in the file, compared without surrounding spaces.
+      left_out: labels whose rows are not read.
+      skip_empty: rows without a text are not read.
+      label_begins: the label is the first column whose name begins as `label` says.
+    """
+
+    name: str
+    text_a: str
+    label: str
+    text_b: Optional[str] = None
+    kind: str = "classification"
+    files: Tuple[str, ...] = ()
+    columns: Tuple[str, ...] = ()
+    labels: Tuple[str, ...] = ()
+    aliases: Dict[str, str] = {}
+    left_out: Tuple[str, ...] = ()
+    skip_empty: bool = False
+    label_begins: bool = False
+
+    def label_in(self, table: table_readers.Table) -> Optional[int]:
+        """The place of the label's column in a `table_readers.Table`; None if it has none."""
+        if self.label_begins:
+            names = [name for name in table.columns if name.startswith(self.label)]
+            return table.columns.index(names[0]) if names else None
+        if self.label not in table.columns:
+            return None
+        return table.column(self.label, "--label_column")
+
+
+_NEWS = ("ID", "TITLE", "URL", "PUBLISHER", "CATEGORY", "STORY", "HOSTNAME", "TIMESTAMP")
+
+LAYOUTS = {
+    layout.name: layout
+    for layout in (
+        Layout(
+            "airline",
+            "text",
+            "airline_sentiment",
+            files=("Tweets.csv",),
+            labels=("negative", "neutral", "positive"),
+        ),
+        Layout(
+            "corporate_messaging",
+            "text",
+            "category",
+            files=("Corporate-messaging-DFE.csv",),
+            labels=("Action", "Dialogue", "Exclude", "Information"),
+        ),
+        Layout(
+            "disasters",
+            "text",
+            "choose_one",
+            files=("socialmedia-disaster-tweets-DFE.csv",),
+            labels=("Not Relevant", "Relevant"),
+            left_out=("Can't Decide",),
+        ),
+        Layout(
+            "economic_news_relevance",
+            "text",
+            "relevance",
+            files=("Full-Economic-News-DFE-839861.csv",),
+            labels=("no", "yes"),
+            left_out=("not sure",),
+        ),
+        Layout("newsgroups", "text", "label", files=("20news-bydate-train", "20news-bydate-test")),
+        Layout("emotion", "content", "sentiment", files=("text_emotion.csv",)),
+        Layout(
+            "global_warming",
+            "tweet",
+            "existence",
+            files=("1377884570_tweet_global_warming.csv",),
+            labels=("No", "Yes"),
+            aliases={"N": "No", "Y": "Yes"},
+            left_out=("", "NA", "N/A"),
+        ),
+        Layout(
+            "political_audience",
+            "text",
+            "audience",
+            files=("political_social_media.csv",),
+            labels=("constituency", "national"),
+        ),
+        Layout(
+            "political_bias",
+            "text",
+            "bias",
+            files=("political_social_media.csv",),
+            labels=("neutral", "partisan"),
+        ),
+        Layout("political_message", "text", "message", files=("political_social_media.csv",)),
+        Layout(
+            "primary_emotions", "sentence", "emotion", files=("primary-plutchik-wheel-DFE.csv",)
+        ),
+        Layout(
+            "progressive_opinion",
+            "tweet",
+            "q2_",
+            files=("progressive-tweet-sentiment.csv",),
+            label_begins=True,
+        ),
+        Layout(
+            "progressive_stance",
+            "tweet",
+            "q1_",
+            files=("progressive-tweet-sentiment.csv",),
+            label_begins=True,
+        ),
+        Layout(
+            "us_economic_performance",
+            "text",
+            "positivity",
+            files=("us-economic-newspaper.csv",),
+            labels=("no", "yes"),
+            aliases={"": "no", **{str(i): "yes" for i in range(1, 10)}},
+        ),
+        Layout(
+            "customer_complaints",
+            "Consumer complaint narrative",
+            "Issue",
+            files=("Consumer_Complaints.csv",),
+            skip_empty=True,
+        ),
+        Layout(
+            "news_aggregator",
+            "TITLE",
+            "CATEGORY",
+            files=("newsCorpora.csv",),
+            columns=_NEWS,
+            labels=("b", "e", "m", "t"),
+        ),
+        Layout(
+            "sms_spam",
+            "text",
+            "label",
+            files=("SMSSpamCollection",),
+            columns=("label", "text"),
+            labels=("ham", "spam"),
+        ),
+    )
+}
+
+
+def layout_of(task_name: str) -> Optional[Layout]:
+    """Returns the `Layout` of a further task by its name, in any case; None if there is none."""
+    return LAYOUTS.get(task_name.lower().replace("-", "_"))
+
+
+def files_of(layout: Layout, split: str, data_dir: str) -> List[str]:
+    """Returns the paths, of files or folders, that a split is read from.
+
+    Args:
+      layout: `Layout`.
+      split: "train", "dev" or "test".
+      data_dir: folder of the files.
+
+    Returns:
+      List of str; empty where the split is a share of the training rows, or is missing.
+
+    Raises:
+      UserError: several files could be the split.
+    """
+    published = [os.path.join(data_dir, name) for name in layout.files]
+    if published and all(map(files.exists, published)):
+        return published if split == "train" else []
+    paths = [
+        os.path.join(data_dir, f"{name}.{ending}")
+        for name in _FILE_NAMES[split]
+        for ending in _ENDINGS
+    ]
+    found = [path for path in paths if files.exists(path)]
+    if len(found) > 1:
+        raise UserError(f"{data_dir}: found {' and '.join(found)}, expected one of them.")
+    return found
+
+
+_SCORES = {"classification": "accuracy", "regression": "pearson", "multilabel": "micro_f1"}
+
+
+class TableProcessor(SplitProcessor):
+    """The processor of a `Layout`.
+
+    Args:
+      layout: `Layout`.
+      data_dir: folder of the files.
+      labels: those of a trained model, in place of what the training file holds; or None.
+
+    Raises:
+      UserError: files or columns are missing, or a row is wrong; file and line are named.
+    """
+
+    def __init__(self, layout: Layout, data_dir: str, labels: Optional[Sequence[str]] = None):
+        self._layout = layout
+        self._data_dir = data_dir
+        self._tables = {}
+        if labels is None:
+            labels = layout.labels or self._found_labels()
+        kind, score = layout.kind, _SCORES[layout.kind]
+        super().__init__(Task(layout.name, tuple(labels), {}, kind=kind, score=score))
+        self._known = frozenset(labels)
+
+    def splits_of(self, stage: str, data_dir: str) -> List[str]:
+        """There is one split for each stage."""
+        del data_dir
+        return [stage]
+
+    def has_labels(self, split: str) -> bool:
+        """Only a test file's rows may be without."""
+        return split != "test" or self._layout.label_in(self._split(split)) is not None
+
+    def get_examples(self, split: str, data_dir: str) -> List[InputExample]:
+        """The examples of a split, in the order of its file."""
+        del data_dir
+        table = self._split(split)
+        layout, label = self._layout, self._layout.label_in(table)
+        if label is None and split != "test":
+            raise table.no_column(layout.label, "--label_column")
+        text_a = table.column(layout.text_a, "--text_column")
+        text_b = table.column(layout.text_b, "--text_b_column") if layout.text_b else None
+        return [
+            InputExample(
+                f"{split}-{row.line}",
+                table.text(row, text_a),
+                None if text_b is None else table.text(row, text_b),
+                self._label(table, row, label),
+            )
+            for row in table.rows
+        ]
+
+    def _split(self, split: str) -> table_readers.Table:
+        """The `Table` of a split: its own file, or its share of the training file's rows."""
+        own = self._path(split)
+        if own and split != "train":
+            return self._table(own)
+        table = self._training_table()
+        missing = [name for name in ("dev", "test") if not self._path(name)]
+        if split == "train" and not missing:
+            return table
+        shares = {"train": 10 - len(missing), **dict.fromkeys(missing, 1)}
+        parts = shared_out(table.rows, shares)
+        rows = parts[split]
+        if split == "train":
+            apart = " and ".join(f"{len(parts[name])} as {name}" for name in missing)
+            logging.info("%s: of %d rows, %s are set apart.", table.path, len(table.rows), apart)
+        if not rows:
+            raise UserError(
+                f"{table.path}: {len(table.rows)} rows are too few to set some apart as {split};"
+                f" give a file {split}.tsv, .csv or .jsonl."
+            )
+        return table._replace(rows=rows)
+
+    def _training_table(self) -> table_readers.Table:
+        """The `Table` of the training file, before anything is set apart."""
+        path = self._path("train")
+        if path is None:
+            expected = self._layout.files or [f"train.{ending}" for ending in _ENDINGS]
+            missing = [
+                name for name in expected if not files.exists(os.path.join(self._data_dir, name))
+            ]
+            raise UserError(f"{self._data_dir}: found no {' or '.join(missing)} in --data_dir.")
+        return self._table(path)
+
+    def _path(self, split: str) -> Optional[str]:
+        """Where a split lies; None if it is to be a share of the training file."""
+        found = files_of(self._layout, split, self._data_dir)
+        return found[0] if found else None
+
+    def _table(self, path: str) -> table_readers.Table:
+        """A file's `Table`, but for the rows that are left out."""
+        if path not in self._tables:
+            self._tables[path] = self._kept(self._read(path))
+        return self._tables[path]
+
+    def _read(self, path: str) -> table_readers.Table:
+        layout = self._layout
+        if os.path.basename(path) not in layout.files:
+            return table_readers.read_table(path)
+        if files.isdir(path):
+            folders = [os.path.join(self._data_dir, name) for name in layout.files]
+            return table_readers.read_folders(folders, (layout.label, layout.text_a))
+        return table_readers.read_table(path, layout.columns, or_latin1=True)
+
+    def _kept(self, table: table_readers.Table) -> table_readers.Table:
+        layout, label = self._layout, self._layout.label_in(table)
+        rows = table.rows
+        if layout.left_out and label is not None:
+            rows = [row for row in rows if self._spelled(table, row, label) not in layout.left_out]
+        if layout.skip_empty:
+            text = table.column(layout.text_a, "--text_column")
+            rows = [row for row in rows if table.text(row, text).strip()]
+        if not rows:
+            raise UserError(f"{table.path}: all {len(table.rows)} rows are left out.")
+        return table._replace(rows=rows)
+
+    def _found_labels(self) -> Sequence[str]:
+        if self._layout.kind == "regression":
+            return ()
+        table = self._training_table()
+        label = self._layout.label_in(table)
+        if label is None:
+            raise table.no_column(self._layout.label, "--label_column")
+        rows = [self._labels_of(table, row, label) for row in table.rows]
+        labels = sorted(set(itertools.chain.from_iterable(rows)))
+        if not labels:
+            raise UserError(f"{table.path}: found no label in {len(rows)} rows, expected some.")
+        if self._layout.kind == "multilabel":
+            return labels
+        if "" in labels:
+            line = table.rows[rows.index(("",))].line
+            raise UserError(f"{table.path}, line {line}: found no label, expected one in each row.")
+        if len(labels) < 2:
+            raise UserError(
+                f"{table.path}: found only the label {labels[0]!r} in {len(rows)} rows,"
+                " expected two labels or more."
+            )
+        return labels
+
+    def _spelled(self, table: table_readers.Table, row: table_readers.Row, place: int) -> str:
+        """A row's label as the task has it, on one line."""
+        label = " ".join(table.text(row, place).split())
+        return self._layout.aliases.get(label, label)
+
+    def _labels_of(
+        self, table: table_readers.Table, row: table_readers.Row, place: int
+    ) -> Tuple[str, ...]:
+        """A row's set of labels, or the one that it has; refused if no file can hold them."""
+        label, where = self._spelled(table, row, place), f"{table.path}, line {row.line}"
+        labels = _label_set(label, where) if self._layout.kind == "multilabel" else (label,)
+        for one in labels:
+            if any("\ud800" <= character <= "\udfff" for character in one):
+                raise UserError(
+                    f"{where}: found half a surrogate pair in the label {one!r}, expected text."
+                )
+        return labels
+
+    def _label(self, table: table_readers.Table, row: table_readers.Row, place: Optional[int]):
+        """A row's label, checked; where there is none any one stands in its place."""
+        kind, known = self._layout.kind, self.task.labels
+        if place is None:
+            return {"multilabel": (), "regression": "0"}.get(kind, known and known[0])
+        where = f"{table.path}, line {row.line}"
+        if kind == "regression":
+            label = self._spelled(table, row, place)
+            if not is_number(label):
+                raise UserError(f"{where}: found the label {label!r}, expected a number.")
+            return label
+        labels = self._labels_of(table, row, place)
+        for one in labels:
+            if one not in self._known:
+                expected = ", ".join(known[:10]) + (", ..." if len(known) > 10 else "")
+                raise UserError(f"{where}: found the label {one!r}, expected one of {expected}.")
+        return labels if kind == "multilabel" else labels[0]
+
+
+def _label_set(text: str, where: str) -> Tuple[str, ...]:
+    """A set of labels as a tuple: "a,b" or the JSON list ["a", "b"]; nothing is the empty set."""
+    try:
+        labels = json.loads(text) if text.startswith("[") else text.split(",")
+    except (ValueError, RecursionError) as error:
+        if text.endswith("]"):  # As Python prints a list: its parts would be labels of their own.
+            raise UserError(
+                f'{where}: found {text}, which is no JSON; expected labels as in a,b or ["a", "b"].'
+            ) from error
+        labels = text.split(",")
+    for label in labels:
+        if label is None or "," in str(label):
+            raise UserError(
+                f"{where}: found {json.dumps(label)} in a list, expected labels that are neither"
+                " null nor have commas, which stand between labels elsewhere."
+            )
+    # JSON has white space that a line of a file has not.
+    return tuple(label for label in (" ".join(str(each).split()) for each in labels) if label)
+
+
+def shared_out(rows: list, shares: Dict[str, int]) -> Dict[str, list]:
+    """Deals rows out at random, always in the same way.
+
+    Four fifths are for training, and of the rest the first half (rounded down) is dev, as in the
+    paper's table 3; where there is a file for one of these, the other takes a tenth.
+
+    Args:
+      rows: list.
+      shares: dict from "train" and one or both of "dev" and "test" to their weights.
+
+    Returns:
+      A dict from the same names to lists of rows, in the order of `rows`.
+    """
+    order = np.random.RandomState(_SPLIT_SEED).permutation(len(rows))
+    left, weight, parts = order, sum(shares.values()), collections.OrderedDict()
+    for name, share in shares.items():
+        count = len(left) * share // weight
+        parts[name], left = left[:count], left[count:]
+        weight -= share
+    return {name: [rows[i] for i in sorted(places)] for name, places in parts.items()}

@@ -1,0 +1,429 @@
+"""The classification tasks: a table of them, and the way from their files to examples.
+
+`TASKS` says for each task which files it has and what stands in which column; `read_examples` turns
+a file into `InputExample`s by it. A new task is a new row of the table. A task in a layout that no
+row can express is a subclass of `DataProcessor`, as BERT's users write it. Names, positional
+arguments and results are those of BERT's run_classifier.py; GLUE's files are described at
+https://gluebenchmark.com/tasks.
+"""
+
+import difflib
+import os
+import typing
+from typing import Dict, Iterable, List, Optional, Set, Tuple
+
+import numpy as np
+from absl import logging
+
+from adapter_bert.common import files
+from adapter_bert.common.errors import UserError
+from adapter_bert.tasks.classifier_features import InputExample
+from adapter_bert.tasks.table_readers import read_rows
+
+
+class Split(typing.NamedTuple):
+    """Where one split of a task lies; columns count from 0, or from the end if negative."""
+
+    file: str  # Under data_dir; "{language}" stands for the task's language.
+    set_type: str  # The first part of each guid.
+    text_a: int
+    text_b: typing.Optional[int] = None
+    label: typing.Optional[int] = None  # None: the split has no labels.
+    language: typing.Optional[int] = None  # Rows in another language than the task's are left out.
+    header: bool = True
+    skip_short: bool = False  # Rows with too few columns are left out, and counted in the log.
+
+    @property
+    def width(self) -> int:
+        """The fewest columns of a row in which no two of the split's columns fall together."""
+        given = (self.text_a, self.text_b, self.label, self.language)
+        columns = [column for column in given if column is not None]
+        return max(columns) + 1 - min(min(columns), 0)
+
+    def path(self, data_dir: str, language: Optional[str]) -> str:
+        """Where the split's file lies in a folder."""
+        return os.path.join(data_dir, self.file.format(language=language))
+
+
+class Task(typing.NamedTuple):
+    """One row of `TASKS`.
+
+    The names of splits begin with "train", "dev" and "test", the stages in which they are read.
+    """
+
+    name: str
+    labels: typing.Tuple[str, ...]  # The first one is the placeholder where a split has no labels.
+    splits: typing.Dict[str, Split]
+    # "classification"; "regression", whose labels are numbers, so that `labels` is empty; or
+    # "multilabel", with a set of labels for each row.
+    kind: str = "classification"
+    score: str = "accuracy"  # GLUE's score, a name that the task's metrics have.
+    folder: typing.Optional[str] = None  # In $GLUE_DIR, if not the task's name.
+    submission: typing.Dict[str, str] = {}  # From a test split to the name of its file for GLUE.
+    guid: typing.Optional[int] = None  # Column of the guid's second part; None: the row's number.
+    aliases: typing.Dict[str, str] = {}  # Other spellings of labels in the files.
+    language: typing.Optional[str] = None
+
+    def splits_of(self, stage: str) -> List[str]:
+        """The names of the splits of a stage: "train", "dev" or "test"."""
+        return [name for name in self.splits if name.split("_")[0] == stage]
+
+
+_BINARY = ("0", "1")
+_ENTAILMENT = ("entailment", "not_entailment")
+_NLI = ("contradiction", "entailment", "neutral")
+
+
+def _alike(
+    text_a: int, text_b: Optional[int] = None, label: int = -1, **options
+) -> Dict[str, Split]:
+    """The splits train, dev and test of files with the same columns, but for the label in test."""
+    columns = dict(text_a=text_a, text_b=text_b, **options)
+    return {
+        "train": Split("train.tsv", "train", label=label, **columns),
+        "dev": Split("dev.tsv", "dev", label=label, **columns),
+        "test": Split("test.tsv", "test", **columns),
+    }
+
+
+def _glue(name: str, labels: Tuple[str, ...], splits: Dict[str, Split], **options) -> Task:
+    submission = options.pop("submission", {"test": name})
+    return Task(name, labels, splits, submission=submission, **options)
+
+
+TASKS = {
+    task.name.lower(): task
+    for task in (
+        _glue(
+            "CoLA",
+            _BINARY,
+            {
+                "train": Split("train.tsv", "train", text_a=3, label=1, header=False),
+                "dev": Split("dev.tsv", "dev", text_a=3, label=1, header=False),
+                "test": Split("test.tsv", "test", text_a=1),
+            },
+            score="matthews",
+        ),
+        _glue(
+            "SST-2",
+            _BINARY,
+            {
+                "train": Split("train.tsv", "train", text_a=0, label=1),
+                "dev": Split("dev.tsv", "dev", text_a=0, label=1),
+                "test": Split("test.tsv", "test", text_a=1),
+            },
+        ),
+        _glue("MRPC", _BINARY, _alike(3, 4, label=0), score="f1"),
+        _glue("STS-B", (), _alike(7, 8), kind="regression", score="spearman"),
+        _glue(
+            "QQP",
+            _BINARY,
+            {
+                "train": Split("train.tsv", "train", 3, 4, label=5, skip_short=True),
+                "dev": Split("dev.tsv", "dev", 3, 4, label=5, skip_short=True),
+                "test": Split("test.tsv", "test", 1, 2),
+            },
+            score="f1",
+        ),
+        _glue(
+            "MNLI",
+            _NLI,
+            {
+                "train": Split("train.tsv", "train", 8, 9, label=-1),
+                "dev": Split("dev_matched.tsv", "dev_matched", 8, 9, label=-1),
+                "dev_mismatched": Split("dev_mismatched.tsv", "dev_mismatched", 8, 9, label=-1),
+                "test": Split("test_matched.tsv", "test", 8, 9),
+                "test_mismatched": Split("test_mismatched.tsv", "test_mismatched", 8, 9),
+            },
+            submission={"test": "MNLI-m", "test_mismatched": "MNLI-mm"},
+            guid=0,
+        ),
+        _glue("QNLI", _ENTAILMENT, _alike(1, 2)),
+        _glue("RTE", _ENTAILMENT, _alike(1, 2)),
+        _glue("WNLI", _BINARY, _alike(1, 2)),
+        _glue(
+            "AX",
+            _NLI,
+            {"test": Split("diagnostic.tsv", "test", 1, 2)},
+            score="matthews",
+            folder="diagnostic",
+        ),
+        Task(
+            "XNLI",
+            _NLI,
+            {
+                "train": Split("multinli/multinli.train.{language}.tsv", "train", 0, 1, label=2),
+                "dev": Split("xnli.dev.tsv", "dev", 6, 7, label=1, language=0),
+            },
+            aliases={"contradictory": "contradiction"},
+            language="zh",
+        ),
+    )
+}
+
+
+class DataProcessor:
+    """Base of a task's reader: lists of `InputExample` for each split, and the list of labels."""
+
+    def get_train_examples(self, data_dir: str) -> List[InputExample]:
+        """The training set, from the files in a folder."""
+        raise NotImplementedError()
+
+    def get_dev_examples(self, data_dir: str) -> List[InputExample]:
+        """The dev set, from the files in a folder."""
+        raise NotImplementedError()
+
+    def get_test_examples(self, data_dir: str) -> List[InputExample]:
+        """The test set, from the files in a folder."""
+        raise NotImplementedError()
+
+    def get_labels(self) -> List[str]:
+        """All labels, in the order of their ids."""
+        raise NotImplementedError()
+
+    @classmethod
+    def _read_tsv(cls, input_file: str, quotechar: Optional[str] = None) -> List[List[str]]:
+        """The rows of a tab-separated file: see `table_readers.read_rows`."""
+        return read_rows(input_file, quotechar)
+
+
+class SplitProcessor(DataProcessor):
+    """Base of a processor that has a `Task` and reads any split by its name.
+
+    Args:
+      task: `Task`.
+    """
+
+    def __init__(self, task: Task):
+        self.task = task
+
+    def get_train_examples(self, data_dir: str) -> List[InputExample]:
+        """The split "train", see `get_examples`."""
+        return self.get_examples("train", data_dir)
+
+    def get_dev_examples(self, data_dir: str) -> List[InputExample]:
+        """The split "dev", see `get_examples`."""
+        return self.get_examples("dev", data_dir)
+
+    def get_test_examples(self, data_dir: str) -> List[InputExample]:
+        """The split "test", see `get_examples`."""
+        return self.get_examples("test", data_dir)
+
+    def get_labels(self) -> List[str]:
+        """The labels in the order of their ids; none for a regression."""
+        return list(self.task.labels)
+
+    def splits_of(self, stage: str, data_dir: str) -> List[str]:
+        """The names of the splits that a stage ("train", "dev" or "test") reads."""
+        raise NotImplementedError()
+
+    def has_labels(self, split: str) -> bool:
+        """Whether the split's rows say what they are."""
+        raise NotImplementedError()
+
+    def get_examples(self, split: str, data_dir: str) -> List[InputExample]:
+        """The examples of a split, by its name."""
+        raise NotImplementedError()
+
+
+class TaskProcessor(SplitProcessor):
+    """The processor of one row of `TASKS`; `language` may be set before reading, as in BERT."""
+
+    def __init__(self, task: Task):
+        super().__init__(task)
+        self.language = task.language
+
+    def splits_of(self, stage: str, data_dir: str) -> List[str]:
+        """A stage's splits; a second one, as MNLI has, only if its file is there."""
+        first, *others = self.task.splits_of(stage) or [stage]
+        there = [
+            name
+            for name in others
+            if files.exists(self.task.splits[name].path(data_dir, self.language))
+        ]
+        for name in set(others) - set(there):
+            logging.info("%s has no %s: it is left out.", data_dir, self.task.splits[name].file)
+        return [first, *there]
+
+    def files_of(self, stage: str, data_dir: str) -> List[str]:
+        """Returns the paths of the files that a stage reads."""
+        splits = [self.task.splits.get(name) for name in self.splits_of(stage, data_dir)]
+        return [split.path(data_dir, self.language) for split in splits if split]
+
+    def has_labels(self, split: str) -> bool:
+        """Whether the table names a column of labels."""
+        return self.task.splits[split].label is not None
+
+    def get_examples(self, split: str, data_dir: str) -> List[InputExample]:
+        """The examples of any of the task's splits, see `read_examples`."""
+        task = self.task._replace(language=self.language, labels=tuple(self.get_labels()))
+        return read_examples(task, split, data_dir)
+
+
+class ColaProcessor(TaskProcessor):
+    """CoLA: is a sentence acceptable English?"""
+
+    def __init__(self):
+        super().__init__(TASKS["cola"])
+
+
+class MnliProcessor(TaskProcessor):
+    """MNLI, matched: does a premise entail or contradict a hypothesis?"""
+
+    def __init__(self):
+        super().__init__(TASKS["mnli"])
+
+
+class MrpcProcessor(TaskProcessor):
+    """MRPC: do two sentences say the same?"""
+
+    def __init__(self):
+        super().__init__(TASKS["mrpc"])
+
+
+class XnliProcessor(TaskProcessor):
+    """XNLI: MNLI in other languages, Chinese by default; trains on the translated MultiNLI."""
+
+    def __init__(self):
+        super().__init__(TASKS["xnli"])
+
+
+def get_processor(task_name: str, others: Iterable[str] = ()) -> TaskProcessor:
+    """The processor of a task by its name, in any case and with or without its hyphen.
+
+    Args:
+      task_name: str.
+      others: names of tasks that are known elsewhere, for the error.
+
+    Raises:
+      UserError: an unknown name.
+    """
+    wanted = _plain(task_name)
+    for task in TASKS.values():
+        if _plain(task.name) == wanted:
+            return TaskProcessor(task)
+    names = {_plain(name): name for name in (*(task.name for task in TASKS.values()), *others)}
+    near = [names[plain] for plain in difflib.get_close_matches(wanted, names)]
+    if near:
+        verb = "names are" if len(near) > 1 else "name is"
+        expected = f"the nearest {verb} {', '.join(near)} (--help lists all)"
+    else:
+        expected = f"expected one of {', '.join(names.values())}"
+    raise UserError(f"--task_name={task_name} is unknown, {expected}.")
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "")
+
+
+def read_examples(task: Task, split_name: str, data_dir: str) -> List[InputExample]:
+    """Reads one split of a task.
+
+    Args:
+      task: a `Task`.
+      split_name: one of its splits.
+      data_dir: the folder of the task's files.
+
+    Returns:
+      A list of at least one `InputExample`, in the order of the file. A split without labels has
+      the task's first label everywhere, a regression's the number 0.
+
+    Raises:
+      UserError: the task has no such split, or its file is missing, empty, not UTF-8, or has a
+        blank line, a short row, an unknown label, or data where its header should be.
+    """
+    split = task.splits.get(split_name)
+    if split is None:
+        expected = ", ".join(task.splits)
+        raise UserError(f"{task.name} has no {split_name} split, expected one of {expected}.")
+    if not data_dir:
+        raise UserError(f"--data_dir is not set, expected the folder of {split.file}.")
+    path = split.path(data_dir, task.language)
+    rows = read_rows(path)
+    while rows and not rows[-1]:
+        rows.pop()
+    short = _check_layout(rows, task, split, path)
+    examples = [
+        _example(row, number, task, split, path)
+        for number, row in enumerate(rows)
+        if number >= split.header and number not in short and _in_language(row, task, split)
+    ]
+    if not examples and split.language is not None:
+        found = sorted({row[split.language] for row in rows[split.header :]})
+        raise UserError(
+            f"{path}: found the languages {', '.join(found)}, expected {task.language} among them."
+        )
+    return examples
+
+
+def _in_language(row: List[str], task: Task, split: Split) -> bool:
+    return split.language is None or row[split.language] == task.language
+
+
+def _check_layout(rows: List[List[str]], task: Task, split: Split, path: str) -> Set[int]:
+    """Raises `UserError` unless all rows are wide enough, and the header is one and not alone.
+
+    Returns:
+      The set of the indices of short rows that the split may have.
+    """
+    short = {index for index, row in enumerate(rows) if len(row) < split.width}
+    if short and (min(short) == 0 or not split.skip_short):
+        row = rows[min(short)]
+        found = f"{len(row)} columns" if row else "a blank line"
+        raise UserError(
+            f"{path}, line {min(short) + 1}: found {found}, expected at least {split.width} columns"
+            " between tabs."
+        )
+    if short:
+        logging.info("%s: left out %d rows with too few columns.", path, len(short))
+    if len(rows) - len(short) <= split.header:
+        found = "only a header" if rows else "an empty file"
+        raise UserError(f"{path}: found {found}, expected rows of data.")
+    if split.header and _is_data(rows[0], task, split):
+        raise UserError(
+            f"{path}, line 1: found a row of data, expected a header (which would be skipped)."
+        )
+    return short
+
+
+def _is_data(row: List[str], task: Task, split: Split) -> bool:
+    """Whether the first row is no header: it has a label, or (without labels) a number in front."""
+    if split.label is None:
+        return row[0].isdigit()
+    return _is_label(_label(row[split.label], task), task)
+
+
+def _label(label: str, task: Task) -> str:
+    """A file's label as the task spells it."""
+    return task.aliases.get(label, label)
+
+
+def _is_label(label: str, task: Task) -> bool:
+    return is_number(label) if task.kind == "regression" else label in task.labels
+
+
+def is_number(label: str) -> bool:
+    """Whether a regression's label is a number that a float32 holds."""
+    try:
+        number = float(label)
+    except ValueError:
+        return False
+    # Python reads 1_0 as 10.
+    return "_" not in label and abs(number) <= float(np.finfo(np.float32).max)
+
+
+def _example(row: List[str], number: int, task: Task, split: Split, path: str) -> InputExample:
+    placeholder = task.labels[0] if task.labels else "0"
+    label = placeholder if split.label is None else _label(row[split.label], task)
+    if not _is_label(label, task):
+        expected = f"one of {', '.join(task.labels)}" if task.labels else "a number"
+        hint = " (this file has no header)" if number == 0 else ""
+        raise UserError(
+            f"{path}, line {number + 1}: found the label {label!r}, expected {expected}{hint}."
+        )
+    return InputExample(
+        guid=f"{split.set_type}-{number if task.guid is None else row[task.guid]}",
+        text_a=row[split.text_a],
+        text_b=None if split.text_b is None else row[split.text_b],
+        label=label,
+    )

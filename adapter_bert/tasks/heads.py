@@ -1,0 +1,183 @@
+"""The layers on BERT and their losses, as `estimator.model_fn_builder` takes them.
+
+On the pooled output: classes, numbers, sets of labels. On each token: the span of an answer.
+
+B rows, S tokens, D the width of the output.
+"""
+
+import tensorflow.compat.v1 as tf
+
+import modeling
+from adapter_bert.training import estimator
+
+
+def classification_loss(pooled_output, labels, num_labels, is_training, dropout_key=None):
+    """A linear layer and softmax over the pooled output (Devlin et al. 2018, section 4.1).
+
+    Args:
+      pooled_output: float Tensor [B, D].
+      labels: int32 Tensor [B].
+      num_labels: int.
+      is_training: bool; a tenth of the inputs is dropped where true.
+      dropout_key: `modeling.DropoutKey` or None.
+
+    Returns:
+      (loss [], per_example_loss [B], logits [B, num_labels], probabilities [B, num_labels]).
+    """
+    logits = _linear(pooled_output, num_labels, is_training, dropout_key)
+    one_hot_labels = tf.one_hot(labels, depth=num_labels)
+    per_example_loss = -tf.reduce_sum(one_hot_labels * tf.nn.log_softmax(logits), axis=-1)
+    return tf.reduce_mean(per_example_loss), per_example_loss, logits, tf.nn.softmax(logits)
+
+
+def _linear(pooled_output, num_outputs, is_training, dropout_key):
+    """The head's layer: [B, D] → [B, num_outputs]."""
+    collections = [modeling.HEAD, tf.GraphKeys.GLOBAL_VARIABLES]
+    weights = tf.get_variable(
+        "output_weights",
+        [num_outputs, pooled_output.shape[-1]],
+        initializer=modeling.create_initializer(),
+        collections=collections,
+    )
+    bias = tf.get_variable(
+        "output_bias", [num_outputs], initializer=tf.zeros_initializer(), collections=collections
+    )
+    with tf.variable_scope("loss"):
+        if is_training:
+            pooled_output = modeling.dropout(pooled_output, 0.1, key=dropout_key)
+        return tf.nn.bias_add(tf.matmul(pooled_output, weights, transpose_b=True), bias)
+
+
+def classifier_head(num_labels, class_weights=None):
+    """The head that `estimator.model_fn_builder` takes.
+
+    Args:
+      num_labels: int.
+      class_weights: list of a factor for the training loss of each label's rows, or None.
+    """
+
+    def head(encoder, features, is_training, dropout_key):
+        labels = features["label_ids"]
+        loss, per_example_loss, logits, probabilities = classification_loss(
+            encoder.get_pooled_output(), labels, num_labels, is_training, dropout_key
+        )
+        if class_weights is not None:
+            loss = tf.reduce_mean(tf.gather(class_weights, labels) * per_example_loss)
+        weights = tf.cast(features.get("is_real_example", tf.ones_like(labels)), tf.float32)
+        return estimator.HeadOutput(
+            loss=loss,
+            predictions={"probabilities": probabilities, "loss": per_example_loss},
+            metric_fn=metric_fn,
+            metric_inputs=[per_example_loss, labels, logits, weights],
+        )
+
+    return head
+
+
+def regression_head(encoder, features, is_training, dropout_key):
+    """As `classifier_head`, for labels that are numbers: one output, and its squared error."""
+    output = _linear(encoder.get_pooled_output(), 1, is_training, dropout_key)[:, 0]
+    return _head_output({"prediction": output}, tf.square(output - features["label_ids"]), features)
+
+
+def multilabel_head(num_labels):
+    """As `classifier_head`, for sets of labels [B, num_labels] of 0 and 1: a sigmoid for each."""
+
+    def head(encoder, features, is_training, dropout_key):
+        labels = tf.cast(features["label_ids"], tf.float32)
+        logits = _linear(encoder.get_pooled_output(), num_labels, is_training, dropout_key)
+        losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
+        return _head_output(
+            {"probabilities": tf.sigmoid(logits)}, tf.reduce_mean(losses, 1), features
+        )
+
+    return head
+
+
+def head_of(kind, num_labels, class_weights=None):
+    """The head of a task of that kind: classification, regression or multilabel.
+
+    Args:
+      num_labels, class_weights: see `classifier_head`.
+    """
+    if kind == "regression":
+        return regression_head
+    if kind == "multilabel":
+        return multilabel_head(num_labels)
+    return classifier_head(num_labels, class_weights)
+
+
+def _head_output(predictions, per_example_loss, features):
+    """The `estimator.HeadOutput` of a head whose loss is the mean [B] of its rows'."""
+    weights = tf.cast(features.get("is_real_example", tf.ones_like(per_example_loss)), tf.float32)
+    return estimator.HeadOutput(
+        loss=tf.reduce_mean(per_example_loss),
+        predictions={**predictions, "loss": per_example_loss},
+        metric_fn=lambda loss, weights: {"eval_loss": tf.metrics.mean(loss, weights=weights)},
+        metric_inputs=[per_example_loss, weights],
+    )
+
+
+def metric_fn(per_example_loss, label_ids, logits, is_real_example):
+    """Accuracy and mean loss [B] over the rows that are not padding (weight 0)."""
+    predictions = tf.argmax(logits, axis=-1, output_type=tf.int32)
+    return {
+        "eval_accuracy": tf.metrics.accuracy(label_ids, predictions, weights=is_real_example),
+        "eval_loss": tf.metrics.mean(per_example_loss, weights=is_real_example),
+    }
+
+
+# What a logit of padding is lowered by: such a position is never taken for an answer's.
+_NEVER = -10000.0
+
+
+def span_logits(sequence_output):
+    """A linear layer on each token: is it the answer's first, its last (Devlin et al. 2018, 4.2)?
+
+    Args:
+      sequence_output: float Tensor [B, S, D].
+
+    Returns:
+      (start_logits [B, S], end_logits [B, S]).
+    """
+    collections = [modeling.HEAD, tf.GraphKeys.GLOBAL_VARIABLES]
+    weights = tf.get_variable(
+        "cls/squad/output_weights",
+        [2, sequence_output.shape[-1]],
+        initializer=modeling.create_initializer(),
+        collections=collections,
+    )
+    bias = tf.get_variable(
+        "cls/squad/output_bias", [2], initializer=tf.zeros_initializer(), collections=collections
+    )
+    logits = tf.einsum("bsd,kd->kbs", sequence_output, weights) + bias[:, None, None]
+    return tuple(tf.unstack(logits))
+
+
+def squad_head(encoder, features, is_training, dropout_key):
+    """The head that `estimator.model_fn_builder` takes.
+
+    The loss is the mean of the cross entropies of the first and the last token, over the tokens
+    that are there: BERT's script counts padding among them, of which a batch may have any amount.
+    """
+    del is_training, dropout_key
+    padding = 1.0 - tf.cast(features["input_mask"], tf.float32)
+    start, end = (
+        logits + padding * _NEVER for logits in span_logits(encoder.get_sequence_output())
+    )
+    loss = tf.zeros([])
+    if "start_positions" in features:
+        losses = [
+            tf.nn.sparse_softmax_cross_entropy_with_logits(labels=positions, logits=logits)
+            for positions, logits in (
+                (features["start_positions"], start),
+                (features["end_positions"], end),
+            )
+        ]
+        loss = tf.reduce_mean(tf.add_n(losses) / 2.0)
+    return estimator.HeadOutput(
+        loss=loss,
+        predictions={"start_logits": start, "end_logits": end},
+        metric_fn=lambda loss: {"eval_loss": tf.metrics.mean(loss)},
+        metric_inputs=[loss],
+    )

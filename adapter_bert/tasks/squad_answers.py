@@ -1,0 +1,306 @@
+"""Logits of windows → answers: the n best, the decision for none, and the text they stand for.
+
+Names, positional arguments and results are those of BERT's run_squad.py; what its functions read
+from flags are keywords here. S is a row's length.
+"""
+
+import collections
+import functools
+import json
+import math
+import unicodedata
+from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+from absl import logging
+
+import tokenization
+from adapter_bert.common import files
+from adapter_bert.tasks.squad_features import InputFeatures
+
+RawResult = collections.namedtuple("RawResult", ["unique_id", "start_logits", "end_logits"])
+
+# The odds for no answer of a question for which no window offers any.
+_SURELY_NONE = 1e6
+
+# Controls, formats, halves of surrogate pairs: SentencePiece's normalizers drop them, make them
+# spaces or keep them.
+_UNSEEN = ("Cc", "Cf", "Cs")
+
+
+class AnswerSettings(NamedTuple):
+    """How answers are chosen; the fields are BERT's flags, and what made the tokens."""
+
+    n_best_size: int = 20
+    max_answer_length: int = 30
+    do_lower_case: bool = True
+    version_2_with_negative: bool = False
+    null_score_diff_threshold: float = 0.0
+    verbose_logging: bool = False
+    sentencepiece: bool = False
+
+
+class Answer(NamedTuple):
+    """What is written of a question.
+
+    Attributes:
+      text: str, "" for no answer.
+      nbest: list of dicts of text, probability, start_logit and end_logit, the best first.
+      null_odds: float, how much better no answer scores than the best one; None where every
+        question has an answer.
+    """
+
+    text: str
+    nbest: list
+    null_odds: Optional[float]
+
+
+class _Span(NamedTuple):
+    """Tokens of a window that may be the answer; no feature stands for no answer."""
+
+    feature: Optional[InputFeatures]
+    first: int
+    last: int
+    start_logit: float
+    end_logit: float
+
+    @property
+    def score(self):
+        return self.start_logit + self.end_logit
+
+
+def write_predictions(
+    all_examples,
+    all_features: Iterable[InputFeatures],
+    all_results,
+    n_best_size: int,
+    max_answer_length: int,
+    do_lower_case: bool,
+    output_prediction_file: str,
+    output_nbest_file: str,
+    output_null_log_odds_file: Optional[str],
+    *,
+    version_2_with_negative: bool = False,
+    null_score_diff_threshold: float = 0.0,
+    verbose_logging: bool = False,
+) -> None:
+    """Writes the answers as JSON: predictions, n-best lists and, for SQuAD 2.0, null odds."""
+    settings = AnswerSettings(
+        n_best_size,
+        max_answer_length,
+        do_lower_case,
+        version_2_with_negative,
+        null_score_diff_threshold,
+        verbose_logging,
+    )
+    results = {result.unique_id: result for result in all_results}
+    by_example = collections.defaultdict(list)
+    for feature in all_features:
+        by_example[feature.example_index].append((feature, results[feature.unique_id]))
+    answers = {
+        example.qas_id: choose_answer(example.doc_tokens, by_example[index], settings)
+        for index, example in enumerate(all_examples)
+    }
+    write_answers(
+        answers,
+        output_prediction_file,
+        output_nbest_file,
+        output_null_log_odds_file if version_2_with_negative else None,
+    )
+
+
+def write_answers(
+    answers: Dict[str, Answer],
+    prediction_file: str,
+    nbest_file: str,
+    null_odds_file: Optional[str] = None,
+) -> None:
+    """Writes a dict from ids to `Answer`s, and their null odds if there is a file for these."""
+    parts = [
+        (prediction_file, {key: answer.text for key, answer in answers.items()}),
+        (nbest_file, {key: answer.nbest for key, answer in answers.items()}),
+    ]
+    if null_odds_file:
+        odds = {key: answer.null_odds for key, answer in answers.items()}
+        parts.append((null_odds_file, odds))
+    for path, content in parts:
+        files.write_atomically(path, json.dumps(content, indent=4) + "\n")
+
+
+def choose_answer(
+    doc_tokens: List[str],
+    windows: Sequence[Tuple[InputFeatures, RawResult]],
+    settings: AnswerSettings,
+) -> Answer:
+    """The `Answer` to a question.
+
+    Args:
+      doc_tokens: list of the paragraph's words.
+      windows: list of (`squad_features.InputFeatures`, `RawResult`), in the windows' order.
+      settings: `AnswerSettings`.
+    """
+    spans = []
+    for feature, result in windows:
+        spans += _spans_of(feature, result, settings)
+    null = None
+    if settings.version_2_with_negative:
+        null = _null_span(windows)
+        spans.append(null)
+    nbest = _distinct_texts(sorted(spans, key=lambda span: -span.score), doc_tokens, settings)
+    if null and all(text for text, _ in nbest):
+        nbest.append(("", null))
+    if not nbest:  # A word that BERT's script gives where nothing else is left.
+        nbest.append(("empty", _Span(None, 0, 0, 0.0, 0.0)))
+    entries = [
+        {
+            "text": text,
+            "probability": probability,
+            "start_logit": span.start_logit,
+            "end_logit": span.end_logit,
+        }
+        for (text, span), probability in zip(nbest, softmax([span.score for _, span in nbest]))
+    ]
+    if not null:
+        return Answer(nbest[0][0], entries, None)
+    best = next(((text, span) for text, span in nbest if text), None)
+    if best is None:
+        return Answer("", entries, _SURELY_NONE)
+    text, span = best
+    odds = null.score - span.start_logit - span.end_logit
+    return Answer("" if odds > settings.null_score_diff_threshold else text, entries, odds)
+
+
+def _spans_of(feature: InputFeatures, result: RawResult, settings: AnswerSettings) -> List[_Span]:
+    """The `_Span`s of a window that may be answers, out of its n best starts and ends."""
+    starts = best_places(result.start_logits, settings.n_best_size)
+    ends = best_places(result.end_logits, settings.n_best_size)
+    words, is_max_context = feature.token_to_orig_map, feature.token_is_max_context
+    ends = [end for end in ends if end in words]
+    return [
+        _Span(feature, start, end, result.start_logits[start], result.end_logits[end])
+        for start in starts
+        if start in words and is_max_context.get(start, False)
+        for end in ends
+        if 0 <= end - start < settings.max_answer_length
+    ]
+
+
+def best_places(logits, count: int) -> List[int]:
+    """The places of the largest of a list of logits, the largest first, of equal ones the first."""
+    return np.argsort(-np.asarray(logits), kind="stable")[:count].tolist()
+
+
+def _null_span(windows: Sequence[Tuple[InputFeatures, RawResult]]) -> _Span:
+    """No answer, with the logits of [CLS] in the window where these are the least."""
+    scored = [
+        _Span(None, 0, 0, result.start_logits[0], result.end_logits[0]) for _, result in windows
+    ]
+    return min(scored, key=lambda span: span.score, default=_Span(None, 0, 0, 0.0, 0.0))
+
+
+def _distinct_texts(
+    spans: List[_Span], doc_tokens: List[str], settings: AnswerSettings
+) -> List[Tuple[str, _Span]]:
+    """The first n of some `_Span`s whose texts differ: list of (text, span)."""
+    found = {}
+    for span in spans:
+        if len(found) >= settings.n_best_size:
+            break
+        text = _text_of(span, doc_tokens, settings)
+        found.setdefault(text, span)
+    return list(found.items())
+
+
+def _text_of(span: _Span, doc_tokens: List[str], settings: AnswerSettings) -> str:
+    """The part of the paragraph that a `_Span` stands for."""
+    if span.feature is None:
+        return ""
+    words = span.feature.token_to_orig_map
+    original = " ".join(doc_tokens[words[span.first] : words[span.last] + 1])
+    tokens = span.feature.tokens[span.first : span.last + 1]
+    if settings.sentencepiece:
+        return _text_of_pieces(tokens, original, settings)
+    joined = " ".join(tokens).replace(" ##", "").replace("##", "")
+    text = " ".join(joined.split())
+    return get_final_text(
+        text, original, settings.do_lower_case, verbose_logging=settings.verbose_logging
+    )
+
+
+def _text_of_pieces(tokens: List[str], original: str, settings: AnswerSettings) -> str:
+    """The part of a text that SentencePiece's pieces stand for; all of it where it is not found.
+
+    The model may have written characters otherwise, so what both come down to is compared.
+    """
+    joined = tokenization.joined_pieces(tokens)
+    wanted = "".join(_plain(char, settings.do_lower_case) for char in joined)
+    parts = [_plain(char, settings.do_lower_case) for char in original]
+    start = "".join(parts).find(wanted)
+    if start < 0 or not wanted:
+        if settings.verbose_logging:
+            logging.info("Not found: %r in %r.", joined, original)
+        return original
+    places = [place for place, part in enumerate(parts) for _ in part]
+    return original[places[start] : places[start + len(wanted) - 1] + 1]
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _plain(char: str, do_lower_case: bool) -> str:
+    """The letters and marks that a character comes down to, "" for one that does not show."""
+    text = unicodedata.normalize("NFKD", char)
+    kept = [c for c in text if not c.isspace() and unicodedata.category(c) not in _UNSEEN]
+    return "".join(kept).casefold() if do_lower_case else "".join(kept)
+
+
+def get_final_text(
+    pred_text: str, orig_text: str, do_lower_case: bool, *, verbose_logging: bool = False
+) -> str:
+    """The part of a text that its tokens stand for.
+
+    Tokens are lower-cased and cut: for "steve smith" in "Steve Smith's" the answer is "Steve
+    Smith". So orig_text is tokenized into words again, pred_text looked for in that, and the
+    characters other than spaces of both counted: they are the same ones, if nothing was lost.
+
+    Args:
+      pred_text: str, tokens put together.
+      orig_text: str, the words that they come from.
+      do_lower_case: bool, as of the tokenizer.
+      verbose_logging: bool; tells why where the text is not found.
+
+    Returns:
+      str; all of orig_text where there is no telling.
+    """
+
+    def unknown(reason):
+        if verbose_logging:
+            logging.info("%s: %r in %r.", reason, pred_text, orig_text)
+        return orig_text
+
+    tok_text = " ".join(_basic_tokenizer(do_lower_case).tokenize(orig_text))
+    start = tok_text.find(pred_text)
+    if start < 0:
+        return unknown("Not found")
+    in_original = [place for place, char in enumerate(orig_text) if char != " "]
+    in_tokens = [place for place, char in enumerate(tok_text) if char != " "]
+    if len(in_original) != len(in_tokens):
+        return unknown("Another length without spaces")
+    counts = {place: count for count, place in enumerate(in_tokens)}
+    first, last = (counts.get(place) for place in (start, start + len(pred_text) - 1))
+    if first is None or last is None:
+        return unknown("Not at a character")
+    return orig_text[in_original[first] : in_original[last] + 1]
+
+
+@functools.lru_cache(maxsize=2)
+def _basic_tokenizer(do_lower_case: bool) -> tokenization.BasicTokenizer:
+    return tokenization.BasicTokenizer(do_lower_case)
+
+
+def softmax(scores: List[float]) -> List[float]:
+    """Probabilities of a list of scores."""
+    if not scores:
+        return []
+    highest = max(scores)
+    odds = [math.exp(score - highest) for score in scores]
+    total = sum(odds)
+    return [one / total for one in odds]

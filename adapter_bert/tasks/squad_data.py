@@ -1,0 +1,302 @@
+"""SQuAD's files → questions about paragraphs, as BERT's run_squad.py has them.
+
+Names, positional arguments and results are those of that script (Rajpurkar et al. 2016 and 2018 for
+the data). What BERT's functions read from flags are keywords here.
+"""
+
+import bisect
+import functools
+import json
+import re
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
+
+import ijson
+from absl import logging
+
+from adapter_bert.common import files
+from adapter_bert.common.errors import UserError
+
+_NESTING = '{"data": [{"paragraphs": [{"context": ..., "qas": [{"id": ..., "question": ...}]}]}]}'
+_HINT = "--version_2_with_negative"
+_DEEPEST = 50  # SQuAD's own nesting is 9 deep.
+_WORD = re.compile("[^ \t\r\n\u202f]+")
+
+
+class SquadExample:
+    """A question about a paragraph.
+
+    Attributes:
+      qas_id: str, the question's id in the file.
+      question_text: str.
+      doc_tokens: list of str, the paragraph's words, split at white space.
+      orig_answer_text: str, "" where there is none; None where it is not known.
+      start_position, end_position: int, the answer's first and last word; -1 where there is no
+        answer; None where it is not known.
+      is_impossible: bool, whether the paragraph does not answer the question (SQuAD 2.0).
+    """
+
+    def __init__(
+        self,
+        qas_id: str,
+        question_text: str,
+        doc_tokens: List[str],
+        orig_answer_text: Optional[str] = None,
+        start_position: Optional[int] = None,
+        end_position: Optional[int] = None,
+        is_impossible: bool = False,
+    ):
+        self.qas_id = qas_id
+        self.question_text = question_text
+        self.doc_tokens = doc_tokens
+        self.orig_answer_text = orig_answer_text
+        self.start_position = start_position
+        self.end_position = end_position
+        self.is_impossible = is_impossible
+
+
+def read_squad_examples(
+    input_file: str, is_training: bool, *, version_2_with_negative: bool = False
+) -> List[SquadExample]:
+    """A list of `SquadExample`, see `squad_examples`."""
+    return list(squad_examples(input_file, is_training, version_2_with_negative))
+
+
+def squad_examples(
+    input_file: str,
+    is_training: bool,
+    version_2_with_negative: bool = False,
+    tell: Optional[Callable[[str], None]] = None,
+) -> Iterator[SquadExample]:
+    """Yields the `SquadExample`s of a file, one article in memory at a time.
+
+    Args:
+      input_file: path of SQuAD's JSON.
+      is_training: bool; reads the answers too. A question whose answer does not stand where it
+        should is left out.
+      version_2_with_negative: bool; questions may be without an answer.
+      tell: function of a text, how many were left out; called at the end if any were. By default
+        it is logged.
+
+    Raises:
+      UserError: the file is missing or is not SQuAD's JSON, has no question or an id twice; or in
+        training a question has not just one answer, or all are left out.
+    """
+    number, left_out = 0, []
+    for context, questions in _paragraphs(input_file):
+        starts, doc_tokens = words_of(context)
+        for qas_id, qa in questions.items():
+            where = f"question {qas_id}"
+            question = _field(qa, "question", str, input_file, where)
+            located: Optional[Dict[str, Any]] = {}
+            if is_training:
+                answer = _answer(qa, input_file, where, version_2_with_negative)
+                located = _located(answer, starts, doc_tokens)
+            number += 1
+            if located is None:
+                left_out.append(qas_id)
+            else:
+                yield SquadExample(qas_id, question, doc_tokens, **located)
+    if not left_out:
+        return
+    text = (
+        f"left out {len(left_out)} of {number} questions, whose answers do not stand where"
+        f" answer_start says (such as {', '.join(left_out[:3])})"
+    )
+    if len(left_out) == number:
+        raise UserError(f"{input_file}: {text}, so that none remains.")
+    tell = tell or functools.partial(logging.warning, "%s: %s.", input_file)
+    tell(text)
+
+
+def words_of(context: str) -> Tuple[List[int], List[str]]:
+    """A paragraph's words, as BERT splits them: (list of their places, list of str)."""
+    words = list(_WORD.finditer(context))
+    return [match.start() for match in words], [match.group() for match in words]
+
+
+def answer_texts(input_file: str, version_2_with_negative: bool = False) -> Dict[str, List[str]]:
+    """The right answers of each question, as a dict from ids to lists of texts.
+
+    Args:
+      input_file: path of SQuAD's JSON.
+      version_2_with_negative: bool; the lists may be empty.
+
+    Raises:
+      UserError: see `squad_examples`; or a question has no answers.
+    """
+    texts = {}
+    for _, questions in _paragraphs(input_file):
+        for qas_id, qa in questions.items():
+            where = f"question {qas_id}"
+            answers = _answers(qa, input_file, where)
+            if answers is None or not (answers or version_2_with_negative):
+                hint = "--do_predict needs none" if answers is None else _HINT
+                raise UserError(
+                    f"{input_file}: {where} has no answers, so that nothing can be scored ({hint})."
+                )
+            texts[qas_id] = [
+                _field(answer, "text", str, input_file, "an answer of " + where)
+                for answer in answers
+            ]
+    return texts
+
+
+def _paragraphs(input_file: str) -> Iterator[Tuple[str, Dict[str, Any]]]:
+    """Yields the paragraphs of a file: (text, dict from ids to questions)."""
+    seen: Set[str] = set()
+    for i, article in enumerate(_articles(input_file), 1):
+        paragraphs = _field(article, "paragraphs", list, input_file, f"article {i}")
+        for j, paragraph in enumerate(paragraphs, 1):
+            where = f"paragraph {j} of article {i}"
+            context = _field(paragraph, "context", str, input_file, where)
+            questions = {}
+            for k, qa in enumerate(_field(paragraph, "qas", list, input_file, where), 1):
+                which = f"question {k} of {where}"
+                qas_id = str(_field(qa, "id", (str, int), input_file, which))
+                if qas_id in seen:
+                    raise UserError(f"{input_file}: question {qas_id} stands there twice.")
+                seen.add(qas_id)
+                questions[qas_id] = qa
+            yield context, questions
+    if not seen:
+        raise UserError(f"{input_file}: found no questions, expected SQuAD's JSON: {_NESTING}.")
+
+
+def _articles(input_file: str) -> Iterator[Any]:
+    """Yields the articles of a file."""
+    found = False
+    try:
+        with files.open_file(input_file, "rb") as reader:
+            if reader.read(3) != b"\xef\xbb\xbf":  # A byte order mark.
+                reader.seek(0)
+            for article in _items_of_data(reader):
+                found = True
+                yield article
+    except FileNotFoundError as error:
+        raise UserError(f"{input_file} does not exist.") from error
+    except OSError as error:
+        raise UserError(f"{input_file} cannot be read: {files.reason(error)}.") from error
+    except files.RepeatedKey as error:
+        raise UserError(f"{input_file}: {error}; expected each key once.") from error
+    except (ijson.JSONError, UnicodeDecodeError) as error:
+        raise UserError(f"{input_file}{_place_of_error(input_file, error)}.") from error
+    if not found:
+        raise UserError(f"{input_file}: found no articles, expected SQuAD's JSON: {_NESTING}.")
+
+
+def _items_of_data(reader):
+    """Yields the items of the list "data" of a JSON object, each when it is complete."""
+    depth, key, in_data, builder = 0, None, False, None
+    keys: List[Set[str]] = []  # Of each object that is open, the outermost first.
+    # Without use_float a number of thousands of digits can end the process.
+    for event, value in ijson.basic_parse(reader, use_float=True):
+        if event.startswith("start"):
+            depth += 1
+            if depth > _DEEPEST:
+                raise ijson.JSONError("nested too deep")
+            if depth == 2 and key == "data" and event == "start_array":
+                in_data = True
+                continue
+        elif event.startswith("end"):
+            depth -= 1
+            in_data = in_data and depth > 1
+        elif event == "map_key" and depth == 1:
+            key = value
+        _check_keys(keys, event, value)
+        if in_data:
+            builder = builder or ijson.ObjectBuilder()
+            builder.event(event, value)
+            if depth == 2:
+                yield builder.value
+                builder = None
+
+
+def _check_keys(keys: List[Set[str]], event: str, value: Any) -> None:
+    """Notes a parser's event in the keys of the objects that are open; `files.RepeatedKey`."""
+    if event == "map_key":
+        if value in keys[-1]:
+            raise files.RepeatedKey(value)
+        keys[-1].add(value)
+    elif event == "start_map":
+        keys.append(set())
+    elif event == "end_map":
+        keys.pop()
+
+
+def _place_of_error(input_file: str, found: Exception) -> str:
+    """Where a file is no JSON, which the reader of parts does not tell: a text for the error.
+
+    Of what Python reads, such as NaN and numbers of 20 digits, that reader tells the reason.
+    """
+    with files.open_file(input_file, "rb") as reader:
+        content = reader.read()
+    try:
+        json.loads(content.decode("utf-8-sig"))
+    except json.JSONDecodeError as error:
+        return f", line {error.lineno}: found no JSON ({error.msg})"
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        return f", line {line}: found bytes that are not UTF-8 ({error.reason})"
+    except (RecursionError, ValueError):  # The latter of a number of thousands of digits.
+        pass
+    return f": found no JSON of SQuAD's kind ({files.reason(found)})"
+
+
+def _field(record, name: str, kind, input_file: str, where: str) -> Any:
+    value = record.get(name) if isinstance(record, dict) else None
+    if not isinstance(value, kind) or isinstance(value, bool) and kind is not bool:
+        found = "nothing" if value is None else json.dumps(value, default=str)[:40]
+        raise UserError(
+            f"{input_file}: found {found} as {name} of {where}, expected SQuAD's JSON: {_NESTING}."
+        )
+    return value
+
+
+def _answers(qa: Dict[str, Any], input_file: str, where: str) -> Optional[List[Any]]:
+    """The answers of a question, None if it does not tell of any."""
+    return _field(qa, "answers", list, input_file, where) if "answers" in qa else None
+
+
+def _answer(
+    qa: Dict[str, Any], input_file: str, where: str, version_2_with_negative: bool
+) -> Optional[Tuple[str, int]]:
+    """The one answer of a question as (text, place); None if it has none."""
+    answers = _answers(qa, input_file, where)
+    if version_2_with_negative:
+        said = {"is_impossible": answers == [], **qa}
+        if _field(said, "is_impossible", bool, input_file, where):
+            return None
+    hint = f" ({_HINT})" if answers == [] and not version_2_with_negative else ""
+    answers = answers or []
+    if len(answers) != 1:
+        raise UserError(
+            f"{input_file}: {where} has {len(answers)} answers, expected one in training{hint}."
+        )
+    text = _field(answers[0], "text", str, input_file, "an answer of " + where)
+    start = _field(answers[0], "answer_start", int, input_file, "an answer of " + where)
+    return text, start
+
+
+def _located(
+    answer: Optional[Tuple[str, int]], starts: List[int], doc_tokens: List[str]
+) -> Optional[Dict[str, Any]]:
+    """The keywords of a `SquadExample` that tell an answer; None if it is not in its place.
+
+    Args:
+      answer: (text, place of its first character in the paragraph), or None for no answer.
+      starts: list of the places of the paragraph's words.
+      doc_tokens: list of these words.
+    """
+    if answer is None:
+        nowhere = {"orig_answer_text": "", "start_position": -1, "end_position": -1}
+        return {**nowhere, "is_impossible": True}
+    text, place = answer
+    first, last = (
+        bisect.bisect_right(starts, where) - 1 for where in (place, place + len(text) - 1)
+    )
+    # Words are compared, not characters, as in BERT: how they are spaced does not matter. Only an
+    # answer with white space that ends no word here (U+00A0) is not found.
+    wanted, found = " ".join(text.split()), " ".join(doc_tokens[first : last + 1])
+    if not wanted or first < 0 or wanted not in found:
+        return None
+    return {"orig_answer_text": text, "start_position": first, "end_position": last}

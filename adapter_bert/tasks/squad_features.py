@@ -1,0 +1,412 @@
+"""Questions about paragraphs → windows of a paragraph, as BERT reads them.
+
+Names, positional arguments and results are those of BERT's run_squad.py (Devlin et al. 2018,
+sections 4.2 and 4.3). A paragraph that is longer than a row is read in windows that overlap, and
+every question is asked in each of them.
+"""
+
+import re
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
+
+import numpy as np
+from absl import logging
+
+import tokenization
+from adapter_bert.common.errors import UserError
+from adapter_bert.tasks import squad_data
+
+FIRST_UNIQUE_ID = 1000000000
+_PROGRESS_EVERY = 10000
+_KEPT_WORDS = 100000  # Whose pieces are remembered.
+_TOKENS_A_PART = 1 << 18  # That `add_rows` hands on at a time.
+
+
+class InputFeatures:
+    """What BERT reads of a question in one window, S = max_seq_length long.
+
+    Attributes:
+      unique_id: int, counted from 1,000,000,000 on.
+      example_index: int, the question's place among the examples.
+      doc_span_index: int, the window's place among the question's.
+      tokens: list of str, without padding.
+      token_to_orig_map: dict from the place of a paragraph's token to that of its word.
+      token_is_max_context: dict from the place of a paragraph's token to whether no other window
+        shows more of what stands around it.
+      input_ids, input_mask, segment_ids: lists of S ints.
+      start_position, end_position: int, the answer's first and last token; 0, [CLS], where the
+        window does not hold it; None where it is not known.
+      is_impossible: bool.
+    """
+
+    def __init__(
+        self,
+        unique_id: int,
+        example_index: int,
+        doc_span_index: int,
+        tokens: List[str],
+        token_to_orig_map: Dict[int, int],
+        token_is_max_context: Dict[int, bool],
+        input_ids: List[int],
+        input_mask: List[int],
+        segment_ids: List[int],
+        start_position: Optional[int] = None,
+        end_position: Optional[int] = None,
+        is_impossible: Optional[bool] = None,
+    ):
+        self.unique_id = unique_id
+        self.example_index = example_index
+        self.doc_span_index = doc_span_index
+        self.tokens = tokens
+        self.token_to_orig_map = token_to_orig_map
+        self.token_is_max_context = token_is_max_context
+        self.input_ids = input_ids
+        self.input_mask = input_mask
+        self.segment_ids = segment_ids
+        self.start_position = start_position
+        self.end_position = end_position
+        self.is_impossible = is_impossible
+
+
+class Limits(NamedTuple):
+    """How much BERT reads at a time, in tokens, and how far a window is from the one before."""
+
+    max_seq_length: int
+    doc_stride: int
+    max_query_length: int
+
+
+def check_limits(limits: Limits) -> None:
+    """Raises UserError unless every window has room for a paragraph's token, and moves on."""
+    room = limits.max_seq_length - limits.max_query_length - 3
+    if room < 1:
+        raise UserError(
+            f"--max_seq_length={limits.max_seq_length} leaves no room for a paragraph beside"
+            f" --max_query_length={limits.max_query_length} and 3 special tokens; expected at least"
+            f" {limits.max_query_length + 4}."
+        )
+    if limits.doc_stride < 1:
+        raise UserError(f"--doc_stride={limits.doc_stride}: expected at least 1.")
+
+
+def trained_settings(training: Dict[str, Any]) -> Dict[str, Any]:
+    """How the questions of a training were read: run_squad.py's flags of these names.
+
+    Args:
+      training: that of a `task_adapter.Description`; what it does not say is the flag's default.
+
+    Raises:
+      UserError: a value is none that the flag takes.
+    """
+    settings = {"doc_stride": 128, "max_query_length": 64, "version_2_with_negative": False}
+    for name, default in settings.items():
+        settings[name] = value = training.get(name, default)
+        if type(value) is not type(default) or (name == "max_query_length" and value < 1):
+            raise UserError(f"training.{name}: expected a value of --{name}, found {value!r}.")
+    return settings
+
+
+class _Paragraph(NamedTuple):
+    """A paragraph's tokens, and which belong to which word."""
+
+    words: List[str]
+    tokens: List[str]
+    word_of: List[int]  # A token's word.
+    first_of: List[int]  # A word's first token; after the last word their number.
+
+
+class Window(NamedTuple):
+    """Some tokens of a paragraph under a question, and where the answer stands in the row."""
+
+    start: int
+    length: int
+    start_position: Optional[int] = None
+    end_position: Optional[int] = None
+
+
+class Tokenized(NamedTuple):
+    """A question with its windows."""
+
+    example: squad_data.SquadExample
+    query: List[str]
+    paragraph: _Paragraph
+    windows: List[Window]
+
+
+def tokenized(
+    examples: Iterable[squad_data.SquadExample], tokenizer, limits: Limits, is_training: bool
+) -> Iterator[Tokenized]:
+    """Yields the `Tokenized` of each `squad_data.SquadExample`.
+
+    A paragraph is tokenized once for all questions about it, if these come in a row.
+
+    Raises:
+      UserError: `limits` are too small, see `check_limits`.
+    """
+    check_limits(limits)
+    paragraph, pieces = None, {}
+    for example in examples:
+        if paragraph is None or paragraph.words is not example.doc_tokens:
+            paragraph = _tokenize_words(example.doc_tokens, tokenizer, pieces)
+        query = list(tokenizer.tokenize(example.question_text))[: limits.max_query_length]
+        spans = doc_spans(len(paragraph.tokens), limits.max_seq_length - len(query) - 3, limits)
+        answer = None
+        if is_training:
+            answer = _answer_tokens(example, paragraph, tokenizer)
+        windows = [_window(span, answer, len(query) + 2) for span in spans]
+        yield Tokenized(example, query, paragraph, windows)
+
+
+def _tokenize_words(words: List[str], tokenizer, pieces) -> _Paragraph:
+    """The `_Paragraph` of a list of words; `pieces` is a dict of those seen before."""
+    if len(pieces) > _KEPT_WORDS:
+        pieces.clear()
+    tokens, word_of, first_of = [], [], []
+    for index, word in enumerate(words):
+        parts = pieces.get(word)
+        if parts is None:
+            parts = pieces[word] = tuple(tokenizer.tokenize(word))
+        first_of.append(len(tokens))
+        tokens.extend(parts)
+        word_of.extend([index] * len(parts))
+    first_of.append(len(tokens))
+    return _Paragraph(words, tokens, word_of, first_of)
+
+
+def doc_spans(num_tokens: int, room: int, limits: Limits) -> List[Tuple[int, int]]:
+    """Where the windows over a paragraph begin and how long they are: list of (start, length).
+
+    For example 10 tokens, room for 6 and a stride of 3: (0, 6), (3, 6), (6, 4).
+    """
+    spans, start = [], 0
+    while start < num_tokens:
+        length = min(num_tokens - start, room)
+        spans.append((start, length))
+        if start + length == num_tokens:
+            break
+        start += min(length, limits.doc_stride)
+    return spans
+
+
+def _answer_tokens(example, paragraph: _Paragraph, tokenizer) -> Tuple[int, ...]:
+    """The answer's first and last token in the paragraph; () if there is no answer."""
+    if example.is_impossible:
+        return ()
+    first = paragraph.first_of[example.start_position]
+    last = paragraph.first_of[example.end_position + 1] - 1
+    answer = list(tokenizer.tokenize(example.orig_answer_text))
+    # A user's own tokenizer may be of another class.
+    if getattr(tokenizer, "wordpiece_tokenizer", tokenizer) is None:
+        return improve_span_of_pieces(paragraph.tokens, first, last, answer)
+    return improve_answer_span(paragraph.tokens, first, last, answer)
+
+
+def improve_answer_span(
+    tokens: List[str], first: int, last: int, answer: List[str]
+) -> Tuple[int, int]:
+    """The tokens within first..last that are the answer and nothing else; else these.
+
+    An answer is a piece of text, and a word may be more than it: of "the Japanese-American", of
+    which the answer is "Japanese", the words' tokens are "japanese - american", and the answer's
+    the first of them. But if it is "Japan", no tokens are, and all three stand for it.
+
+    Args:
+      tokens: list of the paragraph's tokens.
+      first, last: int, what the answer's words have of them.
+      answer: list of the answer's own tokens.
+
+    Returns:
+      (first, last).
+    """
+    for start in range(first, last - len(answer) + 2):
+        if answer and tokens[start : start + len(answer)] == answer:
+            return start, start + len(answer) - 1
+    return first, last
+
+
+def improve_span_of_pieces(
+    tokens: List[str], first: int, last: int, answer: List[str]
+) -> Tuple[int, int]:
+    """`improve_answer_span` for SentencePiece: the fewest characters in which the answer stands.
+
+    Texts are compared, since an answer alone has other pieces than within a word: of "(1985)", with
+    the pieces "▁ ( 19 85 )", the answer "▁1985" is the third and the fourth; of "▁1985" the answer
+    "▁85" is all.
+    """
+    joined = tokenization.joined_pieces
+    wanted = joined(answer)
+    if not wanted:
+        return first, last
+    token_of = [place for place in range(first, last + 1) for _ in joined(tokens[place])]
+    spans = [
+        (token_of[match.start()], token_of[match.start() + len(wanted) - 1])
+        for match in re.finditer(f"(?={re.escape(wanted)})", joined(tokens[first : last + 1]))
+    ]
+    return min(
+        spans,
+        key=lambda span: len(joined(tokens[span[0] : span[1] + 1])),
+        default=(first, last),
+    )
+
+
+def _window(span: Tuple[int, int], answer: Optional[Tuple[int, ...]], offset: int) -> Window:
+    """The `Window` of a span.
+
+    Args:
+      span: (start, length).
+      answer: (first, last), its tokens in the paragraph; () for none, None for not known.
+      offset: int, where in the row the span begins.
+    """
+    if answer is None:
+        return Window(*span)
+    start, length = span
+    if not answer or answer[0] < start or answer[1] > start + length - 1:
+        return Window(start, length, 0, 0)
+    return Window(start, length, answer[0] - start + offset, answer[1] - start + offset)
+
+
+def max_context(spans: List[Tuple[int, int]]) -> np.ndarray:
+    """Which window shows each token with most around it.
+
+    A token stands in several windows, at the edge of one and in the middle of another. As a score
+    of a window, take what it has to the token's left or right, whichever is less, and a hundredth
+    of its length. For example of
+
+        the man went to the store and bought a gallon of milk
+
+    the windows "the man went to the", "to the store and bought" and "and bought a gallon of" give
+    the second "bought" 4 left and 0 right, the third 1 left and 3 right: the third is the one.
+
+    Args:
+      spans: list of (start, length), in ascending order.
+
+    Returns:
+      int array [tokens], the window's index; of equal ones the first.
+    """
+    num_tokens = max((start + length for start, length in spans), default=0)
+    places = np.arange(num_tokens)
+    best, winner = np.full(num_tokens, -np.inf), np.zeros(num_tokens, np.int64)
+    for index, (start, length) in enumerate(spans):
+        covered = slice(start, start + length)
+        left, right = places[covered] - start, start + length - 1 - places[covered]
+        score = np.minimum(left, right) + 0.01 * length
+        better = score > best[covered]
+        best[covered] = np.where(better, score, best[covered])
+        winner[covered] = np.where(better, index, winner[covered])
+    return winner
+
+
+def add_rows(questions: Iterable[Tokenized], tokenizer, add: Callable) -> None:
+    """Hands the rows of all windows on, as `rows.TextRows` takes them, a part at a time.
+
+    A paragraph's tokens stand there once for all questions about it.
+
+    Args:
+      questions: iterable of `Tokenized`.
+      tokenizer: `tokenization.FullTokenizer`.
+      add: function that takes dicts of arrays: what `TextRows` needs, where answers are known
+        "start_positions" and "end_positions" [N], and "num_questions", whose sum counts the
+        questions.
+    """
+    part = _Part(first_token=0)
+    paragraph, start = None, 0
+    for index, question in enumerate(questions):
+        if index and index % _PROGRESS_EVERY == 0:
+            logging.info("Read %d questions.", index)
+        if question.paragraph is not paragraph:
+            paragraph = question.paragraph
+            start = part.add_tokens(tokenizer, paragraph.tokens)
+        part.add_question(question, start, part.add_tokens(tokenizer, question.query))
+        if len(part.tokens) >= _TOKENS_A_PART:
+            add(part.arrays())
+            part = _Part(part.next_token)
+    if part.num_questions:
+        add(part.arrays())
+
+
+class _Part:
+    """Rows that are not handed on yet."""
+
+    def __init__(self, first_token: int):
+        self._first_token = first_token
+        self.tokens, self.num_questions = [], 0
+        self._rows = []
+
+    @property
+    def next_token(self):
+        return self._first_token + len(self.tokens)
+
+    def add_tokens(self, tokenizer, tokens: List[str]) -> int:
+        """Returns where they begin."""
+        start = self.next_token
+        self.tokens += tokenizer.convert_tokens_to_ids(tokens)
+        return start
+
+    def add_question(self, question: Tokenized, paragraph_start: int, query_start: int) -> None:
+        for window in question.windows:
+            begins = paragraph_start + window.start
+            a_and_b = query_start, len(question.query), begins, window.length
+            answer = window.start_position, window.end_position
+            self._rows.append((*a_and_b, *answer))
+        self.num_questions += 1
+
+    def arrays(self) -> Dict[str, np.ndarray]:
+        columns = list(zip(*self._rows)) or [()] * 6
+        names = ("a_start", "a_length", "b_start", "b_length")
+        arrays = {name: np.array(values, np.int64) for name, values in zip(names, columns)}
+        if self._rows and None not in columns[-1]:
+            positions = zip(("start_positions", "end_positions"), columns[-2:])
+            arrays.update((name, np.array(values, np.int32)) for name, values in positions)
+        arrays["tokens"] = np.array(self.tokens, np.int32)
+        arrays["is_real_example"] = np.ones(len(self._rows), np.int32)
+        arrays["num_questions"] = np.array([self.num_questions])
+        return arrays
+
+
+def convert_examples_to_features(
+    examples,
+    tokenizer,
+    max_seq_length: int,
+    doc_stride: int,
+    max_query_length: int,
+    is_training: bool,
+    output_fn: Callable[[InputFeatures], Any],
+) -> None:
+    """Calls output_fn with the `InputFeatures` of each window of each example, in order."""
+    limits = Limits(max_seq_length, doc_stride, max_query_length)
+    unique_id = FIRST_UNIQUE_ID
+    for index, question in enumerate(tokenized(examples, tokenizer, limits, is_training)):
+        for feature in window_features(question, index, unique_id, tokenizer, max_seq_length):
+            output_fn(feature)
+        unique_id += len(question.windows)
+
+
+def window_features(
+    question: Tokenized, example_index: int, unique_id: int, tokenizer, max_seq_length: int
+) -> List[InputFeatures]:
+    """The `InputFeatures` of each window of a `Tokenized`; the first one's id is unique_id."""
+    query, paragraph = question.query, question.paragraph
+    offset = len(query) + 2
+    winners = max_context([(window.start, window.length) for window in question.windows])
+    features = []
+    for index, window in enumerate(question.windows):
+        covered = slice(window.start, window.start + window.length)
+        places = range(offset, offset + window.length)
+        tokens = ["[CLS]", *query, "[SEP]", *paragraph.tokens[covered], "[SEP]"]
+        padding = [0] * (max_seq_length - len(tokens))
+        features.append(
+            InputFeatures(
+                unique_id=unique_id + index,
+                example_index=example_index,
+                doc_span_index=index,
+                tokens=tokens,
+                token_to_orig_map=dict(zip(places, paragraph.word_of[covered])),
+                token_is_max_context=dict(zip(places, (winners[covered] == index).tolist())),
+                input_ids=list(tokenizer.convert_tokens_to_ids(tokens)) + padding,
+                input_mask=[1] * len(tokens) + padding,
+                segment_ids=[0] * offset + [1] * (window.length + 1) + padding,
+                start_position=window.start_position,
+                end_position=window.end_position,
+                is_impossible=question.example.is_impossible,
+            )
+        )
+    return features

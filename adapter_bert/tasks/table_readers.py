@@ -1,0 +1,269 @@
+"""Rows of text files: .tsv, .csv and .jsonl, checked line by line."""
+
+import codecs
+import csv
+import io
+import json
+import os
+from typing import Any, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+from absl import logging
+
+from adapter_bert.common import files
+from adapter_bert.common.errors import UserError
+
+_CSV_FIELD_LIMIT = 2**31 - 1  # csv's own 131,072 characters is less than some real fields have.
+
+
+class Row(NamedTuple):
+    """The fields of a row, and the number of the line on which it begins."""
+
+    line: int
+    fields: List[Any]  # str; None for JSON's null.
+
+
+class Table(NamedTuple):
+    """A file's rows under the names of its columns."""
+
+    path: str
+    columns: Tuple[str, ...]
+    rows: List[Row]
+
+    def column(self, name: str, flag: str) -> int:
+        """The place of a column.
+
+        Args:
+          name: str.
+          flag: what named it, for the error.
+
+        Raises:
+          UserError: there is no such column, or more than one.
+        """
+        if self.columns.count(name) != 1:
+            raise self.no_column(name, flag)
+        return self.columns.index(name)
+
+    def no_column(self, name: str, flag: str) -> UserError:
+        """The UserError of a column that is not there, or is there twice."""
+        times = "twice" if name in self.columns else "not"
+        found = ", ".join(self.columns)
+        return UserError(f"{flag}={name} is {times} among the columns of {self.path}: {found}.")
+
+    def text(self, row: Row, place: int) -> str:
+        """A row's field in the column of a place; UserError for JSON's null."""
+        field = row.fields[place]
+        if field is None:
+            name = self.columns[place]
+            raise UserError(f"{self.path}, line {row.line}: {name} is null, expected a text.")
+        return field
+
+
+def read_table(path: str, columns: Sequence[str] = (), or_latin1: bool = False) -> Table:
+    """Reads a file whose first line names its columns, or of JSON objects.
+
+    Args:
+      columns: their names, for a file that has no such line and is separated by tabs.
+      path: ends in .csv (comma-separated, fields with commas, quotes or newlines in double quotes),
+        .jsonl (an object a line; values that are no text are written as JSON, but for null), or
+        anything else: separated by tabs, where quotes are characters like others. UTF-8.
+      or_latin1: bool; whether a file that is not UTF-8 is read as Latin-1.
+
+    Returns:
+      `Table` of at least one row, each as wide as there are columns; blank lines are left out.
+
+    Raises:
+      UserError: the file is missing, not UTF-8, empty or malformed, or a row has another width; the
+        sentence names file and line.
+    """
+    data = _read_bytes(path)
+    if or_latin1 and not _is_utf8(data):
+        logging.info("%s is not UTF-8: it is read as Latin-1.", path)
+        data = data.decode("latin-1").encode("utf-8")
+    lines = _checked_lines(_decoded_lines(data, path), path)
+    if columns:
+        rows = list(_parse_tabs(lines))
+    elif path.endswith(".jsonl"):
+        columns, rows = _parse_objects(lines, path)
+    else:
+        parsed = _parse_csv(lines, path) if path.endswith(".csv") else _parse_tabs(lines)
+        columns = [name.strip() for name in next(parsed, Row(1, [])).fields]
+        rows = list(parsed)
+    for row in rows:
+        if len(row.fields) != len(columns):
+            raise UserError(
+                f"{path}, line {row.line}: found {len(row.fields)} columns, expected"
+                f" {len(columns)}, as the first line has."
+            )
+    if not rows:
+        found = "only a header" if columns else "an empty file"
+        raise UserError(f"{path}: found {found}, expected rows of data.")
+    return Table(path, tuple(columns), rows)
+
+
+def read_folders(paths: Sequence[str], columns: Sequence[str]) -> Table:
+    """Reads folders with a folder for each label and in it a file for each text, Latin-1 or UTF-8.
+
+    Args:
+      paths: list of folders.
+      columns: the names of the label's column and the text's.
+
+    Returns:
+      `Table`; the rows' lines count the files. Rows are sorted by path.
+
+    Raises:
+      UserError: there is no such file, or one cannot be read.
+    """
+    texts = []
+    for path in paths:
+        for label in sorted(files.listdir(path)):
+            folder = os.path.join(path, label.rstrip("/"))
+            if files.isdir(folder):
+                names = sorted(files.listdir(folder))
+                texts += [(label.rstrip("/"), os.path.join(folder, name)) for name in names]
+    if not texts:
+        raise UserError(f"{paths[0]}: found no text, expected a folder of texts for each label.")
+    rows = []
+    for number, (label, path) in enumerate(texts, start=1):
+        data = _read_bytes(path)
+        text = data.decode("utf-8" if _is_utf8(data) else "latin-1")
+        rows.append(Row(number, [label, text]))
+    return Table(paths[0], tuple(columns), rows)
+
+
+def _is_utf8(data):
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _checked_lines(lines: Iterable[str], path: str) -> Iterator[str]:
+    for number, line in enumerate(lines, start=1):
+        if "\0" in line:
+            raise UserError(f"{path}, line {number}: found a NUL byte, expected text.")
+        yield line
+
+
+def _parse_tabs(lines: Iterable[str]) -> Iterator[Row]:
+    for number, line in enumerate(lines, start=1):
+        line = line.rstrip("\r\n")
+        if line:
+            yield Row(number, line.split("\t"))
+
+
+def _parse_csv(lines: Iterable[str], path: str) -> Iterator[Row]:
+    previous_limit = csv.field_size_limit(_CSV_FIELD_LIMIT)
+    reader, begun = csv.reader(lines, strict=True), 1
+    try:
+        for fields in reader:
+            if fields:
+                yield Row(begun, fields)
+            begun = reader.line_num + 1
+    except csv.Error as error:
+        raise UserError(
+            f"{path}, line {begun}: found a row that is no CSV ({error}); expected commas between"
+            " fields, and double quotes around those that hold commas, quotes or newlines."
+        ) from error
+    finally:
+        csv.field_size_limit(previous_limit)
+
+
+def _parse_objects(lines: Iterable[str], path: str) -> Tuple[Tuple[str, ...], List[Row]]:
+    records = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            record = files.parse_json(line)
+        except files.RepeatedKey as error:
+            raise UserError(f"{path}, line {number}: {error}; expected each key once.") from error
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{path}, line {number}: found no JSON ({error}).") from error
+        if not isinstance(record, dict):
+            raise UserError(f"{path}, line {number}: expected a JSON object.")
+        records.append((number, record))
+    columns = tuple(records[0][1]) if records else ()
+    for number, record in records:
+        if set(record) != set(columns):
+            differing = ", ".join(sorted(set(record) ^ set(columns)))
+            raise UserError(
+                f"{path}, line {number}: expected the names of the first line; differing:"
+                f" {differing}."
+            )
+    return columns, [
+        Row(number, [_text(record[name]) for name in columns]) for number, record in records
+    ]
+
+
+def _text(value):
+    is_text = value is None or isinstance(value, str)
+    return value if is_text else json.dumps(value, ensure_ascii=False)
+
+
+def read_rows(path: str, quotechar: Optional[str] = None) -> List[List[str]]:
+    r"""Reads a tab-separated UTF-8 file, from any place that TensorFlow can read.
+
+    Lines end with \n or \r\n, and nothing else ends one: U+2028 and the like occur within texts.
+    A byte order mark at the start is dropped.
+
+    Args:
+      path: the file.
+      quotechar: None, as in GLUE: a field is what stands between two tabs, quotes and all. Or a
+        character that encloses fields, by the rules of Python's csv.
+
+    Returns:
+      A list of rows, each a list of str; a blank line is an empty list.
+
+    Raises:
+      UserError: the file is missing, unreadable, not UTF-8 or (with a quotechar) not CSV.
+    """
+    lines = _decoded_lines(_read_bytes(path), path)
+    if quotechar is not None:
+        return _parse_quoted(lines, quotechar, path)
+    lines = (line.rstrip("\r\n") for line in lines)
+    return [line.split("\t") if line else [] for line in lines]
+
+
+def _read_bytes(path: str) -> bytes:
+    try:
+        with files.open_file(path, "rb") as stream:
+            return stream.read()
+    except FileNotFoundError:
+        folder = os.path.dirname(path) or "."
+        missing = "" if files.isdir(folder) else ", and neither does its folder"
+        raise UserError(
+            f"{path} does not exist{missing}; expected it in the folder that --data_dir names."
+        ) from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {files.reason(error)}.") from error
+
+
+def _decoded_lines(data: bytes, path: str) -> Iterator[str]:
+    """Yields the lines of UTF-8 bytes with their line ends, without a byte order mark."""
+    # UTF-16 without a byte order mark shows by the empty half of its first character; as long as
+    # it is ASCII, it is valid UTF-8.
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in data[:2]:
+        raise UserError(f"{path}, line 1: found what looks like UTF-16, expected UTF-8.")
+    for number, line in enumerate(io.BytesIO(data), start=1):
+        try:
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"{path}, line {number}: found bytes that are not UTF-8 ({error.reason}), "
+                "expected UTF-8."
+            ) from None
+
+
+def _parse_quoted(lines: Iterable[str], quotechar: str, path: str) -> List[List[str]]:
+    reader = csv.reader(lines, delimiter="\t", quotechar=quotechar)
+    previous_limit = csv.field_size_limit(_CSV_FIELD_LIMIT)
+    try:
+        return list(reader)
+    except csv.Error as error:
+        raise UserError(
+            f"{path}, line {reader.line_num}: found {error}, expected fields between tabs, quoted "
+            f"by {quotechar} or not at all."
+        ) from error
+    finally:
+        csv.field_size_limit(previous_limit)

@@ -1,0 +1,1 @@
+"""A run: its flags, its Estimator, its output folder and its input."""

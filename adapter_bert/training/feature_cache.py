@@ -1,0 +1,194 @@
+"""Arrays that are made once, in parts, and kept on disk under a key of all that they depend on.
+
+They are read by mapping their files, so that memory does not grow with them.
+
+    folder/<key>/<name>.npy    an array
+    folder/<key>/index.json    its key, and the SHA-256 of each file; below it its own SHA-256
+"""
+
+import contextlib
+import glob
+import hashlib
+import json
+import os
+import shutil
+import struct
+import tempfile
+import time
+from typing import Any, Callable, Dict, Iterable, Optional, Sequence
+
+import numpy as np
+from absl import logging
+
+from adapter_bert.common import files
+from adapter_bert.common.errors import UserError
+
+_INDEX = "index.json"
+_HEADER_BYTES = 256  # Of each array's file.
+# What `key_of` and mkdtemp make, and after how many seconds nobody is at work on it any more.
+_PARTIAL, _ABANDONED_AFTER = f"{64 * '[0-9a-f]'}.{8 * '?'}", 24 * 60 * 60
+
+
+def default_folder() -> str:
+    """Where arrays are kept unless someone says otherwise: the user's folder for caches."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(home, "adapter-bert", "features")
+
+
+def key_of(parts: Iterable, modules: Iterable[Any]) -> str:
+    """A name for what arrays depend on.
+
+    Args:
+      parts: iterable of str, numbers, None and tuples of them.
+      modules: list of the modules whose code makes the arrays.
+    """
+    sha256 = hashlib.sha256()
+    for module in modules:
+        with open(module.__file__, "rb") as reader:
+            sha256.update(reader.read())
+    for part in parts:
+        sha256.update(repr(part).encode("utf-8", "surrogatepass"))
+    return sha256.hexdigest()
+
+
+def cached(folder: Optional[str], key: str, make: Callable) -> Dict[str, np.ndarray]:
+    """The arrays of a key: those that are there, else made and written whole.
+
+    An entry of another key, or whose content does not match its SHA-256, is rebuilt. A folder that
+    cannot be written costs the cache, not the run; both are logged.
+
+    Args:
+      folder: local folder; None keeps nothing.
+      key: str, see `key_of`.
+      make: function of a function `add`, which takes dicts of arrays; arrays of one name are joined
+        along their first axis.
+
+    Returns:
+      A dict of arrays, which cannot be written to.
+
+    Raises:
+      UserError: the folder is no local one, or nothing can be written at all.
+    """
+    if folder and files.is_remote(folder):
+        raise UserError(f"--feature_cache_dir={folder}: expected a local folder, or none.")
+    path = folder and os.path.join(folder, key)
+    if path and os.path.exists(path):
+        try:
+            return _mapped(path)
+        except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
+            logging.warning("Rebuilding the features in %s (%s).", path, str(error).rstrip("."))
+            shutil.rmtree(path, ignore_errors=True)
+            if os.path.exists(path):
+                logging.warning("Features are not kept: %s cannot be removed.", path)
+                path = None
+    if path:
+        try:
+            _write(path, make)
+            return _mapped(path)
+        except OSError as error:
+            logging.warning("Features are not kept: %s cannot be written (%s).", path, error)
+    try:
+        with tempfile.TemporaryDirectory() as temporary:
+            path = os.path.join(temporary, key)
+            _write(path, make)
+            return _mapped(path)  # What is mapped stays, with or without a name.
+    except OSError as error:
+        raise UserError(f"The folder for temporary files cannot be written ({error}).") from error
+
+
+def _write(path: str, make: Callable) -> None:
+    """Writes a folder whole; of two that write the same one, the first is as good as the second."""
+    folder, key = os.path.split(path)
+    os.makedirs(folder, exist_ok=True)
+    _remove_abandoned(folder)
+    partial = tempfile.mkdtemp(prefix=f"{key}.", dir=folder)
+    try:
+        with _Writer(partial, key) as writer:
+            make(writer.add)
+        try:
+            os.rename(partial, path)
+        except OSError:
+            if not os.path.exists(path):
+                raise
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _remove_abandoned(folder: str) -> None:
+    """Removes what killed processes left half-written; that of a process at work is younger."""
+    for path in glob.glob(os.path.join(glob.escape(folder), _PARTIAL)):
+        with contextlib.suppress(OSError):  # Another process may have been first.
+            if time.time() - os.path.getmtime(path) > _ABANDONED_AFTER:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+class _Writer:
+    """Appends parts of arrays to .npy files of a folder; leaving it writes the index."""
+
+    def __init__(self, folder: str, key: str):
+        self._folder = folder
+        self._key = key
+        self._stack = contextlib.ExitStack()
+        self._files = {}
+        self._types = {}
+
+    def __enter__(self):
+        return self
+
+    def add(self, arrays: Dict[str, np.ndarray]) -> None:
+        for name, values in arrays.items():
+            values = np.ascontiguousarray(values)
+            if name not in self._files:
+                file = open(_array_file(self._folder, name), "wb")  # noqa: SIM115  See __exit__.
+                self._files[name] = self._stack.enter_context(file)
+                self._types[name] = values.dtype, [0, *values.shape[1:]]
+                file.write(_header(*self._types[name]))
+            self._files[name].write(values.data if values.size else b"")
+            self._types[name][1][0] += len(values)
+
+    def __exit__(self, kind, error, trace):
+        with self._stack:
+            for name, file in self._files.items():
+                file.seek(0)
+                file.write(_header(*self._types[name]))
+        if kind is None:
+            digests = {name: files.sha256(_array_file(self._folder, name)) for name in self._files}
+            text = json.dumps({"key": self._key, "sha256": digests})
+            with open(os.path.join(self._folder, _INDEX), "w") as writer:
+                writer.write(f"{text}\n{_sha256(text)}")
+
+
+def _header(dtype: np.dtype, shape: Sequence[int]) -> bytes:
+    """The header of an .npy file, of one length for all shapes: rows are counted after it."""
+    fields = {"descr": dtype.str, "fortran_order": False, "shape": tuple(shape)}
+    start = np.lib.format.magic(1, 0)
+    text = repr(fields).ljust(_HEADER_BYTES - len(start) - 3) + "\n"
+    return start + struct.pack("<H", len(text)) + text.encode()
+
+
+def _array_file(folder: str, name: str) -> str:
+    return os.path.join(folder, name + ".npy")
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _mapped(path: str) -> Dict[str, np.ndarray]:
+    """The arrays of a folder; ValueError if it is of another key or holds something else."""
+    with open(os.path.join(path, _INDEX)) as reader:
+        text, digest = reader.read().split("\n")
+    if len(digest) != len(_sha256("")):
+        raise ValueError(f"{_INDEX} has no SHA-256, as of an older version")
+    if _sha256(text) != digest:
+        raise ValueError(f"{_INDEX} has another SHA-256")
+    index = json.loads(text)
+    if index["key"] != os.path.basename(path):
+        raise ValueError(f"they are those of the key {index['key']}")
+    arrays = {}
+    for name, digest in index["sha256"].items():
+        file = _array_file(path, name)
+        if files.sha256(file) != digest:
+            raise ValueError(f"{file} has another SHA-256")
+        arrays[name] = np.load(file, mmap_mode="r")
+    return arrays

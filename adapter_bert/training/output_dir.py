@@ -1,0 +1,520 @@
+"""What a run leaves in its output_dir, and whose directory it is.
+
+settings.json says which model lies there and how it was trained:
+
+    {"model": {...},      what the graph is built from; compared by every run in the directory
+     "training": {...},   what else decides the weights; compared by runs that train
+     "pretrained": {...}, the flags that name its BERT; compared by none
+     ...}                 what a script compares itself
+
+All files are written whole or not at all.
+"""
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import posixpath
+import re
+import shutil
+import tempfile
+import uuid
+import weakref
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+from absl import logging
+
+from adapter_bert.common import files, paths
+from adapter_bert.common.errors import UserError
+from adapter_bert.formats import checkpoints, task_adapter
+from adapter_bert.training import cluster
+
+EVALUATIONS_FILE = "evaluations.json"
+
+
+class Evaluations:
+    """What was scored at which step.
+
+    Args:
+      folder: output_dir.
+      score: name of the score, the larger the better, that tells what is best.
+
+    Raises:
+      UserError: the file there is damaged.
+    """
+
+    def __init__(self, folder, score):
+        self._path = posixpath.join(folder, EVALUATIONS_FILE)
+        self._score = score
+        self._by_step = {}
+        if files.exists(self._path):
+            self._by_step = self._read()
+
+    def _read(self):
+        found = files.read_object(self._path)
+        try:
+            for scores in found.values():
+                files.checked(scores[self._score], float)
+            return {int(step): scores for step, scores in found.items()}
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(
+                f"{self._path}: expected scores by step, each with {self._score} ({error})."
+            ) from error
+
+    def at(self, step):
+        """A step's scores, None if it was not evaluated."""
+        return self._by_step.get(step)
+
+    def add(self, step, scores):
+        """Records a step's scores (JSON values); the file is written whole or not at all."""
+        self._by_step[step] = scores
+        files.write_object(self._path, self._by_step)
+
+    def best(self):
+        """The best score, -inf before the first."""
+        return max((scores[self._score] for scores in self._by_step.values()), default=-math.inf)
+
+    def since_best(self):
+        """How many evaluations have come after the first with the best score."""
+        best = self.best()
+        scores = [self._by_step[step][self._score] for step in sorted(self._by_step)]
+        return len(scores) - 1 - scores.index(best) if scores else 0
+
+
+def write_results(folder, result, about):
+    """Writes eval_results.txt, BERT's, and eval_results.json, which has all there is.
+
+    Args:
+      folder: path.
+      result: dict from names to numbers, lists and texts.
+      about: dict, what else the latter tells.
+
+    Returns:
+      The path of eval_results.txt.
+    """
+    path = posixpath.join(folder, "eval_results.txt")
+    lines = [f"{key} = {str(result[key])}\n" for key in sorted(result) if np.ndim(result[key]) == 0]
+    files.write_atomically(path, "".join(lines))
+    files.write_object(posixpath.join(folder, "eval_results.json"), {**about, **result})
+    return path
+
+
+SETTINGS_FILE = "settings.json"
+_DECIDING = ("model", "training")  # Its sections that decide the weights.
+
+# What belongs to a run, and goes when it is overwritten; nothing else in the directory is touched.
+# A kill may leave the later ones: never scores without what they are of.
+_RUN_FILES = (
+    EVALUATIONS_FILE,
+    "eval_results.txt",
+    "eval_results.json",
+    *checkpoints.TRAINING_FILES,
+    "graph.pbtxt",
+    "events.out.tfevents.*",
+    "eval",
+    SETTINGS_FILE,
+    cluster.FOLDER,
+    task_adapter.FOLDER,
+    "full_model.ckpt.*",
+    "task_*.ckpt.*",
+    "test_results*.tsv",
+    "test_scores*.json",
+    "predictions*.tsv",
+    "predictions.json",
+    "nbest_predictions.json",
+    "null_odds.json",
+    "labels*.tsv",
+    "dev_predictions*.tsv",
+    "dev_labels*.tsv",
+    "submission",
+    "ablation.json",
+    "ablation.txt",
+)
+
+# What is made of a run's weights alone, and is of others once the training goes on; nobody asks for
+# its removal, so that no name is wider than need be.
+_RESULTS = (
+    *("eval_results.txt", "eval_results.json"),
+    *("predictions.json", "nbest_predictions.json", "null_odds.json"),
+    *("test_results.tsv", "test_scores.json", "predictions.tsv", "dev_predictions.tsv"),
+    *("test_results_mismatched.tsv", "test_scores_mismatched.json"),
+    *("predictions_mismatched.tsv", "dev_predictions_mismatched.tsv"),
+    "submission/*.tsv",
+    *("full_model.ckpt.index", "full_model.ckpt.data-00000-of-00001"),
+    *("ablation.json", "ablation.txt"),
+)
+
+# What --num_train_epochs decides, of the training's settings.
+_LENGTH = {"num_train_steps", "num_warmup_steps"}
+
+
+class Scratch:
+    """Where a run's checkpoints for its own use lie, as long as this does.
+
+    In a folder of this machine; in output_dir, if that is remote: a TPU's host reads no other.
+    """
+
+    def __init__(self, output_dir):
+        self._output_dir = output_dir
+        self._folder = None
+        self._removals = []
+
+    def prefix(self):
+        """The prefix of one more checkpoint.
+
+        Raises:
+          UserError: this machine has no place for it.
+        """
+        name = f"task_{uuid.uuid4().hex[:8]}.ckpt"  # Another run may have its own there.
+        if files.is_remote(self._output_dir):
+            self._finally(_remove_quietly, self._output_dir, name + ".*")
+            return posixpath.join(self._output_dir, name)
+        if self._folder is None:
+            with files.written("The folder for temporary files"):
+                self._folder = tempfile.mkdtemp()
+            self._finally(shutil.rmtree, self._folder, ignore_errors=True)
+        return posixpath.join(self._folder, name)
+
+    def _finally(self, *args, **kwargs):
+        self._removals.append(weakref.finalize(self, *args, **kwargs))
+
+    def remove(self):
+        """Removes them now, for a process that does not live to its end."""
+        for remove in self._removals:
+            remove()
+
+
+def difference(name, before, now):
+    """Returns a phrase: how a setting differs from the one that is recorded; None is not set."""
+    return f"{name} was {_show(before)}, is now {_show(now)}"
+
+
+def _by_name(differences):
+    return [difference(*each) for each in differences]
+
+
+def claim(output_dir, settings, trains, overwrite=False, reads=(), describe=_by_name):
+    """Makes sure that a run may use the directory, and records its settings there if it trains.
+
+    A finished training may be continued to more steps, see `_is_longer`.
+
+    Args:
+      output_dir: path; made if need be.
+      settings: {"model": dict, "training": dict, ...} of JSON values.
+      trains: bool; whether the run trains.
+      overwrite: bool; whether a training run removes an earlier run's files first.
+      reads: as of `clear`.
+      describe: function of a list of (dotted name, before, now), the settings that differ →
+        phrases for the error, which by default call a setting by its name.
+
+    Returns:
+      For a run that trains, what holds the directory as long as it is referred to.
+
+    Raises:
+      UserError: another process trains there; another model lies there, or a run with other
+        training settings would go on with its weights (the differences are named), or replace its
+        task adapter; the last checkpoint there is lost, broken or another run's; or overwriting
+        would remove what the run reads.
+    """
+    path = posixpath.join(output_dir, SETTINGS_FILE)
+    adapter = posixpath.join(output_dir, task_adapter.FOLDER)
+    make(output_dir)
+    held = _hold(output_dir) if trains else None
+    if trains:
+        files.recover(adapter)
+        if overwrite:
+            clear(output_dir, reads)
+    _recover_record(output_dir)
+    checkpoint = _latest_checkpoint(output_dir, trains)
+    # JSON has no tuples: what is compared is what will be read.
+    settings = json.loads(json.dumps(settings, sort_keys=True))
+    if checkpoint:
+        checkpoints.open_checkpoint(checkpoint, flag="--output_dir")
+        sections = _DECIDING if trains else ("model",)
+        _compare(path, settings, sections, checkpoints.step_of(checkpoint), describe)
+        _check_identity(checkpoint, path, trains)
+    elif trains and files.exists(adapter):
+        raise UserError(
+            f"{adapter} is a finished task adapter, whose checkpoints are gone; give another"
+            " --output_dir, or --overwrite_output_dir."
+        )
+    if trains:
+        _remove_leftovers(output_dir, checkpoint)
+        files.write_object(path, settings)
+    return held
+
+
+class _Held:
+    """A local folder that is open, and locked, until this is gone or the process is."""
+
+    def __init__(self, folder):
+        descriptor = os.open(folder, os.O_RDONLY)
+        weakref.finalize(self, os.close, descriptor)
+        self.alone = files.lock(descriptor)
+
+
+_HELD = weakref.WeakValueDictionary()  # By their real paths, what this process holds.
+
+
+def _hold(output_dir):
+    """The directory's `_Held`; None if it cannot be opened. Two trainings would mix weights."""
+    if files.is_remote(output_dir):
+        return None
+    path = os.path.realpath(output_dir)
+    try:
+        held = _HELD.get(path) or _Held(path)
+    except OSError:
+        return None
+    if not held.alone:
+        raise UserError(
+            f"--output_dir={output_dir}: another process trains there; wait for its end, or give"
+            " another --output_dir."
+        )
+    _HELD[path] = held
+    return held
+
+
+def _recover_record(output_dir):
+    """Has the record of checkpoints name the last one, should it be lost: they are found by it."""
+    record = posixpath.join(output_dir, "checkpoint")
+    if files.exists(record):
+        return
+    names = (checkpoints.WHOLE, checkpoints.PARTIAL)
+    indices = _matching(output_dir, [name + "-*.index" for name in names])
+    found = [re.fullmatch(r"(.+-(\d+))\.index", posixpath.basename(path)) for path in indices]
+    if any(found):
+        name = max((match for match in found if match), key=lambda match: int(match[2]))[1]
+        logging.warning("%s was missing; it names %s again.", record, name)
+        checkpoints.write_record(output_dir, [name])
+
+
+def _latest_checkpoint(output_dir, trains):
+    """The prefix of the last checkpoint, or None; UserError if it is recorded, but not there."""
+    record = posixpath.join(output_dir, "checkpoint")
+    try:
+        checkpoint = tf.train.latest_checkpoint(output_dir)
+    except ValueError:  # No text, or no path in it.
+        checkpoint = None
+    # TensorFlow would only log it, and train from the start over what is left.
+    if checkpoint is None and files.exists(record):
+        raise UserError(
+            f"{record}: names no checkpoint that is there; restore the missing files, give another"
+            f" --output_dir, or {_overwriting(trains)}."
+        )
+    return checkpoint
+
+
+def _remove_leftovers(output_dir, checkpoint):
+    """Removes what a kill or a full disk left half-written; TensorFlow names most of it itself.
+
+    Without a checkpoint, the scores of such go too: the steps are trained again.
+    """
+    leftovers = ["*.tempstate*", "checkpoint.tmp*", "full_model.ckpt.partial.*"]
+    leftovers.append(files.PARTIAL_FILES)
+    if checkpoint is None:
+        leftovers.append(EVALUATIONS_FILE)
+    for path in _matching(output_dir, leftovers):
+        files.remove(path)
+
+
+def make(output_dir):
+    """Makes the directory, if need be; UserError if a run cannot write there."""
+    if set(output_dir) & set("*?[\\"):
+        raise UserError(
+            f"--output_dir={output_dir}: TensorFlow finds no checkpoint where the path holds"
+            " *, ?, [ or a backslash."
+        )
+    probe = posixpath.join(output_dir, ".writable")
+    with files.written(f"--output_dir={output_dir}"):
+        files.makedirs(output_dir)
+        with files.open_file(probe, "w") as writer:
+            writer.write("")
+        with contextlib.suppress(FileNotFoundError):  # Another process's probe was the same.
+            files.remove(probe)
+
+
+def clear(output_dir, reads=()):
+    """Removes an earlier run's files, as --overwrite_output_dir asks for.
+
+    Args:
+      output_dir: path.
+      reads: list of (flag, path), what the command reads; its checkpoint by the prefix.
+
+    Raises:
+      UserError: it would remove one of them; all is as it was.
+    """
+    found = _matching(output_dir, _RUN_FILES)
+    for flag, path in reads:
+        if any(paths.goes_with(own, path) for own in found):
+            raise UserError(
+                f"--overwrite_output_dir would remove {flag}={path} before it is read; give another"
+                " --output_dir, or move it out of this one."
+            )
+    _remove(found, "--overwrite_output_dir removes %s")
+
+
+def remove_results(output_dir):
+    """Removes scores and predictions, before a training goes on to other weights than theirs."""
+    _remove(_matching(output_dir, _RESULTS), "Removing %s: the training goes on to other weights.")
+
+
+def _remove(found, message):
+    for path in found:
+        logging.info(message, path)
+        if files.isdir(path):
+            files.rmtree(path)
+        else:
+            files.remove(path)
+
+
+def _remove_quietly(folder, pattern):
+    with contextlib.suppress(OSError):
+        for path in _matching(folder, [pattern]):
+            files.remove(path)
+
+
+def _matching(folder, patterns):
+    found = []
+    for pattern in patterns:
+        # TensorFlow 1 raises it where a remote pattern's own folder is not there.
+        with contextlib.suppress(FileNotFoundError):
+            found += files.glob(posixpath.join(folder, pattern))
+    return found
+
+
+def _compare(path, settings, sections, step, describe):
+    recorded = _read(path)
+    if recorded is None:
+        if "training" in sections:
+            raise UserError(
+                f"{path}: missing, though the folder holds checkpoints, so that training cannot go"
+                " on from them; give another --output_dir, or --overwrite_output_dir."
+            )
+        return
+    before, now = (some.get("training", {}) for some in (recorded, settings))
+    if "training" in sections and _is_longer(before, now, step):
+        logging.warning(
+            "%s: the finished training of %d steps continues to step %d. Its learning rate had"
+            " fallen to 0 and rises again, so that the weights differ from those of a single"
+            " training of %d steps; for that, give another --output_dir.",
+            path,
+            step,
+            now["num_train_steps"],
+            now["num_train_steps"],
+        )
+        sections = ("model",)
+    differences = [
+        setting
+        for section in sections
+        for setting in _differences(recorded.get(section, {}), settings[section])
+    ]
+    if differences:
+        raise UserError(
+            "{} is of a run with other settings: {}; give those, another --output_dir, or"
+            " {}.".format(
+                path, "; ".join(describe(differences)), _overwriting("training" in sections)
+            )
+        )
+
+
+def identity(settings):
+    """Returns what tells a run's checkpoints from another run's: a digest of its settings.
+
+    Two runs have the same one if `claim` finds no difference between their settings, or one only
+    trains for longer: a run that is continued goes on from its shorter training's checkpoints.
+
+    Args:
+      settings: as of `claim`.
+    """
+    leaves = {
+        f"{section}.{name}": _as_compared(value)
+        for section in _DECIDING
+        for name, value in _leaves(settings.get(section, {}))
+        if value is not None and name not in _LENGTH  # What is not set may be missing, too.
+    }
+    return hashlib.sha256(json.dumps(leaves, sort_keys=True).encode()).hexdigest()
+
+
+def _as_compared(value):
+    """Returns a JSON value in which equal numbers have one text, 1 for 1.0 and True."""
+    if isinstance(value, (list, tuple)):
+        return [_as_compared(item) for item in value]
+    is_whole = isinstance(value, bool) or isinstance(value, float) and value.is_integer()
+    return int(value) if is_whole else value
+
+
+def _check_identity(checkpoint, path, trains):
+    """Raises UserError if a checkpoint is of another run than the settings in the folder are."""
+    recorded = _read(path)
+    if recorded is None:
+        return
+    held = checkpoints.identity_of(checkpoint)
+    if held is None:
+        logging.info("%s does not say which run saved it.", checkpoint)
+    elif held != identity(recorded):
+        raise UserError(
+            f"{checkpoint} is a checkpoint of another run than {path}; restore this run's files,"
+            f" give another --output_dir, or {_overwriting(trains)}."
+        )
+
+
+def _is_longer(before, now, step):
+    """Whether settings are those of a finished training but for more steps.
+
+    Args:
+      before, now: dicts, the recorded settings of a training and those of this one.
+      step: int, of the last checkpoint.
+    """
+    differing = {name for name, _, _ in _differences(before, now)}
+    return (
+        "num_train_steps" in differing
+        and differing <= _LENGTH
+        and step == before.get("num_train_steps")
+        and step < now.get("num_train_steps", 0)
+    )
+
+
+def _overwriting(trains):
+    """The flags by which the run would take the directory's place; only a training does."""
+    return "--overwrite_output_dir" + ("" if trains else " with --do_train")
+
+
+def recorded(output_dir, section):
+    """Returns a section of the settings of the run in a folder; {} without a sound record."""
+    try:
+        return (_read(posixpath.join(output_dir, SETTINGS_FILE)) or {}).get(section, {})
+    except UserError:  # `claim` refuses it where it counts.
+        return {}
+
+
+def _read(path):
+    if not files.exists(path):
+        return None
+    expected = "the objects model and training"
+    recorded = files.read_object(path, expected=expected)
+    if not all(isinstance(section, dict) for section in recorded.values()):
+        raise UserError(f"{path}: expected {expected}, found other JSON.")
+    return recorded
+
+
+def _differences(before, now):
+    """Yields (dotted name, before, now) for every leaf in which two nested dicts differ."""
+    before, now = dict(_leaves(before)), dict(_leaves(now))
+    for name in sorted(set(before) | set(now)):
+        if before.get(name) != now.get(name):
+            yield name, before.get(name), now.get(name)
+
+
+def _leaves(value, name=""):
+    """Yields (dotted name, leaf) for all leaves of nested dicts."""
+    if not isinstance(value, dict):
+        yield name, value
+        return
+    for key, inner in value.items():
+        yield from _leaves(inner, f"{name}.{key}" if name else key)
+
+
+def _show(value):
+    return "not set" if value is None else json.dumps(value)

@@ -1,0 +1,328 @@
+"""Tests of search.py: the space as the study has it, shared and interrupted searches."""
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from unittest import mock
+
+import optuna
+import tensorflow.compat.v1 as tf
+
+from adapter_bert.baseline import search as baseline_search
+from adapter_bert.baseline.search import Diverged, Search, SearchSettings, Turns
+from adapter_bert.baseline.search_space import SPACE, Choice, Settings
+from adapter_bert.common import paths
+from adapter_bert.common.errors import UserError
+
+FOLDER = paths.PROJECT
+
+# A process that takes part in a search; each trial prints a line, reads one, and ends.
+_PROCESS = """
+import sys
+sys.path.insert(0, {folder!r})
+from adapter_bert.baseline import search as baseline_search
+search = baseline_search.Search(baseline_search.SearchSettings(*{settings!r}), alone=False)
+def train(settings, on_score):
+    print("begin", flush=True)
+    sys.stdin.readline()
+    on_score(100000, settings.conv_dropout)
+    return settings.conv_dropout
+search.run(train)
+"""
+
+
+def dropout(settings, on_score):
+    """A training that is over at once, whose score is one of the settings."""
+    on_score(10_000, settings.conv_dropout / 2)
+    on_score(20_000, settings.conv_dropout)
+    return settings.conv_dropout
+
+
+class SearchTestCase(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+
+    def settings(self, trials=3, **changes):
+        journal = os.path.join(self.folder, "search.journal")
+        settings = SearchSettings("toy", journal, trials, "random", "none", random_seed=1)
+        return settings._replace(**changes)
+
+    def sqlite(self):
+        return "sqlite:///" + os.path.join(self.folder, "search.db")
+
+    def run_search(self, train=dropout, **changes):
+        search = Search(self.settings(**changes))
+        search.run(train)
+        return search.trials()
+
+
+class SpaceTest(tf.test.TestCase):
+    def test_each_value_of_table_5_can_be_reached_and_no_other(self):
+        for name, domain in SPACE.items():
+            if isinstance(domain, Choice):
+                values, others = domain.values, ["other", -1]
+            else:
+                values, others = [domain.low, domain.high], []
+            for value in values:
+                trial = optuna.trial.FixedTrial({name: value})
+                found = baseline_search.suggested(trial, name, domain)
+                self.assertEqual(found, value)
+                self.assertIs(type(found), type(value))
+                (distribution,) = trial.distributions.values()
+                if isinstance(domain, Choice):
+                    self.assertEqual(distribution.choices, domain.values)
+                else:
+                    bounds = distribution.low, distribution.high
+                    self.assertEqual(bounds, (domain.low, domain.high))
+            for value in others:
+                with self.assertRaises(ValueError):
+                    baseline_search.suggested(optuna.trial.FixedTrial({name: value}), name, domain)
+
+
+class SearchTest(SearchTestCase):
+    def test_tries_as_many_settings_as_it_is_told(self):
+        seen = []
+
+        def train(settings, on_score):
+            seen.append(settings)
+            return dropout(settings, on_score)
+
+        trials = self.run_search(train, trials=4)
+        self.assertEqual([trial.settings for trial in trials], seen)
+        self.assertEqual([trial.number for trial in trials], [0, 1, 2, 3])
+        self.assertEqual([trial.score for trial in trials], [s.conv_dropout for s in seen])
+        self.assertEqual({trial.samples for trial in trials}, {20_000})
+        self.assertLen(set(seen), 4)
+        # Enough are there: none more is tried.
+        self.assertEqual(self.run_search(train, trials=4), trials)
+        largest = 2**32 - 1  # Of the flag; a search that goes on adds to it.
+        self.assertEqual(self.run_search(train, trials=6, random_seed=largest)[:4], trials)
+        self.assertLen(seen, 6)
+
+    def test_samplers_are_repeatable_and_search(self):
+        for sampler in baseline_search.SAMPLERS:
+            storages = [os.path.join(self.folder, f"{sampler}.{i}") for i in range(2)]
+            trials = [
+                self.run_search(trials=13, sampler=sampler, storage=storage) for storage in storages
+            ]
+            settings = [[trial.settings for trial in some] for some in trials]
+            self.assertEqual(*settings)
+            self.assertIsInstance(settings[0][0], Settings)
+
+    def test_only_what_the_space_is_narrowed_to(self):
+        narrowed = {"module": Choice(("a", "b")), "conv_dropout": Choice((0.25,))}
+        trials = self.run_search(trials=24, narrowed=narrowed)
+        self.assertEqual({trial.settings.module for trial in trials}, {"a", "b"})
+        self.assertEqual({trial.settings.conv_dropout for trial in trials}, {0.25})
+
+    def test_hopeless_trials_are_stopped(self):
+        reached = []
+
+        def train(settings, on_score):
+            quality = 1 - len(reached) / 10  # Each is worse than the one before.
+            reached.append(0)
+            for samples in range(10_000, 100_000, 10_000):
+                reached[-1] = samples
+                on_score(samples, quality)
+            return quality
+
+        for pruner, stops in (("halving", 10_000), ("median", 10_000), ("none", 90_000)):
+            del reached[:]
+            storage = os.path.join(self.folder, pruner)
+            trials = self.run_search(train, trials=8, pruner=pruner, storage=storage)
+            self.assertEqual(reached[0], 90_000)
+            self.assertEqual(reached[-1], stops)
+            self.assertEqual(trials[-1].pruned, pruner != "none")
+            self.assertEqual([trial.samples for trial in trials], reached)
+            self.assertAlmostEqual(trials[-1].score, 0.3)
+
+    def test_what_diverges_counts_but_has_no_score(self):
+        def train(settings, on_score):
+            raise Diverged
+
+        trials = self.run_search(train, trials=2)
+        self.assertEqual([(trial.score, trial.pruned) for trial in trials], [(None, True)] * 2)
+        with self.assertRaisesRegex(UserError, "All trials of the search diverged"):
+            baseline_search.best_of(trials)
+        trials = self.run_search(trials=4)
+        self.assertEqual(baseline_search.best_of(trials).number in (2, 3), True)
+
+    def test_the_best_is_the_first_of_equals_stopped_or_not(self):
+        def trial(number, score, pruned=False):
+            return baseline_search.Trial(number, score, pruned, 1, 1.0, None)
+
+        some = [trial(0, 0.5), trial(1, 0.8, True), trial(2, 0.8), trial(3, None, True)]
+        self.assertEqual(baseline_search.best_of(some).number, 1)
+
+    def test_record(self):
+        trials = self.run_search(trials=2)
+        record = baseline_search.record(self.settings(), trials, "airline", "eval_accuracy")
+        record = json.loads(json.dumps(record))
+        self.assertEqual((record["task"], record["sampler"]), ("airline", "random"))
+        self.assertEqual(Settings(**record["trials"][1]["settings"]), trials[1].settings)
+
+
+class RefusedTest(SearchTestCase):
+    def assert_refused(self, pattern, **changes):
+        with self.assertRaisesRegex(UserError, pattern):
+            self.run_search(**changes)
+
+    def test_a_study_of_other_conditions(self):
+        self.run_search(conditions={"max_words": 128})
+        self.assert_refused("another max_words; give the same", conditions={"max_words": 64})
+        self.assert_refused(
+            "another hidden_layers",
+            conditions={"max_words": 128},
+            narrowed={"hidden_layers": Choice((0,))},
+        )
+        self.assert_refused("another sampler", conditions={"max_words": 128}, sampler="tpe")
+        self.assert_refused("another pruner", conditions={"max_words": 128}, pruner="median")
+
+    def test_what_an_older_search_does_not_say_is_as_now(self):
+        settings = self.settings(conditions={"max_words": 128, "precision": "float32"})
+        recorded = {name: value for name, value in settings.fixed.items() if name != "sampler"}
+        self.assertEqual(settings.differences(recorded), [])
+        recorded.update(max_words=64, precision=None, unknown=1)
+        self.assertEqual(settings.differences(recorded), ["max_words", "precision", "unknown"])
+
+    def test_storages_that_cannot_be_used(self):
+        for storage in (
+            "sqlite:////no/such/folder/search.db",
+            "nodatabase://host/name",
+            "postgresql://host/name",
+            "/no/such/folder/search.journal",
+        ):
+            self.assert_refused(
+                f"^--storage={storage} cannot be (used|written) \\(", storage=storage
+            )
+
+    def test_a_storage_that_is_no_journal(self):
+        path = os.path.join(self.folder, "other")
+        for content in (b"no journal\n", b"\xff\xfe\n", b"[]\n", b'{"a": 1}\n', b"7\n"):
+            with open(path, "wb") as writer:
+                writer.write(content)
+            self.assert_refused(f"^--storage={path}: expected a search's journal", storage=path)
+            with open(path, "rb") as reader:
+                self.assertEqual(reader.read(), content)
+
+    def test_optuna_is_missing(self):
+        with mock.patch.dict(sys.modules, {"optuna": None}):
+            self.assert_refused("^The search needs Optuna, which is not installed: pip install -r")
+
+
+class SharedTest(SearchTestCase):
+    def start(self, settings):
+        code = _PROCESS.format(folder=FOLDER, settings=tuple(settings))
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        process = subprocess.Popen([sys.executable, "-c", code], **pipes)
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.stdin.close)
+        return process
+
+    def test_two_processes_share_a_search_and_a_kill_loses_nothing(self):
+        settings = self.settings(trials=12, storage=self.sqlite())
+        killed, other = (self.start(settings) for _ in range(2))
+        for process in (killed, other):
+            process.stdout.readline()
+        os.write(killed.stdin.fileno(), b"\n")
+        killed.stdout.readline()
+        killed.send_signal(signal.SIGKILL)  # In the middle of its second trial.
+        killed.wait()
+        kept = Search(settings).trials()
+        self.assertLen(kept, 1)
+        study = optuna.load_study(study_name="toy", storage=settings.storage)
+        running = [t for t in study.trials if t.state == optuna.trial.TrialState.RUNNING]
+        self.assertLen(running, 2)
+        again = self.start(settings)
+        again.stdout.readline()
+        for process in (again, other):
+            process.stdin.close()
+        for process in (again, other):
+            process.stdout.read()
+            self.assertEqual(process.wait(), 0)
+        trials = Search(settings).trials()
+        self.assertEqual([t for t in trials if t.number in {k.number for k in kept}], kept)
+        self.assertBetween(len(trials), 12, 13)  # One may begin while the other ends the last.
+        self.assertLen({trial.settings for trial in trials}, len(trials))
+
+    def test_a_trial_that_a_kill_interrupted_is_tried_again(self):
+        settings = self.settings(trials=3, storage=self.sqlite())
+        with mock.patch.object(baseline_search, "_HEARTBEAT", 1):
+            search = Search(settings)
+            killed = search._study.ask()
+            params = {
+                name: baseline_search.suggested(killed, name, domain)
+                for name, domain in SPACE.items()
+            }
+            search._study._storage.record_heartbeat(killed._trial_id)
+            deadline = time.time() + 60
+            while not search._study._storage._get_stale_trial_ids(search._study._study_id):
+                self.assertLess(time.time(), deadline)
+                time.sleep(0.2)
+            search.run(dropout)
+        self.assertIn(Settings(**params), [trial.settings for trial in search.trials()])
+
+    def test_what_another_process_took_over_is_left_to_it(self):
+        for storage in (None, self.sqlite()):
+            search = Search(self.settings(**({"storage": storage} if storage else {})))
+            calls = []
+
+            def train(settings, on_score, search=search, calls=calls):
+                calls.append(settings)
+                if len(calls) == 1:  # As if this process had slept, and were taken for killed.
+                    running = search._study.get_trials()[-1]
+                    failed = optuna.trial.TrialState.FAIL
+                    search._study._storage.set_trial_state_values(running._trial_id, failed)
+                return dropout(settings, on_score)
+
+            search.run(train)
+            self.assertEqual([t.settings for t in search.trials()], calls[1:])
+
+    def test_what_ctrl_c_interrupts_is_tried_first(self):
+        interrupted = []
+
+        def train(settings, on_score):
+            interrupted.append(settings)
+            raise KeyboardInterrupt
+
+        with self.assertRaises(KeyboardInterrupt):
+            self.run_search(train)
+        self.assertEqual(self.run_search()[0].settings, interrupted[0])
+
+    def test_the_last_process_goes_on(self):
+        with Turns(self.folder) as first, Turns(self.folder) as second:
+            self.assertTrue(first.alone)
+            self.assertFalse(second.alone)
+            self.assertFalse(first.end())
+            self.assertTrue(second.end())
+            with self.assertRaisesRegex(UserError, "another process is training"), Turns(
+                self.folder
+            ):
+                pass
+        with Turns(self.folder) as again:
+            self.assertTrue(again.alone)
+
+    def test_one_that_is_there_for_an_instant_is_waited_for(self):
+        with Turns(self.folder) as first:
+            self.assertTrue(first.end())
+            threading.Timer(0.3, first.leave).start()
+            with Turns(self.folder) as second:
+                self.assertFalse(second.alone)
+
+    def test_a_file_system_without_locks(self):
+        error = OSError(38, "not implemented")
+        with mock.patch.object(fcntl, "flock", side_effect=error), Turns(self.folder) as turns:
+            turns.leave()
+            self.assertTrue(turns.alone)
+            self.assertTrue(turns.end())
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,90 @@
+"""Tests of texts.py: words, strings by number, n-grams."""
+
+import dataclasses
+
+import tensorflow.compat.v1 as tf
+
+from adapter_bert.baseline import texts as baseline_texts
+from adapter_bert.baseline.search_space import PRESETS
+from adapter_bert.common.errors import UserError
+
+_PLAIN = dataclasses.replace(
+    PRESETS["airline"], lowercase=False, remove_non_alphanumeric=False, use_convolution=False
+)
+_CONVOLVED = dataclasses.replace(_PLAIN, use_convolution=True, conv_max_ngram=3)
+
+
+class CleanedTest(tf.test.TestCase):
+    def test_cleaned(self):
+        text = " It's  GREAT_value: 5€ für Ärger\n"
+        for lowercase, remove, expected in (
+            (False, False, "It's GREAT_value: 5€ für Ärger"),
+            (True, False, "it's great_value: 5€ für ärger"),
+            (False, True, "It s GREAT value 5 für Ärger"),
+            (True, True, "it s great value 5 für ärger"),
+        ):
+            self.assertEqual(baseline_texts.cleaned(text, lowercase, remove), expected)
+
+    def test_marks_belong_to_their_letters(self):
+        for text in ("हिन्दी में की", "ภาษาไทยที่นี่", "A\u0308rger שָׁלוֹם"):
+            self.assertEqual(baseline_texts.cleaned(text, False, True), text)
+        self.assertEqual(
+            baseline_texts.cleaned("great❤\ufe0f! की, हाँ।", False, True), "great की हाँ"
+        )
+
+    def test_half_a_surrogate_pair_is_left_out(self):
+        # As "\\ud83d" in a .jsonl is read.
+        self.assertEqual(baseline_texts.cleaned("a\ud83d b \ud83d", False, False), "a b")
+
+
+class RowsTest(tf.test.TestCase):
+    def rows(self, texts, settings, unit="word", max_words=4):
+        strings = baseline_texts.Strings()
+        rows = baseline_texts.rows_of(texts, settings, unit, max_words, strings)
+        listed = strings.listed()
+
+        def spelled(numbers):
+            if numbers.ndim > 1:
+                return [spelled(row) for row in numbers]
+            return [listed[number] for number in numbers]
+
+        mask = rows.pop("input_mask")
+        return {name: spelled(numbers) for name, numbers in rows.items()}, mask, listed
+
+    def test_whole_texts(self):
+        rows, mask, listed = self.rows([("a  b", None), ("c", None), ("a b", "")], _PLAIN)
+        self.assertEqual(rows, {"text": ["a b", "c", "a b"]})
+        self.assertAllEqual(mask, [[1, 1, 0, 0], [1, 0, 0, 0], [1, 1, 0, 0]])
+        self.assertEqual(listed, ["", "a b", "c"])  # Each once, nothing first.
+
+    def test_words_for_a_convolution(self):
+        rows, mask, _ = self.rows([("a b c d e", None), ("", None)], _CONVOLVED)
+        self.assertEqual(
+            rows, {"text": ["a b c d", ""], "ngrams_1": [["a", "b", "c", "d"], [""] * 4]}
+        )
+        self.assertAllEqual(mask, [[1, 1, 1, 1], [0, 0, 0, 0]])
+
+    def test_ngrams_of_modules_that_embed_texts(self):
+        rows, _, _ = self.rows([("a b c", None)], _CONVOLVED, "text")
+        self.assertEqual(rows["ngrams_1"], [["a", "b", "c", ""]])
+        self.assertEqual(rows["ngrams_2"], [["a b", "b c", "c", ""]])
+        self.assertEqual(rows["ngrams_3"], [["a b c", "b c", "c", ""]])
+
+    def test_pairs(self):
+        rows, mask, _ = self.rows([("a", "b c"), ("a b c", None)], _CONVOLVED)
+        self.assertEqual(rows["text_b"], ["b c", ""])
+        self.assertEqual(rows["ngrams_b_1"], [["b", "c", "", ""], [""] * 4])
+        self.assertAllEqual(mask, [[1, 1, 0, 0], [1, 1, 1, 0]])  # The longer one's.
+
+    def test_an_empty_vocabulary_is_refused(self):
+        strings = baseline_texts.Strings()
+        settings = dataclasses.replace(_PLAIN, remove_non_alphanumeric=True)
+        rows = baseline_texts.rows_of([("?!", None), ("...", None)], settings, "word", 4, strings)
+        with self.assertRaisesRegex(UserError, "^data: found no word in any of 2 training texts"):
+            baseline_texts.check(rows, settings, "data")
+        rows = baseline_texts.rows_of([("?!", None), ("a", None)], settings, "word", 4, strings)
+        baseline_texts.check(rows, settings, "data")
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,124 @@
+"""Tests of cli.py: how a script of one's own begins and ends."""
+
+import contextlib
+import io
+import os
+import subprocess
+import sys
+import tempfile
+
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+from adapter_bert.common import cli, paths
+from adapter_bert.common.errors import UserError
+
+FOLDER = paths.PROJECT
+
+SCRIPT = '''
+"""What it is for."""
+import sys
+sys.path.insert(0, {folder!r})
+from absl import flags, logging
+from adapter_bert.common import cli, errors
+
+at = cli.section("Adapters", flags.FLAGS)
+flags.DEFINE_integer("adapter_size", 64, "Width.", lower_bound=1, **at)
+flags.DEFINE_float("rate", 0.1, "Rate.", flag_values=flags.FLAGS, module_name="other")
+flags.DEFINE_enum("fn", "a", ["a", "b"], "Kind.", flag_values=flags.FLAGS, module_name="other")
+flags.DEFINE_bool("train", True, "Train.", flag_values=flags.FLAGS, module_name="other")
+
+def main(argv):
+    logging.info("started")
+    if argv[1:] == ["user"]:
+        raise errors.UserError("rows.tsv, line 3: found 2 columns, expected 5")
+    if argv[1:] == ["bug"]:
+        raise ValueError("a bug")
+    if argv[1:] == ["interrupt"]:
+        raise KeyboardInterrupt()
+    print("size", flags.FLAGS.adapter_size)
+
+cli.run(main)
+'''
+
+
+class RunTest(tf.test.TestCase):
+    def run_script(self, *arguments):
+        script = os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "script.py")
+        with open(script, "w") as writer:
+            writer.write(SCRIPT.format(folder=FOLDER))
+        done = subprocess.run(
+            [sys.executable, script, *arguments],
+            capture_output=True,
+            text=True,
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    def test_flags_are_parsed_and_the_log_is_shown(self):
+        code, stdout, stderr = self.run_script("--adapter_size=8")
+        self.assertEqual((code, stdout), (0, "size 8\n"))
+        self.assertRegex(stderr, r"^\d\d:\d\d:\d\d started\n$")
+
+    def test_verbosity_is_the_users(self):
+        self.assertEqual(self.run_script("--verbosity=-1"), (0, "size 64\n", ""))
+
+    def test_mistakes_end_with_one_sentence(self):
+        for arguments, expected in (
+            (["--adaptr_size=8"], ["'adaptr_size'", "Did you mean: adapter_size"]),
+            (["--adapter_size=0"], ["--adapter_size=0"]),
+            (["--adapter_size=many"], ["--adapter_size=many: expected a positive integer."]),
+            (["--adapter_size=a: b"], ["--adapter_size=a: b: expected a positive integer."]),
+            (["--rate=fast"], ["--rate=fast: expected a number."]),
+            (["--fn=none"], ["--fn=none", "one of <a|b>"]),
+            (["--train=maybe"], ["--train=maybe", "boolean"]),
+            (["--notrain=1"], ["--notrain=1"]),
+            (["--verbosity=-1", "user"], ["rows.tsv, line 3: found 2 columns, expected 5."]),
+        ):
+            code, stdout, stderr = self.run_script(*arguments)
+            self.assertEqual((code, stdout), (1, ""))
+            self.assertRegex(stderr, r"^Error: [^\n]+[.?]\n$")
+            for part in expected:
+                self.assertIn(part, stderr)
+
+    def test_ctrl_c(self):
+        result = self.run_script("--verbosity=-1", "interrupt")
+        self.assertEqual(result, (130, "", "Interrupted.\n"))
+
+    def test_a_bug_has_a_traceback(self):
+        code, _, stderr = self.run_script("bug")
+        self.assertEqual(code, 1)
+        self.assertIn("Traceback (most recent call last)", stderr)
+        self.assertIn("ValueError: a bug", stderr)
+
+    def test_help_is_in_sections_and_helpfull_has_all(self):
+        sections = "What it is for.\n\nAdapters:\n  --adapter_size: Width.\n"
+        for flag in ("--help", "-?", "--helpshort"):
+            code, stdout, stderr = self.run_script(flag)
+            self.assertEqual((code, stderr), (0, ""))
+            self.assertStartsWith(stdout, sections)
+            self.assertNotIn("--verbosity", stdout)
+        _, stdout, _ = self.run_script("--helpfull")
+        self.assertRegex(stdout, r"(?s)\nAdapters:\n  --adapter_size: Width\..*--verbosity")
+
+
+class MainOfTest(tf.test.TestCase):
+    def call(self, main, *argv):
+        with contextlib.redirect_stdout(io.StringIO()) as stdout:
+            main(["script.py", *argv])
+        return stdout.getvalue()
+
+    def test_it_prints_the_report(self):
+        seen = []
+        main = cli.main_of(lambda values: seen.append(values) or ["one", "two"])
+        self.assertEqual(self.call(main), "one\ntwo\n")
+        self.assertEqual(seen, [flags.FLAGS])
+
+    def test_further_arguments_are_a_mistake_or_handed_on(self):
+        with self.assertRaisesRegex(UserError, "MRPC: flags only, written as --name=value"):
+            cli.main_of(lambda values: [])(["script.py", "MRPC"])
+        main = cli.main_of(lambda values, further: further, takes_arguments=True)
+        self.assertEqual(self.call(main, "--a=1", "b"), "--a=1\nb\n")
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,241 @@
+"""Tests of devices.py on a machine without a TPU: gone on without, or refused at once."""
+
+import functools
+import http.server
+import itertools
+import os
+import socket
+import threading
+import time
+import unittest
+from unittest import mock
+
+import tensorflow.compat.v1 as tf
+from tensorflow.python.compiler.xla import xla
+
+from adapter_bert.common import devices
+from adapter_bert.common.errors import UserError
+
+# A name is looked up in Google's cloud, first of all at this host: none answers here.
+NO_CLOUD = {"GCE_METADATA_IP": "127.0.0.1:1", "NO_GCE_CHECK": "True"}
+
+
+class FindTpuTest(tf.test.TestCase):
+    def warnings(self, *args, **kwargs):
+        """Returns (what find_tpu returns, its warnings)."""
+        with mock.patch.object(devices.logging, "warning") as warning:
+            result = devices.find_tpu(*args, **kwargs)
+        return result, [call[0][0] % call[0][1:] for call in warning.call_args_list]
+
+    def assert_refused(self, parts, *args, **kwargs):
+        with mock.patch.dict(os.environ, NO_CLOUD), self.assertRaises(UserError) as caught:
+            devices.find_tpu(True, *args, **kwargs)
+        message = str(caught.exception)
+        self.assertRegex(message, r"^[^\n]+\.$")
+        self.assertNotIn(". ", message)
+        for part in parts:
+            self.assertIn(part, message)
+
+    def test_not_asked_for(self):
+        self.assertEqual(self.warnings(False), ((False, None), []))
+
+    def test_a_name_without_use_tpu_is_not_passed_over_in_silence(self):
+        for flag in ("tpu_name", "master"):
+            result, warnings = self.warnings(False, **{flag: "grpc://127.0.0.1:1"})
+            self.assertEqual(result, (False, None))
+            self.assertEqual(
+                warnings, [f"--{flag}=grpc://127.0.0.1:1 is not used: --use_tpu is off."]
+            )
+
+    def test_without_a_tpu_a_run_goes_on_and_says_so_in_one_line(self):
+        result, warnings = self.warnings(True)
+        self.assertEqual(result, (False, None))
+        self.assertLen(warnings, 1)
+        self.assertRegex(warnings[0], r"^=== --use_tpu=True, .*no TPU.* running on [CG]PU\. ===$")
+
+    def test_an_address_where_nothing_answers(self):
+        address = "grpc://127.0.0.1:1"
+        self.assert_refused(["--tpu_name=" + address, "refused", "grpc://host:port"], address)
+        self.assert_refused(["--master=" + address, "refused"], master=address)
+
+    def test_a_name_and_an_address(self):
+        both = ["--tpu_name=my-tpu", "--master=grpc://h:1", "give one"]
+        self.assert_refused(both, "my-tpu", master="grpc://h:1")
+
+    def test_an_address_that_is_none(self):
+        for address in ("grpc://", "grpc://127.0.0.1:port", "grpc://127.0.0.1:99999"):
+            self.assert_refused(["--tpu_name=" + address, "cannot be reached"], address)
+
+    def test_an_address_that_does_not_answer_in_time(self):
+        with mock.patch.object(devices, "_CONNECT_SECONDS", 0.1), mock.patch.object(
+            socket, "create_connection", side_effect=socket.timeout("timed out")
+        ) as connect:
+            self.assert_refused(["timed out"], "grpc://10.0.0.1:8470")
+        connect.assert_called_with(("10.0.0.1", 8470), timeout=0.1)
+
+    def test_a_plain_name_that_the_cloud_does_not_know(self):
+        self.assert_refused(["--tpu_name=my-tpu", "cannot be reached", "--tpu_zone"], "my-tpu")
+        self.assert_refused(["--tpu_name=my-tpu"], "my-tpu", "us-central1-b", "my-project")
+
+    def test_local_where_there_is_none(self):
+        self.assert_refused(["--tpu_name=local", "no TPU in this machine"], "local")
+
+    def test_an_address_where_tensorflow_answers(self):
+        address = tf.train.Server.create_local_server().target
+        use_tpu, cluster = devices.find_tpu(True, address)
+        self.assertEqual((use_tpu, cluster.master()), (True, address))
+        self.assertEqual(devices.find_tpu(True, master=address), (True, None))
+
+    def test_an_address_where_something_else_answers(self):
+        class NotFound(http.server.BaseHTTPRequestHandler):
+            def handle(self):
+                self.request.sendall(b"HTTP/1.1 404 Not Found\r\n\r\n")
+
+        with http.server.HTTPServer(("127.0.0.1", 0), NotFound) as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            with mock.patch.object(devices, "_ANSWER_SECONDS", 10):
+                self.assert_refused(["cannot be reached"], f"grpc://127.0.0.1:{server.server_port}")
+            server.shutdown()
+
+    def test_an_address_where_nothing_is_said(self):
+        with socket.socket() as server, mock.patch.object(devices, "_ANSWER_SECONDS", 0.5):
+            server.bind(("127.0.0.1", 0))
+            server.listen(1)
+            address = f"grpc://127.0.0.1:{server.getsockname()[1]}"
+            self.assert_refused(["cannot be reached"], address)
+
+    def test_a_tpu_in_this_machine_is_used(self):
+        with mock.patch.object(devices, "_num_cores", return_value=4):
+            for name, cores in itertools.product((None, "local"), (None, 4)):
+                use_tpu, cluster = devices.find_tpu(True, name, num_tpu_cores=cores)
+                self.assertTrue(use_tpu)
+                self.assertIsInstance(cluster, tf.distribute.cluster_resolver.TPUClusterResolver)
+
+    def test_another_number_of_cores(self):
+        with mock.patch.object(devices, "_num_cores", return_value=4):
+            for name in (None, "local"):
+                self.assert_refused(["--num_tpu_cores=8", "the TPU has 4"], name, num_tpu_cores=8)
+        address = tf.train.Server.create_local_server().target
+        for where in ({"tpu_name": address}, {"master": address}):
+            self.assert_refused(["--num_tpu_cores=8", "has 0"], num_tpu_cores=8, **where)
+
+
+class ReplicaTest(tf.test.TestCase):
+    def test_its_number_goes_with_others_in_a_program(self):
+        def mixed(x):
+            return tf.bitwise.bitwise_xor(devices.tpu_replica(), x)
+
+        if tf.__version__.startswith("1."):
+            with tf.Graph().as_default(), self.session() as session:
+                self.assertEqual(session.run(xla.compile(mixed, [tf.constant(5)])), [5])
+        else:  # On a CPU it would end the process: there is no telling which replica that is.
+            function = tf.function(mixed, jit_compile=True, autograph=False)
+            program = function.experimental_get_compiler_ir(tf.constant(5))(stage="hlo")
+            self.assertRegex(program, r"u32\[\] replica-id\(\)[^$]* s32\[\] xor\(")
+
+
+class SessionConfigTest(tf.test.TestCase):
+    def choose(self, precision, native=True, use_tpu=False, seconds=None, recorded=None):
+        """What is chosen where products take so many seconds in (float32, bfloat16)."""
+        measured = mock.Mock(side_effect=self.fail)
+        if seconds:
+            measured = mock.Mock(return_value=dict(zip(("float32", "bfloat16"), seconds)))
+        with mock.patch.multiple(devices, has_bfloat16=lambda: native, product_seconds=measured):
+            chosen = devices.choose_precision(precision, use_tpu, (384, 1536), recorded)
+        if seconds:
+            measured.assert_called_once_with(384, 1536)
+        return chosen
+
+    def test_precision(self):
+        self.assertEqual(self.choose("auto", native=False), "float32")
+        self.assertEqual(self.choose("auto", native=False, use_tpu=True), "bfloat16")
+        self.assertEqual(self.choose("float32"), "float32")
+        self.assertEqual(self.choose("bfloat16"), "bfloat16")
+        with mock.patch.object(tf, "__version__", "2.15.1"):
+            with self.assertLogs("absl", "WARNING") as logs:
+                self.assertEqual(self.choose("bfloat16", native=False), "bfloat16")
+            self.assertRegex(logs.output[0], "slow on a device that .*; this one is not known to")
+        with mock.patch.object(tf, "__version__", "1.15.5"):
+            self.assertEqual(self.choose("bfloat16", native=False, use_tpu=True), "bfloat16")
+            with self.assertRaisesRegex(UserError, "--precision=bfloat16"):
+                self.choose("bfloat16", native=False)
+
+    def test_bfloat16_where_it_is_measured_to_be_faster(self):
+        self.assertEqual(self.choose("auto", seconds=(0.0115, 0.01)), "bfloat16")
+        self.assertEqual(self.choose("auto", seconds=(0.0114, 0.01)), "float32")
+        with self.assertLogs("absl", "INFO") as logs:
+            self.assertEqual(self.choose("auto", seconds=(0.39, 0.67)), "float32")
+        self.assertRegex(logs.output[0], "float32 .*390.00 ms in float32, 670.00 ms in bfloat16")
+
+    def test_a_recorded_precision_stays(self):
+        for recorded in ("float32", "bfloat16"):
+            with mock.patch.object(tf, "__version__", "2.15.1"):
+                self.assertEqual(self.choose("auto", False, recorded=recorded), recorded)
+            self.assertEqual(self.choose("float32", recorded=recorded), "float32")
+        with mock.patch.object(tf, "__version__", "1.15.5"):  # It has no kernels for bfloat16.
+            self.assertEqual(self.choose("auto", False, recorded="bfloat16"), "float32")
+        for unknown in ("float8", ["float32"], 16):
+            chosen = self.choose("auto", seconds=(2.0, 1.0), recorded=unknown)
+            self.assertEqual(chosen, "bfloat16")
+
+    @unittest.skipIf(tf.__version__.startswith("1."), "TensorFlow 1 has no bfloat16 on CPU")
+    def test_measured_products(self):
+        seconds = devices.product_seconds(64, 256)
+        self.assertEqual(set(seconds), {"float32", "bfloat16"})
+        self.assertGreater(min(seconds.values()), 0)
+        self.assertLess(max(seconds.values()), 10)
+
+    def test_the_fastest_turn_counts(self):
+        clock, runs = [0.0], {"float32": iter((9, 3, 5, 4)), "bfloat16": iter((1, 8, 2, 7))}
+
+        def call(name):
+            clock[0] += next(runs[name])
+
+        calls = {name: functools.partial(call, name) for name in runs}
+        with mock.patch("time.perf_counter", lambda: clock[0]):
+            self.assertEqual(devices._fastest(calls), {"float32": 3, "bfloat16": 2})
+
+    def test_native_bfloat16_is_read_off_the_processor(self):
+        path = os.path.join(self.get_temp_dir(), "cpuinfo")
+        for flags, native in (
+            ("flags\t\t: fpu avx512f avx512_bf16 amx_tile\n", True),
+            ("flags\t\t: fpu avx512f avx512_bf160\n", False),
+            ("Features\t: fp asimd bf16\n", True),
+        ):
+            with open(path, "w") as writer:
+                writer.write("processor\t: 0\n" + flags)
+            for version, computes_in_it in (("2.15.1", native), ("1.15.5", False)):
+                with mock.patch.object(tf, "__version__", version):
+                    self.assertEqual(devices.has_bfloat16(path), computes_in_it)
+        self.assertFalse(devices.has_bfloat16(path + ".none"))
+
+    def test_one_inter_op_thread_on_cpu_only(self):
+        for gpu, threads in ((False, 1), (True, 0)):
+            with mock.patch.object(devices, "has_gpu", return_value=gpu):
+                config = devices.session_config()
+            self.assertEqual(config.inter_op_parallelism_threads, threads)
+            self.assertEqual(config.use_per_session_threads, threads == 1)
+            self.assertEqual(config.intra_op_parallelism_threads, 0)
+            self.assertTrue(config.allow_soft_placement)
+
+    def test_one_operation_at_a_time_whatever_session_came_first(self):
+        """A process's first session decides how many threads all others share."""
+        running, together = [], []
+
+        def operation(x):
+            running.append(None)
+            time.sleep(0.05)
+            together.append(len(running))
+            running.pop()
+            return x
+
+        with tf.Graph().as_default():
+            tf.Session().run(tf.constant(0))
+            outputs = [tf.py_func(operation, [float(i)], tf.float32) for i in range(4)]
+            with tf.Session(config=devices.session_config()) as session:
+                session.run(outputs)
+        self.assertEqual(together, [1] * 4)
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,114 @@
+"""Tests of errors.py: what ends a run."""
+
+import contextlib
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import tensorflow.compat.v1 as tf
+
+from adapter_bert.common import errors, paths
+from adapter_tests.support import tiny
+
+
+def raising(error):
+    raise error
+
+
+class ExitCodeTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        tiny.heed_signals(self)
+
+    def call(self, main, *arguments):
+        with contextlib.redirect_stderr(io.StringIO()) as stderr:
+            code = errors.exit_code(main, *arguments)
+        return code, stderr.getvalue()
+
+    def test_success_is_what_main_returns(self):
+        self.assertEqual(self.call(lambda: None), (None, ""))
+        self.assertEqual(self.call(lambda code: code, 7), (7, ""))
+
+    def test_a_user_error_is_one_sentence_and_1(self):
+        for message, line in (
+            ("a.tsv: is empty.", "Error: a.tsv: is empty.\n"),
+            ("a.tsv: is empty", "Error: a.tsv: is empty.\n"),
+            (
+                "a.tsv: cannot be read (no host\n\t when reading a.tsv).",
+                "Error: a.tsv: cannot be read (no host when reading a.tsv).\n",
+            ),
+            ("Did you mean: b ?", "Error: Did you mean: b ?\n"),
+        ):
+            self.assertEqual(self.call(raising, errors.UserError(message)), (1, line))
+
+    def test_what_a_file_holds_does_not_break_the_sentence(self):
+        for held, shown in (
+            ("a\nb\u2028c", "a b c"),
+            ("\x1b[31m\0", "\\x1b[31m\\x00"),
+            ("\u202e\ufeff\ud800\udcff", "\\u202e\\ufeff\\ud800\\udcff"),
+            ("naïve 狗 😀 C:\\new", "naïve 狗 😀 C:\\new"),
+        ):
+            self.assertEqual(
+                str(errors.UserError(f"a.tsv: found {held}.")), f"a.tsv: found {shown}."
+            )
+        long = str(errors.UserError(f"a.tsv: found {'x' * 1_000_000}, expected 1."))
+        self.assertRegex(long, r"^a\.tsv: found x+ \.\.\. x+, expected 1\.$")
+        self.assertLess(len(long), 2000)
+
+    def test_ctrl_c_is_130(self):
+        self.assertEqual(self.call(raising, KeyboardInterrupt()), (130, "Interrupted.\n"))
+
+    def test_so_is_what_else_ends_a_process(self):
+        def main(number):
+            try:
+                os.kill(os.getpid(), number)
+                time.sleep(60)
+            finally:
+                done.append(number)
+
+        ends, done = [signal.SIGTERM, signal.SIGHUP], []
+        for number in ends:
+            self.assertEqual(self.call(main, number), (130, "Interrupted.\n"))
+        self.assertEqual(done, ends)
+
+    def test_a_reader_who_has_enough_is_141(self):
+        program = "import sys; from adapter_bert.common import errors; sys.stdin.read(); "
+        program += "sys.exit(errors.exit_code(lambda: print('x' * 100_000, flush={})))"
+        for flush in (True, False):  # Said in main, or only when it is over.
+            process = subprocess.Popen(
+                [sys.executable, "-c", program.format(flush)],
+                cwd=paths.PROJECT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+            process.stdout.close()
+            process.stdin.close()
+            self.assertEqual(process.stderr.read(), b"")
+            process.stderr.close()
+            self.assertEqual(process.wait(), 141)
+        with self.assertRaises(BrokenPipeError):  # Of another pipe, or of a socket.
+            self.call(raising, BrokenPipeError())
+
+    def test_a_place_of_no_file_system_is_a_users_error(self):
+        code, said = self.call(tf.io.gfile.exists, "nothing://bucket/folder")
+        self.assertEqual(code, 1)
+        self.assertRegex(said, "^Error: .*'nothing' not implemented.* cannot read there.\n$")
+
+    def test_a_bug_flies_on(self):
+        with self.assertRaises(tf.errors.UnimplementedError):
+            errors.exit_code(raising, tf.errors.UnimplementedError(None, None, "an operation"))
+        for bug in (ValueError("v"), RuntimeError("r"), OSError("o")):
+            with self.assertRaises(type(bug)):
+                errors.exit_code(raising, bug)
+
+    def test_callers_may_catch_a_value_error(self):
+        with self.assertRaises(ValueError):
+            raising(errors.UserError("a.tsv: is empty."))
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,381 @@
+"""Tests of files.py: what a reader finds after a write that went well, failed or was cut off."""
+
+import contextlib
+import errno
+import os
+import tempfile
+from unittest import mock
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from adapter_bert.common import files
+from adapter_bert.common.errors import UserError
+from adapter_bert.formats import checkpoints
+
+KILLED = 9  # An exit code that nothing else has.
+
+
+class FilesTestCase(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.root = tempfile.mkdtemp(dir=self.get_temp_dir())
+        self.path = os.path.join(self.root, "thing")
+
+    def content(self, *names):
+        with open(os.path.join(self.path, *names)) as reader:
+            return reader.read()
+
+    def write_folder(self, text):
+        with files.whole_folder(self.path) as partial:
+            for name in ("a", "b"):
+                with open(os.path.join(partial, name), "w") as writer:
+                    writer.write(text)
+
+
+class WriteAtomicallyTest(FilesTestCase):
+    def test_new_and_replaced(self):
+        for text in ("first", "the second one"):
+            files.write_atomically(self.path, text)
+            self.assertEqual(self.content(), text)
+            self.assertEqual(os.listdir(self.root), ["thing"])
+
+    def test_a_kill_leaves_the_old_file(self):
+        files.write_atomically(self.path, "first")
+        killed = mock.patch.object(files, "rename", side_effect=KeyboardInterrupt)
+        with killed, self.assertRaises(KeyboardInterrupt):
+            files.write_atomically(self.path, "second")
+        self.assertEqual(self.content(), "first")
+        self.assertEqual(os.listdir(self.root), ["thing"])
+
+    def test_two_writers_at_once(self):
+        def in_between(source, path, overwrite):
+            with mock.patch.object(files, "rename", rename):
+                files.write_atomically(path, "second")
+            rename(source, path, overwrite)
+
+        rename = files.rename
+        with mock.patch.object(files, "rename", in_between):
+            files.write_atomically(self.path, "first")
+        self.assertEqual(self.content(), "first")
+        self.assertEqual(os.listdir(self.root), ["thing"])
+
+    def test_a_place_that_cannot_be_written(self):
+        files.write_atomically(self.path, "a file, not a folder")
+        inside = os.path.join(self.path, "inside")
+        with self.assertRaisesRegex(UserError, rf"^{inside} cannot be written \([^\n]+\)\.$"):
+            files.write_atomically(inside, "text")
+
+
+class ObjectTest(FilesTestCase):
+    def test_an_object_is_read_again_or_refused(self):
+        files.write_object(self.path, {"b": [[0, 1, 0.1]], "a": np.float32(0.5)})
+        self.assertEqual(files.read_object(self.path), {"a": 0.5, "b": [[0, 1, 0.1]]})
+        for text in ("", "[]", '{"a": ', "[" * 100000):
+            with open(self.path, "w") as writer:
+                writer.write(text)
+            with self.assertRaisesRegex(UserError, "thing: "):
+                files.read_object(self.path)
+
+    def test_a_key_that_an_object_has_twice_is_refused(self):
+        for text in ('{"size": 8, "size": 64}', '{"a": [{"b": {"size": 8, "c": 1, "size": 8}}]}'):
+            with open(self.path, "w") as writer:
+                writer.write(text)
+            with self.assertRaisesRegex(UserError, 'thing: .*key "size" twice') as caught:
+                files.read_object(self.path)
+            self.assertNotIn("not valid JSON", str(caught.exception))
+        with open(self.path, "w") as writer:
+            writer.write('{"a": {"size": 8}, "b": {"size": 64}}')
+        self.assertEqual(files.read_object(self.path), {"a": {"size": 8}, "b": {"size": 64}})
+
+    def test_a_path_that_tensorflow_cannot_read_is_not_called_wrong_json(self):
+        with self.assertRaisesRegex(UserError, "cannot read there") as caught:
+            files.read_object("nosuch://folder/thing")
+        self.assertNotIn("JSON", str(caught.exception))
+
+
+class ExistsTest(FilesTestCase):
+    def test_a_path_with_a_null_character_is_not_there(self):
+        for function in (files.exists, files.isdir):
+            self.assertFalse(function(self.root + "\0b"))
+        # As in Python 3.7.
+        raising = mock.Mock(side_effect=ValueError("embedded null byte"))
+        with mock.patch.multiple(os.path, exists=raising, isdir=raising):
+            for function in (files.exists, files.isdir):
+                self.assertFalse(function("a\0b"))
+
+
+class WholeFolderTest(FilesTestCase):
+    def test_new_and_replaced(self):
+        for text in ("first", "second"):
+            self.write_folder(text)
+            self.assertEqual((self.content("a"), self.content("b")), (text, text))
+            self.assertEqual(os.listdir(self.root), ["thing"])
+
+    def test_a_replaced_folder_keeps_nothing_of_the_old_one(self):
+        self.write_folder("first")
+        with files.whole_folder(self.path + "/") as partial:
+            open(os.path.join(partial, "c"), "w").close()
+        self.assertEqual(os.listdir(self.path), ["c"])
+
+    def test_an_error_inside_leaves_the_old_folder(self):
+        self.write_folder("first")
+        with self.assertRaises(KeyError), files.whole_folder(self.path) as partial:
+            open(os.path.join(partial, "a"), "w").close()
+            raise KeyError
+        self.assertEqual((self.content("a"), self.content("b")), ("first", "first"))
+        self.assertEqual(os.listdir(self.root), ["thing"])
+
+    def test_two_writers_at_once(self):
+        refused = r"thing cannot be written \(another writer is at work there\)\.$"
+        with files.whole_folder(self.path) as partial:
+            with open(os.path.join(partial, "a"), "w") as writer:
+                writer.write("first")
+            with self.assertRaisesRegex(UserError, refused):
+                self.write_folder("second")
+            with self.assertRaisesRegex(UserError, refused):
+                files.recover(self.path)
+        self.assertEqual(self.content("a"), "first")
+        self.assertEqual(os.listdir(self.root), ["thing"])
+        self.write_folder("third")
+        self.assertEqual(self.content("a"), "third")
+
+    def test_a_full_disk_is_said(self):
+        self.write_folder("first")
+        sentence = r"thing cannot be written \(No space left on device\)\.$"
+        with self.assertRaisesRegex(UserError, sentence), files.whole_folder(self.path):
+            raise OSError(28, "No space left on device")
+        self.assertEqual(self.content("a"), "first")
+
+    def test_a_kill_before_and_after_each_step_leaves_a_whole_folder(self):
+        # The three changes to the file system that make a folder take another's place.
+        steps = (("rename", 0), ("rename", 1), ("rmtree", 0))
+        for operation, count in steps:
+            for done in (False, True):
+                with self.subTest(operation=operation, count=count, done=done):
+                    self._kill(operation, count, done)
+
+    def _kill(self, operation, count, done):
+        self.write_folder("first")
+        child = os.fork()
+        if not child:
+            self._die_at(operation, count, done)
+            self.write_folder("second")
+            os._exit(0)
+        self.assertEqual(os.WEXITSTATUS(os.waitpid(child, 0)[1]), KILLED)
+        files.recover(self.path)
+        text = self.content("a")
+        self.assertIn(text, ("first", "second"))
+        self.assertEqual(self.content("b"), text)
+        self.assertEqual(os.listdir(self.root), ["thing"])
+        files.recover(self.path)
+        files.rmtree(self.path)
+
+    def _die_at(self, operation, count, done):
+        """Ends this process at the operation's call of that number, before or after it."""
+        original, calls = getattr(files, operation), []
+
+        def dying(*arguments, **options):
+            calls.append(arguments)
+            if len(calls) <= count or done:
+                original(*arguments, **options)
+            if len(calls) > count:
+                os._exit(KILLED)
+
+        setattr(files, operation, dying)
+
+
+class RecoverTest(FilesTestCase):
+    def test_nothing_to_do(self):
+        files.recover(self.path)
+        self.assertEqual(os.listdir(self.root), [])
+        self.write_folder("first")
+        files.recover(self.path)
+        self.assertEqual(self.content("a"), "first")
+
+    def test_half_written_folders_go(self):
+        os.mkdir(self.path + ".partial")
+        files.recover(self.path)
+        self.assertEqual(os.listdir(self.root), [])
+
+    def test_the_old_folder_comes_back(self):
+        self.write_folder("first")
+        os.rename(self.path, self.path + ".replaced")
+        os.mkdir(self.path + ".partial")
+        files.recover(self.path)
+        self.assertEqual(os.listdir(self.root), ["thing"])
+        self.assertEqual(self.content("b"), "first")
+
+    def test_readers_find_what_a_kill_moved(self):
+        self.assertEqual(files.current(self.path + "/"), self.path)
+        self.write_folder("first")
+        self.assertEqual(files.current(self.path), self.path)
+        os.rename(self.path, self.path + ".replaced")
+        self.assertEqual(files.current(self.path), self.path + ".replaced")
+
+    def test_a_place_that_cannot_be_written(self):
+        self.write_folder("first")
+        os.mkdir(self.path + ".partial")
+        refused = PermissionError(errno.EACCES, "not yours")
+        removal = mock.patch.object(files, "rmtree", side_effect=refused)
+        with removal, self.assertRaisesRegex(UserError, "cannot be written .not yours."):
+            files.recover(self.path)
+
+    def test_a_failure_between_the_renames_leaves_the_old_folder(self):
+        self.write_folder("first")
+        rename = files.rename
+
+        def failing(source, destination, **options):
+            if source.endswith(".partial"):
+                raise KeyboardInterrupt
+            rename(source, destination, **options)
+
+        interrupted = mock.patch.object(files, "rename", failing)
+        with interrupted, self.assertRaises(KeyboardInterrupt):
+            self.write_folder("second")
+        self.assertEqual(os.listdir(self.root), ["thing"])
+        self.assertEqual(self.content("a"), "first")
+
+
+class SyncTest(FilesTestCase):
+    """What is on disk when: in this order, what is synced and what is renamed."""
+
+    def setUp(self):
+        super().setUp()
+        self.log = []
+        fsync, rename = os.fsync, files.rename
+
+        def noting_fsync(descriptor):
+            self.log.append(("fsync", os.readlink(f"/proc/self/fd/{descriptor}")))
+            fsync(descriptor)
+
+        def noting_rename(source, path, overwrite=False):
+            self.log.append(("rename", path))
+            rename(source, path, overwrite)
+
+        self.enter(mock.patch.object(os, "fsync", noting_fsync))
+        self.enter(mock.patch.object(files, "rename", noting_rename))
+
+    def enter(self, patch):
+        patch.start()
+        self.addCleanup(patch.stop)
+
+    def noted(self):
+        """The log since the last call, with names in place of paths."""
+        log = [(what, os.path.relpath(path, self.root)) for what, path in self.log]
+        self.log.clear()
+        return log
+
+    def test_a_file_before_its_name(self):
+        files.write_atomically(self.path, "text")
+        (first, partial), *rest = self.noted()
+        self.assertEqual((first, partial[:6], partial[-8:]), ("fsync", "thing.", ".partial"))
+        self.assertEqual(rest, [("rename", "thing"), ("fsync", ".")])
+
+    def test_a_folder_and_all_in_it_before_its_name(self):
+        new = [("fsync", "thing.partial/" + name) for name in ("a", "b")]
+        new.append(("fsync", "thing.partial"))
+        self.write_folder("first")
+        made, *noted = self.noted()
+        self.assertEqual(made, ("fsync", "."))
+        self.assertEqual(sorted(noted[:3]), sorted(new))
+        self.assertEqual(noted[3:], [("rename", "thing"), ("fsync", ".")])
+        self.write_folder("second")
+        noted = self.noted()[4:]
+        renames = [("rename", "thing.replaced"), ("rename", "thing")]
+        self.assertEqual(noted, [*renames, ("fsync", "."), ("fsync", ".")])
+        with files.whole_folder(self.path) as partial:
+            os.makedirs(os.path.join(partial, "c", "d"))
+            files.write_atomically(os.path.join(partial, "c", "d", "e"), "text")
+            self.noted()
+        inside = {("fsync", "thing.partial" + name) for name in ("", "/c", "/c/d", "/c/d/e")}
+        self.assertEqual(set(self.noted()[:4]), inside)
+
+    def test_new_folders_and_those_above(self):
+        files.makedirs(os.path.join(self.path, "a", "b"))
+        self.assertEqual(set(self.noted()), {("fsync", name) for name in (".", "thing", "thing/a")})
+        files.makedirs(os.path.join(self.path, "a"))
+        self.assertEqual(self.noted(), [])
+
+    def test_a_checkpoint_before_its_record_and_the_last_ones_end(self):
+        ends = (".data-00000-of-00001", ".index")
+        with tf.Graph().as_default(), tf.Session() as session:
+            session.run(tf.Variable(np.zeros(3), name="a").initializer)
+            saver = checkpoints.Saver(max_to_keep=1)
+            for step in (1, 2):
+                saver.save(session, self.path, step, write_meta_graph=False)
+                log = self.noted()
+                self.assertEqual(
+                    log[:3], [*(("fsync", f"thing-{step}{end}") for end in ends), ("fsync", ".")]
+                )
+                self.assertEqual(log[4:], [("rename", "checkpoint"), ("fsync", ".")])
+        self.assertEqual(
+            set(os.listdir(self.root)), {"checkpoint", *("thing-2" + end for end in ends)}
+        )
+        checkpoints.write(self.path, {"a": np.zeros(3)})
+        parts = [
+            [("fsync", "thing.partial" + end), ("rename", "thing" + end), ("fsync", ".")]
+            for end in ends
+        ]
+        self.assertEqual(self.noted(), parts[0] + parts[1])
+
+    def test_a_disk_that_fails_is_said(self):
+        for error, is_refused in ((5, True), (28, True), (22, False)):
+            failing = mock.patch.object(os, "fsync", side_effect=OSError(error, "It fails"))
+            with failing, contextlib.ExitStack() as stack:
+                if is_refused:
+                    stack.enter_context(
+                        self.assertRaisesRegex(UserError, r"thing cannot be written \(It fails\)")
+                    )
+                files.write_atomically(self.path, str(error))
+        self.assertEqual(self.content(), "22")
+        self.assertEqual(os.listdir(self.root), ["thing"])
+
+    def test_a_folder_that_may_be_written_but_not_listed(self):
+        """The names in it cannot be synced; a file that cannot be opened is a failure as ever."""
+        opened = os.open
+
+        def without_leave(path, *arguments, **options):
+            if os.path.isdir(path) == self.refuses_folders:
+                raise PermissionError(errno.EACCES, "No leave", path)
+            return opened(path, *arguments, **options)
+
+        with mock.patch.object(os, "open", without_leave):
+            self.refuses_folders = True
+            files.write_atomically(self.path, "written")
+            self.refuses_folders = False
+            with self.assertRaisesRegex(UserError, "cannot be written .No leave"):
+                files.write_atomically(self.path, "not written")
+        self.assertEqual(self.content(), "written")
+
+
+class LockTest(FilesTestCase):
+    def test_one_alone_or_several_that_share(self):
+        with open(self.path, "w") as a, open(self.path) as b:
+            self.assertTrue(files.lock(a.fileno()))
+            self.assertFalse(files.lock(b.fileno()))
+            self.assertFalse(files.lock(b.fileno(), shared=True))
+            self.assertTrue(files.lock(a.fileno(), shared=True))
+            self.assertTrue(files.lock(b.fileno(), shared=True))
+            self.assertFalse(files.lock(a.fileno()))
+            b.close()
+            self.assertTrue(files.lock(a.fileno()))
+
+
+class MegabytesTest(FilesTestCase):
+    def test_all_that_match_and_no_other(self):
+        for name, size in (("a.index", 40000), ("a.data", 1200000), ("b.data", 5000000)):
+            with open(os.path.join(self.root, name), "wb") as writer:
+                writer.write(bytes(size))
+        self.assertEqual(files.megabytes(os.path.join(self.root, "a.")), "1.2 MB")
+        self.assertEqual(files.megabytes(self.root + "/"), "6.2 MB")
+
+    def test_a_file_and_not_those_that_begin_like_it(self):
+        for name, size in (("model-1", 1200000), ("model-10", 5000000)):
+            with open(os.path.join(self.root, name), "wb") as writer:
+                writer.write(bytes(size))
+        self.assertEqual(files.megabytes(os.path.join(self.root, "model-1")), "1.2 MB")
+
+
+if __name__ == "__main__":
+    tf.test.main()

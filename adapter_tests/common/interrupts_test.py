@@ -1,0 +1,60 @@
+"""Tests of interrupts.py: signals to the test's own process."""
+
+import os
+import signal
+import threading
+
+import tensorflow.compat.v1 as tf
+
+from adapter_bert.common import interrupts
+from adapter_tests.support import tiny
+
+
+class InterruptsTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        tiny.heed_signals(self)
+
+    def handlers(self):
+        return [signal.getsignal(number) for number in self.signals]
+
+    def test_all_are_handled_and_given_back(self):
+        came, before = [], self.handlers()
+        with interrupts.handled(lambda number, frame: came.append(number)):
+            for number in self.signals:
+                os.kill(os.getpid(), number)
+        self.assertEqual(came, list(self.signals))
+        self.assertEqual(self.handlers(), before)
+        names = [interrupts.name_of(number) for number in self.signals]
+        self.assertEqual(names, ["Ctrl-C", "SIGTERM", "SIGHUP"])
+
+    def test_an_inner_one_comes_first(self):
+        came = []
+        with interrupts.handled(lambda *_: came.append("outer")):
+            with interrupts.handled(lambda *_: came.append("inner")):
+                os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
+        self.assertEqual(came, ["inner", "outer"])
+
+    def test_nohup_is_heeded(self):
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        with interrupts.handled(self.fail):
+            os.kill(os.getpid(), signal.SIGHUP)
+        self.assertIs(signal.getsignal(signal.SIGHUP), signal.SIG_IGN)
+
+    def test_other_threads_change_nothing(self):
+        before, found = self.handlers(), []
+
+        def look():
+            with interrupts.handled(self.fail):
+                found.extend(self.handlers())
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join()
+        self.assertEqual(found, before)
+
+
+if __name__ == "__main__":
+    tf.test.main()

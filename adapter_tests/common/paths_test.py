@@ -1,0 +1,136 @@
+"""Tests of paths.py: what is found first, what the log says of it, what an error names."""
+
+import os
+import tempfile
+from unittest import mock
+
+import tensorflow.compat.v1 as tf
+
+from adapter_bert.common import paths
+from adapter_bert.common.errors import UserError
+
+
+class PathsTestCase(tf.test.TestCase):
+    """Gives each test a folder, and an environment without BERT's variables and without a demo."""
+
+    def setUp(self):
+        super().setUp()
+        self.folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        without = {k: v for k, v in os.environ.items() if k not in ("GLUE_DIR", "BERT_BASE_DIR")}
+        for patch in (
+            mock.patch.dict(os.environ, without, clear=True),
+            mock.patch.object(paths, "DEMO_DATA", os.path.join(self.folder, "demo")),
+            mock.patch.object(paths, "DEMO_BERT", os.path.join(self.folder, "demo", "bert")),
+        ):
+            patch.start()
+            self.addCleanup(patch.stop)
+
+    def make(self, *names):
+        """Makes a folder below the test's own and returns its path."""
+        path = os.path.join(self.folder, *names)
+        os.makedirs(path)
+        return path
+
+    def logged(self, function, *args, **kwargs):
+        """Returns (result, all that was logged)."""
+        with mock.patch.object(paths.logging, "info") as info:
+            result = function(*args, **kwargs)
+        return result, " ".join(call[0][0] % call[0][1:] for call in info.call_args_list)
+
+    def assert_refused(self, parts, function, *args, **kwargs):
+        with self.assertRaises(UserError) as caught:
+            function(*args, **kwargs)
+        for part in parts:
+            self.assertIn(part, str(caught.exception))
+        self.assertRegex(str(caught.exception), r"^[^\n]+\.$")
+
+
+class FindDataDirTest(PathsTestCase):
+    def test_the_flag_comes_first(self):
+        mine = self.make("mine")
+        self.make("demo", "MRPC")
+        os.environ["GLUE_DIR"] = self.make("glue")
+        self.make("glue", "MRPC")
+        self.assertEqual(paths.find_data_dir(mine, "MRPC"), mine)
+
+    def test_then_glue_dir(self):
+        self.make("demo", "MRPC")
+        os.environ["GLUE_DIR"] = self.make("glue")
+        expected = self.make("glue", "MRPC")
+        folder, log = self.logged(paths.find_data_dir, None, "MRPC")
+        self.assertEqual(folder, expected)
+        self.assertIn(expected, log)
+        self.assertIn("$GLUE_DIR", log)
+
+    def test_then_the_demo(self):
+        expected = self.make("demo", "MRPC")
+        for flag in (None, ""):
+            folder, log = self.logged(paths.find_data_dir, flag, "MRPC")
+            self.assertEqual(folder, expected)
+            self.assertIn(expected, log)
+            self.assertIn("demo", log)
+
+    def test_a_place_that_is_named_is_not_passed_over(self):
+        self.make("demo", "MRPC")
+        missing = os.path.join(self.folder, "none")
+        self.assert_refused(["--data_dir", missing], paths.find_data_dir, missing, "MRPC")
+        os.environ["GLUE_DIR"] = missing
+        self.assert_refused(
+            ["$GLUE_DIR/MRPC", os.path.join(missing, "MRPC")], paths.find_data_dir, None, "MRPC"
+        )
+
+    def test_nothing_anywhere(self):
+        self.make("demo", "MRPC")
+        self.assert_refused(["CoLA", "--data_dir", "GLUE_DIR"], paths.find_data_dir, None, "CoLA")
+
+
+class FindBertTest(PathsTestCase):
+    def test_files_are_those_of_googles_archives(self):
+        self.assertEqual(
+            paths.BERT_FILES,
+            {
+                "bert_config_file": "bert_config.json",
+                "vocab_file": "vocab.txt",
+                "init_checkpoint": "bert_model.ckpt",
+            },
+        )
+
+    def test_the_flag_comes_first(self):
+        os.environ["BERT_BASE_DIR"] = self.make("base")
+        self.assertEqual(
+            paths.find_bert("vocab_file", "gs://mine/vocab.txt"), "gs://mine/vocab.txt"
+        )
+
+    def test_then_bert_base_dir(self):
+        base = os.environ["BERT_BASE_DIR"] = self.make("base")
+        for flag, name in paths.BERT_FILES.items():
+            path, log = self.logged(paths.find_bert, flag, None)
+            self.assertEqual(path, os.path.join(base, name))
+            for part in ("--" + flag, path, "$BERT_BASE_DIR"):
+                self.assertIn(part, log)
+
+    def test_bert_base_dir_that_is_no_folder(self):
+        os.environ["BERT_BASE_DIR"] = missing = os.path.join(self.folder, "none")
+        self.assert_refused(["$BERT_BASE_DIR", missing], paths.find_bert, "init_checkpoint", None)
+
+    def test_then_the_demo(self):
+        demo = self.make("demo", "bert")
+        for name in ("vocab.txt", "bert_model.ckpt.index"):
+            open(os.path.join(demo, name), "w").close()
+        for flag, name in (("vocab_file", "vocab.txt"), ("init_checkpoint", "bert_model.ckpt")):
+            path, log = self.logged(paths.find_bert, flag, None)
+            self.assertEqual(path, os.path.join(demo, name))
+            for part in ("--" + flag, path, "make demo"):
+                self.assertIn(part, log)
+
+    def test_nothing_anywhere(self):
+        self.assert_refused(
+            ["--vocab_file", "BERT_BASE_DIR", "vocab.txt", "bert_model.ckpt", "make demo"],
+            paths.find_bert,
+            "vocab_file",
+            None,
+        )
+
+
+if __name__ == "__main__":
+    tf.test.main()

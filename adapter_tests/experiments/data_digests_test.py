@@ -1,0 +1,224 @@
+"""Tests of data_digests.py: the files that are read decide, and no others."""
+
+import contextlib
+import os
+import tempfile
+from unittest import mock
+
+import tensorflow.compat.v1 as tf
+
+from adapter_bert.common import files
+from adapter_bert.common.errors import UserError
+from adapter_bert.experiments import data_digests as sweep_data
+from adapter_bert.experiments import grids as sweep_grids
+from adapter_bert.tasks import custom_tasks, glue
+
+_NLI = "index\ta\tb\tlabel\n"
+
+
+class SweepDataTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+
+    def write(self, name, content):
+        path = os.path.join(self.folder, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w") as writer:
+            writer.write(content)
+        return path
+
+    def digests(self, task_name=None, script="run_classifier.py", **flags):
+        given = {"data_dir": self.folder} if task_name else {}
+        (trial,) = sweep_grids.trials_of(
+            [
+                {
+                    "script": script,
+                    **given,
+                    **flags,
+                    **({"task_name": task_name} if task_name else {}),
+                }
+            ]
+        )
+        return sweep_data.Digests().of(sweep_data.source_of(trial))
+
+    def assert_changes(self, splits, name, *arguments, **options):
+        """Another content of a file changes the digests of these splits and of no other."""
+        before = self.digests(*arguments, **options)
+        path = os.path.join(self.folder, name)
+        content = None
+        if os.path.exists(path):
+            with open(path) as reader:
+                content = reader.read()
+        self.write(name, (content or "") + "x\n")
+        after = self.digests(*arguments, **options)
+        self.assertEqual({split for split in before if before[split] != after[split]}, splits, name)
+        os.remove(path) if content is None else self.write(name, content)
+        self.assertEqual(self.digests(*arguments, **options), before)
+
+    def test_a_split_is_known_by_its_files(self):
+        for name in ("train", "dev_matched", "dev_mismatched", "test_matched"):
+            self.write(name + ".tsv", name)
+        self.assertEqual(set(self.digests("MNLI")), {"train", "dev"})
+        for name, split in (
+            ("train.tsv", {"train"}),
+            ("dev_matched.tsv", {"dev"}),
+            ("dev_mismatched.tsv", {"dev"}),
+            ("test_matched.tsv", set()),
+            ("original/notes.txt", set()),
+        ):
+            self.assert_changes(split, name, "mnli")
+        for name in ("test_matched.tsv", "test_mismatched.tsv"):  # The second need not be there.
+            self.assert_changes({"test"}, name, "MNLI", do_predict=True)
+
+    def test_where_files_lie_does_not_count(self):
+        for folder in ("one", "other"):
+            for name in ("train.tsv", "dev.tsv"):
+                self.write(os.path.join(folder, "RTE", name), name)
+        found = []
+        for folder in ("one", "other"):
+            os.environ["GLUE_DIR"] = os.path.join(self.folder, folder)
+            self.addCleanup(os.environ.pop, "GLUE_DIR", None)
+            found.append(self.digests("rte", data_dir="$GLUE_DIR/RTE"))
+            (trial,) = sweep_grids.trials_of([{"task_name": "RTE"}])
+            found.append(sweep_data.Digests().of(sweep_data.source_of(trial)))
+        self.assertLen({str(digests) for digests in found}, 1)
+
+    def test_a_split_without_a_file_is_a_share_of_the_training_rows(self):
+        self.write("train.csv", "text,label\n")
+        everything = {"train", "dev", "test"}
+        self.assert_changes(everything, "train.csv", "custom", do_predict=True)
+        # Its rows were shared out before: the other splits get more of them.
+        self.assert_changes(everything, "dev.jsonl", "custom", do_predict=True)
+        self.write("dev.tsv", "text\tlabel\n")
+        self.assert_changes({"train"}, "test.csv", "custom")
+        self.write("test.csv", "text,label\n")
+        self.assert_changes({"train"}, "train.csv", "custom", do_predict=True)
+        self.assert_changes({"dev"}, "dev.tsv", "custom", do_predict=True)
+        self.assert_changes(set(), "test.csv", "custom")
+
+    def test_published_files_and_folders(self):
+        self.write("Tweets.csv", "x")
+        self.assert_changes({"train", "dev"}, "Tweets.csv", "airline")
+        self.assert_changes(set(), "train.csv", "airline")
+        for half in ("train", "test"):
+            self.write(f"20news-bydate-{half}/sci.space/1", half)
+        for name in ("train/sci.space/1", "train/sci.med/1", "test/sci.space/1"):
+            self.assert_changes({"train", "dev"}, "20news-bydate-" + name, "newsgroups")
+
+    def test_links_to_folders_are_followed(self):
+        for half in ("train", "test"):
+            self.write(f"20news-bydate-{half}/sci.space/1", half)
+        self.write("elsewhere/1", "a text")
+        link = os.path.join(self.folder, "20news-bydate-train", "sci.med")
+        os.symlink(os.path.join(self.folder, "elsewhere"), link)
+        self.addCleanup(os.remove, link)  # TensorFlow's removal of its folder stumbles over it.
+        self.assert_changes({"train", "dev"}, "elsewhere/1", "newsgroups")
+
+    def test_a_folder_that_cannot_be_listed_is_refused(self):
+        for half in ("train", "test"):
+            self.write(f"20news-bydate-{half}/sci.space/1", half)
+        refused = mock.patch.object(os, "scandir", side_effect=PermissionError(13, "No leave"))
+        with refused, self.assertRaisesRegex(UserError, r"train cannot be read \(No leave\)"):
+            self.digests("newsgroups")
+
+    def test_questions(self):
+        flags = {
+            "script": "run_squad.py",
+            "train_file": self.write("train.json", "{}"),
+            "predict_file": self.write("dev.json", "{}"),
+        }
+        self.assert_changes({"train"}, "train.json", **flags)
+        self.assert_changes({"dev"}, "dev.json", **flags)
+
+    def test_what_a_training_reads_is_what_has_a_digest(self):
+        """`files.open_file` tells what the processors open."""
+        rows = "".join(f"{i}\ta\tb\tentailment\n" for i in range(9))
+        for name in ("train.tsv", "dev.tsv"):
+            self.write(name, _NLI + rows)
+        self.write("sms/SMSSpamCollection", "".join(f"ham\t{i}\n" for i in range(20)))
+        self.write("own/train.csv", "text,label\n" + "".join(f"{i},{i % 2}\n" for i in range(20)))
+        self.write("own/valid.csv", "text,label\n1,1\n")
+        own = custom_tasks.Layout("custom", "text", "label")
+        for folder, name, make in (
+            ("", "RTE", lambda _: glue.get_processor("RTE")),
+            (
+                "sms",
+                "sms_spam",
+                lambda f: custom_tasks.TableProcessor(custom_tasks.LAYOUTS["sms_spam"], f),
+            ),
+            ("own", "custom", lambda f: custom_tasks.TableProcessor(own, f)),
+        ):
+            folder = os.path.join(self.folder, folder)
+            with opened() as read:
+                processor = make(folder)
+                for stage in ("train", "dev"):
+                    for split in processor.splits_of(stage, folder):
+                        processor.get_examples(split, folder)
+            with opened() as hashed:
+                self.digests(name, data_dir=folder)
+            self.assertEqual(hashed, read, name)
+            self.assertNotEmpty(read)
+
+    def test_a_file_is_read_again_when_it_has_changed(self):
+        path = self.write("train.tsv", "one")
+        self.write("dev.tsv", "one")
+        (trial,) = sweep_grids.trials_of([{"task_name": "RTE", "data_dir": self.folder}])
+        source, digests = sweep_data.source_of(trial), sweep_data.Digests()
+        before = digests.of(source)
+        with mock.patch.object(files, "sha256", wraps=files.sha256) as sha256:
+            self.assertEqual(digests.of(source), before)
+            self.assertEqual(sha256.call_count, 0)
+            self.write("train.tsv", "other")
+            self.assertEqual(digests.of(source)["dev"], before["dev"])
+            self.assertNotEqual(digests.of(source)["train"], before["train"])
+        sha256.assert_called_once_with(path)
+
+    def test_where_data_lie_is_found_and_logged_once(self):
+        self.write("RTE/train.tsv", "one")
+        self.write("RTE/dev.tsv", "one")
+        (trial,) = sweep_grids.trials_of([{"task_name": "RTE"}])
+        digests = sweep_data.Digests()
+        with mock.patch.dict(os.environ, GLUE_DIR=self.folder), self.assertLogs("absl") as logs:
+            before = digests.of(sweep_data.source_of(trial))
+            self.write("RTE/train.tsv", "other")
+            after = digests.of(sweep_data.source_of(trial))
+        self.assertNotEqual(before, after)
+        self.assertLen([line for line in logs.output if "$GLUE_DIR" in line], 1)
+
+    def test_what_cannot_be_read_is_refused(self):
+        self.write("train.tsv", "x")
+        for complaint, *arguments in (
+            ("--task_name is not given",),
+            ("--task_name=mrpx is unknown", "mrpx"),
+            ("dev.tsv cannot be read", "RTE"),
+            ("The train split has no file", "AX"),
+            ("The train split has no file", "sms_spam", {"data_dir": self.folder + "/.."}),
+            ("there is no folder", "RTE", {"data_dir": "/nowhere"}),
+            ("The train split has no file", None, {"script": "run_squad.py"}),
+        ):
+            flags = arguments[1] if arguments[1:] else {}
+            with self.assertRaisesRegex(UserError, complaint):
+                self.digests(*arguments[:1], **flags)
+        self.write("train.csv", "x")
+        with self.assertRaisesRegex(UserError, "train.tsv and .*train.csv, expected one"):
+            self.digests("custom")
+        with self.assertRaisesRegex(UserError, r"\$NO_DIR is not set"):
+            self.digests("RTE", data_dir="$NO_DIR")
+
+
+@contextlib.contextmanager
+def opened():
+    """Yields the set of the paths that are opened until this is left."""
+    names, real = set(), files.open_file
+
+    def open_file(name, *arguments):
+        names.add(name)
+        return real(name, *arguments)
+
+    with mock.patch.object(files, "open_file", open_file):
+        yield names
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,169 @@
+"""Tests of figures.py: the files, and where what is drawn lies."""
+
+import io
+import xml.dom.minidom
+
+import matplotlib.image
+import matplotlib.lines
+import numpy as np
+import tensorflow.compat.v1 as tf
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from adapter_bert.experiments import figures
+from adapter_bert.experiments.figures import STYLES, Heatmap, Panel, Series
+
+
+def panels():
+    """Curves with and without error bars, a single point, a band, and a heatmap."""
+    curve = Series("curve", STYLES[0], [(1e2, 5.0, 4.0, 6.0), (1e5, 7.0, None, None)])
+    point = Series("point", STYLES[1], [(3e7, 6.0, 5.5, 6.5)])
+    band = Series("band", STYLES[2], [(2e-5, -1.0, -3.0, 0.5), (1e-3, -2.0, -4.0, -1.0)], True)
+    values = np.where(np.triu(np.ones([3, 3])) > 0, -np.arange(9.0).reshape([3, 3]), np.nan)
+    return [
+        Panel("one", "parameters", "accuracy (%)", [curve, point]),
+        Panel("other", "parameters", "accuracy (%)", [point]),
+        Panel("bands", "rate", "difference", [band], zero=True),
+        Heatmap("map", "last", "first", values, "points"),
+    ]
+
+
+def drawn(some):
+    """A figure and its renderer, once all is in its place."""
+    figure = figures.figure_of(some)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    return figure, canvas.get_renderer()
+
+
+class DrawTest(tf.test.TestCase):
+    def test_files_that_are_the_same_each_time(self):
+        files, again = figures.draw(panels()), figures.draw(panels())
+        self.assertEqual(set(files), {"png", "svg"})
+        self.assertEqual(files, again)
+        root = xml.dom.minidom.parseString(files["svg"]).documentElement
+        self.assertEqual(root.tagName, "svg")
+        self.assertNotIn(b"<dc:date>", files["svg"])
+
+    def test_nothing_is_cut_off(self):
+        for some in (panels(), panels()[:1], panels()[2:3]):
+            image = matplotlib.image.imread(io.BytesIO(figures.draw(some)["png"]))[..., :3]
+            edges = [image[:2], image[-2:], image[:, :2], image[:, -2:]]
+            self.assertTrue(all(np.all(edge == 1) for edge in edges))
+            self.assertLess(image.min(), 0.2)
+
+    def test_the_legend_covers_no_panel(self):
+        for some in (panels(), panels()[:1]):
+            figure, renderer = drawn(some)
+            (legend,) = figure.legends
+            box = legend.get_window_extent(renderer)
+            for axes in figure.axes:
+                self.assertFalse(box.overlaps(axes.get_tightbbox(renderer)), axes.get_title())
+            found = [text.get_text() for text in legend.get_texts()]
+            self.assertEqual(found, ["curve", "point", "band"][: len(found)])
+
+    def test_the_legend_shows_the_line_of_a_series(self):
+        lone = Series("curve", STYLES[0], [(1e3, 5.0, 4.0, 6.0)])
+        other = Panel("other", "parameters", "accuracy (%)", [lone])
+        for some in ([panels()[0], other], [other, panels()[0]]):
+            figure, _ = drawn(some)
+            lines = figure.legends[0].findobj(matplotlib.lines.Line2D)
+            self.assertIn("-", [line.get_linestyle() for line in lines if line.get_visible()])
+
+    def test_a_band_of_one_point_is_a_bar(self):
+        lone = Series("band", STYLES[0], [(1e3, 5.0, 4.0, 6.5)], True)
+        figure, _ = drawn([Panel("bands", "parameters", "difference", [lone])])
+        ((bar,),) = [bars.get_segments() for bars in figure.axes[0].collections]
+        self.assertAllClose(bar, [[1e3, 4.0], [1e3, 6.5]])
+
+    def test_panels_of_one_axis_share_its_limits(self):
+        figure, _ = drawn(panels())
+        one, other, bands = figure.axes[:3]
+        self.assertEqual(one.get_xlim(), other.get_xlim())
+        self.assertLess(one.get_xlim()[0], 1e2)
+        self.assertGreater(one.get_xlim()[1], 3e7)
+        self.assertLess(bands.get_xlim()[1], 1)
+
+    def test_labels_of_the_axis(self):
+        figure, renderer = drawn(panels())
+        bands = figure.axes[2].xaxis
+        least, greatest = bands.get_view_interval()
+        shown = [
+            label
+            for label in bands.get_ticklabels()
+            if least <= label.get_position()[0] <= greatest
+        ]
+        texts = [label.get_text() for label in shown]
+        self.assertEqual(texts, ["3e-5", "1e-4", "3e-4", "1e-3"])
+        boxes = [label.get_window_extent(renderer) for label in shown]
+        for one, other in zip(boxes, boxes[1:]):
+            self.assertLess(one.x1, other.x0)
+
+    def test_error_bars(self):
+        figure, _ = drawn(panels()[:1])
+        bars = figure.axes[0].containers[0].lines[2][0].get_segments()
+        found = [bar for bar in bars if len(bar) == 2 and np.all(np.isfinite(bar))]
+        self.assertAllClose(found, [[[1e2, 4.0], [1e2, 6.0]]])
+
+    def test_numbers_in_a_heatmap(self):
+        figure, _ = drawn(panels()[3:])
+        texts = {text.get_position(): text.get_text() for text in figure.axes[0].texts}
+        self.assertEqual(
+            texts,
+            {
+                (0, 0): "0.0",
+                (1, 0): "−1.0",
+                (2, 0): "−2.0",
+                (1, 1): "−4.0",
+                (2, 1): "−5.0",
+                (2, 2): "−8.0",
+            },
+        )
+
+    def test_numbers_stay_within_their_cells(self):
+        values = np.where(np.tri(6, dtype=bool).T, -11.3, np.nan)
+        heatmap = panels()[3]._replace(values=values)
+        with matplotlib.rc_context(figures._RC):
+            figure, _ = drawn([heatmap, heatmap])
+        axes = figure.axes[0]
+        cell = axes.get_window_extent().width / 6
+        for text in axes.texts:
+            self.assertLess(text.get_window_extent().width, 0.95 * cell)
+
+    def test_layers_of_a_heatmap_do_not_touch(self):
+        for size in (2, 6, 12, 24):
+            heatmap = panels()[3]._replace(values=-np.ones([size, size]))
+            with matplotlib.rc_context(figures._RC):
+                figure, _ = drawn(3 * [heatmap])
+            axes = figure.axes[0]
+            columns = [text.get_window_extent() for text in axes.get_xticklabels()]
+            for left, right in zip(columns, columns[1:]):
+                self.assertGreater(right.x0 - left.x1, 0.3 * left.height)
+            rows = [text.get_window_extent() for text in axes.get_yticklabels()]
+            for upper, lower in zip(rows, rows[1:]):
+                self.assertGreater(upper.y0 - lower.y1, 0)
+
+    def test_a_linear_axis(self):
+        line = Series("line", STYLES[0], [(1, 5.0, None, None), (60, 7.0, None, None)])
+        panel = Panel("one", "trial", "accuracy (%)", [line])
+        scales = []
+        for linear in (False, True):
+            figure, _ = drawn([panel._replace(linear=linear)])
+            scales.append(figure.axes[0].get_xscale())
+        self.assertEqual(scales, ["log", "linear"])
+
+    def test_a_linear_axis_has_whole_numbers(self):
+        for count in (1, 2, 3, 60):
+            points = [(x, 5.0, None, None) for x in range(count)]
+            series = Series("trial", STYLES[0], points)
+            panel = Panel("one", "trial", "accuracy (%)", [series], linear=True)
+            figure, _ = drawn([panel])
+            ticks = figure.axes[0].get_xticks()
+            self.assertAllEqual(ticks, np.round(ticks))
+
+    def test_styles_differ_without_color(self):
+        self.assertLen({style.marker for style in STYLES}, len(STYLES))
+        self.assertLen({str(style.line) for style in STYLES}, len(STYLES))
+
+
+if __name__ == "__main__":
+    tf.test.main()

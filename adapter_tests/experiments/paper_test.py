@@ -1,0 +1,61 @@
+"""Tests of paper.py against the means that the paper gives, and its tables where they lie."""
+
+import os
+import unittest
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from adapter_bert.experiments import paper
+from adapter_bert.tasks.custom_tasks import LAYOUTS
+from adapter_bert.tasks.glue import TASKS
+
+DATA = os.environ.get("ADAPTER_BERT_DATA")
+
+
+def rows_of(name):
+    with open(os.path.join(DATA, "paper", name), encoding="utf-8") as reader:
+        return [line.split("\t") for line in reader.read().splitlines()[1:]]
+
+
+class PublishedTest(tf.test.TestCase):
+    def test_table_1s_means(self):
+        means = [np.mean(list(row.scores.values())) for row in paper.TABLE_1]
+        self.assertAllClose(means, [82.0, 81.5, 81.1], atol=0.05)
+
+    def test_table_2s_averages(self):
+        for name, average in (
+            ("no_bert", 72.7),
+            ("full", 73.7),
+            ("variable", 74.0),
+            ("adapters", 73.3),
+        ):
+            values = [getattr(row, name)[0] for row in paper.TABLE_2.values()]
+            self.assertAllClose(np.mean(values), average, atol=0.1, msg=name)
+
+    def test_names_are_those_of_the_tasks(self):
+        self.assertEqual(set(paper.TABLE_2), set(LAYOUTS))
+        names = {name.split("-m")[0] for name in paper.GLUE}
+        self.assertEqual(names, {task.name for task in TASKS.values()} - {"AX", "XNLI"})
+
+    def test_order(self):
+        tasks = ["own", "sms_spam", "WNLI", "MNLI", "CoLA", "newsgroups", "QNLI"]
+        self.assertEqual(
+            sorted(tasks, key=paper.order),
+            ["CoLA", "MNLI", "QNLI", "WNLI", "newsgroups", "sms_spam", "own"],
+        )
+
+    @unittest.skipUnless(DATA, "ADAPTER_BERT_DATA names no folder")
+    def test_against_the_tables(self):
+        for ours, theirs in zip(paper.TABLE_1, rows_of("table1_glue_test.tsv")):
+            self.assertEqual([f"{value:.1f}" for value in ours.scores.values()], theirs[3:-1])
+            self.assertEqual([ours.total.replace("×", "x"), ours.trained], theirs[1:3])
+        rows = rows_of("table2_further_tasks.tsv")[:-1]
+        self.assertLen(rows, len(paper.TABLE_2))
+        for ours, theirs in zip(paper.TABLE_2.values(), rows):
+            values = [value for pair in ours[1:] for value in pair if value is not None]
+            self.assertEqual([f"{value:.1f}" for value in values], theirs[1:], ours.title)
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,377 @@
+"""Tests of reports.py: each report from records made by hand, with gaps, and its files."""
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from adapter_bert.experiments import figures, report_tables
+from adapter_bert.experiments import reports as reporting
+from adapter_bert.experiments.reports import REPORTS, Source
+from adapter_tests.experiments.studies_test import ABLATION
+from adapter_tests.support.records import record, seeds
+
+
+def rows_of(table):
+    """A table's rows by what they begin with."""
+    return {row[0]: row[1:] for row in table.rows}
+
+
+def curves(panel):
+    """Label → [(x, y), ...] of a panel, rounded."""
+    return {s.label: [(x, round(y, 6)) for x, y, _, _ in s.points] for s in panel.series}
+
+
+class GlueTest(tf.test.TestCase):
+    def records(self):
+        full = {"tuning": "full", "trained": 10_010}
+        return [
+            *seeds("CoLA", [0.50, 0.54], score="matthews", **full),
+            *seeds("SST-2", [0.90, 0.92], **full),
+            *seeds("CoLA", [0.40, 0.42], score="matthews", adapter_size=8, trained=100),
+            *seeds("CoLA", [0.48, 0.41], score="matthews", adapter_size=64, trained=300),
+            *seeds("SST-2", [0.88, 0.89], adapter_size=8, trained=100),
+            *seeds("airline", [0.99, 0.99], adapter_size=8),
+        ]
+
+    def test_table1(self):
+        records = self.records()
+        for entry, accuracy in zip(records[4:8], (0.70, 0.69, 0.71, 0.72)):
+            entry["scores"]["eval_accuracy"] = accuracy
+        report = reporting.table1(Source(records))
+        first, second, paper = report.tables
+        columns = ["CoLA", "SST-2", "mean", "total parameters", "trained per task"]
+        self.assertEqual(first.columns, ["", *columns])
+        # Means are over both tasks, which three of the rows have; 1 + 2 * (0.03 + 0.01) / 2 = 1.04.
+        self.assertEqual(
+            rows_of(first),
+            {
+                "full fine-tuning": ["54.0", "92.0", "73.0", "2.00×", "100%"],
+                "adapters, size chosen per task (8, 64)": [
+                    *("48.0", "89.0", "68.5", "1.04×", "2.00%")
+                ],
+                "adapters 8": ["42.0", "89.0", "65.5", "1.02×", "1.00%"],
+                "adapters 64": ["48.0", "–", "–", "1.06×", "3.00%"],
+            },
+        )
+        self.assertEqual(
+            rows_of(second),
+            {"adapters 8": ["70.0", "89.0", "79.5"], "adapters 64": ["72.0", "–", "–"]},
+        )
+        self.assertEqual(rows_of(paper)["adapters 64"][:2], ["56.9", "94.2"])
+        self.assertIn("2 seeds", report.caption)
+        self.assertIn("Total parameters are those of 2 tasks, as a multiple", report.caption)
+
+    def test_mnli_has_two_dev_sets(self):
+        mnli = record("MNLI", 0.8, tuning="full")
+        mnli["scores"]["eval_mismatched_accuracy"] = 0.82
+        report = reporting.table1(Source([mnli]))
+        self.assertEqual(report.tables[0].columns[1:3], ["MNLI-m", "MNLI-mm"])
+        self.assertEqual(report.tables[0].rows[0][1:4], ["80.0", "82.0", "81.0"])
+        report = reporting.table1(Source([record("MNLI", 0.8, tuning="full")]))
+        self.assertEqual(report.tables[0].columns[1:3], ["MNLI-m", "mean"])
+
+    def test_figure1(self):
+        records = self.records()
+        for task, value in (("MRPC", 0.80), ("RTE", 0.60)):
+            records.append(record(task, value, tuning="full"))
+            records.append(record(task, value - 0.05, adapter_size=8, trained=140))
+        records.append(record("QNLI", 0.9, adapter_size=8))  # Full fine-tuning is missing.
+        report = reporting.figure1(Source(records))
+        # Size 64, of CoLA alone, would be a percentile over other tasks.
+        (eight,) = report.numbers
+        # CoLA 41 - 52, SST-2 88.5 - 91, MRPC and RTE -5: sorted -11, -5, -5, -2.5. Places 0.6, 1.5
+        # and 2.4 of 0 to 3: -11 + 0.6 * 6, -5 and -5 + 0.4 * 2.5.
+        self.assertAllClose([eight[p] for p in ("20th", "50th", "80th")], [-7.4, -5.0, -4.0])
+        self.assertEqual((eight["level"], eight["trained_parameters"]), (8, 120))
+        self.assertAllClose(eight["CoLA"], -11.0)
+        (panel,) = report.panels
+        self.assertEqual(curves(panel), {"adapters": [(120.0, -5.0)]})
+        self.assertAllClose(panel.series[0].points[0][2:], [-7.4, -4.0])
+        self.assertIn("percentiles over CoLA, SST-2, MRPC, RTE,", report.caption)
+        self.assertEqual(report.tables[0].rows, [["adapters, 8", "120", "-7.4", "-5.0", "-4.0"]])
+
+    def test_every_level_of_figure1_has_the_same_tasks(self):
+        records = self.records()
+        top = {"tuning": "top_layers", "num_top_layers": 1, "trained": 12_345_678}
+        records.append(record("MRPC", 0.80, tuning="full"))
+        for setting in ({"adapter_size": 8}, {"adapter_size": 64, "trained": 300}, top):
+            records.append(record("MRPC", 0.79, **setting))
+        records.append(record("CoLA", 0.50, score="matthews", **top))
+        report = reporting.figure1(Source(records))
+        # Two tasks at three levels are more than three tasks, with SST-2, at one.
+        self.assertEqual(
+            {(row["method"], row["level"]): (row["CoLA"], row["MRPC"]) for row in report.numbers},
+            {
+                ("adapters", 8): (41.0 - 52.0, 79.0 - 80.0),
+                ("adapters", 64): (44.5 - 52.0, 79.0 - 80.0),
+                ("top layers", 1): (50.0 - 52.0, 79.0 - 80.0),
+            },
+        )
+        self.assertIn("percentiles over CoLA, MRPC,", report.caption)
+        self.assertIn("top layers\t1\t12345678\t", report_tables.tsv(report.numbers))
+
+
+class FurtherTasksTest(tf.test.TestCase):
+    def records(self):
+        top = {"tuning": "top_layers"}
+        return [
+            *seeds("airline", [0.8, 0.8], [0.84, 0.86], tuning="full"),
+            *seeds("sms_spam", [0.9, 0.9], [0.92, 0.94], tuning="full"),
+            # By validation the better of three, by test the worse.
+            *seeds("airline", [0.9, 0.9], [0.80, 0.82], num_top_layers=2, trained=2000, **top),
+            *seeds("airline", [0.7, 0.7], [0.90, 0.92], num_top_layers=1, trained=1000, **top),
+            *seeds("airline", [0.7, 0.8], [0.70, 0.72], adapter_size=8, trained=100),
+            *seeds("airline", [0.8, 0.8], [0.60, 0.64], adapter_size=64, trained=300),
+            record("sms_spam", 0.7, test=0.75, script="run_baseline.py", hidden_layers=3),
+            record("CoLA", 0.5, test=0.5, tuning="full"),
+            record("RTE", 0.5, tuning="full"),
+            record("mails", 0.5, tuning="full"),  # No test scores.
+        ]
+
+    def test_table2(self):
+        report = reporting.table2(Source(self.records()))
+        first, paper = report.tables
+        columns = ["no-BERT baseline", "full fine-tuning", "variable fine-tuning", "adapters"]
+        self.assertEqual(first.columns, ["", *columns])
+        self.assertEqual(
+            rows_of(first),
+            {
+                "airline": ["–", "85.0 ± 1.0", "81.0 ± 1.0", "62.0 ± 2.0"],
+                "SMS spam": ["75.0", "93.0 ± 1.0", "–", "–"],
+                "mean of airline": ["–", "85.0", "81.0", "62.0"],
+                # 1 + 2 * 0.2, 1 + 2 * 0.03.
+                "total parameters": ["–", "2.00×", "1.40×", "1.06×"],
+                "trained per task": ["–", "100%", "20.00%", "3.00%"],
+            },
+        )
+        labels = ["airline", "SMS spam", "mean", "total parameters", "trained per task"]
+        self.assertEqual([row[0] for row in paper.rows], labels)
+        self.assertIn("1 to 2 seeds", report.caption)
+
+    def test_variable_fine_tuning_of_all_layers_is_full(self):
+        records = self.records()
+        for entry in records[:2]:
+            entry["scores"]["eval_accuracy"] = 0.95
+        report = reporting.table2(Source(records))
+        self.assertEqual(rows_of(report.tables[0])["airline"][2], "85.0 ± 1.0")
+
+    def test_figure3(self):
+        report = reporting.figure3(Source(self.records()))
+        found = curves(report.panels[0])
+        self.assertEqual(found["adapters"], [(100.0, -14.0), (300.0, -23.0)])
+        self.assertEqual(found["top layers"], [(1000.0, 6.0), (2000.0, -4.0)])
+        self.assertIn("Test score", report.panels[0].y_label)
+
+
+class ParametersFigureTest(tf.test.TestCase):
+    def test_figure4(self):
+        records = [
+            *seeds("MRPC", [0.80, 0.82], score="f1", adapter_size=8, trained=100),
+            *seeds("MRPC", [0.84, 0.80], score="f1", adapter_size=64, trained=300),
+            record("MRPC", 0.9, score="f1", adapter_size=8, adapter_depth=2, trained=110),
+            record("MRPC", 0.7, score="f1", tuning="layer_norm", trained=30),
+            record("CoLA", 0.1, score="matthews", tuning="head", trained=5),
+            record("SQuAD", 60.0, score="f1", script="run_squad.py", trained=100),
+        ]
+        report = reporting.figure4(Source(records))
+        self.assertEqual([panel.title for panel in report.panels], ["CoLA", "MRPC"])
+        cola, mrpc = report.panels
+        self.assertEqual(cola.y_label, "Validation Matthews correlation (× 100)")
+        self.assertEqual(mrpc.y_label, "Validation F1 (%)")
+        self.assertEqual(curves(cola), {"head only": [(5, 10.0)]})
+        expected = {"adapters": [(100, 81.0), (300, 82.0)], "LayerNorms only": [(30, 70.0)]}
+        self.assertEqual(curves(mrpc), expected)
+        # One standard error to each side; none with one seed.
+        self.assertAllClose(mrpc.series[0].points[1][2:], [80.0, 84.0])
+        self.assertEqual(mrpc.series[1].points[0][2:], (None, None))
+
+        report = reporting.figure5(Source(records))
+        self.assertEqual([panel.title for panel in report.panels], ["SQuAD"])
+        self.assertEqual(curves(report.panels[0]), {"adapters": [(100, 60.0)]})
+
+    def test_a_size_of_another_study_is_no_peak(self):
+        records = [
+            record("MRPC", 0.7, adapter_size=8, learning_rate=3e-4, trained=100),
+            record("MRPC", 0.8, adapter_size=64, learning_rate=3e-4, trained=300),
+            record("MRPC", 0.9, adapter_size=64, learning_rate=1e-3, trained=300),
+        ]
+        (panel,) = reporting.figure4(Source(records)).panels
+        self.assertEqual(curves(panel), {"adapters": [(100, 70.0), (300, 80.0)]})
+
+    def test_other_adapters_are_named(self):
+        records = [record("MRPC", 0.8, adapter_size=8, adapter_init_scale=0.01)]
+        report = reporting.figure4(Source(records))
+        self.assertIn("--adapter_init_scale=0.01.", report.caption)
+        self.assertIn("one way only; one seed, the other settings", report.caption)
+
+
+class ScaleAndAblationTest(tf.test.TestCase):
+    def test_spans(self):
+        report = reporting.figure6(Source([], [ABLATION]))
+        (panel,) = report.panels
+        self.assertAllClose(panel.values, [[-0.5, -6.0], [np.nan, 1.0]])
+        self.assertEqual((panel.x_label, panel.y_label)[0][:4], "Last")
+        shown = ["accuracy", "75.0", "74.5", "74.5", "76.0", "69.0", "68.8"]
+        self.assertEqual(rows_of(report.tables[0]), {"CoLA": shown})
+        found = {(row["method"], row["level"]): row["points"] for row in report.numbers}
+        self.assertAllClose(found["layers removed", "0-1"], 69.0)
+        self.assertAllClose(found["majority class", None], 68.75)
+
+    def test_scales(self):
+        scales = [1e-3, 1e-2, 1e-1]
+        records = [
+            *(record("CoLA", 0.5 - s, adapter_init_scale=s, score="matthews") for s in scales),
+            *(
+                record("MRPC", 0.8 - s, seed, adapter_init_scale=s)
+                for s in scales
+                for seed in (1, 2)
+            ),
+            record("CoLA", 0.9, adapter_size=8, score="matthews"),  # One scale: another study.
+            record("CoLA", 0.9, num_train_epochs=10, score="matthews"),  # Likewise.
+            record("CoLA", 0.9, adapter_init_scale=1e-2, adapter_depth=2, score="matthews"),
+            record("CoLA", 0.9, adapter_init_scale=0.0, score="matthews"),
+            *(record("RTE", 0.5, adapter_init_scale=s) for s in scales[:2]),  # No curve.
+        ]
+        report = reporting.figure6(Source(records))
+        (panel,) = report.panels
+        self.assertEqual(
+            curves(panel),
+            {
+                "CoLA": [(1e-3, 49.9), (1e-2, 49.0), (1e-1, 40.0)],
+                "MRPC": [(1e-3, 79.9), (1e-2, 79.0), (1e-1, 70.0)],
+            },
+        )
+        self.assertNotIn("removed", report.caption)
+
+
+class LearningRateTest(tf.test.TestCase):
+    def test_figure7(self):
+        rates = [1e-4, 3e-4, 1e-3]
+        records = [
+            *(record("MRPC", 0.7, learning_rate=r, num_train_epochs=3) for r in rates),
+            *(record("MRPC", 0.7 + 10 * r, learning_rate=r, num_train_epochs=20) for r in rates),
+            record("MRPC", 0.99, learning_rate=3e-4, adapter_size=256),  # Another study's size.
+            record("MRPC", 0.99, learning_rate=3e-4, num_train_epochs=10),  # And its epochs.
+            record("MRPC", 0.98),  # Its learning rate is not told.
+            *(record("MRPC", 0.8 - 100 * r, learning_rate=r, tuning="full") for r in rates[1:]),
+            *(record("CoLA", 0.5, learning_rate=r) for r in rates[:2]),  # No curve.
+        ]
+        report = reporting.figure7(Source(records))
+        (panel,) = report.panels
+        self.assertEqual(panel.title, "MRPC")
+        self.assertEqual(
+            curves(panel),
+            {
+                "adapters": [(1e-4, 70.1), (3e-4, 70.3), (1e-3, 71.0)],
+                "full fine-tuning": [(3e-4, 77.0), (1e-3, 70.0)],
+            },
+        )
+
+
+class VariantsTest(tf.test.TestCase):
+    def test_beside_the_default(self):
+        init = {"adapter_init_scale": 0.01}
+        records = [
+            *seeds("CoLA", [0.2, 0.3], **init),
+            *seeds("MRPC", [0.8, 0.8], **init),
+            *seeds("RTE", [0.6, 0.6], **init),  # No variant of it.
+            *seeds("CoLA", [0.9, 0.9], num_train_epochs=10, **init),  # No variant had as many.
+            *seeds("CoLA", [0.3, 0.3], adapter_depth=2, trained=400, **init),
+            record("CoLA", 0.21, adapter_placement="parallel", adapter_depth=2, **init),
+            *seeds("MRPC", [0.7, 0.8], adapter_activation="relu", **init),
+            *seeds("CoLA", [0.9, 0.9]),  # Other initial weights: figure 6.
+            *seeds("CoLA", [0.9, 0.9], adapter_size=8, **init),  # No variant of this size.
+        ]
+        report = reporting.variants(Source(records))
+        (table,) = report.tables
+        self.assertEqual(table.columns[2:6], ["CoLA", "difference", "MRPC", "difference"])
+        self.assertEqual(
+            rows_of(table),
+            {
+                "default": ["64", "25.0 ± 5.0", "+0.0", "80.0 ± 0.0", "+0.0", "200"],
+                "activation relu": ["64", "–", "–", "75.0 ± 5.0", "-5.0", "200"],
+                "depth 2": ["64", "30.0 ± 0.0", "+5.0", "–", "–", "400"],
+                "depth 2, placement parallel": ["64", "21.0", "-4.0", "–", "–", "200"],
+            },
+        )
+        self.assertIn("--adapter_init_scale=0.01", report.caption)
+
+    def test_a_variant_differs_from_the_default_of_its_own_settings(self):
+        records = [
+            record("CoLA", 0.30),
+            record("CoLA", 0.20, num_train_epochs=10),
+            record("CoLA", 0.25, adapter_depth=2),
+            record("CoLA", 0.22, num_train_epochs=10, train_pooler=True),
+            record("CoLA", 0.24, num_train_epochs=20, adapter_activation="relu"),
+        ]
+        report = reporting.variants(Source(records))
+        rows = {name: row[1:3] for name, row in rows_of(report.tables[0]).items()}
+        expected = {
+            "default": ["30.0", "+0.0"],
+            "activation relu": ["24.0", "–"],
+            "depth 2": ["25.0", "-5.0"],
+            "train_pooler True": ["22.0", "+2.0"],
+        }
+        self.assertEqual(rows, expected)
+        differences = {row["method"]: row["difference"] for row in report.numbers}
+        self.assertIsNone(differences.pop("activation relu"))
+        self.assertAllClose(differences, {"default": 0, "depth 2": -5, "train_pooler True": 2})
+
+
+class FilesTest(tf.test.TestCase):
+    def test_nothing_is_no_crash(self):
+        for name, kind in REPORTS.items():
+            self.assertEqual(kind.make(Source([])).numbers, [], name)
+
+    def test_a_lone_training(self):
+        for entry, expected in (
+            (record("CoLA", 0.5), ["table1", "figure4"]),
+            (record("airline", 0.5, test=0.5, tuning="full"), ["table2", "figure4"]),
+            (record("SQuAD", 50.0, score="f1", script="run_squad.py"), ["figure5"]),
+        ):
+            reports = {name: kind.make(Source([entry])) for name, kind in REPORTS.items()}
+            found = [name for name, report in reports.items() if report.numbers]
+            self.assertEqual(found, expected)
+            for name in found:
+                self.assertIn(name + ".md", reporting.rendered(name, reports[name]))
+
+    def test_files_that_are_the_same_each_time(self):
+        source = Source(
+            [
+                *seeds("CoLA", [0.2, 0.3], score="matthews"),
+                *seeds("CoLA", [0.3, 0.4], score="matthews", tuning="full"),
+            ],
+            [],
+        )
+        files = {}
+        for name in ("table1", "figure1", "figure4"):
+            files.update(reporting.rendered(name, REPORTS[name].make(source)))
+        self.assertEqual(
+            set(files),
+            {
+                *("table1.md", "table1.tsv"),
+                *(f"{n}.{e}" for n in ("figure1", "figure4") for e in ("md", "tsv", "png", "svg")),
+            },
+        )
+        self.assertTrue(files["figure4.png"].startswith(b"\x89PNG"))
+        self.assertIn("![", files["figure4.md"])
+        self.assertIn("](figure4.png)", files["figure4.md"])
+        self.assertNotIn("![", files["table1.md"])
+        header, *rows = [line.split("\t") for line in files["figure4.tsv"].splitlines()]
+        self.assertEqual(
+            " ".join(header),
+            "method level task score points sem seeds trained_parameters setting",
+        )
+        self.assertEqual(rows[0][:4], ["adapters", "64", "CoLA", "eval_matthews"])
+        self.assertEqual(rows[0][4:], ["25", "5", "2", "200", "adapter_size=64"])
+        again = reporting.rendered("figure4", REPORTS["figure4"].make(source))
+        for name, content in again.items():
+            self.assertEqual(content, files[name], name)
+
+    def test_every_method_has_a_style_of_its_own(self):
+        styles = list(reporting._STYLES.values())
+        self.assertLen(set(map(str, styles)), 5)
+        self.assertContainsSubset(map(str, styles), list(map(str, figures.STYLES)))
+
+
+if __name__ == "__main__":
+    tf.test.main()

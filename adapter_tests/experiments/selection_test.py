@@ -1,0 +1,204 @@
+"""Tests of selection.py on records made by hand, with choices and errors computed by hand."""
+
+import math
+
+import tensorflow.compat.v1 as tf
+
+from adapter_bert.experiments import selection
+from adapter_bert.experiments.selection import ADAPTERS, FULL, NO_BERT, TEST, TOP_LAYERS, VALIDATION
+from adapter_tests.support.records import record, seeds
+
+
+class PointsTest(tf.test.TestCase):
+    def test_hundredths_of_fractions_and_squads_percents(self):
+        found = selection.points(record("CoLA", 0.25, score="matthews"), VALIDATION)
+        self.assertAlmostEqual(found, 25.0)
+        found = selection.points(record("airline", 0.5, test=0.75), TEST)
+        self.assertAlmostEqual(found, 75.0)
+        squad = record("SQuAD", 63.5, score="f1", script="run_squad.py")
+        self.assertEqual(selection.points(squad, VALIDATION), 63.5)
+
+    def test_none_where_there_is_none(self):
+        self.assertIsNone(selection.points(record("CoLA", 0.25), TEST))
+        self.assertIsNone(selection.points(record("CoLA", math.nan), VALIDATION))
+        self.assertIsNone(selection.points({**record("CoLA", 0.1), "scores": {}}, VALIDATION))
+
+
+class StandardErrorTest(tf.test.TestCase):
+    def test_by_hand(self):
+        # Deviations -1, 0, 1: the sample variance is 2 / 2.
+        self.assertAlmostEqual(selection.standard_error([4.0, 5.0, 6.0]), 1 / math.sqrt(3))
+        # Deviations -2, -2, 4: the sample variance is 24 / 2.
+        self.assertAlmostEqual(selection.standard_error([1.0, 1.0, 7.0]), math.sqrt(12 / 3))
+
+    def test_one_seed_has_none(self):
+        self.assertIsNone(selection.standard_error([4.0]))
+
+
+class ChooseMeanTest(tf.test.TestCase):
+    def test_by_validation_and_not_by_test(self):
+        records = [
+            *seeds("airline", [0.5, 0.6, 0.7], [0.1, 0.2, 0.3], learning_rate=1e-4, trained=7),
+            *seeds("airline", [0.9, 0.3, 0.3], [0.8, 0.9, 1.0], learning_rate=1e-3),
+        ]
+        found = selection.choose_mean(records, TEST)
+        self.assertEqual(found.score, "test_accuracy")
+        self.assertAlmostEqual(found.value, 20.0)
+        self.assertAlmostEqual(found.sem, 10 / math.sqrt(3))
+        self.assertEqual((found.seeds, found.trained, found.share), (3, 7, 7 / 10_000))
+        self.assertEqual(found.setting, {"adapter_size": 64, "learning_rate": 1e-4})
+
+    def test_of_unequal_numbers_of_seeds_those_in_common_compare(self):
+        # Tried with seed 1 first; the better rate then got seeds 2 and 3.
+        records = [
+            *seeds("MRPC", [0.80, 0.70, 0.72], learning_rate=1e-4),
+            *seeds("MRPC", [0.79], learning_rate=1e-3),
+        ]
+        found = selection.choose_mean(records)
+        self.assertEqual(found.setting["learning_rate"], 1e-4)
+        self.assertEqual(found.seeds, 3)
+        self.assertAlmostEqual(found.value, 74.0)
+
+    def test_what_is_beaten_does_not_narrow_the_seeds_of_others(self):
+        records = [
+            *seeds("MRPC", [0.80, 0.70, 0.70], learning_rate=1e-4),
+            *seeds("MRPC", [0.79, 0.79, 0.79], learning_rate=3e-4),
+            *seeds("MRPC", [0.10], learning_rate=1e-3),  # Given up after its first seed.
+        ]
+        self.assertEqual(selection.choose_mean(records).setting["learning_rate"], 3e-4)
+
+    def test_without_seeds_in_common_all_compare(self):
+        records = [
+            record("MRPC", 0.8, 1, learning_rate=1e-4),
+            record("MRPC", 0.9, 2, learning_rate=1e-3),
+        ]
+        self.assertEqual(selection.choose_mean(records).setting["learning_rate"], 1e-3)
+
+    def test_parameters(self):
+        # Scores are floats, wherever they come from.
+        found = selection.choose_mean([record("MRPC", 0.8, trained=22713986.0)])
+        self.assertEqual(repr(found.trained), "22713986")
+        found = selection.choose_mean([record("airline", 0.8, script="run_baseline.py")])
+        self.assertIsNone(found.share)
+
+    def test_one_seed_has_no_error(self):
+        found = selection.choose_mean([record("MRPC", 0.8)])
+        self.assertIsNone(found.sem)
+        self.assertEqual(found.seeds, 1)
+
+    def test_what_has_no_score_is_not_chosen(self):
+        records = [
+            record("airline", 0.9, test=None, learning_rate=1e-3),
+            record("airline", 0.5, test=0.4, learning_rate=1e-4),
+        ]
+        self.assertAlmostEqual(selection.choose_mean(records, TEST).value, 40.0)
+        self.assertIsNone(selection.choose_mean(records[:1], TEST))
+        self.assertIsNone(selection.choose_mean([]))
+
+    def test_defaults_and_stages_make_no_other_setting(self):
+        records = [
+            record("MRPC", 0.6, 1, adapter_size=64, do_train=True, do_eval=True),
+            record("MRPC", 0.8, 2, tuning="adapters", do_predict=True, adapter_activation="gelu"),
+        ]
+        found = selection.choose_mean(records)
+        self.assertEqual(found.seeds, 2)
+        self.assertAlmostEqual(found.value, 70.0)
+        self.assertAlmostEqual(found.sem, 10.0)
+
+    def test_a_setting_run_twice_with_one_seed_is_one(self):
+        records = [record("MRPC", 0.6), record("MRPC", 0.6, adapter_size=64)]
+        self.assertEqual(selection.choose_mean(records).seeds, 1)
+
+
+class ComparableTest(tf.test.TestCase):
+    def test_other_settings_that_have_most_values_of_the_flag(self):
+        curve = [record("MRPC", 0.5, adapter_size=size) for size in (8, 64, 256)]
+        # Without its largest size, which may have failed.
+        nearly = [record("MRPC", 0.5, adapter_size=size, learning_rate=1e-4) for size in (8, 64)]
+        other = [record("MRPC", 0.5, adapter_size=64, learning_rate=1e-3)]
+        alone = [record("CoLA", 0.5, seed, adapter_size=64) for seed in (1, 2)]
+        found = selection.comparable([*other, *curve, *nearly, *alone], "adapter_size")
+        self.assertCountEqual(map(str, found), map(str, [*curve, *nearly, *alone]))
+        single = [record("CoLA", 0.5, tuning="full", learning_rate=rate) for rate in (1e-5, 5e-5)]
+        self.assertCountEqual(map(str, selection.comparable(single, None)), map(str, single))
+
+
+class ChooseBestTest(tf.test.TestCase):
+    def test_over_settings_and_seeds(self):
+        records = [
+            *seeds("airline", [0.5, 0.6, 0.7], [0.1, 0.2, 0.3], adapter_size=8),
+            *seeds("airline", [0.9, 0.3], [0.4, 0.9], adapter_size=256),
+        ]
+        found = selection.choose_best(records, TEST)
+        self.assertAlmostEqual(found.value, 40.0)
+        self.assertIsNone(found.sem)
+        self.assertEqual(found.seeds, 3)
+        self.assertEqual(found.setting, {"adapter_size": 256, "random_seed": 1})
+        self.assertIsNone(selection.choose_best(records[:0]))
+
+
+class MethodsTest(tf.test.TestCase):
+    def test_each_record_has_one(self):
+        records = [
+            record("MRPC", 0.1),
+            record("MRPC", 0.2, tuning="adapters", adapter_size=8),
+            record("MRPC", 0.3, tuning="full"),
+            record("MRPC", 0.4, tuning="top_layers", num_top_layers=3),
+            record("MRPC", 0.5, script="run_baseline.py"),
+        ]
+        counts = [
+            len(selection.of_method(records, method))
+            for method in (ADAPTERS, FULL, TOP_LAYERS, NO_BERT)
+        ]
+        self.assertEqual(counts, [2, 1, 1, 1])
+        self.assertEqual([ADAPTERS.level_of(r) for r in records[:2]], [64, 8])
+        self.assertEqual(TOP_LAYERS.level_of(records[3]), 3)
+        self.assertIsNone(FULL.level_of(records[2]))
+
+
+class UsualDesignTest(tf.test.TestCase):
+    def test_that_of_most_tasks_and_sizes(self):
+        records = [
+            record("MRPC", 0.1, adapter_size=8, adapter_init_scale=0.01),
+            record("MRPC", 0.1, adapter_size=64, adapter_init_scale=0.01),
+            *seeds("MRPC", [0.1, 0.2, 0.3], adapter_size=64),
+        ]
+        self.assertEqual(selection.usual_design(records, ADAPTERS), {"adapter_init_scale": 0.01})
+        self.assertEqual(selection.usual(records, ADAPTERS), records[:2])
+
+    def test_else_the_nearest_to_the_default(self):
+        records = [
+            record("MRPC", 0.1, adapter_init_scale=0.01, adapter_activation="relu"),
+            record("MRPC", 0.1, adapter_init_scale=0.01),
+        ]
+        self.assertEqual(selection.usual(records, ADAPTERS), records[1:])
+        records.append(record("MRPC", 0.1, adapter_init_scale=0.001))
+        self.assertEqual(selection.usual(records, ADAPTERS), records[2:])
+
+    def test_difference(self):
+        usual = {"adapter_init_scale": 0.01}
+        found = selection.difference(record("MRPC", 0.1, adapter_depth=2, adapter_size=8), usual)
+        self.assertEqual(found, {"adapter_depth": 2, "adapter_init_scale": 0.001})
+        self.assertEqual(selection.difference(record("MRPC", 0.1, **usual), usual), {})
+
+    def test_layer_norms_that_train_anyway(self):
+        plain = record("MRPC", 0.1)
+        upper = record("MRPC", 0.1, adapter_layers="6-11")
+        for one, value, is_same in (
+            (plain, "all", True),
+            (plain, "adapted", False),
+            (plain, "none", False),
+            (upper, "adapted", True),
+            (upper, "all", False),
+        ):
+            said = {**one, "flags": {**one["flags"], "layer_norms": value}}
+            self.assertEqual(selection.design(said) == selection.design(one), is_same, value)
+            found = selection.difference(said, selection.design(one))
+            self.assertEqual(found, {} if is_same else {"layer_norms": value})
+
+    def test_none_of_a_method(self):
+        self.assertEqual(selection.usual([record("MRPC", 0.1)], FULL), [])
+
+
+if __name__ == "__main__":
+    tf.test.main()

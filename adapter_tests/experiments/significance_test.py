@@ -1,0 +1,137 @@
+"""Tests of significance.py: McNemar's test by hand, and files that do not belong together."""
+
+import fractions
+import os
+import tempfile
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from adapter_bert.common.errors import UserError
+from adapter_bert.experiments import significance
+from adapter_bert.tasks import classifier_results
+from adapter_bert.tasks.glue import TASKS, Task
+
+
+class McNemarTest(tf.test.TestCase):
+    def test_by_hand(self):
+        # Twice the lower tail of a binomial distribution: 2 (1 + 7) / 2^7, 2 (1 + 12 + 66) / 2^12.
+        self.assertAlmostEqual(significance.mcnemar(6, 1), 0.125)
+        self.assertAlmostEqual(significance.mcnemar(1, 6), 0.125)
+        self.assertAlmostEqual(significance.mcnemar(10, 2), 158 / 4096)
+
+    def test_no_difference(self):
+        self.assertEqual(significance.mcnemar(0, 0), 1.0)
+        self.assertEqual(significance.mcnemar(5, 5), 1.0)
+
+    def test_many_pairs(self):
+        # Agresti's approval of the prime minister: 150 and 86 of 236 who changed their mind.
+        row = [1]
+        for _ in range(236):
+            row = [1, *(a + b for a, b in zip(row, row[1:])), 1]
+        expected = fractions.Fraction(2 * sum(row[:87]), 2**236)
+        self.assertAllClose(significance.mcnemar(150, 86), float(expected), rtol=1e-9)
+
+
+class CompareTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        self.labels = self.write(
+            "labels.tsv", "index\tlabel\n0\tno\n1\tyes\n2\tyes\n3\tno\n4\tno\n"
+        )
+        self.first = self.write("first.tsv", self.predictions("no yes yes no yes"))
+        # In another order: rows are matched by index.
+        self.second = self.write("second.tsv", self.predictions("no no yes yes yes", reverse=True))
+
+    def write(self, name, text):
+        path = os.path.join(self.folder, name)
+        with open(path, "w") as writer:
+            writer.write(text)
+        return path
+
+    def predictions(self, answers, reverse=False):
+        rows = [f"{index}\t{answer}\t0.5\t0.5\n" for index, answer in enumerate(answers.split())]
+        return "index\tlabel\tno\tyes\n" + "".join(rows[::-1] if reverse else rows)
+
+    def assert_refused(self, pattern, first=None, second=None, labels=None):
+        with self.assertRaisesRegex(UserError, pattern):
+            significance.compare(first or self.first, second or self.second, labels or self.labels)
+
+    def test_counts(self):
+        # Right: the first in rows 0 to 3, the second in 0 and 2.
+        found = significance.compare(self.first, self.second, self.labels)
+        self.assertEqual(found, (2, 2, 0, 1))
+
+    def test_described(self):
+        lines = significance.described(significance.Comparison(1200, 10, 2, 188))
+        self.assertEqual(lines[0].split(), ["second", "right", "second", "wrong"])
+        self.assertEqual(lines[1].split(), ["first", "right", "1,200", "10"])
+        self.assertEqual(lines[2].split(), ["first", "wrong", "2", "188"])
+        self.assertIn("first 86.43%, second 85.86%, of 1,400 rows", lines[3])
+        self.assertRegex(lines[4], r"exact \(binomial\), two-sided: p = 0\.03857$")
+
+    def test_missing_rows(self):
+        short = self.write("short.tsv", self.predictions("no yes yes no"))
+        self.assert_refused(r"labels.tsv, line 6: \S*short.tsv has no index 4", second=short)
+        long = self.write("long.tsv", self.predictions("no yes yes no no no"))
+        self.assert_refused(r"long.tsv, line 7: \S*labels.tsv has no index 5", first=long)
+
+    def test_an_index_twice(self):
+        twice = self.write("twice.tsv", self.predictions("no yes yes no no") + "3\tno\t1\t0\n")
+        self.assert_refused(r"twice.tsv, line 7: the index 3 occurs a second time", first=twice)
+
+    def test_unknown_labels(self):
+        other = self.write("other.tsv", "index\tlabel\n0\tno\n1\tmaybe\n2\tyes\n3\tno\n4\tno\n")
+        pattern = r"other.tsv, line 3: found the label 'maybe', expected one of no, yes"
+        self.assert_refused(pattern, labels=other)
+
+    def test_labels_that_are_null(self):
+        lines = "".join(f'{{"index": "{index}", "label": "no"}}\n' for index in range(4))
+        for last, name in (
+            ('{"index": "4", "label": null}', "label"),
+            ('{"index": null, "label": "no"}', "index"),
+        ):
+            other = self.write("null.jsonl", lines + last)
+            self.assert_refused(f"null.jsonl, line 5: {name} is null", labels=other)
+
+    def test_other_labels(self):
+        text = self.predictions("no yes yes no no").replace("no\tyes", "no\tyes\tmaybe", 1)
+        text = text.replace("0.5\n", "0.5\t0.0\n")
+        self.assert_refused("predictions of the same labels", first=self.write("more.tsv", text))
+
+    def test_numbers(self):
+        numbers = self.write("numbers.tsv", "index\tlabel\n0\t1.5\n")
+        self.assert_refused(r"numbers.tsv, line 1: .* regression", first=numbers)
+
+    def test_no_such_files(self):
+        self.assert_refused(r"--compare: \S*missing.tsv does not exist", first="missing.tsv")
+        self.assert_refused(r"--labels: \S*missing.tsv does not exist", labels="missing.tsv")
+        other = self.write("test_results.tsv", "0.5\t0.5\n0.5\t0.5\n")
+        self.assert_refused(r"line 1: found the columns 0.5, 0.5, expected index", first=other)
+
+
+class OwnFilesTest(tf.test.TestCase):
+    """The files that `classifier_results` writes."""
+
+    def compare(self, task, labels, probabilities):
+        folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        predictions = {"probabilities": probabilities, "loss": np.zeros(len(labels))}
+        classifier_results.write_answers(folder, task, "dev", labels, predictions)
+        path = os.path.join(folder, "dev_predictions.tsv")
+        return significance.compare(path, path, os.path.join(folder, "dev_labels.tsv"))
+
+    def test_classes(self):
+        probabilities = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
+        found = self.compare(TASKS["rte"], np.array([0, 1, 1]), probabilities)
+        self.assertEqual(found, (2, 0, 0, 1))
+
+    def test_sets_of_labels(self):
+        task = Task("tags", ("a", "c", "d"), {}, kind="multilabel", score="micro_f1")
+        probabilities = np.array([[0.9, 0.8, 0.1], [0.2, 0.1, 0.1], [0.6, 0.4, 0.7]])
+        labels = np.array([[1, 1, 0], [0, 0, 0], [1, 1, 1]])
+        self.assertEqual(self.compare(task, labels, probabilities), (2, 0, 0, 1))
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,492 @@
+"""Tests of sweep.py and sweep_trials.py with a script in the place of a training."""
+
+import contextlib
+import errno
+import fcntl
+import itertools
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from unittest import mock
+
+import tensorflow.compat.v1 as tf
+
+from adapter_bert.common import devices, files, paths
+from adapter_bert.common.errors import UserError
+from adapter_bert.experiments import grids as sweep_grids
+from adapter_bert.experiments import records as sweep_records
+from adapter_bert.experiments import sweep as sweeps
+from adapter_bert.formats import task_adapter
+from adapter_bert.training import progress
+from adapter_tests.formats import task_adapter_test as task_adapters_test
+from adapter_tests.support import tiny
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+CHECKPOINTS = {"checkpoint", "model.ckpt-2.index", "partial.ckpt-3.index"}
+
+# What stands for run_classifier.py: notes each start, waits for the file "go", and leaves what a
+# training leaves.
+SCRIPT = """
+import json, os, shutil, signal, sys, time
+here = os.path.dirname(os.path.abspath(__file__))
+flags = dict(argument[2:].split("=", 1) for argument in sys.argv[1:] if "=" in argument)
+if "--only_check_args" in sys.argv:
+    if "adaptr_size" in flags:
+        sys.exit("Error: Unknown command line flag 'adaptr_size'.")
+    sys.exit()
+def interrupted(*_):
+    open(os.path.join(flags["output_dir"], "saved"), "w").close()
+    sys.exit(130)
+signal.signal(signal.SIGINT, interrupted)
+with open(os.path.join(here, "starts"), "a") as starts:
+    starts.write(flags["adapter_size"] + "\\n")
+print("step 1/2", flush=True)
+while not os.path.exists(os.path.join(here, "go")):
+    time.sleep(0.05)
+if flags["adapter_size"] == "13":
+    if os.path.exists(os.path.join(here, "crash")):
+        sys.exit("Traceback\\nValueError: x")
+    print("Error: 13 brings bad luck.")
+    print("a line after it")
+    sys.exit(1)
+if flags["adapter_size"] == "9":
+    os.kill(os.getpid(), signal.SIGKILL)
+output_dir = flags["output_dir"]
+if flags["adapter_size"] == "40":
+    sys.exit()  # Leaves nothing.
+if not os.path.exists(os.path.join(output_dir, "adapter")):
+    shutil.copytree(os.path.join(here, "adapter"), os.path.join(output_dir, "adapter"))
+for name in ("checkpoint", "model.ckpt-2.index", "partial.ckpt-3.index", "other.txt"):
+    open(os.path.join(output_dir, name), "w").close()
+size = int(flags["adapter_size"])
+task = "custom" if flags.get("task_name") == "custom" else "MRPC"
+score = size / 100 if size != 66 else float("nan")
+record = {"task": task, "score": "eval_f1", "eval_f1": score, "labels": ["0", "1"]}
+with open(os.path.join(output_dir, "eval_results.json"), "w") as writer:
+    json.dump(record, writer)
+if "do_predict" in flags:
+    with open(os.path.join(output_dir, "test_scores.json"), "w") as writer:
+        json.dump({"task": "MRPC", "test_f1": size / 200}, writer)
+"""
+
+# A sweeper in a process of its own, which can be killed.
+SWEEPER = """
+import sys
+sys.path[:0] = [{root!r}]
+from adapter_bert.common import errors, paths
+from adapter_bert.experiments import grids as sweep_grids
+from adapter_bert.experiments import sweep as sweeps
+paths.PROJECT = {scripts!r}
+trials = sweep_grids.trials_of([{{"adapter_size": {sizes}, **{flags}}}])
+sweep = sweeps.Sweep(trials, sweeps.Settings({folder!r}, jobs={jobs}, shard={shard}))
+sys.exit(errors.exit_code(sweep.run))
+"""
+
+
+class SweepsTestCase(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        root = tempfile.mkdtemp(dir=self.get_temp_dir())
+        self.scripts, self.folder = os.path.join(root, "scripts"), os.path.join(root, "sweep")
+        bert = tiny.write_bert(os.path.join(root, "bert"))
+        os.environ["BERT_BASE_DIR"] = bert
+        self.addCleanup(os.environ.pop, "BERT_BASE_DIR")
+        os.makedirs(self.scripts)
+        with open(os.path.join(self.scripts, "run_classifier.py"), "w") as writer:
+            writer.write(SCRIPT)
+        adapter = task_adapter.TaskAdapter(
+            task_adapters_test.description(), task_adapters_test.tensors()
+        )
+        task_adapter.save(os.path.join(self.scripts, "adapter"), adapter)
+        before, paths.PROJECT = paths.PROJECT, self.scripts
+        self.addCleanup(setattr, paths, "PROJECT", before)
+
+    def go(self):
+        """From now on trials end by themselves."""
+        with open(os.path.join(self.scripts, "go"), "w"):
+            pass
+
+    def starts(self):
+        path = os.path.join(self.scripts, "starts")
+        if not os.path.exists(path):
+            return []
+        with open(path) as reader:
+            return [int(size) for size in reader.read().split()]
+
+    def sweep(self, sizes, flags=(), **settings):
+        trials = sweep_grids.trials_of([{"adapter_size": list(sizes), **dict(flags)}])
+        return sweeps.Sweep(trials, sweeps.Settings(self.folder, **settings))
+
+    def sweeper(self, sizes, jobs=1, shard=(0, 1), **flags):
+        """A process that sweeps."""
+        program = SWEEPER.format(
+            root=ROOT,
+            scripts=self.scripts,
+            sizes=list(sizes),
+            folder=self.folder,
+            jobs=jobs,
+            shard=shard,
+            flags=flags,
+        )
+        return subprocess.Popen([sys.executable, "-c", program])
+
+    def wait_for(self, condition):
+        for _ in range(1200):
+            if condition():
+                return
+            time.sleep(0.1)
+        self.fail("It has not come within two minutes.")
+
+    def scores(self):
+        return {
+            record["flags"]["adapter_size"]: record["scores"]["eval_f1"]
+            for record in sweep_records.read(self.folder)
+            if record["status"] == "done"
+        }
+
+    def reasons(self, sweep):
+        records = sweep.records().values()
+        return {record["flags"]["adapter_size"]: record.get("reason") for record in records}
+
+    def trial_folder(self, size, sweep):
+        (name,) = (
+            sweep.name(key)
+            for key, trial in sweep.trials.items()
+            if dict(trial.flags)["adapter_size"] == size
+        )
+        return os.path.join(self.folder, "trials", name)
+
+    def log(self, size, sweep):
+        with open(os.path.join(self.trial_folder(size, sweep), "log.txt")) as reader:
+            return reader.read()
+
+
+class SweepsTest(SweepsTestCase):
+    def test_every_trial_is_run_once_and_recorded(self):
+        self.go()
+        sweep = self.sweep([8, 64], {"do_predict": True})
+        self.assertLen(sweep.commands(), 2)
+        sweep.run()
+        self.assertEqual(self.starts(), [8, 64])
+        record = list(sweep.records().values())[1]
+        self.assertEqual(record["scores"], {"eval_f1": 0.64, "test_f1": 0.32})
+        self.assertEqual((record["task"], record["score"]), ("MRPC", "eval_f1"))
+        self.assertEqual(record["backbone"], {"name": "tiny", "fingerprint": "f" * 64})
+        self.assertEqual(record["flags"]["adapter_size"], 64)
+        again = self.sweep([8, 64, 128], {"do_predict": True})
+        self.assertLen(again.commands(), 1)
+        again.run()
+        self.assertEqual(self.starts(), [8, 64, 128])
+        self.assertEqual(self.scores(), {8: 0.08, 64: 0.64, 128: 1.28})
+
+    def test_precision_is_measured_once_for_all_trials(self):
+        self.go()
+        measured = mock.Mock(return_value={"float32": 2.0, "bfloat16": 1.0})
+        processor = {"has_bfloat16": lambda: True, "product_seconds": measured}
+        with mock.patch.multiple(devices, **processor):
+            first = self.sweep([8, 64])
+            first.run()
+            second = self.sweep([4], {"precision": "float32"})
+            second.run()
+            third = self.sweep([2, 16])
+            os.makedirs(
+                self.trial_folder(16, third)
+            )  # One that was interrupted resumes in its own.
+            open(os.path.join(self.trial_folder(16, third), "settings.json"), "w").close()
+            third.run()
+        self.assertEqual(measured.call_count, 1)
+        given = {
+            size: re.findall("--precision=([a-z0-9]+)", self.log(size, sweep))
+            for sweep, sizes in ((first, (8, 64)), (second, (4,)), (third, (2, 16)))
+            for size in sizes
+        }
+        half = ["bfloat16"]
+        self.assertEqual(given, {8: half, 64: half, 4: ["float32"], 2: half, 16: []})
+
+    def test_custom_data_are_recorded_by_the_name_of_their_folder(self):
+        self.go()
+        sweep = self.sweep([8], {"task_name": "custom", "data_dir": "/data/reviews"})
+        sweep.run()
+        self.assertEqual([record["task"] for record in sweep.records().values()], ["reviews"])
+
+    def test_a_failure_is_recorded_and_the_sweep_goes_on(self):
+        self.go()
+        sizes = [13, 9, 40, 66, 8]
+        sweep = self.sweep(sizes)
+        sweep.run()
+        reasons = self.reasons(sweep)
+        self.assertRegex(reasons.pop(40), "eval_results.json: cannot be read")
+        self.assertRegex(reasons.pop(66), "eval_results.json: found nan as eval_f1, expected")
+        self.assertEqual(reasons, {13: "13 brings bad luck.", 9: "killed by signal 9", 8: None})
+        self.sweep(sizes).run()
+        self.assertEqual(self.starts(), sizes)
+        with open(os.path.join(self.scripts, "crash"), "w"):
+            pass
+        self.sweep(sizes, retry_failed=True).run()
+        self.assertEqual(self.starts(), [*sizes, 13, 9, 40, 66])
+        # Not that of the first time, which the log has too.
+        self.assertEqual(self.reasons(sweep)[13], "ValueError: x")
+
+    def test_a_full_disk_at_a_trials_end_is_its_failure(self):
+        self.go()
+        full = RuntimeError("/there/events.out.tfevents.1; No space left on device")
+        sweep = self.sweep([8])
+        with mock.patch.object(progress.tf.summary, "FileWriter", side_effect=full):
+            sweep.run()
+        sentence = "/there/events.out.tfevents.1 cannot be written (No space left on device)."
+        self.assertEqual(self.reasons(sweep), {8: sentence})
+        self.sweep([8], retry_failed=True).run()
+        self.assertEqual(self.scores(), {8: 0.08})
+
+    def test_seconds_count_whatever_the_clock_does(self):
+        self.go()
+        sweep = self.sweep([8])
+        with mock.patch.object(time, "time", side_effect=itertools.count(2e9, -1000)):
+            sweep.run()
+        (record,) = sweep.records().values()
+        self.assertBetween(record["seconds"], 0.01, 600)
+
+    def test_further_flags_are_the_trials_own(self):
+        self.go()
+        places = ("--feature_cache_dir=/tmp/a", "--tpu_name=first", "--spm_model_file=/tmp/b")
+        flags = ("--precision=float32", "--random_seed=5", *places)
+        sweep = self.sweep([8], further_flags=flags)
+        self.assertContainsSubset(flags, sweep.commands()[0])
+        sweep.run()
+        (record,) = sweep.records().values()
+        self.assertEqual(
+            (record["flags"]["precision"], record["flags"]["random_seed"]), ("float32", 5)
+        )
+        self.assertNoCommonElements(
+            ("feature_cache_dir", "tpu_name", "spm_model_file"), record["flags"]
+        )
+        same = sweep_grids.trials_of(
+            [{"adapter_size": 8, "precision": "float32", "random_seed": 5}]
+        )
+        self.assertEqual(sweeps.Sweep(same, sweeps.Settings(self.folder)).commands(), [])
+        self.assertLen(self.sweep([8]).commands(), 1)
+
+    def test_a_file_system_without_locks(self):
+        self.go()
+        error = OSError(errno.ENOSYS, "Function not implemented")
+        with mock.patch.object(fcntl, "flock", side_effect=error):
+            sweep = self.sweep([8])
+            sweep.run()
+            self.assertEqual(sweep.running(), {})
+        self.assertEqual(self.scores(), {8: 0.08})
+
+    def test_what_is_kept(self):
+        self.go()
+        for keep, size, left in (
+            ("adapters", 1, {"adapter", "other.txt"}),
+            ("scores", 2, {"other.txt"}),
+            ("all", 3, {"adapter", "other.txt", *CHECKPOINTS}),
+        ):
+            sweep = self.sweep([size], keep=keep)
+            sweep.run()
+            found = set(os.listdir(self.trial_folder(size, sweep)))
+            always = {"log.txt", ".lock", "eval_results.json"}
+            found = {name for name in found - always if "tfevents" not in name}
+            self.assertEqual(found, left)
+
+    def test_what_is_not_kept_goes_after_a_kill_too(self):
+        self.go()
+        left = CHECKPOINTS
+        for keep, size in (("adapters", 1), ("scores", 2), ("all", 3)):
+            killed = mock.patch.object(shutil, "rmtree", side_effect=SystemExit)
+            if keep != "scores":
+                killed = mock.patch.object(os, "remove", side_effect=SystemExit)
+            with killed, contextlib.suppress(SystemExit):
+                self.sweep([size], keep=keep).run()
+        sweep = self.sweep([1, 2, 3], keep="scores")
+        self.assertEqual(sorted(self.scores()), [1, 2, 3])
+        self.assertContainsSubset(left, os.listdir(self.trial_folder(1, sweep)))
+        self.assertIn("adapter", os.listdir(self.trial_folder(2, sweep)))
+        for _ in range(2):  # Whatever comes there later stays, and what was kept.
+            sweep.run()
+            for size, kept in ((1, {"adapter"}), (2, set()), (3, {"adapter", *left})):
+                found = set(os.listdir(self.trial_folder(size, sweep)))
+                self.assertEqual(found & {"adapter", *left, ".unkept"}, kept)
+            with open(os.path.join(self.trial_folder(1, sweep), "model.ckpt-9"), "w"):
+                pass
+        self.assertIn("model.ckpt-9", os.listdir(self.trial_folder(1, sweep)))
+        self.assertEqual(self.starts(), [1, 2, 3])
+
+    def test_another_bert_makes_other_trials(self):
+        self.go()
+        self.sweep([8]).run()
+        other = os.path.join(self.get_temp_dir(), "other")
+        tiny.write_bert(other, hidden_size=16)
+        os.environ["BERT_BASE_DIR"] = other
+        self.assertLen(self.sweep([8]).commands(), 1)
+
+    def write_mrpc(self, folder, seed=0):
+        """Data of MRPC, to which $GLUE_DIR leads from now on."""
+        glue = os.path.join(os.path.dirname(self.folder), folder)
+        os.environ["GLUE_DIR"] = glue
+        self.addCleanup(os.environ.pop, "GLUE_DIR", None)
+        return tiny.write_mrpc(os.path.join(glue, "MRPC"), seed=seed)
+
+    def test_other_data_make_other_trials(self):
+        self.go()
+        dev = os.path.join(self.write_mrpc("glue"), "dev.tsv")
+        given = {"task_name": "MRPC", "data_dir": "$GLUE_DIR/MRPC"}
+        for flags in (given, {"task_name": "MRPC"}):
+            self.sweep([8], flags).run()
+            self.assertEqual(self.sweep([8], flags).commands(), [])
+        with open(dev) as reader:
+            header, *rows = reader.read().splitlines()
+        with open(dev, "w") as writer:  # Every label inverted.
+            inverted = (f"{1 - int(row[0])}{row[1:]}" for row in rows)
+            writer.write("\n".join([header, *inverted]) + "\n")
+        for flags in (given, {"task_name": "MRPC"}):
+            self.assertLen(self.sweep([8], flags).commands(), 1)
+        self.write_mrpc("others", seed=1)
+        self.assertLen(self.sweep([8], given).commands(), 1)
+        self.write_mrpc("copy")
+        self.assertEqual(self.sweep([8], given).commands(), [])
+        self.assertLen(self.sweep([8], {**given, "do_predict": True}).commands(), 1)
+
+    def test_data_that_change_during_a_sweep_are_not_recorded(self):
+        train = os.path.join(self.write_mrpc("glue"), "train.tsv")
+        sweeper = self.sweeper([1, 2], task_name="MRPC")
+        self.wait_for(lambda: self.starts() == [1])
+        os.utime(train)  # What is in it stays.
+        self.go()
+        self.assertEqual(sweeper.wait(), 0)
+        self.assertEqual(self.scores(), {1: 0.01, 2: 0.02})
+        os.remove(os.path.join(self.scripts, "go"))
+        sweeper = self.sweeper([3], task_name="MRPC")
+        self.wait_for(lambda: self.starts() == [1, 2, 3])
+        before = self.sweep([3], {"task_name": "MRPC"})
+        with open(train, "a") as writer:
+            writer.write("1\t8\t9\tthe cat .\tthe cat .\n")
+        self.go()
+        self.assertEqual(sweeper.wait(), 0)
+        self.assertRegex(self.reasons(before)[3], "its data have changed")
+        self.assertLen(self.sweep([3], {"task_name": "MRPC"}).commands(), 1)
+
+    def test_environment_variables_of_other_flags_count_by_their_values(self):
+        self.write_mrpc("glue")
+        keys = []
+        for seed in ("1", "2"):
+            os.environ["SEED"] = seed
+            self.addCleanup(os.environ.pop, "SEED", None)
+            keys += self.sweep([8], {"task_name": "MRPC", "random_seed": "$SEED"}).trials
+        keys += self.sweep([8], {"task_name": "MRPC", "random_seed": 2}).trials
+        self.assertNotEqual(keys[0], keys[1])
+        self.assertEqual(keys[1], keys[2])
+
+    def test_files_of_data_are_read_once_for_all_trials(self):
+        self.go()
+        self.write_mrpc("glue")
+        with mock.patch.object(files, "sha256", wraps=files.sha256) as sha256:
+            sweep = self.sweep([2, 8, 64], {"task_name": "MRPC", "random_seed": [1, 2, 3]})
+            sweep.run()
+        self.assertLen(sweep.records(), 9)
+        read = [os.path.basename(call[0][0]) for call in sha256.call_args_list]
+        self.assertCountEqual(read, ["bert_model.ckpt.index", "train.tsv", "dev.tsv"])
+
+    def test_two_jobs_run_side_by_side(self):
+        sweeper = self.sweeper([1, 2, 3], jobs=2)
+        self.wait_for(lambda: len(self.starts()) == 2)
+        sweep = self.sweep([1, 2, 3])
+        self.wait_for(lambda: set(sweep.running().values()) == {"step 1/2"})
+        self.assertLen(sweep.running(), 2)
+        self.go()
+        self.assertEqual(sweeper.wait(), 0)
+        self.assertEqual(sorted(self.starts()), [1, 2, 3])
+
+    def test_two_sweepers_share_a_folder(self):
+        sweepers = [self.sweeper(range(1, 6)) for _ in range(2)]
+        self.wait_for(lambda: len(self.starts()) == 2)
+        self.go()
+        self.assertEqual([sweeper.wait() for sweeper in sweepers], [0, 0])
+        self.assertEqual(sorted(self.starts()), [1, 2, 3, 4, 5])
+        self.assertEqual(self.scores(), {size: size / 100 for size in range(1, 6)})
+
+    def test_two_shards_share_a_folder(self):
+        self.go()
+        sweepers = [self.sweeper(range(1, 6), shard=(index, 2)) for index in range(2)]
+        self.assertEqual([sweeper.wait() for sweeper in sweepers], [0, 0])
+        self.assertEqual(sorted(self.starts()), [1, 2, 3, 4, 5])
+        with open(os.path.join(self.folder, "results.0-of-2.jsonl")) as reader:
+            sizes = [json.loads(line)["flags"]["adapter_size"] for line in reader]
+        self.assertEqual(sizes, [1, 3, 5])
+        self.assertEqual(self.scores(), {size: size / 100 for size in range(1, 6)})
+
+    def test_a_killed_sweep_goes_on_and_waits_for_what_still_runs(self):
+        sweeper = self.sweeper([1, 2])
+        self.wait_for(lambda: self.starts() == [1])
+        sweeper.kill()
+        sweeper.wait()
+        second = self.sweeper([1, 2])
+        self.wait_for(lambda: self.starts() == [1, 2])  # The first one still runs: not started.
+        self.go()
+        self.assertEqual(second.wait(), 0)
+        # Nobody was there when the first one ended: called again, it finds that it is done.
+        self.assertEqual(self.starts(), [1, 2, 1])
+        self.assertEqual(self.scores(), {1: 0.01, 2: 0.02})
+
+    def test_sigterm_has_trials_save_their_step(self):
+        sweeper = self.sweeper([1, 2])
+        self.wait_for(lambda: self.starts() == [1])
+        sweep = self.sweep([1, 2])
+        sweeper.send_signal(signal.SIGTERM)
+        self.assertEqual(sweeper.wait(), 130)
+        self.assertTrue(os.path.exists(os.path.join(self.trial_folder(1, sweep), "saved")))
+        self.assertEqual(sweep.running(), {})
+        self.assertEqual(sweep_records.read(self.folder), [])
+
+    def test_two_folders_of_one_name_would_be_one_task(self):
+        def sweep(*folders):
+            return self.sweep([8], {"task_name": "custom", "data_dir": list(folders)})
+
+        with self.assertRaisesRegex(
+            UserError,
+            "^--data_dir=/there/mails and --data_dir=/here/mails would be one task, mails",
+        ):
+            sweep("/here/mails/", "/here/reviews", "/there/mails")
+        self.assertLen(sweep("/here/mails", "/here/mails/", "/there/reviews").trials, 3)
+
+    def test_two_labels_of_one_folder_would_be_one_task(self):
+        common = {"task_name": "custom", "data_dir": "/here/mails", "text_column": ["a", "b"]}
+        with self.assertRaisesRegex(
+            UserError,
+            "^--data_dir=/here/mails --label_column=tone and --data_dir=/here/mails"
+            " --label_column=topic would be one task, mails",
+        ):
+            self.sweep([8], {**common, "label_column": ["topic", "tone"]})
+        self.assertLen(self.sweep([8], {**common, "label_column": "tone"}).trials, 2)
+
+    def test_mistakes_are_refused_before_the_first_trial(self):
+        with self.assertRaisesRegex(UserError, "run_classifier.py does not take .*adaptr_size"):
+            self.sweep([1], {"adaptr_size": 2}).check_flags()
+        self.sweep([1]).check_flags()
+        for settings, complaint in (
+            ({"folder": "gs://bucket/sweep"}, "needs a local folder"),
+            ({"further_flags": ("--adapter_size=3",)}, "--adapter_size is a flag of the trials"),
+            ({"further_flags": ("precision",)}, "precision: expected a flag"),
+            ({"further_flags": ("--output_dir=x",)}, "output_dir: a sweep gives each"),
+            ({"further_flags": ("--do_eval=False",)}, "a trial is trained and evaluated"),
+        ):
+            trials = sweep_grids.trials_of([{"adapter_size": 1}])
+            with self.assertRaisesRegex(UserError, complaint):
+                sweeps.Sweep(trials, sweeps.Settings(**{"folder": self.folder, **settings}))
+        with self.assertRaisesRegex(UserError, r"--init_checkpoint=.*\$NO_DIR is not set"):
+            self.sweep([1], {"init_checkpoint": "$NO_DIR/bert_model.ckpt"})
+        os.environ["BERT_BASE_DIR"] = self.scripts
+        with self.assertRaisesRegex(UserError, "index does not exist|no bert"):
+            self.sweep([1])
+        self.assertEqual(self.starts(), [])
+
+
+if __name__ == "__main__":
+    tf.test.main()

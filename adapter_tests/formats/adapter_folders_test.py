@@ -1,0 +1,131 @@
+"""Tests of adapter_folders.py."""
+
+import errno
+import os
+import re
+import shutil
+import tempfile
+import unittest
+from unittest import mock
+
+import tensorflow.compat.v1 as tf
+
+from adapter_bert.common import files
+from adapter_bert.common.errors import UserError
+from adapter_bert.formats import adapter_folders, task_adapter
+from adapter_tests.support import served
+
+
+class FoldersTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.root = tempfile.mkdtemp(dir=self.get_temp_dir())
+
+    def test_adapters_by_name_and_by_pattern(self):
+        served.save_all(self.root, ["sms", "stars", "topics"])
+        pattern = os.path.join(self.root, "s*", "adapter")
+        self.assertEqual(
+            adapter_folders.named([pattern, os.path.join(self.root, "topics")]),
+            {name: os.path.join(self.root, name, "adapter") for name in ("sms", "stars", "topics")},
+        )
+
+    def test_adapters_that_are_none(self):
+        served.save_all(self.root, ["sms"])
+        shutil.copytree(os.path.join(self.root, "sms"), os.path.join(self.root, "b", "sms"))
+        for pattern, sentence in (
+            ("nothing*", "there is no such folder"),
+            ("b", "is no task adapter"),
+            ("**/adapter,b/sms/adapter", "are both called 'sms'"),
+        ):
+            patterns = [os.path.join(self.root, one) for one in pattern.split(",")]
+            with self.subTest(pattern), self.assertRaisesRegex(UserError, sentence):
+                adapter_folders.named(patterns)
+
+    def test_what_folders_are_called(self):
+        for folder, name in (
+            ("output/mrpc/adapter", "mrpc"),
+            ("/a/mrpc/adapter/", "mrpc"),
+            ("mrpc", "mrpc"),
+            ("adapters/mrpc/12", "mrpc"),
+            ("adapter", "adapter"),
+            ("output/2024/adapter", "2024"),
+            ("output/adapter/3", "adapter"),
+            ("gs://bucket/mrpc/adapter", "mrpc"),
+        ):
+            self.assertEqual(adapter_folders.name_of(folder), name)
+
+    def test_folders_that_are_no_adapters_are_passed_over(self):
+        served.save_all(self.root, ["sms", "stars"])
+        os.makedirs(os.path.join(self.root, "empty", "adapter"))
+        os.makedirs(os.path.join(self.root, ".hidden"))
+        found = adapter_folders.below(self.root)
+        self.assertEqual(sorted(found), ["sms", "stars"])
+        with self.assertRaisesRegex(UserError, "--adapter_dir=.* is no folder"):
+            adapter_folders.below(os.path.join(self.root, "nothing"))
+
+    def test_an_adapter_that_no_task_can_be_called_after_is_told(self):
+        served.save_all(self.root, ["sms"])
+        for name in ("sms+bf16", "_old"):
+            shutil.copytree(os.path.join(self.root, "sms"), os.path.join(self.root, name))
+        os.makedirs(os.path.join(self.root, "_empty"))
+        with self.assertLogs("absl", "WARNING") as logs:
+            self.assertEqual(list(adapter_folders.below(self.root)), ["sms"])
+        self.assertLen(logs.output, 2)
+        for line, name in zip(logs.output, ("_old", "sms+bf16")):
+            self.assertIn(f"Not served: {name}: '{name}' is no name of a task; expected", line)
+
+    def test_a_folder_that_cannot_be_read(self):
+        served.save_all(self.root, ["sms", "stars"])
+        closed, listdir = os.path.join(self.root, "sms"), files.listdir
+
+        def list_some(path):
+            if path == closed:
+                raise PermissionError(errno.EACCES, "Permission denied", path)
+            return listdir(path)
+
+        with mock.patch.object(files, "listdir", list_some):
+            with self.assertLogs("absl", "WARNING") as logs:
+                self.assertEqual(list(adapter_folders.below(self.root)), ["stars"])
+            (line,) = logs.output
+            sentence = f"{closed} cannot be read (Permission denied)."
+            self.assertIn(f"Not served: sms: {sentence}", line)
+            with self.assertRaisesRegex(UserError, re.escape(sentence)):
+                adapter_folders.named([closed])
+            closed = self.root
+            with self.assertRaisesRegex(UserError, "--adapter_dir=.* cannot be read"):
+                adapter_folders.below(self.root)
+        error = PermissionError(errno.EACCES, "Permission denied", "s://bucket")
+        with mock.patch.object(files, "glob", side_effect=error):
+            sentence = r"--adapters=s://bucket/\* cannot be read \(Permission denied\)"
+            with self.assertRaisesRegex(UserError, sentence):
+                adapter_folders.named(["s://bucket/*"])
+
+    @unittest.skipIf(tf.__version__.startswith("1."), "TensorFlow 1 has no ram://")
+    def test_patterns_of_folders_elsewhere(self):
+        root = "ram://adapter_folders_test"
+        for name in ("sms", "stars", "topics"):
+            files.makedirs(f"{root}/{name}/adapter")
+            files.write_object(f"{root}/{name}/adapter/{task_adapter.CONFIG_FILE}", {})
+        found = adapter_folders.named([f"{root}/s*/adapter", f"{root}/topics/adapter"])
+        expected = {name: f"{root}/{name}/adapter" for name in ("sms", "stars", "topics")}
+        self.assertEqual(found, expected)
+        with self.assertRaisesRegex(UserError, "there is no such folder"):
+            adapter_folders.named([f"{root}/x*/adapter"])
+
+    def test_what_a_kill_left_is_no_task_of_its_own(self):
+        task_adapter.save(os.path.join(self.root, "sms"), served.made()[1]["sms"])
+        folder = os.path.join(self.root, "sms")
+        shutil.copytree(folder, folder + ".partial")
+        for _ in range(2):
+            self.assertEqual(adapter_folders.below(self.root), {"sms": folder})
+            pattern = os.path.join(self.root, "*")
+            self.assertEqual(adapter_folders.named([pattern]), {"sms": folder})
+            if os.path.exists(folder):
+                os.rename(folder, folder + ".replaced")
+        self.assertEqual(task_adapter.describe(folder).task, "sms")
+        for name in ("sms.partial", "sms.replaced"):
+            self.assertFalse(adapter_folders.is_name(name))
+
+
+if __name__ == "__main__":
+    tf.test.main()

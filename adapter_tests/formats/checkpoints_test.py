@@ -1,0 +1,526 @@
+"""Tests of checkpoints.py: the encoder's table against BertModel and Google's own indexes, each way
+in which a checkpoint can be broken, and what a run's own checkpoints tell."""
+
+import hashlib
+import os
+import re
+import tempfile
+import unittest
+from unittest import mock
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import modeling
+from adapter_bert.common import files
+from adapter_bert.common.errors import UserError
+from adapter_bert.formats import checkpoints
+from adapter_tests.support.refusals import RefusalTestCase
+
+SHARED = os.environ.get("ADAPTER_BERT_DATA")
+needs_shared = unittest.skipUnless(SHARED, "ADAPTER_BERT_DATA does not name the shared folder")
+
+TINY = modeling.BertConfig(
+    vocab_size=11,
+    hidden_size=64,
+    num_hidden_layers=2,
+    num_attention_heads=1,
+    intermediate_size=96,
+    max_position_embeddings=16,
+    type_vocab_size=2,
+)
+
+
+def changed(config, **sizes):
+    return modeling.BertConfig.from_dict(dict(config.to_dict(), **sizes))
+
+
+class CheckpointTestCase(RefusalTestCase):
+    """Writes checkpoints into a folder of the test's own."""
+
+    def setUp(self):
+        super().setUp()
+        self.folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        self.prefix = os.path.join(self.folder, "bert_model.ckpt")
+
+    def save(self, tensors, prefix=None, **saver_options):
+        """Writes a checkpoint with the Saver and returns its prefix."""
+        prefix = prefix or self.prefix
+        with tf.Graph().as_default(), tf.Session() as session:
+            variables = {
+                name: tf.get_variable(f"v{index}", initializer=value, use_resource=False)
+                for index, (name, value) in enumerate(tensors.items())
+            }
+            session.run(tf.global_variables_initializer())
+            saver = tf.train.Saver(variables, **saver_options)
+            saver.save(session, prefix, write_meta_graph=False, write_state=False)
+        return prefix
+
+    def save_encoder(self, config, **others):
+        shapes = checkpoints.encoder_shapes(config)
+        return self.save(
+            dict({name: np.zeros(shape, np.float32) for name, shape in shapes.items()}, **others)
+        )
+
+
+class EncoderShapesTest(CheckpointTestCase):
+    def test_bert_base_has_the_published_number_of_parameters(self):
+        shapes = checkpoints.encoder_shapes(modeling.BertConfig(30522, type_vocab_size=2))
+        self.assertEqual(sum(int(np.prod(shape)) for shape in shapes.values()), 109482240)
+
+    def test_equals_the_variables_of_the_model(self):
+        with tf.Graph().as_default():
+            modeling.BertModel(TINY, False, tf.zeros([1, 3], tf.int32), adapter_fn=None)
+            variables = [(v.op.name, tuple(v.shape.as_list())) for v in tf.trainable_variables()]
+        self.assertEqual(list(checkpoints.encoder_shapes(TINY).items()), variables)
+
+    @needs_shared
+    def test_equals_the_indexes_of_official_checkpoints(self):
+        for model in ("chinese_L-12_H-768_A-12", "uncased_L-4_H-256_A-4"):
+            folder = os.path.join(SHARED, "checkpoints", "indexes", model)
+            config = modeling.BertConfig.from_json_file(os.path.join(folder, "bert_config.json"))
+            index = tf.train.NewCheckpointReader(os.path.join(folder, "bert_model.ckpt"))
+            official = {
+                name: tuple(shape)
+                for name, shape in index.get_variable_to_shape_map().items()
+                if name.startswith("bert/")
+            }
+            self.assertEqual(checkpoints.encoder_shapes(config), official)
+
+
+class OpenCheckpointTest(CheckpointTestCase):
+    def test_reads_what_was_saved(self):
+        self.save({"a": np.float32([1, 2]), "step": np.int64(7)})
+        reader = checkpoints.open_checkpoint(self.prefix)
+        self.assertAllEqual(reader.get_tensor("a"), [1, 2])
+        self.assertEqual(reader.get_tensor("step"), 7)
+
+    def test_a_relative_prefix(self):
+        self.save({"a": np.float32([1, 2])})
+        before = os.getcwd()
+        self.addCleanup(os.chdir, before)
+        os.chdir(self.folder)
+        self.assertTrue(checkpoints.open_checkpoint("bert_model.ckpt").has_tensor("a"))
+        self.assert_refused(["bert_model.ckpt."], checkpoints.open_checkpoint, "other")
+
+    def test_short_strings_do_not_count_as_missing_bytes(self):
+        self.save({"words": np.array([b""] * 100)})
+        self.assertTrue(checkpoints.open_checkpoint(self.prefix).has_tensor("words"))
+
+    def test_a_checkpoint_of_the_first_format(self):
+        self.save({"a": np.float32([1, 2])}, write_version=tf.train.SaverDef.V1)
+        self.assertEqual(os.listdir(self.folder), ["bert_model.ckpt"])
+        self.assertTrue(checkpoints.open_checkpoint(self.prefix).has_tensor("a"))
+
+    def test_a_folder(self):
+        self.assert_refused(
+            ["--init_checkpoint", "is a folder", "holds none"],
+            checkpoints.open_checkpoint,
+            self.folder,
+        )
+        self.save({"a": np.float32([1, 2])})
+        other = self.save({"a": np.float32([1, 2])}, os.path.join(self.folder, "another"))
+        self.assert_refused(
+            ["--weights", "is a folder", f"{other} or {self.prefix}."],
+            checkpoints.open_checkpoint,
+            self.folder,
+            flag="--weights",
+        )
+
+    def test_a_partial_checkpoint_is_not_advised(self):
+        """`check_encoder` would refuse it next."""
+        self.save({"a": np.float32([1, 2])}, os.path.join(self.folder, "partial.ckpt-3"))
+        for prefix in (self.folder, self.prefix):
+            with self.assertRaisesRegex(UserError, "whole checkpoint") as caught:
+                checkpoints.open_checkpoint(prefix)
+            self.assertNotIn("partial", str(caught.exception))
+
+    def test_one_of_the_files(self):
+        self.save({"a": np.float32([1, 2])})
+        open(self.prefix + ".meta", "w").close()
+        for ending in (".index", ".meta", ".data-00000-of-00001"):
+            expected = f"one of a checkpoint's files; .*: {re.escape(self.prefix)}[.]$"
+            with self.assertRaisesRegex(UserError, expected):
+                checkpoints.open_checkpoint(self.prefix + ending)
+
+    def test_nothing_there(self):
+        self.save({"a": np.float32([1, 2])})
+        wrong = os.path.join(self.folder, "bert_modle.ckpt")
+        self.assert_refused(
+            ["does not exist", wrong + ".index", self.prefix], checkpoints.open_checkpoint, wrong
+        )
+        nowhere = os.path.join(self.folder, "no", "such")
+        self.assert_refused(["does not exist", "none"], checkpoints.open_checkpoint, nowhere)
+
+    def test_missing_data(self):
+        self.save({"a": np.float32([1, 2])})
+        os.remove(self.prefix + ".data-00000-of-00001")
+        self.assert_refused(
+            ["incomplete", self.prefix + ".data-00000-of-00001"],
+            checkpoints.open_checkpoint,
+            self.prefix,
+        )
+
+    def test_shards_missing(self):
+        parts = [
+            self.save({name: np.float32([1, 2])}, os.path.join(self.folder, "part_" + name))
+            for name in "abc"
+        ]
+        with tf.Graph().as_default(), tf.Session() as session:
+            session.run(
+                tf.raw_ops.MergeV2Checkpoints(
+                    checkpoint_prefixes=parts, destination_prefix=self.prefix
+                )
+            )
+        self.assertTrue(checkpoints.open_checkpoint(self.prefix).has_tensor("b"))
+        shards = [f"{self.prefix}.data-0000{index}-of-00003" for index in range(3)]
+        for gone in (shards[:1], shards[1:2], shards[2:], shards[:2]):
+            for shard in gone:
+                os.rename(shard, shard + "~")
+            self.assert_refused(
+                ["incomplete", gone[0] + "."], checkpoints.open_checkpoint, self.prefix
+            )
+            for shard in gone:
+                os.rename(shard + "~", shard)
+
+    def test_truncated_data(self):
+        self.save({"a": np.float32([1, 2, 3]), "step": np.int64(7)})
+        os.truncate(self.prefix + ".data-00000-of-00001", 19)
+        self.assert_refused(
+            ["truncated", "hold 19 bytes", "need 20."], checkpoints.open_checkpoint, self.prefix
+        )
+
+    def test_damaged_index(self):
+        self.save({"a": np.float32([1, 2, 3])})
+        with open(self.prefix + ".index", "rb") as stream:
+            index = stream.read()
+        html = b"<html>Not found</html>" * 20
+        for damaged in (b"", index[:-20], html, b"x" + index[1:], index[-60:]):
+            with open(self.prefix + ".index", "wb") as stream:
+                stream.write(damaged)
+            self.assert_refused(
+                [f"--init_checkpoint {self.prefix} cannot be read: its index, {self.prefix}.index"],
+                checkpoints.open_checkpoint,
+                self.prefix,
+            )
+
+    def test_what_cannot_be_read(self):
+        self.save({"a": np.float32([1, 2, 3])})
+        refused = mock.patch.object(files, "listdir", side_effect=PermissionError(13, "No leave"))
+        for path in (self.prefix, self.folder):
+            with refused:
+                self.assert_refused([path, "No leave"], checkpoints.open_checkpoint, path)
+        os.remove(self.prefix + ".index")
+        os.mkdir(self.prefix + ".index")
+        self.assert_refused(
+            [f"--init_checkpoint {self.prefix} cannot be read", "unreadable"],
+            checkpoints.open_checkpoint,
+            self.prefix,
+        )
+
+    def test_a_file_of_another_kind(self):
+        config_file = os.path.join(self.folder, "bert_config.json")
+        with open(config_file, "w") as stream:
+            stream.write(TINY.to_json_string())
+        self.assert_refused(
+            [f"{config_file} is a text file, not a checkpoint"],
+            checkpoints.open_checkpoint,
+            config_file,
+        )
+        path = os.path.join(self.folder, "other")
+        for content, kind in (
+            (b"", "an empty file"),
+            ("é".encode() * 1000, "a text file"),
+            (b"x" + "é".encode() * 1000, "a text file"),  # The first 1024 bytes end in a character.
+            (b"\x89PNG\r\n\x1a\n\0", "a damaged file or one of another kind"),
+            (b"a\0b", "a damaged file or one of another kind"),
+        ):
+            with open(path, "wb") as stream:
+                stream.write(content)
+            self.assert_refused(
+                [f"{path} is {kind}, not a checkpoint"], checkpoints.open_checkpoint, path
+            )
+
+    @needs_shared
+    def test_official_indexes_without_data(self):
+        prefix = os.path.join(
+            SHARED, "checkpoints", "indexes", "uncased_L-4_H-256_A-4", "bert_model.ckpt"
+        )
+        self.assert_refused(["incomplete", ".data-"], checkpoints.open_checkpoint, prefix)
+
+
+class CheckEncoderTest(CheckpointTestCase):
+    def test_other_tensors_may_lie_beside_it(self):
+        checkpoints.check_encoder(
+            self.save_encoder(
+                TINY,
+                **{
+                    "cls/predictions/output_bias": np.zeros([11], np.float32),
+                    "bert/pooler/dense/bias/adam_m": np.zeros([64], np.float32),
+                    "global_step": np.int64(3),
+                },
+            ),
+            TINY,
+        )
+
+    def test_no_bert(self):
+        self.save({"conv/kernel": np.float32([1]), "global_step": np.int64(3)})
+        self.assert_refused(
+            ["--init_checkpoint", self.prefix, "no BERT", "conv/kernel, global_step"],
+            checkpoints.check_encoder,
+            self.prefix,
+            TINY,
+        )
+
+    def test_a_few_of_its_tensors_are_named(self):
+        for names, said in (
+            ("abc", "but a, b, c."),
+            ("dcba", "but a, b, c, ...."),
+            ("", "nothing."),
+        ):
+            with mock.patch.object(checkpoints, "open_checkpoint") as opened:
+                opened.return_value.get_variable_to_shape_map.return_value = dict.fromkeys(names)
+                self.assert_refused([said], checkpoints.check_encoder, self.prefix, TINY)
+
+    def test_missing_tensors(self):
+        self.save_encoder(TINY)
+        self.assert_refused(
+            ["lacks 16 of the 55 tensors", "bert/encoder/layer_2/attention/self/query/kernel"],
+            checkpoints.check_encoder,
+            self.prefix,
+            changed(TINY, num_hidden_layers=3),
+        )
+
+    def test_another_size(self):
+        self.save_encoder(TINY)
+        self.assert_refused(
+            ["another size", "bert/embeddings/word_embeddings", "[11, 64]", "[12, 64]"],
+            checkpoints.check_encoder,
+            self.prefix,
+            changed(TINY, vocab_size=12),
+        )
+        self.assert_refused(
+            ["another size", "layer_0/intermediate/dense/kernel", "[64, 96]", "[64, 128]"],
+            checkpoints.check_encoder,
+            self.prefix,
+            changed(TINY, intermediate_size=128, num_hidden_layers=3),
+        )
+
+    def test_more_layers_than_the_config_has(self):
+        adapter = "bert/encoder/layer_0/output/adapters/weights1"
+        self.save_encoder(changed(TINY, num_hidden_layers=11), **{adapter: np.float32([[0]])})
+        self.assert_refused(
+            ["another size", "has 11 layers", "asks for 2."],
+            checkpoints.check_encoder,
+            self.prefix,
+            TINY,
+        )
+
+    def test_no_tensor_is_read(self):
+        self.save_encoder(TINY)
+        data = self.prefix + ".data-00000-of-00001"
+        size = os.path.getsize(data)
+        with open(data, "wb") as stream:
+            stream.write(b"\xff" * size)
+        with self.assertRaises(tf.errors.OpError):  # Its checksum is wrong.
+            checkpoints.open_checkpoint(self.prefix).get_tensor("bert/pooler/dense/kernel")
+        checkpoints.check_encoder(self.prefix, TINY)
+
+    @needs_shared
+    def test_real_checkpoints(self):
+        for model in ("minilm-l6-uncased", "keras-bert-tiny"):
+            folder = os.path.join(SHARED, "checkpoints", model)
+            config = modeling.BertConfig.from_json_file(os.path.join(folder, "bert_config.json"))
+            checkpoints.check_encoder(os.path.join(folder, "bert_model.ckpt"), config)
+
+
+class EncoderSizesTest(CheckpointTestCase):
+    def test_they_are_those_of_the_config(self):
+        shapes = {name: list(shape) for name, shape in checkpoints.encoder_shapes(TINY).items()}
+        shapes["cls/predictions/output_bias"] = [11]
+        self.assertEqual(checkpoints.encoder_sizes(shapes, "Here"), (11, 64, 2, 96, 16, 2))
+
+    def test_a_tensor_that_tells_a_size_is_missing(self):
+        shapes = checkpoints.encoder_shapes(TINY)
+        for name in (
+            "bert/embeddings/word_embeddings",
+            "bert/embeddings/position_embeddings",
+            "bert/embeddings/token_type_embeddings",
+            "bert/encoder/layer_0/intermediate/dense/kernel",
+        ):
+            others = {n: shape for n, shape in shapes.items() if n != name}
+            self.assert_refused(
+                ["Here expected", f"no {name}, only bert/embeddings/LayerNorm/beta, "],
+                checkpoints.encoder_sizes,
+                others,
+                "Here",
+            )
+
+    def test_a_tensor_of_another_rank(self):
+        shapes = checkpoints.encoder_shapes(TINY)
+        for name, shape in (
+            ("bert/embeddings/word_embeddings", [11]),
+            ("bert/encoder/layer_0/intermediate/dense/kernel", [2, 64, 96]),
+        ):
+            self.assert_refused(
+                [f"Here expected {name} of two dimensions, but its shape is {shape}."],
+                checkpoints.encoder_sizes,
+                {**shapes, name: shape},
+                "Here",
+            )
+
+
+class CheckTensorsTest(CheckpointTestCase):
+    def test_every_tensor_is_read(self):
+        self.save({"a": np.zeros(100, np.float32), "b": np.zeros(100, np.float32)})
+        checkpoints.check_tensors(self.prefix)
+        data = self.prefix + ".data-00000-of-00001"
+        for name, offset in (("b", 700), ("a", 100)):  # 400 bytes each, in the order of names.
+            with open(data, "r+b") as stream:
+                stream.seek(offset)
+                stream.write(b"\xff")
+            self.assert_refused(
+                [f"--weights {self.prefix} is damaged: its {name} cannot be read"],
+                checkpoints.check_tensors,
+                self.prefix,
+                "--weights",
+            )
+
+
+class RunTest(CheckpointTestCase):
+    """What is read from the checkpoints of a run."""
+
+    def save_step(self, step, **tensors):
+        with tf.Graph().as_default(), tf.Session() as session:
+            for name, value in {"global_step": np.int64(step), **tensors}.items():
+                tf.get_variable(name, initializer=value, use_resource=False)
+            session.run(tf.global_variables_initializer())
+            prefix = os.path.join(self.folder, "model.ckpt")
+            return tf.train.Saver().save(session, prefix, global_step=step, write_meta_graph=False)
+
+    def test_no_checkpoint_is_step_0(self):
+        nowhere = os.path.join(self.folder, "nowhere")
+        for output_dir in (None, "", self.folder, nowhere):
+            self.assertEqual(checkpoints.last_step(output_dir), 0)
+
+    def test_the_last_checkpoint_counts(self):
+        for step in (900, 1000, 7):  # The last one written, whatever its number.
+            self.save_step(step)
+            self.assertEqual(checkpoints.last_step(self.folder), step)
+
+    def test_the_step_of_a_checkpoint(self):
+        self.assertEqual(checkpoints.step_of(self.save_step(12)), 12)
+        self.assertEqual(checkpoints.step_of(self.save({"a": np.zeros(1)})), 0)
+
+    def test_trained_tensors(self):
+        tensors = {
+            "output_weights": np.ones([4, 9], np.float32),
+            "output_weights/adam_m": np.zeros([4, 9], np.float32),
+            "output_weights/adam_v": np.zeros([4, 9], np.float32),
+        }
+        prefix = self.save_step(5, **tensors)
+        found = checkpoints.trained_tensors(prefix)
+        self.assertEqual(set(found), {"output_weights"})
+        self.assertAllEqual(found["output_weights"], tensors["output_weights"])
+        with open(prefix + ".data-00000-of-00001", "r+b") as stream:
+            stream.write(b"\xff" * 10)
+        self.assert_refused(["--output_dir", "damaged"], checkpoints.trained_tensors, prefix)
+
+    def test_a_training_checkpoint_is_no_bert(self):
+        slots = {"output_weights" + slot: np.zeros(2, np.float32) for slot in checkpoints.MOMENTS}
+        self.assert_refused(
+            ["only what a task trained", "--adapter"],
+            checkpoints.check_encoder,
+            self.save_step(5, **slots),
+            TINY,
+        )
+
+
+class WriteTest(CheckpointTestCase):
+    def test_what_is_written_is_read(self):
+        tensors = {
+            "a/b": np.arange(6, dtype=np.float32).reshape(2, 3),
+            "global_step": np.array(7, np.int64),
+        }
+        checkpoints.write(self.prefix, tensors)
+        reader = tf.train.NewCheckpointReader(self.prefix)
+        self.assertEqual(set(reader.get_variable_to_shape_map()), set(tensors))
+        for name, value in tensors.items():
+            found = reader.get_tensor(name)
+            self.assertEqual(found.dtype, value.dtype)
+            self.assertAllEqual(found, value)
+
+    def test_no_gpu_is_taken(self):
+        with mock.patch.object(tf, "Session", side_effect=tf.Session) as session:
+            checkpoints.write(self.prefix, {"a": np.zeros(3)})
+        self.assertEqual(dict(session.call_args[1]["config"].device_count), {"GPU": 0})
+
+    def test_another_checkpoint_is_replaced(self):
+        for value in (1.0, 2.0):
+            checkpoints.write(self.prefix, {"a": np.full(3, value)})
+            found = tf.train.NewCheckpointReader(self.prefix).get_tensor("a")
+            self.assertAllEqual(found, [value] * 3)
+        self.assertLen(os.listdir(self.folder), 2)
+
+    def test_an_index_never_stands_beside_another_checkpoints_data(self):
+        checkpoints.write(self.prefix, {"a": np.zeros(3)})
+        rename = files.rename
+
+        def killed(old, new, overwrite):
+            if new.endswith(".index"):
+                raise KeyboardInterrupt
+            rename(old, new, overwrite)
+
+        with mock.patch.object(files, "rename", killed), self.assertRaises(KeyboardInterrupt):
+            checkpoints.write(self.prefix, {"a": np.ones(3)})
+        self.assertNotIn("bert_model.ckpt.index", os.listdir(self.folder))
+
+    def test_a_place_that_cannot_be_written(self):
+        file = self.save({"a": np.zeros(1)}) + ".index"
+        prefix = os.path.join(file, "inside")
+        self.assert_refused(
+            [prefix + " cannot be written"], checkpoints.write, prefix, {"a": np.zeros(1)}
+        )
+
+
+class FingerprintTest(CheckpointTestCase):
+    def tensors(self):
+        random = np.random.RandomState(0)
+        return {
+            name: random.normal(size=shape).astype(np.float32)
+            for name, shape in checkpoints.encoder_shapes(TINY).items()
+        }
+
+    def test_it_is_the_sha256_of_names_shapes_and_values(self):
+        tensors = self.tensors()
+        expected = hashlib.sha256()
+        for name in sorted(tensors):
+            shape = ", ".join(str(size) for size in tensors[name].shape)
+            expected.update(f"{name} [{shape}]\n".encode() + tensors[name].tobytes())
+        self.assertEqual(checkpoints.fingerprint(tensors.get, TINY), expected.hexdigest())
+
+    def test_what_lies_beside_the_encoder_does_not_count(self):
+        tensors = self.tensors()
+        plain = self.save(tensors)
+        more = self.save(
+            {**tensors, "global_step": np.int64(3), "cls/predictions/output_bias": np.zeros(11)},
+            prefix=os.path.join(self.folder, "more.ckpt"),
+        )
+        found = {
+            checkpoints.fingerprint(tf.train.NewCheckpointReader(prefix).get_tensor, TINY)
+            for prefix in (plain, more)
+        }
+        self.assertEqual(found, {checkpoints.fingerprint(tensors.get, TINY)})
+
+    def test_every_tensor_counts(self):
+        tensors = self.tensors()
+        found = {checkpoints.fingerprint(tensors.get, TINY)}
+        for name, value in tensors.items():
+            changed = value.copy()
+            changed.flat[-1] += 1e-6 + abs(changed.flat[-1]) * 1e-6
+            found.add(checkpoints.fingerprint({**tensors, name: changed}.get, TINY))
+        self.assertLen(found, 1 + len(tensors))
+
+
+if __name__ == "__main__":
+    tf.test.main()

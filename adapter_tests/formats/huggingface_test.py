@@ -1,0 +1,398 @@
+"""Tests of huggingface.py: tiny BERTs with random weights, read, written and compared tensor by
+tensor by way of a table of names written out by hand."""
+
+import json
+import os
+import struct
+import tempfile
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+import tensorflow.compat.v1 as tf
+
+from adapter_bert.formats import checkpoints, huggingface
+from adapter_tests.support import tiny
+from adapter_tests.support.refusals import RefusalTestCase
+
+CONFIG = {
+    "architectures": ["BertModel"],
+    "attention_probs_dropout_prob": 0.2,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.3,
+    "hidden_size": 4,
+    "initializer_range": 0.05,
+    "intermediate_size": 6,
+    "layer_norm_eps": 1e-12,
+    "max_position_embeddings": 8,
+    "model_type": "bert",
+    "num_attention_heads": 2,
+    "num_hidden_layers": 2,
+    "pad_token_id": 0,
+    "position_embedding_type": "absolute",
+    "type_vocab_size": 2,
+    "vocab_size": 9,
+}
+
+# HuggingFace's name, its shape, Google's name (its kernels are transposed); L is a layer's number.
+EMBEDDINGS = [
+    ("embeddings.word_embeddings.weight", (9, 4), "bert/embeddings/word_embeddings"),
+    ("embeddings.token_type_embeddings.weight", (2, 4), "bert/embeddings/token_type_embeddings"),
+    ("embeddings.position_embeddings.weight", (8, 4), "bert/embeddings/position_embeddings"),
+    ("embeddings.LayerNorm.weight", (4,), "bert/embeddings/LayerNorm/gamma"),
+    ("embeddings.LayerNorm.bias", (4,), "bert/embeddings/LayerNorm/beta"),
+]
+LAYER = [
+    ("attention.self.query.weight", (4, 4), "attention/self/query/kernel"),
+    ("attention.self.query.bias", (4,), "attention/self/query/bias"),
+    ("attention.self.key.weight", (4, 4), "attention/self/key/kernel"),
+    ("attention.self.key.bias", (4,), "attention/self/key/bias"),
+    ("attention.self.value.weight", (4, 4), "attention/self/value/kernel"),
+    ("attention.self.value.bias", (4,), "attention/self/value/bias"),
+    ("attention.output.dense.weight", (4, 4), "attention/output/dense/kernel"),
+    ("attention.output.dense.bias", (4,), "attention/output/dense/bias"),
+    ("attention.output.LayerNorm.weight", (4,), "attention/output/LayerNorm/gamma"),
+    ("attention.output.LayerNorm.bias", (4,), "attention/output/LayerNorm/beta"),
+    ("intermediate.dense.weight", (6, 4), "intermediate/dense/kernel"),
+    ("intermediate.dense.bias", (6,), "intermediate/dense/bias"),
+    ("output.dense.weight", (4, 6), "output/dense/kernel"),
+    ("output.dense.bias", (4,), "output/dense/bias"),
+    ("output.LayerNorm.weight", (4,), "output/LayerNorm/gamma"),
+    ("output.LayerNorm.bias", (4,), "output/LayerNorm/beta"),
+]
+POOLER = [
+    ("pooler.dense.weight", (4, 4), "bert/pooler/dense/kernel"),
+    ("pooler.dense.bias", (4,), "bert/pooler/dense/bias"),
+]
+ENCODER = (
+    EMBEDDINGS
+    + [
+        (f"encoder.layer.{i}.{theirs}", shape, f"bert/encoder/layer_{i}/{google}")
+        for i in range(2)
+        for theirs, shape, google in LAYER
+    ]
+    + POOLER
+)
+PREDICTIONS = [
+    (
+        "cls.predictions.transform.dense.weight",
+        (4, 4),
+        "cls/predictions/transform/dense/kernel",
+    ),
+    ("cls.predictions.transform.dense.bias", (4,), "cls/predictions/transform/dense/bias"),
+    (
+        "cls.predictions.transform.LayerNorm.weight",
+        (4,),
+        "cls/predictions/transform/LayerNorm/gamma",
+    ),
+    ("cls.predictions.transform.LayerNorm.bias", (4,), "cls/predictions/transform/LayerNorm/beta"),
+    ("cls.predictions.bias", (9,), "cls/predictions/output_bias"),
+]
+SEQ_RELATIONSHIP = [
+    ("cls.seq_relationship.weight", (2, 4), "cls/seq_relationship/output_weights"),
+    ("cls.seq_relationship.bias", (2,), "cls/seq_relationship/output_bias"),
+]
+
+
+def random_tensors(table, seed=0):
+    rng = np.random.RandomState(seed)
+    return {name: rng.normal(size=shape).astype(np.float32) for name, shape, _ in table}
+
+
+def as_google(table, tensors):
+    """What must come out: {Google's name: array}."""
+    return {
+        google: tensors[name].T if google.endswith("kernel") else tensors[name]
+        for name, _, google in table
+    }
+
+
+def write_source(folder, tensors, **config):
+    """Writes a HuggingFace BERT of these tensors; config changes fields of `CONFIG`."""
+    with open(os.path.join(folder, "config.json"), "w") as stream:
+        json.dump(dict(CONFIG, **config), stream)
+    with open(os.path.join(folder, "vocab.txt"), "w", encoding="utf-8") as stream:
+        stream.write("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n##ä\nb\nc\n")
+    tensors = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
+    safetensors.numpy.save_file(tensors, os.path.join(folder, "model.safetensors"))
+
+
+class HuggingFaceTestCase(RefusalTestCase):
+    def setUp(self):
+        super().setUp()
+        self.source = tempfile.mkdtemp(dir=self.get_temp_dir())
+
+    def write_source(self, tensors, **config):
+        write_source(self.source, tensors, **config)
+
+    def read(self):
+        """The tensors, by Google's names."""
+        return huggingface.read(self.source, "SOURCE_DIR")[1]
+
+    def config(self):
+        return huggingface.read(self.source, "SOURCE_DIR")[0]
+
+    def assert_equal_tensors(self, found, expected):
+        self.assertEqual(set(found), set(expected))
+        for name, value in expected.items():
+            self.assertEqual(found[name].dtype, np.float32)
+            np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+    def assert_refused(self, *parts):
+        super().assert_refused(parts, self.read)
+
+
+class TensorsTest(HuggingFaceTestCase):
+    def test_every_tensor_of_the_encoder(self):
+        tensors = random_tensors(ENCODER)
+        self.write_source(tensors)
+        self.assert_equal_tensors(self.read(), as_google(ENCODER, tensors))
+
+    def test_the_spelling_of_the_first_releases_with_heads(self):
+        table = ENCODER + PREDICTIONS + SEQ_RELATIONSHIP
+        tensors = random_tensors(table)
+        spelt = {}
+        for name, value in tensors.items():
+            name = name if name.startswith("cls.") else "bert." + name
+            name = name.replace("LayerNorm.weight", "LayerNorm.gamma")
+            spelt[name.replace("LayerNorm.bias", "LayerNorm.beta")] = value
+        self.write_source(spelt)
+        self.assert_equal_tensors(self.read(), as_google(table, tensors))
+
+    def test_buffers_are_left_out(self):
+        tensors = random_tensors(ENCODER)
+        for prefix in ("", "bert."):
+            buffers = {
+                prefix + "embeddings.position_ids": np.arange(8)[np.newaxis],
+                prefix + "embeddings.token_type_ids": np.zeros([1, 8], np.int64),
+            }
+            self.write_source(dict(tensors, **buffers))
+            self.assert_equal_tensors(self.read(), as_google(ENCODER, tensors))
+
+    def test_one_head_alone(self):
+        table = ENCODER + PREDICTIONS
+        tensors = random_tensors(table)
+        self.write_source(tensors)
+        self.assert_equal_tensors(self.read(), as_google(table, tensors))
+
+    def test_a_head_must_be_whole(self):
+        tensors = random_tensors(ENCODER + SEQ_RELATIONSHIP)
+        del tensors["cls.seq_relationship.bias"]
+        self.write_source(tensors)
+        self.assert_refused("model.safetensors", "1 tensors", "missing (cls.seq_relationship.bias)")
+
+    def test_tied_copies_are_left_out_and_must_be_equal(self):
+        table = ENCODER + PREDICTIONS
+        tensors = random_tensors(table)
+        tied = {
+            "cls.predictions.decoder.weight": tensors["embeddings.word_embeddings.weight"].copy(),
+            "cls.predictions.decoder.bias": tensors["cls.predictions.bias"].copy(),
+        }
+        self.write_source(dict(tensors, **tied))
+        self.assert_equal_tensors(self.read(), as_google(table, tensors))
+        for name in tied:
+            self.write_source(dict(tensors, **{name: tied[name] + 1}))
+            self.assert_refused("model.safetensors", name, "must equal")
+
+    def test_half_precision_is_widened(self):
+        tensors = random_tensors(ENCODER)
+        halves = {name: value.astype(np.float16) for name, value in tensors.items()}
+        self.write_source(halves)
+        widened = {name: value.astype(np.float32) for name, value in halves.items()}
+        self.assert_equal_tensors(self.read(), as_google(ENCODER, widened))
+
+    def test_bfloat16_is_widened(self):
+        tensors = random_tensors(ENCODER)
+        self.write_source(tensors)
+        upper = {name: value.view(np.uint32) >> 16 for name, value in tensors.items()}
+        header, data = {}, b""  # NumPy has no bfloat16, so the file is put together by hand.
+        for name, value in upper.items():
+            start, data = len(data), data + value.astype("<u2").tobytes()
+            header[name] = {
+                "dtype": "BF16",
+                "shape": value.shape,
+                "data_offsets": [start, len(data)],
+            }
+        header = json.dumps(header).encode()
+        with open(os.path.join(self.source, "model.safetensors"), "wb") as stream:
+            stream.write(struct.pack("<Q", len(header)) + header + data)
+        widened = {name: (value << 16).view(np.float32) for name, value in upper.items()}
+        self.assert_equal_tensors(self.read(), as_google(ENCODER, widened))
+        word = self.read()["bert/embeddings/word_embeddings"]
+        original = tensors["embeddings.word_embeddings.weight"]
+        self.assertAllClose(word, original, rtol=2**-7, atol=0)
+
+    def test_other_types(self):
+        tensors = random_tensors(ENCODER)
+        tensors["pooler.dense.bias"] = np.zeros([4], np.int64)
+        self.write_source(tensors)
+        self.assert_refused("pooler.dense.bias", "F32, F16, BF16", "is I64")
+
+    def test_tensors_without_a_place_are_listed(self):
+        table = ENCODER + [("classifier.weight", (2, 4), ""), ("cls.weight", (2,), "")]
+        self.write_source(random_tensors(table))
+        self.assert_refused("model.safetensors", "no place in BERT (classifier.weight, cls.weight)")
+
+    def test_missing_tensors_are_listed(self):
+        self.write_source(random_tensors(ENCODER[:-2]))
+        self.assert_refused("2 tensors", "missing (pooler.dense.bias, pooler.dense.weight)")
+
+    def test_a_tensor_in_two_spellings(self):
+        tensors = random_tensors(ENCODER)
+        tensors["bert.pooler.dense.bias"] = tensors["pooler.dense.bias"] + 1
+        self.write_source(tensors)
+        self.assert_refused("pooler.dense.bias twice")
+
+    def test_another_shape(self):
+        self.write_source(random_tensors(ENCODER), intermediate_size=7)
+        self.assert_refused(
+            "encoder.layer.0.intermediate.dense.weight has the shape [6, 4]", "kernel [4, 7]"
+        )
+
+
+class ConfigTest(HuggingFaceTestCase):
+    def test_googles_fields(self):
+        self.write_source(random_tensors(ENCODER))
+        self.assertEqual(
+            self.config().to_dict(),
+            {
+                "attention_probs_dropout_prob": 0.2,
+                "hidden_act": "gelu",
+                "hidden_dropout_prob": 0.3,
+                "hidden_size": 4,
+                "initializer_range": 0.05,
+                "intermediate_size": 6,
+                "max_position_embeddings": 8,
+                "num_attention_heads": 2,
+                "num_hidden_layers": 2,
+                "type_vocab_size": 2,
+                "vocab_size": 9,
+            },
+        )
+
+    def test_activations(self):
+        tensors = random_tensors(ENCODER)
+        for theirs, ours in (("gelu", "gelu"), ("gelu_new", "gelu"), ("relu", "relu")):
+            self.write_source(tensors, hidden_act=theirs)
+            self.assertEqual(self.config().hidden_act, ours)
+        self.write_source(tensors, hidden_act="swish")
+        self.assert_refused("config.json", "gelu, gelu_new, relu", "'swish'")
+
+    def test_what_googles_config_cannot_say(self):
+        tensors = random_tensors(ENCODER)
+        for field, value in (
+            ("model_type", "roberta"),
+            ("position_embedding_type", "relative_key"),
+            ("is_decoder", True),
+            ("layer_norm_eps", 1e-5),
+            ("embedding_size", 2),
+        ):
+            self.write_source(tensors, **{field: value})
+            self.assert_refused("config.json", field, "must be", repr(value))
+
+    def test_a_broken_config(self):
+        self.write_source(random_tensors(ENCODER))
+        for content, problem in (
+            ("{", "not valid JSON"),
+            ("[1]", "expected a JSON object"),
+            ('{"hidden_size": 4', "not valid JSON"),
+            ("[" * 100_000, "not valid JSON"),
+        ):
+            with open(os.path.join(self.source, "config.json"), "w") as stream:
+                stream.write(content)
+            self.assert_refused("config.json", problem)
+        for name, value in (
+            ("hidden_size", [4]),
+            ("num_hidden_layers", 0),
+            ("hidden_dropout_prob", "0.1"),
+            ("hidden_act", ["gelu"]),
+        ):
+            with open(os.path.join(self.source, "config.json"), "w") as stream:
+                json.dump({**CONFIG, name: value}, stream)
+            self.assert_refused("config.json", name)
+        with open(os.path.join(self.source, "config.json"), "w") as stream:
+            json.dump({key: CONFIG[key] for key in CONFIG if key != "vocab_size"}, stream)
+        self.assert_refused("config.json", "lacks vocab_size")
+        os.remove(os.path.join(self.source, "config.json"))
+        os.mkdir(os.path.join(self.source, "config.json"))
+        self.assert_refused("config.json", "cannot be read")
+
+
+class FilesTest(HuggingFaceTestCase):
+    def test_missing_files_are_named(self):
+        self.assert_refused("config.json", "model.safetensors", "vocab.txt", "no file")
+        self.write_source(random_tensors(ENCODER))
+        os.remove(os.path.join(self.source, "vocab.txt"))
+        self.assert_refused("no file " + os.path.join(self.source, "vocab.txt"))
+
+    def test_damaged_safetensors(self):
+        self.write_source(random_tensors(ENCODER))
+        path = os.path.join(self.source, "model.safetensors")
+        with open(path, "rb") as stream:
+            content = stream.read()
+        for damaged in (b"", content[:100], content[:-1], b"version https://git-lfs" * 9):
+            with open(path, "wb") as stream:
+                stream.write(damaged)
+            self.assert_refused(path, "damaged")
+        os.remove(path)
+        os.mkdir(path)
+        self.assert_refused(path, "cannot be read")
+
+
+class WriteTest(HuggingFaceTestCase):
+    def write(self, table):
+        tensors = as_google(table, random_tensors(table))
+        self.write_source(random_tensors(ENCODER))
+        huggingface.write(self.source, self.config(), tensors)
+        return tensors
+
+    def test_what_is_written_is_read(self):
+        for table in (ENCODER, ENCODER + PREDICTIONS + SEQ_RELATIONSHIP, ENCODER + PREDICTIONS):
+            tensors = self.write(table)
+            self.assert_equal_tensors(self.read(), tensors)
+
+    def test_the_names_of_a_plain_encoder(self):
+        self.write(ENCODER)
+        found = safetensors.numpy.load_file(os.path.join(self.source, "model.safetensors"))
+        self.assert_equal_tensors(found, random_tensors(ENCODER))
+        with open(os.path.join(self.source, "config.json")) as stream:
+            written = json.load(stream)
+        # Of Google's models, the tanh form of GELU.
+        self.assertEqual(written["hidden_act"], "gelu_new")
+        self.assertEqual(written["architectures"], ["BertModel"])
+        self.assertEqual(written["model_type"], "bert")
+        self.assertEqual(written["hidden_dropout_prob"], 0.3)
+
+    def test_the_names_with_pretraining_heads(self):
+        table = ENCODER + PREDICTIONS + SEQ_RELATIONSHIP
+        self.write(table)
+        path = os.path.join(self.source, "model.safetensors")
+        expected = {
+            name if name.startswith("cls.") else "bert." + name: value
+            for name, value in random_tensors(table).items()
+        }
+        self.assert_equal_tensors(safetensors.numpy.load_file(path), expected)
+        with safetensors.safe_open(path, "np") as opened:
+            self.assertEqual(opened.metadata(), {"format": "pt"})
+
+
+class FingerprintTest(HuggingFaceTestCase):
+    def test_it_is_that_of_the_same_checkpoint(self):
+        config = tiny.config()
+        prefix = os.path.join(tiny.write_bert(os.path.join(self.source, "bert")), "bert_model.ckpt")
+        reader = tf.train.NewCheckpointReader(prefix)
+        names = checkpoints.encoder_shapes(config)
+        tensors = {name: reader.get_tensor(name) for name in names}
+        vocab_file = os.path.join(self.source, "vocab.txt")
+        with open(vocab_file, "w") as writer:
+            writer.write("[PAD]")
+        huggingface.write(self.source, config, tensors)
+        read_config, read, _ = huggingface.read(self.source, "SOURCE_DIR")
+        self.assertEqual(
+            checkpoints.fingerprint(read.get, read_config),
+            checkpoints.fingerprint(reader.get_tensor, config),
+        )
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,591 @@
+"""Tests of task_adapter.py, by safetensors' and TensorFlow's own readers, and by hand."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import random
+import struct
+import tempfile
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+import tensorflow.compat.v1 as tf
+
+import modeling
+import tuning
+from adapter_bert.common.errors import UserError
+from adapter_bert.formats import checkpoints, task_adapter
+from adapter_bert.ops import layers
+from adapter_bert.tasks import heads as classification_heads
+from adapter_tests.support import tiny
+from adapter_tests.support.refusals import RefusalTestCase
+
+
+def description(**changes):
+    """A description of a tiny task adapter."""
+    values = {
+        "task": "MRPC",
+        "kind": "classification",
+        "labels": ("0", "1"),
+        "max_seq_length": 16,
+        "do_lower_case": True,
+        "vocabulary": "0123456789abcdef",
+        "backbone": task_adapter.Backbone("tiny", "f" * 64, tiny.config().to_dict()),
+        "tuning": tuning.Tuning(),
+        "adapter": modeling.AdapterConfig(size=4),
+        "global_step": 12,
+        "training": {"learning_rate": 3e-4, "data": "abc"},
+        "scores": {"eval_accuracy": 0.75},
+        "versions": {"tensorflow": "2.15.1"},
+    }
+    return task_adapter.Description(**{**values, **changes})
+
+
+def tensors(seed=0, **changes):
+    rng = np.random.RandomState(seed)
+    shapes = task_adapter.shapes(description(**changes))
+    return {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+# Every field is another than the default.
+VARIANT = modeling.AdapterConfig(
+    3, "elu", 0.1, "feedforward_adapter", (1,), "batch", 2, "attention", "parallel", "multiply"
+)
+# What versions that had no variants wrote of an adapter.
+FIELDS_OF_OLD = ("size", "activation", "init_scale", "fn", "layers")
+
+
+class TaskAdaptersTestCase(RefusalTestCase):
+    def setUp(self):
+        super().setUp()
+        self.root = tempfile.mkdtemp(dir=self.get_temp_dir())
+        self.folder = os.path.join(self.root, "adapter")
+        self.config_file = os.path.join(self.folder, "adapter_config.json")
+        self.tensors_file = os.path.join(self.folder, "adapter.safetensors")
+
+    def save(self, seed=0, folder=None, **changes):
+        adapter = task_adapter.TaskAdapter(description(**changes), tensors(seed, **changes))
+        task_adapter.save(folder or self.folder, adapter)
+        return adapter
+
+    def read(self, path):
+        with open(path, "rb") as reader:
+            return reader.read()
+
+    def write(self, path, content):
+        with open(path, "wb") as writer:
+            writer.write(content)
+
+    def record(self):
+        return json.loads(self.read(self.config_file).decode())
+
+    def write_record(self, record):
+        self.write(self.config_file, json.dumps(record).encode())
+
+    def assert_equal_adapters(self, found, expected):
+        self.assertEqual(found.description, expected.description)
+        self.assertEqual(set(found.tensors), set(expected.tensors))
+        for name, value in expected.tensors.items():
+            self.assertEqual(found.tensors[name].dtype, np.float32)
+            np.testing.assert_array_equal(found.tensors[name], value, err_msg=name)
+
+    def assert_refused(self, *parts):
+        """Checks that loading fails with one sentence that names the flag and holds each part."""
+        parts = (f"--adapter {self.folder}", *parts)
+        super().assert_refused(parts, task_adapter.load, self.folder)
+
+
+class SaveTest(TaskAdaptersTestCase):
+    def test_what_is_saved_is_loaded(self):
+        for changes in (
+            {},
+            {"adapter": None, "tuning": tuning.Tuning("top_layers", num_top_layers=1)},
+            {"kind": "regression", "labels": ()},
+            {"adapter": modeling.AdapterConfig(layers=(1,)), "scores": {}},
+            {"adapter": VARIANT},
+            {"labels": ("", "ja", "Straße\n")},
+        ):
+            saved = self.save(**changes)
+            self.assert_equal_adapters(task_adapter.load(self.folder), saved)
+            self.assertEqual(task_adapter.describe(self.folder), saved.description)
+
+    def test_the_order_is_that_of_the_names(self):
+        names = list(self.save().tensors)
+        self.assertEqual(list(task_adapter.load(self.folder).tensors), sorted(names))
+
+    def test_the_files_are_what_they_say(self):
+        saved = self.save()
+        self.assertEqual(
+            sorted(os.listdir(self.folder)), ["adapter.safetensors", "adapter_config.json"]
+        )
+        found = safetensors.numpy.load_file(self.tensors_file)
+        self.assertEqual(set(found), set(saved.tensors))
+        for name, value in saved.tensors.items():
+            np.testing.assert_array_equal(found[name], value)
+        record = self.record()
+        self.assertEqual(record["sha256"], hashlib.sha256(self.read(self.tensors_file)).hexdigest())
+        self.assertEqual(record["adapter"]["size"], 4)
+        self.assertEqual(record["labels"], ["0", "1"])
+        with safetensors.safe_open(self.tensors_file, "np") as opened:
+            own = json.loads(opened.metadata()["adapter_config"])
+        del record["sha256"]
+        self.assertEqual(own, record)
+
+    def test_little_beside_the_tensors(self):
+        saved = self.save()
+        held = sum(os.path.getsize(path) for path in (self.config_file, self.tensors_file))
+        needed = sum(value.nbytes for value in saved.tensors.values())
+        self.assertLess(held - needed, 32 << 10)
+
+    def test_the_same_adapter_gives_the_same_bytes(self):
+        self.save()
+        first = [self.read(path) for path in (self.config_file, self.tensors_file)]
+        self.save(seed=1)
+        self.save()
+        self.assertEqual([self.read(path) for path in (self.config_file, self.tensors_file)], first)
+
+    def test_digest(self):
+        digests = {
+            task_adapter.tensors_digest(task_adapter.TaskAdapter(description(), values))
+            for values in (
+                tensors(),
+                tensors(),
+                tensors(1),
+                {**tensors(), "output_bias": np.zeros(2, np.float32)},
+            )
+        }
+        self.assertLen(digests, 3)
+
+
+class ShapesTest(TaskAdaptersTestCase):
+    """Exactly which tensors a task adapter holds."""
+
+    def test_they_are_what_trains_in_the_graph(self):
+        upper = modeling.AdapterConfig(size=3, layers=(1,))
+        for changes in (
+            {},
+            {"adapter": upper},
+            {"adapter": upper, "tuning": tuning.Tuning(layer_norms="adapted")},
+            {"adapter": VARIANT, "tuning": tuning.Tuning(layer_norms="adapted")},
+            {"adapter": modeling.AdapterConfig(3, normalization="layer", sites="feed_forward")},
+            {"adapter": modeling.AdapterConfig(3, depth=3, interaction="multiply")},
+            {"tuning": tuning.Tuning(layer_norms="none", train_pooler=True)},
+            {"labels": ("a", "b", "c")},
+            {"adapter": None, "tuning": tuning.Tuning("full")},
+            {"adapter": None, "tuning": tuning.Tuning("top_layers", num_top_layers=1)},
+            {"adapter": None, "tuning": tuning.Tuning("layer_norm")},
+            {"adapter": None, "tuning": tuning.Tuning("head")},
+        ):
+            described = description(**changes)
+            with self.subTest(changes=changes):
+                self.assertEqual(task_adapter.shapes(described), self._in_the_graph(described))
+
+    def _in_the_graph(self, described):
+        adapter = described.adapter
+        with tf.Graph().as_default():
+            encoder = modeling.BertModel(
+                tiny.config(),
+                False,
+                tf.zeros([1, 2], tf.int32),
+                adapter_fn=adapter and adapter.build(),
+            )
+            pooled, labels = encoder.get_pooled_output(), tf.zeros([1], tf.int32)
+            classification_heads.classification_loss(pooled, labels, len(described.labels), False)
+            trained = tuning.trained_variables(described.tuning)
+            trained += layers.moving_variables()
+            return {variable.op.name: tuple(variable.shape.as_list()) for variable in trained}
+
+    def test_parameters_are_all_but_moving_statistics(self):
+        shapes = task_adapter.shapes(description(adapter=VARIANT, tuning=tuning.Tuning()))
+        scope = "bert/encoder/layer_1/attention/output/adapters/BatchNorm/"
+        moving = {scope + "moving_mean", scope + "moving_variance"}
+        self.assertEqual(set(shapes) - set(task_adapter.parameters(shapes)), moving)
+        for name in moving:
+            self.assertEqual(shapes[name], (3,))
+
+    def test_bert_base(self):
+        config = modeling.BertConfig(vocab_size=30522)
+        layer_norms, head = 2 * (1 + 2 * 12) * 768, 2 * 768 + 2
+        for size, num_bytes in ((8, 1413896), (64, 9676808), (256, 38006792)):
+            adapters = 2 * 12 * (768 * size + size + size * 768 + 768)
+            saved = self.save(
+                adapter=modeling.AdapterConfig(size),
+                backbone=task_adapter.Backbone("bert_base", "f" * 64, config.to_dict()),
+            )
+            self.assertLen(saved.tensors, 2 * 12 * 4 + 2 * (1 + 2 * 12) + 2)
+            self.assertEqual(num_bytes, 4 * (adapters + layer_norms + head))
+            self.assertEqual(sum(value.nbytes for value in saved.tensors.values()), num_bytes)
+            held = sum(os.path.getsize(path) for path in (self.config_file, self.tensors_file))
+            self.assertBetween(held - num_bytes, 0, 32 << 10)
+
+
+class EarlierVersionTest(TaskAdaptersTestCase):
+    """A folder that a version without variants of adapters wrote."""
+
+    def write_old(self, fields):
+        """Saves a task adapter, and takes all but these fields of its adapter out of its files."""
+        saved = self.save()
+        content, record = self.read(self.tensors_file), self.record()
+        length = struct.unpack("<Q", content[:8])[0]
+        header, data = json.loads(content[8 : 8 + length].decode()), content[8 + length :]
+        del record["sha256"]
+        record["adapter"] = {name: record["adapter"][name] for name in fields}
+        header["__metadata__"]["adapter_config"] = json.dumps(record, sort_keys=True)
+        text = json.dumps(header).encode()
+        old = struct.pack("<Q", len(text)) + text + data
+        self.write(self.tensors_file, old)
+        self.write_record({**record, "sha256": hashlib.sha256(old).hexdigest()})
+        return saved
+
+    def test_it_is_loaded_with_the_defaults(self):
+        saved = self.write_old(FIELDS_OF_OLD)
+        self.assertEqual(set(self.record()["adapter"]), set(FIELDS_OF_OLD))
+        found = task_adapter.load(self.folder)
+        self.assert_equal_adapters(found, saved)
+        self.assertEqual(found.description.adapter.variant(), {})
+        task_adapter.check_fits(found.description, description(), "--adapter there")
+
+    def test_what_it_always_held_may_not_be_missing(self):
+        self.write_old(FIELDS_OF_OLD[1:])
+        self.assert_refused("missing or unknown: size.")
+
+
+def with_header(header, data):
+    """A file of safetensors."""
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def hostile_changes(record):
+    """Dicts of what to change in a record of `description`."""
+    adapter, backbone = record["adapter"], record["backbone"]
+
+    def sizes(**changes):
+        return {"backbone": {**backbone, "config": {**backbone["config"], **changes}}}
+
+    return (
+        {"scores": {"x": 10**400}},
+        {"global_step": 10**30},
+        {"task": "\ud800"},
+        {"adapter": {**adapter, "layers": []}},
+        {"adapter": {**adapter, "layers": [7]}},
+        {"adapter": {**adapter, "layers": [-1]}},
+        {"adapter": {**adapter, "size": 10**18}},
+        {"adapter": {**adapter, "depth": 10**9}},
+        {"adapter": {**adapter, "depth": 2}},
+        {"adapter": {**adapter, "depth": 1.0}},
+        {"adapter": {**adapter, "sites": "attention"}},
+        {"adapter": {**adapter, "sites": ["both"]}},
+        {"adapter": {**adapter, "normalization": "batch"}},
+        {"adapter": {**adapter, "placement": None}},
+        {"adapter": {**adapter, "fn": "os.system"}},
+        {"adapter": {**adapter, "fn": "none"}},
+        {"adapter": None},
+        {"backbone": {**backbone, "config": {}}},
+        sizes(vocab_size="many"),
+        sizes(hidden_size=10**12),
+        sizes(num_hidden_layers=10**9),
+        sizes(num_hidden_layers=None),
+        sizes(num_attention_heads=3),
+        sizes(__class__=1),
+        sizes(to_dict=1),
+        sizes(layer_norm_eps=1e-5),
+        {"tuning": {**record["tuning"], "method": "full"}},
+    )
+
+
+class RefusedTest(TaskAdaptersTestCase):
+    def test_missing_files(self):
+        self.assert_refused("no file", "adapter_config.json")
+        self.save()
+        os.remove(self.tensors_file)
+        self.assert_refused("no file", "adapter.safetensors")
+        os.mkdir(self.tensors_file)
+        self.assert_refused(self.tensors_file, "cannot be read")
+
+    def test_a_pair_that_does_not_belong_together(self):
+        other = os.path.join(self.root, "other")
+        self.save(seed=1, folder=other)
+        self.save()
+        os.replace(os.path.join(other, "adapter.safetensors"), self.tensors_file)
+        self.assert_refused("SHA-256")
+
+    def test_a_description_that_was_edited(self):
+        self.save()
+        for name, value in (("task", "RTE"), ("labels", ["1", "0"]), ("scores", {"f1": 1.0})):
+            self.write_record({**self.record(), name: value})
+            self.assert_refused("adapter_config.json", "differs")
+            self.save()
+
+    def test_another_format(self):
+        self.save()
+        record = self.record()
+        for changes, part in (
+            ({"format": "other"}, "adapter-bert task adapter"),
+            ({"format_version": 2}, "format_version is 2"),
+            ({"sha256": 5}, "sha256"),
+            ({"extra": 1}, "extra"),
+            ({"labels": "01"}, "labels"),
+            ({"labels": [0, 1]}, "labels"),
+            ({"kind": "ranking"}, "kind=ranking: expected one of classification, regression,"),
+            ({"global_step": "12"}, "global_step"),
+            ({"global_step": True}, "global_step"),
+            ({"adapter": {**record["adapter"], "size": 0}}, "at least 1"),
+            (
+                {"adapter": {**record["adapter"], "normalization": "group"}},
+                "--adapter_normalization=group: expected one of none, layer, batch",
+            ),
+            ({"adapter": {**record["adapter"], "gate": 1}}, "missing or unknown: gate"),
+            ({"tuning": {**record["tuning"], "method": "magic"}}, "magic"),
+        ):
+            self.write_record({**record, **changes})
+            self.assert_refused(part)
+        self.write_record({name: value for name, value in record.items() if name != "labels"})
+        self.assert_refused("labels")
+        for content in (b"", b"[]", b"null", b"\xff", b"{", b"[" * 100_000, b'{"format": 1}'):
+            self.write(self.config_file, content)
+            self.assert_refused("adapter_config.json")
+
+    def test_generated_damage(self):
+        saved = self.save()
+        whole = {path: self.read(path) for path in (self.config_file, self.tensors_file)}
+        rng = random.Random(7)
+        for _ in range(180):
+            path = rng.choice(sorted(whole))
+            content = bytearray(whole[path])
+            place = rng.randrange(len(content))
+            damage = rng.choice(["flip", "cut", "grow", "zero", "double"])
+            if damage == "flip":
+                content[place] ^= 1 << rng.randrange(8)
+            elif damage == "cut":
+                del content[place:]
+            elif damage == "grow":
+                content += os.urandom(rng.randrange(1, 50))
+            elif damage == "zero":
+                content[place : place + 8] = bytes(len(content[place : place + 8]))
+            else:
+                content += bytes(content)
+            self.write(path, bytes(content))
+            try:
+                found = task_adapter.load(self.folder)
+            except UserError as error:
+                self.assertNotIn("\n", str(error))
+            else:  # A space for a newline, say.
+                self.assert_equal_adapters(found, saved)
+            self.write(path, whole[path])
+
+    def test_hostile_headers(self):
+        self.save()
+        record, (header, data) = self.record(), self.header_and_data()
+        weights = header["output_weights"]
+        begin, end = weights["data_offsets"]
+
+        def with_weights(**changes):
+            return {**header, "output_weights": {**weights, **changes}}
+
+        headers = [
+            with_weights(dtype="F64"),
+            with_weights(dtype="I32"),
+            with_weights(dtype="pickle"),
+            with_weights(shape=[2, 9]),
+            with_weights(shape=[-2, -8]),
+            with_weights(shape=[1 << 62, 1 << 62]),
+            with_weights(shape=[]),
+            with_weights(data_offsets=[0, end - begin]),
+            with_weights(data_offsets=[begin, 1 << 60]),
+            with_weights(data_offsets=[end, begin]),
+            {**header, "__metadata__": {"adapter_config": "{}"}},
+            {**header, "__metadata__": {"adapter_config": 5}},
+            {name: value for name, value in header.items() if name != "__metadata__"},
+            {},
+            [],
+            "header",
+        ]
+        for changed in headers:
+            self.assert_hostile_refused(with_header(changed, data), record)
+        for hostile in (
+            b"",
+            b"\0" * 8,
+            struct.pack("<Q", 1 << 63) + data,
+            struct.pack("<Q", len(data)) + data,
+            struct.pack("<Q", 100_000) + b"[" * 100_000,
+            b"\x80\x04cos\nsystem\n(S'touch hacked'\ntR.",  # A pickle.
+        ):
+            self.assert_hostile_refused(hostile, record)
+
+    def header_and_data(self):
+        """The two parts of the file of tensors."""
+        content = self.read(self.tensors_file)
+        length = struct.unpack("<Q", content[:8])[0]
+        return json.loads(content[8 : 8 + length].decode()), content[8 + length :]
+
+    def assert_hostile_refused(self, content, record):
+        """Refused even if the SHA-256 was made to fit."""
+        self.write(self.tensors_file, content)
+        self.write_record({**record, "sha256": hashlib.sha256(content).hexdigest()})
+        self.assert_refused("adapter.safetensors")
+
+    def test_tensors_that_the_description_does_not_call_for(self):
+        name = "bert/encoder/layer_1/output/adapters/weights1"
+        for changes, part in (
+            ({name: None}, f'lacks "{name}"'),
+            ({"output_weights": None}, 'lacks "output_weights"'),
+            ({name: np.zeros([8, 5], np.float32)}, f"{name} has the shape [8, 5], expected [8, 4]"),
+            ({"output_bias": np.zeros(3, np.float32)}, "output_bias has the shape [3]"),
+            ({"global_step": np.zeros([], np.float32)}, 'holds "global_step"'),
+            ({"": np.zeros(2, np.float32)}, 'holds ""'),
+            ({"bert/pooler/dense/bias": np.zeros(8, np.float32)}, 'holds "bert/pooler'),
+        ):
+            changed = {k: v for k, v in {**tensors(), **changes}.items() if v is not None}
+            task_adapter.save(self.folder, task_adapter.TaskAdapter(description(), changed))
+            self.assert_refused("adapter.safetensors", part)
+
+    def test_hostile_descriptions(self):
+        """Refused even if both files agree and all digests were made to fit."""
+        saved = self.save()
+        record, (header, data) = self.record(), self.header_and_data()
+        del record["sha256"]
+        for changes in hostile_changes(record):
+            changed = {**record, **changes}
+            header["__metadata__"]["adapter_config"] = json.dumps(changed, sort_keys=True)
+            hostile = with_header(header, data)
+            self.write(self.tensors_file, hostile)
+            self.write_record({**changed, "sha256": hashlib.sha256(hostile).hexdigest()})
+            with self.subTest(changes=changes):
+                self.assert_refused("adapter")
+        task_adapter.save(self.folder, saved)
+        self.assert_equal_adapters(task_adapter.load(self.folder), saved)
+
+    def test_a_whole_number_for_a_float(self):
+        self.save()
+        self.write_record({**self.record(), "scores": {"f1": 1}})
+        (score,) = task_adapter.describe(self.folder).scores.values()
+        self.assertEqual(repr(score), "1.0")
+
+    def test_a_key_that_an_object_has_twice(self):
+        self.save()
+        whole = self.read(self.config_file)
+        self.write(self.config_file, whole.replace(b'"size": 4', b'"size": 8, "size": 4'))
+        self.assert_refused('adapter_config.json: an object has the key "size" twice')
+        self.save()
+        header, data = self.header_and_data()
+        text = json.dumps(header)
+        twice = text.replace('{"__metadata__"', '{"__metadata__": {}, "__metadata__"', 1).encode()
+        self.assertNotEqual(twice, text.encode())
+        hostile = struct.pack("<Q", len(twice)) + twice + data
+        self.write(self.tensors_file, hostile)
+        self.write_record({**self.record(), "sha256": hashlib.sha256(hostile).hexdigest()})
+        self.assert_refused("adapter.safetensors")
+
+    def test_an_oversized_description(self):
+        self.save()
+        with open(self.config_file, "ab") as writer:
+            writer.truncate(17 << 20)
+        self.assert_refused("over 16,777,216 bytes")
+
+
+class CheckFitsTest(TaskAdaptersTestCase):
+    def check(self, **changes):
+        task_adapter.check_fits(description(), description(**changes), "--adapter there")
+
+    def test_what_may_differ(self):
+        self.check(
+            task="RTE", max_seq_length=32, global_step=1, training={}, scores={}, versions={}
+        )
+
+    def test_what_may_not(self):
+        adapter = description().adapter
+        backbone = description().backbone
+        heads = {**backbone.config, "num_attention_heads": 1}
+        relu = {**backbone.config, "hidden_act": "relu"}
+        for changes, part in (
+            ({"labels": ("1", "0")}, 'labels is ["0", "1"] there and ["1", "0"] here'),
+            ({"kind": "regression", "labels": ()}, 'kind is "classification" there'),
+            ({"do_lower_case": False}, "do_lower_case is true there and false here"),
+            ({"vocabulary": "other"}, "vocabulary is"),
+            ({"backbone": dataclasses.replace(backbone, fingerprint="0" * 64)}, "backbone is"),
+            ({"backbone": dataclasses.replace(backbone, config=relu)}, "hidden_act is"),
+            ({"backbone": dataclasses.replace(backbone, config=heads)}, "num_attention_heads is"),
+            ({"adapter": dataclasses.replace(adapter, size=8)}, "adapter_size is 4 there and 8"),
+            ({"adapter": dataclasses.replace(adapter, activation="relu")}, "adapter_activation is"),
+            ({"adapter": dataclasses.replace(adapter, layers=(1,))}, "adapter_layers is null"),
+            (
+                {"adapter": dataclasses.replace(adapter, depth=2)},
+                "adapter_depth is null there and 2",
+            ),
+            (
+                {"adapter": dataclasses.replace(adapter, placement="parallel")},
+                'adapter_placement is null there and "parallel" here',
+            ),
+            ({"adapter": None, "tuning": tuning.Tuning("head")}, 'method is "adapters" there'),
+        ):
+            with self.assertRaises(UserError) as caught:
+                self.check(**changes)
+            self.assertIn(part, str(caught.exception))
+            self.assertStartsWith(str(caught.exception), "--adapter there (task MRPC, backbone")
+
+    def test_what_output_directories_of_earlier_versions_hold(self):
+        """The default's essence has the names that they recorded, and no others."""
+        self.assertEqual(
+            {name for name in task_adapter.essence(description()) if name.startswith("adapter_")},
+            {"adapter_fn", "adapter_size", "adapter_activation", "adapter_layers"},
+        )
+        variant = task_adapter.essence(description(adapter=VARIANT))
+        self.assertEqual(
+            [variant["adapter_" + name] for name in ("normalization", "depth", "sites")],
+            ["batch", 2, "attention"],
+        )
+
+
+class CheckpointsTest(TaskAdaptersTestCase):
+    def test_to_checkpoint(self):
+        prefix = os.path.join(self.root, "adapter.ckpt")
+        saved = self.save()
+        task_adapter.to_checkpoint(saved, prefix)
+        reader = tf.train.NewCheckpointReader(prefix)
+        self.assertEqual(set(reader.get_variable_to_shape_map()), {*saved.tensors, "global_step"})
+        self.assertEqual(reader.get_tensor("global_step"), 12)
+        for name, value in saved.tensors.items():
+            np.testing.assert_array_equal(reader.get_tensor(name), value)
+
+    def test_to_full_checkpoint(self):
+        bert = os.path.join(tiny.write_bert(os.path.join(self.root, "bert")), "bert_model.ckpt")
+        backbone = task_adapter.backbone_of(bert, tiny.config())
+        self.assertEqual(backbone.name, "bert")
+        saved = self.save(backbone=backbone)
+        prefix = os.path.join(self.root, "full.ckpt")
+        task_adapter.to_full_checkpoint(saved, bert, prefix)
+        full, plain = tf.train.NewCheckpointReader(prefix), tf.train.NewCheckpointReader(bert)
+        names = set(checkpoints.encoder_shapes(tiny.config()))
+        self.assertEqual(
+            set(full.get_variable_to_shape_map()), {*names, *saved.tensors, "global_step"}
+        )
+        for name in names:
+            expected = saved.tensors.get(name, plain.get_tensor(name))
+            np.testing.assert_array_equal(full.get_tensor(name), expected, err_msg=name)
+
+    def test_whose_code_can_use_a_full_checkpoint(self):
+        own = task_adapter.full_checkpoint_use
+        plain = modeling.AdapterConfig(48, init_scale=0.1)
+        for adapter, expected in (
+            (None, "^BERT's own code can load it"),
+            (plain, r"adapter-bert \(hidden_size=48\) only: BERT's own code .* ignores"),
+            (dataclasses.replace(plain, activation="relu"), "^Load it in this project only:"),
+            (dataclasses.replace(plain, layers=(1,)), "^Load it in this project only:"),
+            (dataclasses.replace(plain, depth=2), "^Load it in this project only:"),
+        ):
+            described = dataclasses.replace(self.save().description, adapter=adapter)
+            self.assertRegex(own(described), expected)
+
+    def test_to_full_checkpoint_of_another_backbone(self):
+        bert = os.path.join(tiny.write_bert(os.path.join(self.root, "bert")), "bert_model.ckpt")
+        prefix = os.path.join(self.root, "full.ckpt")
+        with self.assertRaisesRegex(UserError, "is not the backbone .* tiny"):
+            task_adapter.to_full_checkpoint(self.save(), bert, prefix)
+        self.assertFalse(os.path.exists(prefix + ".index"))
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,259 @@
+"""Tests of tf2.py: encoders in TensorFlow 2's formats beside the values put into them."""
+
+import json
+import os
+import shutil
+import tempfile
+import unittest
+from unittest import mock
+
+import numpy as np
+import tensorflow as tf2
+import tensorflow.compat.v1 as tf
+from tensorflow.core.protobuf import trackable_object_graph_pb2
+
+import modeling
+from adapter_bert.formats import checkpoints
+from adapter_bert.formats import tf2 as tf2_bert
+from adapter_tests.support import tf2_modules, tiny
+from adapter_tests.support.refusals import RefusalTestCase
+
+CONFIG = tiny.config(num_hidden_layers=11)  # In the order of names, layer 10 comes before layer 2.
+
+
+def output_of(encoder, features):
+    """(sequence output, pooled output) of our model with these weights."""
+    prefix = tf2_bert.checkpoint_of(encoder)
+    with tf.Graph().as_default(), tf.Session() as session:
+        names = ("input_word_ids", "input_mask", "input_type_ids")
+        ids, mask, types = (tf.constant(features[name]) for name in names)
+        model = modeling.BertModel(
+            encoder.config, False, ids, mask, types, scope="bert", adapter_fn=None
+        )
+        tf.train.init_from_checkpoint(prefix, {v.op.name: v for v in tf.global_variables()})
+        session.run(tf.global_variables_initializer())
+        return session.run([model.get_sequence_output(), model.get_pooled_output()])
+
+
+def inputs():
+    random = np.random.RandomState(1)
+    mask = (np.arange(9) < np.array([9, 6, 2])[:, None]).astype(np.int32)
+    return {
+        "input_word_ids": random.randint(0, CONFIG.vocab_size, mask.shape).astype(np.int32),
+        "input_mask": mask,
+        "input_type_ids": random.randint(0, 2, mask.shape).astype(np.int32),
+    }
+
+
+class EncoderTestCase(RefusalTestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        self.source = os.path.join(self.folder, "source")
+
+    def read(self):
+        return tf2_bert.read(self.source, "SOURCE x:")
+
+    def refuse(self, *parts):
+        self.assert_refused(["SOURCE x: ", *parts], self.read)
+
+    def assert_holds(self, encoder, values, config=CONFIG):
+        """Checks that an encoder has these values to the last bit, and no other."""
+        expected = tf2_modules.by_google_name(config, values)
+        self.assertEqual(set(encoder.tensors), set(expected))
+        for name, value in expected.items():
+            self.assertEqual(encoder.tensors[name].shape, value.shape)
+            self.assertEqual(encoder.tensors[name].tobytes(), value.tobytes(), name)
+        self.assertEqual(encoder.config.to_dict(), config.to_dict())
+
+
+@unittest.skipIf(tf2_modules.IS_TF1, tf2_modules.WITHOUT)
+class FormatsTest(EncoderTestCase):
+    def test_a_saved_model(self):
+        features = inputs()
+        for names in (tf2_modules.TODAY, tf2_modules.FIRST):
+            values = tf2_modules.tensors(CONFIG, names)
+            tf2_modules.save_encoder(self.source, values)
+            encoder = self.read()
+            self.assert_holds(encoder, values)
+            self.assertIs(encoder.do_lower_case, True)
+            with open(encoder.vocab_file) as reader:
+                self.assertEqual(reader.read().split(), tiny.VOCABULARY)
+            loaded = tf2.saved_model.load(self.source)
+            expected = loaded({name: tf2.constant(value) for name, value in features.items()})
+            sequence, pooled = output_of(encoder, features)
+            self.assertAllClose(sequence, expected["sequence_output"].numpy(), 0, 1e-5)
+            self.assertAllClose(pooled, expected["pooled_output"].numpy(), 0, 1e-5)
+            shutil.rmtree(self.source)
+
+    def test_its_case(self):
+        for told in (False, None):
+            values = tf2_modules.tensors(CONFIG)
+            tf2_modules.save_encoder(self.source, values, do_lower_case=told)
+            self.assertIs(self.read().do_lower_case, told)
+
+    def test_a_checkpoint_by_its_folder_and_by_its_prefix(self):
+        values = tf2_modules.tensors(CONFIG)
+        prefix = tf2_modules.save_checkpoint(self.source, values)
+        self.assert_holds(self.read(), values)
+        self.assert_holds(tf2_bert.read(prefix, "SOURCE"), values)
+
+    def test_an_optimizer_beside_the_encoder_is_left_out(self):
+        values = tf2_modules.tensors(CONFIG)
+        slots = [tf2.Variable(value * 2, name="m/" + name) for (name, _), value in values.items()]
+        tf2_modules.save_checkpoint(self.source, values, optimizer=tf2.Module(), slots=slots)
+        self.assert_holds(self.read(), values)
+
+    def test_two_encoders(self):
+        values = tf2_modules.tensors(CONFIG)
+        tf2_modules.save_checkpoint(self.source, values, other=tf2_modules.Encoder(values))
+        self.refuse("expected one BERT encoder")
+
+    def test_an_activation_that_keras_notes(self):
+        tf2_modules.save_encoder(self.source, tf2_modules.tensors(CONFIG))
+        path = os.path.join(self.source, "keras_metadata.pb")
+        for noted, activation in (("Text>gelu", "gelu"), ("relu", "relu")):
+            with open(path, "w") as writer:
+                json.dump({"inner_activation": noted, "norm_first": False}, writer)
+            self.assertEqual(self.read().config.hidden_act, activation)
+        for noted, part in (
+            ('{"inner_activation": "swish"}', "activation swish"),
+            ('{"norm_first": true}', "norm_first"),
+        ):
+            with open(path, "w") as writer:
+                writer.write(noted)
+            self.refuse(part)
+
+    def test_a_vocabulary_that_is_none(self):
+        values = tf2_modules.tensors(CONFIG)
+        tf2_modules.save_encoder(self.source, values, vocabulary="30k-clean.model")
+        self.refuse("one WordPiece vocabulary", "30k-clean.model")
+
+    def test_links_that_lead_out_of_the_folder(self):
+        tf2_modules.save_encoder(self.source, tf2_modules.tensors(CONFIG))
+        outside = tf2_modules.write_vocabulary(os.path.join(self.folder, "outside"))
+        for path in ("assets/vocab.txt", "variables/variables.index"):
+            path = os.path.join(self.source, path)
+            moved = shutil.move(path, self.folder)
+            os.symlink(outside, path)
+            self.refuse("leads out of the folder")
+            shutil.move(moved, path)
+        self.read()
+
+
+class WrittenByHandTest(EncoderTestCase):
+    """Checkpoints of any content, which every TensorFlow can write."""
+
+    def write(self, values, graph=None, config=None):
+        """Writes tensors by their full names; returns nothing."""
+        if graph is None:
+            graph = trackable_object_graph_pb2.TrackableObjectGraph()
+            for name in values:
+                node = graph.nodes.add()
+                node.attributes.add(
+                    name="VARIABLE_VALUE", full_name=name, checkpoint_key="k/" + name
+                )
+            graph = graph.SerializeToString()
+        shutil.rmtree(self.source, ignore_errors=True)
+        tf2_modules.write_vocabulary(self.source)
+        held = {"k/" + name: value for name, value in values.items()}
+        held[checkpoints.OBJECT_GRAPH] = np.array(graph, object)
+        checkpoints.write(os.path.join(self.source, "bert_model.ckpt"), held)
+        if config:
+            with open(os.path.join(self.source, "bert_config.json"), "w") as writer:
+                writer.write(config.to_json_string())
+
+    def values(self, config=CONFIG):
+        return {name: value for (name, _), value in tf2_modules.tensors(config).items()}
+
+    def test_the_bert_is_read(self):
+        self.write(self.values())
+        self.assert_holds(self.read(), tf2_modules.tensors(CONFIG))
+
+    def test_a_config_beside_it_comes_first(self):
+        config = tiny.config(num_hidden_layers=11, hidden_act="relu", hidden_dropout_prob=0.3)
+        self.write(self.values(), config=config)
+        self.assertEqual(self.read().config.to_dict(), config.to_dict())
+        for wrong, part in (
+            ({"num_attention_heads": 4}, "2 attention heads"),
+            ({"num_hidden_layers": 2}, "11 layers"),
+            ({"num_hidden_layers": 12}, "lacks 16 of"),
+        ):
+            self.write(self.values(), config=tiny.config(**{"num_hidden_layers": 11, **wrong}))
+            self.refuse(part)
+
+    def test_what_is_no_bert(self):
+        values = self.values()
+        query = "transformer/layer_3/self_attention/query/kernel"
+        for changes, parts in (
+            ({query: None}, ["lacks 1 of", "layer_3/attention/self/query/kernel"]),
+            ({query: values[query].transpose(1, 0, 2)}, ["shape"]),
+            ({query: values[query].astype(np.float64)}, ["float32", "float64"]),
+            ({"word_embeddings/embeddings": None}, ["there is no word_embeddings/embeddings"]),
+            ({"word_embeddings/embeddings": np.zeros([], np.float32)}, ["two dimensions"]),
+            ({"position_embedding/embeddings": None}, ["position_embeddings"]),
+            ({"embedding_projection/kernel": np.ones([4, 8], np.float32)}, ["ALBERT"]),
+        ):
+            changed = {**values, **changes}
+            self.write({name: value for name, value in changed.items() if value is not None})
+            self.refuse(*parts)
+        self.write({"dense/kernel": np.ones([2, 2], np.float32)})
+        self.refuse("BERT encoder", "dense/kernel")
+
+    def test_heads_of_no_size(self):
+        values = self.values()
+        for name in values:
+            if name.startswith("transformer/layer_0/self_attention/query"):
+                shape = [8, 0, 2] if name.endswith("kernel") else [0, 2]
+                values[name] = np.zeros(shape, np.float32)
+        self.write(values)
+        self.refuse("has 0 heads")
+
+    def test_damaged_object_graphs(self):
+        for graph in (b"", b"\xff\xff\xff\xff", os.urandom(1000)):
+            self.write(self.values(), graph)
+            self.refuse()
+
+    def test_no_such_source(self):
+        self.refuse("does not exist")
+        os.makedirs(self.source)
+        self.refuse("expected a SavedModel or a folder with one checkpoint", "neither")
+
+    def test_a_checkpoint_of_names(self):
+        tiny.write_bert(self.source)
+        self.refuse("object-based")
+
+    def test_as_init_checkpoint_it_is_refused(self):
+        self.write(self.values())
+        prefix = os.path.join(self.source, "bert_model.ckpt")
+        self.assert_refused(["from_tf2"], checkpoints.check_encoder, prefix, CONFIG)
+
+
+class CheckpointTest(EncoderTestCase):
+    def encoder(self, seed):
+        values = tf2_modules.tensors(CONFIG, seed=seed)
+        found = tf2_modules.by_google_name(CONFIG, values)
+        return tf2_bert.Encoder(CONFIG, found, "vocab.txt", None)
+
+    def test_it_is_written_once_and_by_its_content(self):
+        cache = os.path.join(self.folder, "cache")
+        with mock.patch.dict(os.environ, {"XDG_CACHE_HOME": cache}):
+            first = tf2_bert.checkpoint_of(self.encoder(0))
+            written = os.stat(first + ".index").st_mtime_ns
+            self.assertEqual(tf2_bert.checkpoint_of(self.encoder(0)), first)
+            self.assertEqual(os.stat(first + ".index").st_mtime_ns, written)
+            other = tf2_bert.checkpoint_of(self.encoder(1))
+            self.assertNotEqual(other, first)
+            self.assertLen(os.listdir(tf2_bert.default_folder()), 2)
+        reader = checkpoints.open_checkpoint(other)
+        for name, value in self.encoder(1).tensors.items():
+            self.assertAllEqual(reader.get_tensor(name), value)
+
+    def test_a_cache_that_cannot_be_written(self):
+        path = os.path.join(self.folder, "file")
+        with open(path, "w"), mock.patch.dict(os.environ, {"XDG_CACHE_HOME": path}):
+            self.assert_refused(["cannot be written"], tf2_bert.checkpoint_of, self.encoder(0))
+
+
+if __name__ == "__main__":
+    tf.test.main()

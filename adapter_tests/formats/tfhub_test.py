@@ -1,0 +1,266 @@
+"""Tests of tfhub.py on hub modules that the tests export themselves."""
+
+import os
+import shutil
+import subprocess
+import sys
+import unittest
+import urllib.error
+from unittest import mock
+
+import tensorflow as tf2
+import tensorflow.compat.v1 as tf
+from tensorflow.core.protobuf import saved_model_pb2
+
+import modeling
+import run_classifier
+from adapter_bert.common import paths
+from adapter_bert.formats import checkpoints, tfhub
+from adapter_tests.formats.checkpoints_test import TINY, CheckpointTestCase, changed
+from adapter_tests.support import command_lines, tf2_modules, tiny
+
+hub = tfhub.library()
+
+
+class HubTestCase(CheckpointTestCase):
+    def setUp(self):
+        super().setUp()
+        self.module = os.path.join(self.folder, "module")
+        self.assets = os.path.join(self.module, "assets")
+
+    def export(self, config=TINY, tokenization=None, vocabulary="vocab.txt"):
+        """Exports a BERT as Google's hub modules are built; returns its variables by name."""
+        vocab_file = os.path.join(self.folder, vocabulary)
+        with open(vocab_file, "w") as stream:
+            stream.write("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
+
+        def build():
+            ids = tf.placeholder(tf.int32, [None, None], name="input_ids")
+            model = modeling.BertModel(config, False, ids, adapter_fn=None)
+            path = tf.constant(vocab_file)
+            tf.add_to_collection(tf.GraphKeys.ASSET_FILEPATHS, path)
+            hub.add_signature("tokens", {"input_ids": ids}, {"pooled": model.get_pooled_output()})
+            if tokenization is not None:
+                told = {name: tf.constant(value) for name, value in tokenization.items()}
+                hub.add_signature("tokenization_info", outputs={"vocab_file": path, **told})
+
+        return self.export_module(build)
+
+    def export_module(self, build):
+        with tf.Graph().as_default(), tf.Session() as session:
+            module = hub.Module(hub.create_module_spec(build))
+            session.run(tf.global_variables_initializer())
+            module.export(self.module, session)
+            return session.run(module.variable_map)
+
+
+class HubTest(HubTestCase):
+    def test_weights_vocabulary_and_config(self):
+        exported = self.export(tokenization={"do_lower_case": True})
+        found = tfhub.read_bert(self.module)
+        self.assertEqual(found.config.to_dict(), TINY.to_dict())
+        self.assertEqual(found.vocab_file, os.path.join(self.assets, "vocab.txt"))
+        self.assertIs(found.do_lower_case, True)
+        reader = checkpoints.open_checkpoint(found.init_checkpoint)
+        self.assertEqual(set(exported), set(checkpoints.encoder_shapes(TINY)))
+        for name, value in exported.items():
+            self.assertAllEqual(reader.get_tensor(name), value)
+
+    def test_a_cased_module(self):
+        self.export(tokenization={"do_lower_case": False})
+        self.assertIs(tfhub.read_bert(self.module).do_lower_case, False)
+
+    def test_a_module_that_does_not_tell_its_case(self):
+        for tokenization in (None, {}):
+            self.export(tokenization=tokenization)
+            self.assertIsNone(tfhub.read_bert(self.module).do_lower_case)
+            shutil.rmtree(self.module)
+
+    def test_the_number_of_heads_follows_from_the_width(self):
+        self.export(changed(TINY, hidden_size=128, num_attention_heads=2, num_hidden_layers=11))
+        config = tfhub.read_bert(self.module).config
+        self.assertEqual((config.num_attention_heads, config.num_hidden_layers), (2, 11))
+
+    def test_a_width_that_tells_no_number_of_heads(self):
+        self.export(changed(TINY, hidden_size=96))
+        self.assert_refused(["multiple of 64", "is 96"], tfhub.read_bert, self.module)
+
+    def test_a_config_in_the_module_comes_first(self):
+        config = changed(TINY, hidden_size=96, num_attention_heads=3, hidden_act="relu")
+        self.export(config)
+        for place in (self.assets, self.module):
+            config_file = os.path.join(place, "bert_config.json")
+            with open(config_file, "w") as stream:
+                stream.write(config.to_json_string())
+            found = tfhub.read_bert(self.module).config
+            self.assertEqual(found.to_dict(), config.to_dict())
+            with open(config_file, "w") as stream:
+                stream.write(changed(config, num_hidden_layers=3).to_json_string())
+            self.assert_refused(["lacks 16 of"], tfhub.read_bert, self.module)
+            os.remove(config_file)
+
+    def test_the_only_text_among_the_assets_is_the_vocabulary(self):
+        self.export(vocabulary="pieces.txt")
+        expected = os.path.join(self.assets, "pieces.txt")
+        self.assertEqual(tfhub.read_bert(self.module).vocab_file, expected)
+        second = shutil.copy(expected, os.path.join(self.assets, "licence.txt"))
+        self.assert_refused(
+            ["one WordPiece vocabulary", "licence.txt, pieces.txt"],
+            tfhub.read_bert,
+            self.module,
+        )
+        os.rename(second, os.path.join(self.assets, "vocab.txt"))
+        expected = os.path.join(self.assets, "vocab.txt")
+        self.assertEqual(tfhub.read_bert(self.module).vocab_file, expected)
+
+    def test_a_sentencepiece_model_is_no_vocabulary(self):
+        self.export(vocabulary="30k-clean.model")
+        self.assert_refused(
+            ["WordPiece vocabulary", "30k-clean.model"], tfhub.read_bert, self.module
+        )
+
+    def test_no_such_module(self):
+        self.assert_refused(
+            [self.module, "does not exist"],
+            tfhub.read_bert,
+            self.module,
+        )
+
+    def test_no_network(self):
+        failure = urllib.error.URLError("Name or service not known")
+        with mock.patch.object(hub, "resolve", side_effect=failure):
+            self.assert_refused(
+                ["https://tfhub.dev/google/bert/1", "Name or service not known"],
+                tfhub.read_bert,
+                "https://tfhub.dev/google/bert/1",
+            )
+
+    def test_a_saved_model_that_is_no_hub_module(self):
+        with tf.Graph().as_default(), tf.Session() as session:
+            x = tf.placeholder(tf.float32, [1])
+            y = x * tf.get_variable("bert/w", initializer=[1.0])
+            session.run(tf.global_variables_initializer())
+            tf.saved_model.simple_save(session, self.module, {"x": x}, {"y": y})
+        self.assert_refused(["hub format", self.module], tfhub.read_bert, self.module)
+
+    def test_damaged_files(self):
+        self.export(tokenization={"do_lower_case": True})
+        path = os.path.join(self.module, "saved_model.pb")
+        with open(path, "rb") as reader:
+            content = reader.read()
+        for damaged in (content[: len(content) // 2], b"\xff" * 20, b"\x0c" * 20):
+            with open(path, "wb") as writer:
+                writer.write(damaged)
+            self.assert_refused(["saved_model.pb cannot be read"], tfhub.read_bert, self.module)
+
+    def test_a_graph_that_goes_round_in_circles(self):
+        self.export(tokenization={"do_lower_case": True})
+        path = os.path.join(self.module, "saved_model.pb")
+        with open(path, "rb") as reader:
+            model = saved_model_pb2.SavedModel.FromString(reader.read())
+        for graph in model.meta_graphs:
+            told = graph.signature_def["tokenization_info"].outputs["do_lower_case"].name
+            for node in graph.graph_def.node:
+                if node.name == told.split(":")[0]:
+                    node.op = "Identity"
+                    node.input[:] = [node.name]
+        with open(path, "wb") as writer:
+            writer.write(model.SerializeToString())
+        self.assert_refused(["do_lower_case", "a constant"], tfhub.read_bert, self.module)
+
+    def test_reading_a_folder_imports_neither_hub_nor_estimator(self):
+        self.export(tokenization={"do_lower_case": True})
+        program = (
+            "import sys; from adapter_bert.formats import tfhub; tfhub.read_bert(sys.argv[1]);"
+        )
+        program += " print({'tensorflow_hub', 'tf_estimator'} & set(sys.modules))"
+        root = paths.PROJECT
+        told = subprocess.check_output([sys.executable, "-c", program, self.module], cwd=root)
+        self.assertEqual(told.decode().strip(), "set()")
+
+    def test_a_hub_module_of_something_else(self):
+        def build():
+            x = tf.placeholder(tf.float32, [1])
+            y = x * tf.get_variable("scale", initializer=[1.0])
+            hub.add_signature(inputs={"x": x}, outputs={"y": y})
+
+        self.export_module(build)
+        self.assert_refused(
+            ["variables of a BERT", "bert/embeddings/word_embeddings", "only scale"],
+            tfhub.read_bert,
+            self.module,
+        )
+
+
+class HostileTest(HubTestCase):
+    """Modules whose every graph writes a file: nothing of them may run."""
+
+    def setUp(self):
+        super().setUp()
+        self.written = os.path.join(self.folder, "written")
+
+    def export_hostile(self, is_constant):
+        """Exports a BERT; reading any output of it writes a file."""
+        vocab_file = tf2_modules.write_vocabulary(self.folder)
+
+        def build():
+            ids = tf.placeholder(tf.int32, [None, None], name="input_ids")
+            model = modeling.BertModel(tiny.config(hidden_size=64), False, ids, adapter_fn=None)
+            path = tf.constant(vocab_file)
+            tf.add_to_collection(tf.GraphKeys.ASSET_FILEPATHS, path)
+            with tf.control_dependencies([tf.io.write_file(self.written, "hostile")]):
+                pooled = tf.identity(model.get_pooled_output())
+                path, told = tf.identity(path), tf.identity(tf.constant(True))
+            if not is_constant:
+                told = tf.logical_not(tf.logical_not(told))
+            hub.add_signature("tokens", {"input_ids": ids}, {"pooled": pooled})
+            outputs = {"vocab_file": path, "do_lower_case": told}
+            hub.add_signature("tokenization_info", outputs=outputs)
+
+        self.export_module(build)
+
+    def train(self):
+        """Trains a classifier on the module."""
+        data = tiny.write_mrpc(os.path.join(self.folder, "data"))
+        arguments = ["--task_name=MRPC", "--data_dir=" + data, "--tuning=head", "--do_train"]
+        arguments += ["--bert_hub_module_handle=" + self.module, "--num_train_epochs=1"]
+        arguments += ["--max_seq_length=16", "--train_batch_size=8"]
+        arguments += ["--output_dir=" + os.path.join(self.folder, "output")]
+        return run_classifier.run(command_lines.parsed(run_classifier.define_flags, *arguments))
+
+    def test_its_graph_writes(self):
+        """Else the other tests would show nothing."""
+        self.export_hostile(is_constant=True)
+        with tf.Graph().as_default(), tf.Session() as session:
+            told = hub.Module(self.module)(signature="tokenization_info", as_dict=True)
+            session.run(told["do_lower_case"])
+        self.assertTrue(os.path.exists(self.written))
+
+    def test_it_trains_and_writes_nothing(self):
+        self.export_hostile(is_constant=True)
+        self.assertIn("Trained: ", "\n".join(self.train()))
+        self.assertFalse(os.path.exists(self.written))
+
+    def test_a_case_that_it_computes_is_refused(self):
+        self.export_hostile(is_constant=False)
+        parts = ["computes do_lower_case", "--init_checkpoint=" + self.module]
+        self.assert_refused(parts, self.train)
+        self.assertFalse(os.path.exists(self.written))
+
+    @unittest.skipIf(tf2_modules.IS_TF1, tf2_modules.WITHOUT)
+    def test_a_saved_model_trains_and_writes_nothing(self):
+        values, written = tf2_modules.tensors(tiny.config()), self.written
+        tf2_modules.save_hostile_encoder(self.module, values, written)
+        loaded = tf2.saved_model.load(self.module)
+        self.assertTrue(os.path.exists(written + "-by-initializer"))
+        loaded.harm()
+        self.assertTrue(os.path.exists(written))
+        for end in ("", "-by-initializer"):
+            os.remove(written + end)
+        self.assertIn("Trained: ", "\n".join(self.train()))
+        for end in ("", "-by-initializer"):
+            self.assertFalse(os.path.exists(written + end))
+
+
+if __name__ == "__main__":
+    tf.test.main()

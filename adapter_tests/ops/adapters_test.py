@@ -1,0 +1,496 @@
+"""Tests of adapters.py: every variant of an adapter against NumPy, alone and in BERT."""
+
+import dataclasses
+import itertools
+from unittest import mock
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import modeling
+from adapter_bert.common.errors import UserError
+from adapter_bert.ops import adapters as adapter_modules
+from adapter_bert.ops import layers, xla
+from adapter_bert.ops.adapters import AdapterConfig
+from adapter_tests.modeling_test import numpy_bert
+from adapter_tests.support import tiny
+
+# One of each, and several together.
+VARIANTS = (
+    {"normalization": "layer"},
+    {"normalization": "batch"},
+    {"depth": 2},
+    {"depth": 3},
+    {"activation": "swish"},
+    {"sites": "attention"},
+    {"sites": "feed_forward"},
+    {"placement": "parallel"},
+    {"interaction": "multiply"},
+    {"placement": "parallel", "interaction": "multiply"},
+    {"normalization": "batch", "depth": 2, "sites": "attention", "placement": "parallel"},
+    {"normalization": "layer", "depth": 3, "sites": "feed_forward", "interaction": "multiply"},
+)
+# adapter-bert's settings.
+DEFAULTS = {
+    "size": 64,
+    "activation": "gelu",
+    "init_scale": 1e-3,
+    "fn": "feedforward_adapter",
+    "layers": None,
+    "normalization": "none",
+    "depth": 1,
+    "sites": "both",
+    "placement": "sequential",
+    "interaction": "add",
+}
+ACTIVATIONS = {
+    "gelu": lambda x: x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
+    "swish": lambda x: x / (1 + np.exp(-x)),
+    "tanh": np.tanh,
+}
+
+
+def numpy_adapter(config, values, x, beside=None, trains=False):
+    """What an adapter makes of x [..., D], by section 3.6; values: name below "adapters/" → array.
+
+    Batch normalization is by x's own statistics if it `trains`.
+    """
+    act = ACTIVATIONS[config.activation]
+    hidden = x @ values["weights1"] + values["biases1"]
+    if config.normalization == "layer":
+        centred = hidden - hidden.mean(-1, keepdims=True)
+        hidden = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-12)
+        hidden = hidden * values["LayerNorm/gamma"] + values["LayerNorm/beta"]
+    if config.normalization == "batch":
+        axes = tuple(range(x.ndim - 1))
+        mean, variance = values["BatchNorm/moving_mean"], values["BatchNorm/moving_variance"]
+        if trains:
+            mean, variance = hidden.mean(axes), hidden.var(axes)
+        hidden = (hidden - mean) / np.sqrt(variance + 1e-6)
+        hidden = hidden * values["BatchNorm/gamma"] + values["BatchNorm/beta"]
+    hidden = act(hidden)
+    for index in range(2, config.depth + 1):
+        hidden = act(hidden @ values[f"weights_hidden{index}"] + values[f"biases_hidden{index}"])
+    change = hidden @ values["weights2"] + values["biases2"]
+    adapted = x if beside is None else beside
+    return adapted * (1 + change) if config.interaction == "multiply" else adapted + change
+
+
+def load_random(session, scale=0.5):
+    """Fills all variables with noise, around 1 what is a variance; returns values by name."""
+    random = np.random.RandomState(1)
+    variables = sorted(tf.global_variables(), key=lambda v: v.name)
+    values = [random.normal(0, scale, variable.shape.as_list()) for variable in variables]
+    values = [x**2 + 0.5 if "variance" in v.name else x for v, x in zip(variables, values)]
+    tiny.load(session, variables, values)
+    return {v.op.name: np.float32(x) for v, x in zip(variables, values)}
+
+
+class FeedforwardAdapterTest(tf.test.TestCase):
+    """Every combination that one adapter can have."""
+
+    X, Y = np.random.RandomState(0).normal(size=[2, 3, 4, 6]).astype(np.float32)
+
+    def check(self, beside, trains, **settings):
+        config = AdapterConfig(size=5, **settings)
+        with tf.Graph().as_default(), self.session() as session:
+            statistics = [] if trains else None
+            terms = config.build().function(
+                tf.constant(self.X),
+                beside=beside if beside is None else tf.constant(beside),
+                statistics=statistics,
+            )
+            self.assertLen(terms, 2)
+            values = load_random(session)
+            values = {name[len("adapters/") :]: value for name, value in values.items()}
+            kept, added = session.run(terms)
+            self.assertAllEqual(kept, self.X if beside is None else beside)
+            expected = numpy_adapter(config, values, self.X, beside, trains)
+            self.assertAllClose(kept + added, expected, rtol=1e-4, atol=1e-4)
+            if settings["normalization"] == "batch" and trains:
+                hidden = (self.X @ values["weights1"] + values["biases1"]).reshape([-1, 5])
+                self.assertEqual(
+                    [variable.op.name for variable, _ in statistics],
+                    ["adapters/BatchNorm/moving_mean", "adapters/BatchNorm/moving_variance"],
+                )
+                found = session.run([value for _, value in statistics])
+                self.assertAllClose(found, [hidden.mean(0), hidden.var(0)], rtol=1e-4)
+
+    def test_every_combination_equals_numpy(self):
+        for normalization, depth, interaction, beside, trains in itertools.product(
+            adapter_modules.NORMALIZATIONS,
+            (1, 2, 3),
+            adapter_modules.INTERACTIONS,
+            (None, self.Y),
+            (False, True),
+        ):
+            settings = dict(normalization=normalization, depth=depth, interaction=interaction)
+            with self.subTest(beside=beside is not None, trains=trains, **settings):
+                self.check(beside, trains, **settings)
+
+    def test_a_sum_where_the_terms_are_not_wanted_apart(self):
+        with tf.Graph().as_default(), self.session() as session:
+            whole = modeling.feedforward_adapter(
+                tf.constant(self.X), 5, interaction="multiply", beside=tf.constant(self.Y)
+            )
+            values = {n[len("adapters/") :]: v for n, v in load_random(session).items()}
+            config = AdapterConfig(size=5, interaction="multiply")
+            expected = numpy_adapter(config, values, self.X, self.Y)
+            self.assertAllClose(session.run(whole), expected, rtol=1e-4, atol=1e-4)
+
+    def test_the_default_makes_adapter_berts_variables_and_no_others(self):
+        with tf.Graph().as_default():
+            modeling.feedforward_adapter(tf.zeros([2, 6]), 5)
+            self.assertEqual(
+                [(v.op.name, v.shape.as_list()) for v in tf.global_variables()],
+                [
+                    ("adapters/weights1", [6, 5]),
+                    ("adapters/biases1", [1, 5]),
+                    ("adapters/weights2", [5, 6]),
+                    ("adapters/biases2", [1, 6]),
+                ],
+            )
+
+    def test_hidden_layers_keep_the_scale(self):
+        with tf.Graph().as_default(), self.session() as session:
+            tf.set_random_seed(1)
+            modeling.feedforward_adapter(tf.zeros([1, 300]), depth=2)
+            session.run(tf.global_variables_initializer())
+            values = session.run({v.op.name: v for v in tf.global_variables()})
+            self.assertEqual(values["adapters/weights1"].shape, (300, 64))
+            stddev = {name: np.std(value) for name, value in values.items()}
+            # A normal cut off at two standard deviations has a stddev of 0.8796 of the full one.
+            self.assertAllClose(stddev["adapters/weights1"], 1e-3 * 0.8796, rtol=0.02)
+            # 1 / 8 of 64 hidden units.
+            self.assertAllClose(stddev["adapters/weights_hidden2"], 0.125 * 0.8796, rtol=0.02)
+
+
+class BertTest(tf.test.TestCase):
+    """Each variant in a BERT of one layer."""
+
+    def setUp(self):
+        super().setUp()
+        if "bfloat16" not in self.id():  # Each graph's compilation would take seconds.
+            plain = mock.patch.object(xla, "can_fuse", lambda: False)
+            plain.start()
+            self.addCleanup(plain.stop)
+        arrays = tiny.arrays(rows=4)
+        self.inputs = [arrays[name] for name in ("input_ids", "input_mask", "segment_ids")]
+
+    def build(self, adapter, is_training=False, dropout=0.1, **options):
+        """A `modeling.BertModel` with adapters of that config, or without any for None."""
+        config = tiny.config(
+            num_hidden_layers=1,
+            hidden_dropout_prob=dropout,
+            attention_probs_dropout_prob=dropout,
+            initializer_range=0.5,
+        )
+        adapter_fn = adapter and adapter.build()
+        inputs = [tf.constant(values) for values in self.inputs]
+        return modeling.BertModel(
+            config, is_training, *inputs, scope="bert", adapter_fn=adapter_fn, **options
+        )
+
+    def expected(self, adapter, values, trains):
+        """What NumPy makes of the values."""
+        scopes = {
+            "both": ("attention/output", "output"),
+            "attention": ("attention/output",),
+            "feed_forward": ("output",),
+        }[adapter.sites]
+
+        def adapt(output, residual, name):
+            if name[len("bert/encoder/layer_0/") :] not in scopes:
+                return output
+            own = {
+                n[len(name + "/adapters/") :]: v
+                for n, v in values.items()
+                if n.startswith(name + "/adapters/")
+            }
+            if adapter.placement == "parallel":
+                return numpy_adapter(adapter, own, residual, output, trains)
+            return numpy_adapter(adapter, own, output, None, trains)
+
+        config = tiny.config(num_hidden_layers=1)
+        return numpy_bert(values, config, *self.inputs, adapters=False, adapt=adapt)
+
+    def test_outputs_equal_numpy(self):
+        for variant in VARIANTS:
+            for trains in (False, True) if variant.get("normalization") == "batch" else (False,):
+                adapter = AdapterConfig(size=5, **variant)
+                with self.subTest(trains=trains, **variant), tf.Graph().as_default():
+                    model = self.build(adapter, trains, dropout=0.0)
+                    with self.session() as session:
+                        values = load_random(session, 0.3)
+                        found = session.run(
+                            [model.get_sequence_output(), model.get_pooled_output()]
+                        )
+                    expected = self.expected(adapter, values, trains)
+                    self.assertAllClose(found, expected, rtol=1e-3, atol=1e-3)
+
+    def test_pooled_only_is_the_whole_models_pooled_output(self):
+        for variant in ({"placement": "parallel"}, {"normalization": "layer"}):
+            adapter, found = AdapterConfig(size=5, **variant), []
+            for pooled_only in (False, True):
+                with tf.Graph().as_default(), self.session() as session:
+                    model = self.build(adapter, pooled_only=pooled_only)
+                    load_random(session)
+                    found.append(session.run(model.get_pooled_output()))
+            self.assertAllClose(found[0], found[1], rtol=1e-4, atol=1e-5)
+
+    def test_parameters_are_those_of_the_formula(self):
+        """2mD + (k-1)(m^2 + m) + m + D, and 2m of gamma and beta; m = 5, D = 8."""
+        for variant in VARIANTS:
+            depth = variant.get("depth", 1)
+            each = 2 * 5 * 8 + (depth - 1) * (5 * 5 + 5) + 5 + 8
+            each += 2 * 5 if "normalization" in variant else 0
+            count = 1 if "sites" in variant else 2
+            with self.subTest(**variant), tf.Graph().as_default():
+                self.build(None)
+                plain = set(tf.trainable_variables())
+                with tf.variable_scope("", reuse=tf.AUTO_REUSE):
+                    self.build(AdapterConfig(size=5, **variant))
+                new = set(tf.trainable_variables()) - plain
+                self.assertEqual(sum(v.shape.num_elements() for v in new), count * each)
+                self.assertEqual(new, set(tf.get_collection("adapters")))
+                shapes = AdapterConfig(size=5, **variant).shapes(8)
+                moving = {name for name in shapes if name.endswith(layers.MOVING)}
+                self.assertLen(moving, 2 if variant.get("normalization") == "batch" else 0)
+                sizes = [np.prod(s) for name, s in shapes.items() if name not in moving]
+                self.assertEqual(sum(sizes), each)
+
+    def test_shapes_start_nothing(self):
+        # On several machines TensorFlow's runtime starts with all of them, or not at all.
+        with mock.patch.object(xla, "can_fuse") as can_fuse:
+            AdapterConfig(size=5).shapes(8)
+        can_fuse.assert_not_called()
+
+    def test_near_identity_at_the_start(self):
+        for variant in VARIANTS:
+            distances = []
+            for init_scale in (1e-3, 1.0):
+                with tf.Graph().as_default(), self.session() as session:
+                    outputs = []
+                    for adapter in (None, AdapterConfig(5, init_scale=init_scale, **variant)):
+                        with tf.variable_scope("", reuse=tf.AUTO_REUSE):
+                            model = self.build(adapter, True, dropout=0.0)
+                        outputs.append(model.get_sequence_output())
+                    tf.set_random_seed(2)
+                    session.run(tf.global_variables_initializer())
+                    plain, adapted = session.run(outputs)
+                    distances.append(np.abs(plain - adapted).max())
+            with self.subTest(**variant):
+                # The outputs are of LayerNorms: of the size 1.
+                self.assertLess(distances[0], 0.02)
+                self.assertGreater(distances[1], 0.2)
+
+    def test_gradients_reach_every_variable(self):
+        for variant in VARIANTS:
+            with self.subTest(**variant), tf.Graph().as_default(), self.session() as session:
+                model = self.build(
+                    AdapterConfig(size=5, **variant), True, dropout_key=modeling.DropoutKey(1, 2)
+                )
+                variables = tf.get_collection("adapters")
+                loss = tf.reduce_sum(model.get_sequence_output() ** 3)
+                gradients = tf.gradients(loss, variables)
+                load_random(session)
+                for variable, gradient in zip(variables, session.run(gradients)):
+                    # What batch normalization is about to take off again has no effect.
+                    lost = variant.get("normalization") == "batch" and "biases1" in variable.name
+                    if not lost:
+                        self.assertGreater(np.abs(gradient).max(), 1e-3, variable.name)
+
+    def test_recomputed_activations_give_the_same_gradients_and_statistics(self):
+        found = []
+        for recompute in (False, True):
+            with tf.Graph().as_default(), self.session() as session:
+                model = self.build(
+                    AdapterConfig(size=5, **VARIANTS[-2]),
+                    True,
+                    dropout_key=modeling.DropoutKey(1, 2),
+                    recompute_activations=recompute,
+                )
+                variables = sorted(tf.get_collection("adapters"), key=lambda v: v.name)
+                gradients = tf.gradients(tf.reduce_sum(model.get_pooled_output() ** 2), variables)
+                statistics = layers.take_statistics()
+                self.assertEqual(
+                    [variable.op.name for variable, _ in statistics],
+                    [
+                        f"bert/encoder/layer_0/attention/output/adapters/BatchNorm/moving_{what}"
+                        for what in ("mean", "variance")
+                    ],
+                )
+                load_random(session)
+                values = [value for _, value in statistics]
+                found.append(session.run([gradients, values]))
+        self.assertAllClose(found[0], found[1], rtol=1e-4, atol=1e-5)
+
+    def test_bfloat16(self):
+        if tf.__version__.startswith("1."):
+            self.skipTest("TensorFlow 1 has no bfloat16 products.")
+        for variant in VARIANTS[-2:]:
+            rough, exact = (
+                self.with_gradient(variant, dtype) for dtype in (tf.bfloat16, tf.float32)
+            )
+            with self.subTest(**variant):
+                # A bfloat16 has 8 bits: 0.4% of values around 2, over some roundings.
+                self.assertAllClose(rough, exact, atol=0.1)
+                self.assertNotAllEqual(rough, exact)
+
+    def with_gradient(self, variant, dtype):
+        with tf.Graph().as_default(), self.session() as session:
+            model = self.build(AdapterConfig(size=5, **variant), True, dropout=0.0, dtype=dtype)
+            output = model.get_pooled_output()
+            gradients = tf.gradients(output, tf.get_collection("adapters"))
+            values = [value for _, value in layers.take_statistics()]
+            self.assertEqual({t.dtype for t in [output, *values, *gradients]}, {tf.float32})
+            load_random(session, 0.3)
+            return session.run([output, gradients])[0]
+
+
+class AdapterConfigTest(tf.test.TestCase):
+    def test_defaults_are_adapter_berts(self):
+        self.assertEqual(AdapterConfig().variant(), {})
+        self.assertEqual(
+            AdapterConfig().shapes(8),
+            {
+                "adapters/weights1": (8, 64),
+                "adapters/biases1": (1, 64),
+                "adapters/weights2": (64, 8),
+                "adapters/biases2": (1, 8),
+            },
+        )
+
+    def test_variant(self):
+        for variant in ({"depth": 2, "sites": "attention"}, {"normalization": "batch"}):
+            self.assertEqual(AdapterConfig(size=3, activation="relu", **variant).variant(), variant)
+
+    def test_refused(self):
+        for wrong, part in (
+            ({"size": 0}, "--adapter_size must be at least 1, but is 0"),
+            ({"size": 2**31}, "--adapter_size=2147483648 is more than"),
+            ({"init_scale": -1e-9}, "--adapter_init_scale must be .* from 0 up, but is -1e-09"),
+            ({"init_scale": float("inf")}, "--adapter_init_scale must be .* but is inf"),
+            ({"init_scale": float("nan")}, "--adapter_init_scale must be .* but is nan"),
+            ({"normalization": "group"}, "--adapter_normalization=group: .* none, layer, batch"),
+            ({"depth": 0}, "--adapter_depth=0: expected one of 1 to 100"),
+            ({"depth": -1}, "--adapter_depth=-1"),
+            ({"depth": 101}, "--adapter_depth=101"),
+            ({"sites": "all"}, "--adapter_sites=all: .* both, attention, feed_forward"),
+            ({"placement": "beside"}, "--adapter_placement=beside: .* sequential, parallel"),
+            ({"interaction": "gate"}, "--adapter_interaction=gate: .* add, multiply"),
+            ({"activation": "gelo"}, "--adapter_activation: .*gelo.*swish"),
+            ({"normalization": "layer", "size": 1}, "--adapter_normalization=layer .*size=1"),
+        ):
+            with self.assertRaisesRegex(UserError, part):
+                AdapterConfig(**wrong)
+
+    def test_accepted_at_the_limits(self):
+        for settings in (
+            {"size": 1},
+            {"size": 2**31 - 1},
+            {"init_scale": 0.0},
+            {"depth": 100},
+            {"normalization": "layer", "size": 2},
+            {"normalization": "batch", "size": 1},
+        ):
+            self.assertEqual(
+                dataclasses.asdict(AdapterConfig(**settings)), {**DEFAULTS, **settings}
+            )
+
+    def test_what_was_checked_stays(self):
+        with self.assertRaises(dataclasses.FrozenInstanceError):
+            AdapterConfig().size = 0
+
+    def test_no_adapter(self):
+        self.assertIsNone(AdapterConfig(fn="none").build())
+        self.assertEqual(AdapterConfig(fn="none").shapes(8), {})
+
+    def test_names_of_adapters(self):
+        get = adapter_modules.get_adapter
+        self.assertIs(get("Feedforward_Adapter"), adapter_modules.feedforward_adapter)
+        self.assertIs(get(len), len)
+        for no_adapter in (None, "", "none", "None"):
+            self.assertIsNone(get(no_adapter))
+        with self.assertRaisesRegex(
+            UserError, "--adapter_fn=lora: .* known are feedforward_adapter and none"
+        ):
+            get("lora")
+
+
+class AdaptersOfLayersTest(tf.test.TestCase):
+    OUTPUT, RESIDUAL = np.random.RandomState(0).normal(size=[2, 6, 4]).astype(np.float32)
+    GATES = np.array([[1.0, 0.0], [0.25, 1.0]], np.float32)  # Of 2 sequences of 3 tokens.
+
+    def test_which_layers_and_sites_have_one(self):
+        adapter = AdapterConfig(sites="feed_forward", layers=(0, 2))
+        for adapter_fn, adapted, expected in (
+            (None, None, [[], [], []]),
+            (adapter.build(), None, [["output"], [], ["output"]]),
+            (adapter.build(), (1,), [[], ["output"], []]),
+            (AdapterConfig(sites="feed_forward").build(), None, [["output"]] * 3),
+            (tf.identity, (1,), [[], ["attention/output", "output"], []]),
+        ):
+            found = adapter_modules.adapters_of_layers(adapter_fn, adapted, 3, None)
+            self.assertEqual([list(functions) for functions in found], expected)
+
+    def test_layers_that_are_not_there(self):
+        for adapted, wrong in (((-1,), "-1"), (range(1, 4), "3"), ((0, 5, -2), "-2, 5")):
+            for adapter, given in (
+                (AdapterConfig(layers=adapted), None),
+                (AdapterConfig(), adapted),
+            ):
+                with self.assertRaisesRegex(ValueError, f"has layers 0 to 2, but .* {wrong}\\."):
+                    adapter_modules.adapters_of_layers(adapter.build(), given, 3, None)
+
+    def test_gates(self):
+        """gate * adapted + (1 - gate) * output, where a sequence has one gate for its tokens."""
+        sequential = AdapterConfig(size=5, interaction="multiply")
+        parallel = AdapterConfig(size=5, placement="parallel")
+        for adapter_fn, adapt, count in (
+            (sequential.build(), lambda v: numpy_adapter(sequential, v, self.OUTPUT), 2),
+            (
+                parallel.build(),
+                lambda v: numpy_adapter(parallel, v, self.RESIDUAL, self.OUTPUT),
+                2,
+            ),
+            (lambda output: output**2, lambda v: self.OUTPUT**2, 2),
+            (lambda output: (output**2, output**3), lambda v: self.OUTPUT**2 + self.OUTPUT**3, 3),
+        ):
+            with tf.Graph().as_default(), self.session() as session:
+                output, residual = tf.constant(self.OUTPUT), tf.constant(self.RESIDUAL)
+                layers_, gates = (0, 1), tf.constant(self.GATES)
+                adapters = adapter_modules.adapters_of_layers(adapter_fn, layers_, 2, None, gates)
+                with tf.variable_scope("", reuse=tf.AUTO_REUSE):
+                    terms = [functions["output"](output, residual) for functions in adapters]
+                self.assertEqual([len(each) for each in terms], [count] * 2)
+                values = {n[len("adapters/") :]: v for n, v in load_random(session).items()}
+                found = session.run([tf.add_n(each) for each in terms])
+            gate = np.repeat(self.GATES.T, 3, axis=1)[:, :, None]
+            expected = gate * adapt(values) + (1 - gate) * self.OUTPUT
+            self.assertAllClose(found, expected, rtol=1e-5, atol=1e-5)
+
+    def test_a_gate_leaves_the_output_itself_alone(self):
+        with tf.Graph().as_default():
+            output = tf.constant(self.OUTPUT)
+            adapters = adapter_modules.adapters_of_layers(
+                AdapterConfig().build(), None, 2, None, tf.constant(self.GATES)
+            )
+            self.assertIs(adapters[1]["output"](output, None)[0], output)
+
+
+class OwnFunctionTest(tf.test.TestCase):
+    def test_a_function_of_the_output_alone_stands_after_both_projections(self):
+        shapes = []
+
+        def adapter(output):
+            shapes.append(output.shape.as_list())
+            return output
+
+        with tf.Graph().as_default():
+            modeling.BertModel(tiny.config(), True, tf.zeros([2, 3], tf.int32), adapter_fn=adapter)
+        self.assertEqual(shapes, [[6, 8]] * 4)
+
+
+if __name__ == "__main__":
+    tf.test.main()

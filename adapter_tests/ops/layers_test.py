@@ -1,0 +1,336 @@
+import functools
+import math
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from adapter_bert.common.errors import UserError
+from adapter_bert.ops import layers
+from adapter_bert.ops.dropout import DropoutKey
+from adapter_tests.support.ways import as_for_a_tpu, both_ways
+
+RANDOM = np.random.RandomState(0)
+
+
+def derivative(function, x, d_output, step=1e-5):
+    """d(sum(function(x) * d_output)) / dx by central differences, in float64."""
+    gradient = np.zeros_like(x)
+    for index in np.ndindex(*x.shape):
+        moved = [x.copy(), x.copy()]
+        moved[0][index] += step
+        moved[1][index] -= step
+        up, down = (np.sum(function(m) * d_output) for m in moved)
+        gradient[index] = (up - down) / (2 * step)
+    return gradient
+
+
+class BothWaysTest(tf.test.TestCase):
+    """Every stretch, compiled by XLA where it can be, and operation by operation."""
+
+    def check(self, function, reference, inputs):
+        """Compares `function` of Tensors, and its gradients, with `reference` of NumPy arrays."""
+        inputs = [np.asarray(x, np.float64) for x in inputs]
+        d_output = RANDOM.normal(size=reference(*inputs).shape)
+        for way in both_ways():
+            with way, tf.Graph().as_default(), self.session() as session:
+                tensors = [tf.constant(x, tf.float32) for x in inputs]
+                output = function(*tensors)
+                gradients = tf.gradients(output, tensors, tf.constant(d_output, tf.float32))
+                session.run(tf.global_variables_initializer())
+                output, gradients = session.run([output, gradients])
+            self.assertAllClose(output, reference(*inputs), rtol=1e-5, atol=1e-5)
+            for index, gradient in enumerate(gradients):
+
+                def of_one(x, index=index):
+                    return reference(*inputs[:index], x, *inputs[index + 1 :])
+
+                expected = derivative(of_one, inputs[index], d_output)
+                self.assertAllClose(gradient, expected, rtol=1e-4, atol=1e-4)
+
+    def test_gelu(self):
+        def reference(x):
+            return x * 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+        self.check(layers.gelu, reference, [RANDOM.normal(0, 3, [4, 5])])
+
+    def test_layer_norm(self):
+        gamma, beta = RANDOM.normal(size=[2, 6])
+
+        def reference(x, y):
+            x = x + y
+            x = x - x.mean(-1, keepdims=True)
+            return x / np.sqrt((x**2).mean(-1, keepdims=True)) * gamma + beta
+
+        def function(x, y, trains=True):
+            with tf.variable_scope("norm", reuse=tf.AUTO_REUSE):
+                layers.layer_norm(x, plus=[y])
+                variables = {v.op.name.split("/")[-1]: v for v in tf.global_variables()}
+            initial = {"gamma": gamma, "beta": beta}
+            values = [tf.constant(initial[name], tf.float32) for name in ("gamma", "beta")]
+            self.assertEqual(set(variables), set(initial))
+            return layers._normalized_sum([x, y], *values, tf.float32, trains)
+
+        inputs = [RANDOM.normal(size=[2, 3, 6]) for _ in range(2)]
+        self.check(function, reference, inputs)
+        self.check(functools.partial(function, trains=False), reference, inputs)
+
+    def test_layer_norm_of_its_variables(self):
+        x = RANDOM.normal(size=[2, 3, 6])
+
+        def reference(gamma, beta):
+            centred = x - x.mean(-1, keepdims=True)
+            return centred / np.sqrt((centred**2).mean(-1, keepdims=True)) * gamma + beta
+
+        def function(gamma, beta, trains=True):
+            terms = [tf.constant(x, tf.float32)]
+            return layers._normalized_sum(terms, gamma, beta, tf.float32, trains)
+
+        inputs = RANDOM.normal(size=[2, 6])
+        self.check(function, reference, inputs)
+        self.check(functools.partial(function, trains=False), reference, inputs)
+
+    def test_parameters_of_each_sequence(self):
+        x, gamma, beta = RANDOM.normal(size=[6, 4]), *RANDOM.normal(size=[2, 3, 4])
+        kernel, bias = RANDOM.normal(size=[3, 4, 5]), RANDOM.normal(size=[3, 5])
+        each = np.repeat(np.arange(3), 2)  # Three sequences of two positions.
+        centred = x - x.mean(-1, keepdims=True)
+        normal = centred / np.sqrt((centred**2).mean(-1, keepdims=True))
+        product = np.einsum("ri,riu->ru", x, kernel[each])
+        for way in both_ways():
+            with way, tf.Graph().as_default(), self.session() as session:
+                tensors = [tf.constant(v, tf.float32) for v in (x, gamma, beta, kernel, bias)]
+                own = {"beta": tensors[2], "gamma": tensors[1]}
+
+                def getter(getter, name, *arguments, own=own, **options):
+                    del getter, arguments, options
+                    return own[name.split("/")[-1]]
+
+                with tf.variable_scope("", custom_getter=getter):
+                    norm = layers.layer_norm(tensors[0], plus=[tf.zeros([6, 4])])
+                affine = layers.affine(tensors[0], *tensors[3:])
+                norm, affine = session.run([norm, affine])
+            self.assertAllClose(norm, normal * gamma[each] + beta[each], atol=1e-5)
+            self.assertAllClose(affine, product + bias[each], atol=1e-5)
+
+    def test_attention(self):
+        mask = np.array([[1, 1, 1, 0], [1, 1, 0, 0]])
+
+        def reference(q, k, v):
+            scores = np.einsum("bnfh,bnth->bnft", q, k) / math.sqrt(q.shape[-1])
+            scores = np.where(mask[:, None, None, :] == 1, scores, -np.inf)
+            probs = np.exp(scores - scores.max(-1, keepdims=True))
+            probs /= probs.sum(-1, keepdims=True)
+            return np.einsum("bnft,bnth->bnfh", probs, v)
+
+        def function(q, k, v):
+            return layers.attend(q, k, v, tf.constant(mask))
+
+        inputs = [RANDOM.normal(size=[2, 2, 4, 3]) for _ in range(3)]
+        self.check(function, reference, inputs)
+        self.check(function, reference, [inputs[0][:, :, :1], *inputs[1:]])
+
+    def test_attention_with_dropout(self):
+        # Which probabilities are dropped is seen in the output for values that tell positions.
+        for key in (DropoutKey(5, 0), None):
+            for way in (*both_ways(), as_for_a_tpu()):
+                with way, tf.Graph().as_default(), self.session() as session:
+                    pairs, kept = session.run(self.attention_with_dropout(key))
+                self.assertBetween(int(kept.sum()), 8, 28)  # Of 36; both 3.3 deviations off 18.
+                for found, expected in pairs:
+                    self.assertAllClose(found, expected, atol=1e-5)
+
+    def attention_with_dropout(self, key):
+        """Pairs of Tensors to compare, and 1 for every probability that stays."""
+        shape = [1, 1, 6, 6]
+        q, k = (tf.constant(RANDOM.normal(size=shape), tf.float32) for _ in "qk")
+        v = tf.eye(6)[tf.newaxis, tf.newaxis]
+        with tf.variable_scope("self"):
+            output = layers.attend(q, k, v, tf.ones([1, 6]), 0.5, dropout_key=key)
+        d_output = tf.constant(RANDOM.normal(size=shape), tf.float32)
+        probs = tf.nn.softmax(tf.matmul(q, k, transpose_b=True) / math.sqrt(6))
+        kept = tf.stop_gradient(tf.cast(tf.not_equal(output, 0), tf.float32))
+        expected = probs * kept * 2
+        found, wanted = (tf.gradients(y, [q, k], d_output) for y in (output, expected))
+        return [(output, expected), (found, wanted)], kept
+
+
+class Bfloat16Test(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        if tf.__version__.startswith("1."):
+            self.skipTest("TensorFlow 1 has no bfloat16 products.")
+
+    def test_layer_norm_keeps_what_a_sum_in_bfloat16_would_lose(self):
+        x = np.array([[256.0, 258.0, 260.0, 262.0]])
+        small = np.array([[0.5, -0.5, 0.0, 0.0]])  # Between 256 and 512 a bfloat16 is even.
+        with tf.Graph().as_default(), self.session() as session:
+            terms = [tf.constant(term, tf.bfloat16) for term in (x, small)]
+            output = layers.layer_norm(terms[0], plus=terms[1:], dtype=tf.float32)
+            session.run(tf.global_variables_initializer())
+            output = session.run(output)
+        total = (x + small) - (x + small).mean()
+        self.assertAllClose(output, total / total.std(), atol=1e-5)
+
+    def test_gradients_of_variables_are_float32_sums(self):
+        rows = 4096
+        with tf.Graph().as_default(), self.session() as session:
+            x = tf.constant(RANDOM.normal(size=[rows, 8]), tf.bfloat16)
+            output = layers.layer_norm(x)
+            variables = sorted(tf.global_variables(), key=lambda variable: variable.name)
+            beta, gamma = tf.gradients(output, variables)
+            self.assertEqual((gamma.dtype, beta.dtype), (tf.float32, tf.float32))
+            session.run(tf.global_variables_initializer())
+            # Every summand is 1: a sum in bfloat16 would stop at 256.
+            self.assertAllEqual(session.run(beta), [rows] * 8)
+
+    def test_gradient_of_a_bias_too(self):
+        with tf.Graph().as_default(), self.session() as session:
+            bias = tf.zeros([3])
+            output = layers.affine(tf.ones([4096, 2], tf.bfloat16), tf.ones([2, 3]), bias)
+            (gradient,) = tf.gradients(output, bias)
+            self.assertEqual(gradient.dtype, tf.float32)
+            self.assertAllEqual(session.run(gradient), [4096] * 3)
+
+
+class BatchNormTest(tf.test.TestCase):
+    X = RANDOM.normal(3, 2, size=[7, 4])
+    GAMMA, BETA, MEAN, VARIANCE = RANDOM.uniform(0.5, 2, size=[4, 4])
+
+    def run_on(self, x, dtype, statistics=None):
+        """(output, gradients of its squares' sum for x, beta and gamma, values of statistics)."""
+        with tf.Graph().as_default(), self.session() as session:
+            x = tf.constant(x, dtype)
+            output = layers.batch_norm(x, statistics, collections=["own"])
+            self.assertEqual(output.dtype, dtype)
+            names = [v.op.name for v in tf.get_collection("own")]
+            self.assertEqual(names, ["BatchNorm/beta", "BatchNorm/gamma"])
+            self.assertEqual(tf.get_collection("own"), tf.trainable_variables())
+            self.assertEqual(
+                [v.op.name for v in layers.moving_variables()],
+                ["BatchNorm/moving_mean", "BatchNorm/moving_variance"],
+            )
+            total = tf.reduce_sum(tf.cast(output, tf.float32) ** 2)
+            gradients = tf.gradients(total, [x, *tf.trainable_variables()])
+            session.run(tf.global_variables_initializer())
+            initial = (self.BETA, self.GAMMA, self.MEAN, self.VARIANCE)
+            for variable, value in zip(tf.global_variables(), initial):
+                variable.load(value, session)
+            pairs = [value for _, value in statistics or ()]
+            cast = [tf.cast(tensor, tf.float32) for tensor in (output, *gradients, *pairs)]
+            return session.run(cast)
+
+    def reference(self, x, gamma=GAMMA, beta=BETA):
+        return (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-6) * gamma + beta
+
+    def test_in_training_rows_are_normalized_by_their_own_statistics(self):
+        output, d_x, d_beta, d_gamma, mean, variance = self.run_on(self.X, tf.float32, [])
+        expected = self.reference(self.X)
+        self.assertAllClose(output, expected, atol=1e-5)
+        self.assertAllClose([mean, variance], [self.X.mean(0), self.X.var(0)], rtol=1e-5)
+        d_output = 2 * expected
+        self.assertAllClose(d_x, derivative(self.reference, self.X, d_output), atol=1e-3)
+        self.assertAllClose(d_beta, d_output.sum(0), rtol=1e-4, atol=1e-4)
+        self.assertAllClose(d_gamma, (d_output * (expected - self.BETA) / self.GAMMA).sum(0), 1e-4)
+
+    def test_in_evaluation_by_the_moving_ones(self):
+        normal = (self.X - self.MEAN) / np.sqrt(self.VARIANCE + 1e-6)
+        output = self.run_on(self.X, tf.float32)[0]
+        self.assertAllClose(output, normal * self.GAMMA + self.BETA, rtol=1e-4, atol=1e-5)
+
+    def test_bfloat16_has_float32_statistics(self):
+        if tf.__version__.startswith("1."):
+            self.skipTest("TensorFlow 1 has no bfloat16 products.")
+        # Sums of 4,096 rows of 1: in bfloat16 they would stop at 256.
+        x = np.ones([4096, 4]) + 2 * (np.arange(4096) % 2)[:, np.newaxis]
+        output, *_, mean, variance = self.run_on(x, tf.bfloat16, [])
+        self.assertAllClose([mean, variance], [[2.0] * 4, [1.0] * 4], rtol=1e-5)
+        self.assertAllClose(output, self.reference(x), rtol=1e-2, atol=1e-2)
+
+    def test_statistics_are_taken_once(self):
+        with tf.Graph().as_default():
+            layers.keep_statistics([("a", 1)])
+            layers.keep_statistics([("b", 2)])
+            self.assertEqual(layers.take_statistics(), [("a", 1), ("b", 2)])
+            self.assertEqual(layers.take_statistics(), [])
+
+
+class ScopeTest(tf.test.TestCase):
+    def test_a_second_normalization_has_variables_of_its_own(self):
+        for normalize, name in ((layers.layer_norm, "LayerNorm"), (layers.batch_norm, "BatchNorm")):
+            for reuse in (None, tf.AUTO_REUSE):
+                with tf.Graph().as_default(), tf.variable_scope("a", reuse=reuse):
+                    normalize(normalize(tf.zeros([2, 3])))
+                    self.assertEqual(
+                        [v.op.name for v in tf.trainable_variables()],
+                        [f"a/{name}{n}/{part}" for n in ("", "_1") for part in ("beta", "gamma")],
+                    )
+
+
+class InitializerTest(tf.test.TestCase):
+    def values(self, seed=None, operations=0):
+        with tf.Graph().as_default(), self.session() as session:
+            tf.set_random_seed(seed)
+            for _ in range(operations):
+                tf.constant(0)
+            with tf.variable_scope("a"):
+                drawn = [
+                    tf.get_variable(name, [500], initializer=layers.create_initializer(0.5))
+                    for name in "xy"
+                ]
+            session.run(tf.global_variables_initializer())
+            return session.run(drawn)
+
+    def test_values_follow_from_the_graphs_seed_and_the_name(self):
+        x, y = self.values(seed=3)
+        self.assertAllEqual(self.values(seed=3, operations=5), [x, y])
+        self.assertLess(abs(np.corrcoef(x, y)[0, 1]), 0.2)
+        self.assertLess(abs(np.corrcoef(x, self.values(seed=4)[0])[0, 1]), 0.2)
+
+    def test_without_a_seed_they_differ(self):
+        self.assertNotAllEqual(self.values()[0], self.values()[0])
+
+    def test_truncated_normal(self):
+        x = np.concatenate(self.values(seed=3))
+        self.assertLess(np.abs(x).max(), 2 * 0.5)
+        # Cut off at two deviations, a normal keeps 0.8796 of its deviation.
+        self.assertNear(np.std(x), 0.8796 * 0.5, 0.03)
+
+
+class ActivationTest(tf.test.TestCase):
+    def test_gelu_is_close_to_the_exact_one(self):
+        x = np.array([-2.0, -0.5, 0.0, 1.0, 3.0])
+        with tf.Graph().as_default(), self.session() as session:
+            found = session.run(layers.gelu(tf.constant(x)))
+        # The exact values, x * Phi(x), of which the tanh form stays within 5e-4.
+        self.assertAllClose(found, [-0.0455003, -0.1542688, 0, 0.8413447, 2.9959503], atol=5e-4)
+
+    def test_every_activation_equals_numpy(self):
+        def sigmoid(x):
+            return 1 / (1 + np.exp(-x))
+
+        expected = {
+            "elu": lambda x: np.where(x > 0, x, np.exp(x) - 1),
+            "gelu": lambda x: 0.5 * x * (1 + np.tanh(0.7978846 * (x + 0.044715 * x**3))),
+            "leaky_relu": lambda x: np.where(x > 0, x, 0.01 * x),
+            "relu": lambda x: np.maximum(x, 0),
+            "relu6": lambda x: np.clip(x, 0, 6),
+            "sigmoid": sigmoid,
+            "swish": lambda x: x * sigmoid(x),
+            "tanh": np.tanh,
+        }
+        self.assertEqual({*expected, "linear"}, set(layers.ACTIVATIONS))
+        x = np.linspace(-8, 8, 33)
+        with tf.Graph().as_default(), self.session() as session:
+            for name, reference in expected.items():
+                found = session.run(layers.get_activation(name)(tf.constant(x, tf.float32)))
+                self.assertAllClose(found, reference(x), atol=1e-5, msg=name)
+
+    def test_get_activation(self):
+        self.assertIs(layers.get_activation("GELU"), layers.gelu)
+        self.assertIs(layers.get_activation(tf.tanh), tf.tanh)
+        for nothing in ("linear", ""):
+            self.assertIsNone(layers.get_activation(nothing))
+        with self.assertRaisesRegex(UserError, "swoosh"):
+            layers.get_activation("swoosh")
+        with self.assertRaisesRegex(UserError, "a name or a function, not 3"):
+            layers.get_activation(3)

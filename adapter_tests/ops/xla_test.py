@@ -1,0 +1,75 @@
+"""Tests of xla.py: what is compiled apart, and where nothing is."""
+
+import os
+import sys
+import unittest
+from unittest import mock
+
+import tensorflow.compat.v1 as tf
+
+from adapter_bert.common import devices
+from adapter_bert.ops import xla
+
+sys.path.append(
+    os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "benchmarks")
+)
+
+import tpu_program  # noqa: E402
+
+
+def compiled_calls(graph):
+    """How many calls of functions that XLA must compile a graph has."""
+    return sum(
+        "_XlaMustCompile" in node.attr and node.attr["_XlaMustCompile"].b
+        for node in graph.as_graph_def().node
+    )
+
+
+class FusedTest(tf.test.TestCase):
+    def built(self):
+        """(how many calls are compiled, 2 * 3 + 1 as the graph computes it)."""
+        function = xla.fused(lambda x, y: x * y + 1.0)
+        with tf.Graph().as_default() as graph, self.session() as session:
+            result = function(tf.constant(2.0), tf.constant(3.0))
+            return compiled_calls(graph), session.run(result)
+
+    @unittest.skipUnless(xla.can_fuse(), "there is no XLA for single functions here")
+    def test_it_is_compiled(self):
+        self.assertEqual(self.built(), (1, 7.0))
+
+    def test_nothing_is_where_it_must_be_portable(self):
+        with xla.portable():
+            self.assertEqual(self.built(), (0, 7.0))
+
+    def test_nothing_is_on_a_gpu(self):
+        with mock.patch.object(devices, "has_gpu", return_value=True):
+            self.assertFalse(xla.can_fuse.__wrapped__())
+
+    def test_kept_outside_of_xla_is_what_it_was(self):
+        with tf.Graph().as_default():
+            tensor = tf.constant(2.0)
+            self.assertIs(xla.kept(tensor), tensor)
+            self.assertIs(xla.anew(tf.constant(1.0), tensor)[0], tensor)
+            self.assertFalse(xla.in_xla())
+
+    @unittest.skipIf(tf.__version__.startswith("1."), "TensorFlow 1 shows no XLA program.")
+    def test_anew_is_computed_twice(self):
+        self.assertEqual(self.tanhs(xla.anew), 2)
+        self.assertEqual(self.tanhs(lambda _, x: [x]), 1)
+
+    def tanhs(self, again):
+        """How many are in the program that takes the gradient of tanh from x, `again`."""
+
+        @tf.function(jit_compile=True, autograph=False)
+        def step(x, gradient):
+            with tpu_program.whole_program():
+                (second,) = again(gradient, x)
+                return tf.tanh(x), gradient * tf.tanh(second)
+
+        numbers = tf.constant([0.5, 0.25])
+        program = step.experimental_get_compiler_ir(numbers, numbers)(stage="optimized_hlo")
+        return program.count(" tanh(")
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,362 @@
+"""Tests of bank.py: every row beside its task's own model."""
+
+import dataclasses
+import functools
+import os
+import shutil
+import tempfile
+import threading
+from unittest import mock
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import modeling
+import tuning
+from adapter_bert.common.errors import UserError
+from adapter_bert.formats import task_adapter
+from adapter_bert.ops import adapters as adapter_modules
+from adapter_bert.serving import encoder as mixed_encoder
+from adapter_bert.serving.bank import AdapterBank, Row, UnknownTask
+from adapter_tests.support import own_models, tiny
+
+A = modeling.AdapterConfig
+# Tasks of all kinds that one bank holds side by side.
+TASKS = {
+    "plain": {},
+    "other_plain": {},
+    "small": {"adapter": A(1)},
+    "large": {"adapter": A(11), "labels": ("a", "b", "c", "d", "e")},
+    "one_label": {"labels": ("only",)},
+    "number": {"kind": "regression", "labels": ()},
+    "sets": {"kind": "multilabel", "labels": ("x", "y", "z")},
+    "span": {"kind": "span", "labels": (), "adapter": A(3)},
+    "upper_layer": {"adapter": A(2, layers=(1,))},
+    "own_norms": {"method": tuning.Tuning(layer_norms="adapted"), "adapter": A(2, layers=(1,))},
+    "attention": {"adapter": A(5, sites="attention")},
+    "pooler": {"method": tuning.Tuning(train_pooler=True)},
+    "layer_norm": {"method": "layer_norm"},
+    "head": {"method": "head", "labels": ("a", "b", "c")},
+    "relu": {"adapter": A(4, "relu")},
+    "sigmoid": {"adapter": A(6, "sigmoid")},
+    "parallel": {"adapter": A(4, placement="parallel", sites="feed_forward")},
+    "multiply": {"adapter": A(4, interaction="multiply")},
+}
+
+
+@functools.lru_cache(maxsize=None)
+def _made():
+    """(folder of a BERT, `own_models.OwnModels` over it, task adapters by the names in `TASKS`)."""
+    folder = os.path.join(tempfile.mkdtemp(dir=tf.test.get_temp_dir()), "bert")
+    bert = tiny.write_bert(folder, initializer_range=0.4)
+    adapters = {
+        name: own_models.task_adapter(bert, seed, **changes)
+        for seed, (name, changes) in enumerate(TASKS.items())
+    }
+    return bert, own_models.OwnModels(bert), adapters
+
+
+class BankTestCase(tf.test.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.bert, cls.models, cls.adapters = _made()
+
+    def setUp(self):
+        super().setUp()
+        self.root = tempfile.mkdtemp(dir=self.get_temp_dir())
+
+    def bank(self, names=(), **options):
+        bank = AdapterBank(tiny.config(), os.path.join(self.bert, "bert_model.ckpt"), **options)
+        self.addCleanup(bank.close)
+        for name in names:
+            bank.add(name, self.adapters[name])
+        return bank
+
+    def saved(self, name, adapter=None):
+        folder = os.path.join(self.root, name)
+        task_adapter.save(folder, adapter or self.adapters[name])
+        return folder
+
+    def rows(self, names, seed=0):
+        random = np.random.RandomState(seed)
+        rows = []
+        for name in names:
+            length = random.choice([3, 11, 18])
+            ids = random.randint(5, len(tiny.VOCABULARY), length)
+            rows.append(Row(name, ids.tolist(), (np.arange(length) > length // 2).tolist()))
+        return rows
+
+    def own(self, row, adapter=None):
+        segments = [int(segment) for segment in row.segment_ids]
+        made = adapter or self.adapters[row.task]
+        return self.models.predictions(made, row.input_ids, segments)
+
+    def assert_own(self, rows, results, atol=1e-5):
+        self.assertEqual(len(rows), len(results))
+        for row, result in zip(rows, results):
+            expected = self.own(row)
+            self.assertEqual(set(result), set(expected))
+            for name, value in expected.items():
+                self.assertAllClose(result[name], value, atol=atol, rtol=1e-5, msg=row.task)
+
+
+class PredictTest(BankTestCase):
+    def test_each_row_is_its_own_models(self):
+        rows = self.rows([*TASKS, *reversed(list(TASKS))])
+        results = self.bank(TASKS).predict(rows)
+        self.assert_own(rows, results)
+        # The tasks differ by much more than the two ways of computing one of them.
+        two_labels = [r["probabilities"] for r in results if len(r.get("probabilities", [])) == 2]
+        self.assertGreater(np.ptp(two_labels), 0.1)
+
+    def test_mixtures_of_2_8_and_32_tasks(self):
+        shapes = [(2, 2), (8, 3), (1, 2), (16, 7)]
+        adapters = {
+            f"task{seed}": own_models.task_adapter(
+                self.bert, seed, adapter=A(size), labels=tuple(map(str, range(labels)))
+            )
+            for seed in range(32)
+            for size, labels in [shapes[seed % 4]]
+        }
+        bank = self.bank()
+        for name, adapter in adapters.items():
+            bank.add(name, adapter)
+        for count in (2, 8, 32):
+            rows = self.rows(list(adapters)[:count] * (32 // count), seed=count)
+            with mock.patch.dict(self.adapters, adapters):
+                self.assert_own(rows[: 2 * count], bank.predict(rows)[: 2 * count])
+
+    def test_order_and_company_do_not_matter(self):
+        bank, rows = self.bank(TASKS), self.rows(list(TASKS) * 3)
+        whole = bank.predict(rows)
+        order = np.random.RandomState(1).permutation(len(rows))
+        for index, result in zip(order, bank.predict([rows[index] for index in order])):
+            self.assertAllClose(result, whole[index], atol=1e-5)
+        for row, result in zip(rows[:5], whole):
+            self.assertAllClose(bank.predict([row])[0], result, atol=1e-5)
+        self.assertEqual(bank.predict([]), [])
+
+    def test_bfloat16(self):
+        if tf.__version__.startswith("1."):
+            self.skipTest("TensorFlow 1 has no bfloat16 on CPU.")
+        bank, rows = self.bank(["plain", "large"], precision="bfloat16"), self.rows(["plain"] * 9)
+        self.assert_own(rows, bank.predict(rows), atol=0.1)
+
+    def test_rows_that_are_none(self):
+        bank = self.bank(["plain"])
+        for ids, segments, part in (
+            ([], [], "has 0 input_ids and 0 segment_ids"),
+            ([2, 3], [0], "has 2 input_ids and 1 segment_ids"),
+            ([2] * 41, [0] * 41, "expected as many of both, 1 to 40"),
+            ([2, len(tiny.VOCABULARY)], [0, 0], f"input_ids from 2 to {len(tiny.VOCABULARY)}"),
+            ([2, -1], [0, 0], "input_ids from -1 to 2"),
+            ([2, 3], [0, 2], "segment_ids from 0 to 2, expected 0 to 1"),
+        ):
+            with self.assertRaisesRegex(UserError, f"^A row of task 'plain' .*{part}"):
+                bank.predict([Row("plain", ids, segments)])
+        with self.assertRaisesRegex(UnknownTask, "There is no task 'cola' in the bank"):
+            bank.predict(self.rows(["plain", "cola"]))
+
+
+class TasksTest(BankTestCase):
+    def test_tasks_come_and_go(self):
+        bank, rows = self.bank(["plain", "large"]), self.rows(["plain", "large"])
+        before = bank.predict(rows)
+        self.assertEqual(bank.describe("large"), self.adapters["large"].description)
+        bank.add("span", self.saved("span"))
+        self.assertEqual(bank.names(), ["large", "plain", "span"])
+        self.assertAllEqual(bank.predict(rows)[0]["probabilities"], before[0]["probabilities"])
+        with self.assertRaisesRegex(UserError, "There is a task 'plain' in the bank already"):
+            bank.add("plain", self.adapters["head"])
+        bank.add("plain", self.adapters["head"], replace=True)
+        found = bank.predict(rows)
+        self.assertAllClose(found[0], self.own(rows[0], self.adapters["head"]), atol=1e-5)
+        self.assertAllClose(found[1], before[1], atol=1e-6)
+        bank.remove("plain")
+        for use in (bank.remove, bank.describe):
+            with self.assertRaisesRegex(UnknownTask, "There is no task 'plain'"):
+                use("plain")
+        self.assertEqual(bank.names_in_memory(), ["large"])
+
+    def test_what_is_freed_is_used_again(self):
+        bank, names = self.bank(), ["plain", "other_plain", "small", "large", "number", "span"]
+        for turn in range(3):
+            for name in names:
+                bank.add(name, self.adapters[name], replace=True)
+            rows = self.rows(names, seed=turn)
+            self.assert_own(rows, bank.predict(rows))
+        task, _, bottleneck, output = (pool.size for pool in bank._model._pools.values())
+        self.assertEqual(task, len(names))
+        self.assertEqual(bottleneck, 65)  # 27 are in use, and were used three times.
+        self.assertLess(output, 1.25 * 15 + 1)  # 15 are: 1 + 2 + 2 + 2 + 5 + 1 + 2.
+
+    def test_memory_holds_the_latest(self):
+        names = ["plain", "small", "large", "number"]
+        bank = self.bank(most_in_memory=2)
+        for name in names:
+            bank.add(name, self.saved(name))
+        self.assertEqual(bank.names_in_memory(), [])
+        rows = dict(zip(names, self.rows(names)))
+        for asked, held in (
+            (["plain"], ["plain"]),
+            (["small"], ["plain", "small"]),
+            (["plain"], ["small", "plain"]),
+            (["large"], ["plain", "large"]),
+            (names[:3], names[:3]),  # A batch gets what it needs.
+            (["large"], names[:3]),
+            (["number"], ["large", "number"]),
+        ):
+            some = [rows[name] for name in asked]
+            self.assert_own(some, bank.predict(some))
+            self.assertEqual(set(bank.names_in_memory()), set(held))
+
+    def test_an_adapter_that_changed_on_disk(self):
+        bank = self.bank(most_in_memory=1)
+        folder = self.saved("plain")
+        bank.add("plain", folder)
+        bank.add("small", self.saved("small"))
+        self.saved("plain", self.adapters["one_label"])
+        with self.assertRaisesRegex(UserError, "holds another adapter than the one that was added"):
+            bank.predict(self.rows(["plain"]))
+        bank.add("plain", folder, replace=True)
+        shutil.rmtree(folder)
+        with self.assertRaisesRegex(UserError, "is no task adapter"):
+            bank.predict(self.rows(["plain", "small"]))
+        rows = self.rows(["small"])
+        self.assert_own(rows, bank.predict(rows))
+
+    def test_an_adapter_that_changes_while_it_is_added(self):
+        bank, folder, load = self.bank(), self.saved("plain"), task_adapter.load
+
+        def load_and_replace(path, flag):
+            made = load(path, flag)
+            self.saved("plain", self.adapters["other_plain"])
+            return made
+
+        with mock.patch.object(task_adapter, "load", load_and_replace):
+            bank.add("plain", folder)
+        with self.assertRaisesRegex(UserError, "holds another adapter than the one that was added"):
+            bank.predict(self.rows(["plain"]))
+
+    def test_one_that_cannot_be_placed_takes_no_room(self):
+        bank, rows = self.bank(["pooler"]), self.rows(["pooler"])
+        sizes = [pool.size for pool in bank._model._pools.values()]
+        for _ in range(10):
+            broken = mock.patch.object(mixed_encoder, "table_rows", side_effect=MemoryError)
+            with broken, self.assertRaises(MemoryError):
+                bank.predict(rows)
+        self.assert_own(rows, bank.predict(rows))
+        task, pooler, *others = (pool.size for pool in bank._model._pools.values())
+        self.assertEqual([task, pooler - 1, *others], sizes)
+
+    def test_values_that_are_no_numbers(self):
+        bank, made = self.bank(), self.adapters["plain"]
+        for value in (np.nan, np.inf):
+            tensors = {**made.tensors, "output_bias": np.float32([0, value])}
+            for adapter in (
+                made._replace(tensors=tensors),
+                self.saved("plain", made._replace(tensors=tensors)),
+            ):
+                with self.assertRaisesRegex(UserError, "its output_bias holds .* no finite number"):
+                    bank.add("plain", adapter)
+        self.assertEqual(bank.names(), [])
+        bank.add("plain", adapter, unread=True)
+        with self.assertRaisesRegex(UserError, "its output_bias holds .* no finite number"):
+            bank.predict(self.rows(["plain"]))
+
+    def test_an_adapter_of_other_sizes_that_claims_to_be_of_this_bert(self):
+        bank, described = self.bank(), self.adapters["plain"].description
+        for name, size in (("hidden_size", 16), ("num_hidden_layers", 1)):
+            config = {**described.backbone.config, name: size}
+            backbone = dataclasses.replace(described.backbone, config=config)
+            description = dataclasses.replace(described, backbone=backbone)
+            tensors = {
+                tensor: np.zeros(shape, np.float32)
+                for tensor, shape in task_adapter.shapes(description).items()
+            }
+            with self.assertRaisesRegex(UserError, f"whose {name} is {size}; expected"):
+                bank.add("other", task_adapter.TaskAdapter(description, tensors))
+
+    def test_one_that_is_not_read_until_it_is_asked_for(self):
+        bank, rows = self.bank(["small"]), self.rows(["plain", "small"])
+        folder = self.saved("plain")
+        self.assertEqual(bank.add("plain", folder, unread=True), self.adapters["plain"].description)
+        self.assert_own(rows, bank.predict(rows))
+        with open(os.path.join(folder, "adapter.safetensors"), "r+b") as writer:
+            writer.seek(-1, os.SEEK_END)
+            writer.write(b"?")
+        with self.assertRaisesRegex(UserError, "is damaged"):
+            bank.add("plain", folder, replace=True)
+        self.assert_own(rows, bank.predict(rows))
+        bank.add("plain", folder, replace=True, unread=True)
+        with self.assertRaisesRegex(UserError, "is damaged"):
+            bank.predict(rows)
+        self.assert_own(rows[1:], bank.predict(rows[1:]))
+
+    def test_refused(self):
+        bank = self.bank(["plain"])
+        made = self.adapters["plain"]
+        backbone = made.description.backbone
+        for changes, part in (
+            ({"fingerprint": "0" * 64}, "whose fingerprint is 0000"),
+            ({"config": {**backbone.config, "hidden_act": "relu"}}, "whose hidden_act is relu"),
+        ):
+            other = own_models.task_adapter(self.bert)
+            changed = task_adapter.Backbone(**{**vars(backbone), **changes})
+            description = other.description
+            description = type(description)(**{**vars(description), "backbone": changed})
+            with self.assertRaisesRegex(UserError, f"trained on another BERT, .*{part}"):
+                bank.add("other", other._replace(description=description))
+        top = tuning.Tuning("top_layers", num_top_layers=1)
+        for changes, part in (
+            ({"method": top}, "--tuning=top_layers.* trained bert/encoder/layer_1/attention"),
+            ({"method": "full"}, "--tuning=full.* trained bert/"),
+            ({"adapter": A(4, depth=2)}, "have plain adapters"),
+            ({"adapter": A(4, normalization="layer")}, "have plain adapters"),
+        ):
+            other = own_models.task_adapter(self.bert, **changes)
+            with self.assertRaisesRegex(UserError, part):
+                bank.add("other", self.saved("other", other))
+        functions = {"mine": adapter_modules.feedforward_adapter}
+        with mock.patch.dict(adapter_modules._ADAPTER_FUNCTIONS, functions):
+            other = own_models.task_adapter(self.bert, adapter=A(4, fn="mine"))
+            with self.assertRaisesRegex(UserError, "function of their own.* have plain adapters"):
+                bank.add("other", other)
+        with self.assertRaisesRegex(UserError, "^Folder missing is no task adapter"):
+            bank.add("other", "missing")
+        with self.assertRaisesRegex(UserError, "^--tasks missing is no task adapter"):
+            bank.add("other", "missing", called="--tasks")
+        with self.assertRaisesRegex(UserError, "most_in_memory must be at least 1"):
+            self.bank(most_in_memory=0)
+        self.assertEqual(bank.names(), ["plain"])
+
+    def test_replaced_while_others_predict(self):
+        """Each answer is wholly of one of the two adapters, and the other task's never changes."""
+        bank, rows = self.bank(["plain", "large"]), self.rows(["plain", "large"])
+        wanted = [self.own(rows[0], self.adapters[name]) for name in ("plain", "other_plain")]
+        large, wrong, done = self.own(rows[1]), [], threading.Event()
+
+        def same(found, expected):
+            return np.allclose(found["probabilities"], expected["probabilities"], atol=1e-5)
+
+        def ask():
+            while not done.is_set():
+                first, second = bank.predict(rows)
+                if not any(same(first, some) for some in wanted) or not same(second, large):
+                    wrong.append((first, second))
+
+        threads = [threading.Thread(target=ask) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for turn in range(30):
+            name = ("other_plain", "plain")[turn % 2]
+            bank.add("plain", self.adapters[name], replace=True)
+        done.set()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(wrong, [])
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,200 @@
+"""Tests of http_server.py, by real sockets: who is waited for, and who is not."""
+
+import asyncio
+import collections
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from concurrent import futures
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+pytest.importorskip("uvicorn", reason="requirements-serving.txt is not installed")
+
+# isort: split
+from adapter_bert.common.errors import UserError
+from adapter_bert.serving import http_server
+from adapter_tests.support import tiny
+
+LARGE = 64 << 20
+
+
+async def echo(scope, receive, send):
+    """Answers with what was sent; "/ignore" answers without reading it, "/slow" not at once.
+
+    "/large" answers what no buffer holds.
+    """
+    if scope["path"] == "/slow":
+        await asyncio.sleep(1.5)
+    body, more = b"", scope["path"] != "/ignore"
+    while more:
+        message = await receive()
+        body, more = body + message.get("body", b""), message.get("more_body", False)
+    if scope["path"] == "/large":
+        body = bytes(LARGE)
+    length = (b"content-length", str(len(body)).encode())
+    await send({"type": "http.response.start", "status": 200, "headers": [length]})
+    await send({"type": "http.response.body", "body": body})
+
+
+class HttpServerTest(tf.test.TestCase):
+    @contextlib.contextmanager
+    def serving(self, max_connections=100, read_seconds=20.0):
+        """The port of a server of `echo`."""
+        with http_server.listen("127.0.0.1", 0) as bound:
+            server = http_server.server_of(
+                echo,
+                max_connections=max_connections,
+                read_seconds=read_seconds,
+                stop_seconds=5,
+            )
+            thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
+            port = bound.getsockname()[1]
+            thread.start()
+            try:
+                yield port
+            finally:
+                server.should_exit = True
+                thread.join()
+
+    def ask(self, port, body=b"hello", path="/"):
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, 20)) as connection:
+            connection.request("POST", path, body)
+            response = connection.getresponse()
+            return response.status, response.read()
+
+    def connect(self, port, sent=b""):
+        connection = socket.create_connection(("127.0.0.1", port), 20)
+        self.addCleanup(connection.close)
+        connection.sendall(sent)
+        return connection
+
+    def test_who_says_nothing_or_half_of_a_head_is_not_waited_for(self):
+        request = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nab"
+        whole = (b"", b"POST / HT", b"POST / HTTP/1.1\r\nHost: x\r\n", request, request * 2)
+        with self.serving(read_seconds=1.0) as port:
+            for sent, connection in [(sent, self.connect(port, sent)) for sent in whole]:
+                with self.subTest(sent):
+                    # Until nothing comes any more: it was closed.
+                    received = b"".join(iter(lambda c=connection: c.recv(1000), b""))
+                    self.assertEqual(received.count(b"200 OK"), sent.count(request))
+
+    def test_a_slow_body_is_the_applications_to_wait_for(self):
+        with self.serving(read_seconds=1.0) as port:
+            connection = self.connect(
+                port, b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n"
+            )
+            time.sleep(1.5)  # Longer than a head may take.
+            connection.sendall(b"ab")
+            self.assertIn(b"200 OK", connection.recv(1000))
+
+    def test_a_body_that_nobody_reads_does_not_cost_the_answer(self):
+        with self.serving() as port:
+            self.assertEqual(self.ask(port, b"x" * (8 << 20), "/ignore"), (200, b""))
+
+    def test_more_connections_than_allowed(self):
+        with self.serving(max_connections=4) as port:
+            idle = [self.connect(port) for _ in range(4)]
+            with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, 20)) as another:
+                another.request("POST", "/", b"x" * (1 << 20))
+                response = another.getresponse()
+                self.assertEqual(response.status, 503)
+                self.assertEqual(response.headers["Retry-After"], "1")
+                self.assertIn("connections", json.loads(response.read())["error"])
+            idle[0].sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            self.assertIn(b"200 OK", idle[0].recv(1000))
+            for connection in idle:
+                connection.close()
+            statuses = iter(lambda: self.ask(port)[0], 200)  # Until their ends have been seen.
+            self.assertTrue(all(status == 503 for status in statuses))
+
+    def test_one_connection(self):
+        with self.serving(max_connections=1) as port:
+            self.assertEqual(self.ask(port), (200, b"hello"))
+
+    def test_a_request_that_came_with_the_one_before_is_answered(self):
+        request = b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n"
+        with self.serving(read_seconds=1.0) as port:
+            connection = self.connect(port, request * 2)
+            received = b"".join(iter(lambda: connection.recv(1000), b""))
+        self.assertEqual(received.count(b"200 OK"), 2)
+
+    def test_who_takes_no_answer_is_not_waited_for_but_who_takes_it_slowly_is(self):
+        last = b"GET /large HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        request = last.replace(b"Connection: close\r\n", b"")
+        with self.serving(read_seconds=1.0) as port:
+            silent = [self.connect(port, sent) for sent in (last, request * 3, request)]
+            slow = {self.connect(port, last): LARGE, self.connect(port, request + last): 2 * LARGE}
+            time.sleep(0.5)  # Until all buffers are full.
+            silent[-1].sendall(request)
+            taken = collections.Counter()
+            for _ in range(10):
+                for connection in slow:
+                    taken[connection] += len(connection.recv(1 << 20, socket.MSG_WAITALL))
+                time.sleep(0.25)
+            with futures.ThreadPoolExecutor() as pool:  # Who waits for the other takes nothing.
+                rests = dict(zip(slow, pool.map(self.rest, slow)))
+            for connection, size in slow.items():
+                self.assertGreater(taken[connection] + rests[connection], size)
+            for connection in silent:
+                with contextlib.suppress(ConnectionError):
+                    self.assertLess(self.rest(connection), LARGE)
+
+    def rest(self, connection):
+        """How many bytes still come."""
+        return sum(map(len, iter(lambda: connection.recv(1 << 20), b"")))
+
+    def test_a_thousand_idle_connections(self):
+        http_server._allow_files(3000)  # Both ends are this process's here.
+        with self.serving(max_connections=2000) as port:
+            for _ in range(1000):
+                self.connect(port)
+            self.assertEqual(self.ask(port), (200, b"hello"))
+
+    def test_a_taken_port_and_an_address_of_others(self):
+        with http_server.listen("127.0.0.1", 0) as bound:
+            port = bound.getsockname()[1]
+            self.assertEqual(http_server.address_of(bound), f"http://127.0.0.1:{port}/")
+            with self.assertRaisesRegex(UserError, f"--port={port}: cannot listen there .*in use"):
+                http_server.listen("127.0.0.1", port)
+        with self.assertRaisesRegex(UserError, "--host=192.0.2.1 --port=0: cannot listen"):
+            http_server.listen("192.0.2.1", 0)
+        for nowhere in ("no such host", "a..b"):
+            with self.assertRaisesRegex(UserError, f"--host={nowhere}"):
+                http_server.listen(nowhere, 0)
+
+    def test_what_only_this_machine_reaches(self):
+        for host in ("127.0.0.1", "127.1.2.3", "::1", "localhost"):
+            self.assertTrue(http_server.is_loopback(host), host)
+        for host in ("0.0.0.0", "::", "192.0.2.1", "example.org", ""):
+            self.assertFalse(http_server.is_loopback(host), host)
+
+    def test_signals_end_it_and_nothing_else(self):
+        tiny.heed_signals(self)
+        before = signal.getsignal(signal.SIGTERM)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with http_server.listen("127.0.0.1", 0) as bound:
+                server = http_server.server_of(
+                    echo, max_connections=10, read_seconds=5, stop_seconds=5
+                )
+                port = bound.getsockname()[1]
+
+                def ask_and_stop(port=port, number=number):
+                    self.assertEqual(self.ask(port), (200, b"hello"))
+                    os.kill(os.getpid(), number)
+
+                asking = threading.Thread(target=ask_and_stop)
+                asking.start()
+                http_server.run(server, bound)
+                asking.join()
+            self.assertEqual(signal.getsignal(signal.SIGTERM), before)
+
+
+if __name__ == "__main__":
+    tf.test.main()

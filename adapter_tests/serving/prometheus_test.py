@@ -1,0 +1,67 @@
+"""Tests of prometheus.py, by Prometheus' own parser."""
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+pytest.importorskip("prometheus_client", reason="requirements-serving.txt is not installed")
+
+# isort: split
+from prometheus_client import parser
+
+from adapter_bert.serving.prometheus import Metrics
+
+
+def values(metrics):
+    """(name, labels) → value of all that is told."""
+    content, _ = metrics.text()
+    return {
+        (sample.name, *sorted(sample.labels.values())): sample.value
+        for family in parser.text_string_to_metric_families(content.decode())
+        for sample in family.samples
+    }
+
+
+class ServingMetricsTest(tf.test.TestCase):
+    def test_what_is_counted(self):
+        metrics, queue = Metrics(), [7]
+        metrics.watch(queue_rows=lambda: len(queue), tasks=lambda: 5, tasks_in_memory=lambda: 3)
+        metrics.request("predict", 200, 0.03)
+        metrics.request("predict", 200, 0.3)
+        metrics.request("predict", 404, 0.001)
+        metrics.batch(3, 0.02)
+        metrics.answered(["sms", "stars", "sms"])
+        found = values(metrics)
+        for key, value in (
+            (("requests_total", "200", "predict"), 2),
+            (("requests_total", "404", "predict"), 1),
+            (("request_seconds_count", "predict"), 3),
+            (("request_seconds_bucket", "0.025", "predict"), 1),
+            (("request_seconds_bucket", "0.05", "predict"), 2),
+            (("batch_rows_bucket", "2.0"), 0),
+            (("batch_rows_bucket", "4.0"), 1),
+            (("batch_rows_sum",), 3),
+            (("batch_seconds_count",), 1),
+            (("instances_total", "sms"), 2),
+            (("instances_total", "stars"), 1),
+            (("queue_rows",), 1),
+            (("tasks",), 5),
+            (("tasks_in_memory",), 3),
+        ):
+            self.assertEqual(found[("adapter_bert_" + key[0], *key[1:])], value, key)
+
+    def test_a_task_that_is_no_more_is_not_told_of(self):
+        metrics = Metrics()
+        metrics.answered(["sms", "stars"])
+        metrics.forget("sms")
+        metrics.forget("never")
+        names = {key[1:] for key in values(metrics) if key[0] == "adapter_bert_instances_total"}
+        self.assertEqual(names, {("stars",)})
+
+    def test_servers_do_not_share_counts(self):
+        one, two = Metrics(), Metrics()
+        one.batch(1, 0.1)
+        self.assertEqual(values(two)[("adapter_bert_batch_rows_count",)], 0)
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,177 @@
+"""Tests of request_texts.py: ids and answers by hand, and beside BERT's own functions."""
+
+import os
+import tempfile
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from adapter_bert.common.errors import UserError
+from adapter_bert.formats import task_adapter
+from adapter_bert.serving import request_texts as task_texts
+from adapter_bert.tasks import squad_data, squad_features
+from adapter_tests.formats.task_adapter_test import description
+from adapter_tests.support import tiny
+
+CLS, SEP = tiny.VOCABULARY.index("[CLS]"), tiny.VOCABULARY.index("[SEP]")
+
+
+def ids(text):
+    return [tiny.VOCABULARY.index(word) for word in text.split()]
+
+
+class TaskTextsTest(tf.test.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        path = os.path.join(tempfile.mkdtemp(dir=tf.test.get_temp_dir()), "vocab.txt")
+        with open(path, "w") as writer:
+            writer.write("\n".join(tiny.VOCABULARY) + "\n")
+        cls.tokenizers = task_texts.Tokenizers(path)
+
+    def texts(self, max_text_length=100, **changes):
+        fields = {"vocabulary": task_adapter.digest(tiny.VOCABULARY), "max_seq_length": 16}
+        about = description(**{**fields, **changes})
+        reading = task_texts.Reading(tiny.config(), self.tokenizers, max_text_length)
+        return task_texts.TaskTexts(about, reading, "Task mine")
+
+    def span(self, **training):
+        settings = {"doc_stride": 3, "max_query_length": 4, **training}
+        return self.texts(kind="span", labels=(), max_seq_length=12, training=settings)
+
+    def test_a_text_a_bare_text_and_a_pair(self):
+        texts = self.texts()
+        self.assertEqual(texts.fields, ("text", "text_b"))
+        row = ([CLS, *ids("the dog"), SEP], [0] * 4)
+        self.assertEqual(texts.ask({"text": "The dog"}).rows, [row])
+        self.assertEqual(texts.ask("the dog").rows, [row])
+        pair = texts.ask({"text": "the dog", "text_b": "a cat ."}).rows
+        expected = [CLS, *ids("the dog"), SEP, *ids("a cat ."), SEP], [0] * 4 + [1] * 4
+        self.assertEqual(pair, [expected])
+
+    def test_long_texts_are_cut_as_in_training(self):
+        texts = self.texts(max_seq_length=6)
+        (row,) = texts.ask("a dog sees a cat and a bird").rows
+        self.assertEqual(row[0], [CLS, *ids("a dog sees a"), SEP])
+        (row,) = texts.ask({"text": "a", "text_b": "dog sees cat"}).rows
+        self.assertEqual(row[0], [CLS, *ids("a"), SEP, *ids("dog sees"), SEP])
+
+    def test_the_tokenizer_is_of_the_tasks_case(self):
+        (row,) = self.texts(do_lower_case=False).ask("The dog").rows
+        self.assertEqual(row[0], [CLS, tiny.VOCABULARY.index("[UNK]"), *ids("dog"), SEP])
+
+    def test_answers_of_each_kind(self):
+        self.assertEqual(set(task_texts.ANSWERS), set(task_adapter.KINDS))
+        scores = {"probabilities": np.array([0.25, 0.625, 0.125], np.float32)}
+        names = ("x", "y", "z")
+        found = self.texts(labels=names).ask("a").answer([scores])
+        odds = {"x": 0.25, "y": 0.625, "z": 0.125}
+        self.assertEqual(found, {"label": "y", "probabilities": odds})
+        scores = {"probabilities": np.array([0.75, 0.625, 0.5], np.float32)}
+        found = self.texts(kind="multilabel", labels=names).ask("a").answer([scores])
+        odds = {"x": 0.75, "y": 0.625, "z": 0.5}
+        self.assertEqual(found, {"labels": ["x", "y"], "probabilities": odds})
+        number = self.texts(kind="regression", labels=())
+        self.assertEqual(number.ask("a").answer([{"prediction": np.float32(0.1)}]), 0.1)
+
+    def test_a_context_is_read_in_windows(self):
+        question = {"question": "who sees", "context": "The dog Sees a cat and a Bird. "}
+        asked = self.span().ask(question)
+        start = [CLS, *ids("who sees".replace("who", "[UNK]")), SEP]
+        context = ids("the dog sees a cat and a bird .")
+        self.assertEqual(
+            asked.rows,
+            [
+                (start + context[:7] + [SEP], [0] * 4 + [1] * 8),
+                (start + context[3:] + [SEP], [0] * 4 + [1] * 7),
+            ],
+        )
+        # The best span stands in the second window: its fifth and sixth token, "a bird".
+        logits = np.zeros([2, 2, 12], np.float32)
+        logits[1, 0, 4 + 3], logits[1, 1, 4 + 4] = 9, 9
+        outputs = [
+            {"start_logits": start[: len(row)], "end_logits": end[: len(row)]}
+            for (row, _), (start, end) in zip(asked.rows, logits)
+        ]
+        answer = asked.answer(outputs)
+        self.assertEqual(answer["answer"], "a Bird")
+        self.assertGreater(answer["probability"], 0.9)
+
+    def test_windows_are_those_of_a_training(self):
+        context = "the dog sees a cat and a bird . the old man hears the young woman ."
+        example = squad_data.SquadExample("", "a dog", context.split())
+        features = []
+        tokenizer = self.tokenizers.of(True)
+        squad_features.convert_examples_to_features(
+            [example], tokenizer, 12, 3, 4, False, features.append
+        )
+        found = self.span().ask({"question": "a dog", "context": context}).rows
+        self.assertEqual(
+            [ids + [0] * (12 - len(ids)) for ids, _ in found], [f.input_ids for f in features]
+        )
+
+    def test_no_answer_where_the_task_knows_of_it(self):
+        asked = self.span(version_2_with_negative=True).ask({"question": "a", "context": "the dog"})
+        logits = np.array([9, 0, 0, 0, 0, 0], np.float32)
+        found = asked.answer([{"start_logits": logits, "end_logits": logits}])
+        self.assertEqual(found["answer"], "")
+        self.assertGreater(found["probability"], 0.9)
+
+    def test_ids_in_place_of_texts(self):
+        row = [CLS, *ids("a dog"), SEP]
+        texts = self.texts()
+        self.assertEqual(texts.ask({"input_ids": row}).rows, [(row, [0] * 4)])
+        padded = {
+            "input_ids": row + [0, 0],
+            "input_mask": [1] * 4 + [0, 0],
+            "segment_ids": [0, 0, 1, 1, 0, 0],
+        }
+        asked = texts.ask(padded)
+        self.assertEqual(asked.rows, [(row, [0, 0, 1, 1])])
+        found = asked.answer([{"probabilities": np.array([0.25, 0.75], np.float32)}])
+        self.assertEqual(found["label"], "1")
+        logits = {"start_logits": np.arange(4.0), "end_logits": np.zeros(4)}
+        found = self.span().ask({"input_ids": row}).answer([logits])
+        self.assertEqual(found, {"start_logits": [0, 1, 2, 3], "end_logits": [0] * 4})
+
+    def test_what_is_no_instance(self):
+        texts, span = self.texts(), self.span()
+        for asking, instance, pattern in (
+            (texts, 7, "expected an object with text"),
+            (texts, {}, "found nothing; expected text"),
+            (texts, {"text_b": "a"}, "found text_b; expected text"),
+            (texts, {"text": "a", "txt_b": "b"}, "found text, txt_b; expected text"),
+            (texts, {"text": ["a"]}, "text is no string"),
+            (texts, {"text": "a", "text_b": None}, "text_b is no string"),
+            (texts, {"text": "a" * 101}, "101 characters; expected at most 100"),
+            (span, "a", "expected an object with question and context"),
+            (span, {"question": "a"}, "found question; expected question and context"),
+            (span, {"question": "a", "context": " \n"}, "context has no words"),
+            (texts, {"input_ids": "1"}, "input_ids is no list of integers"),
+            (texts, {"input_ids": [1, True]}, "input_ids is no list of integers"),
+            (texts, {"input_ids": []}, "input_ids has 0 values; expected 1 to 40"),
+            (texts, {"input_ids": [1] * 41}, "input_ids has 41 values; expected 1 to 40"),
+            (texts, {"input_ids": [1, 99]}, "values from 1 to 99; expected 0 to 22"),
+            (texts, {"input_ids": [1], "segment_ids": [2]}, "expected 0 to 1"),
+            (texts, {"input_ids": [1], "segment_ids": [0, 0]}, "segment_ids has 2 values"),
+            (texts, {"input_ids": [1, 1], "input_mask": [0, 1]}, "input_mask must have ones"),
+            (texts, {"input_ids": [1], "text": "a"}, "found 'text'; expected input_ids"),
+        ):
+            with self.subTest(instance), self.assertRaisesRegex(UserError, pattern):
+                asking.ask(instance)
+
+    def test_tasks_that_cannot_be_asked(self):
+        for changes, pattern in (
+            ({"vocabulary": "0123"}, "^Task mine was .* vocabulary, whose digest is '0123'"),
+            ({"max_seq_length": 41}, "^Task mine has max_seq_length 41; expected 4 to 40"),
+            ({"max_seq_length": 3}, "max_seq_length 3; expected 4 to 40"),
+            ({"kind": "span", "max_seq_length": 40}, "^Task mine: .*no room for a paragraph"),
+            ({"kind": "span", "training": {"doc_stride": "3"}}, "doc_stride, found '3'"),
+            ({"kind": "span", "training": {"max_query_length": 0}}, "max_query_length, found 0"),
+        ):
+            with self.subTest(changes), self.assertRaisesRegex(UserError, pattern):
+                self.texts(**changes)
+
+
+if __name__ == "__main__":
+    tf.test.main()

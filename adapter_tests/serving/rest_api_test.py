@@ -1,0 +1,494 @@
+"""Tests of rest_api.py, over a tiny BERT: answers beside each task's own model, and refusals."""
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import os
+import tempfile
+import threading
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+pytest.importorskip("starlette", reason="requirements-serving.txt is not installed")
+
+# isort: split
+from starlette.testclient import TestClient
+
+from adapter_bert.formats import task_adapter
+from adapter_bert.serving import batcher as batching
+from adapter_bert.serving import prometheus, rest_api
+from adapter_tests.support import own_models, served, tiny
+
+TEXT = "The dog sees a big bird."
+WORDS = ["[CLS]", "the", "dog", "sees", "a", "big", "bird", ".", "[SEP]"]
+ROW = [tiny.VOCABULARY.index(word) for word in WORDS]
+
+
+class RestApiTestCase(tf.test.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.bank = served.bank()
+        cls.models = own_models.OwnModels(served.made()[0])
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.bank.close()
+        super().tearDownClass()
+
+    def setUp(self):
+        super().setUp()
+        self.root = served.save_all(tempfile.mkdtemp(dir=self.get_temp_dir()))
+        self.tasks = served.tasks_of(self.bank, self.root)
+        self.addCleanup(self.empty)
+
+    def empty(self):
+        self.tasks.close()
+        for name in self.bank.names():
+            self.bank.remove(name)
+
+    def client(self, predict=None, token=None, may_change=True, max_queue_size=1024, **limits):
+        limits = rest_api.Limits(**limits)
+        batcher = batching.Batcher(
+            predict or self.bank.predict,
+            lambda row: len(row.input_ids),
+            max_batch_size=32,
+            max_queue_size=max_queue_size,
+        )
+        self.addCleanup(batcher.close)
+        self.batcher, self.metrics = batcher, prometheus.Metrics()
+        api = rest_api.RestApi(self.tasks, batcher, self.metrics, limits, token, may_change)
+        self.addCleanup(api.close)
+        return TestClient(api.application(), "http://127.0.0.1", raise_server_exceptions=False)
+
+    def own(self, adapter, row=ROW, segments=None):
+        """What a task adapter's own model predicts."""
+        return self.models.predictions(adapter, row, segments or [0] * len(row))
+
+    def assert_error(self, response, status, pattern):
+        self.assertEqual(response.status_code, status, response.text)
+        self.assertEqual(list(response.json()), ["error"])
+        self.assertRegex(response.json()["error"], pattern)
+
+
+class PredictionsTest(RestApiTestCase):
+    def test_answers_are_those_of_the_tasks_own_models(self):
+        adapters, client = served.made()[1], self.client()
+        for name in ("sms", "topics", "sets"):
+            labels = adapters[name].description.labels
+            expected = self.own(adapters[name])["probabilities"]
+            response = client.post(f"/v1/models/{name}:predict", json={"instances": [TEXT]})
+            self.assertEqual(response.status_code, 200, response.text)
+            (found,) = response.json()["predictions"]
+            self.assertEqual(list(found["probabilities"]), list(labels))
+            self.assertAllClose(list(found["probabilities"].values()), expected, 1e-5, 1e-5)
+            if name == "sets":
+                self.assertEqual(found["labels"], [x for x, p in zip(labels, expected) if p > 0.5])
+            else:
+                self.assertEqual(found["label"], labels[np.argmax(expected)])
+        response = client.post("/v1/models/stars:predict", json={"instances": [{"text": TEXT}]})
+        expected = self.own(adapters["stars"])["prediction"]
+        self.assertAllClose(response.json()["predictions"], [expected], 1e-5, 1e-5)
+
+    def test_the_two_formats_say_the_same(self):
+        client = self.client()
+        pairs = [("the dog", "a cat"), ("a bird sees", "the man and the woman")]
+        rows = [{"text": a, "text_b": b} for a, b in pairs]
+        columns = {"text": [a for a, _ in pairs], "text_b": [b for _, b in pairs]}
+        url = "/v1/models/sms:predict"
+        by_row = client.post(url, json={"instances": rows}).json()["predictions"]
+        by_column = client.post(url, json={"inputs": columns}).json()["outputs"]
+        self.assertEqual(by_column["label"], [answer["label"] for answer in by_row])
+        self.assertEqual(by_column["probabilities"], [one["probabilities"] for one in by_row])
+        body = {"signature_name": "serving_default", "inputs": ["the dog"]}
+        found = client.post("/v1/models/stars:predict", json=body).json()
+        body = {"instances": ["the dog"]}
+        same = client.post("/v1/models/stars:predict", json=body).json()
+        self.assertEqual(found["outputs"], same["predictions"])
+
+    def test_token_ids(self):
+        instance = {"input_ids": ROW, "segment_ids": [0, 1] * 4 + [0]}
+        body, adapter = {"instances": [instance]}, served.made()[1]["squad"]
+        found = self.client().post("/v1/models/squad:predict", json=body).json()["predictions"][0]
+        expected = self.own(adapter, ROW, instance["segment_ids"])
+        for name in ("start_logits", "end_logits"):
+            self.assertAllClose(found[name], expected[name], 1e-5, 1e-5)
+
+    def test_a_question_about_a_context_of_several_windows(self):
+        context = "The old Man sees a cat. " * 3
+        body = {"instances": [{"question": "who", "context": context}]}
+        (found,) = self.client().post("/v1/models/squad:predict", json=body).json()["predictions"]
+        self.assertIn(found["answer"], context)
+        self.assertTrue(found["answer"])
+        self.assertTrue(0 < found["probability"] <= 1)
+
+    def test_a_request_may_mix_tasks(self):
+        client = self.client()
+        instances = [
+            {"task": "topics", "text": "a dog"},
+            {"task": "squad", "question": "who", "context": "The man sees a dog."},
+            {"task": "stars", "text": "a dog"},
+            {"task": "topics", "text": "the bird", "text_b": "a cat"},
+        ]
+        found = client.post("/v1/models:predict", json={"instances": instances}).json()
+        for instance, answer in zip(instances, found["predictions"]):
+            own = {name: value for name, value in instance.items() if name != "task"}
+            url = f"/v1/models/{instance['task']}:predict"
+            alone = client.post(url, json={"instances": [own]}).json()
+            self.assert_same(answer, alone["predictions"][0])
+
+    def assert_same(self, found, expected):
+        """Checks names, their order and texts exactly, and numbers but for their rounding."""
+        self.assertEqual(type(found), type(expected))
+        if isinstance(found, dict):
+            self.assertEqual(list(found), list(expected))
+            for name in found:
+                self.assert_same(found[name], expected[name])
+        elif isinstance(found, float):
+            self.assertAllClose(found, expected, 1e-5, 1e-5)
+        else:
+            self.assertEqual(found, expected)
+
+    def test_what_is_no_request(self):
+        client = self.client(max_instances=3, max_body_bytes=2000)
+        for body, pattern in (
+            (b"{", "the body is no JSON .*line 1 column 2"),
+            (b"", "the body is no JSON"),
+            (b"\xff\xfe", "the body is no JSON"),
+            (b"[" * 1999, "the body is no JSON"),
+            (b'{"instances": [NaN]}', "NaN is no number of JSON"),
+            (b"[]", 'expected {"instances"'),
+            (b"{}", "one of them"),
+            (b'{"instances": [], "inputs": []}', "one of them"),
+            (b'{"instances": ["a"], "signature": "x"}', 'expected {"instances"'),
+            (b'{"instances": ["a"], "signature_name": "x"}', "expected serving_default"),
+            (b'{"instances": "a"}', "instances: expected a list"),
+            (b'{"instances": []}', "found 0 instances; expected 1 to 3"),
+            (b'{"instances": ["a", "a", "a", "a"]}', "found 4 instances"),
+            (b'{"instances": ["a", 5]}', r"instances\[1\]: expected an object"),
+            (b'{"instances": [{"text": 5}]}', r"instances\[0\]: text is no string"),
+            (b'{"inputs": "a"}', "inputs: expected an object of lists"),
+            (b'{"inputs": {"text": "a"}}', "inputs: expected an object of lists"),
+            (b'{"inputs": {"text": ["a"], "text_b": []}}', "of different lengths"),
+        ):
+            with self.subTest(body[:40]):
+                response = client.post("/v1/models/sms:predict", content=body)
+                self.assert_error(response, 400, pattern)
+        response = client.post("/v1/models:predict", json={"instances": ["a"]})
+        self.assert_error(response, 400, 'the name of its "task"')
+        response = client.post("/v1/models:predict", json={"inputs": {"text": ["a"]}})
+        self.assert_error(response, 400, "in rows alone")
+        ask = {"instances": ["the dog"]}
+        self.assertEqual(client.post("/v1/models/sms:predict", json=ask).status_code, 200)
+
+    def test_columns_of_answers_that_differ(self):
+        asked = [{"question": "who", "context": "The man sees."}, {"input_ids": [2, 3]}]
+        response = self.client().post("/v1/models/squad:predict", json={"inputs": asked})
+        self.assert_error(response, 400, "inputs: .* expected texts alone or token ids alone")
+
+    def test_half_a_surrogate_pair_is_a_text(self):
+        body = b'{"instances": ["the \\ud83d dog"]}'
+        response = self.client().post("/v1/models/sms:predict", content=body)
+        self.assertEqual(response.status_code, 200, response.text)
+
+    def test_unknown_tasks_and_places(self):
+        client, ask = self.client(), {"instances": ["a"]}
+        for response in (
+            client.post("/v1/models/nothing:predict", json=ask),
+            client.post("/v1/models:predict", json={"instances": [{"task": "nothing"}]}),
+            client.get("/v1/models/nothing"),
+            client.get("/v1/models/nothing/metadata"),
+            client.delete("/v1/models/nothing"),
+        ):
+            self.assert_error(response, 404, "no task 'nothing' here")
+        self.assert_error(client.get("/v2"), 404, "Not Found: /v2")
+        response = client.get("/v1/models/sms:predict")
+        self.assert_error(response, 405, "Not Allowed")
+        self.assertEqual(response.headers["allow"], "POST")
+        response = client.post("/v1/models/sms", json=ask)
+        self.assert_error(response, 405, "Not Allowed")
+        self.assertEqual(set(response.headers["allow"].split(", ")) - {"HEAD"}, {*_CHANGES, "GET"})
+
+    def test_large_bodies_are_refused_declared_or_not(self):
+        client, url = self.client(max_body_bytes=100), "/v1/models/sms:predict"
+        self.assert_error(client.post(url, content=b"x" * 101), 413, "over 100 bytes")
+        parts = (b"x" * 50 for _ in range(3))
+        self.assert_error(client.post(url, content=parts), 413, "over 100 bytes")
+
+    def test_many_requests_at_once(self):
+        client, texts = self.client(), [" ".join(tiny.WORDS[:n]) for n in range(1, 12)]
+        url = "/v1/models/topics:predict"
+
+        def ask(text):
+            return client.post(url, json={"instances": [text]}).json()["predictions"][0]
+
+        alone = [ask(text) for text in texts]
+        with concurrent.futures.ThreadPoolExecutor(11) as pool:
+            for _ in range(3):
+                for one, other in zip(alone, pool.map(ask, texts)):
+                    values = [list(answer["probabilities"].values()) for answer in (one, other)]
+                    self.assertAllClose(*values, 1e-5, 1e-5)
+
+
+_CHANGES = ("PUT", "DELETE")
+
+
+class OverloadTest(RestApiTestCase):
+    @contextlib.contextmanager
+    def blocked(self, **limits):
+        """(a client whose first row waits, its URL, a thread pool) until the context ends."""
+        begun, go = threading.Event(), threading.Event()
+
+        def predict(rows):
+            begun.set()
+            go.wait(20)
+            return self.bank.predict(rows)
+
+        client, url = self.client(predict, **limits), "/v1/models/stars:predict"
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            try:
+                first = pool.submit(client.post, url, json={"instances": ["the dog"]})
+                self.assertTrue(begun.wait(20))
+                yield client, url, first, go
+            finally:
+                go.set()
+
+    def test_a_full_queue(self):
+        with self.blocked(max_queue_size=2) as (client, url, first, go):
+            waiting = self.batcher.submit(self.tasks.get("stars").rows(self.asked("a")))
+            both = {"instances": ["a", "the"]}
+            self.assert_error(client.post(url, json=both), 503, "too many rows wait")
+            waiting2 = self.batcher.submit(self.tasks.get("stars").rows(self.asked("a")))
+            response = client.post(url, json={"instances": ["a"]})
+            self.assert_error(response, 503, "too many rows wait")
+            self.assertEqual(response.headers["retry-after"], "1")
+            go.set()
+            self.assertEqual(first.result().status_code, 200)
+            self.assertEqual(len(waiting.result(20) + waiting2.result(20)), 2)
+        three = {"instances": ["a", "the", "dog"]}
+        self.assert_error(client.post(url, json=three), 413, "make 3 windows")
+
+    def asked(self, text):
+        return self.tasks.get("stars").texts.ask(text)
+
+    def test_an_answer_that_takes_too_long(self):
+        with self.blocked(answer_seconds=1.0) as (client, url, first, _):
+            self.assert_error(first.result(), 504, "no answer within 1 seconds")
+
+    def test_an_error_of_the_computation(self):
+        def broken(rows):
+            raise ValueError("secret")
+
+        client = self.client(broken)
+        response = client.post("/v1/models/sms:predict", json={"instances": ["a"]})
+        self.assert_error(response, 500, "its log says why")
+        self.assertNotIn("secret", response.text)
+
+    def test_an_adapter_that_is_no_longer_on_disk_fails_its_requests_alone(self):
+        with contextlib.closing(served.bank(most_in_memory=1)) as bank:
+            self.tasks = served.tasks_of(bank, self.root)
+            client, ask = self.client(bank.predict), {"instances": ["a"]}
+            os.remove(os.path.join(self.root, "sms", "adapter", "adapter.safetensors"))
+            response = client.post("/v1/models/sms:predict", json=ask)
+            self.assert_error(response, 500, "sms/adapter is no task adapter")
+            self.assertEqual(client.post("/v1/models/topics:predict", json=ask).status_code, 200)
+            self.tasks.close()
+
+    def test_the_end(self):
+        client = self.client()
+        self.assertEqual(client.get("/readyz").status_code, 200)
+        self.batcher.close()
+        self.assert_error(client.get("/readyz"), 503, "is stopping")
+        response = client.post("/v1/models/sms:predict", json={"instances": ["a"]})
+        self.assert_error(response, 503, "is stopping")
+        self.assertEqual(client.get("/healthz").status_code, 200)
+
+
+class DescriptionsTest(RestApiTestCase):
+    def test_state_and_metadata_as_of_tensorflow_serving(self):
+        client = self.client()
+        status = {"error_code": "OK", "error_message": ""}
+        self.assertEqual(
+            client.get("/v1/models/sms").json(),
+            {"model_version_status": [{"version": "1", "state": "AVAILABLE", "status": status}]},
+        )
+        found = client.get("/v1/models/squad/metadata").json()
+        self.assertEqual(
+            found["model_spec"], {"name": "squad", "signature_name": "", "version": "1"}
+        )
+        signature = found["metadata"]["signature_def"]["signature_def"]["serving_default"]
+        self.assertEqual(set(signature["inputs"]), {"question", "context"})
+        self.assertEqual(signature["outputs"]["answer"]["dtype"], "DT_STRING")
+        self.assertEqual(signature["outputs"]["probability"]["dtype"], "DT_FLOAT")
+
+    def test_all_tasks(self):
+        found = self.client().get("/v1/models").json()["models"]
+        self.assertEqual([task["name"] for task in found], sorted(served.TASKS))
+        sms = next(task for task in found if task["name"] == "sms")
+        self.assertEqual(sms["labels"], ["ham", "spam"])
+        self.assertEqual(sms["kind"], "classification")
+
+    def test_scores_that_are_no_numbers(self):
+        made = served.other("sms")
+        scores = {"eval_loss": float("nan"), "eval_mse": float("inf"), "eval_accuracy": 0.5}
+        description = dataclasses.replace(made.description, scores=scores)
+        task_adapter.save(os.path.join(self.root, "odd"), made._replace(description=description))
+        client = self.client()
+        self.assertEqual(client.put("/v1/models/odd", json={"adapter": "odd"}).status_code, 201)
+        found = {task["name"]: task for task in client.get("/v1/models").json()["models"]}
+        self.assertEqual(
+            found["odd"]["scores"], {"eval_loss": None, "eval_mse": None, "eval_accuracy": 0.5}
+        )
+
+    def test_metrics(self):
+        client = self.client()
+        client.post("/v1/models/sms:predict", json={"instances": ["a", "the"]})
+        client.post("/v1/models/nothing:predict", json={"instances": ["a"]})
+        client.get("/nowhere")
+        response = client.get("/metrics")
+        self.assertStartsWith(response.headers["content-type"], "text/plain")
+        for line in (
+            'adapter_bert_requests_total{endpoint="predict",status="200"} 1.0',
+            'adapter_bert_requests_total{endpoint="predict",status="404"} 1.0',
+            'adapter_bert_requests_total{endpoint="none",status="404"} 1.0',
+            'adapter_bert_instances_total{task="sms"} 2.0',
+            'adapter_bert_request_seconds_count{endpoint="predict"} 2.0',
+        ):
+            self.assertIn(line, response.text)
+        self.assertNotIn("nothing", response.text)
+
+    def test_the_page_loads_nothing_from_elsewhere(self):
+        response = self.client(token="secret").get("/")
+        self.assertStartsWith(response.headers["content-type"], "text/html")
+        self.assertIn("default-src 'none'", response.headers["content-security-policy"])
+        self.assertNotRegex(response.text, r"https?://|src=|@import|url\(")
+
+
+class ChangesTest(RestApiTestCase):
+    def predicted(self, client, name):
+        response = client.post(f"/v1/models/{name}:predict", json={"instances": [TEXT]})
+        return list(response.json()["predictions"][0]["probabilities"].values())
+
+    def test_add_replace_and_remove_by_folder(self):
+        client, new = self.client(), served.other("sms")
+        task_adapter.save(os.path.join(self.root, "later"), new)
+        response = client.put("/v1/models/extra", json={"adapter": "later"})
+        self.assertEqual((response.status_code, response.json()["version"]), (201, "1"))
+        response = client.put("/v1/models/sms", json={"adapter": "later"})
+        self.assertEqual((response.status_code, response.json()["version"]), (200, "2"))
+        expected = self.own(new)["probabilities"]
+        for name in ("extra", "sms"):
+            self.assertAllClose(self.predicted(client, name), expected, 1e-5, 1e-5)
+        response = client.delete("/v1/models/extra")
+        self.assertEqual(response.json(), {"name": "extra", "version": "1"})
+        self.assert_error(client.get("/v1/models/extra"), 404, "no task 'extra'")
+        self.assertTrue(os.path.exists(os.path.join(self.root, "later", "adapter_config.json")))
+
+    def test_an_upload(self):
+        folder, adapter = os.path.join(self.root, "..", "made"), served.other("topics")
+        task_adapter.save(folder, adapter)
+        files = {}
+        for name in task_adapter.FILES:
+            with open(os.path.join(folder, name), "rb") as reader:
+                files[name] = (name, reader.read())
+        client = self.client()
+        response = client.put("/v1/models/up", files=files)
+        self.assertEqual(response.status_code, 201, response.text)
+        expected = self.own(adapter)["probabilities"]
+        self.assertAllClose(self.predicted(client, "up"), expected, 1e-5, 1e-5)
+        one = {"adapter_config.json": files["adapter_config.json"]}
+        response = client.put("/v1/models/up", files=one)
+        self.assert_error(response, 400, "expected a form of the two files")
+        small = self.client(max_upload_bytes=1000)
+        self.assert_error(small.put("/v1/models/up", files=files), 413, "over 1,000 bytes")
+        with open(os.path.join(self.root, "taken"), "w"):  # Where the task's folder should be.
+            response = client.put("/v1/models/taken", files=files)
+        self.assert_error(response, 507, "taken/1 cannot be written")
+
+    def test_what_is_refused(self):
+        client = self.client()
+        for name, body, pattern in (
+            ("new", {"adapter": "../sms"}, "no folder below --adapter_dir"),
+            ("new", {"adapter": "/etc"}, "no folder below --adapter_dir"),
+            ("new", {"adapter": 5}, "expected"),
+            ("new", {"folder": "sms"}, "expected"),
+            ("new", {"adapter": "nothing"}, "no task adapter 'nothing'"),
+            ("-new", {"adapter": "sms"}, "no name of a task"),
+            ("..%2Fnew", {"adapter": "sms"}, "Not Found"),
+        ):
+            with self.subTest(body):
+                response = client.put(f"/v1/models/{name}", json=body)
+                self.assert_error(response, 404 if pattern == "Not Found" else 400, pattern)
+        bare = self.client(may_change=False)
+        for response in (
+            bare.put("/v1/models/sms", json={"adapter": "sms/adapter"}),
+            bare.delete("/v1/models/sms"),
+        ):
+            self.assert_error(response, 403, "without --token")
+        self.assertEqual(self.tasks.get("sms").version, 1)
+
+    def test_without_a_token_changes_are_for_who_asked_this_machine(self):
+        task_adapter.save(os.path.join(self.root, "later"), served.other("sms"))
+        body, open_to_all = {"adapter": "later"}, self.client(token="secret")
+        for host, status in (
+            ("127.0.0.1:8501", 201),
+            ("localhost", 201),
+            ("[::1]:8501", 201),
+            ("example.org:8501", 403),
+            ("127.0.0.1.example.org", 403),
+            ("[", 403),
+            ("", 403),
+        ):
+            with self.subTest(host):
+                client, headers = self.client(), {"Host": host}
+                response = client.put("/v1/models/new", json=body, headers=headers)
+                self.assertEqual(response.status_code, status, response.text)
+                response = client.delete("/v1/models/new", headers=headers)
+                self.assertEqual(response.status_code, 200 if status == 201 else 403)
+                headers["Authorization"] = "Bearer secret"
+                response = open_to_all.put("/v1/models/other", json=body, headers=headers)
+                self.assertIn(response.status_code, (200, 201))
+
+    def test_no_answer_is_lost_or_mixed_up_while_tasks_are_replaced(self):
+        adapters = [served.other("sms", seed) for seed in (100, 101)]
+        for index, adapter in enumerate(adapters):
+            task_adapter.save(os.path.join(self.root, f"new{index}"), adapter)
+        versions = [served.made()[1]["sms"], *adapters]
+        expected = [self.own(adapter)["probabilities"] for adapter in versions]
+        client, done = self.client(), threading.Event()
+
+        def ask():
+            found = []
+            while not done.is_set():
+                found.append(self.predicted(client, "sms"))
+            return found
+
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            asking = [pool.submit(ask) for _ in range(4)]
+            for turn in range(10):
+                response = client.put("/v1/models/sms", json={"adapter": f"new{turn % 2}"})
+                self.assertEqual(response.status_code, 200, response.text)
+            done.set()
+            answers = [answer for future in asking for answer in future.result()]
+        for answer in answers:
+            near = [np.allclose(answer, one, 1e-5, 1e-5) for one in expected]
+            self.assertEqual(near.count(True), 1)
+        self.assertAllClose(self.predicted(client, "sms"), expected[2], 1e-5, 1e-5)
+
+    def test_the_token(self):
+        client = self.client(token="secret")
+        for path in ("/", "/healthz", "/readyz"):
+            self.assertEqual(client.get(path).status_code, 200)
+        for headers in ({}, {"Authorization": "secret"}, {"Authorization": "Bearer secre"}):
+            for path in ("/v1/models", "/metrics", "/nowhere"):
+                response = client.get(path, headers=headers)
+                self.assert_error(response, 401, "Authorization: Bearer")
+                self.assertEqual(response.headers["www-authenticate"], "Bearer")
+        good = {"Authorization": "Bearer secret"}
+        self.assertEqual(client.get("/v1/models", headers=good).status_code, 200)
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,205 @@
+"""Tests of saved_model.py: what is exported, in a process that has none of this project."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import modeling
+import tokenization
+from adapter_bert.common.errors import UserError
+from adapter_bert.serving import in_graph_tokenizer, saved_model
+from adapter_bert.tasks import classifier_features
+from adapter_tests.support import own_models, tiny
+
+# Calls signatures of a SavedModel on what stdin says, and writes what they return: JSON.
+_CALL = """
+import json, sys
+import tensorflow as tf
+path, text, calls = json.load(sys.stdin)
+if text:
+    import tensorflow_text
+
+def tensor(value):
+    is_text = isinstance(value[0], str)
+    return tf.constant(value, tf.string if is_text else tf.int32)
+
+def plain(value):
+    return value.decode() if isinstance(value, bytes) else value
+
+def result(signature, inputs):
+    try:
+        found = signature(**{name: tensor(value) for name, value in inputs.items()})
+    except tf.errors.InvalidArgumentError as error:
+        return str(error)
+    arrays = {name: value.numpy() for name, value in found.items()}
+    return {
+        name: [plain(v) for v in array.tolist()] if array.ndim == 1
+        else [[plain(v) for v in row] for row in array.tolist()]
+        for name, array in arrays.items()
+    }
+
+model = tf.saved_model.load(path)
+names = [name for name in sys.modules if getattr(sys.modules[name], "__file__", None)]
+assert "adapter_bank" not in names and "modeling" not in names
+json.dump([result(model.signatures[name], inputs) for name, inputs in calls], sys.stdout)
+"""
+# All that two tokenizers may read differently.
+TEXTS = [
+    "the Dog sees a big bird .",
+    "",
+    "CAFÉ dogs, birds\u00a0and\u2028cats!\t?",
+    "woman\u0000 likes \ufffd small\u200b 狗 man",
+    "a " * 40,
+    "the old dog's " * 3,
+]
+
+
+def called(path, calls, text=False):
+    """What signatures return in a process of its own; for an error its text.
+
+    Args:
+      path: of the SavedModel.
+      calls: list of (signature, dict of inputs as lists).
+    """
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    process = subprocess.run(
+        [sys.executable, "-c", _CALL],
+        input=json.dumps([path, text, calls]).encode(),
+        capture_output=True,
+        cwd=tempfile.gettempdir(),
+        env={**environment, "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )
+    assert process.returncode == 0, process.stderr.decode()[-3000:]
+    return json.loads(process.stdout.decode())
+
+
+class SavedModelsTest(tf.test.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        if tf.__version__.startswith("1."):
+            raise cls.skipTest(cls, "SavedModels are written by TensorFlow 2 alone.")
+        cls.root = tempfile.mkdtemp(dir=tf.test.get_temp_dir())
+        cls.bert = tiny.write_bert(os.path.join(cls.root, "bert"), initializer_range=0.4)
+        cls.models = own_models.OwnModels(cls.bert)
+
+    def adapters(self, *changes):
+        return {
+            f"task{seed}": own_models.task_adapter(self.bert, seed, **some)
+            for seed, some in enumerate(changes)
+        }
+
+    def write(self, adapters, encode=None):
+        folder = tempfile.mkdtemp(dir=self.root)
+        os.mkdir(os.path.join(folder, "7"))  # An earlier one.
+        prefix = os.path.join(self.bert, "bert_model.ckpt")
+        return saved_model.write(folder, tiny.config(), prefix, adapters, encode)
+
+    def rows(self, *rows):
+        """Inputs of the signature of ids; each row is padded to the longest."""
+        length = max(map(len, rows))
+        padded = [list(row) + [0] * (length - len(row)) for row in rows]
+        mask = [[1] * len(row) + [0] * (length - len(row)) for row in rows]
+        segments = [[int(i > 2 and m) for i, m in enumerate(row)] for row in mask]
+        return {"input_ids": padded, "input_mask": mask, "segment_ids": segments}
+
+    def own(self, adapter, row):
+        return self.models.predictions(adapter, row, [int(i > 2) for i in range(len(row))])
+
+    def test_a_task_and_its_number(self):
+        adapters = self.adapters({"labels": ("no", "yes", "perhaps")})
+        path = self.write(adapters)
+        self.assertEqual(os.path.basename(path), "8")
+        rows = [[2, 7, 9, 11, 3], [2, 8, 3]]
+        (found,) = called(path, [("serving_default", self.rows(*rows))])
+        for index, row in enumerate(rows):
+            expected = self.own(adapters["task0"], row)["probabilities"]
+            self.assertAllClose(found["probabilities"][index], expected, atol=1e-5)
+            self.assertEqual(found["label"][index], ("no", "yes", "perhaps")[expected.argmax()])
+        self.assertEqual(found["labels"], [["no", "yes", "perhaps"]] * 2)
+        with open(os.path.join(path, saved_model.TASKS_FILE)) as reader:
+            self.assertEqual(json.load(reader)["task0"]["labels"], ["no", "yes", "perhaps"])
+
+    def test_tasks_of_all_kinds(self):
+        adapters = self.adapters(
+            {"adapter": modeling.AdapterConfig(3)},
+            {"adapter": modeling.AdapterConfig(8), "labels": ("a", "b", "c")},
+            {"kind": "multilabel", "labels": ("x", "y", "z")},
+            {"kind": "regression", "labels": ()},
+            {"kind": "span", "labels": ()},
+            {"method": "layer_norm"},
+        )
+        rows, tasks = [[2, 7, 9, 11, 3]] * 6, [*reversed(list(adapters))]
+        inputs = {**self.rows(*rows), "task": tasks}
+        unknown = {**self.rows(rows[0], rows[0]), "task": ["task0", "cola"]}
+        found, refused = called(
+            self.write(adapters), [("serving_default", inputs), ("serving_default", unknown)]
+        )
+        self.assertIn("There is no such task", refused)
+        self.assertIn("cola", refused)
+        for index, (task, row) in enumerate(zip(tasks, rows)):
+            for name, value in self.own(adapters[task], row).items():
+                expected = (
+                    list(value) + [0] * (3 - len(value)) if name == "probabilities" else value
+                )
+                self.assertAllClose(found[name][index], expected, atol=1e-5, msg=task)
+        self.assertEqual(found["labels"][tasks.index("task0")], ["0", "1", ""])
+        self.assertEqual([p != 0 for p in found["prediction"]], [task == "task3" for task in tasks])
+        spans = [any(logits) for logits in found["start_logits"]]
+        self.assertEqual(spans, [task == "task4" for task in tasks])
+
+    def test_raw_text(self):
+        if in_graph_tokenizer.tensorflow_text is None:
+            self.skipTest("tensorflow-text is not installed.")
+        tokenizer = tokenization.FullTokenizer(os.path.join(self.bert, "vocab.txt"), True)
+        adapters = self.adapters({"max_seq_length": 9}, {"max_seq_length": 16})
+        path = self.write(adapters, in_graph_tokenizer.encoder(tokenizer, True))
+        others = TEXTS[1:] + TEXTS[:1]
+        tasks = ["task0", "task1"] * 3
+        single, pair = called(
+            path,
+            [
+                ("text", {"text": TEXTS, "task": tasks}),
+                ("text_pair", {"text": TEXTS, "text_b": others, "task": tasks}),
+            ],
+            text=True,
+        )
+        for found, seconds in ((single, [None] * 6), (pair, others)):
+            for index, (task, *texts) in enumerate(zip(tasks, TEXTS, seconds)):
+                length = adapters[task].description.max_seq_length
+                example = classifier_features.InputExample("", *texts, label="0")
+                features = classifier_features.convert_single_example(
+                    9, example, ["0"], length, tokenizer
+                )
+                ids, segments = (
+                    list(np.compress(features.input_mask, values))
+                    for values in (features.input_ids, features.segment_ids)
+                )
+                expected = self.models.predictions(adapters[task], ids, segments)
+                self.assertAllClose(
+                    found["probabilities"][index], expected["probabilities"], msg=texts
+                )
+
+    def test_refused(self):
+        adapters = self.adapters({}, {"adapter": modeling.AdapterConfig(4, "relu")})
+        with self.assertRaisesRegex(UserError, r"\(gelu/sequential/add and relu/seq.* apart"):
+            self.write(adapters)
+        adapters = self.adapters({})
+        with open(os.path.join(self.root, "file"), "w"):
+            pass
+        with self.assertRaisesRegex(UserError, "file.* cannot be written"):
+            saved_model.write(
+                os.path.join(self.root, "file", "model"),
+                tiny.config(),
+                os.path.join(self.bert, "bert_model.ckpt"),
+                adapters,
+            )
+
+
+if __name__ == "__main__":
+    tf.test.main()

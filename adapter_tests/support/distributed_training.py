@@ -1,0 +1,71 @@
+"""Trains tiny models as `distribution_test` asks for it: a process with devices of its own.
+
+    python -m adapter_tests.support.distributed_training KIND DEVICES FOLDER METHOD/HEAD...
+
+Each METHOD/HEAD is trained for 20 steps of 12 rows, without dropout, into FOLDER/METHOD_HEAD.
+"""
+
+import os
+import sys
+
+from adapter_bert.common import environment  # isort: split
+
+import tensorflow.compat.v1 as tf
+
+import modeling
+import tuning
+from adapter_bert.ops import xla
+from adapter_bert.tasks import heads as classification_heads
+from adapter_bert.training import cluster, distribution, estimator
+from adapter_tests.support import tiny
+
+assert environment
+
+
+def make_devices(count):
+    """Has TensorFlow see so many CPUs."""
+    (cpu,) = tf.config.experimental.list_physical_devices("CPU")
+    one = tf.config.experimental.VirtualDeviceConfiguration()
+    tf.config.experimental.set_virtual_device_configuration(cpu, [one] * count)
+
+
+def train(distributed, bert, method, head, output_dir):
+    adapter_fn = modeling.AdapterConfig(size=3).build() if method == "adapters" else None
+    model = estimator.ModelSettings(
+        bert_config=tiny.config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0),
+        init_checkpoint=os.path.join(bert, "bert_model.ckpt"),
+        adapter_fn=adapter_fn,
+        tuning=tuning.Tuning(method),
+        learning_rate=0.01 if method == "adapters" else 0.001,
+        num_train_steps=20,
+        num_warmup_steps=2,
+        random_seed=7,
+    )
+    run = estimator.RunSettings(output_dir, train_batch_size=12, distribution=distributed)
+    arrays = tiny.arrays(rows=50)
+    if head == "span":
+        arrays["start_positions"] = arrays["label_ids"]
+        arrays["end_positions"] = arrays["label_ids"] + 1
+    heads = {
+        "classifier": classification_heads.classifier_head(2),
+        "span": classification_heads.squad_head,
+    }
+    estimator.Runner(model, run, heads[head]).train(arrays)
+
+
+def main(kind, devices, folder, *cases):
+    modeling.dropout = lambda tensor, *_, **__: tensor  # The classifier's head drops out too.
+    xla.can_fuse = lambda: False  # Compiled anew for each replica, of nothing that differs.
+    if kind == "mirrored":
+        make_devices(int(devices))
+    distributed = distribution.choose(kind, use_tpu=False)
+    assert distributed.num_replicas == int(devices), distributed
+    with cluster.rendezvous(distributed.workers, folder, dict, {}, 60.0):
+        for case in cases:
+            method, head = case.split("/")
+            output_dir = os.path.join(folder, f"{method}_{head}")
+            train(distributed, os.path.join(folder, "..", "bert"), method, head, output_dir)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,111 @@
+"""Task adapters that nobody trained, and the model of each on its own, as scripts build it."""
+
+import os
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import modeling
+import tuning
+from adapter_bert.common import devices
+from adapter_bert.formats import task_adapter as task_adapters
+from adapter_bert.tasks import heads
+from adapter_tests.support import tiny
+
+
+def task_adapter(bert, seed=0, *, adapter=None, method="adapters", **changes):
+    """A `TaskAdapter` of random tensors, wide enough to be seen in what is predicted.
+
+    Args:
+      bert: folder of the backbone, as `tiny.write_bert` makes it.
+      seed: of the tensors.
+      adapter: `modeling.AdapterConfig`, by default of size 4; without meaning for other methods.
+      method: of `tuning.Tuning`, or one of these.
+      **changes: other fields of the description.
+    """
+    method = tuning.Tuning(method) if isinstance(method, str) else method
+    config = modeling.BertConfig.from_json_file(os.path.join(bert, "bert_config.json"))
+    fields = {
+        "task": f"task{seed}",
+        "kind": "classification",
+        "labels": ("0", "1"),
+        "max_seq_length": 16,
+        "do_lower_case": True,
+        "vocabulary": task_adapters.digest(tiny.VOCABULARY),
+        "backbone": task_adapters.backbone_of(os.path.join(bert, "bert_model.ckpt"), config),
+        "tuning": method,
+        "adapter": (adapter or modeling.AdapterConfig(4)) if method.method == "adapters" else None,
+        "global_step": 10,
+        "training": {},
+        "scores": {},
+        "versions": {},
+    }
+    description = task_adapters.Description(**{**fields, **changes})
+    random = np.random.RandomState(seed)
+    tensors = {
+        name: random.normal(1.0 if name.endswith("gamma") else 0.0, 0.4, shape).astype(np.float32)
+        for name, shape in task_adapters.shapes(description).items()
+    }
+    return task_adapters.TaskAdapter(description, tensors)
+
+
+class OwnModels:
+    """The models of single tasks, by the graph that the scripts build; one for all of a form.
+
+    Args:
+      bert: folder of the backbone.
+    """
+
+    def __init__(self, bert):
+        self._backbone = tf.train.NewCheckpointReader(os.path.join(bert, "bert_model.ckpt"))
+        self._built = {}
+
+    def predictions(self, adapter, input_ids, segment_ids):
+        """What the model of a `TaskAdapter` predicts for one sequence: a dict of arrays."""
+        description = adapter.description
+        form = description.kind, description.labels, description.adapter, description.tuning
+        if form not in self._built:
+            with tf.Graph().as_default():
+                self._built[form] = _build(description)
+        ids, segments, predicted, variables, session = self._built[form]
+        with session.graph.as_default():
+            names = [modeling.variable_name(variable) for variable in variables]
+            own, read = adapter.tensors, self._backbone.get_tensor
+            values = [own[name] if name in own else read(name) for name in names]
+            tiny.load(session, variables, values)
+        found = session.run(predicted, {ids: [input_ids], segments: [segment_ids]})
+        return {name: value[0] for name, value in found.items() if name != "loss"}
+
+
+def _build(description):
+    """(placeholders of ids and of segments [1, S], predictions, variables, session)."""
+    settings = description.adapter
+    ids, segments = (tf.placeholder(tf.int32, [1, None]) for _ in range(2))
+    encoder = modeling.BertModel(
+        description.backbone.bert_config(),
+        False,
+        ids,
+        tf.ones_like(ids),
+        segments,
+        scope="bert",
+        adapter_fn=settings and settings.build(),
+    )
+    head = heads.squad_head
+    if description.kind != "span":
+        head = heads.head_of(description.kind, len(description.labels))
+    features = {"input_mask": tf.ones_like(ids), "label_ids": _labels(description)}
+    predicted = head(encoder, features, False, None).predictions
+    return (
+        ids,
+        segments,
+        predicted,
+        tf.global_variables(),
+        tf.Session(config=devices.session_config()),
+    )
+
+
+def _labels(description):
+    """Any, as the head's loss needs them."""
+    if description.kind == "multilabel":
+        return tf.zeros([1, len(description.labels)], tf.int32)
+    return tf.zeros([1], tf.float32 if description.kind == "regression" else tf.int32)

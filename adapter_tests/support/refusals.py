@@ -1,0 +1,21 @@
+"""What tests expect of the sentence that tells users their mistake."""
+
+import tensorflow.compat.v1 as tf
+
+from adapter_bert.common.errors import UserError
+
+
+class RefusalTestCase(tf.test.TestCase):
+    def assert_refused(self, parts, function, *args, **kwargs):
+        """Checks that a call raises a UserError of one sentence, which holds each of the parts."""
+        with self.assertRaises(UserError) as caught:
+            function(*args, **kwargs)
+        self.assert_one_sentence(caught.exception, *parts)
+
+    def assert_one_sentence(self, error, *parts):
+        """Checks that an error says each of the parts, in one sentence."""
+        message = str(error)
+        for part in parts:
+            self.assertIn(part, message)
+        self.assertTrue(message.endswith("."), message)
+        self.assertNotIn("\n", message)

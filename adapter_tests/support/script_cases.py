@@ -1,0 +1,125 @@
+"""Test cases that run a training script in the tests' own process."""
+
+import contextlib
+import io
+import json
+import os
+import re
+import shutil
+import tempfile
+
+import tensorflow.compat.v1 as tf
+
+import run_classifier
+from adapter_bert.common import environment, errors
+from adapter_bert.training import finetuning
+from adapter_tests.support import command_lines, tiny
+
+FOLDER = os.path.dirname(os.path.abspath(run_classifier.__file__))
+
+
+def read(path, mode="r"):
+    with open(path, mode) as reader:
+        return reader.read()
+
+
+def write(path, content, mode="w"):
+    """Writes a file, whose folder is made if need be, and returns its path."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, mode) as writer:
+        writer.write(content)
+    return path
+
+
+def contents(folder):
+    """All files below a folder: relative path → bytes."""
+    return {
+        os.path.relpath(os.path.join(place, name), folder): read(os.path.join(place, name), "rb")
+        for place, _, names in os.walk(folder)
+        for name in names
+    }
+
+
+class AnyScriptTestCase(tf.test.TestCase):
+    """Runs a script. A subclass names the module, SCRIPT, and adds `base_flags` of every run."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.root = tempfile.mkdtemp(dir=tf.test.get_temp_dir())
+
+    def setUp(self):
+        super().setUp()
+        self.folder = tempfile.mkdtemp(dir=self.root)
+        self.output_dir = os.path.join(self.folder, "output")
+
+    @classmethod
+    def call(cls, output_dir, *arguments):
+        """Runs the script; later flags win. Returns (exit code, report, stderr)."""
+        report = []
+        given = [*cls.base_flags, "--output_dir=" + output_dir, *arguments]
+        values = command_lines.parsed(cls.SCRIPT.define_flags, *given)
+        environment.silence_tensorflow()  # As main does; another test may have turned it on.
+        with contextlib.redirect_stderr(io.StringIO()) as stderr:
+            code = errors.exit_code(lambda: report.extend(cls.SCRIPT.run(values)))
+        return code, "\n".join(report), stderr.getvalue()
+
+    def succeed(self, *arguments, output_dir=None):
+        """Runs the script, which must succeed, and returns its report."""
+        code, report, stderr = self.call(output_dir or self.output_dir, *arguments)
+        self.assertIsNone(code, stderr)
+        return report
+
+    def assert_one_sentence(self, code, stderr, parts):
+        self.assertEqual(code, 1)
+        self.assertRegex(stderr, r"\AError: [^\n]+\.\n\Z")
+        self.assertNotRegex(stderr[:-1].replace(self.root, ""), r"\. [A-Z]")
+        for part in parts:
+            self.assertIn(part, stderr)
+
+    def path(self, name):
+        return os.path.join(self.output_dir, name)
+
+    def assert_settings_have_flags(self):
+        """Checks that a difference in any setting of the last run is told by a flag."""
+        settings = json.loads(read(self.path("settings.json")))
+        names = {**settings["model"], **settings["training"]}
+        names.update({"bert_config." + name: 0 for name in names.pop("bert_config")})
+        known = command_lines.parsed(self.SCRIPT.define_flags)
+        for name in set(names) - {"task", "kind", "labels"}:  # Decided by run_squad.py itself.
+            (told,) = finetuning.in_flags([(name, 1, 2)])
+            said = re.findall(r"--(\w+)", told)
+            self.assertTrue(any(flag in known for flag in said), told)
+
+
+class ScriptTestCase(AnyScriptTestCase):
+    """run_classifier.py on a tiny BERT and a tiny MRPC."""
+
+    SCRIPT = run_classifier
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.bert = tiny.write_bert(os.path.join(cls.root, "bert"))
+        cls.data = tiny.write_mrpc(os.path.join(cls.root, "data"))
+        for split in ("train", "dev"):
+            path = os.path.join(cls.data, split + ".tsv")
+            write(path, b"\xef\xbb\xbf" + read(path, "rb"), "wb")  # As in the real MRPC.
+        # The test set is the dev set, so that the one tells of the other.
+        shutil.copy(os.path.join(cls.data, "dev.tsv"), os.path.join(cls.data, "test.tsv"))
+        cls.base_flags = [
+            "--task_name=mrpc",
+            "--data_dir=" + cls.data,
+            "--bert_config_file=" + os.path.join(cls.bert, "bert_config.json"),
+            "--vocab_file=" + os.path.join(cls.bert, "vocab.txt"),
+            "--init_checkpoint=" + os.path.join(cls.bert, "bert_model.ckpt"),
+            "--max_seq_length=16",
+            "--adapter_size=3",
+            "--train_batch_size=8",
+            "--num_train_epochs=1",
+            "--learning_rate=0.01",
+        ]
+
+    def results(self):
+        """eval_results.txt as a dict of str."""
+        return dict(line.split(" = ") for line in read(self.path("eval_results.txt")).splitlines())

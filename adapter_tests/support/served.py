@@ -1,0 +1,62 @@
+"""What the tests serve: tasks of every kind over a tiny BERT."""
+
+import functools
+import os
+import tempfile
+
+import tensorflow.compat.v1 as tf
+
+import modeling
+from adapter_bert.formats import adapter_folders, task_adapter
+from adapter_bert.serving import bank as adapter_bank
+from adapter_bert.serving import registry
+from adapter_bert.serving import request_texts as task_texts
+from adapter_tests.support import own_models, tiny
+
+TASKS = {
+    "sms": {"labels": ("ham", "spam")},
+    "topics": {"labels": ("a", "b", "c"), "adapter": modeling.AdapterConfig(2)},
+    "stars": {"kind": "regression", "labels": ()},
+    "sets": {"kind": "multilabel", "labels": ("x", "y")},
+    "squad": {"kind": "span", "labels": (), "training": {"doc_stride": 3, "max_query_length": 4}},
+}
+
+
+@functools.lru_cache(maxsize=None)
+def made():
+    """(folder of a BERT, task adapters by the names in `TASKS`)."""
+    root = tempfile.mkdtemp(dir=tf.test.get_temp_dir())
+    bert = tiny.write_bert(os.path.join(root, "bert"), initializer_range=0.4)
+    adapters = {
+        name: own_models.task_adapter(bert, seed, **{"task": name, **changes})
+        for seed, (name, changes) in enumerate(TASKS.items())
+    }
+    return bert, adapters
+
+
+def other(name, seed=100):
+    """A task adapter with the labels of one of `TASKS`, and weights of its own."""
+    return own_models.task_adapter(made()[0], seed, **{"task": name, **TASKS[name]})
+
+
+def bank(**options):
+    """An empty `adapter_bank.AdapterBank`."""
+    prefix = os.path.join(made()[0], "bert_model.ckpt")
+    return adapter_bank.AdapterBank(tiny.config(), prefix, **options)
+
+
+def save_all(root, names=tuple(TASKS)):
+    """Saves task adapters as `<root>/<name>/adapter`; returns root."""
+    for name in names:
+        task_adapter.save(os.path.join(root, name, "adapter"), made()[1][name])
+    return root
+
+
+def tasks_of(some_bank, root=None):
+    """`registry.ServedTasks` over a bank, of all that lies below root."""
+    tokenizers = task_texts.Tokenizers(os.path.join(made()[0], "vocab.txt"))
+    reading = task_texts.Reading(tiny.config(), tokenizers, 1000)
+    tasks = registry.ServedTasks(some_bank, reading, root)
+    for name, folder in adapter_folders.below(root).items() if root else ():
+        tasks.put(name, folder)
+    return tasks

@@ -1,0 +1,219 @@
+"""What the tests train: a BERT of two layers, its vocabulary, and a task of a few sentences.
+
+Everything is made on the spot, in a folder of the test's own.
+"""
+
+import contextlib
+import functools
+import itertools
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import modeling
+from adapter_bert.formats import tfhub
+
+_WORDS = "the a dog cat bird man woman sees likes hears big small old young and not"
+WORDS = _WORDS.split()
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, ".", "##s"]
+
+
+# Of a `modeling.BertConfig`.
+SIZES = {
+    "vocab_size": len(VOCABULARY),
+    "hidden_size": 8,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+    "max_position_embeddings": 40,
+    "type_vocab_size": 2,
+}
+
+
+class CountedText(str):
+    """A text; the class counts how often one of them is compared."""
+
+    comparisons = 0
+
+    def __eq__(self, other):
+        CountedText.comparisons += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+def config(**sizes):
+    """A `modeling.BertConfig` of 2 layers, 8 wide, that fits `VOCABULARY`."""
+    return modeling.BertConfig(**{**SIZES, **sizes})
+
+
+def write_bert(folder, **sizes):
+    """Writes bert_config.json, vocab.txt and bert_model.ckpt of a random BERT; returns folder."""
+    os.makedirs(folder, exist_ok=True)
+    for name, content in _bert_files(tuple(sorted(sizes.items()))).items():
+        with open(os.path.join(folder, name), "wb") as writer:
+            writer.write(content)
+    return folder
+
+
+@functools.lru_cache(maxsize=None)
+def _bert_files(sizes):
+    """The files of `write_bert`, bytes by name: a graph of them takes a second."""
+    bert_config = config(**dict(sizes))
+    files = {
+        "bert_config.json": bert_config.to_json_string().encode(),
+        "vocab.txt": "\n".join([*VOCABULARY, ""]).encode(),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        with tf.Graph().as_default(), tf.Session() as session:
+            tf.set_random_seed(4)
+            modeling.BertModel(bert_config, False, tf.zeros([1, 2], tf.int32), adapter_fn=None)
+            session.run(tf.global_variables_initializer())
+            tf.train.Saver(save_relative_paths=True).save(
+                session, os.path.join(folder, "bert_model.ckpt"), write_meta_graph=False
+            )
+        for name in os.listdir(folder):
+            with open(os.path.join(folder, name), "rb") as reader:
+                files[name] = reader.read()
+    return files
+
+
+def load(session, variables, values):
+    """Gives variables these values in one run: TensorFlow plans the graph anew for each run."""
+    feeds = {v.initializer.inputs[1]: value for v, value in zip(variables, values)}
+    session.run([variable.initializer for variable in variables], feeds)
+
+
+def sentence(random):
+    return " ".join(random.choice(WORDS, random.randint(2, 8))) + " ."
+
+
+def write_mrpc(folder, rows=24, seed=0):
+    """Writes train.tsv, dev.tsv and test.tsv in MRPC's layout; returns folder.
+
+    A pair is a paraphrase if its second sentence is the first one.
+    """
+    os.makedirs(folder, exist_ok=True)
+    random = np.random.RandomState(seed)
+    header = "#1 ID\t#2 ID\t#1 String\t#2 String\n"
+    for split, first in (("train", "Quality"), ("dev", "Quality"), ("test", "index")):
+        with open(os.path.join(folder, split + ".tsv"), "w") as writer:
+            writer.write(first + "\t" + header)
+            for row in range(rows):
+                label = row % 2
+                a = sentence(random)
+                b = a if label else sentence(random)
+                key = row if split == "test" else label
+                writer.write(f"{key}\t{row}\t{row + 1000}\t{a}\t{b}\n")
+    return folder
+
+
+def word_vectors(width=3, seed=0):
+    """dict from each of `WORDS` to its embedding, float32 [width]."""
+    values = np.random.RandomState(seed).randn(len(WORDS), width).astype(np.float32)
+    return dict(zip(WORDS, values))
+
+
+def write_text_module(folder, width=3, seed=0):
+    """Exports a text embedding module: the mean of a text's `word_vectors`; returns folder.
+
+    Any other word has the embedding 0.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(_text_module(width, seed).name, folder)
+    return folder
+
+
+@functools.lru_cache(maxsize=None)
+def _text_module(width, seed):
+    """The `tempfile.TemporaryDirectory` of a text embedding module."""
+    folder = tempfile.TemporaryDirectory()
+    vectors, hub = word_vectors(width, seed), tfhub.library()
+
+    def build():
+        texts = tf.placeholder(tf.string, [None])
+        table = tf.get_variable("table", [len(WORDS) + 1, width])
+        words = tf.string_split(texts)
+        initializer = tf.lookup.KeyValueTensorInitializer(
+            tf.constant(WORDS), tf.range(len(WORDS), dtype=tf.int64)
+        )
+        ids = tf.lookup.StaticHashTable(initializer, len(WORDS)).lookup(words.values)
+        sums = tf.math.unsorted_segment_sum(
+            tf.gather(table, ids), words.indices[:, 0], tf.shape(texts)[0]
+        )
+        counts = tf.math.bincount(
+            tf.cast(words.indices[:, 0], tf.int32), minlength=tf.shape(texts)[0]
+        )
+        hub.add_signature(
+            inputs=texts, outputs=sums / tf.cast(tf.maximum(counts, 1), tf.float32)[:, None]
+        )
+
+    with tf.Graph().as_default(), tf.Session() as session:
+        module = hub.Module(hub.create_module_spec(build), trainable=True)
+        (table,) = module.variables
+        session.run([table.initializer, tf.tables_initializer()])
+        values = np.stack([*vectors.values(), np.zeros(width, np.float32)])
+        value = tf.placeholder(tf.float32, values.shape)
+        session.run(tf.assign(table, value), {value: values})
+        module.export(folder.name, session)
+    return folder
+
+
+# Below those that the system gives out: nobody takes one between `free_port` and its use.
+_PORTS = itertools.count(20000 + 1000 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]))
+
+
+def free_port():
+    """A port of this machine at which nobody listens, another one each time."""
+    while True:
+        port = next(_PORTS)
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
+
+
+def heed_signals(test):
+    """Has Ctrl-C, SIGTERM and SIGHUP come to a test, whatever pytest's own process ignores."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        test.addCleanup(signal.signal, number, signal.getsignal(number))
+        signal.signal(number, signal.default_int_handler)
+
+
+def train_sentencepiece(sentences, **options):
+    """The bytes of a SentencePiece model; options are those of its trainer.
+
+    In a process of its own: SentencePiece's trainer crashes in one where TensorFlow 1.15 has run.
+    """
+    train = "import json, sentencepiece, sys; sentencepiece.SentencePieceTrainer.train("
+    train += "**json.loads(sys.argv[1]))"
+    with tempfile.TemporaryDirectory() as folder:
+        corpus, prefix = os.path.join(folder, "corpus.txt"), os.path.join(folder, "pieces")
+        with open(corpus, "w", encoding="utf-8") as writer:
+            writer.write("\n".join(sentences) + "\n")
+        options = dict(options, input=corpus, model_prefix=prefix, hard_vocab_limit=False)
+        options["minloglevel"] = 2
+        subprocess.check_call([sys.executable, "-c", train, json.dumps(options)])
+        with open(prefix + ".model", "rb") as reader:
+            return reader.read()
+
+
+def arrays(rows=12, seq_length=10, num_labels=2, seed=0):
+    """Random features, as `glue.features_to_arrays` gives them."""
+    random = np.random.RandomState(seed)
+    lengths = random.randint(3, seq_length + 1, rows)
+    mask = (np.arange(seq_length) < lengths[:, None]).astype(np.int32)
+    return {
+        "input_ids": random.randint(5, len(VOCABULARY), mask.shape).astype(np.int32) * mask,
+        "input_mask": mask,
+        "segment_ids": random.randint(0, 2, mask.shape).astype(np.int32) * mask,
+        "label_ids": random.randint(0, num_labels, rows).astype(np.int32),
+        "is_real_example": np.ones(rows, np.int32),
+    }

@@ -1,0 +1,284 @@
+"""Tests of classifier_features.py: hand-computed features, each error, and (where
+ADAPTER_BERT_DATA names the shared folder) the original's features of real data."""
+
+import itertools
+import os
+import random
+import unittest
+from unittest import mock
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import tokenization
+from adapter_bert.common.errors import UserError
+from adapter_bert.tasks import classifier_features as cf
+from adapter_bert.tasks import glue
+from adapter_bert.training import rows
+from adapter_tests.support import tiny
+
+SHARED = os.environ.get("ADAPTER_BERT_DATA")
+
+
+class WordTokenizer:
+    """Splits at spaces; a word's id is its place in the vocabulary below."""
+
+    ids = {"[PAD]": 0, "[CLS]": 1, "[SEP]": 2, "a": 3, "b": 4, "c": 5, "d": 6, "x": 7, "y": 8}
+
+    def tokenize(self, text):
+        return text.split()
+
+    def convert_tokens_to_ids(self, tokens):
+        return [self.ids[token] for token in tokens]
+
+
+def taken_rows(examples, label_list, max_seq_length, tokenizer):
+    """All arrays of `text_arrays`' rows."""
+    arrays = cf.text_arrays(examples, label_list, max_seq_length, tokenizer)
+    specials = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
+    return rows.TextRows(arrays, *specials, max_seq_length).take(np.arange(len(examples)))
+
+
+class ConvertSingleExampleTest(tf.test.TestCase):
+    def convert(self, text_a, text_b, length, label="1", index=5):
+        example = cf.InputExample("train-1", text_a, text_b, label)
+        return cf.convert_single_example(index, example, ["0", "1"], length, WordTokenizer())
+
+    def assert_features(self, features, input_ids, input_mask, segment_ids):
+        self.assertEqual(features.input_ids, input_ids)
+        self.assertEqual(features.input_mask, input_mask)
+        self.assertEqual(features.segment_ids, segment_ids)
+        self.assertEqual(features.label_id, 1)
+        self.assertIs(features.is_real_example, True)
+
+    def test_single(self):
+        self.assert_features(
+            self.convert("a b", None, 6),
+            [1, 3, 4, 2, 0, 0],
+            [1, 1, 1, 1, 0, 0],
+            [0, 0, 0, 0, 0, 0],
+        )
+
+    def test_pair(self):
+        self.assert_features(
+            self.convert("a b", "x", 8),
+            [1, 3, 4, 2, 7, 2, 0, 0],
+            [1, 1, 1, 1, 1, 1, 0, 0],
+            [0, 0, 0, 0, 1, 1, 0, 0],
+        )
+
+    def test_single_is_cut_at_its_end(self):
+        self.assert_features(self.convert("a b c d", None, 4), [1, 3, 4, 2], [1] * 4, [0] * 4)
+
+    def test_pair_is_cut_where_it_is_longer(self):
+        self.assert_features(
+            self.convert("a b c d", "x y", 7),
+            [1, 3, 4, 2, 7, 8, 2],
+            [1] * 7,
+            [0, 0, 0, 0, 1, 1, 1],
+        )
+
+    def test_second_text_without_tokens_has_no_segment(self):
+        for text_b in ("", " "):
+            self.assert_features(
+                self.convert("a", text_b, 4), [1, 3, 2, 0], [1, 1, 1, 0], [0, 0, 0, 0]
+            )
+
+    def test_smallest_lengths(self):
+        self.assert_features(self.convert("a", None, 2), [1, 2], [1, 1], [0, 0])
+        # As in the original, a second text of which nothing is left loses its [SEP] too.
+        self.assert_features(self.convert("a", "x", 3), [1, 2, 0], [1, 1, 0], [0, 0, 0])
+
+    def test_too_small_lengths(self):
+        with self.assertRaisesRegex(UserError, "--max_seq_length=1 .* at least 2 "):
+            self.convert("a", None, 1)
+        with self.assertRaisesRegex(UserError, "--max_seq_length=2 .* at least 3 "):
+            self.convert("a", "x", 2)
+
+    def test_unknown_label(self):
+        for label in ("2", 1, None):
+            with self.assertRaisesRegex(UserError, f"train-1 .*{label!r}.*'0', '1'"):
+                self.convert("a", None, 4, label=label)
+
+    def test_padding_example(self):
+        features = cf.convert_single_example(0, cf.PaddingInputExample(), ["0"], 3, WordTokenizer())
+        self.assertEqual(features.input_ids, [0, 0, 0])
+        self.assertEqual(features.input_mask, [0, 0, 0])
+        self.assertEqual(features.segment_ids, [0, 0, 0])
+        self.assertEqual(features.label_id, 0)
+        self.assertIs(features.is_real_example, False)
+
+    def test_tokenizer_keeps_its_lists(self):
+        tokens = ["a", "b", "c"]
+
+        class Memo(WordTokenizer):
+            def tokenize(self, text):
+                return tokens
+
+        example = cf.InputExample("train-1", "a b c", None, "0")
+        cf.convert_single_example(0, example, ["0"], 3, Memo())
+        self.assertEqual(tokens, ["a", "b", "c"])
+
+    def test_only_the_first_examples_are_logged_and_quietly(self):
+        with self.assertLogs("absl", "DEBUG") as logged:
+            for index in range(10):
+                self.convert("a", None, 4, index=index)
+        self.assertEqual([record.levelname for record in logged.records], ["DEBUG"] * 3)
+
+
+class TruncateSeqPairTest(tf.test.TestCase):
+    def test_longer_first_and_second_in_a_tie(self):
+        cases = [
+            ("abcd", "xy", 6, "abcd", "xy"),
+            ("abcd", "xy", 4, "ab", "xy"),
+            ("abcd", "xy", 3, "ab", "x"),
+            ("ab", "wxyz", 5, "ab", "wxy"),
+            ("ab", "xy", 3, "ab", "x"),
+            ("ab", "xy", 0, "", ""),
+        ]
+        for a, b, length, expected_a, expected_b in cases:
+            tokens_a, tokens_b = list(a), list(b)
+            cf._truncate_seq_pair(tokens_a, tokens_b, length)
+            self.assertEqual((tokens_a, tokens_b), (list(expected_a), list(expected_b)))
+
+    def test_against_token_by_token(self):
+        for length_a, length_b, length in itertools.product(range(8), range(8), range(15)):
+            tokens_a, tokens_b = list("abcdefg"[:length_a]), list("tuvwxyz"[:length_b])
+            expected_a, expected_b = list(tokens_a), list(tokens_b)
+            while len(expected_a + expected_b) > length:
+                longer = expected_a if len(expected_a) > len(expected_b) else expected_b
+                longer.pop()
+            cf._truncate_seq_pair(tokens_a, tokens_b, length)
+            self.assertEqual((tokens_a, tokens_b), (expected_a, expected_b))
+
+
+class ConvertExamplesTest(tf.test.TestCase):
+    def assert_arrays(self, arrays, expected):
+        self.assertEqual(set(arrays), set(expected))
+        for name, values in expected.items():
+            self.assertEqual(arrays[name].dtype, np.int32)
+            self.assertAllEqual(arrays[name], values)
+
+    def test_features_and_arrays(self):
+        examples = [
+            cf.InputExample("dev-1", "a", "x", "1"),
+            cf.InputExample("dev-2", "b c", None, "0"),
+            cf.PaddingInputExample(),
+        ]
+        expected = {
+            "input_ids": [[1, 3, 2, 7, 2], [1, 4, 5, 2, 0], [0] * 5],
+            "input_mask": [[1, 1, 1, 1, 1], [1, 1, 1, 1, 0], [0] * 5],
+            "segment_ids": [[0, 0, 0, 1, 1], [0] * 5, [0] * 5],
+            "label_ids": [1, 0, 0],
+            "is_real_example": [1, 1, 0],
+        }
+        features = cf.convert_examples_to_features(examples, ["0", "1"], 5, WordTokenizer())
+        self.assert_arrays(cf.features_to_arrays(features), expected)
+        arrays = taken_rows(examples, ["0", "1"], 5, WordTokenizer())
+        self.assert_arrays(arrays, expected)
+
+    def test_arrays_without_features(self):
+        generator = random.Random(0)
+        words = list("abcdxy")
+        examples = [cf.PaddingInputExample()]
+        for index in range(200):
+            text_a, text_b = (
+                " ".join(generator.choice(words) for _ in range(generator.randrange(12)))
+                for _ in range(2)
+            )
+            text_b = generator.choice([text_b, None])
+            examples.append(cf.InputExample(index, text_a, text_b, generator.choice("01")))
+        examples.append(cf.PaddingInputExample())
+        for length in (3, 8, 40):
+            arguments = (examples, ["0", "1"], length, WordTokenizer())
+            features = cf.convert_examples_to_features(*arguments)
+            expected = cf.features_to_arrays(features)
+            self.assert_arrays(taken_rows(*arguments), expected)
+
+    def test_a_label_is_found_without_a_look_at_all_others(self):
+        labels = [tiny.CountedText(f"label {i}") for i in range(50)]
+        examples = [cf.InputExample("dev-1", "a", None, f"label {i % 50}") for i in range(200)]
+        arguments = (examples, labels, 3, WordTokenizer())
+        for label_ids in (
+            lambda: [f.label_id for f in cf.convert_examples_to_features(*arguments)],
+            lambda: cf.text_arrays(*arguments)["label_ids"],
+            lambda: cf.label_column(examples, labels),
+        ):
+            before = tiny.CountedText.comparisons
+            self.assertAllEqual(label_ids(), np.arange(200) % 50)
+            self.assertLess(tiny.CountedText.comparisons - before, 2 * (50 + 200))
+
+    def test_arrays_of_padding_alone(self):
+        arrays = taken_rows([cf.PaddingInputExample()], ["0"], 3, WordTokenizer())
+        zeros = dict.fromkeys(("input_ids", "input_mask", "segment_ids"), [[0, 0, 0]])
+        self.assert_arrays(arrays, dict(zeros, label_ids=[0], is_real_example=[0]))
+
+    def test_arrays_without_features_raise_the_same(self):
+        with self.assertRaisesRegex(UserError, "dev-7 .*'2'"):
+            example = cf.InputExample("dev-7", "a", None, "2")
+            cf.text_arrays([example], ["0", "1"], 5, WordTokenizer())
+        with self.assertRaisesRegex(UserError, "--max_seq_length=2 "):
+            example = cf.InputExample("dev-7", "a", "b", "1")
+            cf.text_arrays([example], ["0", "1"], 2, WordTokenizer())
+        with self.assertRaisesRegex(ValueError, "at least one"):
+            cf.text_arrays([], ["0", "1"], 5, WordTokenizer())
+
+    def test_progress(self):
+        examples = [cf.InputExample("dev-1", "a", None, "0")] * 5
+        for convert in (cf.convert_examples_to_features, cf.text_arrays):
+            with mock.patch.object(cf, "_PROGRESS_EVERY", 2), self.assertLogs(
+                "absl", "INFO"
+            ) as log:
+                convert(examples, ["0"], 4, WordTokenizer())
+            self.assertEqual(
+                [record.getMessage() for record in log.records],
+                ["Converted 2 of 5 examples.", "Converted 4 of 5 examples."],
+            )
+
+    def test_no_features(self):
+        with self.assertRaisesRegex(ValueError, "at least one"):
+            cf.features_to_arrays([])
+
+
+class LabelListTest(tf.test.TestCase):
+    def test_any_sequence(self):
+        examples = [cf.InputExample(str(i), "a", None, label) for i, label in enumerate("yx")]
+        numbers = [cf.InputExample("0", "a", None, "1.5")]
+        for labels in (["x", "y"], ("x", "y"), np.array(["x", "y"]), {"x": 1, "y": 2}.keys()):
+            found = cf.convert_examples_to_features(examples, labels, 4, WordTokenizer())
+            self.assertEqual([features.label_id for features in found], [1, 0])
+            self.assertAllEqual(cf.label_column(examples, labels), [1, 0])
+        for none in (None, [], np.array([])):
+            (found,) = cf.convert_examples_to_features(numbers, none, 4, WordTokenizer())
+            self.assertEqual(found.label_id, 1.5)
+
+
+@unittest.skipUnless(SHARED, "ADAPTER_BERT_DATA does not name the shared folder")
+class GoldenTest(tf.test.TestCase):
+    def test_features_are_the_originals(self):
+        tokenizer = tokenization.FullTokenizer(
+            os.path.join(SHARED, "checkpoints", "minilm-l6-uncased", "vocab.txt"), True
+        )
+        golden = np.load(os.path.join(SHARED, "goldens", "classifier_features_public.npz"))
+        sets = {
+            "mrpc": ("mrpc", "dev", "MRPC"),
+            "cola": ("cola", "dev", "CoLA"),
+            "mrpc_test": ("mrpc", "test", "MRPC"),
+            "cola_test": ("cola", "test", "CoLA"),
+        }
+        for name, (task_name, split, folder) in sets.items():
+            task = glue.TASKS[task_name]
+            examples = glue.read_examples(
+                task, split, os.path.join(SHARED, "data", "glue", folder)
+            )[:100]
+            for length in (128, 32):
+                arguments = (examples, list(task.labels), length, tokenizer)
+                features = cf.convert_examples_to_features(*arguments)
+                for arrays in (cf.features_to_arrays(features), taken_rows(*arguments)):
+                    for field in ("input_ids", "input_mask", "segment_ids", "label_ids"):
+                        expected = golden[f"{name}_{length}_{field}"]
+                        self.assertAllEqual(arrays[field], expected, f"{name} {length} {field}")
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,88 @@
+"""Tests of classifier_flags.py: the flags of a task, and the rows that they lead to."""
+
+import os
+import tempfile
+from unittest import mock
+
+import tensorflow.compat.v1 as tf
+
+import tokenization
+from adapter_bert.common.errors import UserError
+from adapter_bert.tasks import classifier_features, classifier_flags
+from adapter_tests.support import command_lines, tiny
+
+
+def parsed(*arguments):
+    return command_lines.parsed(classifier_flags.define, *arguments)
+
+
+class FindTaskTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.data = tiny.write_mrpc(tempfile.mkdtemp(dir=self.get_temp_dir()))
+
+    def find(self, *arguments, given=None):
+        return classifier_flags.find_task(parsed("--data_dir=" + self.data, *arguments), given)
+
+    def test_a_task_of_the_table(self):
+        processor, data_dir = self.find("--task_name=mrpc")
+        self.assertEqual((processor.task.name, data_dir), ("MRPC", self.data))
+        self.assertLen(processor.get_examples("dev", data_dir), 24)
+
+    def test_ones_own_data_and_the_labels_of_a_task_adapter(self):
+        columns = ["--text_column=#1 String", "--text_b_column=#2 String", "--label_column=Quality"]
+        processor, _ = self.find("--task_name=custom", *columns)
+        self.assertEqual(processor.get_labels(), ["0", "1"])
+        self.assertEqual(processor.task.kind, "classification")
+        given = mock.Mock()
+        given.description.labels, given.description.kind = ("1", "0", "2"), "classification"
+        processor, _ = self.find("--task_name=custom", *columns, given=given)
+        self.assertEqual(processor.get_labels(), ["1", "0", "2"])
+        with self.assertRaisesRegex(
+            UserError, "--adapter is of a classification task.* regression"
+        ):
+            self.find("--task_name=custom", "--label_type=float", *columns, given=given)
+        given.description.kind = "span"
+        with self.assertRaisesRegex(UserError, r"expected classification\.$"):
+            self.find("--task_name=airline", given=given)
+        processor, _ = self.find("--task_name=custom", "--label_type=float", *columns)
+        self.assertEqual((processor.get_labels(), processor.task.kind), ([], "regression"))
+
+    def test_refused(self):
+        for arguments, expected in (
+            ([], "--task_name is not given"),
+            (["--task_name=mrcp"], "--task_name=mrcp is unknown.* nearest name is MRPC"),
+            (["--task_name=nothing_like_it"], "is unknown, expected one of CoLA.* custom"),
+            (["--task_name=custom", "--text_column=x"], "needs .* --label_column"),
+            (["--task_name=mrpc", "--label_type=float"], "--label_type goes with"),
+            (["--task_name=mrpc", "--data_dir=/nowhere"], "--data_dir.*/nowhere"),
+        ):
+            with self.assertRaisesRegex(UserError, expected):
+                self.find(*arguments)
+
+
+class RowsTest(tf.test.TestCase):
+    def test_they_are_the_features_and_are_kept(self):
+        folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        vocab_file = os.path.join(tiny.write_bert(folder), "vocab.txt")
+        tokenizer = tokenization.FullTokenizer(vocab_file, do_lower_case=True)
+        examples = [
+            classifier_features.InputExample("a", "the old dog sees a cat", "birds", "no"),
+            classifier_features.InputExample("b", "young man", None, "yes"),
+        ]
+        values = parsed("--max_seq_length=8", "--feature_cache_dir=" + folder + "/kept")
+        labels = ["no", "yes"]
+        expected = classifier_features.features_to_arrays(
+            classifier_features.convert_examples_to_features(examples, labels, 8, tokenizer)
+        )
+        found = classifier_flags.rows_of(examples, labels, values, tokenizer).take([0, 1])
+        with mock.patch.object(tokenizer, "tokenize", side_effect=AssertionError):
+            again = classifier_flags.rows_of(examples, labels, values, tokenizer).take([0, 1])
+        for rows in (found, again):
+            self.assertEqual(set(rows), set(expected))
+            for name, array in expected.items():
+                self.assertAllEqual(rows[name], array)
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,446 @@
+"""Tests of custom_tasks.py: one's own tables, the paper's further tasks, and shares of one file."""
+
+import collections
+import json
+import os
+import unittest
+
+import hypothesis
+import hypothesis.strategies as st
+import tensorflow.compat.v1 as tf
+
+from adapter_bert.common.errors import UserError
+from adapter_bert.tasks import custom_tasks
+from adapter_tests.support.tiny import CountedText
+from adapter_tests.tasks.glue_test import SHARED, FileTestCase, as_tuples, files_of, many
+
+PAIRS = custom_tasks.Layout("custom", "one", "kind", text_b="two")
+
+
+class TableProcessorTest(FileTestCase):
+    def processor(self, layout=PAIRS, labels=None):
+        return custom_tasks.TableProcessor(layout, self.folder, labels)
+
+    def examples(self, split, **options):
+        return as_tuples(self.processor(**options).get_examples(split, self.folder))
+
+    def test_three_files(self):
+        self.write("train.csv", "kind,one,two\nyes,a,b\nno,c,d\n")
+        self.write("dev.tsv", "one\ttwo\tkind\ne\tf\tyes\n")
+        self.write("test.jsonl", '{"one": "g", "two": "h"}\n')
+        self.assertEqual(self.processor().get_labels(), ["no", "yes"])
+        self.assertEqual(
+            self.examples("train"), [("train-2", "a", "b", "yes"), ("train-3", "c", "d", "no")]
+        )
+        self.assertEqual(self.examples("dev"), [("dev-2", "e", "f", "yes")])
+        # Without a label the first one stands in its place.
+        self.assertEqual(self.examples("test"), [("test-1", "g", "h", "no")])
+
+    def test_numbers(self):
+        layout = custom_tasks.Layout("custom", "one", "score", kind="regression")
+        self.write("train.tsv", "one\tscore\na\t1.5\nb\t-2\n")
+        self.write("dev.tsv", "one\tscore\na\t1\n")
+        self.write("test.tsv", "one\na\n")
+        processor = self.processor(layout)
+        self.assertEqual((processor.task.kind, processor.get_labels()), ("regression", []))
+        self.assertEqual(
+            self.examples("train", layout=layout),
+            [("train-2", "a", None, "1.5"), ("train-3", "b", None, "-2")],
+        )
+        for text in ("much", "nan", "1e999", "1e39", "1_0", ""):
+            self.write("dev.tsv", f"one\tscore\na\t{text}\n")
+            with self.assertRaisesRegex(ValueError, "line 2: .* expected a number"):
+                self.examples("dev", layout=layout)
+
+    def test_sets_of_labels(self):
+        layout = custom_tasks.Layout("custom", "one", "tags", kind="multilabel")
+        self.write("train.csv", 'one,tags\na,"x, y"\nb,\nc,z\n')
+        self.write("dev.jsonl", '{"one": "d", "tags": ["z", "x"]}\n{"one": "e", "tags": []}\n')
+        self.write("test.tsv", "one\nf\n")
+        self.assertEqual(self.processor(layout).get_labels(), ["x", "y", "z"])
+        found = [self.examples(split, layout=layout) for split in ("train", "dev", "test")]
+        self.assertEqual(
+            [[label for _, _, _, label in rows] for rows in found],
+            [[("x", "y"), (), ("z",)], [("z", "x"), ()], [()]],
+        )
+        self.write("dev.tsv", "one\ttags\nd\t" + "[" * 100_000 + "\n")
+        os.remove(os.path.join(self.folder, "dev.jsonl"))
+        with self.assertRaisesRegex(ValueError, r"dev.tsv, line 2: found the label '\[\["):
+            self.examples("dev", layout=layout)
+        os.remove(os.path.join(self.folder, "dev.tsv"))
+        self.write("dev.jsonl", '{"one": "d", "tags": ["w"]}\n')
+        with self.assertRaisesRegex(ValueError, "dev.jsonl, line 1: found the label 'w'"):
+            self.examples("dev", layout=layout)
+
+    def test_lists_of_labels_are_on_one_line_each(self):
+        layout = custom_tasks.Layout("custom", "one", "tags", kind="multilabel")
+        texts = {"one": "a", "tags": ["x\ty", " p\nq ", "\u2028", 7]}
+        self.write("train.jsonl", json.dumps(texts) + "\n")
+        self.assertEqual(self.processor(layout).get_labels(), ["7", "p q", "x y"])
+        for tags, found in (
+            (["x,y"], '"x,y" in a list'),
+            ([None], "null in a list"),
+            (["a\ud800"], r"half a surrogate pair .*'a\\ud800'"),
+        ):
+            self.write("train.jsonl", json.dumps({"one": "a", "tags": tags}) + "\n")
+            with self.assertRaisesRegex(UserError, "train.jsonl, line 1: found " + found):
+                self.processor(layout)
+
+    def test_lists_of_labels_as_python_prints_them(self):
+        layout = custom_tasks.Layout("custom", "one", "tags", kind="multilabel")
+        for text in ("['x', 'y']", "['x' 'y']", "[x, y]"):
+            path = self.write("train.csv", f'one,tags\na,"x,y"\nb,"{text}"\n')
+            self.assert_refused([f"{path}, line 3: found {text}", "JSON"], self.processor, layout)
+
+    def test_only_empty_sets_of_labels(self):
+        layout = custom_tasks.Layout("custom", "one", "tags", kind="multilabel")
+        path = self.write("train.tsv", "one\ttags\na\t\nb\t[]\n")
+        self.assert_refused([path, "no label in 2 rows"], self.processor, layout)
+
+    def test_null_where_a_text_should_be(self):
+        for name in ("one", "two", "kind"):
+            rows = [dict(one="a", two="b", kind=kind, other=None) for kind in ("yes", "no")]
+            path = self.write("train.jsonl", "\n".join(map(json.dumps, rows)) + "\n")
+            self.write("dev.tsv", "one\ttwo\tkind\na\tb\tyes\n")
+            self.write("test.tsv", "one\ttwo\na\tb\n")
+            self.assertLen(self.examples("train"), 2)  # What is not read may be null.
+            rows[1][name] = None
+            self.write("train.jsonl", "\n".join(map(json.dumps, rows)) + "\n")
+            self.assert_refused([f"{path}, line 2", f"{name} is null"], self.examples, "train")
+
+    def test_a_label_column_that_ends_in_a_star(self):
+        layout = custom_tasks.Layout("custom", "one", "kind*")
+        self.write("train.csv", "one,kindness,kind*\na,much,yes\nb,none,no\n")
+        self.assertEqual(self.processor(layout).get_labels(), ["no", "yes"])
+        path = self.write("train.csv", "one,kindness\na,much\nb,none\n")
+        self.assert_refused(["--label_column=kind*", path], self.processor, layout)
+
+    def test_labels_of_a_trained_model(self):
+        self.write("test.tsv", "one\ttwo\na\tb\n")
+        self.assertEqual(self.examples("test", labels=("z", "a")), [("test-2", "a", "b", "z")])
+
+    def test_a_label_that_training_has_not(self):
+        self.write("train.tsv", "one\ttwo\tkind\na\tb\tyes\nc\td\tno\n")
+        path = self.write("dev.tsv", "one\ttwo\tkind\na\tb\tmaybe\n")
+        self.assert_refused([f"{path}, line 2", "'maybe'", "one of no, yes"], self.examples, "dev")
+
+    def test_a_label_is_checked_without_a_look_at_all_others(self):
+        rows = "".join(f"a\tb\tlabel {i % 50}\n" for i in range(200))
+        self.write("dev.tsv", "one\ttwo\tkind\n" + rows)
+        processor = self.processor(labels=[CountedText(f"label {i}") for i in range(50)])
+        before = CountedText.comparisons
+        self.assertLen(processor.get_examples("dev", self.folder), 200)
+        self.assertLess(CountedText.comparisons - before, 2 * (50 + 200))
+
+    def test_missing_shares_are_dealt_out(self):
+        rows = "".join(f"a{i}\tb{i}\t{'yes' if i % 3 else 'no'}\n" for i in range(105))
+        self.write("train.tsv", "one\ttwo\tkind\n" + rows)
+        parts = [self.examples(split) for split in ("train", "dev", "test")]
+        self.assertEqual([len(part) for part in parts], [84, 10, 11])
+        everything = [text for part in parts for _, text, _, _ in part]
+        self.assertEqual(sorted(everything), sorted(f"a{i}" for i in range(105)))
+        self.assertEqual(self.examples("dev"), parts[1])
+        self.write("test.tsv", "one\ttwo\na\tb\n")
+        self.assertEqual([len(self.examples(split)) for split in ("train", "dev")], [94, 11])
+        with self.assertLogs("absl", "INFO") as log:
+            self.examples("train")
+        self.assertIn("of 105 rows, 11 as dev are set apart", log.output[-1])
+        self.write("dev.tsv", "one\ttwo\tkind\na\tb\tno\n")
+        self.assertEqual([len(self.examples(split)) for split in ("train", "dev")], [105, 1])
+
+    def test_too_few_rows_to_share_out(self):
+        path = self.write("train.tsv", "one\ttwo\tkind\na\tb\tyes\nc\td\tno\n")
+        self.assert_refused([path, "2 rows are too few", "dev"], self.examples, "dev")
+
+    def test_refused(self):
+        self.assert_refused([self.folder, "no train.tsv or ", "--data_dir"], self.processor)
+        self.write("train.tsv", "one\ttwo\tkind\na\tb\tyes\n")
+        self.write("train.csv", "one,two,kind\na,b,yes\n")
+        self.assert_refused(["train.tsv and", "train.csv", "one of them"], self.processor)
+
+    def test_other_names_of_files(self):
+        self.write("train.txt", "one\ttwo\tkind\na\tb\tyes\nc\td\tno\n")
+        self.write("validation.jsonl", '{"one": "e", "two": "f", "kind": "no"}\n')
+        self.write("test.csv", "kind,one,two\nno,g,h\n")
+        found = [self.examples(split) for split in ("train", "dev", "test")]
+        self.assertEqual(
+            [[text for _, text, _, _ in rows] for rows in found], [["a", "c"], ["e"], ["g"]]
+        )
+
+    def test_which_splits_have_labels(self):
+        rows = "one\ttwo\tkind\na\tb\tyes\nc\td\tno\n"
+        for test, expected in ((rows, True), ("one\ttwo\na\tb\n", False)):
+            self.write("train.tsv", rows)
+            self.write("dev.tsv", rows)
+            self.write("test.tsv", test)
+            processor = self.processor()
+            self.assertEqual(
+                [processor.has_labels(split) for split in ("train", "dev", "test")],
+                [True, True, expected],
+            )
+
+    def test_labels_on_one_line(self):
+        for split in ("train", "dev", "test"):
+            self.write(split + ".csv", 'one,two,kind\na,b,"no\n  idea"\nc,d, yes \n')
+        self.assertEqual(self.processor().get_labels(), ["no idea", "yes"])
+        self.assertEqual([row[-1] for row in self.examples("train")], ["no idea", "yes"])
+
+    def test_one_label_only(self):
+        path = self.write("train.tsv", "one\ttwo\tkind\na\tb\tyes\nc\td\tyes\n")
+        self.assert_refused([path, "only the label 'yes' in 2 rows"], self.processor)
+
+    def test_a_row_without_a_label(self):
+        path = self.write("train.csv", 'one,two,kind\na,b,yes\n"a\nc",d,no\ne,f, \n')
+        self.assert_refused([f"{path}, line 5", "no label"], self.processor)
+
+    def test_dev_and_train_need_labels(self):
+        for split in ("train", "dev"):
+            self.write("train.tsv", "one\ttwo\tkind\na\tb\tyes\nc\td\tno\n")
+            path = self.write(split + ".tsv", "one\ttwo\na\tb\n")
+            self.assert_refused(["--label_column=kind is not among", path], self.examples, split)
+
+
+class PropertiesTest(FileTestCase):
+    @many
+    @hypothesis.given(
+        st.sampled_from(["classification", "regression", "multilabel"]),
+        st.sampled_from(["train.csv", "train.tsv", "train.jsonl"]),
+        files_of(b"one,kind\n", b"one\tkind\n", b'{"one": "a", "kind": 1}\n', b"a,1\n", b"b,2\n"),
+    )
+    def test_any_bytes_are_read_or_refused(self, kind, name, content):
+        path = self.write(name, content)
+        layout = custom_tasks.Layout("custom", "one", "kind", kind=kind)
+        try:
+            processor = custom_tasks.TableProcessor(layout, self.folder)
+            examples = processor.get_train_examples(self.folder)
+        except UserError as error:
+            self.assert_one_sentence(error, path)
+        else:
+            self.assertTrue(examples)
+        finally:
+            os.remove(path)
+
+
+# Of each further task a file as it was published (three rows), and what must come out of it.
+PUBLISHED = {
+    "airline": (
+        "Tweets.csv",
+        'tweet_id,airline_sentiment,name,text\n1,positive,x,"So\nfine, ""yes"""\n'
+        "2,negative,y,Late\n3,neutral,z,On my way\n",
+        [('So\nfine, "yes"', "positive"), ("Late", "negative"), ("On my way", "neutral")],
+    ),
+    "corporate_messaging": (
+        "Corporate-messaging-DFE.csv",
+        "_unit_id,category,text\n1,Information,We grow\n2,Action,Join\n3,Dialogue,@a Yes\n",
+        [("We grow", "Information"), ("Join", "Action"), ("@a Yes", "Dialogue")],
+    ),
+    "customer_complaints": (
+        "Consumer_Complaints.csv",
+        "Date received,Issue,Consumer complaint narrative\n1,Fraud,They took XXXX\n2,Fraud,\n"
+        "3,Billing,I paid\n4,Fraud,Never mine\n",
+        [("They took XXXX", "Fraud"), ("I paid", "Billing"), ("Never mine", "Fraud")],
+    ),
+    "disasters": (
+        "socialmedia-disaster-tweets-DFE.csv",
+        "_unit_id,choose_one,text\n1,Relevant,Fire!\n2,Can't Decide,Hot\n3,Not Relevant,Lit\n"
+        "4,Relevant,Flood\n",
+        [("Fire!", "Relevant"), ("Lit", "Not Relevant"), ("Flood", "Relevant")],
+    ),
+    "economic_news_relevance": (
+        "Full-Economic-News-DFE-839861.csv",
+        "relevance,headline,text\nyes,a,Bonds\nnot sure,b,Cows\nno,c,Dogs\nno,d,Cats\n",
+        [("Bonds", "yes"), ("Dogs", "no"), ("Cats", "no")],
+    ),
+    "emotion": (
+        "text_emotion.csv",
+        '"tweet_id","sentiment","author","content"\n1,"fun","a","ha"\n2,"love","b","oh"\n'
+        '3,"fun","c","hi"\n',
+        [("ha", "fun"), ("oh", "love"), ("hi", "fun")],
+    ),
+    "global_warming": (
+        "1377884570_tweet_global_warming.csv",
+        "tweet,existence,existence.confidence\na,Yes,1\nb,NA,1\nc,N,1\nd,,1\ne,N/A,1\nf,Y,1\n",
+        [("a", "Yes"), ("c", "No"), ("f", "Yes")],
+    ),
+    "newsgroups": (
+        {
+            "20news-bydate-train/alt.atheism/49960": b"From: a\n\nWhy\n",
+            "20news-bydate-train/sci.space/60000": b"Subject: caf\xe9\n",
+            "20news-bydate-test/sci.space/60001": b"Up\n",
+            "20news-bydate-test/README": b"No label's folder.\n",
+        },
+        None,
+        [
+            ("From: a\n\nWhy\n", "alt.atheism"),
+            ("Subject: caf\xe9\n", "sci.space"),
+            ("Up\n", "sci.space"),
+        ],
+    ),
+    "news_aggregator": (
+        "newsCorpora.csv",
+        '1\tFed "slows\thttp://a\tLA Times\tb\td\twww.a\t1394470370698\n'
+        "2\tFilm\thttp://b\tB\te\td\twww.b\t2\n3\tPhone\thttp://c\tC\tt\td\twww.c\t3\n",
+        [('Fed "slows', "b"), ("Film", "e"), ("Phone", "t")],
+    ),
+    "political_audience": (
+        "political_social_media.csv",
+        "_unit_id,audience,bias,message,text\n1,national,partisan,policy,A\n"
+        "2,constituency,neutral,other,B\n3,national,neutral,media,C\n",
+        [("A", "national"), ("B", "constituency"), ("C", "national")],
+    ),
+    "political_bias": (
+        "political_social_media.csv",
+        "_unit_id,audience,bias,message,text\n1,national,partisan,policy,A\n"
+        "2,constituency,neutral,other,B\n3,national,neutral,media,C\n",
+        [("A", "partisan"), ("B", "neutral"), ("C", "neutral")],
+    ),
+    "political_message": (
+        "political_social_media.csv",
+        "_unit_id,audience,bias,message,text\n1,national,partisan,policy,A\n"
+        "2,constituency,neutral,other,B\n3,national,neutral,media,C\n",
+        [("A", "policy"), ("B", "other"), ("C", "media")],
+    ),
+    "primary_emotions": (
+        "primary-plutchik-wheel-DFE.csv",
+        "emotion,emotion:confidence,id,sentence\nJoy,1,1,A\nFear,1,2,B\nJoy,1,3,C\n",
+        [("A", "Joy"), ("B", "Fear"), ("C", "Joy")],
+    ),
+    "progressive_opinion": (
+        "progressive-tweet-sentiment.csv",
+        "_unit_id,q1_stance,q1_stance:confidence,q2_opinion,q2_opinion:confidence,target,tweet\n"
+        "1,for,1,fact,1,t,A\n2,against,1,opinion,1,t,B\n3,neutral,1,fact,1,t,C\n",
+        [("A", "fact"), ("B", "opinion"), ("C", "fact")],
+    ),
+    "progressive_stance": (
+        "progressive-tweet-sentiment.csv",
+        "_unit_id,q1_stance,q1_stance:confidence,q2_opinion,q2_opinion:confidence,target,tweet\n"
+        "1,for,1,fact,1,t,A\n2,against,1,opinion,1,t,B\n3,neutral,1,fact,1,t,C\n",
+        [("A", "for"), ("B", "against"), ("C", "neutral")],
+    ),
+    "sms_spam": (
+        "SMSSpamCollection",
+        'ham\t"Hi\nspam\tWïn 1"\nham\tok lar\n',
+        [('"Hi', "ham"), ('Wïn 1"', "spam"), ("ok lar", "ham")],
+    ),
+    "us_economic_performance": (
+        "us-economic-newspaper.csv",
+        "_unit_id,positivity,text\n1,3,Up\n2,,Cats\n3,9,Boom\n",
+        [("Up", "yes"), ("Cats", "no"), ("Boom", "yes")],
+    ),
+}
+
+
+class LayoutsTest(FileTestCase):
+    def test_every_task_is_tested(self):
+        self.assertEqual(set(custom_tasks.LAYOUTS), set(PUBLISHED))
+        self.assertLen(PUBLISHED, 17)
+
+    def write_published(self, name, encoding):
+        """Writes ten times what PUBLISHED has of a task; returns the folder."""
+        folder = os.path.join(self.folder, name, encoding)
+        file, content, _ = PUBLISHED[name]
+        if content is None:
+            for path, text in file.items():
+                for copy in range(10):
+                    self.write(os.path.join(folder, f"{path}{copy}"), text)
+            return folder
+        header = "" if custom_tasks.LAYOUTS[name].columns else content[: content.index("\n") + 1]
+        content = header + 10 * content[len(header) :]
+        self.write(os.path.join(folder, file), content.encode(encoding))
+        return folder
+
+    def test_published_files(self):
+        for name, (_, _, expected) in PUBLISHED.items():
+            for encoding in ("utf-8-sig", "latin-1"):
+                with self.subTest(task=name, encoding=encoding):
+                    folder = self.write_published(name, encoding)
+                    processor = custom_tasks.TableProcessor(custom_tasks.LAYOUTS[name], folder)
+                    examples = [
+                        processor.get_examples(split, folder) for split in ("train", "dev", "test")
+                    ]
+                    self.assertEqual([len(rows) for rows in examples], [24, 3, 3])
+                    found = collections.Counter((e.text_a, e.label) for e in sum(examples, []))
+                    self.assertEqual(found, dict.fromkeys(expected, 10))
+
+    def test_files_of_ones_own_in_their_place(self):
+        rows = "ID\tTITLE\tCATEGORY\n1\t{0} one\tb\n2\t{0} two\te\n"
+        for name in ("train", "valid", "test"):
+            self.write(name + ".txt", rows.format(name))
+        layout = custom_tasks.LAYOUTS["news_aggregator"]
+        processor = custom_tasks.TableProcessor(layout, self.folder)
+        for split, text in (("train", "train"), ("dev", "valid"), ("test", "test")):
+            self.assertEqual(
+                as_tuples(processor.get_examples(split, self.folder)),
+                [
+                    (f"{split}-2", f"{text} one", None, "b"),
+                    (f"{split}-3", f"{text} two", None, "e"),
+                ],
+            )
+
+    def test_a_missing_file_is_named(self):
+        for name in ("airline", "newsgroups"):
+            layout = custom_tasks.LAYOUTS[name]
+            processor = custom_tasks.TableProcessor(layout, self.folder, labels=("a", "b"))
+            self.assert_refused(
+                [self.folder, layout.files[0]], processor.get_train_examples, self.folder
+            )
+
+    def test_of_two_folders_the_missing_one_is_named(self):
+        folders = ["20news-bydate-train", "20news-bydate-test"]
+        for there, missing in (folders, folders[::-1]):
+            folder = os.path.join(self.folder, there)
+            os.makedirs(os.path.join(folder, there))
+            processor = custom_tasks.TableProcessor(
+                custom_tasks.LAYOUTS["newsgroups"], folder, labels=("a", "b")
+            )
+            parts = [f"{folder}: found no {missing} in --data_dir."]
+            self.assert_refused(parts, processor.get_train_examples, folder)
+
+    def test_nothing_is_left(self):
+        path = self.write("Consumer_Complaints.csv", "Issue,Consumer complaint narrative\na,\n")
+        layout = custom_tasks.LAYOUTS["customer_complaints"]
+        self.assert_refused([path, "all 1 rows"], custom_tasks.TableProcessor, layout, self.folder)
+
+    def test_no_texts_in_the_folders(self):
+        for name in ("20news-bydate-train", "20news-bydate-test"):
+            os.makedirs(os.path.join(self.folder, name))
+        layout = custom_tasks.LAYOUTS["newsgroups"]
+        self.assert_refused(["found no text"], custom_tasks.TableProcessor, layout, self.folder)
+
+    def test_left_out_and_other_spellings(self):
+        self.write(
+            "1377884570_tweet_global_warming.csv",
+            "tweet,existence,existence.confidence\n"
+            + "".join(f"t,{label},1\n" for label in 10 * ("Yes", "Y", "N", "No", "NA", "N/A", "")),
+        )
+        processor = custom_tasks.TableProcessor(custom_tasks.LAYOUTS["global_warming"], self.folder)
+        counts = collections.Counter(
+            example.label
+            for split in ("train", "dev", "test")
+            for example in processor.get_examples(split, self.folder)
+        )
+        self.assertEqual(counts, {"Yes": 20, "No": 20})
+
+    @unittest.skipUnless(SHARED, "ADAPTER_BERT_DATA does not name the shared folder")
+    def test_published_files_give_the_papers_counts(self):
+        """Table 3 of the paper; of US economic performance the paper has 63 rows less."""
+        for name, sizes, classes in (
+            ("airline", [11712, 1464, 1464], 3),
+            ("corporate_messaging", [2494, 312, 312], 4),
+            ("disasters", [8688, 1086, 1086], 2),
+            ("global_warming", [3380, 422, 423], 2),
+            ("political_bias", [4000, 500, 500], 2),
+            ("us_economic_performance", [4012, 501, 502], 2),
+            ("sms_spam", [4459, 557, 558], 2),
+            ("news_aggregator", [10684, 1336, 1336], 4),  # A sample of the task's rows.
+        ):
+            folder = os.path.join(SHARED, "data", "classification", name)
+            processor = custom_tasks.TableProcessor(custom_tasks.LAYOUTS[name], folder)
+            found = [len(processor.get_examples(s, folder)) for s in ("train", "dev", "test")]
+            self.assertEqual(found, sizes, name)
+            labels = {example.label for example in processor.get_train_examples(folder)}
+            self.assertEqual(len(labels), classes, name)
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,512 @@
+"""Tests of glue.py: small files with hand-computed examples and features, each error,
+and (where ADAPTER_BERT_DATA names the shared folder) the real files and the original's features."""
+
+import os
+import unittest
+
+import hypothesis
+import hypothesis.strategies as st
+import tensorflow.compat.v1 as tf
+
+from adapter_bert.common.errors import UserError
+from adapter_bert.tasks import glue as ct
+from adapter_tests.support.refusals import RefusalTestCase
+
+SHARED = os.environ.get("ADAPTER_BERT_DATA")
+needs_shared = unittest.skipUnless(SHARED, "ADAPTER_BERT_DATA does not name the shared folder")
+
+
+class FileTestCase(RefusalTestCase):
+    """Writes files into a folder of the test's own."""
+
+    def setUp(self):
+        super().setUp()
+        self.folder = os.path.join(self.get_temp_dir(), self.id().rpartition(".")[2])
+        os.makedirs(self.folder)
+
+    def write(self, name, content):
+        path = os.path.join(self.folder, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as stream:
+            stream.write(content if isinstance(content, bytes) else content.encode("utf-8"))
+        return path
+
+
+many = hypothesis.settings(max_examples=200, deadline=None, database=None, derandomize=True)
+
+
+def files_of(*words):
+    """A hypothesis strategy for the bytes of small files, as like as not malformed."""
+    odd = [b"\t", b"\n", b"\r\n", b'"', b",", b"\0", b"\xff", b"\xef\xbb\xbf", b"\xff\xfe"]
+    odd += [b"\xe2\x80\xa8", b"{", b"}", b'":', b"[1]", *words]
+    part = st.one_of(st.sampled_from(odd), st.sampled_from(words), st.binary(max_size=4))
+    return st.lists(part, max_size=30).map(b"".join)
+
+
+def as_tuples(examples):
+    return [(e.guid, e.text_a, e.text_b, e.label) for e in examples]
+
+
+MNLI_ROW = "{}\tp\tq\tgenre\tb1\tb2\tp1\tp2\t{}\t{}"
+XNLI_DEV_ROW = "{}\t{}\tx\tx\tx\tx\t{}\t{}\t12"
+STSB_HEADER = "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2"
+STSB_ROW = "0\tmain-news\tMSRvid\t2012test\t24\tnone\tnone\tOne.\tTwo."
+
+# By task and split: the file's name, its content, and what must come out of it.
+EXPECTED = {
+    ("cola", "train"): (
+        "train.tsv",
+        "gj04\t1\t\tIt rains.\ngj04\t0\t*\tRains it.\n",
+        [("train-0", "It rains.", None, "1"), ("train-1", "Rains it.", None, "0")],
+    ),
+    ("cola", "dev"): (
+        "dev.tsv",
+        "gj04\t0\t*\tRains it.",
+        [("dev-0", "Rains it.", None, "0")],
+    ),
+    ("cola", "test"): (
+        "test.tsv",
+        "index\tsentence\n0\tIt snows.\n1\tSnows.\n",
+        [("test-1", "It snows.", None, "0"), ("test-2", "Snows.", None, "0")],
+    ),
+    ("mrpc", "train"): (
+        "train.tsv",
+        '\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t7\t8\t" One "\tOne "\n'
+        "0\t9\t10\tTwo\tThree\n",
+        [("train-1", '" One "', 'One "', "1"), ("train-2", "Two", "Three", "0")],
+    ),
+    ("mrpc", "dev"): (
+        "dev.tsv",
+        "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n0\t7\t8\tOne\tTwo\r\n",
+        [("dev-1", "One", "Two", "0")],
+    ),
+    ("mrpc", "test"): (
+        "test.tsv",
+        "index\t#1 ID\t#2 ID\t#1 String\t#2 String\n0\t7\t8\tOne\tTwo\n",
+        [("test-1", "One", "Two", "0")],
+    ),
+    ("mnli", "train"): (
+        "train.tsv",
+        MNLI_ROW.format("index", "sentence1", "sentence2")
+        + "\tlabel1\tgold_label\n"
+        + MNLI_ROW.format("31193", "One.", "Two.")
+        + "\tneutral\tentailment\n",
+        [("train-31193", "One.", "Two.", "entailment")],
+    ),
+    ("mnli", "dev"): (
+        "dev_matched.tsv",
+        MNLI_ROW.format("index", "sentence1", "sentence2")
+        + "\tlabel1\tlabel2\tlabel3\tlabel4\tlabel5\tgold_label\n"
+        + MNLI_ROW.format("4", "One.", "Two.")
+        + "\tentailment\tentailment\tentailment\tneutral\tneutral\tneutral\n",
+        [("dev_matched-4", "One.", "Two.", "neutral")],
+    ),
+    ("mnli", "test"): (
+        "test_matched.tsv",
+        MNLI_ROW.format("index", "sentence1", "sentence2")
+        + "\n"
+        + MNLI_ROW.format("9", "One.", "Two.")
+        + "\n",
+        [("test-9", "One.", "Two.", "contradiction")],
+    ),
+    ("mnli", "dev_mismatched"): (
+        "dev_mismatched.tsv",
+        MNLI_ROW.format("index", "sentence1", "sentence2")
+        + "\tlabel1\tlabel2\tlabel3\tlabel4\tlabel5\tgold_label\n"
+        + MNLI_ROW.format("5", "One.", "Two.")
+        + "\tneutral\tneutral\tneutral\tneutral\tneutral\tentailment\n",
+        [("dev_mismatched-5", "One.", "Two.", "entailment")],
+    ),
+    ("mnli", "test_mismatched"): (
+        "test_mismatched.tsv",
+        MNLI_ROW.format("index", "sentence1", "sentence2")
+        + "\n"
+        + MNLI_ROW.format("8", "One.", "Two.")
+        + "\n",
+        [("test_mismatched-8", "One.", "Two.", "contradiction")],
+    ),
+    ("sst-2", "train"): (
+        "train.tsv",
+        'sentence\tlabel\na "fine" film \t1\ndull \t0\n',
+        [("train-1", 'a "fine" film ', None, "1"), ("train-2", "dull ", None, "0")],
+    ),
+    ("sst-2", "dev"): (
+        "dev.tsv",
+        "sentence\tlabel\ndull \t0\n",
+        [("dev-1", "dull ", None, "0")],
+    ),
+    ("sst-2", "test"): (
+        "test.tsv",
+        "index\tsentence\n0\ta film\n",
+        [("test-1", "a film", None, "0")],
+    ),
+    ("sts-b", "train"): (
+        "train.tsv",
+        STSB_HEADER + "\tscore\n" + STSB_ROW + "\t3.800\n",
+        [("train-1", "One.", "Two.", "3.800")],
+    ),
+    ("sts-b", "dev"): (
+        "dev.tsv",
+        STSB_HEADER + "\tscore\n" + STSB_ROW + "\t0\n",
+        [("dev-1", "One.", "Two.", "0")],
+    ),
+    ("sts-b", "test"): (
+        "test.tsv",
+        STSB_HEADER + "\n" + STSB_ROW + "\n",
+        [("test-1", "One.", "Two.", "0")],
+    ),
+    ("qqp", "train"): (
+        "train.tsv",
+        "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n7\t1\t2\tWho?\tWhat?\t1\n"
+        "8\t1\tWho?\n9\t3\t4\tHow?\tWhy?\t0\n",
+        [("train-1", "Who?", "What?", "1"), ("train-3", "How?", "Why?", "0")],
+    ),
+    ("qqp", "dev"): (
+        "dev.tsv",
+        "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n7\t1\t2\tWho?\tWhat?\t0\n",
+        [("dev-1", "Who?", "What?", "0")],
+    ),
+    ("qqp", "test"): (
+        "test.tsv",
+        "id\tquestion1\tquestion2\n0\tWho?\tWhat?\n",
+        [("test-1", "Who?", "What?", "0")],
+    ),
+    **{
+        (task, split): (
+            split + ".tsv",
+            f"index\t{first}\t{second}"
+            + ("\n" if split == "test" else "\tlabel\n")
+            + "0\tOne.\tTwo."
+            + ("\n" if split == "test" else f"\t{label}\n"),
+            [(split + "-1", "One.", "Two.", placeholder if split == "test" else label)],
+        )
+        for task, first, second, label, placeholder in (
+            ("qnli", "question", "sentence", "not_entailment", "entailment"),
+            ("rte", "sentence1", "sentence2", "not_entailment", "entailment"),
+            ("wnli", "sentence1", "sentence2", "1", "0"),
+        )
+        for split in ("train", "dev", "test")
+    },
+    ("ax", "test"): (
+        "diagnostic.tsv",
+        "index\tsentence1\tsentence2\n0\tOne.\tTwo.\n",
+        [("test-1", "One.", "Two.", "contradiction")],
+    ),
+    ("xnli", "train"): (
+        "multinli/multinli.train.zh.tsv",
+        "premise\thypo\tlabel\n他来了\t他走了\tcontradictory\n甲\t乙\tneutral\n",
+        [("train-1", "他来了", "他走了", "contradiction"), ("train-2", "甲", "乙", "neutral")],
+    ),
+    ("xnli", "dev"): (
+        "xnli.dev.tsv",
+        "\n".join(
+            [
+                XNLI_DEV_ROW.format("language", "gold_label", "sentence1", "sentence2"),
+                XNLI_DEV_ROW.format("ar", "neutral", "x", "y"),
+                XNLI_DEV_ROW.format("zh", "entailment", "甲", "乙"),
+            ]
+        ),
+        [("dev-2", "甲", "乙", "entailment")],
+    ),
+}
+
+LABELS = {
+    "cola": ["0", "1"],
+    "mrpc": ["0", "1"],
+    "mnli": ["contradiction", "entailment", "neutral"],
+    "xnli": ["contradiction", "entailment", "neutral"],
+    "ax": ["contradiction", "entailment", "neutral"],
+    "sst-2": ["0", "1"],
+    "sts-b": [],
+    "qqp": ["0", "1"],
+    "qnli": ["entailment", "not_entailment"],
+    "rte": ["entailment", "not_entailment"],
+    "wnli": ["0", "1"],
+}
+
+
+class TableTest(FileTestCase):
+    def test_every_split_of_every_task_is_tested(self):
+        splits = {(name, split) for name, task in ct.TASKS.items() for split in task.splits}
+        self.assertEqual(splits, set(EXPECTED))
+
+    def test_examples(self):
+        for (task_name, split), (file_name, content, expected) in EXPECTED.items():
+            with self.subTest(task=task_name, split=split):
+                folder = os.path.join(self.folder, task_name)
+                self.write(os.path.join(task_name, file_name), content)
+                processor = ct.get_processor(task_name)
+                examples = processor.get_examples(split, folder)
+                self.assertEqual(as_tuples(examples), expected)
+
+    def test_named_processors_read_their_task(self):
+        classes = {
+            "cola": ct.ColaProcessor,
+            "mnli": ct.MnliProcessor,
+            "mrpc": ct.MrpcProcessor,
+            "xnli": ct.XnliProcessor,
+        }
+        for task_name, processor in classes.items():
+            file_name, content, expected = EXPECTED[task_name, "dev"]
+            self.write(os.path.join(task_name, file_name), content)
+            examples = processor().get_dev_examples(os.path.join(self.folder, task_name))
+            self.assertEqual(as_tuples(examples), expected)
+
+    def test_a_subclass_has_labels_of_its_own(self):
+        class SignProcessor(ct.ColaProcessor):
+            def get_labels(self):
+                return ["plus", "minus"]
+
+        self.write("train.tsv", "x\tminus\t\tfirst\nx\tplus\t\tsecond\n")
+        self.write("test.tsv", "index\tsentence\n0\tthird\n")
+        processor = SignProcessor()
+        examples = processor.get_train_examples(self.folder)
+        self.assertEqual([example.label for example in examples], ["minus", "plus"])
+        (unknown,) = processor.get_test_examples(self.folder)
+        self.assertEqual(unknown.label, "plus")
+
+    def test_labels(self):
+        self.assertEqual(set(LABELS), set(ct.TASKS))
+        for task_name, labels in LABELS.items():
+            self.assertEqual(ct.get_processor(task_name).get_labels(), labels)
+
+    def test_name_in_any_case(self):
+        for given, name in (
+            ("MrPc", "MRPC"),
+            ("sst-2", "SST-2"),
+            ("SST2", "SST-2"),
+            ("stsb", "STS-B"),
+            ("STS_b", "STS-B"),
+        ):
+            self.assertEqual(ct.get_processor(given).task.name, name)
+
+    def test_unknown_name(self):
+        self.assert_refused(
+            ["--task_name=spam", "CoLA, SST-2, MRPC, STS-B"], ct.get_processor, "spam"
+        )
+        others = ["airline", "sms_spam", "custom"]
+        for given, nearest in (
+            ("MRCP", "the nearest name is MRPC "),
+            ("mprc", "the nearest name is MRPC "),
+            ("sst_3", "the nearest name is SST-2 "),
+            ("MLNI", "the nearest name is MNLI "),
+            ("NLI", "the nearest names are XNLI, WNLI, QNLI "),
+            ("sms-span", "the nearest name is sms_spam "),
+            ("custm", "the nearest name is custom "),
+        ):
+            with self.assertRaisesRegex(UserError, f"--task_name={given} .*{nearest}") as caught:
+                ct.get_processor(given, others)
+            self.assertNotIn("QQP", str(caught.exception))
+
+    def test_language(self):
+        self.write("multinli/multinli.train.ar.tsv", "premise\thypo\tlabel\nx\ty\tneutral\n")
+        self.write("xnli.dev.tsv", EXPECTED["xnli", "dev"][1])
+        processor = ct.XnliProcessor()
+        processor.language = "ar"
+        self.assertEqual(
+            as_tuples(processor.get_train_examples(self.folder)),
+            [("train-1", "x", "y", "neutral")],
+        )
+        self.assertEqual(
+            as_tuples(processor.get_dev_examples(self.folder)), [("dev-1", "x", "y", "neutral")]
+        )
+
+    def test_language_missing_from_file(self):
+        path = self.write("xnli.dev.tsv", EXPECTED["xnli", "dev"][1])
+        processor = ct.XnliProcessor()
+        processor.language = "fr"
+        self.assert_refused(
+            [path, "found the languages ar, zh", "expected fr"],
+            processor.get_dev_examples,
+            self.folder,
+        )
+
+    def test_split_that_the_task_lacks(self):
+        self.assert_refused(
+            ["XNLI has no test split", "train, dev"],
+            ct.XnliProcessor().get_test_examples,
+            self.folder,
+        )
+
+    def test_a_second_split_is_left_out_where_it_has_no_file(self):
+        self.write("dev_mismatched.tsv", "")
+        processor = ct.MnliProcessor()
+        self.assertEqual(processor.splits_of("dev", self.folder), ["dev", "dev_mismatched"])
+        with self.assertLogs("absl", "INFO") as log:
+            self.assertEqual(processor.splits_of("test", self.folder), ["test"])
+        self.assertIn(f"{self.folder} has no test_mismatched.tsv: it is left out.", log.output[0])
+
+    def test_base_class_leaves_everything_to_the_user(self):
+        processor = ct.DataProcessor()
+        for split in ("train", "dev", "test"):
+            with self.assertRaises(NotImplementedError):
+                getattr(processor, f"get_{split}_examples")(self.folder)
+        with self.assertRaises(NotImplementedError):
+            processor.get_labels()
+
+
+MRPC_HEADER = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
+
+
+class RefusedRowsTest(FileTestCase):
+    """What the reader of a task refuses, and where it says the mistake is."""
+
+    def assert_split_refused(self, parts, processor, split, file_name, content):
+        path = self.write(file_name, content)
+        read = getattr(processor(), f"get_{split}_examples")
+        self.assert_refused([path + part for part in parts[:1]] + parts[1:], read, self.folder)
+
+    def test_data_dir(self):
+        read = ct.MrpcProcessor().get_train_examples
+        self.assert_refused(["--data_dir is not set", "train.tsv"], read, None)
+        self.assert_refused(["--data_dir is not set", "train.tsv"], read, "")
+        missing = os.path.join(self.folder, "nowhere")
+        self.assert_refused(
+            [os.path.join(missing, "train.tsv"), "neither does its folder", "--data_dir"],
+            read,
+            missing,
+        )
+
+    def test_too_few_columns(self):
+        self.assert_split_refused(
+            [", line 3: found 4 columns", "at least 5 columns"],
+            *(ct.MrpcProcessor, "train", "train.tsv"),
+            MRPC_HEADER + "1\t1\t2\ta\tb\n1\t1\t2\ta b\n",
+        )
+
+    def test_too_few_columns_before_a_label_at_the_end(self):
+        # Ten columns hold both texts and would give the second one as the label.
+        header, row, _ = EXPECTED["mnli", "train"][1].split("\n")
+        self.assert_split_refused(
+            [", line 2: found 10 columns", "at least 11 columns"],
+            *(ct.MnliProcessor, "train", "train.tsv"),
+            header + "\n" + "\t".join(row.split("\t")[:10]),
+        )
+
+    def test_wrong_separator(self):
+        self.assert_split_refused(
+            [", line 1: found 1 columns", "at least 4 columns"],
+            *(ct.ColaProcessor, "dev", "dev.tsv"),
+            "gj04,1,,It rains.\n",
+        )
+
+    def test_blank_line(self):
+        self.assert_split_refused(
+            [", line 2: found a blank line"],
+            *(ct.ColaProcessor, "train", "train.tsv"),
+            "gj04\t1\t\ta\n\ngj04\t1\t\tb\n",
+        )
+
+    def test_blank_lines_at_the_end_are_no_rows(self):
+        self.write("train.tsv", "gj04\t1\t\ta\r\n\r\n\n")
+        examples = ct.ColaProcessor().get_train_examples(self.folder)
+        self.assertEqual(as_tuples(examples), [("train-0", "a", None, "1")])
+
+    def test_unknown_label(self):
+        self.assert_split_refused(
+            [", line 3: found the label '2'", "expected one of 0, 1"],
+            *(ct.MrpcProcessor, "dev", "dev.tsv"),
+            MRPC_HEADER + "1\t1\t2\ta\tb\n2\t1\t2\ta\tb\n",
+        )
+        self.assert_split_refused(
+            [", line 2: found the label '-'", "contradiction, entailment, neutral"],
+            *(ct.MnliProcessor, "dev", "dev_matched.tsv"),
+            EXPECTED["mnli", "dev"][1].rpartition("\t")[0] + "\t-\n",
+        )
+
+    def test_empty(self):
+        for content in ("", "\n\n"):
+            self.assert_split_refused(
+                [": found an empty file"], ct.ColaProcessor, "train", "train.tsv", content
+            )
+
+    def test_only_a_header(self):
+        self.assert_split_refused(
+            [": found only a header"], ct.MrpcProcessor, "train", "train.tsv", MRPC_HEADER
+        )
+
+    def test_data_instead_of_a_header(self):
+        cases = [
+            (ct.MrpcProcessor, "train", "train.tsv", "1\t7\t8\ta\tb\n0\t7\t8\ta\tb\n"),
+            (ct.MrpcProcessor, "test", "test.tsv", "0\t7\t8\ta\tb\n1\t7\t8\ta\tb\n"),
+            (ct.ColaProcessor, "test", "test.tsv", "0\ta\n1\tb\n"),
+            (
+                *(ct.XnliProcessor, "train", "multinli/multinli.train.zh.tsv"),
+                "a\tb\tcontradictory\na\tb\tneutral\n",
+            ),
+        ]
+        for case in cases:
+            self.assert_split_refused([", line 1: found a row of data", "a header"], *case)
+
+    def test_header_instead_of_data(self):
+        self.assert_split_refused(
+            [", line 1: found the label 'label'", "no header"],
+            *(ct.ColaProcessor, "train", "train.tsv"),
+            "source\tlabel\tmark\tsentence\ngj04\t1\t\ta\n",
+        )
+
+
+@needs_shared
+class SharedDataTest(tf.test.TestCase):
+    def glue(self, *parts):
+        return os.path.join(SHARED, "data", "glue", *parts)
+
+    def test_row_counts(self):
+        # By data/README.md for train and MNLI, else the sizes that GLUE publishes.
+        counts = {
+            ("CoLA", "train"): 8551,
+            ("CoLA", "dev"): 1043,
+            ("CoLA", "test"): 1063,
+            ("MRPC", "train"): 3668,
+            ("MRPC", "dev"): 408,
+            ("MRPC", "test"): 1725,
+            ("MNLI", "train"): 240,
+            ("MNLI", "dev"): 240,
+            ("SST-2", "train"): 67349,
+            ("SST-2", "dev"): 872,
+            ("SST-2", "test"): 1821,
+            ("STS-B", "train"): 5749,
+            ("STS-B", "dev"): 1500,
+            ("STS-B", "test"): 1379,
+            ("QNLI", "train"): 160,
+            ("QNLI", "dev"): 5463,
+            ("QNLI", "test"): 5463,
+            ("QQP", "train"): 160,
+            ("QQP", "dev"): 160,
+            ("AX", "test"): 1104,
+        }
+        for (task_name, split), count in counts.items():
+            task = ct.TASKS[task_name.lower()]
+            examples = ct.read_examples(task, split, self.glue(task.folder or task.name))
+            self.assertLen(examples, count)
+
+
+class PropertiesTest(FileTestCase):
+    @many
+    @hypothesis.given(
+        st.sampled_from(
+            [(name, split) for name, task in ct.TASKS.items() for split in task.splits]
+        ),
+        files_of(b"0\t", b"1\t", b"a\tb\t", b"entailment", b"label\n", b"3.5\n", b"zh\t"),
+        st.booleans(),
+    )
+    def test_any_bytes_are_read_or_refused(self, row, content, goes_on):
+        name, split = row
+        file_name, good, _ = EXPECTED[name, split]
+        content = (good.encode("utf-8") if goes_on else b"") + content
+        path = self.write(file_name, content)
+        try:
+            examples = ct.get_processor(name).get_examples(split, self.folder)
+        except UserError as error:
+            self.assert_one_sentence(error, path)
+        else:
+            # No row is lost in silence but a header, and those that a task may leave out.
+            rows = content.decode("utf-8-sig").rstrip("\r\n").count("\n") + 1
+            rows -= ct.TASKS[name].splits[split].header
+            self.assertTrue(examples)
+            if name not in ("qqp", "xnli"):
+                self.assertEqual(len(examples), rows)
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,289 @@
+"""Tests of squad_answers.py: hand-made logits, texts by hand, and (where ADAPTER_BERT_DATA names
+the shared folder) the original's answers."""
+
+import json
+import os
+import tempfile
+import unittest
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from adapter_bert.tasks import squad_answers as sa
+from adapter_bert.tasks import squad_data, squad_features
+from adapter_tests.tasks.squad_features_test import SHARED, minilm_tokenizer, squad_golden
+
+WORDS = ["Steve", "Smith's", "cat", "sat."]
+TOKENS = ["[CLS]", "who", "[SEP]", "steve", "smith", "'", "s", "cat", "sat", ".", "[SEP]"]
+WORD_OF = {3: 0, 4: 1, 5: 1, 6: 1, 7: 2, 8: 3, 9: 3}
+
+
+def feature(unique_id=0, is_max_context=None, first=3):
+    """A window over WORDS, which begins at the token `first`."""
+    tokens = TOKENS[:3] + TOKENS[first:]
+    words = {3 + i: WORD_OF[first + i] for i in range(len(TOKENS) - 1 - first)}
+    best = dict.fromkeys(words, True) if is_max_context is None else is_max_context
+    return squad_features.InputFeatures(unique_id, 0, 0, tokens, words, best, [], [], [])
+
+
+def logits(unique_id=0, start=(), end=(), length=12):
+    """Logits of -9 but for pairs of (place, value)."""
+    values = np.full([2, length], -9.0)
+    for row, pairs in enumerate((start, end)):
+        for place, value in pairs:
+            values[row, place] = value
+    return sa.RawResult(unique_id, *values.tolist())
+
+
+def texts(answer):
+    return [entry["text"] for entry in answer.nbest]
+
+
+class ChooseAnswerTest(tf.test.TestCase):
+    def choose(self, *windows, **settings):
+        return sa.choose_answer(WORDS, windows, sa.AnswerSettings(**settings))
+
+    def test_the_best_and_their_probabilities(self):
+        result = logits(start=[(3, 2.0), (7, 1.0)], end=[(4, 1.0), (7, 0.5)])
+        answer = self.choose((feature(), result), n_best_size=2)
+        # Of 2 starts and 2 ends those in order: 3-4 (3.0), 3-7 (2.5), 7-7 (1.5); two are kept.
+        self.assertEqual(texts(answer), ["Steve Smith", "Steve Smith's cat"])
+        self.assertEqual((answer.text, answer.null_odds), ("Steve Smith", None))
+        odds = np.exp([3.0, 2.5])
+        found = [entry["probability"] for entry in answer.nbest]
+        self.assertAllClose(found, odds / odds.sum(), rtol=1e-12)
+        self.assertEqual((answer.nbest[1]["start_logit"], answer.nbest[1]["end_logit"]), (2.0, 0.5))
+
+    def test_what_is_no_answer(self):
+        high = [(place, 5.0) for place in (0, 1, 2, 10, 11)]  # Not of the paragraph.
+        result = logits(start=[*high, (8, 2.0), (7, 1.0)], end=[*high, (3, 4.0), (8, 1.0)])
+        answer = self.choose((feature(), result), n_best_size=8, max_answer_length=1)
+        self.assertEqual(texts(answer)[0], "sat")  # 7-8 is too long, 8-3 ends before it begins.
+        self.assertNotIn("cat sat", texts(answer))
+        answer = self.choose((feature(), result), n_best_size=8, max_answer_length=2)
+        self.assertEqual(texts(answer)[:2], ["sat", "cat sat"])
+
+    def test_the_window_that_shows_most(self):
+        half = dict.fromkeys(WORD_OF, False)
+        windows = [
+            (feature(0, half), logits(0, [(3, 9.0)], [(3, 9.0)])),
+            (feature(1, None, 7), logits(1, [(3, 1.0)], [(4, 1.0)])),
+        ]
+        self.assertEqual(self.choose(*windows).text, "cat sat")
+
+    def test_texts_that_are_alike_count_once(self):
+        windows = [
+            (feature(0), logits(0, [(7, 3.0)], [(7, 3.0)])),
+            (feature(1, None, 7), logits(1, [(3, 2.0)], [(3, 2.0)])),
+        ]
+        self.assertEqual(texts(self.choose(*windows)).count("cat"), 1)
+
+    def test_none_scores_better(self):
+        result = logits(start=[(0, 2.0), (7, 1.0)], end=[(0, 2.0), (7, 1.5)])
+        for threshold, expected in ((0.0, ""), (1.4, ""), (1.5, "cat"), (2.0, "cat")):
+            answer = self.choose(
+                (feature(), result),
+                version_2_with_negative=True,
+                null_score_diff_threshold=threshold,
+            )
+            self.assertEqual((answer.text, answer.null_odds), (expected, 1.5))
+            self.assertEqual(texts(answer)[:2], ["", "cat"])
+
+    def test_none_is_scored_where_it_scores_least(self):
+        windows = [
+            (feature(0), logits(0, [(0, 5.0), (7, 1.0)], [(0, 5.0), (7, 1.0)])),
+            (feature(1, None, 7), logits(1, [(0, -1.0)], [(0, -2.0)])),
+        ]
+        answer = self.choose(*windows, version_2_with_negative=True)
+        self.assertEqual((answer.text, answer.null_odds), ("cat", -3.0 - 2.0))
+
+    def test_none_joins_a_full_list(self):
+        result = logits(start=[(0, -99.0), (7, 1.0), (3, 0.5)], end=[(0, -99.0), (7, 1.5)])
+        answer = self.choose((feature(), result), version_2_with_negative=True, n_best_size=1)
+        self.assertEqual(texts(answer), ["cat", ""])
+
+    def test_no_window_offers_any(self):
+        # BERT's script ends in an AttributeError here (best_non_null_entry is None).
+        nowhere = logits(start=[(1, 9.0)], end=[(1, 9.0)])
+        for windows in ([], [(feature(), nowhere)]):
+            answer = self.choose(*windows, version_2_with_negative=True, n_best_size=1)
+            self.assertEqual((answer.text, texts(answer)), ("", [""]))
+            self.assertGreater(answer.null_odds, 1000)
+            self.assertEqual(answer.nbest[0]["probability"], 1.0)
+            answer = self.choose(*windows, n_best_size=1)
+            self.assertEqual((answer.text, answer.nbest[0]["probability"]), ("empty", 1.0))
+
+    def test_languages_without_spaces(self):
+        # A paragraph of one "word": ideographs are tokens, Thai takes SentencePiece's pieces.
+        chinese = "\u5728\u4e2d\u56fd\u5317\u4eac\u3002"
+        thai = "\u0e17\u0e35\u0e48", "\u0e01\u0e23\u0e38\u0e07", "\u0e40\u0e17\u0e1e", "."
+        for words, tokens, first, last, expected in (
+            ([chinese], list(chinese), 1, 2, chinese[1:3]),
+            (["".join(thai)], ["\u2581" + thai[0], *thai[1:]], 1, 2, thai[1] + thai[2]),
+            (["The", "cat."], ["\u2581the", "\u2581c", "at", "."], 1, 3, "cat."),
+        ):
+            tokens = ["[CLS]", "who", "[SEP]", *tokens, "[SEP]"]
+            word_of = dict.fromkeys(range(3, len(tokens) - 1), 0)
+            if len(words) == 2:
+                word_of = {3: 0, 4: 1, 5: 1, 6: 1}
+            window = squad_features.InputFeatures(
+                0, 0, 0, tokens, word_of, dict.fromkeys(word_of, True), [], [], []
+            )
+            settings = sa.AnswerSettings(
+                do_lower_case=words[0] == "The", sentencepiece=words[0] != chinese
+            )
+            result = logits(start=[(3 + first, 5.0)], end=[(3 + last, 5.0)])
+            self.assertEqual(sa.choose_answer(words, [(window, result)], settings).text, expected)
+
+    def test_characters_that_a_sentencepiece_model_writes_otherwise(self):
+        thai = "\u0e17\u0e35\u0e48", "\u0e01\u0e23\u0e38\u0e07"
+        for word, pieces, first, last, expected in (
+            # Full-width digits; one character for two, or for half of the answer.
+            (
+                "(\uff11\uff19\uff18\uff15)",
+                ["\u2581(", "19", "85", ")"],
+                1,
+                2,
+                "\uff11\uff19\uff18\uff15",
+            ),
+            ("\ufb01sh,", ["\u2581f", "ish", ","], 1, 1, "\ufb01sh"),
+            # What is dropped, or taken for a space.
+            ("a\u200bbc\u00ad\ud83dd", ["\u2581a", "\u2581b", "c", "d"], 1, 2, "bc"),
+            ("a\u200bbc\u00ad\ud83dd", ["\u2581a", "\u2581b", "c", "d"], 1, 3, "bc\u00ad\ud83dd"),
+            # Marks that join their letters, or stay on them in lower case.
+            ("(Cafe\u0301)", ["\u2581", "(", "caf", "\u00e9", ")"], 2, 3, "Cafe\u0301"),
+            ("\u30ab\uff76\uff9e.", ["\u2581\u30ab", "\u30ac", "."], 1, 1, "\uff76\uff9e"),
+            ("".join(thai), ["\u2581" + thai[0], thai[1]], 0, 0, thai[0]),
+            ("The\u03a3\u03a3", ["\u2581", "the", "\u03c3", "\u03c2"], 2, 3, "\u03a3\u03a3"),
+            # What cannot be told is all of the word.
+            ("(cat)", ["\u2581", "(dog", ")"], 1, 1, "(cat)"),
+            ("(cat)", ["\u2581", "(cat)"], 0, 0, "(cat)"),
+        ):
+            tokens = ["[CLS]", "who", "[SEP]", *pieces, "[SEP]"]
+            word_of = dict.fromkeys(range(3, 3 + len(pieces)), 0)
+            window = squad_features.InputFeatures(0, 0, 0, tokens, word_of, word_of, [], [], [])
+            span = sa._Span(window, 3 + first, 3 + last, 0.0, 0.0)
+            settings = sa.AnswerSettings(sentencepiece=True)
+            self.assertEqual(sa._text_of(span, [word], settings), expected, pieces)
+
+    def test_best_places(self):
+        self.assertEqual(sa.best_places([1.0, 3.0, 3.0, 2.0], 3), [1, 2, 3])
+        self.assertEqual(sa.best_places([1.0, 2.0], 5), [1, 0])
+
+    def test_softmax(self):
+        self.assertAllClose(sa.softmax([1000.0, 1000.0, 0.0]), [0.5, 0.5, 0.0])
+        self.assertEqual(sa.softmax([]), [])
+
+
+class FinalTextTest(tf.test.TestCase):
+    def test_by_hand(self):
+        for tokens, original, lower, expected in (
+            ("steve smith", "Steve Smith's", True, "Steve Smith"),
+            ("steve smith", "Steve Smith's", False, "Steve Smith's"),
+            ("Steve Smith", "Steve Smith's", False, "Steve Smith"),
+            ("cafe", "(Caf\u00e9,", True, "Caf\u00e9"),
+            ("cafe", "(Cafe\u0301,", True, "(Cafe\u0301,"),  # A character less: no telling.
+            ("cafe", "(Cafe,", True, "Cafe"),
+            ("$ 5 . 00", "about $5.00.", True, "$5.00"),
+            ("\u4e2d \u56fd", "\u5728\u4e2d\u56fd\u5317", True, "\u4e2d\u56fd"),
+            ("dog", "Steve's cat", True, "Steve's cat"),
+            ("", "Steve's cat", True, "Steve's cat"),
+            ("", "", True, ""),
+        ):
+            self.assertEqual(sa.get_final_text(tokens, original, lower), expected, original)
+
+    def test_it_tells_why(self):
+        with self.assertLogs("absl", "INFO") as log:
+            sa.get_final_text("dog", "Steve's cat", True, verbose_logging=True)
+        self.assertIn("Not found: 'dog' in \"Steve's cat\"", log.output[0])
+        with self.assertLogs("absl", "INFO") as log:
+            sa._text_of_pieces(
+                ["\u2581d", "og"], "Steve's cat", sa.AnswerSettings(verbose_logging=True)
+            )
+        self.assertIn("Not found: 'dog' in \"Steve's cat\"", log.output[0])
+
+
+class WriteTest(tf.test.TestCase):
+    def read(self, path):
+        """The JSON of a file, None if there is none."""
+        if not os.path.exists(path):
+            return None
+        with open(path) as reader:
+            return json.load(reader)
+
+    def test_files(self):
+        folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        names = ["predictions.json", "nbest_predictions.json", "null_odds.json"]
+        example = squad_data.SquadExample("q1", "Who?", WORDS)
+        result = logits(start=[(0, 2.0), (7, 1.0)], end=[(0, 2.0), (7, 1.5)])
+        for version_2, expected in ((False, "cat"), (True, "")):
+            paths = [os.path.join(folder, str(version_2) + name) for name in names]
+            sa.write_predictions(
+                [example],
+                [feature()],
+                [result],
+                3,
+                30,
+                True,
+                *paths,
+                version_2_with_negative=version_2,
+            )
+            with open(paths[0]) as reader:
+                self.assertEqual(reader.read(), f'{{\n    "q1": "{expected}"\n}}\n')
+            with open(paths[1]) as reader:
+                self.assertEqual(json.load(reader)["q1"][0]["text"], expected)
+            self.assertEqual(os.path.exists(paths[2]), version_2)
+        with open(paths[2]) as reader:
+            self.assertEqual(json.load(reader), {"q1": 1.5})
+
+    @unittest.skipUnless(SHARED, "ADAPTER_BERT_DATA does not name the shared folder")
+    def test_answers_are_the_originals(self):
+        tokenizer = minilm_tokenizer()
+        for version in (1, 2):
+            golden, _, path = squad_golden(version)
+            examples = squad_data.read_squad_examples(path, False)
+            for setting in ("seq384", "seq96"):
+                self.check(examples, tokenizer, golden[setting], version == 2)
+
+    def check(self, examples, tokenizer, golden, version_2):
+        settings, features = golden["settings"], []
+        squad_features.convert_examples_to_features(
+            examples,
+            tokenizer,
+            settings["max_seq_length"],
+            settings["doc_stride"],
+            settings["max_query_length"],
+            False,
+            features.append,
+        )
+        # "(numpy.random.RandomState(unique_id + 0).randn(2, 384) * 3).astype(float32); ..."
+        shift = int(settings["logits_rule"].partition("unique_id + ")[2].partition(")")[0])
+        results = []
+        for each in features:
+            random = np.random.RandomState(each.unique_id + shift)
+            values = (random.randn(2, settings["max_seq_length"]) * 3).astype(np.float32)
+            results.append(sa.RawResult(each.unique_id, *values.tolist()))
+        folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        paths = [os.path.join(folder, name) for name in ("predictions", "nbest", "odds")]
+        sa.write_predictions(
+            examples,
+            features,
+            results,
+            settings["n_best_size"],
+            settings["max_answer_length"],
+            settings["do_lower_case"],
+            *paths,
+            version_2_with_negative=version_2,
+        )
+        predictions, nbest, odds = map(self.read, paths)
+        self.assertEqual(predictions, golden["predictions"])
+        self.assertEqual(odds, golden.get("null_odds"))
+        for key, expected in golden["nbest_top3"].items():
+            for found, wanted in zip(nbest[key], expected):
+                self.assertEqual(found["text"], wanted["text"])
+                for name in ("probability", "start_logit", "end_logit"):
+                    self.assertAllClose(found[name], wanted[name], rtol=0, atol=1e-6)
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,224 @@
+"""Tests of squad_data.py: hand-made paragraphs and damaged files."""
+
+import json
+import os
+
+import hypothesis
+import hypothesis.strategies as st
+import tensorflow.compat.v1 as tf
+
+from adapter_bert.common.errors import UserError
+from adapter_bert.tasks import squad_data
+from adapter_tests.tasks.glue_test import FileTestCase, many
+
+SHARED = os.environ.get("ADAPTER_BERT_DATA")
+CONTEXT = "The cat sat on  the\u202fmat. It slept."
+
+
+def question(qas_id="q1", text="Who sat?", answers=(("cat", 4),), **fields):
+    answers = [{"text": text, "answer_start": start} for text, start in answers]
+    return {"id": qas_id, "question": text, "answers": answers, **fields}
+
+
+def squad(*questions, context=CONTEXT):
+    return {"data": [{"title": "t", "paragraphs": [{"context": context, "qas": list(questions)}]}]}
+
+
+class ReadTest(FileTestCase):
+    def read(self, content, is_training=True, version_2=False):
+        content = content if isinstance(content, (str, bytes)) else json.dumps(content)
+        path = self.write("squad.json", content)
+        return squad_data.read_squad_examples(path, is_training, version_2_with_negative=version_2)
+
+    def assert_file_refused(self, parts, *args):
+        path = os.path.join(self.folder, "squad.json")
+        self.assert_refused([path, *parts], self.read, *args)
+
+    def test_words_and_the_answers_place(self):
+        cases = (("cat", 4, 1, 1), ("on  the", 12, 3, 4), ("the mat. It", 16, 4, 6), ("a", 5, 1, 1))
+        for text, start, first, last in cases:
+            (example,) = self.read(squad(question(answers=[(text, start)])))
+            self.assertEqual(
+                example.doc_tokens, ["The", "cat", "sat", "on", "the", "mat.", "It", "slept."]
+            )
+            self.assertEqual((example.start_position, example.end_position), (first, last))
+            self.assertEqual(example.orig_answer_text, text)
+            self.assertEqual((example.qas_id, example.question_text), ("q1", "Who sat?"))
+            self.assertIs(example.is_impossible, False)
+
+    def test_answers_are_not_read_for_predictions(self):
+        for answers in ([("cat", 4)], [("dog", 999)], [("a", 5), ("b", 6)], []):
+            (example,) = self.read(squad(question(answers=answers)), False)
+            self.assertEqual((example.orig_answer_text, example.start_position), (None, None))
+
+    def test_answers_out_of_place_are_left_out(self):
+        wrong = [("dog", 4), ("cat", 12), ("cat", 999), ("cat", -1), ("", 0)]
+        questions = [question(f"q{i}", answers=[answer]) for i, answer in enumerate(wrong)]
+        with self.assertLogs("absl", "WARNING") as log:
+            found = self.read(squad(*questions, question("last")))
+        self.assertEqual([example.qas_id for example in found], ["last"])
+        (message,) = log.output
+        self.assertIn("squad.json: left out 5 of 6 questions", message)
+        self.assertIn("(such as q0, q1, q2).", message)
+        self.assert_file_refused(["left out 5 of 5 questions", "none remains"], squad(*questions))
+
+    def test_an_answer_that_begins_before_the_first_word_is_left_out(self):
+        questions = [question("q0", answers=[("The", 0)]), question("q1", answers=[("The", 1)])]
+        for context in (" " + CONTEXT, " The"):
+            (example,) = self.read(squad(*questions, context=context))
+            positions = (example.qas_id, example.start_position, example.end_position)
+            self.assertEqual(positions, ("q1", 0, 0))
+
+    def test_questions_without_an_answer(self):
+        questions = [
+            question("no", answers=[], is_impossible=True),
+            question("yes", is_impossible=False),
+            question("plausible", is_impossible=True),
+            question("no field", answers=[]),
+        ]
+        found = self.read(squad(*questions), True, True)
+        self.assertEqual([example.is_impossible for example in found], [True, False, True, True])
+        for example in (found[0], found[2]):
+            self.assertEqual(example.start_position, -1)
+            self.assertEqual(example.orig_answer_text, "")
+
+    def test_unanswerable_questions_are_not_guessed(self):
+        unlabelled = {"id": "q", "question": "Who?"}
+        for qa, parts in (
+            (unlabelled, ["question q has 0 answers"]),
+            ({**unlabelled, "is_impossible": False}, ["question q has 0 answers"]),
+            ({**unlabelled, "is_impossible": "false"}, ['"false" as is_impossible of question q']),
+            (question(is_impossible=None), ["nothing as is_impossible of question q1"]),
+        ):
+            self.assert_file_refused(parts, squad(question("q0"), qa), True, True)
+
+    def test_a_byte_order_mark(self):
+        self.assertLen(self.read(b"\xef\xbb\xbf" + json.dumps(squad(question())).encode()), 1)
+
+    def test_empty_context(self):
+        (example,) = self.read(squad(question(), context=" \n"), False)
+        self.assertEqual(example.doc_tokens, [])
+
+    def test_refused(self):
+        good = json.dumps(squad(question()))
+        for content, parts in (
+            ([question()], ["no articles", '{"data"']),
+            ({}, ["no articles"]),
+            ({"data": {}}, ["no articles"]),
+            (squad(), ["no questions", '{"data"']),
+            ({"data": [{"paragraphs": []}]}, ["no questions"]),
+            ({"data": [{"paragraphs": []}, ["a"]]}, ["paragraphs of article 2"]),
+            ({"data": [{"paragraphs": [{"qas": []}]}]}, ["nothing as context of paragraph 1 of"]),
+            (squad(question(), context=7), ["found 7 as context of paragraph 1 of article 1,"]),
+            (squad({"id": "q", "answers": []}), ["nothing as question of question q"]),
+            (squad(question(), {"question": "Who?"}), ["nothing as id of question 2 of paragraph"]),
+            (squad(question(), question()), ["question q1 stands there twice"]),
+            (squad(question(answers=[])), ["q1 has 0 answers", "--version_2_with_negative"]),
+            (squad(question(answers=[("a", 5), ("a", 5)])), ["q1 has 2 answers, expected one"]),
+            (
+                squad({"id": "q", "question": "Who?"}),
+                ["q has 0 answers, expected one in training."],
+            ),
+            (squad({**question(), "answers": [{"text": "cat"}]}), ["answer_start"]),
+            (squad({**question(), "answers": ["cat"]}), ["text of an answer of question q1"]),
+            (good[:-3], ["line 1", "no JSON"]),
+            (good.replace(", ", ",\n").replace('"Who', "Who"), ["line 4", "no JSON"]),
+            (b"", ["line 1", "no JSON"]),
+            (good.encode().replace(b"Who", b"Wh\xff"), ["line 1", "not UTF-8"]),
+            ("[" * 100000, ["no JSON"]),
+            (good.replace('"id"', '"id": "q0", "id"'), [': an object has the key "id" twice']),
+            (good[:-1] + ', "data": []}', [': an object has the key "data" twice']),
+            (good.replace('"q1"', "9" * 5000), ["no JSON"]),
+            # JSON to Python, but not to the reader of parts, which has its own words for it.
+            (good.replace('"t"', "NaN"), ["no JSON of SQuAD's kind (", ")."]),
+            (good.replace('"t"', "1e400"), ["no JSON of SQuAD's kind (", ")."]),
+            (good.replace('"q1"', "9" * 23), ["no JSON of SQuAD's kind (", ")."]),
+        ):
+            with self.subTest(content=str(content)[:60]):
+                self.assert_file_refused(parts, content)
+
+    def test_missing_file(self):
+        path = os.path.join(self.folder, "none.json")
+        self.assert_refused([path, "does not exist"], squad_data.read_squad_examples, path, True)
+        os.mkdir(path)
+        self.assert_refused([path, "cannot be read"], squad_data.read_squad_examples, path, True)
+
+    def test_answer_texts(self):
+        cats = question("a", answers=[("cat", 4), ("The cat", 0)])
+        none = question("b", answers=[])
+        for version_2, questions in ((False, [cats]), (True, [cats, none]), (True, [none])):
+            path = self.write("squad.json", json.dumps(squad(*questions)))
+            found = squad_data.answer_texts(path, version_2)
+            expected = {"a": ["cat", "The cat"], "b": []}
+            self.assertEqual(found, {qa["id"]: expected[qa["id"]] for qa in questions})
+
+    def test_answer_texts_refused(self):
+        unlabelled = {"id": "q", "question": "Who?"}
+        hint = "--version_2_with_negative"
+        for version_2, bad, parts in (
+            (False, unlabelled, ["question q has no answers", "(--do_predict needs none)."]),
+            (False, question("q", answers=[]), ["question q has no answers", hint]),
+            (True, unlabelled, ["question q has no answers", "(--do_predict needs none)."]),
+            (False, {**unlabelled, "answers": 5}, ["found 5 as answers of question q"]),
+            (True, {**unlabelled, "answers": True}, ["found true as answers of question q"]),
+            (True, {**unlabelled, "answers": [{}]}, ["nothing as text of an answer of question q"]),
+        ):
+            path = self.write("squad.json", json.dumps(squad(question("good"), bad)))
+            self.assert_refused([path, *parts], squad_data.answer_texts, path, version_2)
+
+    @many
+    @hypothesis.given(
+        st.recursive(
+            st.none() | st.booleans() | st.integers(-2, 40) | st.sampled_from(["cat", "", "q"]),
+            lambda inner: (
+                st.lists(inner, max_size=2)
+                | st.dictionaries(
+                    st.sampled_from(
+                        [
+                            "data",
+                            "paragraphs",
+                            "context",
+                            "qas",
+                            "id",
+                            "question",
+                            "answers",
+                            "text",
+                            "answer_start",
+                        ]
+                    ),
+                    inner,
+                    max_size=4,
+                )
+            ),
+            max_leaves=8,
+        ),
+        st.integers(0, 5),
+        st.booleans(),
+    )
+    @hypothesis.example(5, 5, False)
+    def test_any_json_is_read_or_refused(self, part, depth, is_training):
+        """A good file in which something, at any depth, is something else."""
+        content = squad(question())
+        paragraph = content["data"][0]["paragraphs"][0]
+        places = [
+            (content, "data"),
+            (content["data"], 0),
+            (content["data"][0]["paragraphs"], 0),
+            (paragraph, "qas"),
+            (paragraph["qas"], 0),
+            (paragraph["qas"][0], "answers"),
+        ]
+        holder, key = places[depth]
+        holder[key] = part
+        try:
+            examples = self.read(content, is_training)
+            squad_data.answer_texts(os.path.join(self.folder, "squad.json"))
+        except UserError as error:
+            self.assert_one_sentence(error, "squad.json")
+        else:
+            for example in examples:
+                self.assertIsInstance(example, squad_data.SquadExample)
+
+
+if __name__ == "__main__":
+    tf.test.main()

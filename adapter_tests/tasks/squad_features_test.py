@@ -1,0 +1,339 @@
+"""Tests of squad_features.py: windows by hand, and (where ADAPTER_BERT_DATA names the shared
+folder) the original's features of real data."""
+
+import gzip
+import json
+import os
+import unittest
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import tokenization
+from adapter_bert.common.errors import UserError
+from adapter_bert.tasks import squad_data, squad_features
+from adapter_bert.training import rows
+from adapter_tests.support import tiny
+from adapter_tests.tasks.glue_test import FileTestCase
+from adapter_tests.tasks.squad_data_test import CONTEXT, question, squad
+
+SHARED = os.environ.get("ADAPTER_BERT_DATA")
+
+
+def squad_golden(version):
+    """(what the original computed, its input, the input's path), from the shared folder."""
+    prefix = os.path.join(SHARED, "goldens", f"squad_v{version}_public")
+    with gzip.open(prefix + ".json.gz") as reader:
+        golden = json.loads(reader.read().decode("utf-8"))
+    path = prefix + "_input.json"
+    with open(path, encoding="utf-8") as reader:
+        return golden, json.load(reader), path
+
+
+def minilm_tokenizer():
+    folder = os.path.join(SHARED, "checkpoints", "minilm-l6-uncased")
+    return tokenization.FullTokenizer(os.path.join(folder, "vocab.txt"))
+
+
+class LetterTokenizer:
+    """Splits words into pieces of two letters; the id of a piece is what its letters make."""
+
+    def tokenize(self, text):
+        return [word[i : i + 2] for word in text.split() for i in range(0, len(word), 2)]
+
+    def convert_tokens_to_ids(self, tokens):
+        special = {"[CLS]": 1, "[SEP]": 2}
+        return [special.get(t) or sum(ord(c) << 8 * i for i, c in enumerate(t)) for t in tokens]
+
+
+class WindowsTest(tf.test.TestCase):
+    def test_doc_spans(self):
+        limits = squad_features.Limits(0, 3, 0)
+        for num_tokens, room, expected in (
+            (10, 6, [(0, 6), (3, 6), (6, 4)]),
+            (6, 6, [(0, 6)]),
+            (7, 6, [(0, 6), (3, 4)]),
+            (0, 6, []),
+            # A window shorter than the stride: the next one begins where it ends.
+            (5, 2, [(0, 2), (2, 2), (4, 1)]),
+        ):
+            self.assertEqual(squad_features.doc_spans(num_tokens, room, limits), expected)
+
+    def test_max_context_of_the_docstring(self):
+        # the man went to the store and bought a gallon of milk
+        winners = squad_features.max_context([(0, 5), (3, 5), (6, 5)])
+        self.assertEqual(winners[7], 2)
+        self.assertAllEqual(winners, [0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 2])
+
+    def test_a_longer_window_wins_a_tie_by_little(self):
+        # Token 4 has one to its side in both; the first is the longer.
+        self.assertEqual(squad_features.max_context([(0, 6), (3, 3)])[4], 0)
+        self.assertEqual(squad_features.max_context([(3, 3), (0, 6)])[4], 1)
+
+    def test_improve_answer_span(self):
+        tokens = ["the", "japanese", "-", "american", "war"]
+        for answer, expected in (
+            (["japanese"], (1, 1)),
+            (["american"], (3, 3)),
+            (["-", "american"], (2, 3)),
+            (["japan"], (1, 3)),
+            (["war"], (1, 3)),  # Outside of its words.
+            ([], (1, 3)),
+        ):
+            self.assertEqual(squad_features.improve_answer_span(tokens, 1, 3, answer), expected)
+
+    def test_improve_span_of_pieces(self):
+        tokens = ["\u2581in", "\u2581", "(", "\u25811985", "-", "198", "5", ")", "\u2581"]
+        for answer, expected in (
+            (["\u25811985"], (3, 3)),
+            (["\u2581", "5", ")"], (6, 7)),  # Not with the piece that holds the first 5.
+            (["\u2581", "-", "19"], (4, 5)),
+            (["\u25819", "8"], (5, 5)),
+            (["\u2581", "(", "1985", "-"], (2, 4)),
+            (["\u2581in"], (1, 8)),  # Outside of its words.
+            (["\u2581"], (1, 8)),
+            ([], (1, 8)),
+        ):
+            found = squad_features.improve_span_of_pieces(tokens, 1, 8, answer)
+            self.assertEqual(found, expected, answer)
+
+    def test_limits(self):
+        squad_features.check_limits(squad_features.Limits(68, 1, 64))
+        for limits, part in (
+            ((67, 128, 64), "--max_seq_length=67 .* --max_query_length=64 .* 68"),
+            ((384, 0, 64), "--doc_stride=0"),
+        ):
+            with self.assertRaisesRegex(UserError, part):
+                squad_features.check_limits(squad_features.Limits(*limits))
+
+
+class FeaturesTest(FileTestCase):
+    def features(self, content, lengths=(12, 3, 2), is_training=True, **options):
+        path = self.write("squad.json", json.dumps(content))
+        examples = squad_data.read_squad_examples(path, is_training, **options)
+        found = []
+        squad_features.convert_examples_to_features(
+            examples, LetterTokenizer(), *lengths, is_training, found.append
+        )
+        return found
+
+    def test_windows_by_hand(self):
+        # "ab cdef gh ijk": the tokens ab cd ef gh ij k; room for 12 - 2 - 3 = 7 of them.
+        content = squad(question(text="xyzzy u", answers=[("ef", 5)]), context="ab cdef gh ijk")
+        (feature,) = self.features(content)
+        self.assertEqual(
+            feature.tokens,
+            ["[CLS]", "xy", "zz", "[SEP]", "ab", "cd", "ef", "gh", "ij", "k", "[SEP]"],
+        )
+        self.assertEqual(feature.token_to_orig_map, {4: 0, 5: 1, 6: 1, 7: 2, 8: 3, 9: 3})
+        self.assertEqual((feature.start_position, feature.end_position), (6, 6))
+        self.assertEqual(feature.input_mask, [1] * 11 + [0])
+        self.assertEqual(feature.segment_ids, [0] * 4 + [1] * 7 + [0])
+        self.assertEqual((feature.unique_id, feature.input_ids[0]), (1000000000, 1))
+
+        windows = self.features(content, (9, 3, 2))  # Room for 4.
+        self.assertEqual(
+            [feature.tokens[4:-1] for feature in windows],
+            [["ab", "cd", "ef", "gh"], ["gh", "ij", "k"]],
+        )
+        positions = [(feature.start_position, feature.end_position) for feature in windows]
+        self.assertEqual(positions, [(6, 6), (0, 0)])
+        self.assertEqual([feature.unique_id for feature in windows], [1000000000, 1000000001])
+        # "gh" has more around it in neither: the longer window has it.
+        self.assertEqual(windows[0].token_is_max_context[7], True)
+        self.assertEqual(windows[1].token_is_max_context[4], False)
+
+    def test_words_that_are_forgotten_are_split_again(self):
+        content = squad(*(question(f"q{i}", "who", [("mat", 20)]) for i in range(3)))
+        content["data"] += squad(question("q9", "who"), context="A cat on a mat. " * 2)["data"]
+        content["data"][1]["paragraphs"][0]["qas"][0]["answers"][0]["answer_start"] = 2
+        expected = [vars(feature) for feature in self.features(content)]
+        with tf.test.mock.patch.object(squad_features, "_KEPT_WORDS", 2):
+            self.assertEqual([vars(feature) for feature in self.features(content)], expected)
+
+    def test_progress(self):
+        content = squad(*(question(f"q{i}") for i in range(3)))
+        patch = tf.test.mock.patch.object(squad_features, "_PROGRESS_EVERY", 2)
+        with patch, self.assertLogs("absl", "INFO") as logs:
+            self.arrays(content, True)
+            self.features(content)  # As each evaluation does, which tells of its own progress.
+        self.assertEqual([record.getMessage() for record in logs.records], ["Read 2 questions."])
+
+    def test_no_answer(self):
+        content = squad(question(answers=[], is_impossible=True))
+        (feature,) = self.features(content, (40, 9, 2), version_2_with_negative=True)
+        self.assertEqual((feature.start_position, feature.end_position), (0, 0))
+        self.assertIs(feature.is_impossible, True)
+
+    def test_no_paragraph(self):
+        self.assertEqual(self.features(squad(question(), context=""), is_training=False), [])
+
+    def test_rows_are_the_features(self):
+        """What the script reads, beside the lists of BERT's function."""
+        content = squad(*(question(f"q{i}", "who is it " * i, [("mat", 20)]) for i in range(1, 5)))
+        content["data"].append(squad(question("q9", "eh"), context="A cat, " * 9)["data"][0])
+        content["data"][1]["paragraphs"][0]["qas"][0]["answers"][0]["answer_start"] = 2
+        expected = self.features(content, (16, 4, 5))
+        arrays, num_parts = self.arrays(content, True, 10)
+        self.assertGreater(num_parts, 2)
+        self.assertEqual(arrays.pop("num_questions").sum(), 5)
+        positions = {"start_positions", "end_positions"}
+        self.assertEqual(set(arrays), {*rows.PARTS, "is_real_example", *positions})
+        # The five questions' paragraphs stand there once each.
+        texts = [CONTEXT, "A cat, " * 9, *("who is it " * i for i in range(1, 5)), "eh"]
+        pieces = [LetterTokenizer().tokenize(text) for text in texts]
+        num_tokens = [len(some) for some in pieces[:2]] + [min(len(some), 5) for some in pieces[2:]]
+        self.assertLen(arrays["tokens"], sum(num_tokens))
+        some = rows.TextRows(arrays, 1, 2, 16)
+        self.assertLen(some, len(expected))
+        taken = some.take(np.arange(len(some)))
+        for index, feature in enumerate(expected):
+            for name in ("input_ids", "input_mask", "segment_ids"):
+                self.assertAllEqual(taken[name][index], getattr(feature, name))
+            self.assertEqual(taken["start_positions"][index], feature.start_position)
+            self.assertEqual(taken["end_positions"][index], feature.end_position)
+
+    def test_a_paragraph_is_tokenized_once_for_its_questions(self):
+        contents = squad(question("q0"), question("q1")), squad(question("q2"))
+        content = {"data": [article for each in contents for article in each["data"]]}
+        path = self.write("squad.json", json.dumps(content))
+        examples = squad_data.squad_examples(path, True)
+        limits = squad_features.Limits(16, 4, 5)
+        found = list(squad_features.tokenized(examples, LetterTokenizer(), limits, True))
+        self.assertIs(found[0].paragraph, found[1].paragraph)
+        self.assertIsNot(found[1].paragraph, found[2].paragraph)
+
+    def arrays(self, content, is_training, tokens_a_part=1 << 18):
+        """(arrays of what `add_rows` hands on, number of parts)."""
+        path = self.write("squad.json", json.dumps(content))
+        tokenizer, limits, parts = LetterTokenizer(), squad_features.Limits(16, 4, 5), []
+        with tf.test.mock.patch.object(squad_features, "_TOKENS_A_PART", tokens_a_part):
+            examples = squad_data.squad_examples(path, is_training, True)
+            questions = squad_features.tokenized(examples, tokenizer, limits, is_training)
+            squad_features.add_rows(questions, tokenizer, parts.append)
+        names = {name for part in parts for name in part}
+        joined = {n: np.concatenate([part[n] for part in parts if n in part]) for n in names}
+        return joined, len(parts)
+
+    def test_parts_without_rows(self):
+        first, last = (
+            squad(question(qas_id, "who is it", answers=[]), context="")["data"]
+            for qas_id in ("q0", "q2")
+        )
+        content = {"data": [*first, *squad(question())["data"], *last]}
+        for is_training in (False, True):
+            arrays, num_parts = self.arrays(content, is_training, 3)
+            self.assertEqual(num_parts, 3)
+            self.assertEqual("start_positions" in arrays, is_training)
+            for name in set(arrays) - {"tokens", "num_questions"}:
+                self.assertLen(arrays[name], 3, name)  # The windows of question().
+
+    def test_no_rows(self):
+        arrays, _ = self.arrays(squad(question(), context=""), False)
+        self.assertEqual(arrays["num_questions"].tolist(), [1])
+        self.assertEqual(len(rows.TextRows(arrays, 1, 2, 16)), 0)
+
+
+class SentencePieceTest(FileTestCase):
+    """Answers inside of words, whose pieces are others than those of the answer alone."""
+
+    def tokenizer(self):
+        """Of a small model, to which "1985" is one piece where it begins a word."""
+        lines = [
+            "1985 \u5e74 \u6771\u4eac \u5927\u5b66 \u306f \u65e5\u672c \u306e \u5927\u5b66",
+            "in 1985 a Japanese war , cat -",
+            "1985 American ( \u6771 \u4eac \u5927 \u5b66 )",
+        ]
+        model = tiny.train_sentencepiece(
+            5 * lines,
+            model_type="bpe",
+            vocab_size=50,
+            character_coverage=1.0,
+            pad_id=0,
+            unk_id=1,
+            bos_id=-1,
+            eos_id=-1,
+            control_symbols="[CLS],[SEP]",
+        )
+        path = self.write("pieces.model", model)
+        return tokenization.FullTokenizer(None, False, spm_model_file=path)
+
+    def test_the_answer_that_is_trained_on(self):
+        tokenizer = self.tokenizer()
+        for text, pieces in (
+            ("1985", ["\u25811985"]),
+            ("(1985)", ["\u2581", "(", "19", "85", ")"]),
+        ):
+            self.assertEqual(tokenizer.tokenize(text), pieces)
+        for context, answer, expected in (
+            ("in (1985) war", "1985", "1985"),
+            ("in 1985 war", "1985", "1985"),
+            ("Japanese-American war", "American", "American"),
+            ("a 1985\u5e74", "198", "1985"),
+            # Of "Tokyo University 1985" the second word, and the digits, which are full-width.
+            ("\u6771\u4eac\u5927\u5b661985\u5e74", "\u5927\u5b66", "\u5927\u5b66"),
+            ("\u5927\u5b66\uff11\uff19\uff18\uff15", "\uff11\uff19\uff18\uff15", "1985"),
+        ):
+            place = context.index(answer)
+            content = squad(question(answers=[(answer, place)]), context=context)
+            path = self.write("squad.json", json.dumps(content))
+            found = []
+            squad_features.convert_examples_to_features(
+                squad_data.read_squad_examples(path, True), tokenizer, 60, 9, 20, True, found.append
+            )
+            (feature,) = found
+            tokens = feature.tokens[feature.start_position : feature.end_position + 1]
+            self.assertEqual("".join(tokens).replace("\u2581", ""), expected, feature.tokens)
+
+
+@unittest.skipUnless(SHARED, "ADAPTER_BERT_DATA does not name the shared folder")
+class GoldenTest(FileTestCase):
+    def test_features_are_the_originals(self):
+        tokenizer = minilm_tokenizer()
+        for version in (1, 2):
+            golden, content, _ = squad_golden(version)
+            for article in content["data"]:
+                for paragraph in article["paragraphs"]:
+                    for qa in paragraph["qas"]:
+                        qa["answers"] = qa["answers"][:1]  # As the goldens' training has them.
+            path = self.write("squad.json", json.dumps(content))
+            for setting in ("seq384", "seq96"):
+                settings = golden[setting]["settings"]
+                lengths = [
+                    settings[name] for name in ("max_seq_length", "doc_stride", "max_query_length")
+                ]
+                for part in ("train", "predict"):
+                    is_training, found = part == "train", []
+                    examples = squad_data.read_squad_examples(
+                        path, is_training, version_2_with_negative=version == 2
+                    )
+                    squad_features.convert_examples_to_features(
+                        examples, tokenizer, *lengths, is_training, found.append
+                    )
+                    expected = golden[setting][part]
+                    self.assertLen(found, len(expected))
+                    for feature, wanted in zip(found, expected):
+                        self.check(feature, examples[feature.example_index].qas_id, wanted)
+
+    def check(self, feature, qas_id, wanted):
+        found = {
+            "unique_id": feature.unique_id,
+            "qas_id": qas_id,
+            "doc_span_index": feature.doc_span_index,
+            "input_ids": feature.input_ids[: len(wanted["input_ids"])],
+            "segment_ids_sum": sum(feature.segment_ids),
+            "token_to_orig_map": {str(k): v for k, v in feature.token_to_orig_map.items()},
+            "token_is_max_context": [
+                value for _, value in sorted(feature.token_is_max_context.items())
+            ],
+            "start_position": feature.start_position,
+            "end_position": feature.end_position,
+            "is_impossible": feature.is_impossible,
+        }
+        for name, value in found.items():
+            self.assertEqual(value, wanted[name], (wanted["unique_id"], name))
+        self.assertFalse(any(feature.input_ids[len(wanted["input_ids"]) :]))
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,213 @@
+"""Tests of table_readers.py: rows of files as they come, and what is refused, with its line."""
+
+import csv
+import io
+import json
+import os
+
+import hypothesis
+import hypothesis.strategies as st
+import tensorflow.compat.v1 as tf
+
+from adapter_bert.common.errors import UserError
+from adapter_bert.tasks import table_readers
+from adapter_tests.tasks.glue_test import FileTestCase, files_of, many
+
+
+class ReadTsvTest(FileTestCase):
+    def read(self, content, quotechar=None):
+        return table_readers.read_rows(self.write("rows.tsv", content), quotechar)
+
+    def test_quotes_stay(self):
+        self.assertEqual(self.read('"a\t b"\n"c\td\n'), [['"a', ' b"'], ['"c', "d"]])
+
+    def test_only_newlines_end_lines(self):
+        odd = "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\rh"
+        self.assertEqual(self.read(odd + "\t1\n2\t3\n"), [[odd, "1"], ["2", "3"]])
+
+    def test_crlf_and_no_final_newline(self):
+        self.assertEqual(self.read("a\tb\r\nc\td"), [["a", "b"], ["c", "d"]])
+
+    def test_empty_fields_and_blank_lines(self):
+        self.assertEqual(self.read("\ta\t\n\nb\n"), [["", "a", ""], [], ["b"]])
+
+    def test_empty_file(self):
+        self.assertEqual(self.read(""), [])
+
+    def test_byte_order_mark_goes_only_at_the_start(self):
+        self.assertEqual(self.read("\ufeffa\n\ufeffb\n"), [["a"], ["\ufeffb"]])
+
+    def test_quotechar(self):
+        self.assertEqual(
+            self.read('"a\tb"\tc\n"d\n\u2028e"\t"f""g"\n', quotechar='"'),
+            [["a\tb", "c"], ["d\n\u2028e", 'f"g']],
+        )
+
+    def test_long_fields(self):
+        limit = csv.field_size_limit()
+        long = "x" * 200000
+        self.assertEqual(self.read(f"1\t{long}\n"), [["1", long]])
+        self.assertEqual(self.read(f'1\t"{long}"\n', quotechar='"'), [["1", long]])
+        self.assertEqual(csv.field_size_limit(), limit)
+
+    def test_malformed_csv(self):
+        self.assert_refused(["rows.tsv, line 2"], self.read, "a\tb\nc\rd\te\n", '"')
+
+    def test_not_utf8(self):
+        self.assert_refused(["rows.tsv, line 2", "not UTF-8"], self.read, b"a\tb\nc\xe9t\td\n")
+
+    def test_utf16(self):
+        for encoding in ("utf-16", "utf-16-le", "utf-16-be"):
+            self.assert_refused(
+                ["rows.tsv, line 1", "UTF-16"], self.read, "a\tb\n".encode(encoding)
+            )
+
+    def test_missing_file(self):
+        path = os.path.join(self.folder, "train.tsv")
+        self.assert_refused(
+            [path + " does not exist;", "--data_dir"], table_readers.read_rows, path
+        )
+
+    def test_unreadable_file(self):
+        self.assert_refused([self.folder, "cannot be read"], table_readers.read_rows, self.folder)
+
+
+class ReadTableTest(FileTestCase):
+    def read(self, name, content, columns=()):
+        table = table_readers.read_table(self.write(name, content), columns)
+        return table.columns, [(row.line, row.fields) for row in table.rows]
+
+    def test_tabs(self):
+        content = '\ufefftext\tlabel\r\n"a\t1\r\n\r\nb, c\t0'
+        self.assertEqual(
+            self.read("a.tsv", content),
+            (("text", "label"), [(2, ['"a', "1"]), (4, ["b, c", "0"])]),
+        )
+
+    def test_commas(self):
+        content = '\ufefftext,label\r\n"one ""two""\nthree, four",1\r\n\r\nfünf,\n'
+        self.assertEqual(
+            self.read("a.csv", content),
+            (("text", "label"), [(2, ['one "two"\nthree, four', "1"]), (5, ["fünf", ""])]),
+        )
+
+    def test_objects(self):
+        content = '{"text": "a\\nb", "label": 1}\n\n{"label": [0, "ü"], "text": ""}\n'
+        self.assertEqual(
+            self.read("a.jsonl", content),
+            (("text", "label"), [(1, ["a\nb", "1"]), (3, ["", '[0, "ü"]'])]),
+        )
+
+    def test_no_header(self):
+        columns = ("label", "text")
+        self.assertEqual(
+            self.read("Spam", 'ham\tHi "you\n', columns), (columns, [(1, ["ham", 'Hi "you'])])
+        )
+
+    def test_long_fields(self):
+        limit, long = csv.field_size_limit(), "x" * 1000000
+        for name in ("a.csv", "a.tsv"):
+            separator = "," if name == "a.csv" else "\t"
+            _, rows = self.read(name, f"text{separator}label\n{long}{separator}1\n")
+            self.assertEqual(rows, [(2, [long, "1"])])
+        self.assertEqual(csv.field_size_limit(), limit)
+
+    def test_refused(self):
+        for name, content, parts in (
+            ("a.tsv", "", ["an empty file"]),
+            ("a.csv", "", ["an empty file"]),
+            ("a.jsonl", "\n", ["an empty file"]),
+            ("a.csv", "text,label\n", ["only a header"]),
+            ("a.tsv", "text\tlabel\na\t1\nb\n", ["line 3", "1 columns", "expected 2"]),
+            ("a.csv", "text,label\na,1\nb,2,3\n", ["line 3", "3 columns", "expected 2"]),
+            ("a.csv", 'text,label\na,1\n"b,2\nc,3\n', ["line 3", "no CSV"]),
+            ("a.csv", 'text,label\n"a" b,1\n', ["line 2", "no CSV"]),
+            ("a.csv", "text,label\na\0,1\n", ["line 2", "NUL"]),
+            ("a.tsv", "text\tlabel\na\0\t1\n", ["line 2", "NUL"]),
+            ("a.tsv", b"text\tlabel\nb\t1\nc\xe9t\t1\n", ["line 3", "not UTF-8"]),
+            ("a.csv", "text,label\na,1\n".encode("utf-16"), ["UTF-16"]),
+            ("a.jsonl", '{"text": "a"}\n{"text"\n', ["line 2", "no JSON"]),
+            ("a.jsonl", '{"text": "a"}\n[1]\n', ["line 2", "object"]),
+            ("a.jsonl", '{"text": "a"}\n{"texts": "a"}\n', ["line 2", "text, texts"]),
+            ("a.jsonl", "[" * 100000 + "\n", ["line 1", "no JSON"]),
+            (
+                "a.jsonl",
+                '{"a": "1"}\n{"a": "1", "a": "2"}\n',
+                ['line 2: an object has the key "a" twice'],
+            ),
+        ):
+            path = self.write(name, content)
+            with self.subTest(name=name, content=content[:20]):
+                self.assert_refused([path, *parts], table_readers.read_table, path)
+
+    def test_columns_by_name(self):
+        path = self.write("a.csv", "text,label,text\na,1,b\n")
+        table = table_readers.read_table(path)
+        self.assertEqual(table.column("label", "--label_column"), 1)
+        for name, part in (("txt", "is not among"), ("text", "is twice among")):
+            self.assert_refused(
+                [f"--text_column={name}", part, path, "text, label, text"],
+                table.column,
+                name,
+                "--text_column",
+            )
+
+
+TEXTS = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=8)
+
+
+def as_csv(rows):
+    stream = io.StringIO(newline="")
+    csv.writer(stream).writerows(rows)
+    return stream.getvalue()
+
+
+def as_tabs(rows):
+    return "".join("\t".join(row) + "\n" for row in rows)
+
+
+def as_objects(rows):
+    return "".join(json.dumps(dict(zip(rows[0], row))) + "\n" for row in rows[1:])
+
+
+class PropertiesTest(FileTestCase):
+    """What holds of any content; the examples are found by hypothesis."""
+
+    @many
+    @hypothesis.given(
+        st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=5),
+        st.sampled_from([("a.csv", as_csv), ("a.tsv", as_tabs), ("a.jsonl", as_objects)]),
+        st.booleans(),
+        st.booleans(),
+    )
+    def test_what_is_written_is_read(self, rows, kind, with_mark, with_cr):
+        name, write = kind
+        if name == "a.tsv":  # Tabs and newlines cannot stand in a field, quotes can.
+            rows = [[text.translate({9: 32, 10: 32, 13: 32}) for text in row] for row in rows]
+        content = write([("text", "label"), *rows])
+        if with_cr and name != "a.csv":  # Python's csv writes \r\n in any case.
+            content = content.replace("\n", "\r\n")
+        content = content.encode("utf-8-sig" if with_mark else "utf-8")
+        table = table_readers.read_table(self.write(name, content))
+        self.assertEqual(table.columns, ("text", "label"))
+        self.assertEqual([row.fields for row in table.rows], [list(row) for row in rows])
+
+    @many
+    @hypothesis.given(
+        st.sampled_from(["a.csv", "a.tsv", "a.jsonl"]),
+        files_of(b"text", b"label"),
+    )
+    def test_any_bytes_are_read_or_refused(self, name, content):
+        path = self.write(name, content)
+        try:
+            table = table_readers.read_table(path)
+        except UserError as error:
+            self.assert_one_sentence(error, path)
+        else:
+            self.assertTrue(table.rows)
+            for row in table.rows:
+                self.assertEqual(len(row.fields), len(table.columns))
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,417 @@
+"""Tests of cluster.py: TF_CONFIG as it comes, and the workers' rendezvous by files."""
+
+import json
+import os
+import queue
+import socket
+import tempfile
+import threading
+import time
+from concurrent import futures
+from unittest import mock
+
+import tensorflow.compat.v1 as tf
+
+from adapter_bert.common import files
+from adapter_bert.common.errors import UserError
+from adapter_bert.training import cluster
+from adapter_tests.support import tiny
+
+TIMEOUT = 30
+
+
+class FromEnvironmentTest(tf.test.TestCase):
+    def read(self, config):
+        text = config if isinstance(config, str) else json.dumps(config)
+        with mock.patch.dict(os.environ, {"TF_CONFIG": text}):
+            try:
+                return cluster.from_environment()
+            finally:  # TensorFlow itself cannot read what is empty.
+                self.assertEqual("TF_CONFIG" in os.environ, bool(text.strip()))
+
+    def test_no_cluster(self):
+        for config in ("", " ", {}, {"cluster": {}}, {"task": {"type": "worker", "index": 0}}):
+            self.assertEqual(self.read(config), cluster.Cluster())
+        with mock.patch.dict(os.environ):
+            os.environ.pop("TF_CONFIG", None)
+            self.assertEqual(cluster.from_environment(), cluster.Cluster())
+
+    def test_workers(self):
+        jobs = {"worker": ["a:1", "b:2", "c:3"]}
+        found = self.read({"cluster": jobs, "task": {"type": "worker", "index": 2}})
+        self.assertEqual(found, cluster.Cluster(("a:1", "b:2", "c:3"), 2))
+        self.assertFalse(found.is_chief)
+        found = self.read({"cluster": jobs, "task": {"type": "worker", "index": "0"}})
+        self.assertTrue(found.is_chief)
+
+    def test_a_chief(self):
+        jobs = {"worker": ["b:2", "[::1]:3"], "chief": ["a:1"]}
+        addresses = ("a:1", "b:2", "[::1]:3")
+        for kind, index, place in (("chief", 0, 0), ("worker", 0, 1), ("worker", 1, 2)):
+            found = self.read({"cluster": jobs, "task": {"type": kind, "index": index}})
+            self.assertEqual(found, cluster.Cluster(addresses, place))
+
+    def test_what_is_malformed_is_named(self):
+        own = {"type": "worker", "index": 0}
+
+        def worker(addresses, task=own):
+            return {"cluster": {"worker": addresses}, "task": task}
+
+        for config, part in (
+            ("{", "cannot be read"),
+            ("[]", "cannot be read"),
+            ("[" * 100000, "cannot be read"),
+            ({"cluster": ["a:1"]}, "cannot be read"),
+            (worker("a:1"), "worker is no list"),
+            (worker(["a"]), "'a' is no host:port"),
+            (worker(["a:b"]), "'a:b' is no host:port"),
+            (worker(["a:99999"]), "'a:99999' is no host:port"),
+            (worker(["http://a:1"]), "'http://a:1' is no host:port"),
+            (worker([1]), "cannot be read"),
+            (worker(["a:1", "a:1"]), "an address twice"),
+            (worker(["a:1"], {"type": "worker", "index": 1}), "task worker 1"),
+            (worker(["a:1"], {"type": "worker", "index": -1}), "task worker -1"),
+            (worker(["a:1"], {"type": "worker", "index": "x"}), "cannot be read"),
+            (worker(["a:1"], {"type": "worker", "index": float("inf")}), "cannot be read"),
+            (worker(["a:1"], {"type": "chief", "index": 0}), "task chief 0"),
+            (worker(["a:1"], {"type": "evaluator", "index": 0}), "names evaluator"),
+            ({"cluster": {"worker": ["a:1"], "ps": ["b:1"]}}, "names ps"),
+            ({"cluster": {"chief": ["a:1", "b:1"], "worker": ["c:1"]}, "task": own}, "2 chief"),
+            (worker(["a:1", "b:1"], {}), "no type and index of the task"),
+            (worker(["a:1", "b:1"], {"index": 1}), "no type of the task"),
+            (worker(["a:1", "b:1"], {"type": "worker"}), "no index of the task"),
+        ):
+            with self.assertRaises(UserError) as caught:
+                self.read(config)
+            self.assertIn(part, str(caught.exception))
+            self.assertRegex(str(caught.exception), r"^TF_CONFIG [^\n]*\.$")
+
+    def test_hidden(self):
+        with mock.patch.dict(os.environ, {"TF_CONFIG": "x"}):
+            with cluster.hidden():
+                self.assertNotIn("TF_CONFIG", os.environ)
+            self.assertEqual(os.environ["TF_CONFIG"], "x")
+
+
+class RendezvousTest(tf.test.TestCase):
+    """Workers are threads, each with an id of its own; a loss is noted where a process restarts."""
+
+    def setUp(self):
+        super().setUp()
+        self.output_dir = tempfile.mkdtemp(dir=self.get_temp_dir())
+        self.addresses = tuple(f"127.0.0.1:{tiny.free_port()}" for _ in range(3))
+        self.losses = queue.Queue()  # Of (the index of who notices, the lost worker's name).
+        self.is_over = threading.Event()
+        self.pool = futures.ThreadPoolExecutor(8)
+        patched = {"_POLL_SECONDS": 0.02, "_BEAT_SECONDS": 0.05, "_SILENCE_SECONDS": 3.0}
+        patched["_start_again"] = lambda index, lost: self.losses.put((index, lost))
+        patch = mock.patch.multiple(cluster, **patched)
+        patch.start()
+        self.addCleanup(patch.stop)  # The last one, when no thread is left to start again.
+        self.addCleanup(self.pool.shutdown)
+        self.addCleanup(self.is_over.set)
+
+    def work(self, index, settings=dict, seconds=20.0, train=None, decided=None, **options):
+        """The future of a worker's error, None if it ends well; it trains until `is_over`.
+
+        `settings` is a function of what the chief has decided where the test says what that is.
+        """
+        workers = cluster.Cluster(self.addresses, index)
+        train = train or (lambda: self.assertTrue(self.is_over.wait(TIMEOUT)))
+        options["clean_up"] = index
+        of_chief = settings if decided is not None else lambda decided: settings()
+
+        def come():
+            try:
+                with cluster.rendezvous(
+                    workers, self.output_dir, of_chief, decided or {}, seconds, **options
+                ):
+                    train()
+            except BaseException as error:
+                return error
+            return None
+
+        return self.pool.submit(come)
+
+    def work_all(self, settings=({}, {}, {}), **options):
+        """The errors of workers who train for no time."""
+        started = [
+            self.work(index, lambda own=own: own, train=lambda: None, **options)
+            for index, own in enumerate(settings)
+        ]
+        return [str(future.result(TIMEOUT)) for future in started]
+
+    def train_all(self):
+        """The futures of workers who are at their training, all three."""
+        trains = threading.Semaphore(0)
+
+        def train():
+            trains.release()
+            self.assertTrue(self.is_over.wait(TIMEOUT))
+
+        started = [self.work(index, train=train) for index in range(3)]
+        for _ in started:
+            self.assertTrue(trains.acquire(timeout=TIMEOUT), started)
+        return started
+
+    def end(self, *started):
+        self.is_over.set()
+        self.assertEqual([future.result(TIMEOUT) for future in started], [None] * len(started))
+
+    def path(self, index):
+        return os.path.join(self.output_dir, "workers", f"{index}.json")
+
+    def write(self, index, content):
+        """Writes a record, as another process would: its fields, or bytes that are none."""
+        if not isinstance(content, bytes):
+            content = json.dumps({"done": False, **content}).encode()
+        os.makedirs(os.path.dirname(self.path(index)), exist_ok=True)
+        with open(self.path(index) + ".new", "wb") as writer:
+            writer.write(content)
+        os.replace(self.path(index) + ".new", self.path(index))
+
+    def read(self, index):
+        return cluster._Records(cluster.Cluster(self.addresses), self.output_dir).read(index)
+
+    def wait_for(self, condition):
+        deadline = time.monotonic() + TIMEOUT
+        while not condition():
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.01)
+
+    def chief_id(self):
+        self.wait_for(lambda: self.read(0))
+        return self.read(0)["id"]
+
+    def name(self, index):
+        return f"worker {index} ({self.addresses[index]})" if index else self.chief()
+
+    def chief(self):
+        return f"the chief ({self.addresses[0]})"
+
+    def work_with_one_by_hand(self, index, **options):
+        """The futures of all other workers, who train with a process "hand" that shows no life."""
+        if index == 0:
+            self.write(0, {"id": "hand"})
+        others = [i for i in range(len(self.addresses)) if i != index]
+        started = [self.work(i, **options) for i in others]
+        if index:
+            self.write(index, {"id": "hand", "chief": self.chief_id(), "settings": {}})
+        else:
+            self.wait_for(lambda: all(self.read(i).get("chief") == "hand" for i in others))
+            members = {"0": "hand", **{str(i): self.read(i)["id"] for i in others}}
+            self.write(0, {"id": "hand", "members": members})
+        return started
+
+    def assert_losses(self, *expected):
+        found = [self.losses.get(timeout=TIMEOUT) for _ in expected]
+        self.assertCountEqual(found, expected)
+        self.assertTrue(self.losses.empty())
+
+    def test_all_come_and_nobody_is_missed_at_the_end(self):
+        remote = [] if tf.__version__.startswith("1.") else ["ram://cluster_test/output"]
+        for output_dir in [self.output_dir, *remote]:
+            self.output_dir = output_dir
+            self.is_over.clear()
+            for _ in range(2):
+                self.end(*self.train_all())
+            self.assertEqual(files.listdir(output_dir), [])
+            self.assertTrue(self.losses.empty())
+
+    def test_who_has_done_its_part_is_not_missed(self):
+        chief = self.work(0)
+        others = [self.work(index, train=lambda: None) for index in (1, 2)]
+        self.assertEqual([other.result(TIMEOUT) for other in others], [None, None])
+        beat = self.read(0).get("beat", 0)
+        self.wait_for(lambda: self.read(0).get("beat", 0) > beat + 5)
+        self.end(chief)
+        self.assertTrue(self.losses.empty())
+
+    def test_a_single_worker_waits_for_nobody(self):
+        self.addresses = self.addresses[:1]
+        self.assertEqual(self.work_all([{}]), ["None"])
+        self.assertEqual(os.listdir(self.output_dir), [])
+
+    def test_other_settings(self):
+        started = [self.work(index, lambda: {"model: size": 8}) for index in (0, 1)]
+        self.wait_for(lambda: self.read(1))
+        started.append(self.work(2, lambda: {"model: size": 4}))
+        message = f"{self.name(2)} has another model: size than the chief: 4, not 8."
+        errors = [str(future.result(TIMEOUT)) for future in started]
+        self.assertEqual(errors, ["TF_CONFIG: " + message] * 3)
+
+    def test_a_setting_that_only_one_of_both_has(self):
+        self.addresses = self.addresses[:2]
+        for own, others in (({}, {"weights": [1, 2]}), ({"weights": (1, 2)}, {})):
+            for error in self.work_all([own, others]):
+                self.assertIn(f"another weights than the chief: {others.get('weights')}", error)
+        self.assertEqual(self.work_all([{"weights": (1, 2)}] * 2), ["None"] * 2)
+
+    def test_the_chief_decides(self):
+        """The chief's settings count, whatever a killed chief or a worker itself would decide."""
+        self.write(0, {"id": "killed", "decided": {"precision": "bfloat16"}})
+        asked, own = [], {"precision": "float64"}
+
+        def settings(decided):
+            asked.append(decided["precision"])
+            return decided
+
+        others = [self.work(index, settings, decided=own) for index in (1, 2)]
+        self.wait_for(lambda: len(asked) == 2)
+        self.end(self.work(0, settings, decided={"precision": "float32"}), *others)
+        self.assertEqual(asked, ["bfloat16"] * 2 + ["float32"] * 3)
+
+    def test_a_workers_own_error_is_not_taken_for_a_missing_chief(self):
+        def broken():
+            raise UserError("--output_dir cannot be read.")
+
+        self.write(0, {"id": "chief"})
+        error = self.work(1, broken).result(TIMEOUT)
+        self.assertEqual(str(error), "--output_dir cannot be read.")
+
+    def test_a_missing_worker(self):
+        share = f"; all workers must share --output_dir ({self.output_dir})."
+        late = f"TF_CONFIG: {self.name(2)} did not come within 2 seconds{share}"
+        chief, other = self.work(0, seconds=2.0), self.work(1)
+        self.assertEqual([str(f.result(TIMEOUT)) for f in (chief, other)], [late] * 2)
+        other = self.work(1, seconds=0.1).result(TIMEOUT)  # There is only the old chief's record.
+        late = f"TF_CONFIG: {self.chief()} did not answer within 0.1 seconds{share}"
+        self.assertEqual(str(other), late)
+
+    def test_a_missing_worker_that_is_not_needed(self):
+        started = self.work(0, seconds=2.0, needs_all=False), self.work(1)
+        self.wait_for(lambda: self.read(0).get("members"))
+        self.assertEqual(self.read(0)["members"], {str(i): self.read(i)["id"] for i in (0, 1)})
+        self.end(*started)
+        self.assertTrue(self.losses.empty())
+
+    def test_a_worker_that_gave_up_is_not_waited_for_later(self):
+        chief = self.work(0)
+        self.chief_id()
+        self.assertIn("did not answer", str(self.work(1, seconds=0.5).result(TIMEOUT)))
+        self.assertTrue(self.read(1)["left"])
+        self.end(chief, self.work(1), self.work(2))
+        self.assertTrue(self.losses.empty())
+
+    def test_the_chief_ends_before_a_worker_has_read_the_answer(self):
+        self.addresses = self.addresses[:2]
+        (chief,) = self.work_with_one_by_hand(1, train=lambda: None)
+        self.assertIsNone(chief.result(TIMEOUT))
+        self.assertEqual(self.read(0)["members"]["1"], "hand")
+
+    def test_records_of_an_earlier_run(self):
+        self.write(0, {"id": "a", "members": {"0": "a", "1": "b"}, "problem": "other settings"})
+        self.write(1, {"id": "b", "chief": "a", "settings": {"step": 7}, "left": True})
+        self.write(2, {"id": "c", "chief": "a", "settings": {}})
+        asked = []
+
+        def settings():  # The chief removes the checkpoint of step 20 meanwhile.
+            asked.append(0 if asked else 20)
+            return {"step": asked[-1]}
+
+        others = self.work(1, settings), self.work(2, lambda: {"step": 0})
+        self.wait_for(lambda: asked)
+        self.end(self.work(0, lambda: {"step": 0}), *others)
+        self.assertEqual(asked, [20, 0])
+
+    def test_a_worker_that_is_killed_while_it_waits(self):
+        chief = self.work(0)
+        self.write(1, {"id": "killed", "chief": self.chief_id(), "settings": {}})
+        other = self.work(1)
+        self.wait_for(lambda: self.read(1)["id"] != "killed")
+        self.end(chief, other, self.work(2))
+        self.assertTrue(self.losses.empty())
+
+    def test_a_worker_that_is_started_again(self):
+        for index in (0, 1):
+            self.output_dir = os.path.join(self.output_dir, str(index))
+            others = [i for i in range(3) if i != index]
+            with mock.patch.object(cluster, "_SILENCE_SECONDS", 1000.0):
+                started = self.work_with_one_by_hand(index)
+                self.wait_for(lambda o=others: all(self.read(i).get("beat") for i in o))
+                again = self.work(index, seconds=1.0)
+                self.assert_losses(*((i, self.name(index)) for i in others))
+            self.assertIsInstance(again.result(TIMEOUT), UserError)  # Nobody waits for it here.
+            self.end(*started)
+            self.is_over.clear()
+
+    def test_a_worker_that_is_silent(self):
+        for index in (0, 1):
+            self.output_dir = os.path.join(self.output_dir, str(index))
+            started = self.work_with_one_by_hand(index)
+            self.assert_losses(*((i, self.name(index)) for i in range(3) if i != index))
+            self.end(*started)
+            self.is_over.clear()
+
+    def test_a_worker_that_leaves(self):
+        """Only one that trains is to restart, not the one that was asked to end, or failed."""
+        for error in (KeyboardInterrupt(), UserError("--learning_rate."), ValueError("a bug")):
+            leaves = self.work(1, train=mock.Mock(side_effect=error))
+            started = [self.work(index) for index in (0, 2)]
+            self.assertIs(leaves.result(TIMEOUT), error)
+            self.assert_losses((0, self.name(1)), (2, self.name(1)))
+            self.end(*started)
+            self.is_over.clear()
+
+    def test_an_error_of_tensorflow_may_come_of_a_loss(self):
+        self.addresses = self.addresses[:2]
+        error = tf.errors.UnavailableError(None, None, "Connection reset by peer")
+        (other,) = self.work_with_one_by_hand(0, train=mock.Mock(side_effect=error))
+        self.assert_losses((1, self.chief()))
+        self.assertIs(other.result(TIMEOUT), error)
+
+    def test_an_error_of_tensorflow_without_a_loss_is_the_workers_own(self):
+        self.addresses = self.addresses[:2]
+        fails = mock.Mock(side_effect=tf.errors.InvalidArgumentError(None, None, "a bug"))
+        chief, other = self.work(0), self.work(1, train=fails)
+        self.assertIsInstance(other.result(TIMEOUT), tf.errors.InvalidArgumentError)
+        self.assert_losses((0, self.name(1)))
+        self.end(chief)
+
+    def test_damaged_records(self):
+        damaged = [b"", b"{", b"[]", b"[" * 100000, b"\xff", b" " * 10000000 + b'{"id": "a"}']
+        damaged += [{}, {"id": 1}, {"id": "a", "members": []}, {"id": "a", "settings": "x"}]
+        for content in damaged:
+            self.write(0, content)
+            self.assertEqual(self.read(0), {}, content[:20] if len(content) > 20 else content)
+        for content in damaged[:4]:
+            for index in range(3):
+                self.write(index, content)
+            self.assertEqual(self.work_all(), ["None"] * 3)
+        started = self.train_all()
+        self.write(1, b"{")
+        self.wait_for(lambda: self.read(1))
+        self.end(*started)
+        self.assertTrue(self.losses.empty())
+
+    def test_a_folder_that_cannot_be_written(self):
+        with open(os.path.dirname(self.path(0)), "w"):
+            self.assertIn("cannot be written", str(self.work(0).result(TIMEOUT)))
+
+    def test_a_port_that_is_taken(self):
+        for index in (0, 1):
+            with socket.socket() as other:
+                other.bind(("127.0.0.1", int(self.addresses[index].split(":")[1])))
+                other.listen(1)
+                error = str(self.work(index).result(TIMEOUT))
+            self.assertRegex(error, f"{self.addresses[index]} cannot be listened at .*in use")
+        self.assertEqual(os.listdir(self.output_dir), [])
+
+    def test_nothing_listens(self):
+        started = self.train_all()
+        for address in self.addresses:
+            with socket.socket() as client:
+                self.assertTrue(client.connect_ex(("127.0.0.1", int(address.split(":")[1]))))
+        self.end(*started)
+
+
+class StartAgainTest(tf.test.TestCase):
+    def test_what_is_left_behind_goes_before_it(self):
+        done = mock.Mock()
+        with mock.patch.object(os, "execv", done.execv):
+            cluster._start_again(done.clean_up, "worker 1")
+        self.assertEqual([call[0] for call in done.method_calls], ["clean_up", "execv"])
+
+
+if __name__ == "__main__":
+    tf.test.main()

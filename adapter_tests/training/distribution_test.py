@@ -1,0 +1,243 @@
+"""Tests of distribution.py: many replicas train as one does, on devices and in processes."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from unittest import mock
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import modeling
+from adapter_bert.common.errors import UserError
+from adapter_bert.formats import checkpoints
+from adapter_bert.ops import xla
+from adapter_bert.training import cluster, distribution
+from adapter_tests.support import distributed_training, tiny
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+TWO = '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}'
+ONE = '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}'
+TF1 = tf.__version__.startswith("1.")
+# Two replicas train the one, more the other; DISTRIBUTED_CASES=all tries every pair.
+CASES = ("adapters/classifier", "full/span")
+ALL_CASES = (*CASES, "adapters/span", "full/classifier")
+
+# The span head's softmax over positions does not depend on them: their gradients are nothing but
+# rounding, which Adam scales up.
+FLAT = ("cls/squad/output_bias", "bert/encoder/layer_1/output/LayerNorm/beta")
+
+
+class ChooseTest(tf.test.TestCase):
+    def choose(self, kind, use_tpu=False, tf_config=""):
+        with mock.patch.dict(os.environ, {"TF_CONFIG": tf_config}):
+            return distribution.choose(kind, use_tpu)
+
+    def refusal(self, *args, **kwargs):
+        with self.assertRaises(UserError) as caught:
+            self.choose(*args, **kwargs)
+        return str(caught.exception)
+
+    def test_none(self):
+        self.assertEqual(self.choose("none"), distribution.Distribution())
+        self.assertIsNone(self.choose("none").strategy())
+        # TPU pods' hosts may have the variable set, for others to read.
+        self.assertEqual(self.choose("none", True, TWO).kind, "none")
+
+    def test_flags_that_go_against_each_other(self):
+        for kind in ("mirrored", "multi_worker"):
+            self.assertRegex(self.refusal(kind, True), f"--distribution={kind} .* --use_tpu=True")
+        for kind in ("none", "mirrored"):
+            message = self.refusal(kind, tf_config=TWO)
+            self.assertRegex(message, f"cluster of 2 workers.*multi_worker.*--distribution={kind}")
+
+    @unittest.skipUnless(TF1, "TensorFlow 2 can")
+    def test_tensorflow_1(self):
+        for kind in ("mirrored", "multi_worker"):
+            self.assertRegex(self.refusal(kind), f"--distribution={kind} needs TensorFlow 2")
+
+    @unittest.skipIf(TF1, "refused as a whole")
+    def test_what_is_missing(self):
+        self.assertRegex(self.refusal("multi_worker"), "needs TF_CONFIG, which is not set")
+        with mock.patch.object(distribution, "_gpus", return_value=[]):
+            self.assertRegex(self.refusal("mirrored"), "TensorFlow sees none")
+        self.assertRegex(self.refusal("multi_worker", tf_config="{"), "cannot be read")
+
+    @unittest.skipIf(TF1, "refused as a whole")
+    def test_replicas(self):
+        workers = cluster.Cluster(("a:1", "b:1"), 1)
+        for gpus, replicas in ((0, 2), (1, 2), (4, 8)):
+            with mock.patch.object(distribution, "_gpus", return_value=["gpu"] * gpus):
+                found = self.choose("multi_worker", tf_config=TWO)
+            self.assertEqual(found, ("multi_worker", replicas, workers))
+
+
+@unittest.skipIf(TF1, "--distribution needs TensorFlow 2")
+class TrainingTest(tf.test.TestCase):
+    """20 steps of the same global batches as on one device."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.folder = tempfile.mkdtemp()
+        tiny.write_bert(os.path.join(cls.folder, "bert"))
+        cases = ALL_CASES if cls.tries_all() else CASES
+        with contextlib.ExitStack() as restored:  # What it changes in its process.
+            restored.enter_context(mock.patch.object(modeling, "dropout"))
+            restored.enter_context(mock.patch.object(xla, "can_fuse"))
+            restored.enter_context(mock.patch.dict(os.environ, TF_CONFIG=ONE))
+            distributed_training.main("none", 1, os.path.join(cls.folder, "none1"), *cases)
+
+    @staticmethod
+    def tries_all():
+        return os.environ.get("DISTRIBUTED_CASES") == "all"
+
+    @classmethod
+    def run_all(cls, kind, replicas, cases):
+        """Trains in as many processes as it takes; the folder of what they make."""
+        folder = os.path.join(cls.folder, f"{kind}{replicas}")
+        command = [sys.executable, "-m", "adapter_tests.support.distributed_training"]
+        command += [kind, str(replicas), folder]
+        if kind != "multi_worker":  # A cluster of one is none to them.
+            cls.run_processes([(*command, *cases)], [{**os.environ, "TF_CONFIG": ONE}])
+            return folder
+        for case in cases:  # TensorFlow's collectives serve one training in a process.
+            workers = [f"127.0.0.1:{tiny.free_port()}" for _ in range(replicas)]
+            environments = []
+            for index in range(replicas):
+                task = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}}
+                environments.append({**os.environ, "TF_CONFIG": json.dumps(task)})
+            cls.run_processes([(*command, case)] * replicas, environments)
+        return folder
+
+    @staticmethod
+    def run_processes(commands, environments):
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        processes = [
+            subprocess.Popen(command, cwd=ROOT, env=env, **pipes)
+            for command, env in zip(commands, environments)
+        ]
+        for process in processes:
+            said, _ = process.communicate(timeout=550)
+            assert process.returncode == 0, said.decode()[-5000:]
+
+    def check(self, kind, replicas):
+        cases = ALL_CASES if self.tries_all() else CASES[:1] if replicas == 2 else CASES[1:]
+        folder = self.run_all(kind, replicas, cases)
+        for case in cases:
+            name = case.replace("/", "_")
+            one, many = (
+                tf.train.load_checkpoint(os.path.join(parent, name))
+                for parent in (os.path.join(self.folder, "none1"), folder)
+            )
+            shapes = one.get_variable_to_shape_map()
+            self.assertEqual(many.get_variable_to_shape_map(), shapes)
+            self.assertEqual(many.get_tensor("global_step"), 20)
+            furthest = max(
+                np.abs(one.get_tensor(v) - many.get_tensor(v)).max()
+                for v in shapes
+                if "adam" not in v and not (case.endswith("span") and v in FLAT)
+            )
+            self.assertLess(furthest, 1e-5 if case.startswith("adapters") else 1e-4, case)
+
+    def test_two_devices(self):
+        self.check("mirrored", 2)
+
+    def test_four_devices(self):
+        self.check("mirrored", 4)
+
+    def test_two_processes(self):
+        self.check("multi_worker", 2)
+
+    def test_three_processes(self):
+        self.check("multi_worker", 3)
+
+
+@unittest.skipIf(TF1, "--distribution needs TensorFlow 2")
+class KilledWorkerTest(tf.test.TestCase):
+    """`python run_classifier.py` in two processes, one of which is killed and started again."""
+
+    def setUp(self):
+        super().setUp()
+        self.folder = self.get_temp_dir()
+        bert = tiny.write_bert(os.path.join(self.folder, "bert"))
+        self.command = [
+            sys.executable,
+            os.path.join(ROOT, "run_classifier.py"),
+            "--task_name=MRPC",
+            "--do_train",
+            "--do_eval",
+            "--distribution=multi_worker",
+            "--data_dir=" + tiny.write_mrpc(os.path.join(self.folder, "mrpc"), rows=40),
+            "--bert_config_file=" + os.path.join(bert, "bert_config.json"),
+            "--vocab_file=" + os.path.join(bert, "vocab.txt"),
+            "--init_checkpoint=" + os.path.join(bert, "bert_model.ckpt"),
+            "--feature_cache_dir=none",
+            "--precision=float32",
+            "--max_seq_length=24",
+            "--train_batch_size=4",
+            "--num_train_epochs=20",
+            "--save_checkpoints_steps=20",
+        ]
+
+    def start(self, workers, index, output_dir, *arguments):
+        config = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}}
+        return subprocess.Popen(
+            [*self.command, "--output_dir=" + output_dir, *arguments],
+            env={**os.environ, "TF_CONFIG": json.dumps(config)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            universal_newlines=True,
+        )
+
+    def run_both(self, name, killed=None):
+        """Trains; returns (output_dir, what each worker said)."""
+        output_dir = os.path.join(self.folder, name)
+        workers = [f"127.0.0.1:{tiny.free_port()}" for _ in range(2)]
+        both = [self.start(workers, index, output_dir) for index in range(2)]
+        if killed is not None:
+            deadline = time.time() + 200
+            while checkpoints.last_step(output_dir) < 40 and both[killed].poll() is None:
+                self.assertLess(time.time(), deadline, "No checkpoint of step 40.")
+                time.sleep(0.05)
+            both[killed].kill()
+            said, _ = both[killed].communicate()
+            self.assertEqual(both[killed].returncode, -signal.SIGKILL, said)
+            both[killed] = self.start(workers, killed, output_dir)
+        said = [process.communicate(timeout=300)[0] for process in both]
+        self.assertEqual([process.returncode for process in both], [0, 0], said)
+        self.assertNotIn(cluster.FOLDER, os.listdir(output_dir))
+        return output_dir, said
+
+    def scores(self, folder):
+        with open(os.path.join(folder, "eval_results.txt")) as reader:
+            return re.sub("loss = .*", "", reader.read())
+
+    def test_the_others_wait_for_it_and_all_end_in_the_same_weights(self):
+        straight, (chief, other) = self.run_both("straight")
+        self.assertIn("at step 200", chief)
+        self.assertIn("Worker 1 has done its part", other)
+        self.assertNotIn("dev:", other)
+        resumed, (chief, _) = self.run_both("resumed", killed=1)
+        self.assertRegex(chief, r"worker 1 \(.*\) is lost: restarting")
+        self.assertRegex(chief, "Going on from the checkpoint of step [1-9]")
+        prefixes = [tf.train.latest_checkpoint(folder) for folder in (straight, resumed)]
+        self.assertEqual(*map(checkpoints.step_of, prefixes))
+        self.assertEqual(*map(checkpoints.identity_of, prefixes))
+        expected, found = map(checkpoints.trained_tensors, prefixes)
+        self.assertEqual(set(found), set(expected))
+        for name in expected:
+            self.assertAllClose(found[name], expected[name], rtol=0, atol=1e-4)
+        scores = [self.scores(folder) for folder in (straight, resumed)]
+        self.assertEqual(*scores)
+
+
+if __name__ == "__main__":
+    tf.test.main()

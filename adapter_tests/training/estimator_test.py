@@ -1,0 +1,553 @@
+"""Training itself, on a tiny BERT: what moves and what does not, resuming, seeds, progress."""
+
+import contextlib
+import dataclasses
+import os
+import signal
+import tempfile
+from unittest import mock
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import modeling
+import tuning
+from adapter_bert.common import tf_estimator
+from adapter_bert.common.errors import UserError
+from adapter_bert.formats import checkpoints
+from adapter_bert.tasks import heads
+from adapter_bert.training import estimator, input_pipeline, rows
+from adapter_tests.support import tiny
+
+
+def weights(output_dir):
+    """All tensors of the last checkpoint by name."""
+    reader = tf.train.load_checkpoint(output_dir)
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+class TrainingTestCase(tf.test.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.bert = tiny.write_bert(os.path.join(tempfile.mkdtemp(), "bert"))
+        cls.pretrained = weights(cls.bert_prefix())
+
+    @classmethod
+    def bert_prefix(cls):
+        return os.path.join(cls.bert, "bert_model.ckpt")
+
+    def runner(
+        self,
+        output_dir,
+        method="adapters",
+        num_layers=None,
+        steps=4,
+        save=1000,
+        batch_size=5,
+        **model,
+    ):
+        adapter_fn = modeling.AdapterConfig(size=3).build() if method == "adapters" else None
+        settings = {
+            "bert_config": tiny.config(),
+            "init_checkpoint": self.bert_prefix(),
+            "adapter_fn": adapter_fn,
+            "tuning": tuning.Tuning(method, num_layers),
+            "learning_rate": 0.1,
+            "num_train_steps": steps,
+            "num_warmup_steps": 0,
+            "random_seed": 7,
+        }
+        run = estimator.RunSettings(
+            output_dir, train_batch_size=batch_size, save_checkpoints_steps=save
+        )
+        settings.update(model)
+        model_settings = estimator.ModelSettings(**settings)
+        return estimator.Runner(model_settings, run, heads.classifier_head(2))
+
+    def start(self, *method, **options):
+        """A checkpoint of all that a training starts from: a step of warmup has the rate 0."""
+        folder = self.new_dir()
+        self.runner(folder, *method, steps=1, num_warmup_steps=1, **options).train(tiny.arrays())
+        return self.full_checkpoint(folder)
+
+    def full_checkpoint(self, folder):
+        """Writes the pretrained BERT with what a run trained; returns the checkpoint's prefix."""
+        prefix = os.path.join(folder, "full.ckpt")
+        trained = checkpoints.trained_tensors(tf.train.latest_checkpoint(folder))
+        checkpoints.write(prefix, {**self.pretrained, **trained})
+        return prefix
+
+    def new_dir(self):
+        return tempfile.mkdtemp(dir=self.get_temp_dir())
+
+    def assertSameWeights(self, a, b):
+        a, b = weights(a), weights(b)
+        self.assertEqual(set(a), set(b))
+        different = [name for name in a if not np.array_equal(a[name], b[name])]
+        self.assertEmpty(different)
+
+
+class FreezingTest(TrainingTestCase):
+    _starts = {}
+
+    def train(self, method, num_layers=None, **options):
+        output_dir = self.new_dir()
+        self.runner(output_dir, method, num_layers, **options).train(tiny.arrays())
+        # Initial values follow from the seed and the name: those of "full" are all methods'.
+        of = "adapters" if method == "adapters" else "full"
+        if of not in self._starts:
+            self._starts[of] = weights(self.start(of))
+        start = self._starts[of]
+        for name, value in self.pretrained.items():
+            self.assertAllEqual(value, start[name])
+        return start, weights(output_dir)
+
+    def check(self, start_and_end, encoder_trains):
+        """What trains moved and is saved, with Adam's slots and the step, and nothing else is."""
+        start, end = start_and_end
+        trained = {n for n in start if n not in self.pretrained or encoder_trains(n)}
+        slots = {name + slot for name in trained for slot in ("/adam_m", "/adam_v")}
+        self.assertEqual(set(end), {*trained, *slots, "global_step"})
+        for name in trained:
+            self.assertNotAllEqual(start[name], end[name], name)
+
+    def test_adapters(self):
+        values = self.train("adapters")
+        self.check(values, lambda name: "LayerNorm" in name)
+        end = values[1]
+        adapters = {name for name in end if "/adapters/" in name and "/adam_" not in name}
+        # 2 adapters in each of 2 layers, 4 tensors each, every one a tensor of its own.
+        self.assertLen(adapters, 16)
+        self.assertLen({end[name].tobytes() for name in adapters}, 16)
+
+    def test_other_methods(self):
+        def in_top_layer(name):
+            return "/layer_1/" in name or "/pooler/" in name
+
+        self.check(self.train("full"), lambda name: True)
+        self.check(self.train("top_layers", 1), in_top_layer)
+        self.check(self.train("top_layers", 2), lambda name: True)
+        self.check(self.train("layer_norm"), lambda name: "LayerNorm" in name)
+        self.check(self.train("head"), lambda name: False)
+
+    def test_a_variable_of_the_head_that_the_loss_does_not_use_is_an_error(self):
+        def head(*args):
+            tf.get_variable("unused", [2])
+            return heads.classifier_head(2)(*args)
+
+        runner = self.runner(self.new_dir())
+        with tf.Graph().as_default(), self.assertRaisesRegex(ValueError, "on 1 of .* unused"):
+            features = {name: tf.constant(value) for name, value in tiny.arrays().items()}
+            model_fn = estimator.model_fn_builder(runner._model, head)
+            model_fn(features, None, tf_estimator.ModeKeys.TRAIN, {"batch_size": 5})
+
+    def test_train_pooler(self):
+        method = tuning.Tuning("adapters", train_pooler=True)
+        values = self.train("adapters", tuning=method)
+        self.check(values, lambda name: "LayerNorm" in name or "/pooler/" in name)
+
+    def test_near_identity_at_the_start(self):
+        with tf.Graph().as_default(), self.session() as session:
+            rows = tiny.arrays()
+            outputs = []
+            for adapter_fn in ("feedforward_adapter", None):
+                with tf.variable_scope("", reuse=tf.AUTO_REUSE):
+                    model = modeling.BertModel(
+                        tiny.config(), False, rows["input_ids"], scope="bert", adapter_fn=adapter_fn
+                    )
+                outputs.append(model.get_sequence_output())
+            assignment, _ = modeling.get_assignment_map_from_checkpoint(
+                tf.trainable_variables(), self.bert_prefix()
+            )
+            tf.train.init_from_checkpoint(self.bert_prefix(), assignment)
+            session.run(tf.global_variables_initializer())
+            adapted, plain = session.run(outputs)
+            self.assertAllClose(adapted, plain, atol=1e-2)
+            self.assertNotAllEqual(adapted, plain)
+            for variable in tf.get_collection("adapters"):
+                if "weights2" in variable.name:
+                    variable.load(np.zeros(variable.shape.as_list()), session)
+            adapted, plain = session.run(outputs)
+            self.assertAllEqual(adapted, plain)
+
+
+class ResumingTest(TrainingTestCase):
+    def test_two_runs_of_one_seed_are_equal_and_of_two_differ(self):
+        folders = [self.new_dir() for _ in range(3)]
+        for folder, seed in zip(folders, (7, 7, 8)):
+            self.runner(folder, random_seed=seed).train(tiny.arrays())
+        self.assertSameWeights(folders[0], folders[1])
+        with self.assertRaises(AssertionError):
+            self.assertSameWeights(folders[0], folders[2])
+
+    def test_a_stopped_run_goes_on_to_the_same_weights(self):
+        for method in ("adapters", "full"):
+            straight, resumed = self.new_dir(), self.new_dir()
+            self.runner(straight, method, steps=9).train(tiny.arrays())
+            runner = self.runner(resumed, method, steps=9, save=2)
+
+            class Stop(tf.train.SessionRunHook):
+                def after_run(self, run_context, run_values):
+                    if checkpoints.last_step(resumed) == 4:  # noqa: B023
+                        raise KeyboardInterrupt
+
+            estimator_train = runner._estimator.train
+
+            def train(*args, **options):
+                hooks = [*options.pop("hooks"), Stop()]
+                return estimator_train(*args, hooks=hooks, **options)  # noqa: B023
+
+            runner._estimator.train = train
+            with self.assertRaises(KeyboardInterrupt):
+                runner.train(tiny.arrays())
+            self.assertEqual(checkpoints.last_step(resumed), 4)
+            self.runner(resumed, method, steps=9, save=2).train(tiny.arrays())
+            self.assertEqual(checkpoints.last_step(resumed), 9)
+            self.assertSameWeights(straight, resumed)
+
+    def test_ctrl_c_saves_the_step_it_stops_after(self):
+        tiny.heed_signals(self)
+        folder = self.new_dir()
+        runner = self.runner(folder, steps=100, save=1000)
+
+        class Interrupt(tf.train.SessionRunHook):
+            steps = 0
+
+            def after_run(self, run_context, run_values):
+                self.steps += 1
+                if self.steps == 3:
+                    os.kill(os.getpid(), signal.SIGINT)
+
+        before = signal.getsignal(signal.SIGINT)
+        estimator_train = runner._estimator.train
+        runner._estimator.train = lambda input_fn, hooks, max_steps: estimator_train(
+            input_fn, hooks=[Interrupt(), *hooks], max_steps=max_steps
+        )
+        with self.assertLogs("absl", "WARNING") as logs, self.assertRaises(KeyboardInterrupt):
+            runner.train(tiny.arrays())
+        said = "the same command, without --overwrite_output_dir, goes on from step 3,"
+        self.assertIn(said, logs.output[-1])
+        self.assertEqual(signal.getsignal(signal.SIGINT), before)
+        self.assertEqual(checkpoints.last_step(folder), 3)
+
+    def test_checkpoints_come_at_multiples_and_at_the_end(self):
+        folder = self.new_dir()
+        self.runner(folder, steps=5, save=2).train(tiny.arrays())
+        left = {name for name in os.listdir(folder) if "tfevents" not in name}
+        parts = (".index", ".data-00000-of-00001")
+        checkpoints_left = {f"partial.ckpt-{step}{part}" for step in (2, 4, 5) for part in parts}
+        self.assertEqual(left, {"checkpoint"} | checkpoints_left)
+
+    def test_a_diverged_training_saves_nothing_more(self):
+        folder = self.new_dir()
+        runner = self.runner(folder, steps=4, save=1, learning_rate=1e38)
+        with self.assertRaisesRegex(UserError, "no longer a number: --learning_rate=1e"):
+            runner.train(tiny.arrays())
+        self.assertEqual(checkpoints.last_step(folder), 1)
+
+    def test_finished_training_is_left_alone(self):
+        folder = self.new_dir()
+        self.runner(folder).train(tiny.arrays())
+        files = sorted(os.listdir(folder))
+        self.runner(folder).train(tiny.arrays())
+        self.assertEqual(sorted(os.listdir(folder)), files)
+
+
+def accuracy_and_loss(arrays, predictions):
+    """A score_fn for `estimator.Runner.evaluate`, from the probabilities alone."""
+    probabilities = np.array([row["probabilities"] for row in predictions])
+    labels = arrays["label_ids"]
+    right = probabilities[np.arange(len(labels)), labels]
+    accuracy = np.mean(probabilities.argmax(axis=1) == labels)
+    return {"accuracy": float(accuracy), "loss": float(-np.log(right).mean())}
+
+
+class EvaluationTest(TrainingTestCase):
+    def test_scores_do_not_depend_on_the_batch_size(self):
+        folder = self.new_dir()
+        rows = tiny.arrays(rows=13)
+        self.runner(folder).train(rows)
+        results = []
+        for batch_size in (1, 5, 13, 32):
+            runner = self.runner(folder)
+            runner._run = estimator.RunSettings(
+                folder, eval_batch_size=batch_size, predict_batch_size=batch_size
+            )
+            runner._evaluator = estimator.build_estimator(
+                runner._model, runner._run, heads.classifier_head(2)
+            )
+            result = runner.evaluate(rows, accuracy_and_loss)
+            results.append([result["accuracy"], result["loss"]])
+            self.assertEqual(result["global_step"], 4)
+        self.assertAllClose(results, [results[0]] * 4, rtol=1e-5)
+
+    def test_predictions_agree_with_the_scores(self):
+        folder = self.new_dir()
+        rows = tiny.arrays(rows=13)
+        runner = self.runner(folder)
+        runner.train(rows)
+        predictions = list(runner.predict(rows))
+        self.assertEqual(np.shape([row["probabilities"] for row in predictions]), (13, 2))
+        found = runner.evaluate(rows, accuracy_and_loss)
+        self.assertEqual(found.pop("global_step"), 4)
+        self.assertAllClose(found, accuracy_and_loss(rows, predictions), rtol=1e-5)
+        losses = [row["loss"] for row in predictions]
+        self.assertAllClose(found["loss"], np.mean(losses), rtol=1e-4)
+        events = tf.io.gfile.glob(os.path.join(folder, "eval", "events*.4"))
+        shown = {
+            value.tag: value.simple_value
+            for event in tf.train.summary_iterator(events[0])
+            for value in event.summary.value
+        }
+        self.assertAllClose(shown, found)
+
+    def test_untrained_is_refused(self):
+        runner = self.runner(self.new_dir())
+        with self.assertRaisesRegex(UserError, "do_train"):
+            runner.evaluate(tiny.arrays(), accuracy_and_loss)
+
+    def test_a_tasks_own_checkpoint_is_evaluated(self):
+        trained, empty = self.new_dir(), self.new_dir()
+        rows = tiny.arrays()
+        runner = self.runner(trained)
+        runner.train(rows)
+        expected = [row["probabilities"] for row in runner.predict(rows)]
+        prefix = self.full_checkpoint(trained)
+        found = self.runner(empty, init_checkpoint=prefix).predict(rows)
+        self.assertAllEqual(expected, [row["probabilities"] for row in found])
+
+
+class TaskCheckpointTest(TrainingTestCase):
+    """A training that starts from another's adapter."""
+
+    def test_it_starts_there(self):
+        first, second = self.new_dir(), self.new_dir()
+        self.runner(first).train(tiny.arrays())
+        given = tf.train.latest_checkpoint(first)
+        task = os.path.join(second, "task.ckpt")
+        checkpoints.write(task, checkpoints.trained_tensors(given))
+        options = {"task_checkpoint": task, "num_warmup_steps": 1, "steps": 1}
+        self.runner(second, **options).train(tiny.arrays())  # At the rate 0.
+        before, after = weights(given), weights(second)
+        self.assertEqual(after["global_step"], 1)
+        for name in checkpoints.trained_tensors(given):
+            self.assertAllEqual(before[name], after[name], name)
+
+
+class PaddingTest(TrainingTestCase):
+    """Results with batches by length, beside those with fixed shapes, as a TPU has them."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        # Weights so large that two rows' predictions differ.
+        cls.bert = tiny.write_bert(os.path.join(tempfile.mkdtemp(), "bert"), initializer_range=0.5)
+
+    def setUp(self):
+        super().setUp()
+        # In batches of 8, without a short last one.
+        self.rows = tiny.arrays(rows=24, seq_length=40)
+        self.lengths = self.rows["input_mask"].sum(axis=1)
+        self.folder = self.new_dir()
+
+    def fixed_runner(self):
+        """A Runner that plans as on a TPU, and runs here."""
+        runner = self.runner(self.folder)
+        runner._model = dataclasses.replace(runner._model, use_tpu=True)
+        return runner
+
+    def test_scores_and_predictions(self):
+        runner, fixed = self.runner(self.folder, learning_rate=0.03), self.fixed_runner()
+        runner.train(self.rows)
+        scores, expected = (some.evaluate(self.rows, accuracy_and_loss) for some in (runner, fixed))
+        self.assertAllClose(scores, expected, rtol=0, atol=1e-5)
+        for count in (24, 13):
+            rows = {name: values[:count] for name, values in self.rows.items()}
+            found, expected = (
+                np.array([row["probabilities"] for row in some.predict(rows)])
+                for some in (runner, fixed)
+            )
+            self.assertEqual(found.shape, (count, 2))
+            self.assertAllClose(found, expected, rtol=0, atol=1e-5)
+            # No two rows are as near as that: one in another's place would be seen.
+            gaps = np.diff(np.sort(expected[:, 0]))
+            self.assertGreater(gaps.min(), 2e-5)
+
+    def test_streamed_predictions_with_gates(self):
+        runner = self.runner(self.folder, learning_rate=0.03)
+        runner.train(self.rows)
+        some = {name: values[:13] for name, values in self.rows.items()}
+        tensors = checkpoints.trained_tensors(tf.train.latest_checkpoint(self.folder))
+        bare = os.path.join(self.folder, "bare.ckpt")
+        silent = ("/adapters/weights2", "/adapters/biases2")
+        for name in tensors:
+            tensors[name] = tensors[name] * (0.0 if name.endswith(silent) else 1.0)
+        checkpoints.write(bare, {**tensors, "global_step": np.int64(4)})
+        gates = np.array([[1.0, 1.0], [0.0, 0.0]], np.float32)
+        expected = [
+            [row["probabilities"] for row in runner.predict(some, checkpoint)]
+            for checkpoint in (None, bare)
+        ]
+        expected = np.reshape(np.stack(expected, axis=1), [26, 2])
+        for one in (runner, self.fixed_runner()):
+            varied = rows.VariedRows(rows.rows_of(some), "adapter_gates", gates)
+            found = dict(one.stream(varied))
+            self.assertEqual(sorted(found), list(range(26)))
+            found = [found[index]["probabilities"] for index in range(26)]
+            self.assertAllClose(found, expected, rtol=0, atol=1e-5)
+        self.assertGreater(np.abs(expected[0::2] - expected[1::2]).min(), 2e-5)
+
+    def batches(self, runner):
+        """(longest row, columns) of each batch that a prediction reads."""
+        seen = []
+        take = rows.PaddedRows.take
+
+        def spy(padded, indices, length=None):
+            batch = take(padded, indices, length)
+            if length is not None:
+                seen.append((batch["input_mask"].sum(axis=1).max(), batch["input_ids"].shape[1]))
+            return batch
+
+        with mock.patch.object(rows.PaddedRows, "take", spy):
+            list(runner.predict(self.rows))
+        return seen
+
+    def test_longest_rows_come_first(self):
+        runner = self.runner(self.folder)
+        runner.train(self.rows)
+        lengths, columns = zip(*self.batches(runner))
+        self.assertEqual(list(lengths), sorted(self.lengths, reverse=True)[::8])
+        self.assertLess(columns[-1], columns[0])
+        self.assertEqual(self.batches(self.fixed_runner()), [])
+
+    def test_trained_weights(self):
+        def head(encoder, features, is_training, dropout_key):
+            del is_training, dropout_key  # Dropout's masks have the batch's shape.
+            return heads.classifier_head(2)(encoder, features, False, None)
+
+        bert_config = tiny.config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+        trained = []
+        for bucket_of in (input_pipeline.bucket_of, lambda length, longest: longest):
+            folder = self.new_dir()
+            runner = self.runner(folder, bert_config=bert_config, learning_rate=1e-3)
+            runner = estimator.Runner(runner._model, runner._run, head)
+            with mock.patch.object(input_pipeline, "bucket_of", bucket_of):
+                runner.train(self.rows)
+            trained.append(weights(folder))
+        self.assertEqual(set(trained[0]), set(trained[1]))
+        for name, values in trained[0].items():
+            self.assertAllClose(values, trained[1][name], rtol=1e-4, atol=1e-5, msg=name)
+        moved = trained[0]["output_weights/adam_m"]
+        self.assertGreater(np.abs(moved).max(), 1e-3)
+
+
+class LessMemoryTest(TrainingTestCase):
+    """Batches in parts and recomputed layers take the steps of plain training."""
+
+    def train(self, method="adapters", dropout=0.0, **model):
+        """Weights and Adam's moments after 3 steps; the seed and the names make the first ones."""
+        folder = self.new_dir()
+        config = tiny.config(hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
+        settings = {"bert_config": config, "learning_rate": 1e-3, **model}
+        # The head's own dropout has no setting.
+        keep = mock.patch.object(modeling, "dropout", lambda tensor, *_, **__: tensor)
+        with contextlib.nullcontext() if dropout else keep:
+            self.runner(folder, method, steps=3, batch_size=12, **settings).train(tiny.arrays(24))
+        return weights(folder)
+
+    def assertNear(self, found, expected, tolerance):
+        """Equal to float error, measured on the largest element of each tensor."""
+        self.assertEqual(set(found), set(expected))
+        for name, value in expected.items():
+            # A key's bias moves a whole row of scores: its gradient is 0 but for float error, which
+            # Adam makes a step of.
+            if "/self/key/bias" not in name:
+                error = np.abs(found[name] - value).max() / max(1e-12, np.abs(value).max())
+                self.assertLess(error, tolerance, name)
+
+    def test_parts_of_a_batch(self):
+        for method, parts in (("adapters", 4), ("full", 2)):
+            whole = self.train(method)
+            found = self.train(method, gradient_accumulation_steps=parts)
+            self.assertNear(found, whole, 1e-5)
+
+    def test_recomputed_activations_and_the_masks_of_parts(self):
+        whole, in_parts = (
+            [
+                self.train(
+                    dropout=0.1, gradient_accumulation_steps=parts, recompute_activations=recompute
+                )
+                for recompute in (False, True)
+            ]
+            for parts in (1, 2)
+        )
+        # The same masks in both passes and in both runs, but of their own in each part.
+        self.assertNear(*whole, 1e-5)
+        self.assertNear(*in_parts, 1e-5)
+        with self.assertRaises(AssertionError):
+            self.assertNear(whole[0], in_parts[0], 1e-2)
+
+
+class ModelFnTest(TrainingTestCase):
+    def build(self, **model):
+        settings = {"bert_config": tiny.config(), "num_train_steps": 5, **model}
+        model_fn = estimator.model_fn_builder(
+            estimator.ModelSettings(**settings), heads.classifier_head(2)
+        )
+        with tf.Graph().as_default():
+            features = {name: tf.constant(values) for name, values in tiny.arrays().items()}
+            return model_fn(features, None, tf_estimator.ModeKeys.TRAIN, {"batch_size": 12})
+
+    def test_an_incomplete_checkpoint_is_refused(self):
+        prefix = os.path.join(self.new_dir(), "incomplete.ckpt")
+        with tf.Graph().as_default(), self.session() as session:
+            for name, value in self.pretrained.items():
+                if "pooler" not in name:
+                    tf.get_variable(name, initializer=value)
+            session.run(tf.global_variables_initializer())
+            tf.train.Saver().save(session, prefix)
+        with self.assertRaisesRegex(UserError, "bert/pooler/dense"):
+            self.build(init_checkpoint=prefix)
+
+    def test_a_head_of_another_size_is_refused(self):
+        prefix = os.path.join(self.new_dir(), "three_labels.ckpt")
+        with tf.Graph().as_default(), self.session() as session:
+            for name, value in self.pretrained.items():
+                tf.get_variable(name, initializer=value)
+            tf.get_variable("output_weights", [3, 8])
+            session.run(tf.global_variables_initializer())
+            tf.train.Saver().save(session, prefix)
+        with self.assertRaisesRegex(UserError, r"output_weights.*\[3, 8\].*\[2, 8\]"):
+            self.build(init_checkpoint=prefix)
+
+    def test_out_of_memory_is_said(self):
+        runner = self.runner(self.new_dir())
+        message = "Memory has no room .* --train_batch_size"
+        # TensorFlow's words; it takes it half a minute to find that there is no room.
+        for said in (
+            "OOM when allocating tensor with shape[1048576,1048576] and type float",
+            "Out of memory while trying to allocate 4398046511104 bytes.",
+            "failed to allocate 4.00G: CUDA_ERROR_OUT_OF_MEMORY: out of memory",
+        ):
+            error = tf.errors.ResourceExhaustedError(None, None, said)
+            out_of_memory = mock.patch.object(runner._estimator, "train", side_effect=error)
+            with out_of_memory, self.assertRaisesRegex(UserError, message):
+                runner.train(tiny.arrays())
+
+    def test_a_path_does_not_stand_for_memory(self):
+        runner = self.runner(self.new_dir())
+        for folder in ("bloom", "Room", "oom"):
+            said = f"/home/{folder}/partial.ckpt-3.tempstate; No space left on device"
+            error = tf.errors.ResourceExhaustedError(None, None, said)
+            full_disk = mock.patch.object(runner._estimator, "train", side_effect=error)
+            with full_disk, self.assertRaises(tf.errors.ResourceExhaustedError):
+                runner.train(tiny.arrays())
+
+    def test_default_schedules(self):
+        self.assertEqual(estimator.default_schedule("adapters"), (3e-4, 5.0))
+        self.assertEqual(estimator.default_schedule("full"), (5e-5, 3.0))
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,204 @@
+"""Tests of feature_cache.py: what is made once, what is made anew, and what costs no run."""
+
+import errno
+import json
+import os
+import shutil
+import tempfile
+import zlib
+from unittest import mock
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from adapter_bert.common.errors import UserError
+from adapter_bert.tasks import table_readers
+from adapter_bert.training import feature_cache
+
+
+class CacheTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "features")
+        self.made = 0
+
+    def make(self, add):
+        self.made += 1
+        add({"ids": np.arange(5, dtype=np.int32), "pairs": np.ones([2, 3])})
+        add({"ids": np.zeros([0], np.int32), "pairs": np.zeros([1, 3]), "none": np.zeros([0, 4])})
+        add({"ids": np.array([9, 7], np.int32)})
+
+    EXPECTED = {
+        "ids": np.array([0, 1, 2, 3, 4, 9, 7], np.int32),
+        "pairs": np.array([[1.0] * 3, [1.0] * 3, [0.0] * 3]),
+        "none": np.zeros([0, 4]),
+    }
+
+    def cached(self, key="key", folder=None):
+        found = feature_cache.cached(folder or self.folder, key, self.make)
+        self.assertEqual(set(found), set(self.EXPECTED))
+        for name, value in self.EXPECTED.items():
+            self.assertEqual(found[name].dtype, value.dtype)
+            np.testing.assert_array_equal(found[name], value)
+        return self.made
+
+    def test_made_once(self):
+        self.assertEqual([self.cached(), self.cached(), self.cached("other")], [1, 1, 2])
+        self.assertEqual(sorted(os.listdir(self.folder)), ["key", "other"])
+
+    def test_kept_nowhere(self):
+        found = [feature_cache.cached(None, "key", self.make)["ids"] for _ in range(2)]
+        self.assertEqual(self.made, 2)
+        for ids in found:
+            np.testing.assert_array_equal(ids, self.EXPECTED["ids"])
+        self.assertFalse(os.path.exists(self.folder))
+
+    def test_a_damaged_file_is_made_anew(self):
+        self.cached()
+        with open(os.path.join(self.folder, "key", "index.json")) as reader:
+            index = reader.read()
+        for name in ("ids.npy", "pairs.npy", "index.json"):
+            path = os.path.join(self.folder, "key", name)
+            with open(path, "rb") as reader:
+                whole = reader.read()
+            middle = len(whole) // 2
+            flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
+            fewer = index.replace('"ids"', '"idx"', 1).encode()
+            contents = (b"", b"[]", b"[" * 100_000, whole[:-1], whole + b"0", flipped, fewer, None)
+            for content in contents:
+                if content is None:
+                    os.remove(path)
+                else:
+                    with open(path, "wb") as writer:
+                        writer.write(content)
+                before = self.made
+                with self.subTest(name=name, content=content), self.assertLogs("absl", "WARNING"):
+                    self.assertEqual(self.cached(), before + 1)
+                self.assertEqual(self.cached(), before + 1)
+
+    def assert_rebuilt(self, why):
+        """The entry of "key" is not read but rebuilt, and one line says so."""
+        before = self.made
+        with self.assertLogs("absl", "WARNING") as log:
+            self.assertEqual(self.cached(), before + 1)
+        self.assertLen(log.output, 1)
+        self.assertRegex(log.output[0], f"{self.folder}/key .*{why}")
+        self.assertEqual(self.cached(), before + 1)
+
+    def test_the_entry_of_another_key_is_rebuilt(self):
+        def make_others(add):
+            add({"ids": np.zeros(7, np.int32), "pairs": np.ones([3, 3]), "none": np.zeros([0, 4])})
+
+        feature_cache.cached(self.folder, "other", make_others)
+        os.rename(os.path.join(self.folder, "other"), os.path.join(self.folder, "key"))
+        self.assert_rebuilt("the key other")
+
+    def test_content_that_does_not_match_is_rebuilt(self):
+        self.cached()
+        path = os.path.join(self.folder, "key", "ids.npy")
+        np.save(path, np.load(path)[::-1])
+        self.assert_rebuilt("ids.npy has another SHA-256")
+
+    def test_an_entry_without_a_sha256_is_rebuilt(self):
+        """As older versions wrote them, whose CRC-32s fit any content."""
+        entry, index = os.path.join(self.folder, "key"), {}
+        os.makedirs(entry)
+        for name, value in {**self.EXPECTED, "ids": self.EXPECTED["ids"][::-1]}.items():
+            data = value.tobytes()
+            index[name] = [value.dtype.str, value.shape, zlib.crc32(data)]
+            with open(os.path.join(entry, name), "wb") as writer:
+                writer.write(data)
+        text = json.dumps(index)
+        with open(os.path.join(entry, "index.json"), "w") as writer:
+            writer.write(f"{text}\n{zlib.crc32(text.encode())}")
+        self.assert_rebuilt("no SHA-256, as of an older version")
+
+    def test_arrays_are_mapped_npy_files(self):
+        found = feature_cache.cached(self.folder, "key", self.make)
+        for name, value in found.items():
+            self.assertIsInstance(value, np.memmap)
+            with self.assertRaises(ValueError):
+                value.flags.writeable = True
+            file = os.path.join(self.folder, "key", name + ".npy")
+            np.testing.assert_array_equal(np.load(file), value)
+
+    def test_a_damaged_entry_that_cannot_be_removed(self):
+        """As another user's."""
+        self.cached()
+        entry, remove = os.path.join(self.folder, "key"), shutil.rmtree
+        with open(os.path.join(entry, "ids.npy"), "wb"):
+            pass
+
+        def remove_others(path, *args, **options):
+            if path != entry:
+                remove(path, *args, **options)
+
+        with mock.patch.object(shutil, "rmtree", remove_others), self.assertLogs(
+            "absl", "WARNING"
+        ) as log:
+            self.assertEqual(self.cached(), 2)
+        self.assertIn("Features are not kept", log.output[-1])
+
+    def test_what_a_kill_left_goes_after_a_day(self):
+        old, young, others = (64 * "a" + ".abcdefgh", 64 * "b" + ".abcdefgh", "notes.txt")
+        for name in (old, young, others):
+            os.makedirs(os.path.join(self.folder, name))
+        for name in (old, others):
+            os.utime(os.path.join(self.folder, name), (0, 0))
+        self.cached()
+        self.assertEqual(sorted(os.listdir(self.folder)), sorted([young, others, "key"]))
+
+    def test_errors_of_what_is_made_are_its_own(self):
+        def fail(add):
+            add({"ids": np.arange(3)})
+            raise UserError("The data are wrong.")
+
+        with self.assertRaisesRegex(UserError, "The data are wrong"):
+            feature_cache.cached(self.folder, "key", fail)
+        self.assertEqual(os.listdir(self.folder), [])
+
+    def test_another_process_was_first(self):
+        def slow(add):
+            self.cached()
+            self.make(add)
+
+        found = feature_cache.cached(self.folder, "key", slow)
+        np.testing.assert_array_equal(found["ids"], self.EXPECTED["ids"])
+        self.assertEqual(os.listdir(self.folder), ["key"])
+
+    def test_a_folder_that_cannot_be_written(self):
+        with open(self.folder, "w"):
+            pass  # A file is in its place.
+        with self.assertLogs("absl", "WARNING") as log:
+            self.assertEqual(self.cached(), 1)
+        self.assertIn("Features are not kept", log.output[0])
+
+    def test_nowhere_to_write(self):
+        full = mock.Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+        expected = r"\AThe folder for temporary files cannot be written \(.*No space.*\)\.\Z"
+        with self.assertRaisesRegex(UserError, expected):
+            feature_cache.cached(None, "key", make=full)
+        nowhere = mock.patch.object(tempfile, "TemporaryDirectory", full)
+        with nowhere, self.assertRaisesRegex(UserError, expected):
+            feature_cache.cached(None, "key", self.make)
+
+    def test_a_folder_elsewhere(self):
+        with self.assertRaisesRegex(UserError, "--feature_cache_dir=gs://a: .* local"):
+            feature_cache.cached("gs://a", "key", self.make)
+
+
+class KeyTest(tf.test.TestCase):
+    def test_it_depends_on_every_part_and_on_the_code(self):
+        parts = ["a", None, 5, ("b", "c"), "\ud800"]
+        keys = [feature_cache.key_of(parts, [table_readers])]
+        for place in range(len(parts)):
+            changed = [*parts[:place], "other", *parts[place + 1 :]]
+            keys.append(feature_cache.key_of(changed, [table_readers]))
+        keys.append(feature_cache.key_of(parts, [feature_cache]))
+        keys.append(feature_cache.key_of(parts[::-1], [table_readers]))
+        self.assertLen(set(keys), len(keys))
+        self.assertEqual(feature_cache.key_of(iter(parts), [table_readers]), keys[0])
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,862 @@
+"""Tests of finetuning.py through run_classifier: what training leaves, what --adapter does."""
+
+import functools
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import unittest
+from unittest import mock
+
+import numpy as np
+import safetensors.numpy
+import tensorflow.compat.v1 as tf
+
+import run_classifier
+from adapter_bert.common import configs, devices, files
+from adapter_bert.formats import checkpoints, task_adapter
+from adapter_bert.training import distribution, estimator, finetuning
+from adapter_bert.training import output_dir as run_directory
+from adapter_tests.support import command_lines, tiny
+from adapter_tests.support.script_cases import FOLDER, ScriptTestCase, contents, read
+
+# How often a run dies: once in the middle of its training, then at any moment; more finds more.
+KILLS = int(os.environ.get("ADAPTER_BERT_KILLS", "1"))
+
+ADAPTERS = [
+    f"bert/encoder/layer_{layer}/{site}/adapters/{part}"
+    for layer in range(2)
+    for site in ("attention/output", "output")
+    for part in ("weights1", "biases1", "weights2", "biases2")
+]
+LAYER_NORMS = [
+    f"bert/{scope}/LayerNorm/{part}"
+    for scope in (
+        "embeddings",
+        *(f"encoder/layer_{i}/{site}" for i in range(2) for site in ("attention/output", "output")),
+    )
+    for part in ("beta", "gamma")
+]
+HEAD = ["output_weights", "output_bias"]
+
+
+def all_tensors(prefix):
+    """The tensors of a checkpoint: dict from names to arrays."""
+    reader = tf.train.load_checkpoint(prefix)
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+def predictions_counted():
+    """A context that counts how often rows are predicted."""
+    real = estimator.Runner._predictions
+    return mock.patch.object(estimator.Runner, "_predictions", autospec=True, side_effect=real)
+
+
+class JobsTestCase(ScriptTestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.trained = os.path.join(cls.root, "trained")
+        code, cls.report, stderr = cls.call(cls.trained)
+        assert code is None, stderr
+        cls.adapter = os.path.join(cls.trained, "adapter")
+
+    def predict(self, output_dir, *arguments):
+        """test_results.tsv, as bytes."""
+        self.succeed("--do_predict", *arguments, output_dir=output_dir)
+        return read(os.path.join(output_dir, "test_results.tsv"), "rb")
+
+
+class SavedTest(JobsTestCase):
+    def test_a_checkpoint_holds_what_was_trained(self):
+        reader = tf.train.NewCheckpointReader(os.path.join(self.trained, "partial.ckpt-3"))
+        trained = ADAPTERS + LAYER_NORMS + HEAD
+        moments = [name + slot for name in trained for slot in ("/adam_m", "/adam_v")]
+        self.assertEqual(
+            set(reader.get_variable_to_shape_map()),
+            {*trained, *moments, "global_step", checkpoints.IDENTITY},
+        )
+
+    def test_the_adapter_holds_the_same(self):
+        reader = tf.train.NewCheckpointReader(os.path.join(self.trained, "partial.ckpt-3"))
+        tensors = safetensors.numpy.load_file(os.path.join(self.adapter, "adapter.safetensors"))
+        self.assertEqual(set(tensors), {*ADAPTERS, *LAYER_NORMS, *HEAD})
+        for name, value in tensors.items():
+            np.testing.assert_array_equal(value, reader.get_tensor(name), err_msg=name)
+        # Adapters of 3 after both sublayers of 2 layers, 5 LayerNorms, 2 labels; all 8 wide.
+        parameters = 4 * (8 * 3 + 3 + 3 * 8 + 8) + 5 * 2 * 8 + 2 * 8 + 2
+        self.assertEqual(sum(value.nbytes for value in tensors.values()), 4 * parameters)
+        self.assertIn(f"Adapter: {self.adapter} (0.0 MB)", self.report)
+
+    def test_what_the_description_says(self):
+        described = task_adapter.describe(self.adapter)
+        self.assertEqual(described.task, "MRPC")
+        self.assertEqual(described.labels, ("0", "1"))
+        self.assertEqual(described.max_seq_length, 16)
+        self.assertEqual(described.adapter.size, 3)
+        self.assertEqual(described.global_step, 3)
+        self.assertEqual(described.training["learning_rate"], 0.01)
+        self.assertEqual(described.backbone.name, "bert")
+        scores = dict(
+            line.split(" = ")
+            for line in read(os.path.join(self.trained, "eval_results.txt")).splitlines()
+        )
+        self.assertAllClose(described.scores["eval_accuracy"], float(scores["eval_accuracy"]))
+
+    def test_scores_outlive_an_upgrade(self):
+        shutil.copytree(self.trained, self.output_dir)
+        with mock.patch.object(task_adapter, "versions", return_value={"tensorflow": "9"}):
+            self.succeed("--do_train")
+        self.assertEqual(contents(self.path("adapter")), contents(self.adapter))
+
+    def test_other_methods_save_what_they_trained(self):
+        everything = set(checkpoints.encoder_shapes(tiny.config()))
+        layer = {name for name in everything if "/layer_1/" in name}
+        pooler = {name for name in everything if "/pooler/" in name}
+        # 8 wide, 2 layers, 16 in between, 40 positions, 2 segments, adapters of 3, 2 labels.
+        sizes = {
+            "head": 2 * 8 + 2,
+            "layer_norms": (1 + 2 * 2) * 2 * 8,
+            "adapters": 2 * 2 * (8 * 3 + 3 + 3 * 8 + 8),
+            "layer": 4 * (8 * 8 + 8) + (8 * 16 + 16) + (16 * 8 + 8),
+            "pooler": 8 * 8 + 8,
+            "embeddings": (len(tiny.VOCABULARY) + 40 + 2) * 8,
+        }
+        total = sum(sizes.values()) - sizes["adapters"] + sizes["layer"]
+        trained = sizes["adapters"] + sizes["layer_norms"] + sizes["head"]
+        counted = f"Trained: {trained:,} of {total + sizes['adapters']:,} parameters"
+        self.assertIn(counted, self.report)
+        methods = {
+            "head": (set(), 0),
+            "layer_norm": (set(LAYER_NORMS), sizes["layer_norms"]),
+            "top_layers": (layer | pooler, sizes["layer"] + 2 * 2 * 8 + sizes["pooler"]),
+            "full": (everything, total - sizes["head"]),
+        }
+        self.assertEqual({*methods, "adapters"}, set(configs.METHODS))
+        for method, (names, trained) in methods.items():
+            top = ["--num_top_layers=1"] if method == "top_layers" else []
+            output_dir = os.path.join(self.folder, method)
+            flags = ["--tuning=" + method, "--num_train_epochs=0.4", *top]
+            report = self.succeed("--do_train", *flags, output_dir=output_dir)
+            trained += sizes["head"]
+            self.assertIn(f"Trained: {trained:,} of {total:,} parameters", report)
+            adapter = task_adapter.load(os.path.join(output_dir, "adapter"))
+            self.assertEqual(set(adapter.tensors), names | set(HEAD), method)
+            self.assertIsNone(adapter.description.adapter)
+            self.assertEqual(
+                self.predict(
+                    os.path.join(self.folder, "p" + method), "--adapter=" + output_dir + "/adapter"
+                ),
+                self.predict(output_dir, *flags),
+            )
+
+    def test_a_full_checkpoint(self):
+        report = self.succeed("--save_full_checkpoint", "--do_train")
+        self.assertIn("(hidden_size=3) only: BERT's own code", report)
+        full = tf.train.NewCheckpointReader(self.path("full_model.ckpt"))
+        names = {*checkpoints.encoder_shapes(tiny.config()), *ADAPTERS, *HEAD, "global_step"}
+        self.assertEqual(set(full.get_variable_to_shape_map()), names)
+        # BERT's README: a fine-tuned checkpoint as --init_checkpoint, into another folder.
+        expected = self.predict(self.output_dir)
+        found = self.predict(
+            os.path.join(self.folder, "other"), "--init_checkpoint=" + self.path("full_model.ckpt")
+        )
+        self.assertEqual(found, expected)
+
+    def test_a_run_of_an_older_version_resumes(self):
+        """Its checkpoint has the name of a whole model's, and does not say which run it is of."""
+        self.succeed("--do_train", "--save_checkpoints_steps=1")
+        straight = contents(self.path("adapter"))
+        shutil.rmtree(self.path("adapter"))
+        tensors = all_tensors(self.path("partial.ckpt-1"))
+        del tensors[checkpoints.IDENTITY]
+        for path in files.glob(self.path("partial.ckpt-*")):
+            os.remove(path)
+        checkpoints.write(self.path("model.ckpt-1"), tensors)
+        tf.train.update_checkpoint_state(self.output_dir, self.path("model.ckpt-1"))
+        with self.assertLogs("absl", "INFO") as logs:
+            self.succeed("--do_train", "--save_full_checkpoint")
+        log = "\n".join(logs.output)
+        self.assertEqual(log.count("model.ckpt-1 does not say which run saved it"), 1)
+        self.assertIn("from the checkpoint of step 1", log)
+        self.assertEqual(tf.train.latest_checkpoint(self.output_dir), self.path("partial.ckpt-3"))
+        self.assertEqual(contents(self.path("adapter")), straight)
+        self.assertTrue(os.path.exists(self.path("full_model.ckpt.index")))
+
+    def test_another_runs_checkpoint_is_refused(self):
+        for method in ("adapters", "full"):
+            flags = ["--do_train", "--save_checkpoints_steps=1", "--tuning=" + method]
+            other = os.path.join(self.folder, "other_" + method)
+            self.output_dir = os.path.join(self.folder, "own_" + method)
+            self.succeed(*flags, "--random_seed=99", output_dir=other)
+            self.succeed(*flags)
+            shutil.rmtree(self.path("adapter"))
+            name = os.path.basename(tf.train.latest_checkpoint(other)).replace("-3", "-2")
+            for end in (".index", ".data-00000-of-00001"):
+                shutil.copy(os.path.join(other, name + end), self.path(name + end))
+            tf.train.update_checkpoint_state(self.output_dir, self.path(name))
+            for stages in (["--do_train"], ["--do_predict"]):
+                code, _, stderr = self.call(self.output_dir, *flags[1:], *stages)
+                self.assert_one_sentence(code, stderr, [self.path(name), "another run"])
+
+    def test_going_on_from_another_beginning_is_refused(self):
+        shutil.copytree(self.trained, self.output_dir)
+        code, _, stderr = self.call(self.output_dir, "--do_train", "--adapter_init_scale=0.5")
+        self.assert_one_sentence(code, stderr, ["--adapter_init_scale was 0.001, is now 0.5"])
+
+    def test_a_directory_of_a_version_without_variants(self):
+        """Its settings.json has none of their names: it goes on with the defaults alone."""
+        shutil.copytree(self.trained, self.output_dir)
+        settings = json.loads(read(self.path("settings.json")))
+        names = ("normalization", "depth", "sites", "placement", "interaction")
+        self.assertEqual({"adapter_" + name for name in names} & set(settings["model"]), set())
+        more = "--adapter_depth=2"
+        code, _, stderr = self.call(self.output_dir, "--do_train", more)
+        self.assert_one_sentence(code, stderr, ["adapter_depth was not set, is now 2"])
+        self.succeed("--do_train")
+
+
+class InitCheckpointTest(JobsTestCase):
+    """Predictions as BERT's README has them: --init_checkpoint names what was trained."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.whole = os.path.join(cls.root, "whole")
+        code, _, stderr = cls.call(cls.whole, "--do_train", "--tuning=full")
+        assert code is None, stderr
+
+    def readme(self, init_checkpoint, *arguments, output_dir=None):
+        """(test_results.tsv as bytes, log, report) of BERT's README command."""
+        output_dir = output_dir or os.path.join(self.folder, "predicted")
+        names = ("task_name", "data_dir", "bert_config_file", "vocab_file", "max_seq_length")
+        own = [flag for flag in self.base_flags if flag[2:].split("=")[0] in names]
+        with mock.patch.object(type(self), "base_flags", own), self.assertLogs("absl") as log:
+            report = self.succeed(
+                "--do_predict=true",
+                "--init_checkpoint=" + init_checkpoint,
+                *arguments,
+                output_dir=output_dir,
+            )
+        results = read(os.path.join(output_dir, "test_results.tsv"), "rb")
+        return results, "\n".join(log.output), report
+
+    def copied(self, run):
+        folder = os.path.join(self.folder, "copy")
+        shutil.rmtree(folder, ignore_errors=True)
+        return shutil.copytree(run, folder)
+
+    def test_a_runs_folder_or_checkpoint_means_its_adapter_and_its_bert(self):
+        expected = self.predict(self.copied(self.trained))
+        bert = os.path.join(self.bert, "bert_model.ckpt")
+        last = tf.train.latest_checkpoint(self.trained)
+        adapters = self.adapter, self.adapter + "/"
+        for named in (self.trained, self.trained + "/", last, last + ".index", *adapters):
+            results, log, _ = self.readme(named)
+            self.assertEqual(results, expected)
+            self.assertEqual(log.count("is a run's"), 1)
+            self.assertIn(f"using its task adapter, {self.adapter}, on its BERT, {bert}", log)
+
+    def test_the_bert_is_the_one_that_the_run_recorded_or_lies_beside_the_config(self):
+        expected = self.predict(self.copied(self.trained))
+        elsewhere = mock.patch.dict(
+            os.environ,
+            {
+                "BERT_BASE_DIR": tiny.write_bert(
+                    os.path.join(self.folder, "other_bert"), initializer_range=0.1
+                )
+            },
+        )
+        with elsewhere:
+            unnamed = self.readme(self.trained, "--bert_config_file=", "--vocab_file=")
+            self.assertEqual(unnamed[0], expected)
+            run = self.copied(self.trained)
+            settings = json.loads(read(os.path.join(run, "settings.json")))
+            self.assertEqual(
+                settings["pretrained"]["init_checkpoint"],
+                os.path.join(self.bert, "bert_model.ckpt"),
+            )
+            for pretrained in ({"init_checkpoint": "/nowhere/bert_model.ckpt"}, {}):
+                settings["pretrained"] = pretrained
+                with open(os.path.join(run, "settings.json"), "w") as writer:
+                    json.dump(settings, writer)
+                self.assertEqual(self.readme(run)[0], expected)
+
+    def test_an_earlier_checkpoint_means_its_own_tensors(self):
+        run = os.path.join(self.folder, "run")
+        self.succeed("--do_train", "--save_checkpoints_steps=1", output_dir=run)
+        earlier = re.sub("-3$", "-1", tf.train.latest_checkpoint(run))
+        results, log, _ = self.readme(earlier)
+        self.assertIn(f"using its task adapter, {earlier},", log)
+        self.assertNotEqual(results, self.predict(self.copied(run)))
+        rewound = self.copied(run)
+        shutil.rmtree(os.path.join(rewound, "adapter"))
+        last = os.path.join(rewound, os.path.basename(earlier))
+        tf.train.update_checkpoint_state(rewound, last)
+        self.assertEqual(results, self.predict(rewound))
+        # The run's own folder is no place for the results of its earlier step.
+        code, _, stderr = self.call(run, "--do_predict", "--init_checkpoint=" + earlier)
+        self.assert_one_sentence(code, stderr, [earlier, "another task adapter"])
+        shutil.rmtree(os.path.join(run, "adapter"))
+        code, _, stderr = self.call(self.output_dir, "--do_predict", "--init_checkpoint=" + earlier)
+        self.assert_one_sentence(code, stderr, [earlier, "holds only what a task trained"])
+
+    def test_berts_checkpoint_with_a_head_is_a_full_fine_tuning(self):
+        """Alone in a folder, as BERT's code leaves it: with Adam's moments, and a record."""
+        precision = "--precision=float32"  # BERT's folder records none.
+        expected = self.predict(self.copied(self.whole), "--tuning=full", precision)
+        run = os.path.join(self.folder, "bert_output")
+        os.mkdir(run)
+        last = tf.train.latest_checkpoint(self.whole)
+        for name in os.listdir(self.whole):
+            if name == "checkpoint" or name.startswith(os.path.basename(last) + "."):
+                shutil.copy(os.path.join(self.whole, name), run)
+        checkpoint = os.path.join(run, os.path.basename(last))
+        for named in (checkpoint, run, last):
+            results, log, _ = self.readme(named, precision)
+            self.assertEqual(results, expected)
+            self.assertEqual(log.count("holds a head and no adapters: --tuning=full"), 1)
+        # A training starts from it as from any BERT, with adapters by default, and stays that.
+        self.succeed("--do_train", "--init_checkpoint=" + checkpoint)
+        self.assertEqual(task_adapter.describe(self.path("adapter")).tuning.method, "adapters")
+        results, log, _ = self.readme(checkpoint, "--adapter_size=3", output_dir=self.output_dir)
+        self.assertNotIn("--tuning=full", log)
+        self.assertNotEqual(results, expected)
+
+    def test_a_full_fine_tunings_predictions_go_to_its_methods_folder(self):
+        self.addCleanup(os.chdir, os.getcwd())
+        os.chdir(self.folder)
+        last = tf.train.latest_checkpoint(self.whole)
+        bert = os.path.join(self.folder, "bert_output", os.path.basename(last))
+        os.mkdir(os.path.dirname(bert))
+        for path in files.glob(last + ".*"):
+            shutil.copy(path, os.path.dirname(bert))
+        self.succeed("--do_predict", f"--init_checkpoint={bert}", "--output_dir=")
+        (folder,) = os.listdir("output")
+        self.assertEndsWith(folder, "_full")
+        self.assertIn("test_results.tsv", os.listdir(os.path.join("output", folder)))
+
+    def test_a_full_checkpoint_with_adapters(self):
+        self.succeed("--do_train", "--save_full_checkpoint")
+        expected = self.predict(self.output_dir)
+        full = self.path("full_model.ckpt")
+        results, log, _ = self.readme(full)
+        self.assertEqual(results, expected)
+        self.assertIn("holds a head and its adapters: --adapter_size=3", log)
+        other = os.path.join(self.folder, "other")
+        code, _, stderr = self.call(
+            other, "--do_predict", "--tuning=full", "--init_checkpoint=" + full
+        )
+        self.assert_one_sentence(code, stderr, [full, "16 tensors of adapters"])
+
+
+class PrecisionTest(JobsTestCase):
+    """--precision=auto, where the processor computes in bfloat16 so many times as fast."""
+
+    def succeed_where(self, speedup, *arguments):
+        """Runs the script; returns the precision in its eval_results.json and in its log."""
+        measured = {"float32": 0.01 * speedup, "bfloat16": 0.01}
+        seconds = mock.Mock(return_value=measured)
+        seen = mock.patch.multiple(devices, has_bfloat16=lambda: True, product_seconds=seconds)
+        with seen, self.assertLogs("absl", "INFO") as logs:
+            self.succeed(*arguments)
+        (line,) = [line for line in logs.output if "Computing in" in line]
+        with open(self.path("eval_results.json")) as reader:
+            self.assertIn(json.load(reader)["precision"], line)
+        return line.partition("Computing in ")[2]
+
+    def test_what_is_measured_is_recorded(self):
+        for speedup, precision in ((2.0, "bfloat16"), (0.5, "float32")):
+            said = self.succeed_where(speedup, "--do_train", "--do_eval", "--overwrite_output_dir")
+            self.assertStartsWith(said, precision)
+            self.assertIn(f"{10 * speedup:.2f} ms in float32, 10.00 ms in bfloat16", said)
+            description = task_adapter.describe(self.path("adapter"))
+            self.assertEqual(description.training["precision"], precision)
+
+    def test_a_run_keeps_its_precision(self):
+        shutil.copytree(self.trained, self.output_dir)
+        os.remove(self.path("eval_results.json"))
+        recorded = task_adapter.describe(self.adapter).training["precision"]
+        for flags in (["--do_train", "--do_eval"], ["--do_eval"]):
+            said = self.succeed_where(2.0 if recorded == "float32" else 0.5, *flags)
+            self.assertEqual(said, f"{recorded}, as recorded (--precision=auto).")
+
+    def test_an_adapter_is_used_in_its_precision(self):
+        recorded = task_adapter.describe(self.adapter).training["precision"]
+        measured = "bfloat16" if recorded == "float32" else "float32"
+        speedup, given = {"bfloat16": 2.0, "float32": 0.5}[measured], "--adapter=" + self.adapter
+        said = self.succeed_where(speedup, "--do_eval", given)
+        self.assertEqual(said, f"{recorded}, as recorded (--precision=auto).")
+        said = self.succeed_where(speedup, "--do_eval", given, "--precision=" + measured)
+        self.assertEqual(said, f"{measured} (--precision={measured}).")
+        # A training that starts from it is another run.
+        self.assertStartsWith(
+            self.succeed_where(speedup, "--do_train", "--do_eval", given), measured
+        )
+
+    @unittest.skipIf(tf.__version__.startswith("1."), "TensorFlow 1 has no bfloat16 on CPU.")
+    def test_a_runs_full_checkpoint_is_used_in_its_precision(self):
+        for precision, speedup in (("float32", 2.0), ("bfloat16", 0.5)):
+            train = ["--do_train", "--save_full_checkpoint", "--precision=" + precision]
+            run = os.path.join(self.folder, precision)
+            self.succeed(*train, output_dir=run)
+            full = "--init_checkpoint=" + os.path.join(run, "full_model.ckpt")
+            said = self.succeed_where(speedup, "--do_eval", full)
+            self.assertEqual(said, f"{precision}, as recorded (--precision=auto).")
+
+
+class VariantTest(ScriptTestCase):
+    def test_moving_statistics_are_no_parameters(self):
+        report = self.succeed("--do_train", "--adapter_normalization=batch")
+        tensors = safetensors.numpy.load_file(self.path("adapter/adapter.safetensors"))
+        moving = {name for name in tensors if "/moving_" in name}
+        self.assertLen(moving, 2 * 4)
+        parameters = 4 * (8 * 3 + 3 + 3 * 8 + 8 + 2 * 3) + 5 * 2 * 8 + 2 * 8 + 2
+        self.assertEqual(sum(v.size for n, v in tensors.items() if n not in moving), parameters)
+        self.assertIn(f"Trained: {parameters} of ", report)
+
+    def test_batch_normalization_needs_the_batch_on_one_device(self):
+        batch = "--adapter_normalization=batch"
+        replicas = distribution.Distribution("mirrored", 2)
+        with mock.patch.object(distribution, "choose", return_value=replicas):
+            code, _, stderr = self.call(self.output_dir, "--do_train", batch)
+        self.assert_one_sentence(code, stderr, [batch, "--distribution="])
+        found = mock.patch.object(devices, "find_tpu", return_value=(True, None))
+        with found:
+            code, _, stderr = self.call(self.output_dir, "--do_train", "--use_tpu", batch)
+        self.assert_one_sentence(code, stderr, [batch, "replica of --use_tpu=True"])
+        parts = "--gradient_accumulation_steps=8"
+        code, _, stderr = self.call(self.output_dir, "--do_train", batch, parts)
+        self.assert_one_sentence(code, stderr, [batch, "--train_batch_size=8", parts])
+        self.assertFalse(os.path.exists(self.output_dir))
+
+
+class BestTest(ScriptTestCase):
+    def scores_by_step(self):
+        """The f1 of each checkpoint, evaluated alone."""
+        states = tf.train.get_checkpoint_state(self.output_dir).all_model_checkpoint_paths
+        scores = {}
+        for prefix in states:
+            step = checkpoints.step_of(prefix)
+            probe = os.path.join(self.folder, f"probe{step}")
+            shutil.copytree(self.output_dir, probe)
+            shutil.rmtree(os.path.join(probe, "adapter"))
+            tf.train.update_checkpoint_state(probe, os.path.join(probe, os.path.basename(prefix)))
+            self.succeed("--do_eval", output_dir=probe)
+            results = read(os.path.join(probe, "eval_results.txt"))
+            scores[step] = float(re.search(r"eval_f1 = (\S+)", results).group(1))
+        return scores
+
+    def test_the_best_adapter_is_kept(self):
+        # At this rate it gets worse: the best step is not the last. Evaluated are 4, 8 and 9.
+        training_flags = ["--do_train", "--num_train_epochs=3", "--learning_rate=0.1"]
+        flags = [*training_flags, "--eval_every_steps=4", "--keep_best"]
+        report = self.succeed("--do_eval", "--do_predict", *flags)
+        scores = self.scores_by_step()
+        best = max(scores, key=lambda step: (scores[step], -step))
+        self.assertEqual(set(scores), {4, 8, 9})
+        self.assertNotEqual(best, 9)
+        described = task_adapter.describe(self.path("adapter"))
+        self.assertEqual(described.global_step, best)
+        self.assertAllClose(described.scores["eval_f1"], scores[best])
+        self.assertIn(f"at step {best}", report)
+        kept = json.loads(read(self.path("eval_results.json")))
+        self.assertEqual(kept["global_step"], best)
+        # What is kept is what predicts, and what comparisons read is of that adapter too.
+        given = os.path.join(self.folder, "given")
+        own = "--adapter=" + self.path("adapter")
+        self.succeed("--do_eval", "--do_predict", own, output_dir=given)
+        for name in ("test_results.tsv", "dev_predictions.tsv", "dev_labels.tsv"):
+            self.assertEqual(read(self.path(name), "rb"), read(os.path.join(given, name), "rb"))
+        found = json.loads(read(os.path.join(given, "eval_results.json")))
+        self.assertEqual(kept["eval_confusion_matrix"], found["eval_confusion_matrix"])
+        self.assertEqual(np.sum(kept["eval_confusion_matrix"]), 24)
+        # Training is as without evaluations.
+        other = os.path.join(self.folder, "other")
+        self.succeed(*training_flags, output_dir=other)
+        last, without = (
+            tf.train.NewCheckpointReader(tf.train.latest_checkpoint(folder))
+            for folder in (self.output_dir, other)
+        )
+        for name in set(last.get_variable_to_shape_map()) - {checkpoints.IDENTITY}:
+            np.testing.assert_array_equal(last.get_tensor(name), without.get_tensor(name))
+        # All that it left, overwriting removes.
+        run_directory.clear(self.output_dir)
+        self.assertEqual(os.listdir(self.output_dir), [])
+
+    def test_going_on_in_another_way_is_refused(self):
+        flags = ["--do_train", "--do_eval", "--num_train_epochs=0.7"]
+        keeping = [*flags, "--eval_every_steps=1", "--keep_best"]
+        with predictions_counted() as counted:
+            self.succeed(*keeping)
+        before = contents(self.path("adapter"))
+        # One for each of two steps, and one more of the first if that is the best.
+        best = task_adapter.describe(self.path("adapter")).global_step
+        self.assertEqual(counted.call_count, {1: 3, 2: 2}[best])
+        code, _, stderr = self.call(self.output_dir, *flags)
+        self.assert_one_sentence(code, stderr, ["--keep_best was true, is now not set"])
+        other = tiny.write_mrpc(os.path.join(self.folder, "other"), seed=5)
+        shutil.copy(os.path.join(self.data, "train.tsv"), other)
+        code, _, stderr = self.call(self.output_dir, *keeping, "--data_dir=" + other)
+        self.assert_one_sentence(code, stderr, ["dev data (--data_dir, --predict_file) is not"])
+        self.assert_settings_have_flags()
+        self.succeed("--do_eval", "--data_dir=" + other)
+        self.assertEqual(contents(self.path("adapter")), before)
+
+    def test_it_needs_the_dev_set(self):
+        for flag in ("--eval_every_steps=2", "--keep_best", "--early_stopping_patience=1"):
+            code, _, stderr = self.call(self.output_dir, "--do_train", flag)
+            name = flag.split("=")[0]
+            self.assert_one_sentence(code, stderr, [f"{name} needs --do_eval"])
+
+    def test_early_stopping(self):
+        # At this rate nothing changes: no evaluation is better than the first.
+        flags = ["--num_train_epochs=5", "--learning_rate=1e-30", "--early_stopping_patience=1"]
+        for num_predictions in (2, 1):  # The second run finds that the first is done.
+            with predictions_counted() as counted:
+                self.succeed(*flags)
+            self.assertEqual(checkpoints.last_step(self.output_dir), 6)
+            self.assertEqual(counted.call_count, num_predictions)
+        evaluated = json.loads(read(self.path("evaluations.json")))
+        self.assertEqual(sorted(map(int, evaluated)), [3, 6])
+        self.assertEqual(task_adapter.describe(self.path("adapter")).global_step, 6)
+        kept = os.path.join(self.folder, "kept")
+        keeping = [*flags, "--keep_best", "--early_stopping_patience=2"]
+        self.succeed(*keeping, output_dir=kept)
+        self.assertEqual(checkpoints.last_step(kept), 9)
+        self.assertEqual(task_adapter.describe(os.path.join(kept, "adapter")).global_step, 3)
+        # Without the evaluations' file, which may be lost, no other is better.
+        before = contents(os.path.join(kept, "adapter"))
+        os.remove(os.path.join(kept, "evaluations.json"))
+        self.assertIn("at step 3", self.succeed(*keeping, output_dir=kept))
+        self.assertEqual(contents(os.path.join(kept, "adapter")), before)
+
+
+class InFlagsTest(tf.test.TestCase):
+    def test_differences(self):
+        method = ("method", "adapters", "full")
+        for differences, expected in (
+            ([method], ['--tuning was "adapters", is now "full"']),
+            ([("adapter_size", 64, 8)], ["--adapter_size was 64, is now 8"]),
+            ([("backbone", "a" * 64, "b" * 64)], ["the BERT (--init_checkpoint) is not the same"]),
+            (
+                [("bert_config.hidden_act", "gelu", "relu")],
+                ['hidden_act (--bert_config_file) was "gelu", is now "relu"'],
+            ),
+            # What follows from the other method, and what does not.
+            ([("adapter_size", 64, None), method], ['--tuning was "adapters", is now "full"']),
+            ([("adapter_size", 64, None)], ["--adapter_size was 64, is now not set"]),
+            (
+                [("adapter_depth", None, 2), method, ("learning_rate", 3e-4, 5e-5)],
+                [
+                    "--adapter_depth was not set, is now 2",
+                    '--tuning was "adapters", is now "full"',
+                    "--learning_rate was 0.0003, is now 5e-05",
+                ],
+            ),
+        ):
+            self.assertEqual(finetuning.in_flags(differences), expected)
+
+
+class FoundAdapterTest(JobsTestCase):
+    """An output_dir with a task adapter and nothing else."""
+
+    def setUp(self):
+        super().setUp()
+        shutil.copytree(self.adapter, self.path("adapter"))
+
+    def test_it_is_used(self):
+        self.assertEqual(self.predict(self.output_dir), self.predict(self.trained))
+
+    def test_it_is_found_where_a_kill_left_it(self):
+        os.rename(self.path("adapter"), self.path("adapter.replaced"))
+        self.assertEqual(self.predict(self.output_dir), self.predict(self.trained))
+
+    def test_another_models_is_refused(self):
+        for flags, part in (
+            (["--adapter_size=8"], "--adapter_size was 3, is now 8"),
+            (["--tuning=head"], '--tuning was "adapters", is now "head"'),
+        ):
+            code, _, stderr = self.call(self.output_dir, "--do_predict", *flags)
+            self.assert_one_sentence(code, stderr, ["--output_dir", "does not fit", part])
+            self.assertEqual(os.listdir(self.output_dir), ["adapter"])
+
+    def test_training_does_not_replace_it(self):
+        code, _, stderr = self.call(self.output_dir, "--do_train")
+        self.assert_one_sentence(code, stderr, ["finished task adapter", "--overwrite_output_dir"])
+        self.assertEqual(contents(self.path("adapter")), contents(self.adapter))
+
+
+class AdapterFlagTest(JobsTestCase):
+    def test_the_same_predictions_with_another_seed(self):
+        expected = self.predict(self.trained)
+        found = self.predict(self.output_dir, "--adapter=" + self.adapter, "--random_seed=7")
+        self.assertEqual(found, expected)
+        self.assertEqual(
+            sorted(os.listdir(self.output_dir)),
+            ["predictions.tsv", "submission", "test_results.tsv"],
+        )
+
+    def test_it_answers_flags(self):
+        values = [
+            flag
+            for flag in self.base_flags
+            if not flag.startswith(("--task_name", "--max_seq_length", "--adapter_size"))
+        ]
+        more = ["--adapter=" + self.adapter, "--do_eval", "--output_dir=" + self.output_dir]
+        found = run_classifier.run(
+            command_lines.parsed(run_classifier.define_flags, *values, *more)
+        )
+        self.assertIn("MRPC dev: f1", found[0])
+        self.assertIn("at step 3", found[0])
+
+    def test_perfect_memory(self):
+        before = self.predict(os.path.join(self.folder, "before"), "--adapter=" + self.adapter)
+        files = contents(self.trained)
+        other = tiny.write_mrpc(os.path.join(self.folder, "other_data"), seed=5)
+        self.succeed("--data_dir=" + other, "--random_seed=3")
+        after = self.predict(os.path.join(self.folder, "after"), "--adapter=" + self.adapter)
+        self.assertEqual(after, before)
+        self.assertEqual(contents(self.trained), files)
+
+    def test_further_training(self):
+        given = task_adapter.load(self.adapter)
+        frozen = ["--learning_rate=1e-30", "--adapter=" + self.adapter]
+        self.succeed("--do_train", *frozen)
+        found = task_adapter.load(self.path("adapter"))
+        for name, value in given.tensors.items():
+            np.testing.assert_array_equal(found.tensors[name], value, err_msg=name)
+        self.assertEqual(
+            found.description.training["started_from"], task_adapter.tensors_digest(given)
+        )
+        self.assertEqual(found.description.global_step, 3)
+
+    def test_what_does_not_fit(self):
+        bert = tiny.write_bert(os.path.join(self.folder, "bert"), initializer_range=0.1)
+        heads = os.path.join(self.folder, "heads.json")
+        with open(heads, "w") as writer:
+            writer.write(tiny.config(num_attention_heads=1).to_json_string())
+        tensors = {**task_adapter.load(self.adapter).tensors}
+        description = task_adapter.describe(self.adapter)
+        lacking, extra, shaped = (os.path.join(self.folder, n) for n in ("l", "e", "s"))
+        for folder, changes in (
+            (lacking, {"output_bias": None}),
+            (extra, {"bert/pooler/dense/bias": np.zeros(8, np.float32)}),
+            (shaped, {ADAPTERS[0]: np.zeros([8, 4], np.float32)}),
+        ):
+            changed = {k: v for k, v in {**tensors, **changes}.items() if v is not None}
+            task_adapter.save(folder, task_adapter.TaskAdapter(description, changed))
+        own = "--adapter=" + self.adapter
+        for arguments, parts in (
+            ([own, "--adapter_size=4"], ["--adapter_size was 3, is now 4"]),
+            ([own, "--adapter_activation=relu"], ['--adapter_activation was "gelu"']),
+            ([own, "--tuning=head"], ['--tuning was "adapters", is now "head"']),
+            (
+                [own, "--bert_config_file=" + heads],
+                ["num_attention_heads (--bert_config_file) was 2, is now 1"],
+            ),
+            (
+                [own, "--init_checkpoint=" + bert + "/bert_model.ckpt"],
+                ["the BERT (--init_checkpoint) is not the same"],
+            ),
+            (["--adapter=" + self.folder], ["is no task adapter", "adapter_config.json"]),
+            (["--adapter=" + lacking], ['lacks "output_bias"']),
+            (["--adapter=" + extra], ['holds "bert/pooler/dense/bias"']),
+            (["--adapter=" + shaped], ["weights1 has the shape [8, 4]"]),
+        ):
+            for stage in ("--do_predict", "--do_train"):
+                code, _, stderr = self.call(self.output_dir, stage, *arguments)
+                with self.subTest(arguments=arguments, stage=stage, stderr=stderr):
+                    self.assert_one_sentence(code, stderr, ["--adapter", *parts])
+
+    def test_it_is_not_replaced_by_its_own_further_training(self):
+        shutil.copytree(self.trained, self.output_dir)
+        own = "--adapter=" + self.path("adapter/")
+        for arguments in ([own], [own, "--overwrite_output_dir"]):
+            code, _, stderr = self.call(self.output_dir, "--do_train", *arguments)
+            self.assert_one_sentence(code, stderr, ["--adapter", "another --output_dir"])
+            self.assertEqual(contents(self.path("adapter")), contents(self.adapter))
+
+    def test_its_results_do_not_replace_another_adapters(self):
+        given = task_adapter.load(self.adapter)
+        given.tensors["output_bias"] = given.tensors["output_bias"] + 1
+        other = os.path.join(self.folder, "other")
+        task_adapter.save(other, given)
+        shutil.copytree(self.adapter, self.path("adapter"))
+        code, _, stderr = self.call(self.output_dir, "--do_predict", "--adapter=" + other)
+        self.assert_one_sentence(code, stderr, ["another task adapter", "another --output_dir"])
+        self.assertEqual(os.listdir(self.output_dir), ["adapter"])
+        # A copy of the one that lies there is no other.
+        self.predict(self.output_dir, "--adapter=" + self.adapter)
+
+    def test_every_choice_of_layer_norms_is_answered(self):
+        for index, flags in enumerate(
+            (["--layer_norms=all"], ["--layer_norms=none", "--train_pooler"], [])
+        ):
+            made, used = (os.path.join(self.folder, name + str(index)) for name in "mu")
+            flags = ["--adapter_layers=1", *flags]
+            self.succeed("--do_train", "--num_train_epochs=0.4", *flags, output_dir=made)
+            expected = self.predict(made, *flags)
+            self.assertEqual(self.predict(used, f"--adapter={made}/adapter"), expected)
+
+    def test_every_variant_of_an_adapter_is_answered(self):
+        for index, flags in enumerate(
+            (
+                ["--adapter_normalization=batch", "--adapter_depth=2", "--adapter_sites=attention"],
+                [
+                    "--adapter_normalization=layer",
+                    "--adapter_placement=parallel",
+                    "--adapter_interaction=multiply",
+                    "--adapter_init_scale=0.5",
+                ],
+            )
+        ):
+            made, used = (os.path.join(self.folder, name + str(index)) for name in "mu")
+            self.succeed("--do_train", *flags, output_dir=made)
+            expected = self.predict(made, *flags)
+            self.assertEqual(self.predict(used, f"--adapter={made}/adapter"), expected)
+            code, _, stderr = self.call(
+                used, "--do_predict", f"--adapter={made}/adapter", "--adapter_normalization=none"
+            )
+            self.assert_one_sentence(code, stderr, ["--adapter_normalization was"])
+
+    def test_a_training_checkpoint_is_no_pretrained_bert(self):
+        prefix = os.path.join(self.trained, "partial.ckpt-3")
+        code, _, stderr = self.call(self.output_dir, "--init_checkpoint=" + prefix)
+        self.assert_one_sentence(code, stderr, [prefix, "--adapter"])
+
+
+class ProcessTest(JobsTestCase):
+    """The script as a process of its own, perhaps one that something ends early."""
+
+    def start(self, *arguments, **options):
+        defaults = {
+            "stdout": subprocess.DEVNULL,
+            # A shell's background job would inherit that Ctrl-C is ignored.
+            "preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        }
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                os.path.join(FOLDER, "run_classifier.py"),
+                *self.base_flags,
+                "--output_dir=" + self.output_dir,
+                *arguments,
+            ],
+            stderr=subprocess.PIPE,
+            universal_newlines=True,
+            **{**defaults, **options},
+        )
+        self.addCleanup(process.stderr.close)
+        return process
+
+    def assert_whole(self):
+        """What has been finished can be read."""
+        if os.path.exists(self.path("adapter")):
+            task_adapter.load(self.path("adapter"))
+        checkpoint = tf.train.latest_checkpoint(self.output_dir)
+        if checkpoint:
+            checkpoints.check_tensors(checkpoint)
+
+    def kill(self, process):
+        process.kill()
+        process.communicate()
+        self.assert_whole()
+
+    def kill_in_the_middle(self, flags):
+        process = self.start(*flags)
+        while process.poll() is None and not checkpoints.last_step(self.output_dir):
+            time.sleep(0.02)
+        time.sleep(np.random.uniform(0, 0.5))
+        self.assertIsNone(process.poll())
+        self.kill(process)
+        self.assertBetween(checkpoints.last_step(self.output_dir), 2, 119)
+
+    def interrupt(self, flags):
+        """Ctrl-C at the first step that it tells of: it saves that one or a later one."""
+        before = checkpoints.last_step(self.output_dir)
+        process = self.start(*flags, stdout=subprocess.PIPE)
+        line = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate()
+        step = checkpoints.last_step(self.output_dir)
+        self.assertRegex(line, rf"^step {before + 1}/120 ")
+        self.assertEqual(process.returncode, 130)
+        self.assertBetween(step, before + 1, 119)
+        self.assertRegex(stderr, rf"the same command, .*, goes on from step {step}\b")
+        self.assertRegex(stderr, r"\nInterrupted\.\n\Z")
+        self.assertNotIn("Traceback", stderr)
+
+    def kill_at_any_moment(self, flags, seconds):
+        had_adapter = False
+        for _ in range(KILLS - 1):
+            process = self.start(*flags)
+            time.sleep(np.random.uniform(0, seconds))
+            self.kill(process)
+            # A finished adapter may be beside its place, never gone.
+            has_adapter = any(
+                os.path.exists(self.path(name)) for name in ("adapter", "adapter.replaced")
+            )
+            self.assertTrue(has_adapter or not had_adapter)
+            had_adapter = has_adapter
+
+    def test_killed_and_interrupted_it_goes_on_to_the_same_bits(self):
+        flags = ["--save_checkpoints_steps=2", "--num_train_epochs=40"]
+        straight = os.path.join(self.folder, "straight")
+        begun = time.time()
+        self.assertEqual(self.start(*flags, "--output_dir=" + straight).wait(), 0)
+        seconds = time.time() - begun
+        self.kill_in_the_middle(flags)
+        self.interrupt(flags)
+        self.kill_at_any_moment(flags, seconds)
+        process = self.start(*flags, "--do_train", "--do_eval", "--do_predict")
+        _, stderr = process.communicate()
+        self.assertEqual(process.returncode, 0, stderr)
+
+        adapter = self.path("adapter")
+        self.assertEqual(contents(adapter), contents(os.path.join(straight, "adapter")))
+        found, expected = (tf.train.load_checkpoint(path) for path in (self.output_dir, straight))
+        names = set(expected.get_variable_to_shape_map())
+        self.assertEqual(set(found.get_variable_to_shape_map()), names)
+        for name in names:
+            np.testing.assert_array_equal(found.get_tensor(name), expected.get_tensor(name), name)
+        files_left = os.listdir(self.output_dir)
+        leftovers = [name for name in files_left if ".partial" in name or ".tempstate" in name]
+        self.assertEqual(leftovers, [])
+        # Another process with another seed predicts the same from the adapter alone.
+        given = os.path.join(self.folder, "given")
+        flags = ["--do_predict", "--adapter=" + adapter, "--random_seed=9"]
+        self.assertEqual(self.start(*flags, "--output_dir=" + given).wait(), 0)
+        predicted = read(os.path.join(given, "test_results.tsv"), "rb")
+        self.assertEqual(read(self.path("test_results.tsv"), "rb"), predicted)
+
+    def test_a_full_disk(self):
+        shutil.copytree(self.trained, self.output_dir)
+
+        def limit(size):
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+        # A measurement of coverage could not write either, and would say so.
+        env = {k: v for k, v in os.environ.items() if k != "COVERAGE_PROCESS_CONFIG"}
+        other = "--output_dir=" + os.path.join(self.folder, "other")
+        for size, flags, what in (
+            (2000, ["--do_train", "--do_eval", "--save_full_checkpoint"], "full_model.ckpt"),
+            (2000, ["--do_train", other], "partial.ckpt-3"),
+            (50, ["--do_eval"], "(tfevents.*|eval_results.txt|task_.*.ckpt)"),
+        ):
+            process = self.start(*flags, preexec_fn=functools.partial(limit, size), env=env)
+            _, stderr = process.communicate()
+            self.assertEqual(process.returncode, 1)
+            self.assertRegex(stderr, rf"(?m)^Error: .*{what} cannot be written \([^\n]+\)\.$")
+            self.assertNotIn("Traceback", stderr)
+        self.assertEqual(contents(self.path("adapter")), contents(self.adapter))
+
+
+if __name__ == "__main__":
+    tf.test.main()

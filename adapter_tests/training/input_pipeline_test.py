@@ -1,0 +1,546 @@
+"""Tests of input_pipeline.py: the plan as arithmetic, and the Datasets that follow it."""
+
+import collections
+import itertools
+import os
+import tempfile
+from unittest import mock
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from adapter_bert.common.errors import UserError
+from adapter_bert.training import input_pipeline
+from adapter_tests.support import tiny
+
+Config = collections.namedtuple("Config", "model_dir tf_random_seed")
+
+
+def take(iterator, count):
+    return [rows.tolist() for rows in itertools.islice(iterator, count)]
+
+
+def flat(batches):
+    return [row for batch in batches for row in batch]
+
+
+def run(dataset, count=None):
+    """The batches of a Dataset as lists of dicts of arrays: the first `count`, or all."""
+    with tf.Session() as session:
+        iterator = tf.data.make_initializable_iterator(dataset)
+        batch = iterator.get_next()
+        session.run(tf.global_variables_initializer())
+        session.run(iterator.initializer)
+        batches = []
+        while count is None or len(batches) < count:
+            try:
+                batches.append(session.run(batch))
+            except tf.errors.OutOfRangeError:
+                break
+        return batches
+
+
+class PlanTest(tf.test.TestCase):
+    def test_an_epoch_is_a_permutation(self):
+        for num_rows in (1, 2, 7, 100):
+            order = input_pipeline.epoch_order(num_rows, 3, 5)
+            self.assertEqual(order.dtype, np.int64)
+            self.assertEqual(sorted(order.tolist()), list(range(num_rows)))
+
+    def test_an_epoch_follows_from_seed_and_number(self):
+        orders = {
+            (seed, epoch): tuple(input_pipeline.epoch_order(50, seed, epoch))
+            for seed in range(4)
+            for epoch in range(4)
+        }
+        self.assertEqual(len(set(orders.values())), 16)
+        for (seed, epoch), order in orders.items():
+            self.assertAllEqual(input_pipeline.epoch_order(50, seed, epoch), order)
+
+    def test_training_batches(self):
+        for num_rows, batch_size in itertools.product((1, 2, 5, 6, 12), (1, 2, 3, 4, 12, 31)):
+            with self.subTest(num_rows=num_rows, batch_size=batch_size):
+                steps = 4 * num_rows // batch_size + 2
+                batches = take(input_pipeline.training_batches(num_rows, batch_size, 7), steps)
+                self.assertEqual({len(batch) for batch in batches}, {batch_size})
+                self.check_epochs(flat(batches), num_rows)
+                for start in range(steps):
+                    resumed = input_pipeline.training_batches(num_rows, batch_size, 7, start)
+                    self.assertEqual(take(resumed, steps - start), batches[start:])
+
+    def check_epochs(self, rows, num_rows):
+        """Checks that the rows are whole permutations, each the order of its epoch."""
+        for epoch, first in enumerate(range(0, len(rows) - num_rows + 1, num_rows)):
+            order = rows[first : first + num_rows]
+            self.assertEqual(sorted(order), list(range(num_rows)))
+            self.assertEqual(order, input_pipeline.epoch_order(num_rows, 7, epoch).tolist())
+
+    def test_resuming_late(self):
+        # Step 10 ** 6 of 10 rows in batches of 32 begins in epoch 3,200,000, at its first row.
+        batch = next(input_pipeline.training_batches(10, 32, 7, 10**6)).tolist()
+        self.assertEqual(batch[:10], input_pipeline.epoch_order(10, 7, 3200000).tolist())
+
+    def test_training_depends_on_the_seed(self):
+        first, second = (take(input_pipeline.training_batches(20, 5, seed), 4) for seed in (1, 2))
+        self.assertNotEqual(first, second)
+
+    def test_shares(self):
+        batches = [np.arange(6), np.arange(6, 12)]
+        for num_replicas, own, expected in (
+            (1, range(1), [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]),
+            (2, range(1, 2), [[3, 4, 5], [9, 10, 11]]),
+            (3, range(2), [[0, 1], [2, 3], [6, 7], [8, 9]]),
+            (3, range(0), []),
+        ):
+            found = take(input_pipeline.shares(batches, num_replicas, own), None)
+            self.assertEqual(found, expected)
+
+    def test_evaluation_batches(self):
+        def batches(num_rows, batch_size):
+            return take(input_pipeline.evaluation_batches(num_rows, batch_size), None)
+
+        self.assertEqual(batches(5, 2), [[0, 1], [2, 3], [4]])
+        self.assertEqual(batches(4, 2), [[0, 1], [2, 3]])
+        self.assertEqual(batches(2, 8), [[0, 1]])
+        self.assertEqual(batches(0, 8), [])
+        for num_rows, batch_size in itertools.product(range(20), range(1, 8)):
+            self.assertEqual(flat(batches(num_rows, batch_size)), list(range(num_rows)))
+
+
+class PlanByLengthTest(tf.test.TestCase):
+    """Pools of 4 batches, unless the POOL of the module is meant."""
+
+    def setUp(self):
+        super().setUp()
+        patch = mock.patch.object(input_pipeline, "POOL", 4)
+        patch.start()
+        self.addCleanup(patch.stop)
+        self.lengths = np.random.RandomState(3).randint(3, 60, 100)
+
+    def plan(self, steps, lengths=None, batch_size=5, seed=7, start=0):
+        lengths = self.lengths if lengths is None else lengths
+        return take(
+            input_pipeline.training_batches_by_length(lengths, batch_size, seed, start), steps
+        )
+
+    def test_a_pool_by_hand(self):
+        # All lengths differ, and the epoch is one pool: its batches are known up to their order.
+        lengths = np.array([9, 2, 7, 4, 5, 6, 3, 8])
+        by_length = [[1, 6], [3, 4], [5, 2], [7, 0]]
+        epochs = [self.plan(4, lengths, 2, seed=seed) for seed in range(10)]
+        for batches in epochs:
+            self.assertEqual(sorted(batches), sorted(by_length))
+        self.assertGreater(len({str(batches) for batches in epochs}), 5)
+
+    def test_pools_hold_the_rows_of_the_plain_order(self):
+        # 6 pools of 20 rows, which divide neither of the two epochs.
+        for num_rows in (57, 60, 83):
+            lengths = self.lengths[:num_rows]
+            plain = take(input_pipeline.training_batches(num_rows, 5, 7), 24)
+            batches = self.plan(24, lengths)
+            for first in range(0, 24, 4):
+                rows = flat(plain[first : first + 4])
+                # sorted() keeps equal lengths in the random order they came in.
+                rows = sorted(rows, key=lambda row: lengths[row])  # noqa: B023
+                expected = [rows[start : start + 5] for start in range(0, 20, 5)]
+                pool = batches[first : first + 4]
+                self.assertEqual(sorted(map(str, pool)), sorted(map(str, expected)))
+
+    def test_each_row_once_an_epoch(self):
+        # An epoch is 5 pools.
+        batches = self.plan(60)
+        for first in (0, 20, 40):
+            self.assertEqual(sorted(flat(batches[first : first + 20])), list(range(100)))
+        # An epoch is 3.8 pools: after any number of pools no row is ahead by more than one.
+        for steps in range(4, 80, 4):
+            counts = np.bincount(flat(self.plan(steps, self.lengths[:76])), minlength=76)
+            self.assertLessEqual(counts.max() - counts.min(), 1, steps)
+
+    def test_a_step_follows_from_seed_and_number(self):
+        # Pools of 4, and of 3, 2, 1, 1 batches where the rows are few.
+        for num_rows, batch_size in ((57, 5), (19, 5), (14, 5), (7, 5), (3, 5), (1, 1), (12, 12)):
+            with self.subTest(num_rows=num_rows, batch_size=batch_size):
+                lengths = self.lengths[:num_rows]
+                batches = self.plan(30, lengths, batch_size)
+                self.assertEqual({len(batch) for batch in batches}, {batch_size})
+                for start in range(30):
+                    resumed = self.plan(30 - start, lengths, batch_size, start=start)
+                    self.assertEqual(resumed, batches[start:])
+
+    def test_resuming_late(self):
+        # Step 10 ** 6 begins a pool and an epoch, as 20 batches make one.
+        plain = flat(take(input_pipeline.training_batches(100, 5, 7, 10**6), 4))
+        self.assertEqual(sorted(flat(self.plan(4, start=10**6))), sorted(plain))
+
+    def test_depends_on_the_seed(self):
+        self.assertNotEqual(self.plan(4, seed=1), self.plan(4, seed=2))
+        self.assertEqual(self.plan(4, seed=1), self.plan(4, seed=1))
+
+    def test_few_rows_stay_in_the_plain_order(self):
+        for num_rows in (1, 3, 5, 9):
+            plain = take(input_pipeline.training_batches(num_rows, 5, 7), 12)
+            rows = [sorted(batch) for batch in self.plan(12, self.lengths[:num_rows])]
+            self.assertEqual(rows, [sorted(batch) for batch in plain])
+
+    def test_company_changes_from_epoch_to_epoch(self):
+        epochs = [self.plan(20, start=start) for start in (0, 20)]
+        batches = [{tuple(sorted(batch)) for batch in epoch} for epoch in epochs]
+        self.assertEmpty(batches[0] & batches[1])
+
+    def test_less_padding(self):
+        with mock.patch.object(input_pipeline, "POOL", 16):
+            lengths = np.random.RandomState(0).normal(53, 13, 3000).clip(19, 103).astype(int)
+            by_length = self.plan(300, lengths, 32)
+        plain = take(input_pipeline.training_batches(3000, 32, 7), 300)
+        tokens = [sum(lengths[b].max() * 32 for b in batches) for batches in (by_length, plain)]
+        real = [lengths[flat(batches)].sum() for batches in (by_length, plain)]
+        self.assertLess(tokens[0] / real[0], 1.1)
+        self.assertGreater(tokens[1] / real[1], 1.4)
+
+    def test_a_pools_batches_come_in_random_order(self):
+        # The mean length at each of the 4 places in 500 pools.
+        means = self.lengths[np.array(self.plan(2000))].mean(axis=1).reshape(500, 4)
+        self.assertAllClose(means.mean(axis=0), [self.lengths.mean()] * 4, rtol=0.1)
+
+
+class LengthTest(tf.test.TestCase):
+    def test_longest_first(self):
+        lengths = np.array([2, 4, 0, 1, 2])
+        self.assertAllEqual(input_pipeline.longest_first(lengths), [1, 0, 4, 3, 2])
+
+    def test_in_order(self):
+        came = zip([2, 0, 1], "cab")
+        self.assertEqual(input_pipeline.in_order(came), ["a", "b", "c"])
+        self.assertEqual(input_pipeline.in_order([]), [])
+
+    def test_buckets(self):
+        for length, longest, expected in (
+            (0, 128, 8),
+            (1, 128, 8),
+            (8, 128, 8),
+            (9, 128, 12),
+            (31, 128, 32),
+            (32, 128, 32),
+            (33, 128, 40),
+            (97, 128, 104),
+            (128, 128, 128),
+            (129, 384, 144),
+            (241, 384, 256),
+            (257, 384, 288),
+            (384, 384, 384),
+            (481, 512, 512),
+            (513, 600, 600),
+            (600, 600, 600),
+            (43, 45, 45),
+            (3, 5, 5),
+        ):
+            found = input_pipeline.bucket_of(length, longest)
+            self.assertEqual(found, expected, (length, longest))
+
+    def test_a_bucket_holds_its_length_and_is_not_much_longer(self):
+        for longest in (5, 100, 128, 384, 512):
+            found = [input_pipeline.bucket_of(n, longest) for n in range(1, longest + 1)]
+            self.assertEqual(found, sorted(found))
+            self.assertEqual(found[-1], longest)
+            for length, bucket in enumerate(found, 1):
+                self.assertBetween(bucket, length, max(8, length * 1.34))
+
+
+class PaddedToTest(tf.test.TestCase):
+    def test_rows_of_weight_0_fill_the_last_batch(self):
+        order = np.array([3, 0, 1, 2, 4])
+        self.assertAllEqual(input_pipeline.padded_to(order, 4), [3, 0, 1, 2, 4, -1, -1, -1])
+        for multiple in (1, 5):
+            self.assertAllEqual(input_pipeline.padded_to(order, multiple), order)
+
+
+class InputFnTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        graph = tf.Graph().as_default()
+        graph.__enter__()
+        self.addCleanup(graph.__exit__, None, None, None)
+        self.model_dir = tempfile.mkdtemp(dir=self.get_temp_dir())
+        # The row's number is its label.
+        self.arrays = dict(tiny.arrays(rows=7, seq_length=20), label_ids=np.arange(7))
+
+    def check(self, batches, rows, fixed_length=True):
+        """Checks that the batches hold these rows, whole."""
+        self.assertEqual([batch["label_ids"].tolist() for batch in batches], rows)
+        for batch, indices in zip(batches, rows):
+            self.assertEqual(set(batch), set(self.arrays))
+            for name, values in batch.items():
+                expected = self.arrays[name][indices]
+                if expected.ndim == 2 and not fixed_length:
+                    longest = self.arrays["input_mask"][indices].sum(axis=1).max()
+                    expected = expected[:, : max(8, 4 * -(-longest // 4))]
+                self.assertEqual(values.dtype, expected.dtype)
+                self.assertAllEqual(values, expected)
+
+    def shapes(self, dataset):
+        shapes = tf.data.get_output_shapes(dataset)
+        return {name: shape.as_list() for name, shape in shapes.items()}
+
+    def make_step(self, step):
+        """The global step of the graph, which starts there."""
+        collections_of_it = [tf.GraphKeys.GLOBAL_VARIABLES, tf.GraphKeys.GLOBAL_STEP]
+        return tf.get_variable(
+            "global_step", initializer=np.int64(step), collections=collections_of_it
+        )
+
+    def save_step(self, step):
+        with tf.Graph().as_default(), tf.Session() as session:
+            tf.get_variable("global_step", initializer=np.int64(step), use_resource=False)
+            session.run(tf.global_variables_initializer())
+            tf.train.Saver().save(session, os.path.join(self.model_dir, "model.ckpt"), step)
+
+    def plan(self, fixed_length, steps):
+        """The rows of the first steps with the seed 11."""
+        if fixed_length:
+            return take(input_pipeline.training_batches(7, 3, 11), steps)
+        lengths = self.arrays["input_mask"].sum(axis=1)
+        return take(input_pipeline.training_batches_by_length(lengths, 3, 11), steps)
+
+    def test_training_follows_the_plan(self):
+        self.assertNotEqual(self.plan(True, 8), self.plan(False, 8))
+        for fixed_length in (True, False):
+            input_fn = input_pipeline.input_fn_of(self.arrays, True, True, fixed_length)
+            dataset = input_fn({"batch_size": 3}, Config(self.model_dir, 11))
+            self.check(run(dataset, 8), self.plan(fixed_length, 8), fixed_length)
+
+    def test_training_without_a_config(self):
+        dataset = input_pipeline.input_fn_of(self.arrays, True, True)({"batch_size": 3})
+        self.check(run(dataset, 3), take(input_pipeline.training_batches(7, 3, 0), 3))
+
+    def test_training_goes_on_after_the_last_checkpoint(self):
+        for step, fixed_length in itertools.product((5, 8), (True, False)):
+            self.save_step(step)
+            input_fn = input_pipeline.input_fn_of(self.arrays, True, True, fixed_length)
+            dataset = input_fn({"batch_size": 3}, Config(self.model_dir, 11))
+            self.check(run(dataset, 3), self.plan(fixed_length, step + 3)[step:], fixed_length)
+
+    def test_evaluation_is_complete_and_in_order(self):
+        self.save_step(5)  # Which is nothing to an evaluation.
+        for fixed_length in (True, False):
+            input_fn = input_pipeline.input_fn_of(self.arrays, False, False, fixed_length)
+            batches = run(input_fn({"batch_size": 3}, Config(self.model_dir, 11)))
+            self.check(batches, [[0, 1, 2], [3, 4, 5], [6]], fixed_length)
+
+    def test_evaluation_in_another_order(self):
+        order = np.array([4, 6, 0, 1])
+        input_fn = input_pipeline.input_fn_of(self.arrays, False, False, False, order)
+        self.check(run(input_fn({"batch_size": 3})), [[4, 6, 0], [1]], fixed_length=False)
+
+    def test_evaluation_without_the_remainder(self):
+        input_fn = input_pipeline.input_fn_of(self.arrays, False, True)
+        self.check(run(input_fn({"batch_size": 3})), [[0, 1, 2], [3, 4, 5]])
+        self.check(run(input_fn({"batch_size": 7})), [list(range(7))])
+        self.check(run(input_fn({"batch_size": 8})), [])
+
+    def together(self, datasets, each, steps):
+        """The rows of every step, put together from those of several hosts' `each` replicas."""
+        hosts = [run(dataset, each * steps) for dataset in datasets]
+        rows = []
+        for step in range(steps):
+            shares = [host[step * each : (step + 1) * each] for host in hosts]
+            rows.append([row for share in shares for b in share for row in b["label_ids"].tolist()])
+        return rows
+
+    def test_replicas_share_the_batches_of_one(self):
+        self.save_step(4)
+        lengths = self.arrays["input_mask"].sum(axis=1)
+        plan = take(input_pipeline.training_batches_by_length(lengths, 4, 11), 10)[4:]
+        input_fn = input_pipeline.input_fn_of(self.arrays, True, True, fixed_length=False)
+        for hosts, each in ((1, 1), (1, 2), (2, 1), (2, 2), (4, 1)):
+            datasets = [
+                input_fn(
+                    {"batch_size": 4 // (hosts * each)},
+                    Config(self.model_dir, 11),
+                    tf.distribute.InputContext(hosts, host, hosts * each),
+                )
+                for host in range(hosts)
+            ]
+            self.assertEqual(self.together(datasets, each, 6), plan)
+
+    def test_a_tpus_hosts_share_them_too(self):
+        self.save_step(4)
+        self.make_step(4)
+        plan = take(input_pipeline.training_batches(7, 4, 11), 10)[4:]
+        input_fn = input_pipeline.input_fn_for_tpu(self.arrays, last_step=10)
+        for hosts, each in ((1, 1), (1, 4), (2, 2)):
+            datasets = []
+            for host in range(hosts):
+                context = mock.Mock(num_replicas=hosts * each)
+                context.current_input_fn_deployment.return_value = ("cpu", host, hosts, each)
+                params = {"batch_size": 4 // (hosts * each), "context": context}
+                datasets.append(input_fn(params, Config(self.model_dir, 11)))
+            self.assertEqual(self.together(datasets, each, 6), plan)
+            self.assertEmpty(run(datasets[0])[6 * each :])
+
+    def test_a_tpus_session_that_is_made_anew_goes_on_from_its_checkpoint(self):
+        self.save_step(4)
+        step = self.make_step(4)
+        plan = take(input_pipeline.training_batches(7, 6, 11), 10)
+        context = mock.Mock(num_replicas=2)
+        context.current_input_fn_deployment.return_value = ("cpu", 0, 1, 2)
+        input_fn = input_pipeline.input_fn_for_tpu(self.arrays, last_step=10)
+        dataset = input_fn({"batch_size": 3, "context": context}, Config(self.model_dir, 11))
+        iterator = tf.data.make_initializable_iterator(dataset)
+        rows = iterator.get_next()["label_ids"]
+        with tf.Session() as session:
+            for restored in (4, 7, 10):
+                session.run(step.assign(restored))
+                session.run(iterator.initializer)
+                found = [session.run(rows).tolist() for _ in range(2 * (10 - restored))]
+                self.assertEqual(flat(found), flat(plan[restored:]))
+                with self.assertRaises(tf.errors.OutOfRangeError):
+                    session.run(rows)
+
+    def test_a_tpus_batches_are_those_of_fixed_length_made_within_the_graph(self):
+        order = np.array([4, 6, -1, 1, 3])
+        params, config = {"batch_size": 2}, Config(self.model_dir, 11)
+        with tf.Graph().as_default() as graph:
+            dataset = input_pipeline.input_fn_for_tpu(self.arrays, order)(params, config)
+            found = run(dataset)
+            for shape in self.shapes(dataset).values():
+                self.assertEqual(shape[0], 2)
+                self.assertNotIn(None, shape)
+            definition = graph.as_graph_def()
+        nodes = [definition.node, *(function.node_def for function in definition.library.function)]
+        self.assertNotRegex(" ".join(node.op for some in nodes for node in some), "PyFunc")
+        self.check(found[:1], [[4, 6]])
+        self.assertAllEqual(found[1]["is_real_example"], [0, 1])
+        self.assertAllEqual(found[1]["input_ids"][0], np.zeros(20))
+        self.assertLen(found, 2)  # Without the row that fills no batch.
+
+    def test_more_than_a_tpus_graph_holds(self):
+        held = sum(values.nbytes for values in self.arrays.values()) + 4 * 3  # Three int32 indices.
+        input_fn = input_pipeline.input_fn_for_tpu(self.arrays, np.array([0, 1, 2]))
+        args = {"batch_size": 3}, Config(self.model_dir, 11)
+        with mock.patch.object(input_pipeline, "_MOST_GRAPH_BYTES", held):
+            input_fn(*args)
+        less = mock.patch.object(input_pipeline, "_MOST_GRAPH_BYTES", held - 1)
+        with less, self.assertRaisesRegex(UserError, "^7 rows .* give fewer"):
+            input_fn(*args)
+
+    def test_nothing_is_tuned(self):
+        # A session that closes waits up to a minute for the thread that tunes.
+        dataset = input_pipeline.input_fn_of(self.arrays, True, True)({"batch_size": 3})
+        options = dataset.options()
+        if tf.__version__.startswith("1."):
+            self.assertFalse(options.experimental_optimization.autotune)
+        else:
+            self.assertFalse(options.autotune.enabled)
+
+    def test_shapes_that_are_known_before_the_run(self):
+        for is_training, drop_remainder, fixed_length, rows, columns in (
+            (True, True, True, 3, 20),
+            (True, False, True, 3, 20),
+            (False, True, True, 3, 20),
+            (False, False, True, None, 20),
+            (True, True, False, 3, None),
+            (False, False, False, None, None),
+        ):
+            input_fn = input_pipeline.input_fn_of(
+                self.arrays, is_training, drop_remainder, fixed_length
+            )
+            self.assertEqual(
+                self.shapes(input_fn({"batch_size": 3})),
+                {
+                    "input_ids": [rows, columns],
+                    "input_mask": [rows, columns],
+                    "segment_ids": [rows, columns],
+                    "label_ids": [rows],
+                    "is_real_example": [rows],
+                },
+            )
+
+
+class TfRecordTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.path = os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "train.tf_record")
+
+    def write(self, *rows):
+        """Writes rows as BERT's file_based_convert_examples_to_features does."""
+        with tf.python_io.TFRecordWriter(self.path) as writer:
+            for row in rows:
+                example = tf.train.Example()
+                for name, values in row.items():
+                    example.features.feature[name].int64_list.value.extend(values)
+                writer.write(example.SerializeToString())
+
+    def row(self, length):
+        return {
+            "input_ids": list(range(101, 101 + length)),
+            "input_mask": [1] * (length - 1) + [0],
+            "segment_ids": [0] * (length - 1) + [1],
+            "label_ids": [2],
+            "is_real_example": [1],
+        }
+
+    def test_what_is_written(self):
+        input_pipeline.write_tfrecord(tiny.arrays(rows=3, seq_length=4), self.path)
+        expected = tiny.arrays(rows=3, seq_length=4)
+        records = list(tf.python_io.tf_record_iterator(self.path))
+        self.assertEqual(len(records), 3)
+        for row, record in enumerate(records):
+            feature = tf.train.Example.FromString(record).features.feature
+            self.assertEqual(set(feature), set(expected))
+            for name, values in expected.items():
+                self.assertEqual(
+                    list(feature[name].int64_list.value), np.ravel(values[row]).tolist()
+                )
+
+    def test_a_file_written_by_hand(self):
+        self.write(self.row(4), dict(self.row(4), label_ids=[0], is_real_example=[0]))
+        arrays = input_pipeline.read_tfrecord(self.path, 4)
+        self.assertEqual({values.dtype for values in arrays.values()}, {np.dtype(np.int32)})
+        self.assertEqual(
+            {name: values.tolist() for name, values in arrays.items()},
+            {
+                "input_ids": [[101, 102, 103, 104]] * 2,
+                "input_mask": [[1, 1, 1, 0]] * 2,
+                "segment_ids": [[0, 0, 0, 1]] * 2,
+                "label_ids": [2, 0],
+                "is_real_example": [1, 0],
+            },
+        )
+
+    def test_round_trip(self):
+        # More than the 1,024 rows that are parsed at once.
+        arrays = tiny.arrays(rows=1030, seq_length=5, num_labels=3)
+        input_pipeline.write_tfrecord(arrays, self.path)
+        read = input_pipeline.read_tfrecord(self.path, 5)
+        self.assertEqual(set(read), set(arrays))
+        for name, values in arrays.items():
+            self.assertAllEqual(read[name], values)
+
+    def refused(self, seq_length, *parts):
+        with self.assertRaises(UserError) as caught:
+            input_pipeline.read_tfrecord(self.path, seq_length)
+        message = str(caught.exception)
+        for part in (self.path, *parts):
+            self.assertIn(part, message)
+        self.assertNotIn("\n", message)
+
+    def test_another_length(self):
+        self.write(self.row(4))
+        self.refused(5, "5")
+        self.refused(3, "3")
+
+    def test_no_rows(self):
+        self.write()
+        self.refused(4, "no rows")
+
+    def test_no_file(self):
+        self.refused(4)
+
+    def test_no_tfrecord(self):
+        with open(self.path, "w") as writer:
+            writer.write("Quality\t#1 ID\t#2 ID\n" * 10)
+        self.refused(4)
+
+
+if __name__ == "__main__":
+    tf.test.main()

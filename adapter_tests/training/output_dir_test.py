@@ -1,0 +1,502 @@
+"""Tests of output_dir.py: who may use a folder, and what happens to the files in it."""
+
+import copy
+import errno
+import fcntl
+import fnmatch
+import json
+import os
+import shutil
+import tempfile
+from unittest import mock
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from adapter_bert.common import files
+from adapter_bert.common.errors import UserError
+from adapter_bert.formats import checkpoints
+from adapter_bert.training import output_dir as run_directory
+
+SETTINGS = {
+    "model": {
+        "task": "MRPC",
+        "labels": ("0", "1"),
+        "adapter": {"fn": "feedforward_adapter", "size": 64},
+        "do_lower_case": True,
+    },
+    "training": {"learning_rate": 3e-4, "num_train_steps": 50, "tuning": {"method": "adapters"}},
+}
+
+
+def changed(section, **values):
+    settings = copy.deepcopy(SETTINGS)
+    settings[section].update(values)
+    return settings
+
+
+class RunDirectoryTestCase(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "output", "mrpc")
+        self.settings_file = os.path.join(self.folder, "settings.json")
+
+    def claim(self, settings=SETTINGS, trains=True, overwrite=False):
+        return run_directory.claim(self.folder, settings, trains, overwrite)
+
+    def train(self, settings=SETTINGS, step=5, name="partial.ckpt", identity=None):
+        """Leaves behind what a run that saved a checkpoint does."""
+        self.claim(settings)
+        with tf.Graph().as_default(), tf.Session() as session:
+            tf.get_variable("global_step", initializer=np.int64(step), use_resource=False)
+            session.run(tf.global_variables_initializer())
+            prefix = tf.train.Saver().save(session, os.path.join(self.folder, name), step)
+        if identity:
+            tensors = {"global_step": np.int64(step), checkpoints.IDENTITY: np.array(identity, "S")}
+            checkpoints.write(prefix, tensors)
+
+    def write(self, *names):
+        for name in names:
+            path = os.path.join(self.folder, name)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "w") as writer:
+                writer.write("of an earlier run")
+
+    def recorded(self):
+        with open(self.settings_file) as reader:
+            return json.load(reader)
+
+    def assert_refused(self, *parts, **claim):
+        """Checks that a claim fails with one sentence that holds each of parts."""
+        with self.assertRaises(UserError) as caught:
+            self.claim(**claim)
+        message = str(caught.exception)
+        for part in parts:
+            self.assertIn(part, message)
+        self.assertTrue(message.endswith("."), message)
+        self.assertNotIn("\n", message)
+        return message
+
+
+class ScratchTest(RunDirectoryTestCase):
+    def test_local_checkpoints_lie_elsewhere_and_go_with_it(self):
+        scratch = run_directory.Scratch(self.folder)
+        first, second = scratch.prefix(), scratch.prefix()
+        self.assertNotEqual(first, second)
+        folder = os.path.dirname(first)
+        self.assertEqual(folder, os.path.dirname(second))
+        self.assertTrue(os.path.isdir(folder))
+        self.assertFalse(os.path.exists(self.folder))
+        del scratch
+        self.assertFalse(os.path.exists(folder))
+
+    def test_they_go_when_asked_to(self):
+        remote = [] if tf.__version__.startswith("1.") else ["ram://bucket/asked"]
+        for folder in (self.folder, *remote):
+            scratch = run_directory.Scratch(folder)
+            prefixes = [scratch.prefix() for _ in range(2)]
+            for prefix in prefixes:
+                with files.open_file(prefix + ".index", "w") as writer:
+                    writer.write("")
+            scratch.remove()
+            for prefix in prefixes:
+                self.assertFalse(files.exists(prefix + ".index"), prefix)
+
+    def test_those_of_a_remote_run_lie_where_overwriting_finds_them(self):
+        # Two workers of one training, or two evaluations, may be there at a time.
+        scratches = [run_directory.Scratch("ram://bucket/mrpc") for _ in range(2)]
+        prefixes = [scratch.prefix() for scratch in scratches for _ in range(2)]
+        self.assertLen(set(prefixes), 4)
+        for prefix in prefixes:
+            folder, name = os.path.split(prefix)
+            self.assertEqual(folder, "ram://bucket/mrpc")
+            self.assertTrue(fnmatch.fnmatch(name + ".index", "task_*.ckpt.*"), name)
+        self.assertIn("task_*.ckpt.*", run_directory._RUN_FILES)
+
+    def test_a_machine_without_a_place_for_it(self):
+        full = OSError(28, "No space left on device")
+        place = mock.patch.object(run_directory.tempfile, "mkdtemp", side_effect=full)
+        message = "folder for temporary files .*No space left"
+        with place, self.assertRaisesRegex(UserError, message):
+            run_directory.Scratch(self.folder).prefix()
+
+
+class ClaimTest(RunDirectoryTestCase):
+    def test_a_fresh_folder_is_made_and_marked(self):
+        self.claim()
+        self.assertEqual(os.listdir(self.folder), ["settings.json"])
+        self.assertEqual(self.recorded(), json.loads(json.dumps(SETTINGS)))
+
+    def test_a_task_adapter_that_a_kill_left_beside_its_place_is_back(self):
+        self.train()
+        self.write("adapter.replaced/adapter_config.json", "adapter.partial/half_written")
+        self.claim(trains=False)
+        self.assertTrue(os.path.exists(os.path.join(self.folder, "adapter.partial")))
+        self.claim()
+        self.assertFalse(os.path.exists(os.path.join(self.folder, "adapter.partial")))
+        self.assertEqual(os.listdir(os.path.join(self.folder, "adapter")), ["adapter_config.json"])
+
+    def test_a_finished_task_adapter_without_checkpoints_is_not_replaced(self):
+        self.claim()
+        self.write("adapter/adapter_config.json")
+        self.assert_refused("adapter", "--output_dir")
+        self.claim(trains=False)
+        self.claim(overwrite=True)
+        self.assertFalse(os.path.exists(os.path.join(self.folder, "adapter")))
+
+    def test_a_name_that_tensorflow_takes_for_a_pattern(self):
+        for name in ("run[1]", "what?", "a*"):
+            self.folder = os.path.join(self.get_temp_dir(), name)
+            self.assert_refused(self.folder, "TensorFlow")
+            self.assertFalse(os.path.exists(self.folder))
+
+    def test_what_a_kill_left_half_written_goes(self):
+        self.train()
+        left = [
+            "partial.ckpt-9.index.tempstate1",
+            "checkpoint.tmp5",
+            "full_model.ckpt.partial.index",
+        ]
+        with mock.patch.object(files, "rename", side_effect=SystemExit), mock.patch.object(
+            files, "remove"
+        ), self.assertRaises(SystemExit):
+            files.write_atomically(self.settings_file, "half written")
+        left += [name for name in os.listdir(self.folder) if ".partial" in name]
+        self.assertLen(left, 4)
+        self.write(*left)
+        self.claim()
+        self.assertEqual(set(os.listdir(self.folder)) & set(left), set())
+
+    def test_scores_without_checkpoints_go(self):
+        """Their steps would count as evaluated."""
+        scores = os.path.join(self.folder, "evaluations.json")
+        self.write("evaluations.json")
+        self.claim(trains=False)
+        self.assertTrue(os.path.exists(scores))
+        self.claim()
+        self.assertFalse(os.path.exists(scores))
+        self.train()
+        self.write("evaluations.json")
+        self.claim()
+        self.assertTrue(os.path.exists(scores))
+
+    def test_a_kill_while_overwriting_leaves_no_scores_alone(self):
+        self.train()
+        scores = ("evaluations.json", "eval_results.txt", "eval_results.json")
+        self.write(*scores)
+        killed = KeyboardInterrupt("At the first of what they are of.")
+        removed = []
+
+        def remove(path):
+            removed.append(os.path.basename(path))
+            if path.endswith("/checkpoint"):
+                raise killed
+            os.remove(path)
+
+        with mock.patch.object(files, "remove", remove), self.assertRaises(KeyboardInterrupt):
+            self.claim(overwrite=True)
+        self.assertContainsSubset({*scores, "checkpoint"}, removed)
+        self.assertNoCommonElements(scores, os.listdir(self.folder))
+
+    def test_another_process_removes_the_same_probe(self):
+        remove = files.remove
+        twice = mock.patch.object(files, "remove", lambda path: (remove(path), remove(path)))
+        with twice:
+            self.claim(trains=False)
+        self.assertEqual(os.listdir(self.folder), [])
+
+    def test_what_does_not_train_leaves_no_mark(self):
+        self.claim(trains=False)
+        self.assertEqual(os.listdir(self.folder), [])
+
+    def test_the_same_settings(self):
+        self.train()
+        before = sorted(os.listdir(self.folder))
+        for trains in (True, False):
+            self.claim(copy.deepcopy(SETTINGS), trains)
+            self.assertEqual(sorted(os.listdir(self.folder)), before)
+            self.assertEqual(self.recorded(), json.loads(json.dumps(SETTINGS)))
+
+    def test_another_model(self):
+        self.train()
+        for trains in (True, False):
+            message = self.assert_refused(
+                self.settings_file,
+                'task was "MRPC", is now "CoLA"',
+                'labels was ["0", "1"], is now ["1", "0"]',
+                "--overwrite_output_dir",
+                settings=changed("model", task="CoLA", labels=["1", "0"]),
+                trains=trains,
+            )
+            # Who trains has no need of the flag, which run_baseline.py does not have.
+            self.assertEqual("--do_train" in message, not trains)
+            for same in ("adapter", "do_lower_case", "learning_rate"):
+                self.assertNotIn(same + " ", message)
+        self.assertEqual(self.recorded()["model"]["task"], "MRPC")
+
+    def test_another_adapter(self):
+        self.train()
+        adapter = {"fn": "feedforward_adapter", "size": 8}
+        message = self.assert_refused(
+            "adapter.size was 64, is now 8", settings=changed("model", adapter=adapter)
+        )
+        self.assertNotIn("feedforward_adapter", message)
+
+    def test_adapters_against_none(self):
+        self.train()
+        plain = changed("model", adapter=None)
+        self.assert_refused("adapter.size was 64, is now not set", settings=plain)
+        self.claim(plain, overwrite=True)
+        self.train(plain)
+        self.assert_refused("adapter.size was not set, is now 64", settings=SETTINGS)
+
+    def test_another_training(self):
+        self.train()
+        settings = changed("training", learning_rate=1e-3, tuning={"method": "head"}, seed=1)
+        message = self.assert_refused(
+            "learning_rate was 0.0003, is now 0.001",
+            'tuning.method was "adapters", is now "head"',
+            "seed was not set, is now 1",
+            settings=settings,
+        )
+        self.assertNotIn("num_train_steps", message)
+        self.claim(settings, trains=False)
+        self.assertEqual(self.recorded()["training"]["learning_rate"], 3e-4)
+
+    def test_a_finished_training_continues_to_more_steps(self):
+        self.train(step=50)
+        longer = changed("training", num_train_steps=80, num_warmup_steps=8)
+        for settings, part in (
+            (changed("training", num_train_steps=40), "num_train_steps was 50, is now 40"),
+            (changed("training", num_train_steps=80, seed=1), "seed was not set, is now 1"),
+            (changed("training", num_warmup_steps=4), "num_warmup_steps was not set, is now 4"),
+        ):
+            self.assert_refused(part, settings=settings)
+        with self.assertLogs("absl", "WARNING") as log:
+            self.claim(longer)
+        (line,) = log.output
+        self.assertRegex(line, r"of 50 steps continues to step 80\b.*learning rate.*--output_dir")
+        self.assertEqual(self.recorded()["training"]["num_train_steps"], 80)
+        # Now it is a training of 80 steps that was stopped at 50.
+        with self.assertRaises(AssertionError), self.assertLogs("absl", "WARNING"):
+            self.claim(longer)
+        self.assert_refused(
+            "num_train_steps was 80, is now 90",
+            settings=changed("training", num_train_steps=90, num_warmup_steps=8),
+        )
+
+    def test_an_unfinished_training_keeps_its_length(self):
+        self.train(step=49)
+        longer = changed("training", num_train_steps=80)
+        self.assert_refused("num_train_steps was 50, is now 80", settings=longer)
+
+    def test_a_run_that_died_before_its_first_checkpoint_binds_no_one(self):
+        self.claim()
+        self.claim(changed("model", task="CoLA"))
+        self.assertEqual(self.recorded()["model"]["task"], "CoLA")
+
+    def test_checkpoints_without_settings(self):
+        self.train()
+        os.remove(self.settings_file)
+        self.assert_refused(self.settings_file, "missing", "--overwrite_output_dir")
+        self.claim(trains=False)
+        self.assertFalse(os.path.exists(self.settings_file))
+
+    def test_broken_settings(self):
+        self.train()
+        for content in (
+            b"",
+            b"{'model': {}}",
+            b"\xff\xfe\x00",
+            b"null",
+            b"[1]",
+            b'{"model": null}',
+            b'{"model": {}, "training": 5}',
+        ):
+            with open(self.settings_file, "wb") as writer:
+                writer.write(content)
+            for trains in (True, False):
+                self.assert_refused(self.settings_file, trains=trains)
+
+    def test_settings_of_another_form(self):
+        self.train()
+        for recorded, difference in (
+            ({}, 'task was not set, is now "MRPC"'),
+            ({"model": {"task": {"name": "MRPC"}}}, 'task.name was "MRPC", is now not set'),
+            ({"model": {"adapter": 64}}, "adapter was 64, is now not set"),
+        ):
+            with open(self.settings_file, "w") as writer:
+                json.dump(recorded, writer)
+            self.assert_refused(self.settings_file, difference)
+
+    def test_two_trainings_at_a_time(self):
+        def lock():
+            descriptor = os.open(self.folder, os.O_RDONLY)  # As another process has its own.
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+                return None
+            return descriptor
+
+        self.claim(trains=False)
+        others = lock()
+        self.assert_refused("another process trains there", "--output_dir", trains=True)
+        self.claim(trains=False)
+        os.close(others)
+        held = self.claim(trains=True)
+        self.assertIs(self.claim(trains=True), held)
+        self.assertIsNone(lock())
+        del held
+        os.close(lock())
+
+    def test_a_lost_record_of_checkpoints(self):
+        """A kill between a first checkpoint and its record, or a user, leaves none."""
+        for step, name in ((5, "model.ckpt"), (12, "partial.ckpt"), (110, "model.ckpt")):
+            self.train(step=step, name=name)
+            os.remove(os.path.join(self.folder, "checkpoint"))
+            self.claim(trains=True)
+            latest = tf.train.latest_checkpoint(self.folder)
+            self.assertEqual(latest, os.path.join(self.folder, f"{name}-{step}"))
+
+    def test_a_checkpoint_of_another_run(self):
+        own = run_directory.identity(SETTINGS)
+        self.train(step=5, identity=own)
+        self.claim(trains=True)
+        self.claim(trains=False)
+        # What is not set is the same as what an earlier version did not know.
+        self.assertEqual(run_directory.identity(changed("training", added=None)), own)
+        self.assertEqual(run_directory.identity({**SETTINGS, "more": {"of": "a script"}}), own)
+        # A continued training may be killed before its first own checkpoint.
+        longer = changed("training", num_train_steps=80, num_warmup_steps=8)
+        self.assertEqual(run_directory.identity(longer), own)
+        other = run_directory.identity(changed("training", random_seed=99))
+        self.assertNotEqual(other, own)
+        self.train(step=5, identity=other)
+        for trains in (True, False):
+            self.assert_refused("another run", "partial.ckpt-5", "settings.json", trains=trains)
+        self.claim(overwrite=True)
+
+    def test_numbers_that_are_equal_make_one_run(self):
+        """Whatever their types: settings.json may be written again by another program."""
+        self.train(changed("training", warmup=0, weights=[1, 2.5]))
+        edited = changed("training", warmup=0.0, weights=[True, 2.5])
+        self.train(edited, identity=run_directory.identity(edited))
+        for settings in (edited, changed("training", warmup=False, weights=[1.0, 2.5])):
+            self.claim(settings)
+            self.claim(settings, trains=False)
+
+    def test_a_record_that_names_another_folders_checkpoint(self):
+        self.train(changed("training", random_seed=99), identity="9" * 64)
+        shutil.move(self.folder, self.folder + "_other")
+        self.train(step=3, identity=run_directory.identity(SETTINGS))
+        tf.train.update_checkpoint_state(self.folder, self.folder + "_other/partial.ckpt-5")
+        for trains in (True, False):
+            self.assert_refused("another run", "_other/partial.ckpt-5", trains=trains)
+
+    def test_a_checkpoint_of_an_older_version_is_said_to_be_one(self):
+        self.train(step=5)
+        for trains in (True, False):
+            with self.assertLogs("absl", "INFO") as logs:
+                self.claim(trains=trains)
+            (line,) = logs.output
+            self.assertIn("partial.ckpt-5 does not say which run", line)
+
+    def test_a_broken_checkpoint(self):
+        self.train(step=5)
+        data = os.path.join(self.folder, "partial.ckpt-5.data-00000-of-00001")
+        with open(os.path.join(self.folder, "checkpoint")) as reader:
+            record = reader.read()
+        with open(os.path.join(self.folder, "checkpoint"), "w") as writer:
+            writer.write(record.replace("model_checkpoint_path", "all_model_checkpoint_paths", 1))
+        self.assert_refused("names no checkpoint")
+        with open(os.path.join(self.folder, "checkpoint"), "w") as writer:
+            writer.write(record)
+        os.remove(data)
+        for trains in (True, False):
+            self.assert_refused("--output_dir", "incomplete", data, trains=trains)
+
+
+class OverwriteTest(RunDirectoryTestCase):
+    OWN = (
+        "graph.pbtxt",
+        "model.ckpt-3.index",
+        "events.out.tfevents.1.host",
+        "eval/events.out.tfevents.1.host",
+        "eval_results.txt",
+        "test_results.tsv",
+        "ablation.json",
+        "ablation.txt",
+    )
+    USERS = ("notes.txt", "train.log", "bert_config.json", "plots/eval_results.txt", "my.ckpt-5")
+
+    def files(self):
+        return {
+            os.path.relpath(os.path.join(folder, name), self.folder)
+            for folder, _, names in os.walk(self.folder)
+            for name in names
+        }
+
+    def test_the_runs_files_go_and_the_users_stay(self):
+        self.train()
+        self.write(*self.OWN, *self.USERS)
+        self.assertIn("partial.ckpt-5.index", self.files())
+        self.claim(changed("model", task="CoLA"), overwrite=True)
+        self.assertEqual(self.files(), {*self.USERS, "settings.json"})
+        self.assertEqual(self.recorded()["model"]["task"], "CoLA")
+
+    def test_it_does_not_remove_what_the_run_reads(self):
+        self.train()
+        self.write(*self.OWN, "eval/data/train.tsv", "full_model.ckpt.index")
+        before = self.files()
+        for name in (
+            "full_model.ckpt",
+            "eval",
+            "eval/data/",
+            "eval_results.txt",
+            "../mrpc/eval/data",
+        ):
+            reads = [("--one", "/elsewhere"), ("--other", os.path.join(self.folder, name))]
+            with self.assertRaisesRegex(UserError, "^--overwrite_output_dir .*--other=/.*[.]$"):
+                run_directory.claim(self.folder, SETTINGS, True, True, reads)
+            self.assertEqual(self.files(), before)
+        others = ("", "notes.txt", "full_model", "evaluation", "partial.ckpt-55", "partial")
+        reads = [("--other", os.path.join(self.folder, name)) for name in others]
+        run_directory.claim(self.folder, SETTINGS, True, True, reads)
+        self.assertEqual(self.files(), {"settings.json"})
+
+    def test_it_also_helps_against_what_is_broken(self):
+        self.train()
+        self.write("settings.json", "partial.ckpt-5.index")
+        self.claim(overwrite=True)
+        self.assertEqual(self.files(), {"settings.json"})
+
+    def test_what_does_not_train_removes_nothing(self):
+        self.train()
+        self.write(*self.OWN)
+        before = self.files()
+        self.claim(trains=False, overwrite=True)
+        self.assertEqual(self.files(), before)
+
+
+class UnwritableTest(RunDirectoryTestCase):
+    def setUp(self):
+        super().setUp()
+        self.write("file")
+
+    def test_no_folder_can_be_made_there(self):
+        file = os.path.join(self.folder, "file")
+        for self.folder in (file, os.path.join(file, "below"), os.path.join(file, "far", "below")):
+            for trains in (True, False):
+                self.assert_refused(f"--output_dir={self.folder}", "written", trains=trains)
+        with open(file) as reader:
+            self.assertEqual(reader.read(), "of an earlier run")
+
+    def test_a_folder_that_cannot_be_written_to(self):
+        denied = PermissionError(errno.EACCES, "Permission denied")
+        with mock.patch.object(files, "remove", side_effect=denied):
+            self.assert_refused(f"--output_dir={self.folder}", "Permission denied")
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,310 @@
+"""Tests of progress.py: a training of counted steps and seconds, and what it shows of itself."""
+
+import glob
+import io
+import os
+import resource
+import tempfile
+import unittest
+from unittest import mock
+
+import tensorflow.compat.v1 as tf
+from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2
+
+from adapter_bert.common.errors import UserError
+from adapter_bert.training import progress
+from adapter_bert.training.progress import ProgressHook
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+class Clock:
+    """Stands for the module `time`: it moves on when the test says so."""
+
+    now = 1000.0
+
+    def monotonic(self):
+        return self.now
+
+
+class ProgressTest(tf.test.TestCase):
+    """Trains a toy whose loss in the step that makes global_step t is 100 - t."""
+
+    def setUp(self):
+        super().setUp()
+        self.folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        self.clock = Clock()
+        patch = mock.patch.object(progress, "time", self.clock)
+        patch.start()
+        self.addCleanup(patch.stop)
+
+    def train(
+        self,
+        first,
+        last,
+        stream=None,
+        seconds=lambda step: 2.0,
+        num_steps=30,
+        steps_at_once=1,
+        scalars=None,
+        **options,
+    ):
+        """Trains from step `first` to `last` in batches of 8; returns the stream's text.
+
+        The run that begins at step t takes seconds(t) and `steps_at_once` steps.
+        """
+        stream = stream or io.StringIO()
+        with tf.Graph().as_default():
+            step = tf.get_variable(
+                "global_step",
+                initializer=tf.constant(first, tf.int64),
+                collections=[tf.GraphKeys.GLOBAL_VARIABLES, tf.GraphKeys.GLOBAL_STEP],
+                use_resource=False,
+            )
+            loss = 99.0 - tf.cast(step, tf.float32)
+            if scalars is None:
+                scalars = {"loss": loss, "learning_rate": loss * 1e-5, "gradient_norm": loss * 2.0}
+            with tf.control_dependencies([loss]):
+                train_op = tf.assign_add(step, steps_at_once)
+            hook = ProgressHook(num_steps, 8, scalars, stream=stream, **options)
+            with tf.train.SingularMonitoredSession(hooks=[hook]) as session:
+                for before in range(first, last, steps_at_once):
+                    self.clock.now += seconds(before)
+                    session.run(train_op)
+        return stream.getvalue()
+
+    def summaries(self):
+        """The summaries in the folder: {step: {tag: value}}."""
+        return {
+            event.step: {value.tag: value.simple_value for value in event.summary.value}
+            for path in glob.glob(os.path.join(self.folder, "events.out.tfevents.*"))
+            for event in tf.train.summary_iterator(path)
+            if event.HasField("summary")
+        }
+
+    def test_lines(self):
+        # 8 examples in 2 seconds are 4.0 a second; a line is due when 5 seconds have passed.
+        self.assertEqual(
+            self.train(0, 8).splitlines(),
+            [
+                "step 1/30  loss 99.0000  lr 9.90e-04  4.0 examples/s  00:58 left",
+                "step 4/30  loss 96.0000  lr 9.60e-04  4.0 examples/s  00:52 left",
+                "step 7/30  loss 93.0000  lr 9.30e-04  4.0 examples/s  00:46 left",
+            ],
+        )
+
+    def test_what_a_tpu_has_sent_to_its_host(self):
+        # Two replicas send a value each, of which the line has the mean.
+        stream = io.StringIO()
+        with tf.Graph().as_default():
+            step = tf.train.get_or_create_global_step()
+            values = tf.stack([1.0, 3.0]) * tf.cast(step + 1, tf.float32)
+            host_call = progress.keep(loss=values, learning_rate=values / 100, other=values)
+            with tf.control_dependencies([host_call]):
+                train_op = step.assign_add(1)
+            self.assertEmpty([v for v in tf.global_variables() if "progress" in v.name])
+            hook = ProgressHook(2, 8, None, self.folder, stream=stream)
+            with tf.train.SingularMonitoredSession(hooks=[hook]) as session:
+                for _ in range(2):
+                    self.clock.now += 8.0
+                    session.run(train_op)
+        self.assertEqual(
+            stream.getvalue().splitlines(),
+            [
+                "step 1/2  loss 2.0000  lr 2.00e-02  1.0 examples/s  00:08 left",
+                "step 2/2  loss 4.0000  lr 4.00e-02  1.0 examples/s  00:00 left",
+            ],
+        )
+        self.assertEqual(
+            set(self.summaries()[2]), {"loss", "learning_rate", "other", "examples_per_second"}
+        )
+
+    def test_the_last_step_has_a_line(self):
+        self.assertEqual(
+            self.train(27, 30, seconds=lambda step: 0.5).splitlines(),
+            [
+                "step 28/30  loss 72.0000  lr 7.20e-04  16.0 examples/s  00:01 left",
+                "step 30/30  loss 70.0000  lr 7.00e-04  16.0 examples/s  00:00 left",
+            ],
+        )
+
+    def test_a_resumed_training_counts_from_where_it_starts(self):
+        (line,) = self.train(20, 21, seconds=lambda step: 400.0).splitlines()
+        self.assertEqual(
+            line, "step 21/30  loss 79.0000  lr 7.90e-04  0.0 examples/s  1:00:00 left"
+        )
+
+    def test_the_rate_is_that_since_the_last_line(self):
+        lines = self.train(0, 5, seconds=lambda step: 8.0 if step < 2 else 2.0).splitlines()
+        self.assertEqual(len(lines), 3)
+        # One step in 8 seconds, one in 8, three in 6.
+        for line, expected in zip(lines, ("1/30 1.0 03:52", "2/30 1.0 03:44", "5/30 4.0 00:50")):
+            step, rate, left = expected.split()
+            self.assertIn(step, line)
+            self.assertIn(f"  {rate} examples/s  {left} left", line)
+
+    def test_lines_as_often_as_asked_for(self):
+        lines = self.train(0, 7, every_seconds=4.0).splitlines()
+        self.assertEqual(
+            [line.split("/")[0] for line in lines],
+            ["step 1"] + [f"step {step}" for step in (3, 5, 7)],
+        )
+
+    def test_steps_that_a_tpu_takes_at_once_and_alone(self):
+        # 56 examples in 2.8 seconds.
+        toy = {"seconds": lambda step: 2.8, "steps_at_once": 7, "scalars": {}}
+        self.assertEqual(
+            self.train(0, 21, summary_dir=self.folder, **toy).splitlines(),
+            ["step 7/30  20.0 examples/s  00:09 left", "step 21/30  20.0 examples/s  00:03 left"],
+        )
+        self.assertIn("step 21/30", self.train(0, 21, Terminal(), **toy).split("\r")[-1])
+        found = self.summaries()
+        self.assertEqual(sorted(found), [14, 21])  # The first to pass 10, the first to pass 20.
+        for values in found.values():
+            self.assertEqual(set(values), {"examples_per_second"})
+            self.assertAllClose(values["examples_per_second"], 20.0)
+
+    def test_summaries(self):
+        self.train(0, 30, summary_dir=self.folder)
+        found = self.summaries()
+        self.assertEqual(sorted(found), [10, 20, 30])
+        for step, values in found.items():
+            expected = {
+                "loss": 100.0 - step,
+                "learning_rate": (100.0 - step) * 1e-5,
+                "gradient_norm": (100.0 - step) * 2.0,
+                "examples_per_second": 4.0,
+            }
+            self.assertEqual(set(values), set(expected))
+            for tag, value in expected.items():
+                self.assertAllClose(values[tag], value, rtol=1e-6)
+
+    def test_summaries_of_a_resumed_training_and_of_its_last_step(self):
+        for first, last in ((17, 27), (27, 33)):
+            self.train(first, last, num_steps=33, summary_dir=self.folder)
+        losses = {step: values["loss"] for step, values in self.summaries().items()}
+        self.assertEqual(losses, {20: 80.0, 30: 70.0, 33: 67.0})
+
+    def test_no_summaries_without_a_folder(self):
+        self.train(0, 30)
+        self.assertEqual(os.listdir(self.folder), [])
+
+    def test_a_terminal_gets_a_bar(self):
+        text = self.train(0, 30, Terminal(), summary_dir=self.folder)
+        self.assertEqual(text.count("\n"), 1)
+        drawn = text.split("\r")
+        self.assertIn("step 0/30", drawn[1])
+        self.assertIn("loss 99.0000  lr 9.90e-04  4.0 examples/s", text)
+        self.assertRegex(
+            drawn[-1],
+            r"^100%\|.*\| step 30/30 \[.*<.*, loss 70.0000  lr 7.00e-04  4.0 examples/s\]\n$",
+        )
+        self.assertEqual(sorted(self.summaries()), [10, 20, 30])
+
+    def test_the_bar_of_a_resumed_training(self):
+        text = self.train(20, 25, Terminal())
+        self.assertIn("67%|", text.split("\r")[1])
+        self.assertIn("step 20/30", text.split("\r")[1])
+        self.assertIn("step 25/30", text.split("\r")[-1])
+
+    def test_after_a_checkpoint(self):
+        # As an Estimator does it: the first step is known only when the checkpoint is restored.
+        for steps, first_line in ((4, "step 1/30 "), (3, "step 5/30 ")):
+            stream = io.StringIO()
+            with tf.Graph().as_default():
+                train_op = tf.assign_add(tf.train.get_or_create_global_step(), 1)
+                hook = ProgressHook(30, 8, {}, stream=stream)
+                with tf.train.MonitoredTrainingSession(
+                    hooks=[hook], checkpoint_dir=self.folder, log_step_count_steps=None
+                ) as session:
+                    for _ in range(steps):
+                        self.clock.now += 1.0
+                        session.run(train_op)
+            self.assertTrue(stream.getvalue().startswith(first_line), stream.getvalue())
+
+
+class CountedTest(tf.test.TestCase):
+    def count(self, seconds, total, stream, **options):
+        """What is shown of examples that come after so many seconds each, and a minute's wait."""
+        clock = Clock()
+
+        def come():
+            clock.now += 60.0
+            for example, wait in enumerate(seconds):
+                clock.now += wait
+                yield example
+
+        with mock.patch.object(progress, "time", clock):
+            found = list(progress.counted(come(), total, stream=stream, **options))
+        self.assertEqual(found, list(range(len(seconds))))
+        return stream.getvalue()
+
+    def test_lines(self):
+        self.assertEqual(
+            self.count([2.0] * 10, 10, io.StringIO()).splitlines(),
+            [
+                "example 4/10  0.5 examples/s  00:12 left",
+                "example 7/10  0.5 examples/s  00:06 left",
+                "example 10/10  0.5 examples/s  00:00 left",
+            ],
+        )
+        self.assertEqual(
+            self.count([0.5] * 3, 6000, io.StringIO(), every_seconds=0.8).splitlines(),
+            ["example 3/6000  2.0 examples/s  49:58 left"],
+        )
+        self.assertEqual(self.count([], 0, io.StringIO()), "")
+
+    def test_a_terminal_gets_a_bar(self):
+        text = self.count([2.0] * 4, 4, Terminal())
+        self.assertEqual(text.count("\n"), 1)
+        self.assertRegex(text.split("\r")[-1], r"\| example 4/4 \[.*, 0.5 examples/s\]\n$")
+
+
+class SettingsTest(tf.test.TestCase):
+    def test_they_are_read_back(self):
+        folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        progress.write_settings(folder, {"adapter_size": 64, "task_name": "CoLA"})
+        (path,) = glob.glob(os.path.join(folder, "*.hparams"))
+        data = {
+            value.tag: plugin_data_pb2.HParamsPluginData.FromString(
+                value.metadata.plugin_data.content
+            )
+            for event in tf.train.summary_iterator(path)
+            for value in event.summary.value
+        }
+        start = data["_hparams_/session_start_info"].session_start_info.hparams
+        self.assertEqual(start["adapter_size"].number_value, 64)
+        self.assertEqual(start["task_name"].string_value, "CoLA")
+        end = data["_hparams_/session_end_info"].session_end_info
+        self.assertEqual(end.status, api_pb2.STATUS_SUCCESS)
+
+
+class FullDiskTest(tf.test.TestCase):
+    @unittest.skipIf(tf.__version__.startswith("1."), "TensorFlow 1's writer tells nobody")
+    def test_it_gets_a_sentence(self):
+        folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_FSIZE, before)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
+        with self.assertRaisesRegex(UserError, r"tfevents.* cannot be written \(.+\)\.$"):
+            progress.write_settings(folder, {"adapter_size": 64})
+        with self.assertRaisesRegex(UserError, r"tfevents.* cannot be written \(.+\)\.$"):
+            progress.write_scalars(folder, 3, {"loss": 1.0})
+
+    def test_a_folder_that_cannot_be_made_gets_one_too(self):
+        file = os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "file")
+        with open(file, "w"):
+            pass
+        with self.assertRaisesRegex(UserError, f"^{file}/eval cannot be written "):
+            progress.write_settings(f"{file}/eval", {"adapter_size": 64})
+
+    def test_another_error_stays(self):
+        with self.assertRaisesRegex(RuntimeError, "^broken$"), progress.written():
+            raise RuntimeError("broken")
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,107 @@
+"""Tests of what initializes, restores and saves a graph's variables."""
+
+import os
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import modeling
+from adapter_bert.common.errors import UserError
+from adapter_bert.formats import checkpoints
+from adapter_bert.training import restore
+from adapter_tests.support import tiny
+
+
+class ScaffoldTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        folder = tiny.write_bert(self.get_temp_dir())
+        self.prefix = os.path.join(folder, "bert_model.ckpt")
+        self.pretrained = tf.train.load_checkpoint(self.prefix)
+        self.frozen = "bert/pooler/dense/kernel"
+        self.trained = "bert/embeddings/LayerNorm/gamma"
+
+    def run_once(
+        self, output_dir, step, task_checkpoint=None, on_tpu=False, pretrained=True, identity=None
+    ):
+        """What a session begins with, as Estimator starts it; 1 is added and saved after it."""
+        with tf.Graph().as_default():
+            modeling.BertModel(
+                tiny.config(), False, tf.zeros([1, 2], tf.int32), scope="bert", adapter_fn=None
+            )
+            tf.train.get_or_create_global_step()
+            variables = {variable.op.name: variable for variable in tf.trainable_variables()}
+            trained = variables[self.trained]
+            add = tf.assign_add(trained, tf.ones_like(trained))
+            prefix = self.prefix if pretrained else None
+            build = restore.scaffold_fn(
+                [trained], prefix, task_checkpoint, on_tpu, run_identity=identity
+            )
+            with tf.train.MonitoredTrainingSession(
+                scaffold=build(), checkpoint_dir=output_dir, save_checkpoint_steps=None
+            ) as session:
+                found = session.run({name: variables[name] for name in (self.frozen, self.trained)})
+                session.run(add)
+                (saver,) = tf.get_collection(tf.GraphKeys.SAVERS)
+                path = os.path.join(output_dir, "model.ckpt")
+                self.saved = saver.save(session._tf_sess(), path, global_step=step)
+                self.variables = {variable.op.name for variable in tf.global_variables()}
+        return found
+
+    def test_only_what_holds_the_whole_model_is_called_like_a_bert(self):
+        for pretrained, name in ((True, "partial.ckpt-1"), (False, "model.ckpt-1")):
+            output_dir = os.path.join(self.get_temp_dir(), name)
+            self.run_once(output_dir, 1, pretrained=pretrained)
+            self.assertEqual(self.saved, os.path.join(output_dir, name))
+            self.assertEqual(tf.train.latest_checkpoint(output_dir), self.saved)
+            names = {name for name, _ in tf.train.list_variables(self.saved)}
+            self.assertEqual(self.frozen in names, not pretrained)
+
+    def test_the_frozen_come_from_the_pretrained_and_the_rest_goes_on(self):
+        for on_tpu in (False, True):
+            output_dir = os.path.join(self.get_temp_dir(), f"tpu_{on_tpu}")
+            first = self.run_once(output_dir, 1, on_tpu=on_tpu)
+            for name in (self.frozen, self.trained):
+                self.assertAllEqual(first[name], self.pretrained.get_tensor(name))
+            saved = tf.train.list_variables(os.path.join(output_dir, "partial.ckpt-1"))
+            self.assertEqual({name for name, _ in saved}, {self.trained, "global_step"})
+
+            second = self.run_once(output_dir, 2, on_tpu=on_tpu)
+            self.assertAllEqual(second[self.frozen], first[self.frozen])
+            self.assertAllEqual(second[self.trained], first[self.trained] + 1)
+
+    def test_a_checkpoint_says_which_run_saved_it(self):
+        """By a tensor that is no variable; one without it is restored all the same."""
+        output_dir = os.path.join(self.get_temp_dir(), "run")
+        first = self.run_once(output_dir, 1)
+        self.assertIsNone(checkpoints.identity_of(self.saved))
+        for step, identity in ((2, "a" * 64), (3, "b" * 64)):
+            found = self.run_once(output_dir, step, identity=identity)
+            self.assertAllEqual(found[self.trained], first[self.trained] + step - 1)
+            self.assertEqual(checkpoints.identity_of(self.saved), identity)
+            self.assertEqual(self.variables, {*self.pretrained_names(), "global_step"})
+            names = {name for name, _ in tf.train.list_variables(self.saved)}
+            self.assertEqual(names, {self.trained, "global_step", checkpoints.IDENTITY})
+        self.assertEqual(set(checkpoints.trained_tensors(self.saved)), {self.trained})
+
+    def pretrained_names(self):
+        return self.pretrained.get_variable_to_shape_map()
+
+    def test_a_checkpoint_without_its_pretrained_is_refused(self):
+        output_dir = os.path.join(self.get_temp_dir(), "alone")
+        self.run_once(output_dir, 1)
+        expected = r"partial.ckpt-1 lacks \d+ variables, bert/\S+ among them: .* init_checkpoint"
+        with self.assertRaisesRegex(UserError, expected):
+            self.run_once(output_dir, 2, pretrained=False)
+
+    def test_a_task_checkpoint_comes_after_the_pretrained(self):
+        task = os.path.join(self.get_temp_dir(), "task.ckpt")
+        given = np.arange(8, dtype=np.float32)
+        checkpoints.write(task, {self.trained: given})
+        found = self.run_once(os.path.join(self.get_temp_dir(), "run"), 1, task_checkpoint=task)
+        self.assertAllEqual(found[self.trained], given)
+        self.assertAllEqual(found[self.frozen], self.pretrained.get_tensor(self.frozen))
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,158 @@
+"""Tests of rows.py beside rows put together one by one."""
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from adapter_bert.training import rows
+
+CLS, SEP = 101, 102
+
+
+def row_of(a, b, length):
+    """(input_ids, input_mask, segment_ids) as BERT's script makes them."""
+    ids = [CLS, *a, SEP] + ([*b, SEP] if b else [])
+    segments = [0] * (len(a) + 2) + [1] * (len(ids) - len(a) - 2)
+    padding = [0] * (length - len(ids))
+    return ids + padding, [1] * len(ids) + padding, segments + padding
+
+
+class TextRowsTest(tf.test.TestCase):
+    TOKENS = np.arange(200, 220)
+    # Start and length of a, start and length of b; the second and third row share their b.
+    SLICES = [(0, 3, 3, 0), (3, 2, 10, 4), (5, 1, 10, 4), (7, 0, 8, 1), (0, 0, 0, 0)]
+
+    def rows(self, is_real=(1, 1, 1, 1, 1), seq_length=9):
+        arrays = dict(zip(rows.PARTS[1:], np.array(self.SLICES).T), tokens=self.TOKENS)
+        arrays["label_ids"] = np.array([[i, i + 10] for i in range(5)], np.float32)
+        arrays["is_real_example"] = np.array(is_real, np.int32)
+        return rows.TextRows(arrays, CLS, SEP, seq_length)
+
+    def expected(self, indices, length):
+        found = []
+        for index in indices:
+            start_a, length_a, start_b, length_b = self.SLICES[index]
+            a = self.TOKENS[start_a : start_a + length_a].tolist()
+            found.append(row_of(a, self.TOKENS[start_b : start_b + length_b].tolist(), length))
+        return np.moveaxis(np.array(found), 1, 0)
+
+    def test_rows_one_by_one(self):
+        some = self.rows()
+        self.assertLen(some, 5)
+        self.assertAllEqual(some.lengths, [5, 9, 8, 4, 2])
+        for indices, length in (([0, 1, 2, 3, 4], None), ([3, 1, 1], 9), ([4, 3, 0], 5), ([], 4)):
+            taken = some.take(np.array(indices, int), length)
+            names = ("input_ids", "input_mask", "segment_ids")
+            if not indices:
+                self.assertEqual(taken["input_ids"].shape, (0, 4))
+                continue
+            for name, values in zip(names, self.expected(indices, length or 9)):
+                self.assertEqual(taken[name].dtype, np.int32)
+                self.assertAllEqual(taken[name], values, name)
+            self.assertAllEqual(taken["label_ids"], some["label_ids"][indices])
+            self.assertEqual(taken["label_ids"].dtype, np.float32)
+
+    def test_rows_without_a_token(self):
+        arrays = {name: np.zeros(2, np.int32) for name in rows.PARTS[1:]}
+        arrays.update(tokens=np.zeros(0, np.int32), is_real_example=np.array([1, 0]))
+        taken = rows.TextRows(arrays, CLS, SEP, 4).take([0, 1])
+        self.assertAllEqual(taken["input_ids"], [[CLS, SEP, 0, 0], [0, 0, 0, 0]])
+
+    def test_in_a_graph(self):
+        padded = self.rows().take([0, 1, 2, 3, 4])
+        indices = [3, 1, -1, 4, 1]
+        for some in (self.rows(), rows.PaddedRows(padded)):
+            with tf.Graph().as_default(), tf.Session() as session:
+                tensors = some.in_graph()(tf.constant(indices, tf.int32))
+                for name, tensor in tensors.items():
+                    self.assertEqual(tensor.shape[0], 5, name)
+                    self.assertTrue(tensor.shape.is_fully_defined(), name)
+                found = session.run(tensors)
+            expected = some.take(indices)
+            self.assertEqual(set(found), set(expected))
+            for name, values in expected.items():
+                self.assertEqual(found[name].dtype, values.dtype, name)
+                self.assertAllEqual(found[name], values, name)
+
+    def test_rows_of_weight_0(self):
+        for some, indices in ((self.rows(), [1, -1]), (self.rows((1, 1, 1, 1, 0)), [1, 4])):
+            taken = some.take(indices)
+            self.assertAllEqual(taken["input_ids"][0], self.expected([1], 9)[0, 0])
+            for name in ("input_ids", "input_mask", "segment_ids"):
+                self.assertAllEqual(taken[name][1], np.zeros(9), name)
+            self.assertAllEqual(taken["is_real_example"], [1, 0])
+        self.assertAllEqual(self.rows((1, 1, 1, 1, 0)).lengths, [5, 9, 8, 4, 0])
+
+
+class PaddedRowsTest(tf.test.TestCase):
+    def arrays(self):
+        mask = np.array([[1, 1, 0, 0], [1, 1, 1, 1], [0, 0, 0, 0], [1, 0, 1, 0]], np.int32)
+        return {
+            "input_ids": mask * np.arange(5, 9, dtype=np.int32),
+            "input_mask": mask,
+            "label_ids": np.arange(4),
+            "scores": np.ones([4, 3]),
+            "pairs": np.ones([4, 4, 2], np.int32),
+        }
+
+    def test_lengths(self):
+        # A gap in the mask is no end.
+        self.assertAllEqual(rows.rows_of(self.arrays()).lengths, [2, 4, 0, 3])
+
+    def test_rows_are_cut(self):
+        arrays = self.arrays()
+        taken = rows.rows_of(arrays).take(np.array([3, 0]), 3)
+        for name in ("input_ids", "input_mask"):
+            self.assertAllEqual(taken[name], arrays[name][[3, 0], :3])
+        self.assertAllEqual(taken["label_ids"], [3, 0])
+        self.assertAllEqual(rows.rows_of(arrays)["label_ids"], [0, 1, 2, 3])
+        # What is not as long as the sequence stays whole.
+        self.assertEqual(taken["scores"].shape, (2, 3))
+        self.assertEqual(taken["pairs"].shape, (2, 4, 2))
+
+    def test_columns_that_stay_whole(self):
+        sets = np.arange(16).reshape(4, 4)
+        for name, whole in (("label_ids", ("label_ids",)), ("tags", ())):
+            padded = rows.PaddedRows({**self.arrays(), name: sets}, whole)
+            taken = padded.take([3, 0], 3)
+            self.assertAllEqual(taken[name], sets[[3, 0]] if whole else sets[[3, 0], :3])
+            self.assertEqual(taken["input_ids"].shape, (2, 3))
+
+    def test_rows_of_weight_0(self):
+        arrays = self.arrays()
+        taken = rows.rows_of(arrays).take([1, -1])
+        for name, values in taken.items():
+            self.assertEqual(values.dtype, arrays[name].dtype)
+            self.assertAllEqual(values[0], arrays[name][1])
+            self.assertAllEqual(values[1], np.zeros_like(arrays[name][1]))
+        self.assertAllEqual(arrays["input_mask"], self.arrays()["input_mask"])
+
+
+class VariedRowsTest(tf.test.TestCase):
+    def test_each_row_with_each_value(self):
+        arrays = {
+            "input_ids": np.arange(6, dtype=np.int32).reshape(3, 2) + 1,
+            "input_mask": np.array([[1, 1], [1, 0], [1, 1]], np.int32),
+        }
+        values = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [0.0, 0.0]], np.float32)
+        varied = rows.VariedRows(rows.rows_of(arrays), "gates", values)
+        self.assertLen(varied, 12)
+        self.assertAllEqual(varied.lengths, [2] * 4 + [1] * 4 + [2] * 4)
+        self.assertEqual(varied.max_seq_length, 2)
+        taken = varied.take([0, 7, 9, 5], 1)
+        self.assertAllEqual(taken["input_ids"], [[1], [3], [5], [3]])
+        self.assertAllEqual(taken["gates"], [[0, 1], [0, 0], [1, 0], [1, 0]])
+        self.assertEqual(taken["gates"].dtype, np.float32)
+
+    def test_in_a_graph(self):
+        mask = np.array([[1, 1, 0], [1, 1, 1]], np.int32)
+        varied = rows.VariedRows(rows.rows_of({"input_mask": mask}), "gates", np.eye(3))
+        with tf.Graph().as_default(), tf.Session() as session:
+            tensors = varied.in_graph()(tf.constant([5, 0, -1], tf.int32))
+            self.assertTrue(tensors["gates"].shape.is_fully_defined())
+            found = session.run(tensors)
+        self.assertAllEqual(found["input_mask"], [[1, 1, 1], [1, 1, 0], [0, 0, 0]])
+        self.assertAllEqual(found["gates"][:2], [[0, 0, 1], [1, 0, 0]])
+
+
+if __name__ == "__main__":
+    tf.test.main()
