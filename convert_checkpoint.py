@@ -85,7 +85,7 @@ def from_tf2(source, destination, *, overwrite=False):
 
 
 def _write_bert(destination, config, tensors, vocab_file):
-    with files.whole_folder(destination) as folder:
+    with files.atomic_folder(destination) as folder:
         with files.open_file(os.path.join(folder, _CONFIG), "w") as writer:
             writer.write(config.to_json_string())
         files.copy(vocab_file, os.path.join(folder, huggingface.VOCABULARY))
@@ -109,7 +109,7 @@ def to_huggingface(bert, destination, *, overwrite=False):
     config, reader = _open_bert(bert)
     shapes = huggingface.google_shapes(config, reader.get_variable_to_shape_map())
     tensors = {name: checkpoints.read_tensor(reader, name, f"BERT_DIR {bert}") for name in shapes}
-    with files.whole_folder(destination) as folder:
+    with files.atomic_folder(destination) as folder:
         huggingface.write(folder, config, tensors)
         vocab_file = os.path.join(bert, huggingface.VOCABULARY)
         files.copy(vocab_file, os.path.join(folder, huggingface.VOCABULARY))
@@ -145,7 +145,7 @@ def from_adapter_bert(
     if bias is not None and bias.size != len(labels):
         raise UserError(f"--labels={','.join(labels)}: {where} has {bias.size} outputs.")
     description = dataclasses.replace(
-        _told(bert, config, max_seq_length, cased),
+        _partial_description(bert, config, max_seq_length, cased),
         task=task,
         labels=tuple(labels),
         adapter=configs.AdapterConfig(_adapter_size(held, where)),
@@ -197,7 +197,7 @@ def to_adapterhub(adapter, destination, *, overwrite=False):
     """
     _check_destination(destination, overwrite, adapterhub.FILES)
     made = task_adapter.load(adapter, "ADAPTER_DIR")
-    with files.whole_folder(destination) as folder:
+    with files.atomic_folder(destination) as folder:
         adapterhub.write(folder, made)
     print(f"{destination}: wrote {_count(made.tensors)}. To load them:\n")
     hidden_act = huggingface.activation_name(made.description.backbone.config.get("hidden_act"))
@@ -222,7 +222,7 @@ def from_adapterhub(source, bert, adapter, *, max_seq_length=128, cased=False, o
     """
     _check_destination(adapter, overwrite, task_adapter.FILES, "ADAPTER_DIR")
     config, _ = _open_bert(bert)
-    made = adapterhub.read(source, _told(bert, config, max_seq_length, cased))
+    made = adapterhub.read(source, _partial_description(bert, config, max_seq_length, cased))
     task_adapter.save(adapter, made)
     print(f"{adapter}: wrote {_count(made.tensors)}.")
 
@@ -362,7 +362,7 @@ def _adapter_size(tensors, where):
     return sizes.pop()
 
 
-def _told(bert, config, max_seq_length, cased):
+def _partial_description(bert, config, max_seq_length, cased):
     """A `task_adapter.Description` of what other formats do not say; the rest is to be filled."""
     shortest, longest = classifier_features.SHORTEST, config.max_position_embeddings
     if not shortest <= max_seq_length <= longest:

@@ -282,7 +282,7 @@ def embedding_postprocessor(
         output,
         dtype=forward.dtype,
         collections=layer_norm_collections,
-        trains=forward.is_training,
+        training=forward.is_training,
     )
     return forward.dropout(output)
 
@@ -357,7 +357,7 @@ def _add_and_norm(input_tensor, residual, forward: ForwardPass, adapter_fn):
     output = forward.dropout(forward.dense(input_tensor, forward.config.hidden_size, "dense"))
     terms = [output] if adapter_fn is None else adapter_fn(output, residual)
     collections = _layer_norm_collections(adapter_fn)
-    return layer_norm(residual, plus=terms, collections=collections, trains=forward.is_training)
+    return layer_norm(residual, plus=terms, collections=collections, training=forward.is_training)
 
 
 def attention(queries, hidden, forward: ForwardPass):

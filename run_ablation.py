@@ -172,7 +172,7 @@ def _ablated(job, processor, examples, values, given):
         finetuning.Task(task.name, task.kind, tuple(labels), task.score),
         heads.head_of(task.kind, len(labels)),
     )
-    rows = classifier_flags.rows_of(examples, labels, values, job.tokenizer)
+    rows = classifier_flags.encode_examples(examples, labels, values, job.tokenizer)
     num_layers = job.bert.config.num_hidden_layers
     gates = span_gates(num_layers, given.description.adapter.layers)
     return _record(task, num_layers, rows["label_ids"], _answers(job, rows, gates, task))

@@ -38,7 +38,7 @@ _DATABASE, _SEARCH, _RECORDS = "search.db", "search.json", "results.jsonl"
 _WIDTH = 512, 128  # Of a convolution's products, about: an embedding's size and its filters.
 
 # Flags that a record has where they are not the default.
-_TOLD_IF_CHANGED = (
+_RECORDED_IF_CHANGED = (
     *("text_column", "text_b_column", "label_column", "label_type"),
     *("max_words", "early_stopping_patience", "precision"),
 )
@@ -189,7 +189,7 @@ def run(values):
     if values.records_dir:
         with files.written(f"--records_dir={values.records_dir}"):
             files.makedirs(values.records_dir)
-    with baseline_search.Turns(output_dir) as turns:
+    with baseline_search.SearchLock(output_dir) as search_lock:
         job = _Job(values, _read(processor, data_dir, values), output_dir)
         if preset:
             job.check(preset)
@@ -197,17 +197,19 @@ def run(values):
             search = job.search_settings(narrowed)
         if values.overwrite_output_dir:
             reads = [("--data_dir", data_dir), *(("--module", name) for name in values.module)]
-            _clear(output_dir, turns, reads)
+            _clear(output_dir, search_lock, reads)
         if preset:
-            if not turns.end():
+            if not search_lock.end():
                 raise UserError(f"--output_dir={output_dir}: another process works there.")
             return job.train_and_test(preset)
         if values.search_only:
-            turns.leave()
-        trials = job.search(search, turns.alone and not (values.storage or values.search_only))
+            search_lock.leave()
+        trials = job.search(
+            search, search_lock.alone and not (values.storage or values.search_only)
+        )
         if values.search_only:
             return ["The search has its trials; a process without --search_only trains the best."]
-        if not turns.end():
+        if not search_lock.end():
             return [
                 "The search has its trials; the process that ends last trains the best. Should that"
                 " be stopped, start the same command again."
@@ -216,9 +218,9 @@ def run(values):
         return [line, *job.train_and_test(best, search)]
 
 
-def _clear(output_dir, turns, reads):
+def _clear(output_dir, search_lock, reads):
     """Removes what an earlier run left, its search too; reads is as of `run_directory.clear`."""
-    if not turns.alone:
+    if not search_lock.alone:
         raise UserError(f"--overwrite_output_dir: another process works in {output_dir}.")
     run_directory.clear(output_dir, reads)
     for name in (_DATABASE, _SEARCH, _RECORDS):
@@ -331,7 +333,7 @@ class _Job:
     def search(self, settings, alone):
         """Takes part in the search until it has its trials, and returns these."""
         search, patience = baseline_search.Search(settings, alone), self._patience
-        self._check_place(settings)
+        self._check_output_dir(settings)
 
         def train(space, on_score):
             try:
@@ -342,7 +344,7 @@ class _Job:
         search.run(train)
         return search.trials()
 
-    def _check_place(self, search):
+    def _check_output_dir(self, search):
         """Raises UserError if the model in output_dir is of no search, or another one."""
         recorded = self._recorded()
         if not recorded:
@@ -419,7 +421,7 @@ class _Job:
         recorded = self._recorded()
         replaces = "search" in settings and recorded not in (None, settings)
         self._held = run_directory.claim(
-            self._output_dir, settings, trains=True, overwrite=replaces
+            self._output_dir, settings, is_training=True, overwrite=replaces
         )
         path = posixpath.join(self._output_dir, "eval_results.json")
         if files.exists(path):
@@ -494,7 +496,7 @@ class _Job:
             flags_given.update(trials=values.trials, sampler=values.sampler, pruner=values.pruner)
         if task.name == "custom":
             flags_given["data_dir"] = self._data.where
-        for flag in _TOLD_IF_CHANGED:
+        for flag in _RECORDED_IF_CHANGED:
             if values[flag].value != values[flag].default:
                 flags_given[flag] = values[flag].value
         if values.module:

@@ -171,7 +171,7 @@ def run(values):
     weights = _class_weights(values.class_weights, labels, [e.label for e in trained_on])
     arrays = {
         stage: {
-            split: classifier_flags.rows_of(some, labels, values, job.tokenizer)
+            split: classifier_flags.encode_examples(some, labels, values, job.tokenizer)
             for split, some in splits.items()
         }
         for stage, splits in examples.items()
@@ -243,7 +243,7 @@ def _run_stages(job, arrays, task, labeled, output_dir, eval_batch_size):
         lambda result: f"{task.name} dev: {classifier_results.summary(task, 'eval', result)}",
     )
     for split, some in eval_sets.items():
-        labels, predictions = some.arrays["label_ids"], job.made_of(some)
+        labels, predictions = some.arrays["label_ids"], job.decode(some)
         classifier_results.write_answers(output_dir, task, split, labels, predictions)
     for split, rows in arrays.get("predict", {}).items():
         labels = rows["label_ids"] if split in labeled else None

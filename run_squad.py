@@ -328,7 +328,7 @@ def _run_stages(job, train, predict, reader, output_dir):
         _summary,
     )
     if "predict" in job.stages:
-        answers = job.made_of(eval_set)
+        answers = job.decode(eval_set)
         written = ", ".join(reader.write(output_dir, answers))
         report.append(f"Predictions: {written} ({len(answers)} questions)")
     return report

@@ -220,11 +220,11 @@ def _load(values):
         bert.config,
         bert.init_checkpoint,
         precision=values.precision,
-        most_in_memory=values.most_in_memory,
+        max_in_memory=values.most_in_memory,
         lengths=_LENGTHS,
     )
-    reading = task_texts.Reading(bert.config, tokenizers, values.max_text_length)
-    tasks = registry.ServedTasks(bank, reading, values.adapter_dir)
+    encoding = task_texts.TextEncoding(bert.config, tokenizers, values.max_text_length)
+    tasks = registry.ServedTasks(bank, encoding, values.adapter_dir)
     for name, folder in folders.items():
         tasks.put(name, folder)
     for name, folder in below.items():

@@ -510,7 +510,7 @@ def _is_ideograph(char: str) -> bool:
     return any(first <= ord(char) <= last for first, last in IDEOGRAPHS)
 
 
-def _apart(char: str) -> str:
+def _separated(char: str) -> str:
     """Makes `char` a word of its own."""
     return f" {char} "
 
@@ -521,7 +521,7 @@ def _clean(char: str) -> str:
         return ""
     if _is_whitespace(char):
         return " "
-    return _apart(char) if _is_ideograph(char) else char
+    return _separated(char) if _is_ideograph(char) else char
 
 
 def _character_table(rule: Callable[[str], str]) -> _Table:
@@ -533,7 +533,7 @@ def _character_table(rule: Callable[[str], str]) -> _Table:
 # these rules never look, or move anything, across white space.
 _CLEANED = _character_table(_clean)
 _CLEANED_AND_SPLIT = _character_table(
-    lambda char: _apart(char) if _is_punctuation(char) else _clean(char)
+    lambda char: _separated(char) if _is_punctuation(char) else _clean(char)
 )
 _WITHOUT_ACCENTS = _character_table(lambda char: "" if unicodedata.category(char) == "Mn" else char)
-_SPLIT = _character_table(lambda char: _apart(char) if _is_punctuation(char) else char)
+_SPLIT = _character_table(lambda char: _separated(char) if _is_punctuation(char) else char)

@@ -125,7 +125,7 @@ def default_tuning() -> Tuning:
     return Tuning("adapters" if has_adapters else "full")
 
 
-def trains(
+def is_trained(
     role: Role, tuning: Tuning, num_layers: int, adapted_layers: Collection[int] = ()
 ) -> bool:
     """Whether a variable of that role trains.
@@ -169,7 +169,7 @@ def trained_variables(tuning: Optional[Tuning] = None, strict: bool = True) -> l
     num_layers = 1 + max((r.layer for r in role.values() if r.layer is not None), default=-1)
     tuning.check_depth(num_layers)
     adapted = {r.layer for r in role.values() if r.kind == "adapter" and r.layer is not None}
-    return [v for v in variables if trains(role[variable_name(v)], tuning, num_layers, adapted)]
+    return [v for v in variables if is_trained(role[variable_name(v)], tuning, num_layers, adapted)]
 
 
 def check_gradients(variables: list, gradients: list) -> None:

@@ -70,7 +70,7 @@ class ScriptTestCase(tf.test.TestCase):
         """The report's lines; trainings have so many steps and two evaluations."""
         common = ["--task_name=custom", "--text_column=text", "--label_column=label"]
         common += [f"--data_dir={self.data}", f"--output_dir={self.out}", "--random_seed=1"]
-        settings = baseline_training.ModelSettings
+        settings = baseline_training.NetworkSettings
         with mock.patch.object(settings, "num_steps", steps), mock.patch.object(
             baseline_training, "EVALUATE_EVERY", 50 * steps
         ), contextlib.redirect_stdout(io.StringIO()):
@@ -215,7 +215,7 @@ class SearchTest(ScriptTestCase):
             report, ["The search has its trials; a process without --search_only trains the best."]
         )
         self.assertNotIn("eval_results.txt", os.listdir(self.out))
-        with baseline_search.Turns(self.out):
+        with baseline_search.SearchLock(self.out):
             self.assertIn("the process that ends last trains the best", self.search()[0])
             with self.assertRaisesRegex(UserError, "--overwrite_output_dir: another process"):
                 self.search("--overwrite_output_dir")
@@ -291,7 +291,7 @@ class SearchTest(ScriptTestCase):
         with self.assertRaisesRegex(UserError, "conv_filters was 200, is now 100"):
             self.run_script(*arguments, "--setting=conv_filters=100")
         self.run_script(*arguments, "--setting=conv_filters=100", "--overwrite_output_dir")
-        with baseline_search.Turns(self.out), self.assertRaisesRegex(
+        with baseline_search.SearchLock(self.out), self.assertRaisesRegex(
             UserError, "another process works there"
         ):
             self.run_script(*arguments)

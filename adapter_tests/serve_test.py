@@ -63,7 +63,7 @@ class FlagsTest(ServeTestCase):
         served.save_all(self.root, ["sms"])
         one = os.path.join(served.save_all(os.path.join(self.root, "a.b"), ["sms"]), "sms")
         values = self.values(f"--adapters={one}", f"--adapter_dir={self.root}")
-        found = mock.patch.dict(os.environ, BERT_BASE_DIR=served.made()[0])
+        found = mock.patch.dict(os.environ, BERT_BASE_DIR=served.prepare()[0])
         with found, self.assertLogs("absl", "WARNING") as logs:
             tasks, bank = serve._load(values)
         for opened in (tasks, bank):
@@ -72,13 +72,13 @@ class FlagsTest(ServeTestCase):
 
     def test_an_adapter_whose_config_would_replace_a_class_is_left_out(self):
         served.save_all(self.root, ["sms"])
-        adapter = served.made()[1]["stars"]
+        adapter = served.prepare()[1]["stars"]
         backbone = adapter.description.backbone
         hostile = dataclasses.replace(backbone, config={**backbone.config, "__class__": 1})
         description = dataclasses.replace(adapter.description, backbone=hostile)
         folder = os.path.join(self.root, "stars", "adapter")
         task_adapter.save(folder, adapter._replace(description=description))
-        found = mock.patch.dict(os.environ, BERT_BASE_DIR=served.made()[0])
+        found = mock.patch.dict(os.environ, BERT_BASE_DIR=served.prepare()[0])
         with found, self.assertLogs("absl", "WARNING") as logs:
             tasks, bank = serve._load(self.values(f"--adapter_dir={self.root}"))
         for opened in (tasks, bank):
@@ -91,7 +91,7 @@ class FlagsTest(ServeTestCase):
     def test_how_many_tasks_are_served(self):
         for names, count in ((["sms"], "1 task"), (["sms", "stars"], "2 tasks")):
             served.save_all(self.root, names)
-            found = mock.patch.dict(os.environ, BERT_BASE_DIR=served.made()[0])
+            found = mock.patch.dict(os.environ, BERT_BASE_DIR=served.prepare()[0])
             stdout = contextlib.redirect_stdout(io.StringIO())
             with found, mock.patch.object(http_server, "run"), stdout as printed:
                 serve.run(self.values(f"--adapter_dir={self.root}", "--port=0"))
@@ -118,7 +118,7 @@ class ProgramTest(ServeTestCase):
         process = subprocess.Popen(
             [sys.executable, "serve.py", f"--adapter_dir={self.root}", *arguments],
             cwd=ROOT,
-            env={**os.environ, "BERT_BASE_DIR": served.made()[0]},
+            env={**os.environ, "BERT_BASE_DIR": served.prepare()[0]},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             universal_newlines=True,
@@ -148,8 +148,8 @@ class ProgramTest(ServeTestCase):
 
     def test_killed_and_started_again_at_the_same_port_then_stopped(self):
         served.save_all(self.root, ["sms", "topics"])
-        expected = own_models.OwnModels(served.made()[0]).predictions(
-            served.made()[1]["topics"], [2, 5, 6, 3], [0] * 4
+        expected = own_models.SingleTaskModels(served.prepare()[0]).predictions(
+            served.prepare()[1]["topics"], [2, 5, 6, 3], [0] * 4
         )["probabilities"]
         port = f"--port={tiny.free_port()}"
         with self.running(port, "--precision=float32") as (process, url):

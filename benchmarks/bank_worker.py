@@ -54,7 +54,7 @@ def random_adapter(backbone, name, size=workload.ADAPTER_SIZE, seed=0):
     return task_adapter.TaskAdapter(description, tensors)
 
 
-def rows_of(tasks, sizes, count=workload.BATCH_SIZE):
+def random_rows(tasks, sizes, count=workload.BATCH_SIZE):
     """A batch of `adapter_bank.Row`s without padding, of the tasks in turns."""
     batch = workload.features(sizes["vocab_size"], count)
     return [
@@ -78,7 +78,7 @@ def main():
         adapter = random_adapter(bank.backbone, names[0], arguments.size)
         for name in names:
             bank.add(name, adapter)
-        rows = rows_of(names, sizes, arguments.rows)
+        rows = random_rows(names, sizes, arguments.rows)
         bank.predict(rows)
     worker.serve(lambda: bank.predict(rows), facts={"version": "TensorFlow " + tf.__version__})
 

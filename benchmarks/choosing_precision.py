@@ -37,15 +37,15 @@ def starts(count):
     ]
 
 
-def describe(name, found):
+def describe(name, runs):
     """A row: medians of the products' milliseconds and of the cost, and the choices."""
     full, half = (
-        statistics.median(1000 * seconds[precision] for seconds, _, _ in found)
+        statistics.median(1000 * seconds[precision] for seconds, _, _ in runs)
         for precision in ("float32", "bfloat16")
     )
-    cost = statistics.median(1000 * cost for _, cost, _ in found)
-    chosen = collections.Counter(choice for _, _, choice in found)
-    choices = ", ".join(f"{choice} {count} of {len(found)}" for choice, count in chosen.items())
+    cost = statistics.median(1000 * cost for _, cost, _ in runs)
+    chosen = collections.Counter(choice for _, _, choice in runs)
+    choices = ", ".join(f"{choice} {count} of {len(runs)}" for choice, count in chosen.items())
     return [
         name,
         f"{full:.2f} ms",
@@ -66,7 +66,7 @@ def main():
     for work, what in (("step", "a training step"), ("forward", "a forward pass")):
         timings = harness.take_turns(
             [
-                harness.own(
+                harness.project_script(
                     name,
                     "own_model.py",
                     "--model=minilm-l6",

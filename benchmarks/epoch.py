@@ -47,13 +47,13 @@ def ours(name, glue_dir, bert_dir, *options):
 def run_classifier(name, glue_dir, bert_dir, *options):
     """A contestant that does with run_classifier.py what the options say."""
     flags = ["--output_dir={scratch}/output", *mrpc.flags(glue_dir, bert_dir), *options]
-    return harness.own(name, "traced.py", "run_classifier.py", *flags)
+    return harness.project_script(name, "traced.py", "run_classifier.py", *flags)
 
 
 def plain(name, glue_dir, bert_dir, *options):
     """A contestant that trains with plain TensorFlow."""
     paths = ["--glue_dir=" + glue_dir, "--bert_dir=" + bert_dir, "--output_dir={scratch}"]
-    return harness.own(name, "plain_mrpc.py", *paths, *options)
+    return harness.project_script(name, "plain_mrpc.py", *paths, *options)
 
 
 def torch(name, python, work, glue_dir, folder, *options):

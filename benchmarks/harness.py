@@ -128,7 +128,7 @@ def busy_share(seconds=1.0):
     return 1 - (later_idle - idle) / max(later_total - total, 1)
 
 
-def own(name, script, *options):
+def project_script(name, script, *options):
     """A contestant in this environment: a script of this folder."""
     return Contestant(name, [sys.executable, os.path.join(FOLDER, script), *options])
 

@@ -40,7 +40,7 @@ def latencies(bank, names, sizes, count, random):
         here = bank.names_in_memory()
         absent = sorted(set(names) - set(here))
         for seconds, among in ((hits, here), (misses, absent)):
-            row = bank_worker.rows_of([among[random.randint(len(among))]], sizes, 1)
+            row = bank_worker.random_rows([among[random.randint(len(among))]], sizes, 1)
             seconds.append(timed(bank.predict, row)[0])
     return hits, misses
 
@@ -64,7 +64,7 @@ def main():
     count = 40 * values.repeats
     with tempfile.TemporaryDirectory() as root:
         config, prefix = bank_worker.write_bert(root, sizes)
-        limits = {"precision": values.precision, "most_in_memory": values.in_memory}
+        limits = {"precision": values.precision, "max_in_memory": values.in_memory}
         bank = adapter_bank.AdapterBank(config, prefix, **limits)
         names = [f"task-{index}" for index in range(values.tasks)]
         for seed, name in enumerate(names):
@@ -74,9 +74,9 @@ def main():
         folders = {name: os.path.join(root, name) for name in names}
         start, _ = timed(lambda: [bank.add(n, f, unread=True) for n, f in folders.items()])
         checked, _ = timed(lambda: [bank.add(n, f, replace=True) for n, f in folders.items()])
-        first = bank_worker.rows_of(names[: values.in_memory], sizes, values.in_memory)
+        first = bank_worker.random_rows(names[: values.in_memory], sizes, values.in_memory)
         fill, _ = timed(bank.predict, first)
-        bank.predict(bank_worker.rows_of(names[:1], sizes, 1))  # The first of its shape.
+        bank.predict(bank_worker.random_rows(names[:1], sizes, 1))  # The first of its shape.
         hits, misses = latencies(bank, names, sizes, count, random)
         after = worker.peak_memory()
     rows = [

@@ -13,17 +13,17 @@ import harness
 import workload
 
 _TASKS = (1, 8, 32)
-_OWN = "ours, the task's own model"
+_SINGLE = "ours, the task's own model"
 _SHARE = 0.85  # Of the throughput of a single task's own model that a mixed batch is to keep.
 
 
 def contestants(peers, model, precision):
     """List of `harness.Contestant`."""
     options = ["--model=" + model, "--precision=" + precision]
-    result = [harness.own(_OWN, "own_model.py", *options, "--work=forward")]
+    result = [harness.project_script(_SINGLE, "own_model.py", *options, "--work=forward")]
     for tasks in _TASKS:
         more = [*options, f"--tasks={tasks}"]
-        result.append(harness.own(_name("ours", tasks), "bank_worker.py", *more))
+        result.append(harness.project_script(_name("ours", tasks), "bank_worker.py", *more))
         result.append(harness.peer(_name("PEFT LoRA", tasks), peers, "torch_mixed.py", *more))
     return result
 
@@ -35,9 +35,9 @@ def _name(whose, tasks):
 def describe(timings):
     """Markdown lines: times, the shares of single-task throughput, and what was to be shown."""
     median = {timing.name: statistics.median(timing.seconds) for timing in timings}
-    lines = [*harness.compare(timings, _OWN), ""]
+    lines = [*harness.compare(timings, _SINGLE), ""]
     for tasks in _TASKS[1:]:
-        ours = median[_OWN] / median[_name("ours", tasks)]
+        ours = median[_SINGLE] / median[_name("ours", tasks)]
         same = median[_name("ours", 1)] / median[_name("ours", tasks)]
         peft = median[_name("PEFT LoRA", 1)] / median[_name("PEFT LoRA", tasks)]
         verdict = "reached" if ours >= max(_SHARE, peft) else "missed"

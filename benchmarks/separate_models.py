@@ -22,13 +22,13 @@ def main():
     bank = [*options, f"--rows={_TASKS}"]
     models = [*options, "--work=forward"]
     contestants = [
-        harness.own(_BANK, "bank_worker.py", *bank, f"--tasks={_TASKS}"),
-        harness.own(
+        harness.project_script(_BANK, "bank_worker.py", *bank, f"--tasks={_TASKS}"),
+        harness.project_script(
             "a bank, adapters of size 8", "bank_worker.py", *bank, f"--tasks={_TASKS}", "--size=8"
         ),
-        harness.own("a bank of one task", "bank_worker.py", *bank, "--tasks=1"),
-        harness.own("26 models", "own_model.py", *models, f"--models={_TASKS}"),
-        harness.own("one model", "own_model.py", *models, "--models=1"),
+        harness.project_script("a bank of one task", "bank_worker.py", *bank, "--tasks=1"),
+        harness.project_script("26 models", "own_model.py", *models, f"--models={_TASKS}"),
+        harness.project_script("one model", "own_model.py", *models, "--models=1"),
     ]
     timings = harness.take_turns(contestants, values.repeats)
     size = {timing.name: timing.bytes for timing in timings}

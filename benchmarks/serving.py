@@ -128,7 +128,7 @@ def one_by_one(root, bert_dir, names, instances):
     prefix = os.path.join(bert_dir, "bert_model.ckpt")
     bank = adapter_bank.AdapterBank(config, prefix, precision="auto", lengths=serve._LENGTHS)
     tokenizers = task_texts.Tokenizers(os.path.join(bert_dir, "vocab.txt"))
-    reading = task_texts.Reading(config, tokenizers, max_text_length=10**6)
+    reading = task_texts.TextEncoding(config, tokenizers, max_text_length=10**6)
     with contextlib.closing(bank):
         texts = {}
         for name in names:
@@ -139,7 +139,7 @@ def one_by_one(root, bert_dir, names, instances):
             seconds, used = [], time.process_time()
             for name, instance in zip(itertools.cycle(names), instances):
                 start = time.perf_counter()
-                asked = texts[name].ask(instance)
+                asked = texts[name].encode(instance)
                 rows = [adapter_bank.Row(name, *ids) for ids in asked.rows]
                 asked.answer(bank.predict(rows))
                 seconds.append(time.perf_counter() - start)

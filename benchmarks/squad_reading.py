@@ -43,7 +43,7 @@ def main():
         "--vocab_file=" + os.path.join(values.bert_dir, "vocab.txt"),
     ]
     contestants = [
-        harness.own(name, "squad_worker.py", "--way=" + way, *common)
+        harness.project_script(name, "squad_worker.py", "--way=" + way, *common)
         for name, way in ((_OURS, "ours"), (_PLAIN, "plain"))
     ]
     timings = harness.take_turns(contestants, values.repeats)

@@ -39,7 +39,7 @@ def against_torch(peers, model, work):
         strongest = torch("PyTorch adapters, weights in bfloat16", *half, "--cast_weights")
     library = "--library=torch"
     return [
-        harness.own(_OURS, "own_model.py", *half),
+        harness.project_script(_OURS, "own_model.py", *half),
         torch(_ADAPTERS, *half),
         strongest,
         torch("PyTorch adapters, float32", *full),
@@ -53,9 +53,9 @@ def against_plain(peers, model, work):
     """Ours in both precisions, plain TensorFlow, and the floors."""
     half, full = _options(model, work, "bfloat16"), _options(model, work, "float32")
     return [
-        harness.own(_OURS, "own_model.py", *half),
-        harness.own("ours, float32", "own_model.py", *full),
-        harness.own(_PLAIN, "plain_bert.py", "--model=" + model, "--work=" + work),
+        harness.project_script(_OURS, "own_model.py", *half),
+        harness.project_script("ours, float32", "own_model.py", *full),
+        harness.project_script(_PLAIN, "plain_bert.py", "--model=" + model, "--work=" + work),
         _floor("bfloat16, TensorFlow", half),
         _floor(_ONLY_FIRST, half, "--only_first"),
         _floor("float32, TensorFlow", full),
@@ -71,7 +71,9 @@ def _options(model, work, precision):
 
 def _floor(name, options, *more):
     """The matrix products alone, by TensorFlow."""
-    return harness.own("floor, " + name, "products.py", *options, "--library=tensorflow", *more)
+    return harness.project_script(
+        "floor, " + name, "products.py", *options, "--library=tensorflow", *more
+    )
 
 
 def floors_of(timings):

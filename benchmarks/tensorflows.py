@@ -39,7 +39,7 @@ def main():
 
     for work, what in (("step", "a training step"), ("forward", "a forward pass")):
         options = ["--model=minilm-l6", "--work=" + work, "--precision=float32"]
-        measure(what, harness.take_turns, harness.own("", "own_model.py", *options))
+        measure(what, harness.take_turns, harness.project_script("", "own_model.py", *options))
     data = (values.glue_dir, values.bert_dir, "--precision=float32")
     measure("an epoch, data to checkpoint", harness.take_turns_whole, epoch.ours("", *data))
     short = epoch.ours("", *data, "--num_train_epochs=0.03")

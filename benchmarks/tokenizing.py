@@ -42,8 +42,8 @@ def contestants(peers, texts_file, vocab_file):
         return harness.peer(name, peers, script, *options)
 
     return [
-        row(harness.own, _OURS, "ours"),
-        row(harness.own, _PLAIN, "plain"),
+        row(harness.project_script, _OURS, "ours"),
+        row(harness.project_script, _PLAIN, "plain"),
         row(peer, "HuggingFace tokenizers, one by one", "single"),
         row(peer, "HuggingFace tokenizers, batched", "batched"),
         row(peer, "HuggingFace tokenizers, batched, all cores", "batched", "--all_cores"),

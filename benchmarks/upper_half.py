@@ -21,12 +21,12 @@ def main():
     torch = [values.peers, "torch_bert.py"]
     products = ["products.py", "--library=tensorflow"]
     contestants = [
-        harness.own(_HALF, "own_model.py", *half),
-        harness.own(_FULL, "own_model.py", *full),
+        harness.project_script(_HALF, "own_model.py", *half),
+        harness.project_script(_FULL, "own_model.py", *full),
         harness.peer("PyTorch adapters, upper half", *torch, *half),
         harness.peer("PyTorch adapters, all layers", *torch, *full),
-        harness.own("floor, upper half", *products, *half),
-        harness.own("floor, all layers", *products, *full),
+        harness.project_script("floor, upper half", *products, *half),
+        harness.project_script("floor, all layers", *products, *full),
     ]
     timings = harness.take_turns(contestants, values.repeats)
     lines = harness.compare(timings, _HALF)

@@ -66,7 +66,7 @@ def run(values):
     if _UNKNOWN not in tokenizer.vocab:
         raise UserError(f"{bert.vocab_file}: found no {_UNKNOWN} in the vocabulary.")
     table = checkpoints.open_checkpoint(bert.init_checkpoint).get_tensor(_TABLE)
-    with files.whole_folder(folder) as partial:
+    with files.atomic_folder(folder) as partial:
         export(partial, tokenization.tokens_by_id(tokenizer.vocab), table, values.do_lower_case)
     words, width = table.shape
     return [f"Module: {folder} ({words:,} words, {width} wide)"]

@@ -120,11 +120,11 @@ def bad_input(reader, index):
 # ---- The process that reads
 
 
-def work(places, report):
+def work(spans, report):
     """Tries inputs, and reports each before and after.
 
     Args:
-      places: list of (reader's name, first index, last index + 1).
+      spans: list of (reader's name, first index, last index + 1).
       report: function of a JSON value.
     """
     from absl import logging
@@ -135,7 +135,7 @@ def work(places, report):
     environment.silence_tensorflow()
     logging.set_verbosity(logging.FATAL)
     report(["ready"])
-    for name, first, last in places:
+    for name, first, last in spans:
         reader = known[name]
         kind, said = outcome_of(reader, reader.valid())
         if kind != READ:
@@ -182,17 +182,17 @@ class Campaign:
         self.faults = []
         self.seconds = 0.0
 
-    def run(self, places):
+    def run(self, spans):
         """Tries inputs, see `work`; goes on after each crash and hang."""
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        for name, _, _ in places:
+        for name, _, _ in spans:
             self.counts[name] = collections.Counter()
-        while places:
-            places = self._run_once(places)
+        while spans:
+            spans = self._run_once(spans)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         self.seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    def _run_once(self, places):
+    def _run_once(self, spans):
         """One process, to its end; returns what is left."""
         with tempfile.TemporaryFile("w+") as errors:
             process = subprocess.Popen(
@@ -201,7 +201,7 @@ class Campaign:
                 stdout=subprocess.PIPE,
                 stderr=errors,
             )
-            process.stdin.write(json.dumps(places).encode())
+            process.stdin.write(json.dumps(spans).encode())
             process.stdin.close()
             begun, why = None, None
             for message in _messages(process):
@@ -223,14 +223,14 @@ class Campaign:
             return []
         _, name, index = begun
         self._note(name, index, FAULT, why or f"the process ended with {code}: {said}")
-        at = [place[0] for place in places].index(name)
-        return [(name, index + 1, places[at][2]), *places[at + 1 :]]
+        at = [place[0] for place in spans].index(name)
+        return [(name, index + 1, spans[at][2]), *spans[at + 1 :]]
 
-    def _note(self, name, index, kind, said):
+    def _note(self, name, index, kind, text):
         self.counts[name][kind] += 1
         if kind == FAULT:
-            self.faults.append((name, index, said))
-            print(f"FAULT {name} {index}: {said}", file=sys.stderr, flush=True)
+            self.faults.append((name, index, text))
+            print(f"FAULT {name} {index}: {text}", file=sys.stderr, flush=True)
 
 
 def _messages(process):
@@ -281,7 +281,7 @@ def main():
     campaign.run([(name, arguments.first, last) for name in names])
     print("\n".join(table(campaign)))
     seconds = f"{campaign.seconds:.0f} CPU seconds, {time.monotonic() - begun:.0f} seconds"
-    print(f"\n{house.made_on()} {seconds}")
+    print(f"\n{house.provenance()} {seconds}")
     for name, index, _ in campaign.faults if arguments.keep else ():
         folder = os.path.join(arguments.keep, f"{name.replace('/', '_')} {index}")
         os.makedirs(folder, exist_ok=True)

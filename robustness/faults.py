@@ -373,7 +373,7 @@ def main():
         for row in _FAULTS[name]():
             text = " | ".join(row).replace(house.root(), "").replace(_PROJECT + "/", "")
             print(f"| {text} |", flush=True)
-    print("\n" + house.made_on())
+    print("\n" + house.provenance())
 
 
 if __name__ == "__main__":

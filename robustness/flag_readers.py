@@ -170,7 +170,7 @@ def _read(name, ends, folder):
     with contextlib.ExitStack() as stack:
         stack.enter_context(_inside(folder))
         for place, attribute in ends:
-            stack.enter_context(mock.patch.object(_found(place), attribute, _begin))
+            stack.enter_context(mock.patch.object(_import(place), attribute, _begin))
         stack.enter_context(mock.patch.object(flags, "FLAGS", values))
         with contextlib.suppress(_Begins):
             cli._parse([name + ".py", *arguments])
@@ -188,11 +188,11 @@ def _inside(folder):
         os.chdir(before)
 
 
-def _found(place):
+def _import(dotted):
     """A module, or a class in it, by its dotted name."""
-    if not isinstance(place, str):
-        return place
-    module, _, name = place.partition(".")
+    if not isinstance(dotted, str):
+        return dotted
+    module, _, name = dotted.partition(".")
     module = importlib.import_module(module)
     return getattr(module, name) if name else module
 

@@ -79,7 +79,7 @@ def files_in(folder):
     return found
 
 
-def made_by(make):
+def written_by(make):
     """`Reader.valid` of a function that writes valid files into a folder."""
 
     @functools.lru_cache(maxsize=None)
@@ -111,7 +111,7 @@ def check_names(parser, flag, given, known):
             parser.error(f"--{flag}: there is no {name!r}, expected some of {', '.join(known)}.")
 
 
-def made_on():
+def provenance():
     """A sentence: the day, and the revision of the project."""
     command = ["git", "-C", _PROJECT, "describe", "--always", "--dirty"]
     said = ""

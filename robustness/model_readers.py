@@ -36,8 +36,8 @@ def all_readers():
         *_run_readers(),
         *_folder_readers(),
         *_adapter_readers(),
-        Reader("feature cache", house.made_by(_write_cache), _read_cache),
-        Reader("TFRecord of features", house.made_by(_write_tfrecord), _read_tfrecord),
+        Reader("feature cache", house.written_by(_write_cache), _read_cache),
+        Reader("TFRecord of features", house.written_by(_write_tfrecord), _read_tfrecord),
     ]
 
 
@@ -101,7 +101,7 @@ def _checkpoint_readers():
         ),
         Reader(
             "adapter-bert's checkpoint",
-            house.made_by(_write_full_checkpoint),
+            house.written_by(_write_full_checkpoint),
             _read_full_checkpoint,
             ("full.ckpt", "--labels"),
         ),
@@ -172,21 +172,21 @@ def _run_readers():
     return [
         Reader(
             "settings.json of a run",
-            house.made_by(_write_run),
+            house.written_by(_write_run),
             _claim,
             ("settings.json", "--output_dir"),
             functools.partial(_mutated_one, "settings.json"),
         ),
         Reader(
             "the file checkpoint",
-            house.made_by(_write_run),
+            house.written_by(_write_run),
             _claim,
             ("checkpoint", "--output_dir"),
             functools.partial(_mutated_one, "checkpoint"),
         ),
         Reader(
             "training checkpoint",
-            house.made_by(_write_run),
+            house.written_by(_write_run),
             _claim,
             ("partial.ckpt-10", "--output_dir"),
             lambda random, files: _mutated_one(
@@ -212,7 +212,7 @@ def _write_run(folder):
 
 
 def _claim(folder):
-    run_directory.claim(folder, _SETTINGS, trains=True)
+    run_directory.claim(folder, _SETTINGS, is_training=True)
     checkpoints.last_step(folder)
     checkpoint = tf.train.latest_checkpoint(folder)
     if checkpoint:
@@ -224,13 +224,13 @@ def _folder_readers():
     return [
         Reader(
             "HuggingFace BERT",
-            house.made_by(lambda folder: _convert("to_huggingface", house.bert(), folder)),
+            house.written_by(lambda folder: _convert("to_huggingface", house.bert(), folder)),
             _read_huggingface,
             huggingface.FILES,
         ),
         Reader(
             "AdapterHub adapter",
-            house.made_by(_write_adapterhub),
+            house.written_by(_write_adapterhub),
             _read_adapterhub,
             (*adapterhub.FILES, "SOURCE_DIR", "PATH"),
         ),
@@ -261,7 +261,7 @@ def _adapter_readers():
             {"kind": "span", "labels": (), "training": {"doc_stride": 3, "max_query_length": 4}},
         ),
     ):
-        valid = house.made_by(functools.partial(_save_adapter, options))
+        valid = house.written_by(functools.partial(_save_adapter, options))
         found += [
             Reader(f"task adapter ({kind}) damaged", valid, _read_adapter, names),
             Reader(f"task adapter ({kind}) sealed", valid, _read_adapter, names, _resealed),
@@ -296,14 +296,14 @@ def _resealed(random, files):
 
 def _read_adapter(folder):
     adapter = task_adapter.load(folder)
-    task_texts.TaskTexts(adapter.description, _reading(), "The task")
-    json.dumps(task_adapter.essence(adapter.description))
+    task_texts.TaskTexts(adapter.description, _encoding(), "The task")
+    json.dumps(task_adapter.compatibility_fields(adapter.description))
 
 
 @functools.lru_cache(maxsize=None)
-def _reading():
+def _encoding():
     tokenizers = task_texts.Tokenizers(os.path.join(house.bert(), "vocab.txt"))
-    return task_texts.Reading(tiny.config(), tokenizers, 1000)
+    return task_texts.TextEncoding(tiny.config(), tokenizers, 1000)
 
 
 _CACHED = {"tokens": np.arange(50, dtype=np.int32), "label_ids": np.ones((7, 2), np.float32)}

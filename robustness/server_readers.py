@@ -195,7 +195,7 @@ def _get(folder):
 
 def _upload_files():
     with_files = {}
-    task_adapter.save(os.path.join(house.root(), "uploaded"), served.made()[1]["sms"])
+    task_adapter.save(os.path.join(house.root(), "uploaded"), served.prepare()[1]["sms"])
     for name in task_adapter.FILES:
         with open(os.path.join(house.root(), "uploaded", name), "rb") as reader:
             with_files[name] = reader.read()

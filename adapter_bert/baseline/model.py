@@ -53,7 +53,7 @@ class TextModule(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class ModelSettings:
+class NetworkSettings:
     """What decides the weights that come out of a training, besides the data.
 
     Attributes:
@@ -133,8 +133,9 @@ def _open_hub_module(folder, where):
     shape = gives.get_shape().as_list() if gives and gives.get_shape().ndims else []
     if reads != [(tf.string, 1)] or len(shape) != 2 or not shape[1] or gives.dtype != tf.float32:
         raise UserError(
-            f"{where} it reads {_told(inputs)} and gives {_told(outputs)}; expected a text"
-            " embedding module, from strings [B] to float32 [B, D]."
+            f"{where} it reads {_describe_signature(inputs)} and gives"
+            f" {_describe_signature(outputs)}; expected a text embedding module,"
+            " from strings [B] to float32 [B, D]."
         )
     try:
         with tf.Graph().as_default():
@@ -172,7 +173,7 @@ def _first_line(error):
     return str(error).split("\n")[0].split(";")[0].rstrip(".")
 
 
-def _told(infos):
+def _describe_signature(infos):
     """What a signature reads or gives, in words."""
     return ", ".join(
         f"{name} ({info.dtype.name} {info.get_shape()})" for name, info in sorted(infos.items())
@@ -201,11 +202,11 @@ def embeddings(module, strings):
     return np.concatenate(parts)
 
 
-class Strings(NamedTuple):
+class EmbeddedStrings(NamedTuple):
     """What rows refer to: the strings and, where the module does not train, their embeddings.
 
     Attributes:
-      texts: list of str, see `baseline_texts.Strings`.
+      texts: list of str, see `baseline_texts.StringNumbers`.
       vectors: float32 [len(texts), D], or None.
     """
 
@@ -217,8 +218,8 @@ class Network:
     """The towers over one graph's variables; they are made by the first call of `outputs`.
 
     Args:
-      settings: `ModelSettings`.
-      strings: `Strings`.
+      settings: `NetworkSettings`.
+      strings: `EmbeddedStrings`.
     """
 
     def __init__(self, settings, strings):
@@ -236,7 +237,7 @@ class Network:
         """The sum of the towers' outputs, float32 [B, L].
 
         Args:
-          features: dict of Tensors, see `baseline_texts.rows_of`.
+          features: dict of Tensors, see `baseline_texts.number_texts`.
           is_training: bool.
         """
         self.statistics = [] if is_training else None
@@ -398,8 +399,8 @@ def model_fn_builder(settings, strings, evaluation=None, shown=False):
     """The model_fn for Estimator.
 
     Args:
-      settings: `ModelSettings`.
-      strings: `Strings`.
+      settings: `NetworkSettings`.
+      strings: `EmbeddedStrings`.
       evaluation: what evaluates a training meanwhile, in its own graph: a `SessionRunHook` with a
         method `build(predict)`, see `baseline_training.DevSetHook`; or None.
       shown: bool; show each step's progress, and write it for TensorBoard.

@@ -87,7 +87,7 @@ class SearchSettings(NamedTuple):
         return [name for name, value in either.items() if own.get(name) != value]
 
 
-class Trial(NamedTuple):
+class SearchTrial(NamedTuple):
     """What a finished trial came to.
 
     Attributes:
@@ -188,7 +188,7 @@ class Search:
                 self._is_lost = False
                 logging.warning("A trial had no heartbeat, and was left to another process.")
 
-    def trials(self) -> List[Trial]:
+    def trials(self) -> List[SearchTrial]:
         """The finished ones, in the order of their numbers."""
         with self._explained():
             found = self._study.get_trials(deepcopy=False)
@@ -240,7 +240,7 @@ class Search:
 
     def _trial(self, trial):
         scores = list(trial.intermediate_values.values())
-        return Trial(
+        return SearchTrial(
             trial.number,
             max(scores, default=None) if trial.value is None else trial.value,
             trial.state == self._optuna.trial.TrialState.PRUNED,
@@ -362,7 +362,7 @@ def best_of(trials):
     return max(scored, key=lambda trial: (trial.score, -trial.number))
 
 
-class Turns:
+class SearchLock:
     """Which of several processes on one output_dir goes on when the search is over: the last.
 
     Args:
@@ -416,7 +416,7 @@ def record(search, trials, task, score):
 
     Args:
       search: `SearchSettings`.
-      trials: list of `Trial`.
+      trials: list of `SearchTrial`.
       task: name.
       score: name of the score.
     """

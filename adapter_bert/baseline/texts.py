@@ -1,7 +1,7 @@
 """Texts of the no-BERT baseline → the strings that a text embedding module reads, by number.
 
-A module embeds strings: whole texts and, for a convolution, words or n-grams. `Strings` numbers
-those that occur, so that each is embedded once and a row is a few numbers. N rows, T words.
+A module embeds strings: whole texts and, for a convolution, words or n-grams. `StringNumbers`
+numbers those that occur, so that each is embedded once and a row is a few numbers. N rows, T words.
 """
 
 import itertools
@@ -43,7 +43,7 @@ def _parting(match):
     return kept if kept == match.group() else kept + " "
 
 
-class Strings:
+class StringNumbers:
     """Strings by number, from 1 on; what has none gets the next."""
 
     def __init__(self):
@@ -58,7 +58,7 @@ class Strings:
         return list(self._numbers)
 
 
-def rows_of(texts, settings, unit, max_words, strings):
+def number_texts(texts, settings, unit, max_words, strings):
     """What a model reads of some examples, but for their labels.
 
     Args:
@@ -66,7 +66,7 @@ def rows_of(texts, settings, unit, max_words, strings):
       settings: `baseline_space.Settings`.
       unit: a key of `baseline_space.UNITS`.
       max_words: T; longer texts are cut.
-      strings: `Strings`, which gets those that occur.
+      strings: `StringNumbers`, which gets those that occur.
 
     Returns:
       dict of arrays of numbers of strings: "text" [N], and "text_b" if any row has a second text;
@@ -106,7 +106,7 @@ def check(rows, settings, where):
     """Raises UserError unless some text has a word left.
 
     Args:
-      rows: what `rows_of` made of the training texts.
+      rows: what `number_texts` made of the training texts.
       settings: `baseline_space.Settings`.
       where: what the texts are of, for the error.
     """

@@ -17,7 +17,7 @@ from absl import logging
 from adapter_bert.baseline import model as baseline_model
 from adapter_bert.baseline import search_space as baseline_space
 from adapter_bert.baseline import texts as baseline_texts
-from adapter_bert.baseline.model import BATCH_SIZE, ModelSettings
+from adapter_bert.baseline.model import BATCH_SIZE, NetworkSettings
 from adapter_bert.baseline.search_space import EVALUATE_EVERY
 from adapter_bert.common import devices, files, tf_estimator
 from adapter_bert.common.errors import UserError
@@ -86,7 +86,7 @@ class Modules:
         return self._opened[name]
 
     def prepared(self, space):
-        """(split → rows without labels, `baseline_model.Strings`) for `baseline_space.Settings`."""
+        """Returns (split → unlabelled rows, `EmbeddedStrings`) for a `baseline_space.Settings`."""
         module, unit = self.opened(space.module)
         longest = space.conv_max_ngram if space.use_convolution and unit == "text" else 1
         cleaning = (space.lowercase, space.remove_non_alphanumeric)
@@ -94,10 +94,12 @@ class Modules:
         if key in self._prepared:
             self._prepared.move_to_end(key)
         else:
-            strings = baseline_texts.Strings()
+            strings = baseline_texts.StringNumbers()
             self._prepared[key] = (
                 {
-                    split: baseline_texts.rows_of(texts, space, unit, self._data.max_words, strings)
+                    split: baseline_texts.number_texts(
+                        texts, space, unit, self._data.max_words, strings
+                    )
                     for split, texts in self._data.texts.items()
                 },
                 strings.listed(),
@@ -109,7 +111,7 @@ class Modules:
             made["vectors"] = baseline_model.embeddings(module, strings)
         self._make_room()
         vectors = None if space.fine_tune_module else made["vectors"]
-        return by_split, baseline_model.Strings(strings, vectors)
+        return by_split, baseline_model.EmbeddedStrings(strings, vectors)
 
     def _make_room(self):
         """Forgets what was asked for longest ago while all is too large, but never the last."""
@@ -145,14 +147,14 @@ class Baseline:
       data: `Data`.
       modules: `Modules` of this data.
       random_seed: int.
-      precision: see `baseline_model.ModelSettings`.
+      precision: see `baseline_model.NetworkSettings`.
     """
 
     def __init__(self, space, data, modules, random_seed, precision="float32"):
         self._data = data
         module, unit = modules.opened(space.module)
         task = data.task
-        self._settings = ModelSettings(
+        self._settings = NetworkSettings(
             space, module, unit, task.kind, len(task.labels), random_seed, precision
         )
         prepared, self._strings = modules.prepared(space)
@@ -210,13 +212,13 @@ class Baseline:
         score = self._score(self.predict("dev", folder, [counted]))
         return Result(score, self._settings.num_steps * BATCH_SIZE, counted.trained)
 
-    def predict(self, split, folder, own_hooks=()):
+    def predict(self, split, folder, hooks=()):
         """The predictions of a split's rows by the best weights in a folder.
 
         Args:
           split: its name.
           folder: where the weights are.
-          own_hooks: `SessionRunHook`s of the session that predicts.
+          hooks: `SessionRunHook`s of the session that predicts.
 
         Returns:
           dict of arrays, see `classifier_results`.
@@ -224,7 +226,7 @@ class Baseline:
         own = self._rows[split]
         order = input_pipeline.longest_first(own.lengths)
         input_fn = input_pipeline.input_fn_of(own, False, False, fixed_length=False, order=order)
-        predicted = zip(order, self._estimator(folder).predict(input_fn, hooks=own_hooks))
+        predicted = zip(order, self._estimator(folder).predict(input_fn, hooks=hooks))
         return classifier_results.stacked(input_pipeline.in_order(predicted))
 
     def _score(self, predictions):
@@ -264,14 +266,14 @@ class DevSetHook(tf.train.SessionRunHook):
     """Scores the dev set while a training runs, and keeps the weights of the best score.
 
     Args:
-      own: rows of the dev set.
+      rows: rows of the dev set.
       score_fn: function of their predictions → float.
       patience, on_score, folder: see `Baseline.train`.
       num_steps: int, the last step of the training.
     """
 
-    def __init__(self, own, score_fn, patience, on_score, folder, num_steps):
-        self._rows, self._score_fn, self._num_steps = own, score_fn, num_steps
+    def __init__(self, rows, score_fn, patience, on_score, folder, num_steps):
+        self._rows, self._score_fn, self._num_steps = rows, score_fn, num_steps
         self._patience, self._on_score, self._folder = patience, on_score, folder
         self._best: Optional[Result] = None
         self._since_best = 0

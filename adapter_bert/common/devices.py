@@ -15,7 +15,7 @@ from adapter_bert.common.errors import UserError
 # What /proc/cpuinfo calls bfloat16 products: Intel's and AMD's, Intel's AMX, ARM's.
 _BFLOAT16_NAMES = {"avx512_bf16", "amx_bf16", "bf16"}
 _WORTHWHILE = 1.15  # How many times as fast bfloat16 must be: it rounds to 8 bits.
-_TIMED_TOKENS, _TIMED_SECONDS, _FEWEST_TURNS = 128, 0.05, 3
+_TIMED_TOKENS, _TIMED_SECONDS, _MIN_REPEATS = 128, 0.05, 3
 
 _CONNECT_SECONDS = 10
 _ANSWER_SECONDS = 60  # A TPU that has just been started takes its time.
@@ -87,9 +87,9 @@ def _num_cores(address=""):
         return sum(device.device_type == "TPU" for device in session.list_devices())
 
 
-def _check_cores(found, expected):
-    if expected not in (None, found):
-        raise UserError(f"--num_tpu_cores={expected}, but the TPU has {found}.")
+def _check_cores(actual, expected):
+    if expected not in (None, actual):
+        raise UserError(f"--num_tpu_cores={expected}, but the TPU has {actual}.")
 
 
 def tpu_replica():
@@ -229,7 +229,7 @@ def _fastest(calls):
         call()
     seconds = dict.fromkeys(calls, math.inf)
     start, turns = time.perf_counter(), 0
-    while turns < _FEWEST_TURNS or time.perf_counter() - start < _TIMED_SECONDS:
+    while turns < _MIN_REPEATS or time.perf_counter() - start < _TIMED_SECONDS:
         turns += 1
         for name, call in calls.items():
             before = time.perf_counter()

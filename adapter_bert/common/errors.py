@@ -47,11 +47,11 @@ def exit_code(main, *arguments):
             finally:
                 sys.stdout.flush()
     except BrokenPipeError:
-        if not _nobody_reads():
+        if not _is_stdout_closed():
             raise
         return 141
     except UserError as error:
-        return _said(error)
+        return _report(error)
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         return 130
@@ -61,7 +61,7 @@ def exit_code(main, *arguments):
         scheme = "File system scheme"
         if type(error).__name__ != "UnimplementedError" or not message.startswith(scheme):
             raise
-        return _said(unreadable_scheme(message))
+        return _report(unreadable_scheme(message))
 
 
 def unreadable_scheme(message):
@@ -73,7 +73,7 @@ def unreadable_scheme(message):
     return UserError(f"{message}: this TensorFlow cannot read there.")
 
 
-def _nobody_reads():
+def _is_stdout_closed():
     """Whether stdout is a pipe whose other end is closed; what is left for it is dropped then."""
     try:
         print(flush=True)
@@ -83,7 +83,7 @@ def _nobody_reads():
     return False
 
 
-def _said(error):
+def _report(error):
     sentence = str(error)
     end = "" if sentence.endswith((".", "?")) else "."
     print(f"Error: {sentence}{end}", file=sys.stderr)

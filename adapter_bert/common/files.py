@@ -275,7 +275,7 @@ def _parent(path: str) -> str:
 
 
 @contextlib.contextmanager
-def whole_folder(folder: str) -> Iterator[str]:
+def atomic_folder(folder: str) -> Iterator[str]:
     """Yields a new folder beside `folder`, which takes its place if all went well.
 
     A kill leaves the old one or the new one, at worst beside its place: readers find it by
@@ -310,7 +310,7 @@ def _alone_in(partial: str) -> Iterator[None]:
             descriptor = os.open(partial, os.O_RDONLY)
             stack.callback(os.close, descriptor)
             if not lock(descriptor):
-                folder = place_of(partial)
+                folder = folder_of(partial)
                 raise NotWritten(f"{folder} cannot be written (another writer is at work there).")
         yield
 
@@ -345,7 +345,7 @@ def unlock(descriptor: int) -> None:
 
 
 def recover(folder: str) -> None:
-    """Ends what a killed `whole_folder` began: the old folder is back, or the new one is there.
+    """Ends what a killed `atomic_folder` began: the old folder is back, or the new one is there.
 
     Raises:
       UserError: it cannot be written, or one that was not killed is at work.
@@ -361,15 +361,15 @@ def recover(folder: str) -> None:
 
 
 def current(folder: str) -> str:
-    """Where a reader finds what `whole_folder` last finished: there, or where a kill left it."""
+    """Where a reader finds what `atomic_folder` last finished: there, or where a kill left it."""
     folder = folder.rstrip("/")
     replaced = folder + _REPLACED
     moved = exists(replaced) and not exists(folder)
     return replaced if moved else folder
 
 
-def place_of(folder: str) -> str:
-    """The folder that what a killed `whole_folder` left beside it is of; of any other, itself."""
+def folder_of(folder: str) -> str:
+    """The folder that what a killed `atomic_folder` left beside it is of; of any other, itself."""
     for suffix in (_PARTIAL, _REPLACED):
         if folder.endswith(suffix):
             return folder[: -len(suffix)]

@@ -103,8 +103,8 @@ def numbers(scores: Dict[str, Any], start: str = "") -> Dict[str, float]:
     }
 
 
-def _f1(truth, found, **options) -> float:
-    return float(sklearn.metrics.f1_score(truth, found, zero_division=0, **options))
+def _f1(truth, predictions, **options) -> float:
+    return float(sklearn.metrics.f1_score(truth, predictions, zero_division=0, **options))
 
 
 def _correlation(measure: Callable, targets, predictions) -> float:

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 _COLUMNS = 3  # Panels beside each other; three of them are a page wide.
 _PANEL_SIZE, _SINGLE_SIZE = (2.9, 2.6), (4.2, 3.2)  # Inches.
-_MOST_TICKS = 8  # Of a heatmap's axis: more numbers of two digits would touch.
+_MAX_TICKS = 8  # Of a heatmap's axis: more numbers of two digits would touch.
 _PADDING = {"w_pad": 0.08, "h_pad": 0.06}  # Inches between panels: labels keep their distance.
 _RC: Any = {
     "font.size": 8,
@@ -210,7 +210,7 @@ def _draw_heatmap(figure, axes, panel):
     # Light means little lost, in colour and in print; white is no value at all.
     image = axes.imshow(np.ma.masked_invalid(panel.values), cmap="cividis", aspect="auto")
     axes.grid(False)
-    ticks = range(0, len(panel.values), math.ceil(len(panel.values) / _MOST_TICKS))
+    ticks = range(0, len(panel.values), math.ceil(len(panel.values) / _MAX_TICKS))
     axes.set_xticks(ticks)
     axes.set_yticks(ticks)
     if len(panel.values) <= 12:  # Of more the numbers would not be readable.

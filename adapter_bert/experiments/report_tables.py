@@ -17,7 +17,7 @@ class Cell(NamedTuple):
     method: str
     level: Any
     task: str
-    choice: selection.Choice
+    choice: selection.Selected
 
     @property
     def text(self):
@@ -132,12 +132,12 @@ def complete(sets_of_tasks):
     return max(sets_of_tasks, key=size, default=set())
 
 
-def _costs(own, num_tasks):
+def _costs(cells, num_tasks):
     """[total parameters, trained per task] of the cells of a method, by task."""
-    shares = [cell.choice.share for cell in own.values()]
+    shares = [cell.choice.share for cell in cells.values()]
     if None in shares:
         return [GAP, GAP]
-    if next(iter(own.values())).method == FULL.label:  # Its heads are not counted.
+    if next(iter(cells.values())).method == FULL.label:  # Its heads are not counted.
         return [f"{num_tasks:.2f}×", "100%"]
     share = float(np.mean(shares))
     return [f"{1 + num_tasks * share:.2f}×", f"{share:.2%}"]
@@ -176,7 +176,7 @@ def variants_table(cells, differences):
     return Table("", ["adapter", "size", *named, "trained parameters"], rows)
 
 
-def turned(table):
+def transposed(table):
     """The table with its rows as columns."""
     first, *rows = zip(table.columns, *table.rows)
     return Table(table.heading, list(first), [list(row) for row in rows])

@@ -118,7 +118,7 @@ def table2(source):
         " the number of top layers, is each task's best by mean validation score."
         f" {_total_note(cells)}{_design_note(records)}"
     )
-    tables = [report_tables.turned(report_tables.methods_table("", cells, len(tasks)))]
+    tables = [report_tables.transposed(report_tables.methods_table("", cells, len(tasks)))]
     tables += report_tables.published_2(tasks)
     return Report("Further tasks", caption, tables, _numbers(cells))
 
@@ -243,7 +243,7 @@ def searches(source):
     return Report("Searches for the no-BERT baseline", caption, tables, numbers, panels)
 
 
-class Kind(NamedTuple):
+class Builder(NamedTuple):
     """A row of `REPORTS`: how it is made, and of what, for whoever has none of it."""
 
     make: Callable[[Source], Report]
@@ -251,16 +251,16 @@ class Kind(NamedTuple):
 
 
 REPORTS = {
-    "table1": Kind(table1, "trainings of GLUE's tasks"),
-    "table2": Kind(table2, "trainings of further tasks, with test scores"),
-    "figure1": Kind(figure1, "adapters or top layers, and full fine-tuning, of GLUE's tasks"),
-    "figure3": Kind(figure3, "adapters or top layers, and full fine-tuning, of further tasks"),
-    "figure4": Kind(figure4, "trainings by run_classifier.py"),
-    "figure5": Kind(figure5, "trainings by run_squad.py"),
-    "figure6": Kind(figure6, "--ablations, or adapters with several --adapter_init_scale"),
-    "figure7": Kind(figure7, "trainings with several --learning_rate"),
-    "variants": Kind(variants, "adapters of other designs than the default"),
-    "searches": Kind(searches, "--searches, the search.json of run_baseline.py"),
+    "table1": Builder(table1, "trainings of GLUE's tasks"),
+    "table2": Builder(table2, "trainings of further tasks, with test scores"),
+    "figure1": Builder(figure1, "adapters or top layers, and full fine-tuning, of GLUE's tasks"),
+    "figure3": Builder(figure3, "adapters or top layers, and full fine-tuning, of further tasks"),
+    "figure4": Builder(figure4, "trainings by run_classifier.py"),
+    "figure5": Builder(figure5, "trainings by run_squad.py"),
+    "figure6": Builder(figure6, "--ablations, or adapters with several --adapter_init_scale"),
+    "figure7": Builder(figure7, "trainings with several --learning_rate"),
+    "variants": Builder(variants, "adapters of other designs than the default"),
+    "searches": Builder(searches, "--searches, the search.json of run_baseline.py"),
 }
 
 
@@ -338,11 +338,11 @@ def _design_label(record, usual):
 
 def _trained_as(records, others):
     """The records whose settings, but for the design, some of the others have."""
-    settings = {_apart_from_design(other) for other in others}
-    return [record for record in records if _apart_from_design(record) in settings]
+    settings = {_settings_without_design(other) for other in others}
+    return [record for record in records if _settings_without_design(record) in settings]
 
 
-def _apart_from_design(record):
+def _settings_without_design(record):
     """Task and settings of a record, but for the design of its adapters."""
     return record["task"], selection.other_settings(record, selection.design(record))
 

@@ -54,7 +54,7 @@ FULL = Method("full", "full fine-tuning")
 NO_BERT = Method("no_bert", "no-BERT baseline")
 
 
-class Choice(NamedTuple):
+class Selected(NamedTuple):
     """The setting that was chosen from some records of a task, and what it scores.
 
     Attributes:
@@ -202,7 +202,7 @@ def choose_best(records, split=VALIDATION):
       split: whose score is wanted.
 
     Returns:
-      `Choice`, whose setting has the seed; None if no record has the scores.
+      `Selected`, whose setting has the seed; None if no record has the scores.
     """
     scored = _scored(records, split)
     if not scored:
@@ -226,7 +226,7 @@ def choose_mean(records, split=VALIDATION):
       split: whose score is wanted.
 
     Returns:
-      `Choice` over all seeds of the setting; None if no record has the scores.
+      `Selected` over all seeds of the setting; None if no record has the scores.
     """
     settings = collections.defaultdict(dict)
     for record in _scored(records, split):
@@ -260,13 +260,13 @@ def _scored(records, split):
 
 
 def _choice(records, split):
-    """The `Choice` of one setting's records, one for each seed."""
+    """The `Selected` of one setting's records, one for each seed."""
     values = [points(record, split) for record in records]
     scores = records[0]["scores"]
     trained, backbone = scores.get("trained_parameters"), scores.get("backbone_parameters")
     if _method_name(records[0]) == NO_BERT.name:
         backbone = None
-    return Choice(
+    return Selected(
         score=score_name(records[0], split),
         value=float(np.mean(values)),
         sem=standard_error(values),

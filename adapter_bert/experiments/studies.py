@@ -27,23 +27,23 @@ def read_search(path):
     return files.read_as(path, "--searches", "search.json", _search_in_points)
 
 
-def _search_in_points(found):
-    trials = [_trial(trial) for trial in found["trials"]]
+def _search_in_points(record):
+    trials = [_trial(trial) for trial in record["trials"]]
     if all(trial["points"] is None for trial in trials):
         raise ValueError("no trial with a score")
-    about = {name: files.checked(found[name], str) for name in ("task", "score", "sampler")}
+    about = {name: files.checked(record[name], str) for name in ("task", "score", "sampler")}
     return {**about, "trials": trials}
 
 
-def _trial(found):
+def _trial(record):
     """A trial as it was written; raises KeyError, TypeError or ValueError for what is none."""
-    score, own = found["score"], found["settings"]
+    score, own = record["score"], record["settings"]
     kinds: Dict[str, Any] = {
         field.name: field.type for field in dataclasses.fields(baseline_space.Settings)
     }
     settings = {name: files.checked(own[name], kinds[name]) for name in SPACE}
     return {
-        **{name: files.checked(found[name], kind) for name, kind in _KINDS.items()},
+        **{name: files.checked(record[name], kind) for name, kind in _KINDS.items()},
         "points": None if score is None else 100 * files.checked(score, float),
         "settings": settings,
     }
@@ -138,7 +138,7 @@ def _shown(name, settings, gap):
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
-_MOST_LAYERS = 1000
+_MAX_LAYERS = 1000
 
 
 def read_ablation(path):
@@ -150,20 +150,20 @@ def read_ablation(path):
     return files.read_as(path, "--ablations", "ablation.json", _ablation_in_points)
 
 
-def _ablation_in_points(found):
-    size = files.checked(found["num_layers"], int)
+def _ablation_in_points(record):
+    size = files.checked(record["num_layers"], int)
     spans = {
         (files.checked(first, int), files.checked(last, int)): _points(value)
-        for first, last, value in found["spans"]
+        for first, last, value in record["spans"]
     }
-    if not 0 < size <= _MOST_LAYERS or not all(0 <= first <= last < size for first, last in spans):
+    if not 0 < size <= _MAX_LAYERS or not all(0 <= first <= last < size for first, last in spans):
         raise ValueError(f"a span that does not lie in {size} layers")
     return {
-        **{name: files.checked(found[name], str) for name in ("task", "score")},
-        **{name: _points(found[name]) for name in ("all", "none")},
+        **{name: files.checked(record[name], str) for name in ("task", "score")},
+        **{name: _points(record[name]) for name in ("all", "none")},
         "num_layers": size,
         # A regression has no classes.
-        "majority": _points(found["majority"]) if "majority" in found else None,
+        "majority": _points(record["majority"]) if "majority" in record else None,
         "spans": spans,
     }
 
@@ -184,7 +184,7 @@ def ablation_cells(ablation):
         ("layers removed", f"{a}-{b}", v) for (a, b), v in sorted(ablation["spans"].items())
     ]
     score = f"{selection.VALIDATION}_{ablation['score']}"
-    choice = selection.Choice(score, 0.0, None, None, None, None, {})
+    choice = selection.Selected(score, 0.0, None, None, None, None, {})
     return [
         report_tables.Cell(method, level, ablation["task"], choice._replace(value=value))
         for method, level, value in removed

@@ -42,7 +42,7 @@ KEEP = ("adapters", "scores", "all")  # What may be kept of a finished trial.
 
 
 # Further flags that say where things lie, of which `_backbone` tells BERTs apart, or where it runs.
-_PLACES = (
+_LOCATION_FLAGS = (
     *("bert_config_file", "vocab_file", "init_checkpoint", "bert_hub_module_handle"),
     *("spm_model_file", "feature_cache_dir"),
     *("tpu_name", "tpu_zone", "gcp_project", "master"),
@@ -102,7 +102,9 @@ class Sweep:
             both = sorted(further.keys() & dict(trial.flags))
             if both:
                 raise UserError(f"--{both[0]} is a flag of the trials already: use --set for it.")
-        self._places = {name: further.pop(name) for name in _PLACES if name in further}
+        self._location_flags = {
+            name: further.pop(name) for name in _LOCATION_FLAGS if name in further
+        }
         trials = [trial.plus(further) for trial in trials]
         _check_names(trials)
         self.trials, self._old_keys, self._data = collections.OrderedDict(), {}, {}
@@ -126,7 +128,7 @@ class Sweep:
 
     def running(self):
         """What the trials that run now said last, a dict by their keys."""
-        places = {key: self._place(key) for key in self.trials}
+        places = {key: self._trial_folder(key) for key in self.trials}
         return {key: place.last_line() for key, place in places.items() if place.is_running()}
 
     def commands(self):
@@ -160,7 +162,7 @@ class Sweep:
         self._before = self.records()
         for key, record in self._before.items():
             if record["status"] == DONE:  # A kill may have come before it lost what is not kept.
-                self._place(key).lose()
+                self._trial_folder(key).clean_up()
         waiting, slots = collections.deque(self._left(self._before)), {}
         try:
             while waiting or slots:
@@ -173,7 +175,7 @@ class Sweep:
         """Adds trials by their keys; files of data and of BERT are read once for all trials."""
         backbones, data = {}, {}
         for trial in trials:
-            flags = {**dict(trial.flags), **self._places}
+            flags = {**dict(trial.flags), **self._location_flags}
             named = flags.get("bert_hub_module_handle"), flags.get("init_checkpoint")
             if named not in backbones:
                 backbones[named] = _backbone(*named)
@@ -223,7 +225,7 @@ class Sweep:
         """Starts the first trial that waits, and that no one else runs; None if there is none."""
         for _ in range(len(waiting)):
             key = waiting.popleft()
-            lock = self._place(key).lock()
+            lock = self._trial_folder(key).lock()
             if lock is None:
                 waiting.append(key)
             elif self.records().get(key) != self._before.get(key):
@@ -232,13 +234,13 @@ class Sweep:
                 logging.info("Running %s", self.name(key))
                 cores = _share_of_cores(slot, self._settings.jobs)
                 command = [*self._commands[key], *self._precision_flags(key)]
-                process = self._place(key).start(command, lock, cores)
+                process = self._trial_folder(key).start(command, lock, cores)
                 return _Running(key, process, lock, time.monotonic())
         return None
 
     def _finish(self, trial, num_left):
         """Records a trial whose process has ended."""
-        seconds, place = time.monotonic() - trial.start, self._place(trial.key)
+        seconds, folder = time.monotonic() - trial.start, self._trial_folder(trial.key)
         what = self.trials[trial.key]
         record = {
             "key": trial.key,
@@ -247,31 +249,31 @@ class Sweep:
             "seconds": round(seconds, 1),
             "finished": sweep_records.now(),
             **({"data": self._data[trial.key]} if self._data[trial.key] else {}),
-            **place.outcome(trial.process.returncode, what),
+            **folder.outcome(trial.process.returncode, what),
         }
         if record["status"] == DONE and self._has_other_data(trial.key):
             reason = "its data have changed since the sweep began; sweep again to train on them"
             record = {**record, "status": FAILED, "reason": reason}
         is_done = record["status"] == DONE
         if is_done:
-            place.will_lose(_dropped(self._settings.keep))
+            folder.mark_for_cleanup(_dropped(self._settings.keep))
         sweep_records.append(self._settings.folder, self._settings.shard, record)
         if is_done:
-            place.lose()
+            folder.clean_up()
         os.close(trial.lock)
         self._seconds.append(seconds)
         left = sum(self._seconds) / len(self._seconds) * num_left / self._settings.jobs
         logging.info(
             "%s %s (%s; %d to go, about %s)",
             self.name(trial.key),
-            _said_of(record),
+            _describe_record(record),
             tqdm.format_interval(seconds),
             num_left,
             tqdm.format_interval(left),
         )
 
     def _command(self, key):
-        trial = self.trials[key].plus(self._places)
+        trial = self.trials[key].plus(self._location_flags)
         script, *flags = trial.command(self._folder(key))
         return [sys.executable, os.path.join(paths.PROJECT, script), *flags]
 
@@ -280,7 +282,7 @@ class Sweep:
 
         An interrupted trial resumes in its own.
         """
-        flags = {**dict(self.trials[key].flags), **self._places}
+        flags = {**dict(self.trials[key].flags), **self._location_flags}
         has_begun = os.path.exists(os.path.join(self._folder(key), run_directory.SETTINGS_FILE))
         if flags.get("precision", "auto") != "auto" or flags.get("use_tpu") or has_begun:
             return []
@@ -295,7 +297,7 @@ class Sweep:
     def _folder(self, key):
         return os.path.join(self._settings.folder, "trials", self.name(key))
 
-    def _place(self, key):
+    def _trial_folder(self, key):
         return TrialFolder(self._folder(key))
 
 
@@ -307,7 +309,7 @@ def _dropped(keep):
     return (*checkpoints.TRAINING_FILES, *further)
 
 
-def _said_of(record):
+def _describe_record(record):
     if record["status"] != DONE:
         return f"failed: {record['reason']}"
     return f"has {record['score']} {record['scores'][record['score']]:.4f}"
@@ -327,7 +329,9 @@ def _parsed(flag):
     if not match:
         raise UserError(f"{flag}: expected a flag of the trials, written as --name=value.")
     name, value = match.groups()
-    return name, value if name in _PLACES else sweep_grids.read_value(name, value, "--" + name)
+    return name, value if name in _LOCATION_FLAGS else sweep_grids.read_value(
+        name, value, "--" + name
+    )
 
 
 def _check_names(trials):
@@ -356,7 +360,7 @@ def _filled_in(trial):
         {
             name: sweep_grids.read_value(name, sweep_grids.expanded(name, value), f"--{name}")
             for name, value in trial.flags
-            if "$" in str(value) and name not in (*sweep_grids.DATA_FLAGS, *_PLACES)
+            if "$" in str(value) and name not in (*sweep_grids.DATA_FLAGS, *_LOCATION_FLAGS)
         }
     )
 
@@ -434,7 +438,7 @@ class TrialFolder:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 pass_fds=[lock],
-                preexec_fn=_heed_its_sweep,
+                preexec_fn=_isolate_signals,
             )
         if cores:
             with contextlib.suppress(ProcessLookupError):
@@ -443,7 +447,7 @@ class TrialFolder:
 
     def last_line(self):
         """What the trial printed last."""
-        return _lines(self._said()[-2000:])[-1]
+        return _lines(self._read_log()[-2000:])[-1]
 
     def outcome(self, return_code, trial):
         """What a record says of how the trial ended, see `sweep_records`.
@@ -455,7 +459,7 @@ class TrialFolder:
         if return_code < 0:
             return {"status": FAILED, "reason": f"killed by signal {-return_code}"}
         if return_code:
-            _, _, said = self._said().rpartition(_STARTED)
+            _, _, said = self._read_log().rpartition(_STARTED)
             return {"status": FAILED, "reason": reason_in(said)}
         try:
             return self._result(trial)
@@ -482,12 +486,12 @@ class TrialFolder:
         sweep_records.check_scores(result, path)
         return result
 
-    def will_lose(self, patterns):
+    def mark_for_cleanup(self, patterns):
         """Notes what is not kept once the trial is recorded: what matches one of these patterns."""
         files.write_atomically(self._unkept, "".join(pattern + "\n" for pattern in patterns))
 
-    def lose(self):
-        """Removes what `will_lose` noted last, where that has not been done yet."""
+    def clean_up(self):
+        """Removes what `mark_for_cleanup` noted last, where that has not been done yet."""
         with contextlib.suppress(FileNotFoundError):  # It has; or another sweeper does it now.
             with open(self._unkept) as reader:
                 patterns = reader.read().splitlines()
@@ -496,12 +500,12 @@ class TrialFolder:
                     shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
             os.remove(self._unkept)
 
-    def _said(self):
+    def _read_log(self):
         with open(self._log, "rb") as log:
             return log.read().decode(errors="replace")
 
 
-def _heed_its_sweep():
+def _isolate_signals():
     """Has Ctrl-C come to a trial once, from the one that started it, who may ignore its own."""
     os.setpgrp()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -518,12 +522,12 @@ def interrupt(processes):
             process.kill()
 
 
-def reason_in(said):
+def reason_in(text):
     """The sentence by which a script that stopped says why, else the last line."""
-    lines = _lines(said)
+    lines = _lines(text)
     errors = [line[len("Error: ") :] for line in lines if line.startswith("Error: ")]
     return (errors or lines)[-1]
 
 
-def _lines(said):
-    return [line.strip() for line in re.split(r"[\r\n]+", said) if line.strip()] or [""]
+def _lines(text):
+    return [line.strip() for line in re.split(r"[\r\n]+", text) if line.strip()] or [""]

@@ -16,10 +16,10 @@ from adapter_bert.formats import task_adapter
 def is_name(text: str) -> bool:
     """Whether a task can be called so: letters, digits, ".", "_" and "-", at most 100 of them.
 
-    A folder of that name must not be taken for what a killed `files.whole_folder` left.
+    A folder of that name must not be taken for what a killed `files.atomic_folder` left.
     """
     fits = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", text) is not None
-    return fits and files.place_of(text) == text
+    return fits and files.folder_of(text) == text
 
 
 def check_name(text: str) -> None:
@@ -43,8 +43,8 @@ def named(patterns: Iterable[str]) -> Dict[str, str]:
         folders = _matching(pattern)
         if not folders:
             raise UserError(f"--adapters={pattern}: there is no such folder.")
-        for place in map(files.place_of, folders):
-            folder = found_in(place)
+        for place in map(files.folder_of, folders):
+            folder = find_in(place)
             if folder is None:
                 raise UserError(
                     f"--adapters={pattern}: {place} is no task adapter, a folder with"
@@ -71,9 +71,9 @@ def below(root: str) -> Dict[str, str]:
     if not files.isdir(root):
         raise UserError(f"--adapter_dir={root} is no folder.")
     found = {}
-    for name in sorted(set(map(files.place_of, _names_in(root, "--adapter_dir=")))):
+    for name in sorted(set(map(files.folder_of, _names_in(root, "--adapter_dir=")))):
         try:
-            folder = found_in(posixpath.join(root, name))
+            folder = find_in(posixpath.join(root, name))
             if folder:
                 check_name(name)
                 found[name] = folder
@@ -82,7 +82,7 @@ def below(root: str) -> Dict[str, str]:
     return found
 
 
-def found_in(folder: str) -> Optional[str]:
+def find_in(folder: str) -> Optional[str]:
     """The folder of a task adapter that a name stands for, see `below`; None for none.
 
     Raises:

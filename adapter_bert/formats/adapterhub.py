@@ -94,7 +94,7 @@ def write(folder: str, adapter: task_adapter.TaskAdapter) -> None:
     name = description.task
     tensors = {_ADAPTER: {}, _HEAD: {}, _LAYER_NORMS: {}}
     for own, value in adapter.tensors.items():
-        file, other = _place(own, name)
+        file, other = _file_and_name(own, name)
         tensors[file][other] = value.reshape(-1) if "/biases" in own else _flip(file, value)
     for file, content in tensors.items():
         huggingface.write_safetensors(os.path.join(folder, file + ".safetensors"), content)
@@ -157,10 +157,12 @@ def _adapter_config(
     }
 
 
-def reduction_factor(hidden_size: int, size: int) -> float:
+def reduction_factor(hidden_size: int, adapter_size: int) -> float:
     """The float f of which the package makes the width: size = hidden_size // f."""
-    factor = hidden_size / size
-    return factor if int(hidden_size // factor) == size else hidden_size / (size + 0.5)
+    factor = hidden_size / adapter_size
+    return (
+        factor if int(hidden_size // factor) == adapter_size else hidden_size / (adapter_size + 0.5)
+    )
 
 
 def _head_config(description: task_adapter.Description) -> Dict[str, Any]:
@@ -177,7 +179,7 @@ def _head_config(description: task_adapter.Description) -> Dict[str, Any]:
     }
 
 
-def _place(name: str, adapter: str) -> Tuple[str, str]:
+def _file_and_name(name: str, adapter: str) -> Tuple[str, str]:
     """(file, PyTorch's name) of a trained tensor; adapter is the name that the format gives it."""
     kind = tuning.role_of(name, ["bert/"]).kind
     if kind == "head":
@@ -337,7 +339,7 @@ def _to_google(
 ) -> Dict[str, np.ndarray]:
     """Gives every tensor our name and layout; raises UserError unless they are all there are."""
     shapes = task_adapter.shapes(description)
-    places = {own: _place(own, description.task) for own in shapes}
+    places = {own: _file_and_name(own, description.task) for own in shapes}
     differing = set(places.values()) ^ set(tensors)
     if differing:
         file, name = min(differing)

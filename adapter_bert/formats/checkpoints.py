@@ -183,12 +183,12 @@ def check_encoder(prefix: str, config: configs.BertConfig, flag: str = "--init_c
 
 
 def check_encoder_shapes(
-    found: Dict[str, Sequence[int]], config: configs.BertConfig, where: str
+    shapes: Dict[str, Sequence[int]], config: configs.BertConfig, where: str
 ) -> None:
     """Checks that tensors are the whole encoder that a config describes; others may be among them.
 
     Args:
-      found: dict from names to shapes.
+      shapes: dict from names to shapes.
       config: `configs.BertConfig`, or anything with the same sizes as attributes.
       where: begins the errors' sentences.
 
@@ -196,31 +196,31 @@ def check_encoder_shapes(
       UserError: they are no BERT, or one of another size.
     """
     wanted = encoder_shapes(config)
-    missing = [name for name in wanted if name not in found]
-    if is_of_task_alone(found):
+    missing = [name for name in wanted if name not in shapes]
+    if is_of_task_alone(shapes):
         raise UserError(
             f"{where} holds only what a task trained; give the pretrained BERT below it, and the"
             " task's folder as --adapter."
         )
-    if len(missing) == len(wanted) and OBJECT_GRAPH in found:
+    if len(missing) == len(wanted) and OBJECT_GRAPH in shapes:
         raise UserError(
             f"{where} is an object-based checkpoint of TensorFlow 2; convert it by"
             " `python convert_checkpoint.py from_tf2`."
         )
     if len(missing) == len(wanted):
-        raise UserError(f"{where} holds no BERT encoder, but {_a_few(found)}.")
+        raise UserError(f"{where} holds no BERT encoder, but {_a_few(shapes)}.")
     for name, shape in wanted.items():
-        if name in found and tuple(found[name]) != shape:
+        if name in shapes and tuple(shapes[name]) != shape:
             raise UserError(
                 f"{where} is a checkpoint of another size: its {name} has the shape "
-                f"{list(found[name])}, bert_config.json asks for {list(shape)}."
+                f"{list(shapes[name])}, bert_config.json asks for {list(shape)}."
             )
     if missing:
         raise UserError(
             f"{where} lacks {len(missing)} of the {len(wanted)} tensors that bert_config.json asks "
             f"for, the first of them {missing[0]}."
         )
-    num_layers = _count_layers(found)
+    num_layers = _count_layers(shapes)
     if num_layers > config.num_hidden_layers:
         raise UserError(
             f"{where} is a checkpoint of another size: it has {num_layers} layers, "

@@ -298,13 +298,13 @@ def name_of(name: str) -> str:
     return name
 
 
-def _check_same(wanted: Set[str], found: Set[str], path: str) -> None:
+def _check_same(wanted: Set[str], actual: Set[str], path: str) -> None:
     """Raises UserError, naming them, if tensors are missing or have no place."""
     problems = [
         f"{len(names)} {verdict} ({', '.join(sorted(names)[:10])}{', ...' * (len(names) > 10)})"
         for names, verdict in (
-            (wanted - found, "tensors that its config asks for are missing"),
-            (found - wanted, "of its tensors have no place in BERT"),
+            (wanted - actual, "tensors that its config asks for are missing"),
+            (actual - wanted, "of its tensors have no place in BERT"),
         )
         if names
     ]

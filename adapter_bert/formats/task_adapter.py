@@ -39,7 +39,7 @@ KINDS = ("classification", "regression", "multilabel", "span")
 FORMAT = "adapter-bert task adapter"
 FORMAT_VERSION = 1
 Difference = Tuple[str, Any, Any]  # A setting's name, and its values in two descriptions.
-_MOST_LAYERS = 1000
+_MAX_LAYERS = 1000
 _LARGEST_CONFIG = 16 << 20  # Bytes. A label list is the one part that grows.
 
 
@@ -130,7 +130,7 @@ def save(folder: str, adapter: TaskAdapter) -> None:
     }
     content = safetensors.numpy.save(tensors, metadata={"adapter_config": _to_json(record)})
     record["sha256"] = hashlib.sha256(content).hexdigest()
-    with files.whole_folder(folder) as partial:
+    with files.atomic_folder(folder) as partial:
         with files.open_file(f"{partial}/{TENSORS_FILE}", "wb") as writer:
             writer.write(content)
         with files.open_file(f"{partial}/{CONFIG_FILE}", "w") as writer:
@@ -247,7 +247,7 @@ def shapes(description: Description) -> Dict[str, Tuple[int, ...]]:
     """
     config = description.backbone.bert_config()
     num_layers, method, adapter = config.num_hidden_layers, description.tuning, description.adapter
-    if num_layers > _MOST_LAYERS:
+    if num_layers > _MAX_LAYERS:
         raise UserError(f"A BERT of {num_layers} layers is not to be believed.")
     adapts = adapter is not None and adapter.build() is not None
     if adapts != (method.method == "adapters"):
@@ -257,7 +257,7 @@ def shapes(description: Description) -> Dict[str, Tuple[int, ...]]:
     result = {
         name: shape
         for name, shape in checkpoints.encoder_shapes(config).items()
-        if tuning.trains(tuning.role_of(name, ["bert/"]), method, num_layers, adapted)
+        if tuning.is_trained(tuning.role_of(name, ["bert/"]), method, num_layers, adapted)
     }
     sites = configs.SITES[adapter.sites] if adapter else ()
     for layer, site in itertools.product(adapted, sites):
@@ -386,7 +386,7 @@ def backbone_of(init_checkpoint: str, config: configs.BertConfig) -> Backbone:
     )
 
 
-def essence(description: Description) -> Dict[str, Any]:
+def compatibility_fields(description: Description) -> Dict[str, Any]:
     """What must agree for a task adapter to work in a model: a flat dict of JSON values by name.
 
     The adapter's variants stand there where they are not the defaults, for earlier versions had
@@ -440,7 +440,7 @@ def check_fits(
     Raises:
       UserError: it is not; the sentence says what differs.
     """
-    found, asked = essence(given), essence(wanted)
+    found, asked = compatibility_fields(given), compatibility_fields(wanted)
     differences = [
         (name, found.get(name), asked.get(name))
         for name in sorted(set(found) | set(asked))

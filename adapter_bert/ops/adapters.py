@@ -41,7 +41,7 @@ class Adapter(NamedTuple):
     """An adapter function, and what of a sub-layer it adapts.
 
     Attributes:
-      function: function of (what is read, beside=None, statistics=None), as `feedforward_adapter`.
+      function: function of (input, residual=None, statistics=None), as `feedforward_adapter`.
       sites: scopes of the projections that it follows.
       is_parallel: bool; it reads what the sub-layer reads, and stands beside it.
       layers: indices of the layers that have one; None for all.
@@ -52,19 +52,19 @@ class Adapter(NamedTuple):
     is_parallel: bool = False
     layers: Optional[Sequence[int]] = None
 
-    def __call__(self, output, residual=None, statistics=None):
+    def __call__(self, output, sublayer_input=None, statistics=None):
         """Adapts a sub-layer.
 
         Args:
           output: float Tensor [..., D], the sub-layer's output.
-          residual: float Tensor [..., D], what the sub-layer reads.
+          sublayer_input: float Tensor [..., D], what the sub-layer reads.
           statistics: as in `layers.batch_norm`.
 
         Returns:
           list of float Tensors [..., D], whose sum is the adapted output.
         """
         if self.is_parallel:
-            terms = self.function(residual, beside=output, statistics=statistics)
+            terms = self.function(sublayer_input, residual=output, statistics=statistics)
         else:
             terms = self.function(output, statistics=statistics)
         return list(terms) if isinstance(terms, (list, tuple)) else [terms]
@@ -79,7 +79,7 @@ def build(config: AdapterConfig) -> "Optional[Adapter]":
             hidden_size=config.size,
             init_scale=config.init_scale,
             activation=config.activation,
-            apart=True,
+            return_terms=True,
             normalization=config.normalization,
             depth=config.depth,
             interaction=config.interaction,
@@ -119,7 +119,7 @@ def adapters_of_layers(
 
     Returns:
       A list of a dict for each layer: from the projections' scopes to functions of (output,
-      residual) that return lists of terms, see `Adapter`.
+      sublayer_input) that return lists of terms, see `Adapter`.
 
     Raises:
       ValueError: the encoder has no layer of such an index.
@@ -145,12 +145,12 @@ def adapters_of_layers(
     return adapters
 
 
-def _gated(adapt, gate, output, residual):
+def _gated(adapt, gate, output, sublayer_input):
     """Terms whose sum is gate * adapted + (1 - gate) * output.
 
-    gate is [B]; output, the residual and the terms are [B * F, D].
+    gate is [B]; output, sublayer_input and the terms are [B * F, D].
     """
-    terms = adapt(output, residual)
+    terms = adapt(output, sublayer_input)
     rows_each = get_shape_list(output)[0] // get_shape_list(gate)[0]
     gate = tf.cast(tf.repeat(gate, rows_each)[:, tf.newaxis], output.dtype)
     if terms[0] is output:  # Only what is added to it comes and goes.
@@ -188,11 +188,11 @@ def feedforward_adapter(
     init_scale: float = 1e-3,
     *,
     activation: str = "gelu",
-    apart: bool = False,
+    return_terms: bool = False,
     normalization: str = "none",
     depth: int = 1,
     interaction: str = "add",
-    beside=None,
+    residual=None,
     statistics: Optional[list] = None,
 ):
     """A bottleneck with an inner skip connection (Houlsby et al. 2019, section 2.1, figure 2).
@@ -205,12 +205,12 @@ def feedforward_adapter(
       hidden_size: m, the width of the bottleneck.
       init_scale: stddev of the truncated normal of W1 and W2.
       activation: a name that `get_activation` knows.
-      apart: bool; return x and what is added to it as a pair. A caller who adds them up in float32
-        keeps what bfloat16 would round off.
+      return_terms: bool; return x and what is added to it as a pair. A caller who adds them up
+        in float32 keeps what bfloat16 would round off.
       normalization: a key of `NORMALIZATIONS`, of x W1 + b1: 2m parameters.
       depth: k, the number of hidden layers; each beyond the first is h → act(h W + b), W [m, m].
       interaction: a key of `INTERACTIONS`; "multiply" makes it x * (1 + f(x)).
-      beside: float Tensor [..., D], y; makes it y + f(x) or y * (1 + f(x)).
+      residual: float Tensor [..., D], y; makes it y + f(x) or y * (1 + f(x)).
       statistics: as in `layers.batch_norm`: a list in training, else None.
 
     Returns:
@@ -226,22 +226,22 @@ def feedforward_adapter(
             # These keep the scale of what they read, and of gradients; init_scale would end both.
             hidden = act(_project(hidden, f"_hidden{index}", hidden_size, hidden_size**-0.5))
         change = tf.reshape(_project(hidden, "2", shape[-1], init_scale), shape)
-    adapted = input_tensor if beside is None else beside
+    adapted = input_tensor if residual is None else residual
     added = INTERACTIONS[interaction](adapted, change)
-    return (adapted, added) if apart else adapted + added
+    return (adapted, added) if return_terms else adapted + added
 
 
 _ADAPTER_FUNCTIONS = {"feedforward_adapter": feedforward_adapter}
 
 
-def _project(rows, name: str, columns: int, init_scale: float):
+def _project(rows, name: str, units: int, init_scale: float):
     """rows W + b, with W = weights<name> [in, columns] and b = biases<name> [1, columns]."""
 
     def variable(name, shape, initializer):
         collections = [ADAPTERS, tf.GraphKeys.GLOBAL_VARIABLES]
         return tf.get_variable(name, shape, initializer=initializer, collections=collections)
 
-    shape = [get_shape_list(rows)[-1], columns]
+    shape = [get_shape_list(rows)[-1], units]
     weights = variable("weights" + name, shape, create_initializer(init_scale))
-    biases = variable("biases" + name, [1, columns], tf.zeros_initializer())
+    biases = variable("biases" + name, [1, units], tf.zeros_initializer())
     return layers.affine(rows, weights, biases[0])

@@ -108,7 +108,7 @@ def layer_norm(
     plus=(),
     dtype=None,
     collections: Sequence[str] = (LAYER_NORM,),
-    trains: bool = True,
+    training: bool = True,
 ):
     """Normalizes the last axis (Ba et al. 2016, arXiv 1607.06450), epsilon 1e-12.
 
@@ -119,7 +119,7 @@ def layer_norm(
         a small adapter changes would be lost if bfloat16 rounded the sum.
       dtype: of the result, that of input_tensor by default.
       collections: graph collections that beta and gamma join.
-      trains: bool; keep what the gradient needs. Without, a gradient computes it anew, and there
+      training: bool; keep what the gradient needs. Without, a gradient recomputes it, and there
         should be none.
     """
     width = get_shape_list(input_tensor)[-1]
@@ -132,23 +132,23 @@ def layer_norm(
             "gamma", [width], initializer=tf.ones_initializer(), collections=collections
         )
         dtype, terms = dtype or input_tensor.dtype, [input_tensor, *plus]
-        if _is_by_sequence(gamma, 1):
-            return _normalized_by_sequence(terms, gamma, beta, dtype)
-        return _normalized_sum(terms, gamma, beta, dtype, trains)
+        if _is_per_example(gamma, 1):
+            return _normalized_per_example(terms, gamma, beta, dtype)
+        return _normalized_sum(terms, gamma, beta, dtype, training)
 
 
-def _normalized_by_sequence(terms, gamma, beta, dtype):
+def _normalized_per_example(terms, gamma, beta, dtype):
     """With gamma and beta [B, D], each for one of B equal parts of the rows; no gradient."""
     parts = [tf.reshape(term, [tf.shape(gamma)[0], -1, gamma.shape[-1]]) for term in terms]
     (output,) = _normalize(dtype, False)(gamma[:, tf.newaxis], beta[:, tf.newaxis], *parts)
     return tf.reshape(output, tf.shape(terms[0]))
 
 
-def _normalized_sum(terms, gamma, beta, dtype, trains):
+def _normalized_sum(terms, gamma, beta, dtype, training):
     @custom_gradient
     def run(gamma, beta, *terms):
-        output, *inner = _normalize(dtype, trains)(gamma, beta, *terms)
-        inner = [xla.kept(tensor) for tensor in inner]
+        output, *inner = _normalize(dtype, training)(gamma, beta, *terms)
+        inner = [xla.saved_for_backward(tensor) for tensor in inner]
 
         def gradient(d_output):
             normal, inverse_stddev = inner or _normalize(dtype, True)(gamma, beta, *terms)[1:]
@@ -163,9 +163,9 @@ def _normalized_sum(terms, gamma, beta, dtype, trains):
 
 
 @functools.lru_cache(maxsize=None)
-def _normalize(dtype, trains):
+def _normalize(dtype, training):
     """The function of (gamma, beta, terms) that returns a list: the output in that dtype and, if it
-    `trains`, the normalized sum, likewise, and one over the standard deviation, float32."""
+    `training`, the normalized sum, likewise, and one over the standard deviation, float32."""
 
     @xla.fused
     def normalize(gamma, beta, *terms):
@@ -175,7 +175,7 @@ def _normalize(dtype, trains):
         inverse_stddev = tf.math.rsqrt(variance + 1e-12)
         normal = centred * inverse_stddev
         output = tf.cast(normal * gamma + beta, dtype)
-        return [output, tf.cast(normal, dtype), inverse_stddev] if trains else [output]
+        return [output, tf.cast(normal, dtype), inverse_stddev] if training else [output]
 
     return normalize
 
@@ -275,7 +275,7 @@ def attend(
     # -10000 before the softmax is as good as removal, and stays finite in half precision.
     blocked = -10000.0 * (1.0 - tf.cast(input_mask, tf.float32))[:, tf.newaxis, tf.newaxis, :]
     # A TPU computes them faster than it writes and reads them. Without a key they would be others.
-    anew = xla.in_xla() and (dropout_key is not None or not dropout_prob)
+    recomputes = xla.in_xla() and (dropout_key is not None or not dropout_prob)
     scope = tf.get_variable_scope()
 
     def probabilities(query, key):
@@ -287,11 +287,15 @@ def attend(
 
     @custom_gradient
     def run(query, key, value):
-        kept = probabilities(query, key)
-        context = tf.matmul(kept[1], value)
+        saved_for_backward = probabilities(query, key)
+        context = tf.matmul(saved_for_backward[1], value)
 
         def gradient(d_context):
-            probs, dropped = probabilities(*xla.anew(d_context, query, key)) if anew else kept
+            probs, dropped = (
+                probabilities(*xla.recompute(d_context, query, key))
+                if recomputes
+                else saved_for_backward
+            )
             d_value = tf.matmul(dropped, d_context, transpose_a=True)
             d_dropped = tf.matmul(d_context, value, transpose_b=True)
             d_scores = _softmax_gradient(scale)(probs, dropped, d_dropped, context, d_context)
@@ -343,7 +347,7 @@ def moving_variables():
     return [v for v in tf.global_variables() if variable_name(v).endswith(MOVING)]
 
 
-def _is_by_sequence(parameter, rank: int) -> bool:
+def _is_per_example(parameter, rank: int) -> bool:
     """Whether, where a variable of that rank is asked for, there is a Tensor with one for each of B
     equal parts of the rows: the custom getter of `mixed_encoder.build` gives each task its own."""
     return parameter.shape.ndims == rank + 1
@@ -407,8 +411,8 @@ def affine(input_tensor, kernel, bias):
         for one of B equal parts of the rows.
       bias: float Tensor or variable [units], or [B, units].
     """
-    if _is_by_sequence(kernel, 2):
-        return _affine_by_sequence(input_tensor, kernel, bias)
+    if _is_per_example(kernel, 2):
+        return _affine_per_example(input_tensor, kernel, bias)
 
     @custom_gradient
     def run(x, kernel, bias):
@@ -422,7 +426,7 @@ def affine(input_tensor, kernel, bias):
     return run(*[tf.cast(tensor, input_tensor.dtype) for tensor in (input_tensor, kernel, bias)])
 
 
-def _affine_by_sequence(x, kernel, bias):
+def _affine_per_example(x, kernel, bias):
     kernel, bias = tf.cast(kernel, x.dtype), tf.cast(bias, x.dtype)
     parts = tf.reshape(x, [tf.shape(kernel)[0], -1, kernel.shape[1]])
     return tf.reshape(tf.matmul(parts, kernel) + bias[:, tf.newaxis], [-1, kernel.shape[2]])

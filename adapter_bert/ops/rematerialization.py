@@ -30,7 +30,7 @@ def recomputed(function: Callable, *inputs):
     Raises:
       ValueError: when gradients are asked for, if `function` draws random numbers without a key.
     """
-    kept = [tf.convert_to_tensor(tensor) for tensor in inputs]
+    saved_for_backward = [tf.convert_to_tensor(tensor) for tensor in inputs]
     scope = tf.get_variable_scope()
     variables = []
 
@@ -41,14 +41,14 @@ def recomputed(function: Callable, *inputs):
         return variable
 
     with tf.variable_scope(scope, custom_getter=remember, auxiliary_name_scope=False):
-        output = function(*kept)
+        output = function(*saved_for_backward)
 
     def backward(gradient):
         first_new = len(output.graph.get_operations())
         # Behind the control dependency nothing starts before the backward pass arrives here, nor
         # does TensorFlow's optimizer see twice the same operation and merge both.
         with tf.control_dependencies([gradient]):
-            again = [tf.identity(tensor) for tensor in xla.anew(gradient, *kept)]
+            again = [tf.identity(tensor) for tensor in xla.recompute(gradient, *saved_for_backward)]
             with tf.variable_scope(scope, reuse=True, auxiliary_name_scope=False):
                 output_again = function(*again)
         _check_repeatable(output.graph.get_operations()[first_new:])
@@ -64,7 +64,7 @@ def recomputed(function: Callable, *inputs):
     def with_backward(*tensors):
         return tf.identity(tensors[-1]), backward
 
-    return with_backward(*kept, *values, output)
+    return with_backward(*saved_for_backward, *values, output)
 
 
 def _check_repeatable(operations):

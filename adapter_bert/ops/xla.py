@@ -17,7 +17,7 @@ try:
 except ImportError:
 
     def xla_optimization_barrier(tensors):
-        """TensorFlow 1 has none: what is `kept` may grow, and nothing is computed `anew`."""
+        """TensorFlow 1 has no barrier: saved tensors may be larger, and nothing is recomputed."""
         return tensors
 
 
@@ -72,8 +72,8 @@ def in_xla() -> bool:
     return control_flow_util.GraphOrParentsInXlaContext(tf.get_default_graph())
 
 
-def kept(tensor):
-    """What a backward pass is to keep of a forward pass, in its own dtype.
+def saved_for_backward(tensor):
+    """Returns a tensor that the forward pass saves for the backward pass, in its own dtype.
 
     XLA takes a cast to bfloat16 and back for none. It would keep the float32 from which the tensor
     was cast, twice as large.
@@ -81,7 +81,7 @@ def kept(tensor):
     return xla_optimization_barrier([tensor])[0] if in_xla() else tensor
 
 
-def anew(after, *tensors):
+def recompute(after, *tensors):
     """The tensors, of which a backward pass computes once more what a forward pass did not keep.
 
     To XLA they are others than before, so that it does not find the same computation twice and keep

@@ -1,6 +1,6 @@
 """A bank: the adapters of any number of tasks over one frozen BERT, which a batch may mix.
 
-    bank = AdapterBank(config, "bert/bert_model.ckpt", most_in_memory=100)
+    bank = AdapterBank(config, "bert/bert_model.ckpt", max_in_memory=100)
     bank.add("mrpc", "output/mrpc/adapter")
     bank.add("sms_spam", "output/spam/adapter")
     bank.predict([Row("sms_spam", ids, segments), Row("mrpc", ids, segments)])
@@ -71,8 +71,8 @@ class _Entry:
         called: str,
     ):
         self.description = description
-        self.kind = mixed_encoder.kind_of(description.adapter)
-        self.places: Any = None  # In memory: `mixed_encoder.Places`.
+        self.kind = mixed_encoder.architecture_of(description.adapter)
+        self.slots: Any = None  # In memory: `mixed_encoder.SlotIndices`.
         self._source, self._digest, self._called = source, digest, called
 
     def read(self) -> task_adapter.TaskAdapter:
@@ -97,7 +97,7 @@ class AdapterBank:
       config: `modeling.BertConfig`.
       init_checkpoint: prefix of the pretrained checkpoint.
       precision: one of `configs.PRECISIONS`.
-      most_in_memory: how many tasks the memory holds, None for all that were asked for. A batch of
+      max_in_memory: how many tasks the memory holds, None for all that were asked for. A batch of
         more tasks than that has them all in memory until the next one.
       lengths: ascending ints, what the longest row of a batch is padded to the next of. Each is
         compiled when it first comes, and fewer are compiled sooner.
@@ -115,18 +115,18 @@ class AdapterBank:
         init_checkpoint: str,
         *,
         precision: str = "float32",
-        most_in_memory: Optional[int] = None,
+        max_in_memory: Optional[int] = None,
         lengths: Sequence[int] = input_pipeline.BUCKETS,
     ):
-        if most_in_memory is not None and most_in_memory < 1:
-            raise UserError(f"most_in_memory must be at least 1, but is {most_in_memory}.")
+        if max_in_memory is not None and max_in_memory < 1:
+            raise UserError(f"max_in_memory must be at least 1, but is {max_in_memory}.")
         checkpoints.check_encoder(init_checkpoint, config)
         self.backbone = task_adapter.backbone_of(init_checkpoint, config)
         precision = devices.choose_precision(
             precision, False, (config.hidden_size, config.intermediate_size)
         )
         self._model = _Model(config, init_checkpoint, precision, lengths)
-        self._config, self._most = config, most_in_memory
+        self._config, self._max_in_memory = config, max_in_memory
         self._entries = {}  # Never changed, but replaced: it can be read at any time.
         self._in_memory = collections.OrderedDict()  # Names, the one asked for last at the end.
         self._lock = threading.Lock()  # Of whoever replaces these, or uses the model.
@@ -251,7 +251,7 @@ class AdapterBank:
         while True:
             with self._lock:
                 entries = {name: self._entry(name) for name in names}
-                absent = [e for e in entries.values() if e.places is None and e not in read]
+                absent = [e for e in entries.values() if e.slots is None and e not in read]
                 if not absent:
                     self._bring(entries, read)
                     return self._run(rows, entries)
@@ -266,23 +266,23 @@ class AdapterBank:
             if name in self._in_memory:
                 self._in_memory.move_to_end(name)
         for name, entry in entries.items():
-            if entry.places is None:
+            if entry.slots is None:
                 self._make_room(entries)
-                entry.places = self._model.place(read[entry])
+                entry.slots = self._model.load(read[entry])
                 self._in_memory[name] = None
 
     def _make_room(self, keep: Dict[str, _Entry]) -> None:
         """Forgets the tasks that were asked for longest ago, until there is room for one more."""
-        if self._most is not None:
+        if self._max_in_memory is not None:
             others = [name for name in self._in_memory if name not in keep]
-            for name in others[: max(0, len(self._in_memory) + 1 - self._most)]:
+            for name in others[: max(0, len(self._in_memory) + 1 - self._max_in_memory)]:
                 self._forget(name)
 
     def _forget(self, name: str) -> None:
         """Takes a task's adapter out of memory, if it is there."""
         if self._in_memory.pop(name, self) is None:
-            self._model.free(self._entries[name].places)
-            self._entries[name].places = None
+            self._model.free(self._entries[name].slots)
+            self._entries[name].slots = None
 
     def _run(self, rows: List[Row], entries: Dict[str, _Entry]) -> List[Dict[str, Any]]:
         """One pass for each kind of adapters, in practice one for all."""
@@ -296,7 +296,7 @@ class AdapterBank:
             outputs = self._model.run(
                 kind,
                 some,
-                [entries[row.task].places for row in some],
+                [entries[row.task].slots for row in some],
                 any(description.kind == "span" for description in descriptions),
             )
             for index, *row_and_output in zip(indices, some, descriptions, *outputs):
@@ -338,7 +338,7 @@ def _prediction(
 
 
 def _padded(
-    rows: List[Row], places: List[mixed_encoder.Places], lengths: Sequence[int], longest: int
+    rows: List[Row], slots: List[mixed_encoder.SlotIndices], lengths: Sequence[int], longest: int
 ) -> tuple:
     """A batch of few shapes: each new one costs the compilation of its kernels.
 
@@ -347,15 +347,15 @@ def _padded(
       makes a rounder number, and they are the last one again.
     """
     lacking = _next(len(rows), _BATCH_SIZES) - len(rows)
-    rows, places = rows + rows[-1:] * lacking, places + places[-1:] * lacking
+    rows, slots = rows + rows[-1:] * lacking, slots + slots[-1:] * lacking
     length = min(longest, _next(max(len(row.input_ids) for row in rows), lengths))
     input_ids, input_mask, segment_ids = np.zeros([3, len(rows), length], np.int32)
     for index, row in enumerate(rows):
         own = slice(len(row.input_ids))
         input_ids[index, own], input_mask[index, own] = row.input_ids, 1
         segment_ids[index, own] = row.segment_ids
-    size = _next(max(len(place.bottleneck) for place in places), _ADAPTER_SIZES)
-    return mixed_encoder.batch_of(places, size), input_ids, input_mask, segment_ids
+    adapter_size = _next(max(len(place.bottleneck) for place in slots), _ADAPTER_SIZES)
+    return mixed_encoder.batch_of(slots, adapter_size), input_ids, input_mask, segment_ids
 
 
 def _next(value: int, steps: Sequence[int]) -> int:
@@ -401,7 +401,8 @@ class _Model:
         self._config, self._init_checkpoint = config, init_checkpoint
         self._precision, self._lengths = precision, lengths
         self._pools = {
-            pool: _Pool(size, mixed_encoder.POOLS[pool]) for pool, size in _FIRST_ROWS.items()
+            pool: _Pool(size, mixed_encoder.RESERVED_ROWS[pool])
+            for pool, size in _FIRST_ROWS.items()
         }
         self._graph = tf.Graph()
         with self._graph.as_default():
@@ -418,7 +419,7 @@ class _Model:
 
     def _make_updates(self):
         """By table: (placeholder of rows' numbers, of their values, operation that writes them)."""
-        rows = {pool: tf.placeholder(tf.int32, [None]) for pool in mixed_encoder.POOLS}
+        rows = {pool: tf.placeholder(tf.int32, [None]) for pool in mixed_encoder.RESERVED_ROWS}
         updates = {}
         for name, table in self.tables.variables.items():
             some = rows[mixed_encoder.pool_of(name)]
@@ -432,7 +433,7 @@ class _Model:
     def _make_growth(self):
         """By pool: (placeholder of how many rows more, operation that gives its tables these)."""
         growth = {}
-        for pool in mixed_encoder.POOLS:
+        for pool in mixed_encoder.RESERVED_ROWS:
             count, grown = tf.placeholder(tf.int32, []), []
             for name, table in self.tables.variables.items():
                 if mixed_encoder.pool_of(name) == pool:
@@ -441,31 +442,29 @@ class _Model:
             growth[pool] = count, tf.group(*grown)
         return growth
 
-    def place(self, adapter: task_adapter.TaskAdapter) -> mixed_encoder.Places:
-        """Writes an adapter into the tables; returns its `mixed_encoder.Places`."""
+    def load(self, adapter: task_adapter.TaskAdapter) -> mixed_encoder.SlotIndices:
+        """Writes an adapter into the tables; returns its `mixed_encoder.SlotIndices`."""
         rows = {}
         try:
             for pool, count in mixed_encoder.rows_needed(adapter).items():
                 rows[pool] = self._take(pool, count)
-            places = mixed_encoder.places_of(rows)
-            self._write(adapter, places)
+            slots = mixed_encoder.slots_of(rows)
+            self._write(adapter, slots)
         except BaseException:
             self._give_back(rows)
             raise
-        return places
+        return slots
 
-    def _write(self, adapter: task_adapter.TaskAdapter, places: mixed_encoder.Places) -> None:
+    def _write(self, adapter: task_adapter.TaskAdapter, slots: mixed_encoder.SlotIndices) -> None:
         tensors = {**self._of_backbone, **adapter.tensors}
         feed = {}
-        for name, rows_and_values in mixed_encoder.table_rows(
-            self._config, tensors, places
-        ).items():
+        for name, rows_and_values in mixed_encoder.table_rows(self._config, tensors, slots).items():
             feed.update(zip(self._updates[name], rows_and_values))
         self._session.run([update for _, _, update in self._updates.values()], feed)
 
-    def free(self, places: mixed_encoder.Places) -> None:
+    def free(self, slots: mixed_encoder.SlotIndices) -> None:
         """Gives the rows of a task back."""
-        self._give_back(mixed_encoder.rows_by_pool(places))
+        self._give_back(mixed_encoder.rows_by_pool(slots))
 
     def _give_back(self, rows: Dict[str, List[int]]) -> None:
         for pool, some in rows.items():
@@ -482,17 +481,17 @@ class _Model:
 
     def run(
         self,
-        kind: mixed_encoder.Kind,
+        kind: mixed_encoder.Architecture,
         rows: List[Row],
-        places: List[mixed_encoder.Places],
+        slots: List[mixed_encoder.SlotIndices],
         spans: bool,
     ) -> tuple:
         """The outputs of a batch.
 
         Args:
-          kind: `mixed_encoder.Kind` of its adapters.
+          kind: `mixed_encoder.Architecture` of its adapters.
           rows: list of `Row`.
-          places: list of the `mixed_encoder.Places` of their tasks.
+          slots: list of the `mixed_encoder.SlotIndices` of their tasks.
           spans: whether a row asks for a span.
 
         Returns:
@@ -500,12 +499,12 @@ class _Model:
         """
         if (kind, spans) not in self._fetches:
             self._build(kind, spans)
-        batch = _padded(rows, places, self._lengths, self._config.max_position_embeddings)
+        batch = _padded(rows, slots, self._lengths, self._config.max_position_embeddings)
         feed = dict(zip(tf.nest.flatten(self._inputs), tf.nest.flatten(batch)))
         logits, *span_logits = self._session.run(self._fetches[kind, spans], feed)
         return logits, (span_logits[0] if spans else [None] * len(rows))
 
-    def _build(self, kind: mixed_encoder.Kind, spans: bool) -> None:
+    def _build(self, kind: mixed_encoder.Architecture, spans: bool) -> None:
         with self._graph.as_default():
             known = len(tf.trainable_variables())
             outputs = mixed_encoder.build(

@@ -63,7 +63,7 @@ class _Waiting(NamedTuple):
     arrival: int
     row: object
     call: _Call
-    place: int  # Among the call's rows.
+    row_index: int  # Among the call's rows.
 
 
 class Batcher:
@@ -189,16 +189,16 @@ class Batcher:
             self._compute(batch[middle:])
             return
         for entry, output in zip(batch, outputs):
-            entry.call.take(entry.place, output)
+            entry.call.take(entry.row_index, output)
 
 
-def _windows(lengths: List[int], place: int) -> Iterator[Tuple[int, int]]:
+def _windows(lengths: List[int], index: int) -> Iterator[Tuple[int, int]]:
     """Yields the windows of 1, 2, 3, ... of ascending lengths around one: (start, stop).
 
     Each takes in the neighbour that adds less padding, as long as all of it costs no more than a
     batch of its own for those who need it would.
     """
-    start, stop, padding = place, place + 1, 0.0
+    start, stop, padding = index, index + 1, 0.0
     while True:
         yield start, stop
         longest = lengths[stop - 1]

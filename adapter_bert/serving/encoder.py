@@ -22,12 +22,12 @@ from adapter_bert.ops import adapters
 
 # What a row of a table belongs to: a task, its own pooler, a unit of its bottlenecks, an output of
 # its head; and how many rows at a pool's begin are no task's: the backbone's pooler, and rows of 0.
-POOLS = {"task": 0, "pooler": 1, "bottleneck": 1, "output": 1}
+RESERVED_ROWS = {"task": 0, "pooler": 1, "bottleneck": 1, "output": 1}
 _BOTTLENECK = ("adapters/weights1", "adapters/biases1", "adapters/weights2")
 _SPAN_SCOPE = "cls/squad/"
 
 
-class Kind(NamedTuple):
+class Architecture(NamedTuple):
     """What all adapters in one encoder agree on; see `configs.AdapterConfig`."""
 
     activation: str = "gelu"
@@ -35,7 +35,7 @@ class Kind(NamedTuple):
     interaction: str = "add"
 
 
-class Places(NamedTuple):
+class SlotIndices(NamedTuple):
     """Rows of the tables, for one task or for each sequence of a batch.
 
     Attributes:
@@ -58,11 +58,11 @@ class Outputs(NamedTuple):
     span_logits: Any = None
 
 
-def kind_of(adapter: Optional[configs.AdapterConfig]) -> Kind:
-    """The `Kind` of a `configs.AdapterConfig`; of None the default, as that goes with any."""
+def architecture_of(adapter: Optional[configs.AdapterConfig]) -> Architecture:
+    """The `Architecture` of a `configs.AdapterConfig`; of None the default, which fits any."""
     if adapter is None:
-        return Kind()
-    return Kind(adapter.activation.lower(), adapter.placement, adapter.interaction)
+        return Architecture()
+    return Architecture(adapter.activation.lower(), adapter.placement, adapter.interaction)
 
 
 def check(
@@ -99,8 +99,8 @@ def check(
 def _is_plain(settings: configs.AdapterConfig) -> bool:
     """Whether adapters are what `_adapter_function` computes, whatever their size."""
     is_known = settings.fn.lower() == "feedforward_adapter"
-    # A `Kind` tells variants apart, and sites lie in the tables' names.
-    return is_known and set(settings.variant()) <= {"sites", *Kind._fields}
+    # An `Architecture` tells variants apart, and sites lie in the tables' names.
+    return is_known and set(settings.variant()) <= {"sites", *Architecture._fields}
 
 
 def _identity(backbone: task_adapter.Backbone) -> Dict[str, Any]:
@@ -116,50 +116,50 @@ def backbone_rows(config: configs.BertConfig, init_checkpoint: str) -> Dict[str,
     return {
         name: checkpoints.read_tensor(reader, name, where)
         for name in checkpoints.encoder_shapes(config)
-        if is_of_tasks(name)
+        if is_task_specific(name)
     }
 
 
 def rows_needed(adapter: task_adapter.TaskAdapter) -> Dict[str, int]:
-    """How many rows of each pool a `task_adapter.TaskAdapter` takes: a dict by `POOLS`."""
+    """How many rows of each pool a `task_adapter.TaskAdapter` takes: a dict by pool."""
     settings = adapter.description.adapter
     (bias,) = (v for name, v in adapter.tensors.items() if _table_of(name) == "output_bias")
     return {
         "task": 1,
-        "pooler": int(any(map(_is_poolers, adapter.tensors))),
+        "pooler": int(any(map(_is_pooler, adapter.tensors))),
         "bottleneck": settings.size if settings else 0,
         "output": len(bias),
     }
 
 
-def places_of(rows: Dict[str, List[int]]) -> Places:
-    """The `Places` of a task that has got a list of rows of each pool: a dict by `POOLS`."""
+def slots_of(rows: Dict[str, List[int]]) -> SlotIndices:
+    """The `SlotIndices` of a task that has got a list of rows of each pool: a dict by pool."""
     (pooler,) = rows["pooler"] or [0]
-    return Places(rows["task"][0], pooler, rows["bottleneck"], rows["output"])
+    return SlotIndices(rows["task"][0], pooler, rows["bottleneck"], rows["output"])
 
 
-def rows_by_pool(places: Places) -> Dict[str, List[int]]:
-    """The other way round: `Places` as a dict by `POOLS` of the lists of the task's own rows."""
-    pooler = [places.pooler] if places.pooler else []
-    return {**places._asdict(), "task": [places.task], "pooler": pooler}
+def rows_by_pool(slots: SlotIndices) -> Dict[str, List[int]]:
+    """The other way round: the lists of a task's own rows, a dict by pool."""
+    pooler = [slots.pooler] if slots.pooler else []
+    return {**slots._asdict(), "task": [slots.task], "pooler": pooler}
 
 
 def table_rows(
-    config: configs.BertConfig, tensors: Dict[str, np.ndarray], places: Places
+    config: configs.BertConfig, tensors: Dict[str, np.ndarray], slots: SlotIndices
 ) -> Dict[str, Tuple[List[int], np.ndarray]]:
     """What goes where when a task gets its place.
 
     Args:
       config: `configs.BertConfig`.
       tensors: dict from names to arrays: a task adapter's, over `backbone_rows`.
-      places: the task's `Places`.
+      slots: the task's `SlotIndices`.
 
     Returns:
       A dict from the names of all tables to (list of rows, float32 array [rows, ...]). Where the
       task adapts nothing, that is 0.
     """
     values = {_table_of(name): value for name, value in tensors.items()}
-    rows = rows_by_pool(places)
+    rows = rows_by_pool(slots)
     result = {}
     for name, shape in row_shapes(config).items():
         some = rows[pool_of(name)]
@@ -173,7 +173,7 @@ def table_rows(
 
 def first_rows(of_backbone: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
     """Row 0 of the tables that do not begin with 0, of `backbone_rows`: a dict by name."""
-    return {name: value for name, value in of_backbone.items() if _is_poolers(name)}
+    return {name: value for name, value in of_backbone.items() if _is_pooler(name)}
 
 
 def _table_of(name: str) -> str:
@@ -181,31 +181,31 @@ def _table_of(name: str) -> str:
     return name[len(_SPAN_SCOPE) :] if name.startswith(_SPAN_SCOPE) else name
 
 
-def batch_of(places: List[Places], size: int = 1) -> Places:
-    """The `Places` of a batch, int32 arrays, of those of its sequences.
+def batch_of(slots: List[SlotIndices], adapter_size: int = 1) -> SlotIndices:
+    """The `SlotIndices` of a batch, int32 arrays, of those of its sequences.
 
     Args:
-      places: list of B `Places`.
-      size: of the bottlenecks, to which they are padded.
+      slots: list of B `SlotIndices`.
+      adapter_size: of the bottlenecks, to which they are padded.
     """
-    outputs = max(len(place.output) for place in places)
-    batch = Places(
-        np.array([place.task for place in places], np.int32),
-        np.array([place.pooler for place in places], np.int32),
-        np.zeros([len(places), size], np.int32),
-        np.zeros([len(places), outputs], np.int32),
+    outputs = max(len(place.output) for place in slots)
+    batch = SlotIndices(
+        np.array([place.task for place in slots], np.int32),
+        np.array([place.pooler for place in slots], np.int32),
+        np.zeros([len(slots), adapter_size], np.int32),
+        np.zeros([len(slots), outputs], np.int32),
     )
-    for index, place in enumerate(places):
+    for index, place in enumerate(slots):
         batch.bottleneck[index, : len(place.bottleneck)] = place.bottleneck
         batch.output[index, : len(place.output)] = place.output
     return batch
 
 
 def inputs() -> tuple:
-    """Placeholders for a batch: `Places`, and input_ids, input_mask and segment_ids [B, S]."""
-    ranks = Places(task=1, pooler=1, bottleneck=2, output=2)
-    places = Places(*(tf.placeholder(tf.int32, [None] * rank) for rank in ranks))
-    return (places, *(tf.placeholder(tf.int32, [None, None]) for _ in range(3)))
+    """Placeholders for a batch: `SlotIndices`, and input_ids, input_mask and segment_ids [B, S]."""
+    ranks = SlotIndices(task=1, pooler=1, bottleneck=2, output=2)
+    slots = SlotIndices(*(tf.placeholder(tf.int32, [None] * rank) for rank in ranks))
+    return (slots, *(tf.placeholder(tf.int32, [None, None]) for _ in range(3)))
 
 
 class Tables:
@@ -213,7 +213,7 @@ class Tables:
 
     Args:
       config: `configs.BertConfig`.
-      num_rows: dict from each of `POOLS` to how many rows its tables start with.
+      num_rows: dict from each pool to how many rows its tables start with.
       precision: of the bottlenecks' products; their tables hold what these read, no more.
 
     Attributes:
@@ -239,16 +239,16 @@ class Tables:
                     trainable=False,
                 )
 
-    def gather(self, name: str, places: Places):
+    def gather(self, name: str, slots: SlotIndices):
         """The rows of a table for each sequence: [B, ...], [B, m, ...] or [B, L, ...]."""
-        return tf.gather(self.variables[name], getattr(places, pool_of(name)))
+        return tf.gather(self.variables[name], getattr(slots, pool_of(name)))
 
 
 def pool_of(name: str) -> str:
-    """Which of `POOLS` the rows of a tensor's table belong to."""
+    """Which pool the rows of a tensor's table belong to."""
     if name.endswith(_BOTTLENECK):
         return "bottleneck"
-    if _is_poolers(name):
+    if _is_pooler(name):
         return "pooler"
     return "output" if name in ("output_weights", "output_bias") else "task"
 
@@ -257,7 +257,7 @@ def row_shapes(config: configs.BertConfig) -> checkpoints.Shapes:
     """A dict from the names of tables to the shape of a row."""
     width = config.hidden_size
     encoder = checkpoints.encoder_shapes(config)
-    shapes = {name: shape for name, shape in encoder.items() if is_of_tasks(name)}
+    shapes = {name: shape for name, shape in encoder.items() if is_task_specific(name)}
     for index in range(config.num_hidden_layers):
         for site in configs.SITES["both"]:
             scope = f"bert/encoder/layer_{index}/{site}/adapters/"
@@ -269,20 +269,20 @@ def row_shapes(config: configs.BertConfig) -> checkpoints.Shapes:
     return shapes
 
 
-def is_of_tasks(name: str) -> bool:
+def is_task_specific(name: str) -> bool:
     """Whether a tensor of the encoder may differ from task to task: LayerNorms and the pooler."""
-    return "/LayerNorm/" in name or _is_poolers(name)
+    return "/LayerNorm/" in name or _is_pooler(name)
 
 
-def _is_poolers(name: str) -> bool:
+def _is_pooler(name: str) -> bool:
     return name.startswith("bert/pooler/")
 
 
 def build(
     config: configs.BertConfig,
-    kind: Kind,
+    kind: Architecture,
     tables: Tables,
-    places: Places,
+    slots: SlotIndices,
     input_ids,
     input_mask,
     segment_ids,
@@ -297,9 +297,9 @@ def build(
 
     Args:
       config: `configs.BertConfig`.
-      kind: `Kind` of the adapters.
+      kind: `Architecture` of the adapters.
       tables: `Tables`.
-      places: `Places` of the batch, integer Tensors.
+      slots: `SlotIndices` of the batch, integer Tensors.
       input_ids, input_mask, segment_ids: int32 Tensors [B, S].
       spans: bool; compute span_logits, for which the last layer is computed at every position.
       precision: "float32" or "bfloat16".
@@ -309,12 +309,12 @@ def build(
     """
 
     def of_tasks(getter, name, *arguments, **options):
-        if is_of_tasks(name):
-            return tables.gather(name, places)
+        if is_task_specific(name):
+            return tables.gather(name, slots)
         return getter(name, *arguments, **options)
 
     adapter = adapters.Adapter(
-        _adapter_function(kind, tables, places), is_parallel=kind.placement == "parallel"
+        _adapter_function(kind, tables, slots), is_parallel=kind.placement == "parallel"
     )
     with tf.variable_scope("", custom_getter=of_tasks, reuse=tf.AUTO_REUSE):
         encoder = modeling.BertModel(
@@ -328,7 +328,7 @@ def build(
             dtype=tf.as_dtype(precision),
             pooled_only=not spans,
         )
-    weights, bias = (tables.gather(name, places) for name in ("output_weights", "output_bias"))
+    weights, bias = (tables.gather(name, slots) for name in ("output_weights", "output_bias"))
     pooled = encoder.get_pooled_output()
     logits = tf.matmul(weights, pooled[:, :, tf.newaxis])[:, :, 0] + bias
     if not spans:
@@ -337,23 +337,23 @@ def build(
     return Outputs(logits, span_logits + bias[:, tf.newaxis, :2])
 
 
-def _adapter_function(kind: Kind, tables: Tables, places: Places) -> Callable:
+def _adapter_function(kind: Architecture, tables: Tables, slots: SlotIndices) -> Callable:
     """`adapters.feedforward_adapter` with weights of its own for each sequence."""
     act = modeling.get_activation(kind.activation) or tf.identity
     interact = adapters.INTERACTIONS[kind.interaction]
 
-    def adapt(x, beside=None, statistics=None):
+    def adapt(x, residual=None, statistics=None):
         del statistics
         scope = tf.get_variable_scope().name + "/adapters/"
         weights1, biases1, weights2, biases2 = (
-            tf.cast(tables.gather(scope + name, places), x.dtype)
+            tf.cast(tables.gather(scope + name, slots), x.dtype)
             for name in ("weights1", "biases1", "weights2", "biases2")
         )
         shape = modeling.get_shape_list(x)
         rows = tf.reshape(x, [tf.shape(weights1)[0], -1, shape[-1]])
         hidden = act(tf.matmul(rows, weights1, transpose_b=True) + biases1[:, tf.newaxis])
         change = tf.reshape(tf.matmul(hidden, weights2) + biases2[:, tf.newaxis], shape)
-        adapted = x if beside is None else beside
+        adapted = x if residual is None else residual
         return adapted, interact(adapted, change)
 
     return adapt

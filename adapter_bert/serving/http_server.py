@@ -18,7 +18,7 @@ try:
 except ImportError:  # Windows has none, and no such limit.
     resource = None  # type: ignore[assignment]  # In place of the module.
 
-_FILES_BESIDE_CONNECTIONS = 256
+_EXTRA_FILES = 256
 _BACKLOG = 2048
 _LINGER_SECONDS = 1.0  # For a client that is refused to read why.
 _ERROR = b'{"error":"too many connections are open already; try again later"}'
@@ -82,11 +82,11 @@ def server_of(
       read_seconds: what a request's head may take, and how long a connection may say nothing.
       stop_seconds: what answers under way may take when the server is to stop.
     """
-    _allow_files(max_connections + _FILES_BESIDE_CONNECTIONS)
+    _allow_files(max_connections + _EXTRA_FILES)
     limits = {"max_connections": max_connections, "read_seconds": read_seconds}
     config = uvicorn.Config(
         application,
-        http=type("Patient", (_Patient,), limits),
+        http=type("Patient", (_TimeoutProtocol,), limits),
         ws="none",
         lifespan="off",
         backlog=_BACKLOG,
@@ -108,7 +108,7 @@ def run(server: uvicorn.Server, bound: socket.socket) -> None:
         server.run(sockets=[bound])
 
 
-class _Patient(httptools_impl.HttpToolsProtocol):
+class _TimeoutProtocol(httptools_impl.HttpToolsProtocol):
     """Uvicorn's protocol for so many connections, which waits so long for a request's head."""
 
     max_connections: int

@@ -20,7 +20,7 @@ except (ImportError, tf.errors.NotFoundError):  # Not there, or of another Tenso
 _LONGEST_WORD = 200
 # What ends a word but for ASCII: white space, punctuation, `tokenization`'s ideographs.
 _IDEOGRAPHS = "".join(rf"\x{{{first:x}}}-\x{{{last:x}}}" for first, last in tokenization.IDEOGRAPHS)
-_APART = rf"([\p{{Z}}\p{{P}}{_IDEOGRAPHS}])"
+_SEPARATED = rf"([\p{{Z}}\p{{P}}{_IDEOGRAPHS}])"
 _TOO_LONG = rf"([0-9A-Za-z\x{{80}}-\x{{10ffff}}]{{{_LONGEST_WORD + 1},}})"
 
 
@@ -85,24 +85,24 @@ def _normalized(text, do_lower_case: bool):
     if do_lower_case:
         text = tensorflow_text.normalize_utf8(lower(text), "NFD")
         text = tf.strings.regex_replace(text, r"\p{Mn}", "")
-    text = tf.strings.regex_replace(text, _APART, r" \1 ")
+    text = tf.strings.regex_replace(text, _SEPARATED, r" \1 ")
     # A word with too many characters is made one with too many bytes.
     return tf.strings.regex_replace(text, _TOO_LONG, r"\1\1\1\1")
 
 
-def packed(segments: list, most, cls_id: int, sep_id: int) -> tuple:
+def packed(segments: list, max_tokens, cls_id: int, sep_id: int) -> tuple:
     """[CLS] a [SEP] or [CLS] a [SEP] b [SEP], as `classifier_features` has it.
 
     Args:
       segments: list of one or two ragged int32 Tensors [B, None], a and b; an empty b is none.
-      most: int32 [B], to how many tokens each row is cut.
+      max_tokens: int32 [B], to how many tokens each row is cut.
       cls_id, sep_id: ints.
 
     Returns:
       (input_ids, input_mask, segment_ids), int32 Tensors [B, S].
     """
     first, second = segments if len(segments) == 2 else (segments[0], segments[0][:, :0])
-    first, second = truncated(first, second, tf.maximum(most - 2 - _is_pair(second), 0))
+    first, second = truncated(first, second, tf.maximum(max_tokens - 2 - _is_pair(second), 0))
     cls, sep = (tf.fill([first.nrows(), 1], id) for id in (cls_id, sep_id))
     parts = [cls, first, sep, second, tf.RaggedTensor.from_tensor(sep, _is_pair(second))]
     ids = tf.concat(parts, 1)

@@ -22,10 +22,10 @@ from adapter_bert.serving import bank as adapter_bank
 from adapter_bert.serving import request_texts as task_texts
 
 # Larger batches than this take longer to compute than to compile.
-_MOST_WARM_TOKENS = 2048
+_MAX_WARM_TOKENS = 2048
 
 
-class UnknownTask(UserError):
+class UnservedTask(UserError):
     """A task that is not served."""
 
 
@@ -46,9 +46,9 @@ class ServedTask(NamedTuple):
     texts: task_texts.TaskTexts
     key: str
 
-    def rows(self, asked: task_texts.Asked) -> List[adapter_bank.Row]:
-        """The `adapter_bank.Row`s of a `task_texts.Asked`."""
-        return [adapter_bank.Row(self.key, *ids) for ids in asked.rows]
+    def rows(self, request: task_texts.EncodedRequest) -> List[adapter_bank.Row]:
+        """The `adapter_bank.Row`s of a `task_texts.EncodedRequest`."""
+        return [adapter_bank.Row(self.key, *ids) for ids in request.rows]
 
 
 class ServedTasks:
@@ -56,17 +56,17 @@ class ServedTasks:
 
     Args:
       bank: `adapter_bank.AdapterBank`, which nobody else adds to.
-      reading: `task_texts.Reading` of the same BERT.
+      encoding: `task_texts.TextEncoding` of the same BERT.
       root: folder below which adapters may be named and uploaded while the server runs, or None.
     """
 
     def __init__(
         self,
         bank: adapter_bank.AdapterBank,
-        reading: task_texts.Reading,
+        encoding: task_texts.TextEncoding,
         root: Optional[str] = None,
     ):
-        self._bank, self._reading, self._root = bank, reading, root
+        self._bank, self._encoding, self._root = bank, encoding, root
         self._tasks, self._versions = {}, collections.Counter()
         self._holds, self._retired = collections.Counter(), set()
         self._remover = futures.ThreadPoolExecutor(1)  # The bank may be busy with a batch.
@@ -84,11 +84,11 @@ class ServedTasks:
         return [task for _, task in sorted(self._tasks.items())]
 
     def get(self, name: str) -> ServedTask:
-        """The current `ServedTask` of a name; raises `UnknownTask`."""
+        """The current `ServedTask` of a name; raises `UnservedTask`."""
         try:
             return self._tasks[name]
         except KeyError:
-            raise UnknownTask(f"There is no task {name[:100]!r} here.") from None
+            raise UnservedTask(f"There is no task {name[:100]!r} here.") from None
 
     def put(self, name: str, folder: str) -> ServedTask:
         """Serves a task adapter, in place of the one of this name if there is one.
@@ -126,7 +126,7 @@ class ServedTasks:
             inside, real = os.path.realpath(root), os.path.realpath(folder)
             if os.path.commonpath([inside, real]) != inside:
                 raise UserError(f"{path[:100]!r} leads out of --adapter_dir.")
-        found = adapter_folders.found_in(folder)
+        found = adapter_folders.find_in(folder)
         if found is None:
             raise UserError(f"There is no task adapter {path[:100]!r} below --adapter_dir.")
         return self.put(name, found)
@@ -149,7 +149,7 @@ class ServedTasks:
         place = posixpath.join(self._needed_root(), name)
         with self._changing:
             folder = posixpath.join(place, str(max([0, *adapter_folders.numbers_in(place)]) + 1))
-            with files.whole_folder(folder) as partial:
+            with files.atomic_folder(folder) as partial:
                 for file in task_adapter.FILES:
                     with files.open_file(posixpath.join(partial, file), "wb") as writer:
                         writer.write(contents[file])
@@ -162,7 +162,7 @@ class ServedTasks:
                 raise
 
     def remove(self, name: str) -> ServedTask:
-        """Serves a task no longer; its files stay. Raises `UnknownTask`."""
+        """Serves a task no longer; its files stay. Raises `UnservedTask`."""
         with self._changing:
             with self._lock:
                 task = self.get(name)
@@ -196,7 +196,7 @@ class ServedTasks:
         left = [
             (size, length, is_span)
             for (size, length), is_span in itertools.product(shapes, (False, True))
-            if size * length <= _MOST_WARM_TOKENS
+            if size * length <= _MAX_WARM_TOKENS
         ]
         while True:
             tasks, untried, left = self._tasks, left, []
@@ -225,7 +225,7 @@ class ServedTasks:
         key, where = f"{name}@{version}", f"Task {name}:"
         description = self._bank.add(key, folder, called=where)
         try:
-            texts = task_texts.TaskTexts(description, self._reading, f"{where} {folder}")
+            texts = task_texts.TaskTexts(description, self._encoding, f"{where} {folder}")
         except BaseException:
             self._bank.remove(key)
             raise
@@ -273,10 +273,10 @@ class Lease:
         self._lock = threading.Lock()
 
     def get(self, name: str) -> ServedTask:
-        """The `ServedTask` of a name, the same one each time; raises `UnknownTask`."""
+        """The `ServedTask` of a name, the same one each time; raises `UnservedTask`."""
         with self._lock:
             if self._ended:
-                raise UnknownTask(f"The request for {name[:100]!r} has ended.")
+                raise UnservedTask(f"The request for {name[:100]!r} has ended.")
             if name not in self._tasks:
                 self._tasks[name] = self._hold(name)
             return self._tasks[name]

@@ -30,7 +30,7 @@ ANSWERS = {
 }
 
 
-class Asked(NamedTuple):
+class EncodedRequest(NamedTuple):
     """An instance as BERT reads it.
 
     Attributes:
@@ -73,7 +73,7 @@ class Tokenizers:
         return self._by_case[do_lower_case]
 
 
-class Reading(NamedTuple):
+class TextEncoding(NamedTuple):
     """What all tasks over one BERT are read by.
 
     Attributes:
@@ -92,7 +92,7 @@ class TaskTexts:
 
     Args:
       description: `task_adapter.Description`.
-      reading: `Reading` of the BERT that it was trained on.
+      encoding: `TextEncoding` of the BERT that it was trained on.
       where: begins an error's sentence.
 
     Attributes:
@@ -102,15 +102,15 @@ class TaskTexts:
       UserError: the task has another vocabulary, or sizes that no text fits.
     """
 
-    def __init__(self, description: task_adapter.Description, reading: Reading, where: str):
-        tokenizers = reading.tokenizers
+    def __init__(self, description: task_adapter.Description, encoding: TextEncoding, where: str):
+        tokenizers = encoding.tokenizers
         if description.vocabulary != tokenizers.digest:
             raise UserError(
                 f"{where} was trained with another vocabulary, whose digest is"
                 f" {description.vocabulary!r}; expected {tokenizers.digest!r}."
             )
         self._description, self._kind = description, description.kind
-        self._config, self._max_text_length = reading.config, reading.max_text_length
+        self._config, self._max_text_length = encoding.config, encoding.max_text_length
         self._tokenizer = tokenizers.of(description.do_lower_case)
         self.fields = _TEXTS.get(self._kind, ("text", "text_b"))
         length, longest = description.max_seq_length, self._config.max_position_embeddings
@@ -123,14 +123,14 @@ class TaskTexts:
             sentencepiece = tokenizers.sentencepiece
             self._limits, self._choice = _span_settings(description, sentencepiece, where)
 
-    def ask(self, instance: Any) -> Asked:
-        """The `Asked` of an instance; raises UserError if it is none of this task."""
+    def encode(self, instance: Any) -> EncodedRequest:
+        """The `EncodedRequest` of an instance; raises UserError if it is none of this task."""
         if isinstance(instance, str) and self._kind != "span":
             instance = {"text": instance}
         if not isinstance(instance, dict):
             raise UserError(f"expected an object with {self._expected()}")
         if "input_ids" in instance:
-            return self._ask_ids(instance)
+            return self._encode_ids(instance)
         needed = _NEEDED.get(self._kind, 1)
         strange = set(instance) - set(self.fields)
         if strange or not set(self.fields[:needed]) <= set(instance):
@@ -140,7 +140,7 @@ class TaskTexts:
         for name, text in zip(self.fields, texts):
             if name in instance:
                 self._check_text(name, text)
-        return self._ask_span(*texts) if self._kind == "span" else self._ask_text(*texts)
+        return self._encode_span(*texts) if self._kind == "span" else self._encode_text(*texts)
 
     def _expected(self) -> str:
         texts = " and ".join(self.fields) if self._kind == "span" else "text (and text_b)"
@@ -155,7 +155,7 @@ class TaskTexts:
                 " (--max_text_length)"
             )
 
-    def _ask_text(self, text: str, text_b: Optional[str]) -> Asked:
+    def _encode_text(self, text: str, text_b: Optional[str]) -> EncodedRequest:
         example = classifier_features.InputExample("", text, text_b, label="0")
         features = classifier_features.convert_single_example(
             ex_index=np.inf,
@@ -164,9 +164,9 @@ class TaskTexts:
             max_seq_length=self._description.max_seq_length,
             tokenizer=self._tokenizer,
         )
-        return Asked([_unpadded(features)], self._answer)
+        return EncodedRequest([_unpadded(features)], self._answer)
 
-    def _ask_span(self, question: str, context: str) -> Asked:
+    def _encode_span(self, question: str, context: str) -> EncodedRequest:
         _, words = squad_data.words_of(context)
         example = squad_data.SquadExample("", question, words)
         (tokenized,) = squad_features.tokenized([example], self._tokenizer, self._limits, False)
@@ -185,9 +185,9 @@ class TaskTexts:
             odds = {entry["text"]: entry["probability"] for entry in found.nbest}
             return {"answer": found.text, "probability": _number(odds.get(found.text, 0.0))}
 
-        return Asked([_unpadded(feature) for feature in features], answer)
+        return EncodedRequest([_unpadded(feature) for feature in features], answer)
 
-    def _ask_ids(self, instance: Dict[str, Any]) -> Asked:
+    def _encode_ids(self, instance: Dict[str, Any]) -> EncodedRequest:
         strange = sorted(set(instance) - set(_IDS))
         if strange:
             raise UserError(f"found {strange[0][:100]!r}; expected {', '.join(_IDS)} alone")
@@ -205,7 +205,7 @@ class TaskTexts:
         length = sum(mask)
         if not length or 0 in mask[:length]:
             raise UserError("input_mask must have ones, and then zeros for padding")
-        return Asked([(ids[:length], segments[:length])], self._answer_ids)
+        return EncodedRequest([(ids[:length], segments[:length])], self._answer_ids)
 
     def _answer_ids(self, outputs: Outputs):
         if self._kind != "span":

@@ -88,12 +88,12 @@ convertors.register_url_convertor("task", _TaskInPath())
 class _Prediction(NamedTuple):
     """A request's instances, read."""
 
-    asked: List[task_texts.Asked]
+    requests: List[task_texts.EncodedRequest]
     tasks: List[registry.ServedTask]  # Each one's.
     by_column: bool
 
     def rows(self) -> List[adapter_bank.Row]:
-        return [row for task, one in zip(self.tasks, self.asked) for row in task.rows(one)]
+        return [row for task, one in zip(self.tasks, self.requests) for row in task.rows(one)]
 
 
 class RestApi:
@@ -141,7 +141,7 @@ class RestApi:
         ]
         handlers: Dict[Any, Callable] = {
             Refused: _refused,
-            registry.UnknownTask: _failed(404),
+            registry.UnservedTask: _failed(404),
             files.NotWritten: _failed(507),
             UserError: _failed(400),
             HTTPException: _http_error,
@@ -317,8 +317,8 @@ class RestApi:
             try:
                 own, instance = (name, instance) if name is not None else _task_of(instance)
                 tasks.append(lease.get(own))
-                asked.append(tasks[-1].texts.ask(instance))
-            except registry.UnknownTask:
+                asked.append(tasks[-1].texts.encode(instance))
+            except registry.UnservedTask:
                 raise
             except UserError as error:
                 raise UserError(f"instances[{index}]: {error}") from None
@@ -406,7 +406,7 @@ def _task_of(instance) -> Tuple[str, Dict[str, Any]]:
 def _written(prediction: _Prediction, outputs: List[Dict[str, Any]]) -> bytes:
     """The JSON of the answers, in the request's format."""
     left = iter(outputs)
-    answers = [asked.answer([next(left) for _ in asked.rows]) for asked in prediction.asked]
+    answers = [asked.answer([next(left) for _ in asked.rows]) for asked in prediction.requests]
     if not prediction.by_column:
         return _dumped({"predictions": answers})
     if not isinstance(answers[0], dict):

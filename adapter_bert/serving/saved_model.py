@@ -51,7 +51,7 @@ def write(
     Raises:
       UserError: the adapters cannot share a graph; the folder cannot be written.
     """
-    kind = _common_kind(adapters)
+    kind = _common_architecture(adapters)
     places, values = _laid_out(
         config, mixed_encoder.backbone_rows(config, init_checkpoint), adapters
     )
@@ -65,10 +65,12 @@ def write(
             return _save(folder, session, signatures, main_op, adapters)
 
 
-def _common_kind(adapters: Adapters) -> mixed_encoder.Kind:
-    """The `mixed_encoder.Kind` of all that adapt something; UserError if they differ."""
+def _common_architecture(adapters: Adapters) -> mixed_encoder.Architecture:
+    """The `mixed_encoder.Architecture` of all that adapt something; UserError if they differ."""
     settings = [adapter.description.adapter for adapter in adapters.values()]
-    kinds = {mixed_encoder.kind_of(some) for some in settings if some} or {mixed_encoder.Kind()}
+    kinds = {mixed_encoder.architecture_of(some) for some in settings if some} or {
+        mixed_encoder.Architecture()
+    }
     if len(kinds) > 1:
         listed = " and ".join(sorted("/".join(kind) for kind in kinds))
         raise UserError(
@@ -80,26 +82,26 @@ def _common_kind(adapters: Adapters) -> mixed_encoder.Kind:
 
 def _laid_out(
     config: configs.BertConfig, of_backbone: Dict[str, np.ndarray], adapters: Adapters
-) -> Tuple[List[mixed_encoder.Places], Dict[str, np.ndarray]]:
-    """(list of the tasks' `mixed_encoder.Places`, dict from tables to their values)."""
-    used, places = dict(mixed_encoder.POOLS), []
+) -> Tuple[List[mixed_encoder.SlotIndices], Dict[str, np.ndarray]]:
+    """(list of the tasks' `mixed_encoder.SlotIndices`, dict from tables to their values)."""
+    used, slots = dict(mixed_encoder.RESERVED_ROWS), []
     for adapter in adapters.values():
         rows = {}
         for pool, count in mixed_encoder.rows_needed(adapter).items():
             rows[pool] = list(range(used[pool], used[pool] + count))
             used[pool] += count
-        places.append(mixed_encoder.places_of(rows))
+        slots.append(mixed_encoder.slots_of(rows))
     values = {
         name: np.zeros((used[mixed_encoder.pool_of(name)], *shape), np.float32)
         for name, shape in mixed_encoder.row_shapes(config).items()
     }
     for name, value in mixed_encoder.first_rows(of_backbone).items():
         values[name][0] = value
-    for adapter, place in zip(adapters.values(), places):
+    for adapter, place in zip(adapters.values(), slots):
         tensors = {**of_backbone, **adapter.tensors}
         for name, (own, some) in mixed_encoder.table_rows(config, tensors, place).items():
             values[name][own] = some
-    return places, values
+    return slots, values
 
 
 class _Tasks:
@@ -107,23 +109,23 @@ class _Tasks:
 
     Args:
       adapters: dict from names to `task_adapter.TaskAdapter`.
-      places: list of their `mixed_encoder.Places`.
+      slots: list of their `mixed_encoder.SlotIndices`.
     """
 
-    def __init__(self, adapters: Adapters, places: List[mixed_encoder.Places]):
+    def __init__(self, adapters: Adapters, slots: List[mixed_encoder.SlotIndices]):
         descriptions = [adapter.description for adapter in adapters.values()]
         self.names = list(adapters)
         self.kinds = [description.kind for description in descriptions]
-        self.most_tokens = [description.max_seq_length for description in descriptions]
+        self.max_tokens = [description.max_seq_length for description in descriptions]
         self.num_labels = [len(description.labels) for description in descriptions]
         self.labels = [
             [*description.labels, *[""] * (max(1, *self.num_labels) - len(description.labels))]
             for description in descriptions
         ]
-        self.sizes = [len(place.bottleneck) for place in places]
-        self.places = mixed_encoder.batch_of(places, max(1, *self.sizes))
+        self.adapter_sizes = [len(place.bottleneck) for place in slots]
+        self.slots = mixed_encoder.batch_of(slots, max(1, *self.adapter_sizes))
         keys = tf.lookup.KeyValueTensorInitializer(
-            self.names, list(range(len(places))), tf.string, tf.int32
+            self.names, list(range(len(slots))), tf.string, tf.int32
         )
         self._table = tf.lookup.StaticHashTable(keys, -1)
 
@@ -135,18 +137,18 @@ class _Tasks:
         with tf.control_dependencies([tf.Assert(tf.reduce_all(index >= 0), message)]):
             return tf.identity(index)
 
-    def places_of(self, index) -> mixed_encoder.Places:
-        """`mixed_encoder.Places` of int32 [B], no wider than the largest adapter of the batch."""
-        size = tf.maximum(1, tf.reduce_max(tf.gather(self.sizes, index)))
-        places = mixed_encoder.Places(*(tf.gather(rows, index) for rows in self.places))
-        return places._replace(bottleneck=places.bottleneck[:, :size])
+    def slots_of(self, index) -> mixed_encoder.SlotIndices:
+        """`SlotIndices` of int32 [B], no wider than the largest adapter of the batch."""
+        adapter_size = tf.maximum(1, tf.reduce_max(tf.gather(self.adapter_sizes, index)))
+        slots = mixed_encoder.SlotIndices(*(tf.gather(rows, index) for rows in self.slots))
+        return slots._replace(bottleneck=slots.bottleneck[:, :adapter_size])
 
 
 class _Model(NamedTuple):
     """What every signature computes with."""
 
     config: configs.BertConfig
-    kind: mixed_encoder.Kind
+    kind: mixed_encoder.Architecture
     tables: mixed_encoder.Tables
     tasks: _Tasks
 
@@ -162,7 +164,7 @@ class _Model(NamedTuple):
             self.config,
             self.kind,
             self.tables,
-            self.tasks.places_of(index),
+            self.tasks.slots_of(index),
             *ids_mask_and_segments,
             spans=spans,
             precision="float32",
@@ -206,7 +208,7 @@ def _signatures(model: _Model, encode: Optional[Callable]) -> Dict[str, Any]:
     ids = {name: tf.placeholder(tf.int32, [None, None], name) for name in numbers}
     signatures = {"serving_default": _signature(model, ids, lambda index: ids.values())}
     if encode and set(model.tasks.kinds) != {"span"}:
-        most_tokens = model.tasks.most_tokens
+        max_tokens = model.tasks.max_tokens
         for name, columns in (("text", 1), ("text_pair", 2)):
             texts = {
                 key: tf.placeholder(tf.string, [None], f"{name}/{key}")
@@ -215,7 +217,7 @@ def _signatures(model: _Model, encode: Optional[Callable]) -> Dict[str, Any]:
             signatures[name] = _signature(
                 model,
                 texts,
-                lambda index, texts=texts: encode(*texts.values(), tf.gather(most_tokens, index)),
+                lambda index, texts=texts: encode(*texts.values(), tf.gather(max_tokens, index)),
             )
     return signatures
 
@@ -255,7 +257,7 @@ def _save(folder: str, session, signatures: Dict[str, Any], main_op, adapters: A
         files.makedirs(folder)
         names = [name.rstrip("/") for name in files.listdir(folder)]
     path = posixpath.join(folder, str(1 + max(map(int, filter(str.isdecimal, names)), default=0)))
-    with files.whole_folder(path) as partial:
+    with files.atomic_folder(path) as partial:
         builder = tf.saved_model.Builder(partial)
         builder.add_meta_graph_and_variables(
             session,
@@ -266,14 +268,14 @@ def _save(folder: str, session, signatures: Dict[str, Any], main_op, adapters: A
             strip_default_attrs=True,
         )
         builder.save()
-        tasks = {name: _facts(adapter.description) for name, adapter in adapters.items()}
+        tasks = {name: _task_record(adapter.description) for name, adapter in adapters.items()}
         tasks_file = posixpath.join(partial, TASKS_FILE)
         files.makedirs(posixpath.dirname(tasks_file))
         files.write_object(tasks_file, tasks)
     return path
 
 
-def _facts(description: task_adapter.Description) -> Any:
+def _task_record(description: task_adapter.Description) -> Any:
     facts = dataclasses.asdict(description)
     facts["backbone"].pop("config")
     return facts

@@ -109,7 +109,7 @@ def _layout(values):
     return custom_tasks.layout_of(values.task_name)
 
 
-def rows_of(examples, labels, values, tokenizer):
+def encode_examples(examples, labels, values, tokenizer):
     """The `TextRows` of some examples, from the cache if they have been made before.
 
     Args:

@@ -17,7 +17,7 @@ from adapter_bert.tasks.glue import Task
 Predictions = Dict[str, np.ndarray]
 
 # A matrix of more takes half a megabyte of JSON and up for every evaluation, and nobody reads it.
-_MOST_LABELS_OF_A_MATRIX = 200
+_MAX_MATRIX_LABELS = 200
 
 
 def stacked(rows: list) -> Predictions:
@@ -39,7 +39,7 @@ def scores(task: Task, labels: np.ndarray, predictions: Predictions) -> Dict[str
     """
     found = answers(task, predictions)
     result = {**answer_scores(task, labels, found), "loss": float(np.mean(predictions["loss"]))}
-    if task.kind == "classification" and len(task.labels) <= _MOST_LABELS_OF_A_MATRIX:
+    if task.kind == "classification" and len(task.labels) <= _MAX_MATRIX_LABELS:
         confusion = metrics.confusion_matrix(labels, found, len(task.labels))
         result["confusion_matrix"] = confusion.tolist()
     return result
@@ -58,13 +58,13 @@ def answers(task: Task, predictions: Predictions) -> np.ndarray:
     return np.argmax(predictions["probabilities"], axis=-1)
 
 
-def answer_scores(task: Task, labels: np.ndarray, found: np.ndarray) -> Dict[str, float]:
+def answer_scores(task: Task, labels: np.ndarray, predicted: np.ndarray) -> Dict[str, float]:
     """The scores of `answers` [N, ...]: floats by name, those of `metrics` for the task's kind."""
     if task.kind == "regression":
-        return metrics.regression(labels, found)
+        return metrics.regression(labels, predicted)
     if task.kind == "multilabel":
-        return metrics.multilabel(labels, found)
-    return metrics.classification(labels, found, len(task.labels))
+        return metrics.multilabel(labels, predicted)
+    return metrics.classification(labels, predicted, len(task.labels))
 
 
 def about(task: Task, stage: str) -> Dict[str, Any]:

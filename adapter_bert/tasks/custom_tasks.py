@@ -230,7 +230,7 @@ class TableProcessor(SplitProcessor):
         self._data_dir = data_dir
         self._tables = {}
         if labels is None:
-            labels = layout.labels or self._found_labels()
+            labels = layout.labels or self._read_labels()
         kind, score = layout.kind, _SCORES[layout.kind]
         super().__init__(Task(layout.name, tuple(labels), {}, kind=kind, score=score))
         self._known = frozenset(labels)
@@ -328,7 +328,7 @@ class TableProcessor(SplitProcessor):
             raise UserError(f"{table.path}: all {len(table.rows)} rows are left out.")
         return table._replace(rows=rows)
 
-    def _found_labels(self) -> Sequence[str]:
+    def _read_labels(self) -> Sequence[str]:
         if self._layout.kind == "regression":
             return ()
         table = self._training_table()
@@ -351,16 +351,16 @@ class TableProcessor(SplitProcessor):
             )
         return labels
 
-    def _spelled(self, table: table_readers.Table, row: table_readers.Row, place: int) -> str:
+    def _spelled(self, table: table_readers.Table, row: table_readers.Row, column: int) -> str:
         """A row's label as the task has it, on one line."""
-        label = " ".join(table.text(row, place).split())
+        label = " ".join(table.text(row, column).split())
         return self._layout.aliases.get(label, label)
 
     def _labels_of(
-        self, table: table_readers.Table, row: table_readers.Row, place: int
+        self, table: table_readers.Table, row: table_readers.Row, column: int
     ) -> Tuple[str, ...]:
         """A row's set of labels, or the one that it has; refused if no file can hold them."""
-        label, where = self._spelled(table, row, place), f"{table.path}, line {row.line}"
+        label, where = self._spelled(table, row, column), f"{table.path}, line {row.line}"
         labels = _label_set(label, where) if self._layout.kind == "multilabel" else (label,)
         for one in labels:
             if any("\ud800" <= character <= "\udfff" for character in one):
@@ -369,18 +369,18 @@ class TableProcessor(SplitProcessor):
                 )
         return labels
 
-    def _label(self, table: table_readers.Table, row: table_readers.Row, place: Optional[int]):
+    def _label(self, table: table_readers.Table, row: table_readers.Row, column: Optional[int]):
         """A row's label, checked; where there is none any one stands in its place."""
         kind, known = self._layout.kind, self.task.labels
-        if place is None:
+        if column is None:
             return {"multilabel": (), "regression": "0"}.get(kind, known and known[0])
         where = f"{table.path}, line {row.line}"
         if kind == "regression":
-            label = self._spelled(table, row, place)
+            label = self._spelled(table, row, column)
             if not is_number(label):
                 raise UserError(f"{where}: found the label {label!r}, expected a number.")
             return label
-        labels = self._labels_of(table, row, place)
+        labels = self._labels_of(table, row, column)
         for one in labels:
             if one not in self._known:
                 expected = ", ".join(known[:10]) + (", ..." if len(known) > 10 else "")

@@ -172,8 +172,8 @@ def choose_answer(
 
 def _spans_of(feature: InputFeatures, result: RawResult, settings: AnswerSettings) -> List[_Span]:
     """The `_Span`s of a window that may be answers, out of its n best starts and ends."""
-    starts = best_places(result.start_logits, settings.n_best_size)
-    ends = best_places(result.end_logits, settings.n_best_size)
+    starts = best_positions(result.start_logits, settings.n_best_size)
+    ends = best_positions(result.end_logits, settings.n_best_size)
     words, is_max_context = feature.token_to_orig_map, feature.token_is_max_context
     ends = [end for end in ends if end in words]
     return [
@@ -185,7 +185,7 @@ def _spans_of(feature: InputFeatures, result: RawResult, settings: AnswerSetting
     ]
 
 
-def best_places(logits, count: int) -> List[int]:
+def best_positions(logits, count: int) -> List[int]:
     """The places of the largest of a list of logits, the largest first, of equal ones the first."""
     return np.argsort(-np.asarray(logits), kind="stable")[:count].tolist()
 

@@ -65,7 +65,7 @@ def squad_examples(
     input_file: str,
     is_training: bool,
     version_2_with_negative: bool = False,
-    tell: Optional[Callable[[str], None]] = None,
+    report: Optional[Callable[[str], None]] = None,
 ) -> Iterator[SquadExample]:
     """Yields the `SquadExample`s of a file, one article in memory at a time.
 
@@ -74,7 +74,7 @@ def squad_examples(
       is_training: bool; reads the answers too. A question whose answer does not stand where it
         should is left out.
       version_2_with_negative: bool; questions may be without an answer.
-      tell: function of a text, how many were left out; called at the end if any were. By default
+      report: function of a text, how many were left out; called at the end if any were. By default
         it is logged.
 
     Raises:
@@ -104,8 +104,8 @@ def squad_examples(
     )
     if len(left_out) == number:
         raise UserError(f"{input_file}: {text}, so that none remains.")
-    tell = tell or functools.partial(logging.warning, "%s: %s.", input_file)
-    tell(text)
+    report = report or functools.partial(logging.warning, "%s: %s.", input_file)
+    report(text)
 
 
 def words_of(context: str) -> Tuple[List[int], List[str]]:
@@ -179,7 +179,7 @@ def _articles(input_file: str) -> Iterator[Any]:
     except files.RepeatedKey as error:
         raise UserError(f"{input_file}: {error}; expected each key once.") from error
     except (ijson.JSONError, UnicodeDecodeError) as error:
-        raise UserError(f"{input_file}{_place_of_error(input_file, error)}.") from error
+        raise UserError(f"{input_file}{_describe_position(input_file, error)}.") from error
     if not found:
         raise UserError(f"{input_file}: found no articles, expected SQuAD's JSON: {_NESTING}.")
 
@@ -223,7 +223,7 @@ def _check_keys(keys: List[Set[str]], event: str, value: Any) -> None:
         keys.pop()
 
 
-def _place_of_error(input_file: str, found: Exception) -> str:
+def _describe_position(input_file: str, reason: Exception) -> str:
     """Where a file is no JSON, which the reader of parts does not tell: a text for the error.
 
     Of what Python reads, such as NaN and numbers of 20 digits, that reader tells the reason.
@@ -239,7 +239,7 @@ def _place_of_error(input_file: str, found: Exception) -> str:
         return f", line {line}: found bytes that are not UTF-8 ({error.reason})"
     except (RecursionError, ValueError):  # The latter of a number of thousands of digits.
         pass
-    return f": found no JSON of SQuAD's kind ({files.reason(found)})"
+    return f": found no JSON of SQuAD's kind ({files.reason(reason)})"
 
 
 def _field(record, name: str, kind, input_file: str, where: str) -> Any:

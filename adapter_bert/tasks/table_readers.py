@@ -49,11 +49,11 @@ class Table(NamedTuple):
         found = ", ".join(self.columns)
         return UserError(f"{flag}={name} is {times} among the columns of {self.path}: {found}.")
 
-    def text(self, row: Row, place: int) -> str:
+    def text(self, row: Row, column: int) -> str:
         """A row's field in the column of a place; UserError for JSON's null."""
-        field = row.fields[place]
+        field = row.fields[column]
         if field is None:
-            name = self.columns[place]
+            name = self.columns[column]
             raise UserError(f"{self.path}, line {row.line}: {name} is null, expected a text.")
         return field
 

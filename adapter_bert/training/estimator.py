@@ -28,7 +28,7 @@ from adapter_bert.formats import checkpoints
 from adapter_bert.ops.layers import moving_variables, variable_name
 from adapter_bert.training import cluster, hooks, input_pipeline, progress, restore
 from adapter_bert.training.distribution import Distribution
-from adapter_bert.training.rows import rows_of
+from adapter_bert.training.rows import as_rows
 from tuning import Tuning
 
 # At BERT's own rate and epochs adapters stay at the majority class of MRPC; 3e-4 and 5 are those
@@ -344,21 +344,21 @@ class Runner:
             )
             raise
 
-    def _train(self, input_fn, own_hooks, last_step):
+    def _train(self, input_fn, hooks, last_step):
         kind = self._run.distribution.kind
         if kind == "none":
-            self._estimator.train(input_fn, hooks=own_hooks, max_steps=last_step)
+            self._estimator.train(input_fn, hooks=hooks, max_steps=last_step)
             return
         if kind == "mirrored":
             with cluster.hidden():  # It may be one of this machine alone.
                 estimator = _distributed_estimator(self._model, self._run, self._head)
-                estimator.train(input_fn, hooks=own_hooks, max_steps=last_step)
+                estimator.train(input_fn, hooks=hooks, max_steps=last_step)
             return
         # The one way in that brings the workers together; with no evaluator among them it
         # evaluates nothing.
         tf_estimator.train_and_evaluate(
             _distributed_estimator(self._model, self._run, self._head),
-            tf_estimator.TrainSpec(input_fn, last_step, own_hooks),
+            tf_estimator.TrainSpec(input_fn, last_step, hooks),
             tf_estimator.EvalSpec(input_fn),
         )
 
@@ -419,7 +419,7 @@ class Runner:
         yield from input_pipeline.in_order(computed)
 
     def _as_computed(self, estimator, batch_size, arrays, checkpoint):
-        input_fn, order = self._planned_rows(rows_of(arrays), batch_size)
+        input_fn, order = self._planned_rows(as_rows(arrays), batch_size)
         with self._explained():
             yield from zip(order, estimator.predict(input_fn, checkpoint_path=checkpoint))
 
@@ -482,7 +482,7 @@ class Runner:
         held = tf.train.list_variables(init_checkpoint) if init_checkpoint else []
         held = {name for name, _ in held}
         with tf.Graph().as_default():
-            row = {name: tf.constant(one) for name, one in rows_of(arrays).take([0]).items()}
+            row = {name: tf.constant(one) for name, one in as_rows(arrays).take([0]).items()}
             _forward(self._model, self._head, row, is_training=False)
             variables = tf.trainable_variables() + moving_variables()
             names = [variable_name(variable) for variable in variables]

@@ -31,7 +31,7 @@ from adapter_bert.training import (
 )
 from adapter_bert.training import output_dir as run_directory
 from adapter_bert.training.output_dir import Evaluations, write_results
-from adapter_bert.training.rows import rows_of
+from adapter_bert.training.rows import as_rows
 
 _FULL_CHECKPOINT = "full_model.ckpt"
 
@@ -128,18 +128,18 @@ class EvalSet:
 
     def __init__(self, arrays, read_fn, score_fn):
         self.arrays = arrays
-        self.made = None  # Of the predictions that were read last.
+        self.decoded = None  # Of the predictions that were read last.
         self._read_fn, self._score_fn = read_fn, score_fn
 
     def read(self, predictions):
         """Makes of the rows' predictions what is made of them."""
-        self.made = self._read_fn(predictions)
+        self.decoded = self._read_fn(predictions)
 
     def scores(self, arrays, predictions):
         """The score_fn that `estimator.Runner.evaluate` takes."""
         del arrays
         self.read(predictions)
-        return self._score_fn(self.made)
+        return self._score_fn(self.decoded)
 
 
 def _precision_of(adapter):
@@ -164,7 +164,7 @@ class _AnyJob:
         self.bert, self.tokenizer = bert_flags.pretrained_bert(values)
         bert_flags.check_sequence_length(values, self.bert.config, shortest)
 
-    def _take_place(self, run, use_tpu):
+    def _set_device(self, run, use_tpu):
         """Computes where `estimator.RunSettings` say."""
         self._run, self._use_tpu = run, use_tpu
         self._scratch = run_directory.Scratch(run.output_dir)
@@ -233,7 +233,7 @@ class FinishedJob(_AnyJob):
     def __init__(self, values, given, output_dir, eval_batch_size, shortest):
         super().__init__(values, given, shortest)
         run, use_tpu = device_flags.evaluation_settings(values, output_dir, eval_batch_size)
-        self._take_place(run, use_tpu)
+        self._set_device(run, use_tpu)
         self.precision = self._choose_precision(_precision_of(given))
 
     def begin(self, task, head):
@@ -287,7 +287,7 @@ class Job(_AnyJob):
         run, use_tpu = training_flags.run_settings(values, output_dir, eval_batch_size)
         self._workers = run.distribution.workers
         self._check_stages()
-        self._take_place(run, use_tpu)
+        self._set_device(run, use_tpu)
         self.precision = "float32"  # Of a worker until the chief tells, see `_shared_settings`.
         if self._workers.is_chief or values.precision != "auto":
             self.precision = self._choose_precision(self._recorded_precision())
@@ -410,16 +410,16 @@ class Job(_AnyJob):
         given = [(name, values[name].value) for name in _READ if name in values]
         return [(f"--{name}", path) for name, path in given if path]
 
-    def _check_adapter_there(self, trains):
+    def _check_adapter_there(self, is_training):
         """Raises UserError if a run with --adapter would replace what --output_dir's own made."""
         given, output_dir = f"--adapter {self._values.adapter}", self._run.output_dir
         is_it = paths.same(self._values.adapter, self._adapter_folder)
-        if trains and is_it:
+        if is_training and is_it:
             raise UserError(
                 f"{given} is that of --output_dir {output_dir}; to train it further give another"
                 " --output_dir."
             )
-        if trains or is_it or not files.exists(files.current(self._adapter_folder)):
+        if is_training or is_it or not files.exists(files.current(self._adapter_folder)):
             return
         own = task_adapter.load(self._adapter_folder, "--output_dir")
         if task_adapter.tensors_digest(own) != task_adapter.tensors_digest(self._given):
@@ -441,7 +441,7 @@ class Job(_AnyJob):
         return {
             # Where the embeddings train, a TPU adds up a product's gradient faster than a gather's.
             "use_one_hot_embeddings": self._use_tpu
-            and tuning.trains(tuning.Role("embeddings"), self._tuning, num_layers),
+            and tuning.is_trained(tuning.Role("embeddings"), self._tuning, num_layers),
             "random_seed": values.random_seed,
             "recompute_activations": values.recompute_activations,
             "gradient_accumulation_steps": values.gradient_accumulation_steps,
@@ -477,7 +477,7 @@ class Job(_AnyJob):
         if self._values.keep_best:
             result = task_adapter.load(self._adapter_folder, "--output_dir")
         else:
-            result = self._made()
+            result = self._trained_adapter()
             if not self._is_saved(result):
                 task_adapter.save(self._adapter_folder, result)
         saved = f"Adapter: {self._adapter_folder} ({files.megabytes(self._adapter_folder + '/')})"
@@ -500,7 +500,7 @@ class Job(_AnyJob):
                 run_directory.remove_results(self._run.output_dir)
             self._runner.train(arrays, stop)
             if every and evaluations.at(stop) is None:
-                self._evaluate_meanwhile(eval_sets, evaluations)
+                self._evaluate_during_training(eval_sets, evaluations)
             if 0 < self._values.early_stopping_patience <= evaluations.since_best():
                 logging.info("Stopped early: the best score is %.4f.", evaluations.best())
                 break
@@ -544,7 +544,7 @@ class Job(_AnyJob):
         scores, step = self._last_scores, self._result_step() if trains else None
         if scores is None or scores["global_step"] != step:
             for some in eval_sets:
-                some.made = None  # What was evaluated meanwhile is of another step.
+                some.decoded = None  # What was evaluated meanwhile is of another step.
             scores = self._evaluations().at(step) if trains and keep_best else None
             if scores is None:
                 scores = self._scores(eval_sets, self._result())
@@ -554,17 +554,17 @@ class Job(_AnyJob):
 
     def predict(self, arrays):
         """Yields each row's predictions, see `estimator.Runner.predict`."""
-        logging.info("Predicting %d examples.", len(rows_of(arrays)))
+        logging.info("Predicting %d examples.", len(as_rows(arrays)))
         return self._runner.predict(arrays, self._result())
 
-    def made_of(self, eval_set):
+    def decode(self, eval_set):
         """What an `EvalSet` makes of the result's predictions, which are made if need be.
 
         Of the best step the scores were kept, not the predictions.
         """
-        if eval_set.made is None:
+        if eval_set.decoded is None:
             eval_set.read(self.predict(eval_set.arrays))
-        return eval_set.made
+        return eval_set.decoded
 
     def _evaluations(self):
         return Evaluations(self._run.output_dir, self._score)
@@ -572,20 +572,20 @@ class Job(_AnyJob):
     def _scores(self, eval_sets, checkpoint=None):
         scores = {}
         for rows in eval_sets:
-            logging.info("Evaluating on %d examples.", len(rows_of(rows.arrays)))
+            logging.info("Evaluating on %d examples.", len(as_rows(rows.arrays)))
             scores.update(self._runner.evaluate(rows.arrays, rows.scores, checkpoint))
         return scores
 
-    def _evaluate_meanwhile(self, eval_sets, evaluations):
+    def _evaluate_during_training(self, eval_sets, evaluations):
         """Evaluates the last checkpoint; saves its adapter if the best is kept and this is it."""
         self._last_scores = scores = self._scores(eval_sets)
         step, now = scores["global_step"], scores[self._score]
         logging.info("Step %d: %s %.4f on the dev set.", step, self._score, now)
-        if self._values.keep_best and now > max(evaluations.best(), self._kept_score()):
+        if self._values.keep_best and now > max(evaluations.best(), self._saved_score()):
             self._save_with_scores(scores)
         evaluations.add(step, scores)  # Only now: a kill before it repeats the evaluation.
 
-    def _kept_score(self):
+    def _saved_score(self):
         """The best score by the adapter that has it: the evaluations' file may be lost."""
         if not files.exists(self._adapter_folder):
             return -math.inf
@@ -593,10 +593,10 @@ class Job(_AnyJob):
         return kept.scores.get(self._score, -math.inf)
 
     def _save_with_scores(self, scores):
-        made = self._made()
+        adapter = self._trained_adapter()
         numbers = {n: v for n, v in metrics.numbers(scores).items() if n != "global_step"}
-        description = dataclasses.replace(made.description, scores=numbers)
-        task_adapter.save(self._adapter_folder, made._replace(description=description))
+        description = dataclasses.replace(adapter.description, scores=numbers)
+        task_adapter.save(self._adapter_folder, adapter._replace(description=description))
 
     def _result(self):
         """The prefix of what is evaluated: the given adapter, else the one that was made.
@@ -669,7 +669,7 @@ class Job(_AnyJob):
         """What `run_directory.claim` compares."""
         made = self._description
         return {
-            "model": {"task": made.task, **task_adapter.essence(made)},
+            "model": {"task": made.task, **task_adapter.compatibility_fields(made)},
             "training": {
                 "max_seq_length": made.max_seq_length,
                 "bert_config": made.backbone.config,
@@ -678,14 +678,14 @@ class Job(_AnyJob):
             },
         }
 
-    def _made(self):
+    def _trained_adapter(self):
         """The `TaskAdapter` in the last checkpoint."""
         step = self._runner.last_step()
         prefix = tf.train.latest_checkpoint(self._run.output_dir)
         description = dataclasses.replace(self._description, global_step=step)
         return task_adapter.TaskAdapter(description, checkpoints.trained_tensors(prefix))
 
-    def _is_saved(self, made):
+    def _is_saved(self, adapter):
         """Whether the folder holds that adapter already, perhaps with its scores.
 
         It was then made by the programs that it names, whatever their versions are now.
@@ -693,9 +693,9 @@ class Job(_AnyJob):
         if not files.exists(self._adapter_folder):
             return False
         held = task_adapter.load(self._adapter_folder, "--output_dir")
-        now = made.description.versions
-        same = dataclasses.replace(held.description, scores={}, versions=now) == made.description
-        return same and task_adapter.tensors_digest(held) == task_adapter.tensors_digest(made)
+        now = adapter.description.versions
+        same = dataclasses.replace(held.description, scores={}, versions=now) == adapter.description
+        return same and task_adapter.tensors_digest(held) == task_adapter.tensors_digest(adapter)
 
     def _parameters(self):
         """A line: how many parameters were trained, out of how many."""

@@ -19,7 +19,7 @@ import tensorflow.compat.v1 as tf
 
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints
-from adapter_bert.training.rows import Arrays, Rows, rows_of
+from adapter_bert.training.rows import Arrays, Rows, as_rows
 
 _INT_FEATURES = ("input_ids", "input_mask", "segment_ids", "label_ids", "is_real_example")
 
@@ -38,7 +38,7 @@ BUCKETS = (*range(8, 32, 4), *range(32, 128, 8), *range(128, 256, 16), *range(25
 # 5, 9, 16, 23 and 33% are those of the epoch before. 16 are the fewest within 5% of the least.
 POOL = 16
 
-_MOST_GRAPH_BYTES = 2**31 - 1  # A protocol buffer's.
+_MAX_GRAPH_BYTES = 2**31 - 1  # A protocol buffer's.
 
 
 def epoch_order(num_rows: int, seed: int, epoch: int) -> np.ndarray:
@@ -95,19 +95,21 @@ def training_batches_by_length(
         done = 0
 
 
-def shares(batches: Iterable[np.ndarray], num_replicas: int, own: range) -> Iterator[np.ndarray]:
+def shares(
+    batches: Iterable[np.ndarray], num_replicas: int, replicas: range
+) -> Iterator[np.ndarray]:
     """Yields the parts of every batch that some replicas take.
 
     Args:
       batches: iterable of int64 [B], indices of rows.
       num_replicas: N, which divides B.
-      own: range of the replicas.
+      replicas: range of their indices.
 
     Yields:
       int64 [B / N], replica after replica, batch after batch.
     """
     for batch in batches:
-        yield from batch.reshape(num_replicas, -1)[own.start : own.stop]
+        yield from batch.reshape(num_replicas, -1)[replicas.start : replicas.stop]
 
 
 def _replicas(tpu_context, input_context) -> Tuple[int, range]:
@@ -180,7 +182,7 @@ def input_fn_of(
       Where several replicas train, params["batch_size"] is each one's; the batches of all those
       that read from this input_fn come one after the other.
     """
-    rows = rows_of(arrays)
+    rows = as_rows(arrays)
 
     def input_fn(params, config=None, input_context=None):
         num_replicas, own = _replicas(params.get("context"), input_context)
@@ -237,7 +239,7 @@ def input_fn_for_tpu(
     Raises:
       UserError: by the input_fn, there are more rows than a graph can hold.
     """
-    rows = rows_of(arrays)
+    rows = as_rows(arrays)
 
     def input_fn(params, config):
         batch_size, indices, num_hosts = params["batch_size"], order, 1
@@ -250,10 +252,10 @@ def input_fn_for_tpu(
             indices = np.concatenate(list(shares(batches, num_replicas, own)))
         indices = np.array(indices, np.int32)
         nbytes = num_hosts * (rows.nbytes + indices.nbytes)
-        if nbytes > _MOST_GRAPH_BYTES:
+        if nbytes > _MAX_GRAPH_BYTES:
             raise UserError(
                 f"{len(rows):,} rows and the plan of their batches take {nbytes / 1e9:.1f} GB, but"
-                f" the graph that brings them to a TPU holds {_MOST_GRAPH_BYTES / 1e9:.1f} at most:"
+                f" the graph that brings them to a TPU holds {_MAX_GRAPH_BYTES / 1e9:.1f} at most:"
                 " give fewer rows."
             )
         dataset = tf.data.Dataset.from_tensor_slices(indices)

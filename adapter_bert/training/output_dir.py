@@ -195,7 +195,7 @@ def _by_name(differences):
     return [difference(*each) for each in differences]
 
 
-def claim(output_dir, settings, trains, overwrite=False, reads=(), describe=_by_name):
+def claim(output_dir, settings, is_training, overwrite=False, reads=(), describe=_by_name):
     """Makes sure that a run may use the directory, and records its settings there if it trains.
 
     A finished training may be continued to more steps, see `_is_longer`.
@@ -203,7 +203,7 @@ def claim(output_dir, settings, trains, overwrite=False, reads=(), describe=_by_
     Args:
       output_dir: path; made if need be.
       settings: {"model": dict, "training": dict, ...} of JSON values.
-      trains: bool; whether the run trains.
+      is_training: bool; whether the run trains.
       overwrite: bool; whether a training run removes an earlier run's files first.
       reads: as of `clear`.
       describe: function of a list of (dotted name, before, now), the settings that differ →
@@ -221,26 +221,26 @@ def claim(output_dir, settings, trains, overwrite=False, reads=(), describe=_by_
     path = posixpath.join(output_dir, SETTINGS_FILE)
     adapter = posixpath.join(output_dir, task_adapter.FOLDER)
     make(output_dir)
-    held = _hold(output_dir) if trains else None
-    if trains:
+    held = _hold(output_dir) if is_training else None
+    if is_training:
         files.recover(adapter)
         if overwrite:
             clear(output_dir, reads)
     _recover_record(output_dir)
-    checkpoint = _latest_checkpoint(output_dir, trains)
+    checkpoint = _latest_checkpoint(output_dir, is_training)
     # JSON has no tuples: what is compared is what will be read.
     settings = json.loads(json.dumps(settings, sort_keys=True))
     if checkpoint:
         checkpoints.open_checkpoint(checkpoint, flag="--output_dir")
-        sections = _DECIDING if trains else ("model",)
+        sections = _DECIDING if is_training else ("model",)
         _compare(path, settings, sections, checkpoints.step_of(checkpoint), describe)
-        _check_identity(checkpoint, path, trains)
-    elif trains and files.exists(adapter):
+        _check_identity(checkpoint, path, is_training)
+    elif is_training and files.exists(adapter):
         raise UserError(
             f"{adapter} is a finished task adapter, whose checkpoints are gone; give another"
             " --output_dir, or --overwrite_output_dir."
         )
-    if trains:
+    if is_training:
         _remove_leftovers(output_dir, checkpoint)
         files.write_object(path, settings)
     return held
@@ -290,7 +290,7 @@ def _recover_record(output_dir):
         checkpoints.write_record(output_dir, [name])
 
 
-def _latest_checkpoint(output_dir, trains):
+def _latest_checkpoint(output_dir, is_training):
     """The prefix of the last checkpoint, or None; UserError if it is recorded, but not there."""
     record = posixpath.join(output_dir, "checkpoint")
     try:
@@ -301,7 +301,7 @@ def _latest_checkpoint(output_dir, trains):
     if checkpoint is None and files.exists(record):
         raise UserError(
             f"{record}: names no checkpoint that is there; restore the missing files, give another"
-            f" --output_dir, or {_overwriting(trains)}."
+            f" --output_dir, or {_overwriting(is_training)}."
         )
     return checkpoint
 
@@ -360,8 +360,8 @@ def remove_results(output_dir):
     _remove(_matching(output_dir, _RESULTS), "Removing %s: the training goes on to other weights.")
 
 
-def _remove(found, message):
-    for path in found:
+def _remove(paths, message):
+    for path in paths:
         logging.info(message, path)
         if files.isdir(path):
             files.rmtree(path)
@@ -445,7 +445,7 @@ def _as_compared(value):
     return int(value) if is_whole else value
 
 
-def _check_identity(checkpoint, path, trains):
+def _check_identity(checkpoint, path, is_training):
     """Raises UserError if a checkpoint is of another run than the settings in the folder are."""
     recorded = _read(path)
     if recorded is None:
@@ -456,7 +456,7 @@ def _check_identity(checkpoint, path, trains):
     elif held != identity(recorded):
         raise UserError(
             f"{checkpoint} is a checkpoint of another run than {path}; restore this run's files,"
-            f" give another --output_dir, or {_overwriting(trains)}."
+            f" give another --output_dir, or {_overwriting(is_training)}."
         )
 
 
@@ -476,9 +476,9 @@ def _is_longer(before, now, step):
     )
 
 
-def _overwriting(trains):
+def _overwriting(is_training):
     """The flags by which the run would take the directory's place; only a training does."""
-    return "--overwrite_output_dir" + ("" if trains else " with --do_train")
+    return "--overwrite_output_dir" + ("" if is_training else " with --do_train")
 
 
 def recorded(output_dir, section):

@@ -154,13 +154,13 @@ class _IdentitySaverBuilder(BulkSaverBuilder):
         return super().save_op(filename_tensor, [*saveables, identity])
 
 
-def _check_assignment(variables, found, init_checkpoint):
+def _check_assignment(variables, names, init_checkpoint):
     """Raises UserError unless every variable of BERT's own is found, and all found ones fit."""
     shapes = {variable_name(variable): variable.shape.as_list() for variable in variables}
     checkpoints.check_shapes(init_checkpoint, shapes)
     roles = tuning.roles()
     for name in shapes:
-        if name not in found and roles[name].kind not in ("adapter", "head"):
+        if name not in names and roles[name].kind not in ("adapter", "head"):
             raise UserError(
                 f"--init_checkpoint {init_checkpoint}: it lacks {name}, which the model needs."
             )

@@ -167,7 +167,7 @@ class VariedRows:
 Rows = Union[TextRows, PaddedRows, VariedRows]
 
 
-def rows_of(arrays: Union[Rows, Arrays]) -> Rows:
+def as_rows(arrays: Union[Rows, Arrays]) -> Rows:
     """`PaddedRows` of a dict of arrays; anything else is rows already."""
     return PaddedRows(arrays) if isinstance(arrays, dict) else arrays
 

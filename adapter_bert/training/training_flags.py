@@ -15,7 +15,7 @@ from adapter_bert.common.cli import section
 from adapter_bert.common.errors import UserError
 from adapter_bert.training import bert_flags, device_flags, distribution, estimator, tuning_flags
 
-_MOST_STEPS = 2**31 - 1  # No training takes as many, and an int32 holds them.
+_MAX_STEPS = 2**31 - 1  # No training takes as many, and an int32 holds them.
 
 
 def define(flag_values=flags.FLAGS):
@@ -217,10 +217,10 @@ def schedule(values, method, num_examples):
             f"{num_examples} training examples in batches of {values.train_batch_size} for"
             f" {epochs} epochs make no step: lower --train_batch_size or raise --num_train_epochs."
         )
-    if length > _MOST_STEPS:
+    if length > _MAX_STEPS:
         raise UserError(
             f"--num_train_epochs={epochs:g} makes {length:g} steps of --train_batch_size="
-            f"{values.train_batch_size}; expected at most {_MOST_STEPS}."
+            f"{values.train_batch_size}; expected at most {_MAX_STEPS}."
         )
     steps = int(length)
     return {
@@ -255,7 +255,7 @@ def run_settings(values, output_dir, eval_batch_size):
     device_flags.check_batches(run, use_tpu, shared)
     _check_parts(run, use_tpu, values.gradient_accumulation_steps)
     if values.recompute_activations and use_tpu:
-        # XLA would take the second computation for the first, and keep that: see `xla.anew`.
+        # XLA would take the second computation for the first, and keep that: see `xla.recompute`.
         devices.need_tensorflow_2("--recompute_activations on a TPU")
     return run, use_tpu
 

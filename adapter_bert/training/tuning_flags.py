@@ -90,7 +90,7 @@ def _define_adapters(at):
         flags.DEFINE_enum("adapter_" + name, getattr(adapter, name), values, text, **at)
 
 
-def given_adapter(values, trains=False, trained_settings=None):
+def given_adapter(values, is_training=False, trained_settings=None):
     """The `task_adapter.TaskAdapter` of --adapter, which answers flags that are not given.
 
     Where nothing is trained, it is also that of a run whose folder or checkpoint --init_checkpoint
@@ -98,7 +98,7 @@ def given_adapter(values, trains=False, trained_settings=None):
 
     Args:
       values: parsed flags.
-      trains: bool, whether something is trained.
+      is_training: bool, whether something is trained.
       trained_settings: function from the adapter's `training` to answers of the script's own flags.
 
     Returns:
@@ -108,7 +108,7 @@ def given_adapter(values, trains=False, trained_settings=None):
       UserError: it is missing or damaged.
     """
     if values.adapter is None:
-        given = None if trains else _adapter_of_run(values)
+        given = None if is_training else _adapter_of_run(values)
     else:
         given = task_adapter.load(values.adapter)
     if given is None:

@@ -52,16 +52,16 @@ class ModelTestCase(tf.test.TestCase):
 
     def settings(self, unit="word", kind="classification", num_labels=2, **changes):
         space = dataclasses.replace(SPACE, **changes)
-        return baseline_model.ModelSettings(space, self.module, unit, kind, num_labels, 1)
+        return baseline_model.NetworkSettings(space, self.module, unit, kind, num_labels, 1)
 
     def prepared(self, settings, texts=TEXTS):
-        """(features, `baseline_model.Strings`)."""
-        strings = baseline_texts.Strings()
-        rows = baseline_texts.rows_of(texts, settings.space, settings.unit, 6, strings)
+        """(features, `baseline_model.EmbeddedStrings`)."""
+        strings = baseline_texts.StringNumbers()
+        rows = baseline_texts.number_texts(texts, settings.space, settings.unit, 6, strings)
         vectors = None
         if not settings.space.fine_tune_module:
             vectors = baseline_model.embeddings(self.module, strings.listed())
-        return rows, baseline_model.Strings(strings.listed(), vectors)
+        return rows, baseline_model.EmbeddedStrings(strings.listed(), vectors)
 
     def computed(self, settings, texts=TEXTS, is_training=False):
         """(outputs [B, L], all variables by name), biases and statistics not at their start."""

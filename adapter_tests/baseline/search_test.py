@@ -15,7 +15,7 @@ import optuna
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.baseline import search as baseline_search
-from adapter_bert.baseline.search import Diverged, Search, SearchSettings, Turns
+from adapter_bert.baseline.search import Diverged, Search, SearchLock, SearchSettings
 from adapter_bert.baseline.search_space import SPACE, Choice, Settings
 from adapter_bert.common import paths
 from adapter_bert.common.errors import UserError
@@ -156,7 +156,7 @@ class SearchTest(SearchTestCase):
 
     def test_the_best_is_the_first_of_equals_stopped_or_not(self):
         def trial(number, score, pruned=False):
-            return baseline_search.Trial(number, score, pruned, 1, 1.0, None)
+            return baseline_search.SearchTrial(number, score, pruned, 1, 1.0, None)
 
         some = [trial(0, 0.5), trial(1, 0.8, True), trial(2, 0.8), trial(3, None, True)]
         self.assertEqual(baseline_search.best_of(some).number, 1)
@@ -297,28 +297,28 @@ class SharedTest(SearchTestCase):
         self.assertEqual(self.run_search()[0].settings, interrupted[0])
 
     def test_the_last_process_goes_on(self):
-        with Turns(self.folder) as first, Turns(self.folder) as second:
+        with SearchLock(self.folder) as first, SearchLock(self.folder) as second:
             self.assertTrue(first.alone)
             self.assertFalse(second.alone)
             self.assertFalse(first.end())
             self.assertTrue(second.end())
-            with self.assertRaisesRegex(UserError, "another process is training"), Turns(
+            with self.assertRaisesRegex(UserError, "another process is training"), SearchLock(
                 self.folder
             ):
                 pass
-        with Turns(self.folder) as again:
+        with SearchLock(self.folder) as again:
             self.assertTrue(again.alone)
 
     def test_one_that_is_there_for_an_instant_is_waited_for(self):
-        with Turns(self.folder) as first:
+        with SearchLock(self.folder) as first:
             self.assertTrue(first.end())
             threading.Timer(0.3, first.leave).start()
-            with Turns(self.folder) as second:
+            with SearchLock(self.folder) as second:
                 self.assertFalse(second.alone)
 
     def test_a_file_system_without_locks(self):
         error = OSError(38, "not implemented")
-        with mock.patch.object(fcntl, "flock", side_effect=error), Turns(self.folder) as turns:
+        with mock.patch.object(fcntl, "flock", side_effect=error), SearchLock(self.folder) as turns:
             turns.leave()
             self.assertTrue(turns.alone)
             self.assertTrue(turns.end())

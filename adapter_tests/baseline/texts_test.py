@@ -39,8 +39,8 @@ class CleanedTest(tf.test.TestCase):
 
 class RowsTest(tf.test.TestCase):
     def rows(self, texts, settings, unit="word", max_words=4):
-        strings = baseline_texts.Strings()
-        rows = baseline_texts.rows_of(texts, settings, unit, max_words, strings)
+        strings = baseline_texts.StringNumbers()
+        rows = baseline_texts.number_texts(texts, settings, unit, max_words, strings)
         listed = strings.listed()
 
         def spelled(numbers):
@@ -77,12 +77,16 @@ class RowsTest(tf.test.TestCase):
         self.assertAllEqual(mask, [[1, 1, 0, 0], [1, 1, 1, 0]])  # The longer one's.
 
     def test_an_empty_vocabulary_is_refused(self):
-        strings = baseline_texts.Strings()
+        strings = baseline_texts.StringNumbers()
         settings = dataclasses.replace(_PLAIN, remove_non_alphanumeric=True)
-        rows = baseline_texts.rows_of([("?!", None), ("...", None)], settings, "word", 4, strings)
+        rows = baseline_texts.number_texts(
+            [("?!", None), ("...", None)], settings, "word", 4, strings
+        )
         with self.assertRaisesRegex(UserError, "^data: found no word in any of 2 training texts"):
             baseline_texts.check(rows, settings, "data")
-        rows = baseline_texts.rows_of([("?!", None), ("a", None)], settings, "word", 4, strings)
+        rows = baseline_texts.number_texts(
+            [("?!", None), ("a", None)], settings, "word", 4, strings
+        )
         baseline_texts.check(rows, settings, "data")
 
 

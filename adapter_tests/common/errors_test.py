@@ -21,7 +21,7 @@ def raising(error):
 class ExitCodeTest(tf.test.TestCase):
     def setUp(self):
         super().setUp()
-        tiny.heed_signals(self)
+        tiny.enable_signals(self)
 
     def call(self, main, *arguments):
         with contextlib.redirect_stderr(io.StringIO()) as stderr:

@@ -27,7 +27,7 @@ class FilesTestCase(tf.test.TestCase):
             return reader.read()
 
     def write_folder(self, text):
-        with files.whole_folder(self.path) as partial:
+        with files.atomic_folder(self.path) as partial:
             for name in ("a", "b"):
                 with open(os.path.join(partial, name), "w") as writer:
                     writer.write(text)
@@ -114,13 +114,13 @@ class WholeFolderTest(FilesTestCase):
 
     def test_a_replaced_folder_keeps_nothing_of_the_old_one(self):
         self.write_folder("first")
-        with files.whole_folder(self.path + "/") as partial:
+        with files.atomic_folder(self.path + "/") as partial:
             open(os.path.join(partial, "c"), "w").close()
         self.assertEqual(os.listdir(self.path), ["c"])
 
     def test_an_error_inside_leaves_the_old_folder(self):
         self.write_folder("first")
-        with self.assertRaises(KeyError), files.whole_folder(self.path) as partial:
+        with self.assertRaises(KeyError), files.atomic_folder(self.path) as partial:
             open(os.path.join(partial, "a"), "w").close()
             raise KeyError
         self.assertEqual((self.content("a"), self.content("b")), ("first", "first"))
@@ -128,7 +128,7 @@ class WholeFolderTest(FilesTestCase):
 
     def test_two_writers_at_once(self):
         refused = r"thing cannot be written \(another writer is at work there\)\.$"
-        with files.whole_folder(self.path) as partial:
+        with files.atomic_folder(self.path) as partial:
             with open(os.path.join(partial, "a"), "w") as writer:
                 writer.write("first")
             with self.assertRaisesRegex(UserError, refused):
@@ -143,7 +143,7 @@ class WholeFolderTest(FilesTestCase):
     def test_a_full_disk_is_said(self):
         self.write_folder("first")
         sentence = r"thing cannot be written \(No space left on device\)\.$"
-        with self.assertRaisesRegex(UserError, sentence), files.whole_folder(self.path):
+        with self.assertRaisesRegex(UserError, sentence), files.atomic_folder(self.path):
             raise OSError(28, "No space left on device")
         self.assertEqual(self.content("a"), "first")
 
@@ -284,7 +284,7 @@ class SyncTest(FilesTestCase):
         noted = self.noted()[4:]
         renames = [("rename", "thing.replaced"), ("rename", "thing")]
         self.assertEqual(noted, [*renames, ("fsync", "."), ("fsync", ".")])
-        with files.whole_folder(self.path) as partial:
+        with files.atomic_folder(self.path) as partial:
             os.makedirs(os.path.join(partial, "c", "d"))
             files.write_atomically(os.path.join(partial, "c", "d", "e"), "text")
             self.noted()

@@ -14,7 +14,7 @@ class InterruptsTest(tf.test.TestCase):
     def setUp(self):
         super().setUp()
         self.signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        tiny.heed_signals(self)
+        tiny.enable_signals(self)
 
     def handlers(self):
         return [signal.getsignal(number) for number in self.signals]

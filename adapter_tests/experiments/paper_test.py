@@ -13,7 +13,7 @@ from adapter_bert.tasks.glue import TASKS
 DATA = os.environ.get("ADAPTER_BERT_DATA")
 
 
-def rows_of(name):
+def read_rows(name):
     with open(os.path.join(DATA, "paper", name), encoding="utf-8") as reader:
         return [line.split("\t") for line in reader.read().splitlines()[1:]]
 
@@ -47,10 +47,10 @@ class PublishedTest(tf.test.TestCase):
 
     @unittest.skipUnless(DATA, "ADAPTER_BERT_DATA names no folder")
     def test_against_the_tables(self):
-        for ours, theirs in zip(paper.TABLE_1, rows_of("table1_glue_test.tsv")):
+        for ours, theirs in zip(paper.TABLE_1, read_rows("table1_glue_test.tsv")):
             self.assertEqual([f"{value:.1f}" for value in ours.scores.values()], theirs[3:-1])
             self.assertEqual([ours.total.replace("×", "x"), ours.trained], theirs[1:3])
-        rows = rows_of("table2_further_tasks.tsv")[:-1]
+        rows = read_rows("table2_further_tasks.tsv")[:-1]
         self.assertLen(rows, len(paper.TABLE_2))
         for ours, theirs in zip(paper.TABLE_2.values(), rows):
             values = [value for pair in ours[1:] for value in pair if value is not None]

@@ -9,7 +9,7 @@ from adapter_tests.support.records import record, seeds
 
 
 def cell(method, task, value, sem=None, level=None, share=0.01, trained=100):
-    choice = selection.Choice("eval_accuracy", value, sem, 3, trained, share, {"tuning": "full"})
+    choice = selection.Selected("eval_accuracy", value, sem, 3, trained, share, {"tuning": "full"})
     return Cell(method, level, task, choice)
 
 
@@ -90,7 +90,7 @@ class MethodsTableTest(tf.test.TestCase):
     def test_turned(self):
         table = Table("all", ["", "x", "y"], [["a", "1", "2"], ["b", "3", "4"], ["c", "5", "6"]])
         turned = Table("all", ["", "a", "b", "c"], [["x", "1", "3", "5"], ["y", "2", "4", "6"]])
-        self.assertEqual(report_tables.turned(table), turned)
+        self.assertEqual(report_tables.transposed(table), turned)
 
 
 class OtherTablesTest(tf.test.TestCase):

@@ -10,7 +10,7 @@ from adapter_tests.experiments.studies_test import ABLATION
 from adapter_tests.support.records import record, seeds
 
 
-def rows_of(table):
+def rows_by_label(table):
     """A table's rows by what they begin with."""
     return {row[0]: row[1:] for row in table.rows}
 
@@ -42,7 +42,7 @@ class GlueTest(tf.test.TestCase):
         self.assertEqual(first.columns, ["", *columns])
         # Means are over both tasks, which three of the rows have; 1 + 2 * (0.03 + 0.01) / 2 = 1.04.
         self.assertEqual(
-            rows_of(first),
+            rows_by_label(first),
             {
                 "full fine-tuning": ["54.0", "92.0", "73.0", "2.00×", "100%"],
                 "adapters, size chosen per task (8, 64)": [
@@ -53,10 +53,10 @@ class GlueTest(tf.test.TestCase):
             },
         )
         self.assertEqual(
-            rows_of(second),
+            rows_by_label(second),
             {"adapters 8": ["70.0", "89.0", "79.5"], "adapters 64": ["72.0", "–", "–"]},
         )
-        self.assertEqual(rows_of(paper)["adapters 64"][:2], ["56.9", "94.2"])
+        self.assertEqual(rows_by_label(paper)["adapters 64"][:2], ["56.9", "94.2"])
         self.assertIn("2 seeds", report.caption)
         self.assertIn("Total parameters are those of 2 tasks, as a multiple", report.caption)
 
@@ -133,7 +133,7 @@ class FurtherTasksTest(tf.test.TestCase):
         columns = ["no-BERT baseline", "full fine-tuning", "variable fine-tuning", "adapters"]
         self.assertEqual(first.columns, ["", *columns])
         self.assertEqual(
-            rows_of(first),
+            rows_by_label(first),
             {
                 "airline": ["–", "85.0 ± 1.0", "81.0 ± 1.0", "62.0 ± 2.0"],
                 "SMS spam": ["75.0", "93.0 ± 1.0", "–", "–"],
@@ -152,7 +152,7 @@ class FurtherTasksTest(tf.test.TestCase):
         for entry in records[:2]:
             entry["scores"]["eval_accuracy"] = 0.95
         report = reporting.table2(Source(records))
-        self.assertEqual(rows_of(report.tables[0])["airline"][2], "85.0 ± 1.0")
+        self.assertEqual(rows_by_label(report.tables[0])["airline"][2], "85.0 ± 1.0")
 
     def test_figure3(self):
         report = reporting.figure3(Source(self.records()))
@@ -211,7 +211,7 @@ class ScaleAndAblationTest(tf.test.TestCase):
         self.assertAllClose(panel.values, [[-0.5, -6.0], [np.nan, 1.0]])
         self.assertEqual((panel.x_label, panel.y_label)[0][:4], "Last")
         shown = ["accuracy", "75.0", "74.5", "74.5", "76.0", "69.0", "68.8"]
-        self.assertEqual(rows_of(report.tables[0]), {"CoLA": shown})
+        self.assertEqual(rows_by_label(report.tables[0]), {"CoLA": shown})
         found = {(row["method"], row["level"]): row["points"] for row in report.numbers}
         self.assertAllClose(found["layers removed", "0-1"], 69.0)
         self.assertAllClose(found["majority class", None], 68.75)
@@ -285,7 +285,7 @@ class VariantsTest(tf.test.TestCase):
         (table,) = report.tables
         self.assertEqual(table.columns[2:6], ["CoLA", "difference", "MRPC", "difference"])
         self.assertEqual(
-            rows_of(table),
+            rows_by_label(table),
             {
                 "default": ["64", "25.0 ± 5.0", "+0.0", "80.0 ± 0.0", "+0.0", "200"],
                 "activation relu": ["64", "–", "–", "75.0 ± 5.0", "-5.0", "200"],
@@ -304,7 +304,7 @@ class VariantsTest(tf.test.TestCase):
             record("CoLA", 0.24, num_train_epochs=20, adapter_activation="relu"),
         ]
         report = reporting.variants(Source(records))
-        rows = {name: row[1:3] for name, row in rows_of(report.tables[0]).items()}
+        rows = {name: row[1:3] for name, row in rows_by_label(report.tables[0]).items()}
         expected = {
             "default": ["30.0", "+0.0"],
             "activation relu": ["24.0", "–"],

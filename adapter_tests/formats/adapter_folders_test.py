@@ -113,7 +113,7 @@ class FoldersTest(tf.test.TestCase):
             adapter_folders.named([f"{root}/x*/adapter"])
 
     def test_what_a_kill_left_is_no_task_of_its_own(self):
-        task_adapter.save(os.path.join(self.root, "sms"), served.made()[1]["sms"])
+        task_adapter.save(os.path.join(self.root, "sms"), served.prepare()[1]["sms"])
         folder = os.path.join(self.root, "sms")
         shutil.copytree(folder, folder + ".partial")
         for _ in range(2):

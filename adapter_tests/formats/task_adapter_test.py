@@ -527,12 +527,16 @@ class CheckFitsTest(TaskAdaptersTestCase):
             self.assertStartsWith(str(caught.exception), "--adapter there (task MRPC, backbone")
 
     def test_what_output_directories_of_earlier_versions_hold(self):
-        """The default's essence has the names that they recorded, and no others."""
+        """The default's compatibility fields have the names that they recorded, and no others."""
         self.assertEqual(
-            {name for name in task_adapter.essence(description()) if name.startswith("adapter_")},
+            {
+                name
+                for name in task_adapter.compatibility_fields(description())
+                if name.startswith("adapter_")
+            },
             {"adapter_fn", "adapter_size", "adapter_activation", "adapter_layers"},
         )
-        variant = task_adapter.essence(description(adapter=VARIANT))
+        variant = task_adapter.compatibility_fields(description(adapter=VARIANT))
         self.assertEqual(
             [variant["adapter_" + name] for name in ("normalization", "depth", "sites")],
             ["batch", 2, "attention"],

@@ -50,7 +50,7 @@ ACTIVATIONS = {
 }
 
 
-def numpy_adapter(config, values, x, beside=None, trains=False):
+def numpy_adapter(config, values, x, residual=None, trains=False):
     """What an adapter makes of x [..., D], by section 3.6; values: name below "adapters/" → array.
 
     Batch normalization is by x's own statistics if it `trains`.
@@ -72,7 +72,7 @@ def numpy_adapter(config, values, x, beside=None, trains=False):
     for index in range(2, config.depth + 1):
         hidden = act(hidden @ values[f"weights_hidden{index}"] + values[f"biases_hidden{index}"])
     change = hidden @ values["weights2"] + values["biases2"]
-    adapted = x if beside is None else beside
+    adapted = x if residual is None else residual
     return adapted * (1 + change) if config.interaction == "multiply" else adapted + change
 
 
@@ -91,21 +91,21 @@ class FeedforwardAdapterTest(tf.test.TestCase):
 
     X, Y = np.random.RandomState(0).normal(size=[2, 3, 4, 6]).astype(np.float32)
 
-    def check(self, beside, trains, **settings):
+    def check(self, residual, trains, **settings):
         config = AdapterConfig(size=5, **settings)
         with tf.Graph().as_default(), self.session() as session:
             statistics = [] if trains else None
             terms = config.build().function(
                 tf.constant(self.X),
-                beside=beside if beside is None else tf.constant(beside),
+                residual=residual if residual is None else tf.constant(residual),
                 statistics=statistics,
             )
             self.assertLen(terms, 2)
             values = load_random(session)
             values = {name[len("adapters/") :]: value for name, value in values.items()}
             kept, added = session.run(terms)
-            self.assertAllEqual(kept, self.X if beside is None else beside)
-            expected = numpy_adapter(config, values, self.X, beside, trains)
+            self.assertAllEqual(kept, self.X if residual is None else residual)
+            expected = numpy_adapter(config, values, self.X, residual, trains)
             self.assertAllClose(kept + added, expected, rtol=1e-4, atol=1e-4)
             if settings["normalization"] == "batch" and trains:
                 hidden = (self.X @ values["weights1"] + values["biases1"]).reshape([-1, 5])
@@ -131,7 +131,7 @@ class FeedforwardAdapterTest(tf.test.TestCase):
     def test_a_sum_where_the_terms_are_not_wanted_apart(self):
         with tf.Graph().as_default(), self.session() as session:
             whole = modeling.feedforward_adapter(
-                tf.constant(self.X), 5, interaction="multiply", beside=tf.constant(self.Y)
+                tf.constant(self.X), 5, interaction="multiply", residual=tf.constant(self.Y)
             )
             values = {n[len("adapters/") :]: v for n, v in load_random(session).items()}
             config = AdapterConfig(size=5, interaction="multiply")

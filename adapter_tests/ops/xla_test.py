@@ -48,13 +48,13 @@ class FusedTest(tf.test.TestCase):
     def test_kept_outside_of_xla_is_what_it_was(self):
         with tf.Graph().as_default():
             tensor = tf.constant(2.0)
-            self.assertIs(xla.kept(tensor), tensor)
-            self.assertIs(xla.anew(tf.constant(1.0), tensor)[0], tensor)
+            self.assertIs(xla.saved_for_backward(tensor), tensor)
+            self.assertIs(xla.recompute(tf.constant(1.0), tensor)[0], tensor)
             self.assertFalse(xla.in_xla())
 
     @unittest.skipIf(tf.__version__.startswith("1."), "TensorFlow 1 shows no XLA program.")
     def test_anew_is_computed_twice(self):
-        self.assertEqual(self.tanhs(xla.anew), 2)
+        self.assertEqual(self.tanhs(xla.recompute), 2)
         self.assertEqual(self.tanhs(lambda _, x: [x]), 1)
 
     def tanhs(self, again):

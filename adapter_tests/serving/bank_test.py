@@ -45,22 +45,22 @@ TASKS = {
 
 
 @functools.lru_cache(maxsize=None)
-def _made():
-    """(folder of a BERT, `own_models.OwnModels` over it, task adapters by the names in `TASKS`)."""
+def _prepare():
+    """(folder of a BERT, `SingleTaskModels` over it, task adapters by the names in `TASKS`)."""
     folder = os.path.join(tempfile.mkdtemp(dir=tf.test.get_temp_dir()), "bert")
     bert = tiny.write_bert(folder, initializer_range=0.4)
     adapters = {
         name: own_models.task_adapter(bert, seed, **changes)
         for seed, (name, changes) in enumerate(TASKS.items())
     }
-    return bert, own_models.OwnModels(bert), adapters
+    return bert, own_models.SingleTaskModels(bert), adapters
 
 
 class BankTestCase(tf.test.TestCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.bert, cls.models, cls.adapters = _made()
+        cls.bert, cls.models, cls.adapters = _prepare()
 
     def setUp(self):
         super().setUp()
@@ -193,7 +193,7 @@ class TasksTest(BankTestCase):
 
     def test_memory_holds_the_latest(self):
         names = ["plain", "small", "large", "number"]
-        bank = self.bank(most_in_memory=2)
+        bank = self.bank(max_in_memory=2)
         for name in names:
             bank.add(name, self.saved(name))
         self.assertEqual(bank.names_in_memory(), [])
@@ -212,7 +212,7 @@ class TasksTest(BankTestCase):
             self.assertEqual(set(bank.names_in_memory()), set(held))
 
     def test_an_adapter_that_changed_on_disk(self):
-        bank = self.bank(most_in_memory=1)
+        bank = self.bank(max_in_memory=1)
         folder = self.saved("plain")
         bank.add("plain", folder)
         bank.add("small", self.saved("small"))
@@ -327,8 +327,8 @@ class TasksTest(BankTestCase):
             bank.add("other", "missing")
         with self.assertRaisesRegex(UserError, "^--tasks missing is no task adapter"):
             bank.add("other", "missing", called="--tasks")
-        with self.assertRaisesRegex(UserError, "most_in_memory must be at least 1"):
-            self.bank(most_in_memory=0)
+        with self.assertRaisesRegex(UserError, "max_in_memory must be at least 1"):
+            self.bank(max_in_memory=0)
         self.assertEqual(bank.names(), ["plain"])
 
     def test_replaced_while_others_predict(self):

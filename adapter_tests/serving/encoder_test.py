@@ -9,19 +9,21 @@ import tensorflow.compat.v1 as tf
 import modeling
 from adapter_bert.common.errors import UserError
 from adapter_bert.serving import encoder as mixed_encoder
-from adapter_bert.serving.encoder import Places
+from adapter_bert.serving.encoder import SlotIndices
 from adapter_tests.support import own_models, tiny
 
 
 class BatchTest(tf.test.TestCase):
     def test_it_is_padded_with_row_0(self):
-        small, large = Places(3, 0, [5], [7, 8]), Places(4, 1, [1, 9, 2], [6])
+        small, large = SlotIndices(3, 0, [5], [7, 8]), SlotIndices(4, 1, [1, 9, 2], [6])
         task, pooler, bottleneck, output = mixed_encoder.batch_of([small, large, small], 4)
         self.assertAllEqual(task, [3, 4, 3])
         self.assertAllEqual(pooler, [0, 1, 0])
         self.assertAllEqual(bottleneck, [[5, 0, 0, 0], [1, 9, 2, 0], [5, 0, 0, 0]])
         self.assertAllEqual(output, [[7, 8], [6, 0], [7, 8]])
-        self.assertAllEqual(mixed_encoder.batch_of([Places(3, 0, [], [7])], 1).bottleneck, [[0]])
+        self.assertAllEqual(
+            mixed_encoder.batch_of([SlotIndices(3, 0, [], [7])], 1).bottleneck, [[0]]
+        )
 
 
 class TablesTest(tf.test.TestCase):
@@ -57,7 +59,9 @@ class TablesTest(tf.test.TestCase):
             **head,
         }
         tensors = {name: np.asarray(value, np.float32) for name, value in tensors.items()}
-        rows = mixed_encoder.table_rows(tiny.config(), tensors, Places(4, 0, [9, 2, 5], [3, 6]))
+        rows = mixed_encoder.table_rows(
+            tiny.config(), tensors, SlotIndices(4, 0, [9, 2, 5], [3, 6])
+        )
         expected = {
             scope + "weights1": ([9, 2, 5], np.arange(24).reshape(8, 3).T),
             scope + "biases1": ([9, 2, 5], [1, 2, 3]),

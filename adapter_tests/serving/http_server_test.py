@@ -176,7 +176,7 @@ class HttpServerTest(tf.test.TestCase):
             self.assertFalse(http_server.is_loopback(host), host)
 
     def test_signals_end_it_and_nothing_else(self):
-        tiny.heed_signals(self)
+        tiny.enable_signals(self)
         before = signal.getsignal(signal.SIGTERM)
         for number in (signal.SIGTERM, signal.SIGINT):
             with http_server.listen("127.0.0.1", 0) as bound:

@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import adapter_folders, task_adapter
 from adapter_bert.serving import request_texts as task_texts
-from adapter_bert.serving.registry import UnknownTask
+from adapter_bert.serving.registry import UnservedTask
 from adapter_tests.support import served
 
 
@@ -47,14 +47,14 @@ class ServedTasksTest(tf.test.TestCase):
         return found
 
     def predicted(self, task):
-        (output,) = self.bank.predict(task.rows(task.texts.ask("the dog sees")))
+        (output,) = self.bank.predict(task.rows(task.texts.encode("the dog sees")))
         return output["probabilities"].tolist()
 
     def test_tasks_by_name(self):
         self.assertEqual([task.name for task in self.tasks.current()], ["sms", "stars"])
         self.assertEqual(self.tasks.get("sms").description.labels, ("ham", "spam"))
         self.assertEqual(self.tasks.get("sms").version, 1)
-        with self.assertRaisesRegex(UnknownTask, "no task 'spam' here"):
+        with self.assertRaisesRegex(UnservedTask, "no task 'spam' here"):
             self.tasks.get("spam")
 
     def test_shapes_are_computed_before_somebody_asks(self):
@@ -120,19 +120,19 @@ class ServedTasksTest(tf.test.TestCase):
             held = one.get("sms")
             two.get("sms")
             self.tasks.remove("sms")
-            with self.assertRaises(UnknownTask):
+            with self.assertRaises(UnservedTask):
                 two.get("spam")
             self.assertEqual(two.get("sms"), held)
             self.predicted(held)
         self.tasks.close()
         self.assertEqual(self.bank.names(), ["stars@1"])
-        with self.assertRaises(UnknownTask):
+        with self.assertRaises(UnservedTask):
             self.tasks.remove("sms")
 
     def test_a_lease_that_ended_takes_nothing(self):
         with self.tasks.lease() as lease:
             pass
-        with self.assertRaises(UnknownTask):
+        with self.assertRaises(UnservedTask):
             lease.get("sms")
 
     def test_versions_go_on_after_a_removal(self):
@@ -140,7 +140,7 @@ class ServedTasksTest(tf.test.TestCase):
         self.assertEqual(self.tasks.put_below_root("sms", "sms/adapter").version, 2)
 
     def test_what_does_not_fit_leaves_what_was(self):
-        strange = served.own_models.task_adapter(served.made()[0], vocabulary="0" * 16)
+        strange = served.own_models.task_adapter(served.prepare()[0], vocabulary="0" * 16)
         task_adapter.save(os.path.join(self.root, "strange"), strange)
         folder = os.path.join(self.root, "strange")
         with self.assertRaisesRegex(UserError, f"^Task sms: {folder} was .* another vocabulary"):
@@ -190,7 +190,7 @@ class ServedTasksTest(tf.test.TestCase):
         self.assertEqual(found["fresh"], os.path.join(self.root, "fresh", "2"))
         with contextlib.closing(served.bank()) as bank:
             again = served.tasks_of(bank, self.root).get("fresh")
-            (output,) = bank.predict(again.rows(again.texts.ask("the dog sees")))
+            (output,) = bank.predict(again.rows(again.texts.encode("the dog sees")))
         self.assertAllClose(output["probabilities"], self.predicted(task))
 
     def test_an_upload_goes_before_what_was_trained(self):

@@ -32,7 +32,7 @@ class TaskTextsTest(tf.test.TestCase):
     def texts(self, max_text_length=100, **changes):
         fields = {"vocabulary": task_adapter.digest(tiny.VOCABULARY), "max_seq_length": 16}
         about = description(**{**fields, **changes})
-        reading = task_texts.Reading(tiny.config(), self.tokenizers, max_text_length)
+        reading = task_texts.TextEncoding(tiny.config(), self.tokenizers, max_text_length)
         return task_texts.TaskTexts(about, reading, "Task mine")
 
     def span(self, **training):
@@ -43,40 +43,40 @@ class TaskTextsTest(tf.test.TestCase):
         texts = self.texts()
         self.assertEqual(texts.fields, ("text", "text_b"))
         row = ([CLS, *ids("the dog"), SEP], [0] * 4)
-        self.assertEqual(texts.ask({"text": "The dog"}).rows, [row])
-        self.assertEqual(texts.ask("the dog").rows, [row])
-        pair = texts.ask({"text": "the dog", "text_b": "a cat ."}).rows
+        self.assertEqual(texts.encode({"text": "The dog"}).rows, [row])
+        self.assertEqual(texts.encode("the dog").rows, [row])
+        pair = texts.encode({"text": "the dog", "text_b": "a cat ."}).rows
         expected = [CLS, *ids("the dog"), SEP, *ids("a cat ."), SEP], [0] * 4 + [1] * 4
         self.assertEqual(pair, [expected])
 
     def test_long_texts_are_cut_as_in_training(self):
         texts = self.texts(max_seq_length=6)
-        (row,) = texts.ask("a dog sees a cat and a bird").rows
+        (row,) = texts.encode("a dog sees a cat and a bird").rows
         self.assertEqual(row[0], [CLS, *ids("a dog sees a"), SEP])
-        (row,) = texts.ask({"text": "a", "text_b": "dog sees cat"}).rows
+        (row,) = texts.encode({"text": "a", "text_b": "dog sees cat"}).rows
         self.assertEqual(row[0], [CLS, *ids("a"), SEP, *ids("dog sees"), SEP])
 
     def test_the_tokenizer_is_of_the_tasks_case(self):
-        (row,) = self.texts(do_lower_case=False).ask("The dog").rows
+        (row,) = self.texts(do_lower_case=False).encode("The dog").rows
         self.assertEqual(row[0], [CLS, tiny.VOCABULARY.index("[UNK]"), *ids("dog"), SEP])
 
     def test_answers_of_each_kind(self):
         self.assertEqual(set(task_texts.ANSWERS), set(task_adapter.KINDS))
         scores = {"probabilities": np.array([0.25, 0.625, 0.125], np.float32)}
         names = ("x", "y", "z")
-        found = self.texts(labels=names).ask("a").answer([scores])
+        found = self.texts(labels=names).encode("a").answer([scores])
         odds = {"x": 0.25, "y": 0.625, "z": 0.125}
         self.assertEqual(found, {"label": "y", "probabilities": odds})
         scores = {"probabilities": np.array([0.75, 0.625, 0.5], np.float32)}
-        found = self.texts(kind="multilabel", labels=names).ask("a").answer([scores])
+        found = self.texts(kind="multilabel", labels=names).encode("a").answer([scores])
         odds = {"x": 0.75, "y": 0.625, "z": 0.5}
         self.assertEqual(found, {"labels": ["x", "y"], "probabilities": odds})
         number = self.texts(kind="regression", labels=())
-        self.assertEqual(number.ask("a").answer([{"prediction": np.float32(0.1)}]), 0.1)
+        self.assertEqual(number.encode("a").answer([{"prediction": np.float32(0.1)}]), 0.1)
 
     def test_a_context_is_read_in_windows(self):
         question = {"question": "who sees", "context": "The dog Sees a cat and a Bird. "}
-        asked = self.span().ask(question)
+        asked = self.span().encode(question)
         start = [CLS, *ids("who sees".replace("who", "[UNK]")), SEP]
         context = ids("the dog sees a cat and a bird .")
         self.assertEqual(
@@ -105,13 +105,15 @@ class TaskTextsTest(tf.test.TestCase):
         squad_features.convert_examples_to_features(
             [example], tokenizer, 12, 3, 4, False, features.append
         )
-        found = self.span().ask({"question": "a dog", "context": context}).rows
+        found = self.span().encode({"question": "a dog", "context": context}).rows
         self.assertEqual(
             [ids + [0] * (12 - len(ids)) for ids, _ in found], [f.input_ids for f in features]
         )
 
     def test_no_answer_where_the_task_knows_of_it(self):
-        asked = self.span(version_2_with_negative=True).ask({"question": "a", "context": "the dog"})
+        asked = self.span(version_2_with_negative=True).encode(
+            {"question": "a", "context": "the dog"}
+        )
         logits = np.array([9, 0, 0, 0, 0, 0], np.float32)
         found = asked.answer([{"start_logits": logits, "end_logits": logits}])
         self.assertEqual(found["answer"], "")
@@ -120,18 +122,18 @@ class TaskTextsTest(tf.test.TestCase):
     def test_ids_in_place_of_texts(self):
         row = [CLS, *ids("a dog"), SEP]
         texts = self.texts()
-        self.assertEqual(texts.ask({"input_ids": row}).rows, [(row, [0] * 4)])
+        self.assertEqual(texts.encode({"input_ids": row}).rows, [(row, [0] * 4)])
         padded = {
             "input_ids": row + [0, 0],
             "input_mask": [1] * 4 + [0, 0],
             "segment_ids": [0, 0, 1, 1, 0, 0],
         }
-        asked = texts.ask(padded)
+        asked = texts.encode(padded)
         self.assertEqual(asked.rows, [(row, [0, 0, 1, 1])])
         found = asked.answer([{"probabilities": np.array([0.25, 0.75], np.float32)}])
         self.assertEqual(found["label"], "1")
         logits = {"start_logits": np.arange(4.0), "end_logits": np.zeros(4)}
-        found = self.span().ask({"input_ids": row}).answer([logits])
+        found = self.span().encode({"input_ids": row}).answer([logits])
         self.assertEqual(found, {"start_logits": [0, 1, 2, 3], "end_logits": [0] * 4})
 
     def test_what_is_no_instance(self):
@@ -158,7 +160,7 @@ class TaskTextsTest(tf.test.TestCase):
             (texts, {"input_ids": [1], "text": "a"}, "found 'text'; expected input_ids"),
         ):
             with self.subTest(instance), self.assertRaisesRegex(UserError, pattern):
-                asking.ask(instance)
+                asking.encode(instance)
 
     def test_tasks_that_cannot_be_asked(self):
         for changes, pattern in (

@@ -31,7 +31,7 @@ class RestApiTestCase(tf.test.TestCase):
     def setUpClass(cls):
         super().setUpClass()
         cls.bank = served.bank()
-        cls.models = own_models.OwnModels(served.made()[0])
+        cls.models = own_models.SingleTaskModels(served.prepare()[0])
 
     @classmethod
     def tearDownClass(cls):
@@ -75,7 +75,7 @@ class RestApiTestCase(tf.test.TestCase):
 
 class PredictionsTest(RestApiTestCase):
     def test_answers_are_those_of_the_tasks_own_models(self):
-        adapters, client = served.made()[1], self.client()
+        adapters, client = served.prepare()[1], self.client()
         for name in ("sms", "topics", "sets"):
             labels = adapters[name].description.labels
             expected = self.own(adapters[name])["probabilities"]
@@ -110,7 +110,7 @@ class PredictionsTest(RestApiTestCase):
 
     def test_token_ids(self):
         instance = {"input_ids": ROW, "segment_ids": [0, 1] * 4 + [0]}
-        body, adapter = {"instances": [instance]}, served.made()[1]["squad"]
+        body, adapter = {"instances": [instance]}, served.prepare()[1]["squad"]
         found = self.client().post("/v1/models/squad:predict", json=body).json()["predictions"][0]
         expected = self.own(adapter, ROW, instance["segment_ids"])
         for name in ("start_logits", "end_logits"):
@@ -271,7 +271,7 @@ class OverloadTest(RestApiTestCase):
         self.assert_error(client.post(url, json=three), 413, "make 3 windows")
 
     def asked(self, text):
-        return self.tasks.get("stars").texts.ask(text)
+        return self.tasks.get("stars").texts.encode(text)
 
     def test_an_answer_that_takes_too_long(self):
         with self.blocked(answer_seconds=1.0) as (client, url, first, _):
@@ -287,7 +287,7 @@ class OverloadTest(RestApiTestCase):
         self.assertNotIn("secret", response.text)
 
     def test_an_adapter_that_is_no_longer_on_disk_fails_its_requests_alone(self):
-        with contextlib.closing(served.bank(most_in_memory=1)) as bank:
+        with contextlib.closing(served.bank(max_in_memory=1)) as bank:
             self.tasks = served.tasks_of(bank, self.root)
             client, ask = self.client(bank.predict), {"instances": ["a"]}
             os.remove(os.path.join(self.root, "sms", "adapter", "adapter.safetensors"))
@@ -455,7 +455,7 @@ class ChangesTest(RestApiTestCase):
         adapters = [served.other("sms", seed) for seed in (100, 101)]
         for index, adapter in enumerate(adapters):
             task_adapter.save(os.path.join(self.root, f"new{index}"), adapter)
-        versions = [served.made()[1]["sms"], *adapters]
+        versions = [served.prepare()[1]["sms"], *adapters]
         expected = [self.own(adapter)["probabilities"] for adapter in versions]
         client, done = self.client(), threading.Event()
 

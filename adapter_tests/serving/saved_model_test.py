@@ -86,7 +86,7 @@ class SavedModelsTest(tf.test.TestCase):
             raise cls.skipTest(cls, "SavedModels are written by TensorFlow 2 alone.")
         cls.root = tempfile.mkdtemp(dir=tf.test.get_temp_dir())
         cls.bert = tiny.write_bert(os.path.join(cls.root, "bert"), initializer_range=0.4)
-        cls.models = own_models.OwnModels(cls.bert)
+        cls.models = own_models.SingleTaskModels(cls.bert)
 
     def adapters(self, *changes):
         return {

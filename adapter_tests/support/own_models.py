@@ -49,7 +49,7 @@ def task_adapter(bert, seed=0, *, adapter=None, method="adapters", **changes):
     return task_adapters.TaskAdapter(description, tensors)
 
 
-class OwnModels:
+class SingleTaskModels:
     """The models of single tasks, by the graph that the scripts build; one for all of a form.
 
     Args:

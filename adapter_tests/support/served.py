@@ -23,7 +23,7 @@ TASKS = {
 
 
 @functools.lru_cache(maxsize=None)
-def made():
+def prepare():
     """(folder of a BERT, task adapters by the names in `TASKS`)."""
     root = tempfile.mkdtemp(dir=tf.test.get_temp_dir())
     bert = tiny.write_bert(os.path.join(root, "bert"), initializer_range=0.4)
@@ -36,26 +36,26 @@ def made():
 
 def other(name, seed=100):
     """A task adapter with the labels of one of `TASKS`, and weights of its own."""
-    return own_models.task_adapter(made()[0], seed, **{"task": name, **TASKS[name]})
+    return own_models.task_adapter(prepare()[0], seed, **{"task": name, **TASKS[name]})
 
 
 def bank(**options):
     """An empty `adapter_bank.AdapterBank`."""
-    prefix = os.path.join(made()[0], "bert_model.ckpt")
+    prefix = os.path.join(prepare()[0], "bert_model.ckpt")
     return adapter_bank.AdapterBank(tiny.config(), prefix, **options)
 
 
 def save_all(root, names=tuple(TASKS)):
     """Saves task adapters as `<root>/<name>/adapter`; returns root."""
     for name in names:
-        task_adapter.save(os.path.join(root, name, "adapter"), made()[1][name])
+        task_adapter.save(os.path.join(root, name, "adapter"), prepare()[1][name])
     return root
 
 
 def tasks_of(some_bank, root=None):
     """`registry.ServedTasks` over a bank, of all that lies below root."""
-    tokenizers = task_texts.Tokenizers(os.path.join(made()[0], "vocab.txt"))
-    reading = task_texts.Reading(tiny.config(), tokenizers, 1000)
+    tokenizers = task_texts.Tokenizers(os.path.join(prepare()[0], "vocab.txt"))
+    reading = task_texts.TextEncoding(tiny.config(), tokenizers, 1000)
     tasks = registry.ServedTasks(some_bank, reading, root)
     for name, folder in adapter_folders.below(root).items() if root else ():
         tasks.put(name, folder)

@@ -180,7 +180,7 @@ def free_port():
             return port
 
 
-def heed_signals(test):
+def enable_signals(test):
     """Has Ctrl-C, SIGTERM and SIGHUP come to a test, whatever pytest's own process ignores."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         test.addCleanup(signal.signal, number, signal.getsignal(number))

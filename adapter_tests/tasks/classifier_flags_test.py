@@ -75,9 +75,11 @@ class RowsTest(tf.test.TestCase):
         expected = classifier_features.features_to_arrays(
             classifier_features.convert_examples_to_features(examples, labels, 8, tokenizer)
         )
-        found = classifier_flags.rows_of(examples, labels, values, tokenizer).take([0, 1])
+        found = classifier_flags.encode_examples(examples, labels, values, tokenizer).take([0, 1])
         with mock.patch.object(tokenizer, "tokenize", side_effect=AssertionError):
-            again = classifier_flags.rows_of(examples, labels, values, tokenizer).take([0, 1])
+            again = classifier_flags.encode_examples(examples, labels, values, tokenizer).take(
+                [0, 1]
+            )
         for rows in (found, again):
             self.assertEqual(set(rows), set(expected))
             for name, array in expected.items():

@@ -167,8 +167,8 @@ class ChooseAnswerTest(tf.test.TestCase):
             self.assertEqual(sa._text_of(span, [word], settings), expected, pieces)
 
     def test_best_places(self):
-        self.assertEqual(sa.best_places([1.0, 3.0, 3.0, 2.0], 3), [1, 2, 3])
-        self.assertEqual(sa.best_places([1.0, 2.0], 5), [1, 0])
+        self.assertEqual(sa.best_positions([1.0, 3.0, 3.0, 2.0], 3), [1, 2, 3])
+        self.assertEqual(sa.best_positions([1.0, 2.0], 5), [1, 0])
 
     def test_softmax(self):
         self.assertAllClose(sa.softmax([1000.0, 1000.0, 0.0]), [0.5, 0.5, 0.0])

@@ -207,7 +207,7 @@ class ResumingTest(TrainingTestCase):
             self.assertSameWeights(straight, resumed)
 
     def test_ctrl_c_saves_the_step_it_stops_after(self):
-        tiny.heed_signals(self)
+        tiny.enable_signals(self)
         folder = self.new_dir()
         runner = self.runner(folder, steps=100, save=1000)
 
@@ -391,7 +391,7 @@ class PaddingTest(TrainingTestCase):
         ]
         expected = np.reshape(np.stack(expected, axis=1), [26, 2])
         for one in (runner, self.fixed_runner()):
-            varied = rows.VariedRows(rows.rows_of(some), "adapter_gates", gates)
+            varied = rows.VariedRows(rows.as_rows(some), "adapter_gates", gates)
             found = dict(one.stream(varied))
             self.assertEqual(sorted(found), list(range(26)))
             found = [found[index]["probabilities"] for index in range(26)]

@@ -26,7 +26,7 @@ class Kill(tf.train.SessionRunHook):
 class HooksTest(tf.test.TestCase):
     def setUp(self):
         super().setUp()
-        tiny.heed_signals(self)
+        tiny.enable_signals(self)
 
     def train(self, steps, *own_hooks, loss_of=tf.cast):
         """Counts to `steps` from where the folder's last checkpoint stands; returns the step.

@@ -417,9 +417,9 @@ class InputFnTest(tf.test.TestCase):
         held = sum(values.nbytes for values in self.arrays.values()) + 4 * 3  # Three int32 indices.
         input_fn = input_pipeline.input_fn_for_tpu(self.arrays, np.array([0, 1, 2]))
         args = {"batch_size": 3}, Config(self.model_dir, 11)
-        with mock.patch.object(input_pipeline, "_MOST_GRAPH_BYTES", held):
+        with mock.patch.object(input_pipeline, "_MAX_GRAPH_BYTES", held):
             input_fn(*args)
-        less = mock.patch.object(input_pipeline, "_MOST_GRAPH_BYTES", held - 1)
+        less = mock.patch.object(input_pipeline, "_MAX_GRAPH_BYTES", held - 1)
         with less, self.assertRaisesRegex(UserError, "^7 rows .* give fewer"):
             input_fn(*args)
 

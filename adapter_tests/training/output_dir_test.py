@@ -130,7 +130,7 @@ class ClaimTest(RunDirectoryTestCase):
     def test_a_task_adapter_that_a_kill_left_beside_its_place_is_back(self):
         self.train()
         self.write("adapter.replaced/adapter_config.json", "adapter.partial/half_written")
-        self.claim(trains=False)
+        self.claim(is_training=False)
         self.assertTrue(os.path.exists(os.path.join(self.folder, "adapter.partial")))
         self.claim()
         self.assertFalse(os.path.exists(os.path.join(self.folder, "adapter.partial")))
@@ -140,7 +140,7 @@ class ClaimTest(RunDirectoryTestCase):
         self.claim()
         self.write("adapter/adapter_config.json")
         self.assert_refused("adapter", "--output_dir")
-        self.claim(trains=False)
+        self.claim(is_training=False)
         self.claim(overwrite=True)
         self.assertFalse(os.path.exists(os.path.join(self.folder, "adapter")))
 
@@ -171,7 +171,7 @@ class ClaimTest(RunDirectoryTestCase):
         """Their steps would count as evaluated."""
         scores = os.path.join(self.folder, "evaluations.json")
         self.write("evaluations.json")
-        self.claim(trains=False)
+        self.claim(is_training=False)
         self.assertTrue(os.path.exists(scores))
         self.claim()
         self.assertFalse(os.path.exists(scores))
@@ -202,11 +202,11 @@ class ClaimTest(RunDirectoryTestCase):
         remove = files.remove
         twice = mock.patch.object(files, "remove", lambda path: (remove(path), remove(path)))
         with twice:
-            self.claim(trains=False)
+            self.claim(is_training=False)
         self.assertEqual(os.listdir(self.folder), [])
 
     def test_what_does_not_train_leaves_no_mark(self):
-        self.claim(trains=False)
+        self.claim(is_training=False)
         self.assertEqual(os.listdir(self.folder), [])
 
     def test_the_same_settings(self):
@@ -260,7 +260,7 @@ class ClaimTest(RunDirectoryTestCase):
             settings=settings,
         )
         self.assertNotIn("num_train_steps", message)
-        self.claim(settings, trains=False)
+        self.claim(settings, is_training=False)
         self.assertEqual(self.recorded()["training"]["learning_rate"], 3e-4)
 
     def test_a_finished_training_continues_to_more_steps(self):
@@ -299,7 +299,7 @@ class ClaimTest(RunDirectoryTestCase):
         self.train()
         os.remove(self.settings_file)
         self.assert_refused(self.settings_file, "missing", "--overwrite_output_dir")
-        self.claim(trains=False)
+        self.claim(is_training=False)
         self.assertFalse(os.path.exists(self.settings_file))
 
     def test_broken_settings(self):
@@ -339,13 +339,13 @@ class ClaimTest(RunDirectoryTestCase):
                 return None
             return descriptor
 
-        self.claim(trains=False)
+        self.claim(is_training=False)
         others = lock()
         self.assert_refused("another process trains there", "--output_dir", trains=True)
-        self.claim(trains=False)
+        self.claim(is_training=False)
         os.close(others)
-        held = self.claim(trains=True)
-        self.assertIs(self.claim(trains=True), held)
+        held = self.claim(is_training=True)
+        self.assertIs(self.claim(is_training=True), held)
         self.assertIsNone(lock())
         del held
         os.close(lock())
@@ -355,15 +355,15 @@ class ClaimTest(RunDirectoryTestCase):
         for step, name in ((5, "model.ckpt"), (12, "partial.ckpt"), (110, "model.ckpt")):
             self.train(step=step, name=name)
             os.remove(os.path.join(self.folder, "checkpoint"))
-            self.claim(trains=True)
+            self.claim(is_training=True)
             latest = tf.train.latest_checkpoint(self.folder)
             self.assertEqual(latest, os.path.join(self.folder, f"{name}-{step}"))
 
     def test_a_checkpoint_of_another_run(self):
         own = run_directory.identity(SETTINGS)
         self.train(step=5, identity=own)
-        self.claim(trains=True)
-        self.claim(trains=False)
+        self.claim(is_training=True)
+        self.claim(is_training=False)
         # What is not set is the same as what an earlier version did not know.
         self.assertEqual(run_directory.identity(changed("training", added=None)), own)
         self.assertEqual(run_directory.identity({**SETTINGS, "more": {"of": "a script"}}), own)
@@ -384,7 +384,7 @@ class ClaimTest(RunDirectoryTestCase):
         self.train(edited, identity=run_directory.identity(edited))
         for settings in (edited, changed("training", warmup=False, weights=[1.0, 2.5])):
             self.claim(settings)
-            self.claim(settings, trains=False)
+            self.claim(settings, is_training=False)
 
     def test_a_record_that_names_another_folders_checkpoint(self):
         self.train(changed("training", random_seed=99), identity="9" * 64)
@@ -398,7 +398,7 @@ class ClaimTest(RunDirectoryTestCase):
         self.train(step=5)
         for trains in (True, False):
             with self.assertLogs("absl", "INFO") as logs:
-                self.claim(trains=trains)
+                self.claim(is_training=trains)
             (line,) = logs.output
             self.assertIn("partial.ckpt-5 does not say which run", line)
 
@@ -475,7 +475,7 @@ class OverwriteTest(RunDirectoryTestCase):
         self.train()
         self.write(*self.OWN)
         before = self.files()
-        self.claim(trains=False, overwrite=True)
+        self.claim(is_training=False, overwrite=True)
         self.assertEqual(self.files(), before)
 
 

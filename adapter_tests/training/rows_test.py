@@ -96,15 +96,15 @@ class PaddedRowsTest(tf.test.TestCase):
 
     def test_lengths(self):
         # A gap in the mask is no end.
-        self.assertAllEqual(rows.rows_of(self.arrays()).lengths, [2, 4, 0, 3])
+        self.assertAllEqual(rows.as_rows(self.arrays()).lengths, [2, 4, 0, 3])
 
     def test_rows_are_cut(self):
         arrays = self.arrays()
-        taken = rows.rows_of(arrays).take(np.array([3, 0]), 3)
+        taken = rows.as_rows(arrays).take(np.array([3, 0]), 3)
         for name in ("input_ids", "input_mask"):
             self.assertAllEqual(taken[name], arrays[name][[3, 0], :3])
         self.assertAllEqual(taken["label_ids"], [3, 0])
-        self.assertAllEqual(rows.rows_of(arrays)["label_ids"], [0, 1, 2, 3])
+        self.assertAllEqual(rows.as_rows(arrays)["label_ids"], [0, 1, 2, 3])
         # What is not as long as the sequence stays whole.
         self.assertEqual(taken["scores"].shape, (2, 3))
         self.assertEqual(taken["pairs"].shape, (2, 4, 2))
@@ -119,7 +119,7 @@ class PaddedRowsTest(tf.test.TestCase):
 
     def test_rows_of_weight_0(self):
         arrays = self.arrays()
-        taken = rows.rows_of(arrays).take([1, -1])
+        taken = rows.as_rows(arrays).take([1, -1])
         for name, values in taken.items():
             self.assertEqual(values.dtype, arrays[name].dtype)
             self.assertAllEqual(values[0], arrays[name][1])
@@ -134,7 +134,7 @@ class VariedRowsTest(tf.test.TestCase):
             "input_mask": np.array([[1, 1], [1, 0], [1, 1]], np.int32),
         }
         values = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [0.0, 0.0]], np.float32)
-        varied = rows.VariedRows(rows.rows_of(arrays), "gates", values)
+        varied = rows.VariedRows(rows.as_rows(arrays), "gates", values)
         self.assertLen(varied, 12)
         self.assertAllEqual(varied.lengths, [2] * 4 + [1] * 4 + [2] * 4)
         self.assertEqual(varied.max_seq_length, 2)
@@ -145,7 +145,7 @@ class VariedRowsTest(tf.test.TestCase):
 
     def test_in_a_graph(self):
         mask = np.array([[1, 1, 0], [1, 1, 1]], np.int32)
-        varied = rows.VariedRows(rows.rows_of({"input_mask": mask}), "gates", np.eye(3))
+        varied = rows.VariedRows(rows.as_rows({"input_mask": mask}), "gates", np.eye(3))
         with tf.Graph().as_default(), tf.Session() as session:
             tensors = varied.in_graph()(tf.constant([5, 0, -1], tf.int32))
             self.assertTrue(tensors["gates"].shape.is_fully_defined())
