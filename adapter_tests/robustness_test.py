@@ -51,7 +51,7 @@ for name, first, last in json.load(sys.stdin):
 
 # A module's test, and mutants of it: one of the length of the next, and one that does not compile.
 MODULES_TEST = """
-from adapter_bert.common import tuning
+import tuning
 
 def test_double():
     assert tuning.double(2) == 4

@@ -75,7 +75,8 @@ class LowerTest(tf.test.TestCase):
         """Where the machine's is Turkish, TensorFlow's has no dot on the i of I."""
         texts = ["TITLE", "\u0130I", "I\u0307", "\u00c9"]
         program = (
-            "import graph_texts, tensorflow.compat.v1 as tf\n"
+            "import tensorflow.compat.v1 as tf\n"
+            "from adapter_bert.serving import in_graph_tokenizer\n"
             "with tf.Graph().as_default(), tf.Session() as session:\n"
             f"    print(ascii(session.run(in_graph_tokenizer.lower({texts!a})).tolist()))"
         )

@@ -41,8 +41,8 @@ class RunDirectoryTestCase(tf.test.TestCase):
         self.folder = os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "output", "mrpc")
         self.settings_file = os.path.join(self.folder, "settings.json")
 
-    def claim(self, settings=SETTINGS, trains=True, overwrite=False):
-        return run_directory.claim(self.folder, settings, trains, overwrite)
+    def claim(self, settings=SETTINGS, is_training=True, overwrite=False):
+        return run_directory.claim(self.folder, settings, is_training, overwrite)
 
     def train(self, settings=SETTINGS, step=5, name="partial.ckpt", identity=None):
         """Leaves behind what a run that saved a checkpoint does."""
@@ -226,7 +226,7 @@ class ClaimTest(RunDirectoryTestCase):
                 'labels was ["0", "1"], is now ["1", "0"]',
                 "--overwrite_output_dir",
                 settings=changed("model", task="CoLA", labels=["1", "0"]),
-                trains=trains,
+                is_training=trains,
             )
             # Who trains has no need of the flag, which run_baseline.py does not have.
             self.assertEqual("--do_train" in message, not trains)
@@ -316,7 +316,7 @@ class ClaimTest(RunDirectoryTestCase):
             with open(self.settings_file, "wb") as writer:
                 writer.write(content)
             for trains in (True, False):
-                self.assert_refused(self.settings_file, trains=trains)
+                self.assert_refused(self.settings_file, is_training=trains)
 
     def test_settings_of_another_form(self):
         self.train()
@@ -341,7 +341,7 @@ class ClaimTest(RunDirectoryTestCase):
 
         self.claim(is_training=False)
         others = lock()
-        self.assert_refused("another process trains there", "--output_dir", trains=True)
+        self.assert_refused("another process trains there", "--output_dir", is_training=True)
         self.claim(is_training=False)
         os.close(others)
         held = self.claim(is_training=True)
@@ -374,7 +374,9 @@ class ClaimTest(RunDirectoryTestCase):
         self.assertNotEqual(other, own)
         self.train(step=5, identity=other)
         for trains in (True, False):
-            self.assert_refused("another run", "partial.ckpt-5", "settings.json", trains=trains)
+            self.assert_refused(
+                "another run", "partial.ckpt-5", "settings.json", is_training=trains
+            )
         self.claim(overwrite=True)
 
     def test_numbers_that_are_equal_make_one_run(self):
@@ -392,7 +394,7 @@ class ClaimTest(RunDirectoryTestCase):
         self.train(step=3, identity=run_directory.identity(SETTINGS))
         tf.train.update_checkpoint_state(self.folder, self.folder + "_other/partial.ckpt-5")
         for trains in (True, False):
-            self.assert_refused("another run", "_other/partial.ckpt-5", trains=trains)
+            self.assert_refused("another run", "_other/partial.ckpt-5", is_training=trains)
 
     def test_a_checkpoint_of_an_older_version_is_said_to_be_one(self):
         self.train(step=5)
@@ -414,7 +416,7 @@ class ClaimTest(RunDirectoryTestCase):
             writer.write(record)
         os.remove(data)
         for trains in (True, False):
-            self.assert_refused("--output_dir", "incomplete", data, trains=trains)
+            self.assert_refused("--output_dir", "incomplete", data, is_training=trains)
 
 
 class OverwriteTest(RunDirectoryTestCase):
@@ -488,7 +490,7 @@ class UnwritableTest(RunDirectoryTestCase):
         file = os.path.join(self.folder, "file")
         for self.folder in (file, os.path.join(file, "below"), os.path.join(file, "far", "below")):
             for trains in (True, False):
-                self.assert_refused(f"--output_dir={self.folder}", "written", trains=trains)
+                self.assert_refused(f"--output_dir={self.folder}", "written", is_training=trains)
         with open(file) as reader:
             self.assertEqual(reader.read(), "of an earlier run")
 
