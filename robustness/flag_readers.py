@@ -80,11 +80,11 @@ def all_readers():
         ),
         _script("run_squad", _squad, [(finetuning.Job, "train"), (finetuning.Job, "predict")]),
         _script("run_ablation", _ablation, [(finetuning.FinishedJob, "begin")]),
-        _script("run_baseline", _baseline, [("baseline_training.Modules", "opened")]),
-        _script("run_sweep", _sweep, [("sweeps.Sweep", "check_flags")]),
-        _script("run_report", _report, [("reporting", "rendered")]),
-        _script("export_model", _export, [("saved_models", "write")]),
-        _script("serve", _serve, [("adapter_bank.AdapterBank", "__init__")]),
+        _script("run_baseline", _baseline, [("adapter_bert.baseline.training:Modules", "opened")]),
+        _script("run_sweep", _sweep, [("adapter_bert.experiments.sweep:Sweep", "check_flags")]),
+        _script("run_report", _report, [("adapter_bert.experiments.reports", "rendered")]),
+        _script("export_model", _export, [("adapter_bert.serving.saved_model", "write")]),
+        _script("serve", _serve, [("adapter_bert.serving.bank:AdapterBank", "__init__")]),
     ]
     name = "convert_checkpoint flags"
     found.append(Reader(name, _valid_conversion, _read_convert, _named, _odd_argument))
@@ -189,10 +189,10 @@ def _inside(folder):
 
 
 def _import(dotted):
-    """A module, or a class in it, by its dotted name."""
+    """A module, or a class in it, by its name as in "package.module:Class"."""
     if not isinstance(dotted, str):
         return dotted
-    module, _, name = dotted.partition(".")
+    module, _, name = dotted.partition(":")
     module = importlib.import_module(module)
     return getattr(module, name) if name else module
 

@@ -1,5 +1,6 @@
 """Tests of cli.py: --help of every script, in sections, complete and in sentences."""
 
+import importlib
 import os
 import re
 import subprocess
@@ -8,9 +9,18 @@ import sys
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-from adapter_bert.common import cli
-from adapter_tests import structure_test
-from adapter_tests.flag_reads_test import SCRIPTS, defined
+from adapter_bert.common import cli, paths
+
+SCRIPTS = ("run_classifier", "run_squad", "run_sweep", "run_report", "run_ablation", "run_baseline")
+SCRIPTS += ("export_model", "serve", "embedding_module")
+sys.path.append(os.path.join(paths.PROJECT, "demo"))
+
+
+def defined(script):
+    """Returns the flags that a script defines."""
+    values = flags.FlagValues()
+    importlib.import_module(script).define_flags(values)
+    return values
 
 
 def define(title, name, values):
@@ -44,7 +54,7 @@ class FlagSectionsTest(tf.test.TestCase):
                 self.assertRegex(values[name].help.split(";\n")[0], r"^\S.*\.$", name)
 
     def test_help_of_a_script(self):
-        script = os.path.join(structure_test.ROOT, "run_classifier.py")
+        script = os.path.join(paths.PROJECT, "run_classifier.py")
         done = subprocess.run([sys.executable, script, "--help"], capture_output=True, text=True)
         self.assertEqual(done.returncode, 0)
         self.assertNotIn("Traceback", done.stderr)

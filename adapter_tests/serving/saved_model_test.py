@@ -45,7 +45,7 @@ def result(signature, inputs):
 
 model = tf.saved_model.load(path)
 names = [name for name in sys.modules if getattr(sys.modules[name], "__file__", None)]
-assert "adapter_bank" not in names and "modeling" not in names
+assert "adapter_bert" not in names and "modeling" not in names
 json.dump([result(model.signatures[name], inputs) for name, inputs in calls], sys.stdout)
 """
 # All that two tokenizers may read differently.
