@@ -1,4 +1,4 @@
-"""What lies behind the scripts: a package for each subject, from `common` up to `experiments`.
+"""Holds what the scripts use: a package for each subject, from `common` up to `experiments`.
 
 from adapter_bert import AdapterBank, Row
 """
