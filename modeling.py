@@ -1,9 +1,9 @@
-"""BERT with adapter modules: the configurations, the encoder, and every variable it is made of.
+"""BERT with adapter modules: the encoder, and every variable it is made of.
 
 The encoder is Devlin et al. 2018 (https://arxiv.org/abs/1810.04805). Variable names are those of
-Google's checkpoints. Read it from the top: `BertModel`, then the parts it is built of; the adapters
-lie in `adapter_modules`, the arithmetic in `layers` and `dropout`. The names among these that users
-of BERT and adapter-bert know are found here, too.
+Google's checkpoints. Read it from the top: `BertModel`, then the parts it is built of. The adapters
+lie in `ops/adapters.py`, the arithmetic beside them, the configurations in `common/configs.py`. The
+names among these that users of BERT and adapter-bert know are found here, too.
 
 Axes in shape comments:
     B  batch            F  "from" positions (queries)    N  attention heads

@@ -487,7 +487,7 @@ class _Job:
         return files.read_object(path) if files.exists(path) else None
 
     def _record(self, space, scores):
-        """The training as `sweep_records` has it; what the search chose is no flag of it."""
+        """The training as `records` has it; what the search chose is no flag of it."""
         task, values = self._data.task, self._values
         flags_given = {"task_name": task.name, "random_seed": values.random_seed}
         if values.preset:

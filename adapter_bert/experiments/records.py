@@ -7,7 +7,7 @@ Each process of a sweep writes to the file of its shard, and reads them all. A r
      "status": "done",           or "failed", with its "reason"
      "seconds": 412.3,           of its last start: what a kill interrupted before is not in it
      "finished": "2026-11-22T12:00:00",      in UTC
-     "data": {"train": "8f2a…", "dev": …},   see `sweep_data`; older versions wrote none
+     "data": {"train": "8f2a…", "dev": …},   see `data_digests`; older versions wrote none
      "backbone": {"name": …, "fingerprint": …},
      "task": "CoLA", "score": "eval_matthews",
      "scores": {"eval_matthews": 0.23, …, "trained_parameters": 605954, …}}

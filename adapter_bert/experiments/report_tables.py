@@ -1,4 +1,4 @@
-"""Chosen scores as cells, and cells as tables: what the reports of `reporting` are written of."""
+"""Chosen scores as cells, and cells as tables: what `reports` is written of."""
 
 import collections
 from typing import Any, List, NamedTuple

@@ -1,6 +1,6 @@
 """Which of many trainings counts: settings compared by their validation score, over seeds.
 
-A record is a dict, see `sweep_records`. Its setting is how it was trained, but for the seed. Scores
+A record is a dict, see `records`. Its setting is how it was trained, but for the seed. Scores
 are in points here: hundredths, as the paper and SQuAD's scripts give them.
 """
 

@@ -1,6 +1,6 @@
 """A sweep: every trial in a process of its own, recorded as it ends, by any number of sweepers.
 
-    folder/results*.jsonl        what the trials came to, see `sweep_records`
+    folder/results*.jsonl        what the trials came to, see `records`
     folder/trials/<name>/        output_dir of each, with what it printed in log.txt
     folder/precision.json        the precision of trials that leave it open, by their BERT's width
 
@@ -450,7 +450,7 @@ class TrialFolder:
         return _lines(self._read_log()[-2000:])[-1]
 
     def outcome(self, return_code, trial):
-        """What a record says of how the trial ended, see `sweep_records`.
+        """What a record says of how the trial ended, see `records`.
 
         Args:
           return_code: its process's.

@@ -7,7 +7,7 @@
 
 Tasks come and go one by one, and none touches another (Houlsby et al. 2019, section 1). What is not
 in memory is read from its folder when a batch asks for it, and what was asked for longest ago makes
-room. `mixed_encoder` is the model.
+room. `encoder` is the model.
 """
 
 import collections
@@ -386,7 +386,7 @@ class _Pool:
 
 
 class _Model:
-    """`mixed_encoder` in a graph and a session of its own, and which rows of the tables are whose.
+    """`encoder` in a graph and a session of its own, and which rows of the tables are whose.
 
     One thread at a time may call it.
     """

@@ -1,7 +1,7 @@
 """SavedModels of one backbone and tasks over it, for plain TensorFlow 2 and TensorFlow Serving.
 
-Signatures take token ids, or raw text where `graph_texts` is at hand; where there are several tasks
-they take each row's, too. Label names lie inside. A SavedModel needs nothing of this project, and
+Signatures take token ids, or raw text with `in_graph_tokenizer`; where there are several tasks they
+take each row's, too. Label names lie inside. A SavedModel needs nothing of this project, and
 nothing in it is compiled by XLA, which a server may lack.
 
 Axes in shape comments: B batch, S positions, L the most labels that a task has.

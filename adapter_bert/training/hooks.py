@@ -32,7 +32,7 @@ class StopOnInterrupt(tf.train.SessionRunHook):
 
     def _ask(self, signum, frame):
         self._asked = True
-        # Another one does not: a scheduler's may come twice, from itself and from `sweeps`.
+        # Another one does not: a scheduler's may come twice, from itself and from `sweep`.
         signal.signal(signum, signal.default_int_handler)
         name = interrupts.name_of(signum)
         logging.warning("Stopping after this step; %s once more stops at once.", name)

@@ -1,4 +1,4 @@
-"""Tests of sweep.py and sweep_trials.py with a script in the place of a training."""
+"""Tests of sweep.py with a script in the place of a training."""
 
 import contextlib
 import errno

@@ -1,4 +1,4 @@
-"""Records of trainings as `sweep_records` has them, made by hand for tests of what reads them."""
+"""Records of trainings as `records` has them, made by hand for tests of what reads them."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Tests of evaluations.py: what is best, for how long, and what a restart finds."""
+"""Tests of output_dir.py: what is best, for how long, and what a restart finds."""
 
 import json
 import math
