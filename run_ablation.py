@@ -35,7 +35,7 @@ from adapter_bert.common.cli import section
 from adapter_bert.common.errors import UserError
 from adapter_bert.experiments import grids as sweep_grids
 from adapter_bert.formats import task_adapter
-from adapter_bert.tasks import classifier_features, classifier_flags, classifier_results, heads
+from adapter_bert.tasks import classifier_features, classifier_flags, text_kind
 from adapter_bert.training import (
     bert_flags,
     device_flags,
@@ -48,9 +48,6 @@ from adapter_bert.training import output_dir as run_directory
 from adapter_bert.training.rows import VariedRows
 
 _JSON, _TEXT = "ablation.json", "ablation.txt"
-
-# The paper shows accuracy, of CoLA too; for numbers there is none.
-_SCORES = {"classification": "accuracy", "multilabel": "accuracy", "regression": "spearman"}
 
 
 def define_flags(flag_values=flags.FLAGS):
@@ -170,7 +167,7 @@ def _ablated(job, processor, examples, values, given):
     task, labels = processor.task, processor.get_labels()
     job.begin(
         finetuning.Task(task.name, task.kind, tuple(labels), task.score),
-        heads.head_of(task.kind, len(labels)),
+        text_kind.get(task.kind).head(len(labels)),
     )
     rows = classifier_flags.encode_examples(examples, labels, values, job.tokenizer)
     num_layers = job.bert.config.num_hidden_layers
@@ -179,11 +176,12 @@ def _ablated(job, processor, examples, values, given):
 
 
 def _answers(job, rows, gates, task):
-    """`classifier_results.answers` [rows, gates, ...] of all rows with all gates."""
+    """Returns the answers [rows, gates, ...] of all rows with all gates."""
+    kind = text_kind.get(task.kind)
     different, which = np.unique(gates, axis=0, return_inverse=True)
     varied = VariedRows(rows, "adapter_gates", different)
     found = input_pipeline.in_order(
-        (index, classifier_results.answers(task, predictions))
+        (index, kind.answers(predictions))
         for index, predictions in progress.counted(job.stream(varied), len(varied))
     )
     answers = np.array(found)
@@ -199,11 +197,12 @@ def _record(task, num_layers, labels, answers):
       labels: array [N, ...], what is right.
       answers: array [N, 1 + L (L + 1) / 2, ...], see `_answers`.
     """
+    kind = text_kind.get(task.kind)
     by_gates = [
-        classifier_results.answer_scores(task, labels, answers[:, place])
+        kind.scores(labels, answers[:, place], len(task.labels))
         for place in range(answers.shape[1])
     ]
-    names = [_SCORES[task.kind], "pearson" if task.kind == "regression" else task.score]
+    first, *others = dict.fromkeys([kind.ablation_score, task.score, kind.score])
 
     def table(name):
         whole, *removed = (scores[name] for scores in by_gates)
@@ -215,11 +214,11 @@ def _record(task, num_layers, labels, answers):
         "labels": list(task.labels),
         "num_layers": num_layers,
         "num_rows": len(labels),
-        "score": names[0],
-        **table(names[0]),
-        "other_scores": {name: table(name) for name in names[1:] if name != names[0]},
+        "score": first,
+        **table(first),
+        "other_scores": {name: table(name) for name in others},
     }
-    if task.kind != "regression":
+    if task.labels:
         _, counts = np.unique(labels, axis=0, return_counts=True)
         record["majority"] = float(np.max(counts) / len(labels))
     return record

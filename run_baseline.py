@@ -31,7 +31,12 @@ from adapter_bert.common.errors import UserError
 from adapter_bert.experiments import grids as sweep_grids
 from adapter_bert.experiments import records as sweep_records
 from adapter_bert.formats import checkpoints, task_adapter
-from adapter_bert.tasks import classifier_features, classifier_flags, classifier_results
+from adapter_bert.tasks import (
+    classifier_features,
+    classifier_flags,
+    classifier_results,
+    text_kind,
+)
 from adapter_bert.training import output_dir as run_directory
 
 _DATABASE, _SEARCH, _RECORDS = "search.db", "search.json", "results.jsonl"
@@ -263,7 +268,7 @@ def _read(processor, data_dir, values):
     stages = ["train", "dev", *(["test"] if values.do_predict else [])]
     splits = [split for stage in stages for split in processor.splits_of(stage, data_dir)]
     examples = {split: processor.get_examples(split, data_dir) for split in splits}
-    if task.kind == "classification":
+    if text_kind.get(task.kind).is_single_label:
         _warn_of_rare(examples["train"], labels, data_dir)
     return baseline_training.Data(
         task=task,

@@ -23,7 +23,13 @@ from adapter_bert.common import cli
 from adapter_bert.common.cli import section
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import task_adapter
-from adapter_bert.tasks import classifier_features, classifier_flags, classifier_results, heads
+from adapter_bert.tasks import (
+    classifier_features,
+    classifier_flags,
+    classifier_results,
+    heads,
+    text_kind,
+)
 from adapter_bert.tasks.classifier_features import (  # noqa: F401  BERT's users import these from here.
     InputExample,
     InputFeatures,
@@ -166,7 +172,8 @@ def run(values):
     )
     examples = {stage: _read_examples(processor, stage, data_dir) for stage in job.stages}
     trained_on = examples.get("train", {}).get("train", ())
-    if values.class_weights and task.kind != "classification":
+    kind = text_kind.get(task.kind)
+    if values.class_weights and not kind.is_single_label:
         raise UserError("--class_weights goes with labels that are classes (--label_type=class).")
     weights = _class_weights(values.class_weights, labels, [e.label for e in trained_on])
     arrays = {
@@ -178,7 +185,7 @@ def run(values):
     }
     job.begin(
         finetuning.Task(task.name, task.kind, tuple(labels), task.score),
-        heads.head_of(task.kind, len(labels), weights),
+        kind.head(len(labels), weights),
         num_rows=len(trained_on),
         settings={
             "data": _digest(trained_on),

@@ -13,7 +13,13 @@ import tokenization
 from adapter_bert.common import configs
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import task_adapter
-from adapter_bert.tasks import classifier_features, squad_answers, squad_data, squad_features
+from adapter_bert.tasks import (
+    classifier_features,
+    multilabel,
+    squad_answers,
+    squad_data,
+    squad_features,
+)
 
 Outputs = List[Dict[str, Any]]  # Of rows, as `adapter_bank.AdapterBank.predict` gives them.
 
@@ -224,7 +230,7 @@ class TaskTexts:
         probabilities, labels = output["probabilities"], self._description.labels
         named = {label: _number(value) for label, value in zip(labels, probabilities)}
         if self._kind == "multilabel":
-            threshold = classifier_features.LABEL_THRESHOLD
+            threshold = multilabel.THRESHOLD
             found = [label for label, value in zip(labels, probabilities) if value > threshold]
             return {"labels": found, "probabilities": named}
         return {"label": labels[int(np.argmax(probabilities))], "probabilities": named}

@@ -11,11 +11,9 @@ import tokenization
 from adapter_bert.common import paths
 from adapter_bert.common.cli import section
 from adapter_bert.common.errors import UserError
-from adapter_bert.tasks import classifier_features, custom_tasks, glue
+from adapter_bert.tasks import classifier_features, custom_tasks, glue, text_kind
 from adapter_bert.training import bert_flags, feature_cache
 from adapter_bert.training.rows import TextRows
-
-_KINDS = {"class": "classification", "float": "regression", "multilabel": "multilabel"}
 
 
 def define(flag_values=flags.FLAGS):
@@ -57,7 +55,7 @@ def define_task(flag_values):
     flags.DEFINE_enum(
         "label_type",
         "class",
-        sorted(_KINDS),
+        sorted(text_kind.by_label_type()),
         "--task_name=custom: labels are names of classes; numbers to be predicted; or sets of"
         " labels, a,b,c or a list in .jsonl files.",
         **at,
@@ -100,7 +98,7 @@ def _layout(values):
     if values.task_name.lower() == "custom":
         if values.text_column is None or values.label_column is None:
             raise UserError("--task_name=custom needs --text_column and --label_column.")
-        kind = _KINDS[values.label_type]
+        kind = text_kind.by_label_type()[values.label_type].name
         columns = values.text_column, values.label_column, values.text_b_column
         return custom_tasks.Layout("custom", *columns, kind)
     for flag in ("text_column", "text_b_column", "label_column", "label_type"):

@@ -1,17 +1,10 @@
-"""Tests of heads.py: logits and loss beside NumPy, padding that is never an answer."""
+"""Tests of span.py: logits and loss beside NumPy, padding that is never an answer."""
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.tasks import heads
-
-
-class FakeEncoder:
-    def __init__(self, sequence_output):
-        self.sequence_output = tf.constant(sequence_output, tf.float32)
-
-    def get_sequence_output(self):
-        return self.sequence_output
+from adapter_bert.tasks.span import KIND
+from adapter_tests.support.head_case import FakeEncoder
 
 
 class HeadTest(tf.test.TestCase):
@@ -24,7 +17,7 @@ class HeadTest(tf.test.TestCase):
         features = {"input_mask": mask, "start_positions": starts, "end_positions": ends}
         with tf.Graph().as_default(), tf.Session() as session:
             tensors = {name: tf.constant(values) for name, values in features.items()}
-            output = heads.squad_head(FakeEncoder(sequence), tensors, True, None)
+            output = KIND.head(0)(FakeEncoder(sequence), tensors, True, None)
             session.run(tf.global_variables_initializer())
             for variable, value in zip(tf.trainable_variables(), (weights, bias)):
                 variable.load(value, session)
@@ -42,6 +35,16 @@ class HeadTest(tf.test.TestCase):
             self.assertAllClose(predictions[name][0], expected[0], atol=1e-5)
             self.assertAllClose(predictions[name][1, :3], expected[1, :3], atol=1e-5)
             self.assertAllLess(predictions[name][1, 3:], -9000)
+        self.assertEqual(
+            KIND.head_shapes(0, 4),
+            {"cls/squad/output_weights": (2, 4), "cls/squad/output_bias": (2,)},
+        )
+
+    def test_answer_to_ids(self):
+        outputs = KIND.decode(np.array([[1.0, 0.1], [2.0, -3.0]], np.float32))
+        self.assertEqual(
+            KIND.answer(outputs, ()), {"start_logits": [1.0, 2.0], "end_logits": [0.1, -3.0]}
+        )
 
 
 if __name__ == "__main__":
