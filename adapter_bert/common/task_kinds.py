@@ -10,7 +10,7 @@ Axes: B examples, S positions, D hidden size, L outputs of the head.
 """
 
 import importlib
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 from adapter_bert.common.errors import UserError
 
@@ -41,7 +41,7 @@ class TaskKind:
       answer_types: the names of an answer's parts, and TensorFlow Serving's type of each.
       has_text_signature: the model reads a text or a pair of texts as it is, so that a SavedModel
         can tokenize it.
-      adapterhub_head: the type of such a head in AdapterHub's format, None if it has none.
+      has_adapterhub_head: AdapterHub's classification head is the same layer.
     """
 
     name: str
@@ -52,7 +52,7 @@ class TaskKind:
     num_required = 1
     answer_types: Dict[str, str]
     has_text_signature = False
-    adapterhub_head: Optional[str] = None
+    has_adapterhub_head = False
 
     def num_outputs(self, num_labels: int) -> int:
         """Returns L, the number of the head's outputs."""

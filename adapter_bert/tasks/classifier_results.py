@@ -180,8 +180,10 @@ def _write_rows(folder: str, name: str, rows: Iterable[Sequence[str]]) -> str:
 
 
 def _prediction_rows(task: Task, texts: List[str], predictions: Predictions) -> List[List[str]]:
-    """The rows of predictions.tsv: index, answer and, where there are labels, probabilities."""
+    """The rows of predictions.tsv: index, answer and, if they are predicted, probabilities."""
     rows = [[str(index), text] for index, text in enumerate(texts)]
-    if task.labels:
-        rows = [row + list(map(str, p)) for row, p in zip(rows, predictions["probabilities"])]
+    values = predictions[text_kind.get(task.kind).prediction]
+    if values.ndim == 1:
+        return [["index", "label"], *rows]
+    rows = [row + list(map(str, probabilities)) for row, probabilities in zip(rows, values)]
     return [["index", "label", *task.labels], *rows]

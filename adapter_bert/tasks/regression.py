@@ -16,7 +16,7 @@ class Regression(text_kind.TextKind):
     min_labels = 0
     ablation_score = "spearman"
     answer_types = {"prediction": "DT_FLOAT"}
-    adapterhub_head = "classification"  # Of one output.
+    has_adapterhub_head = True
 
     def num_outputs(self, num_labels):
         """Returns 1: the number has no labels."""

@@ -18,7 +18,8 @@ class TextKind(task_kinds.TaskKind):
     A task's predictions are a dict of arrays: "loss" [N], and `prediction`.
 
     Attributes:
-      prediction: the name of what the head predicts: "probabilities" [N, L], "prediction" [N].
+      prediction: the name of what is predicted: "probabilities" [N, L] of the labels, or
+        "prediction" [N].
       label_type: the value of --label_type that names this kind.
       min_labels: how many labels a task has at least; 0 if its labels are numbers.
       is_single_label: each row has one of the labels, so that labels can be counted, confused and
