@@ -24,27 +24,24 @@ from adapter_bert.common import environment
 if __name__ == "__main__":
     environment.prepare()
 
+import dataclasses
 import os
 import posixpath
+from typing import Optional
 
 import numpy as np
 from absl import flags
 
 from adapter_bert.common import cli, files
-from adapter_bert.common.cli import section
 from adapter_bert.common.errors import UserError
+from adapter_bert.common.settings import flag
 from adapter_bert.experiments import grids as sweep_grids
 from adapter_bert.formats import task_adapter
-from adapter_bert.tasks import classifier_features, classifier_flags, classifier_results, heads
-from adapter_bert.training import (
-    bert_flags,
-    device_flags,
-    finetuning,
-    input_pipeline,
-    progress,
-    tuning_flags,
-)
-from adapter_bert.training import output_dir as run_directory
+from adapter_bert.tasks import classifier_data, classifier_features, classifier_results, heads
+from adapter_bert.tasks.classifier_data import TaskConfig
+from adapter_bert.training import finetuning, input_pipeline, progress, starting_point
+from adapter_bert.training.config import DeviceConfig, TextConfig
+from adapter_bert.training.output_dir import OutputDir
 from adapter_bert.training.rows import VariedRows
 
 _JSON, _TEXT = "ablation.json", "ablation.txt"
@@ -53,25 +50,29 @@ _JSON, _TEXT = "ablation.json", "ablation.txt"
 _SCORES = {"classification": "accuracy", "multilabel": "accuracy", "regression": "spearman"}
 
 
+@dataclasses.dataclass(frozen=True)
+class AblationConfig(TaskConfig, TextConfig, DeviceConfig):
+    """The settings of this script."""
+
+    adapter_folder: Optional[str] = flag(
+        None,
+        "Folder of the task adapter, output_dir/adapter of a training. Task and model flags you"
+        " omit are read from the adapter.",
+        "What is done",
+        name="adapter",
+    )
+    eval_batch_size: int = flag(
+        8, "Examples in a batch of the evaluation.", "Evaluation and prediction", lower=1
+    )
+    output_dir: Optional[str] = flag(
+        None, "Where ablation.json and ablation.txt go. Default: output/<task>.", "Output"
+    )
+    overwrite_output_dir: bool = flag(False, "Recompute what lies in output_dir.", "Output")
+
+
 def define_flags(flag_values=flags.FLAGS):
     """Defines all flags of this script."""
-    flags.DEFINE_string(
-        "adapter",
-        None,
-        "Folder of the task adapter, output_dir/adapter of a training. It answers flags of task and"
-        " model that are not given.",
-        **section("What is done", flag_values),
-    )
-    at = section("Output", flag_values)
-    flags.DEFINE_string(
-        "output_dir", None, "Where ablation.json and ablation.txt go. Default: output/<task>.", **at
-    )
-    flags.DEFINE_bool(
-        "overwrite_output_dir", False, "Compute anew what lies in output_dir already.", **at
-    )
-    classifier_flags.define(flag_values)
-    bert_flags.define(flag_values)
-    device_flags.define(flag_values)
+    AblationConfig.define_flags(flag_values)
 
 
 def run(values):
@@ -83,46 +84,45 @@ def run(values):
     Returns:
       The report that ends the run: a list of lines.
     """
-    given = _given(values)
-    processor, data_dir = classifier_flags.find_task(values, given)
+    start = starting_point.find(values)
+    config = AblationConfig.from_flags(values, start.supplied)
+    adapter = _checked(start.adapter, config)
+    processor, data_dir = classifier_data.find_task(config, adapter)
     examples = processor.get_examples(processor.splits_of("dev", data_dir)[0], data_dir)
-    output_dir = values.output_dir or os.path.join("output", values.task_name.lower())
-    job = finetuning.FinishedJob(
-        values, given, output_dir, values.eval_batch_size, classifier_features.SHORTEST
-    )
+    folder = config.output_dir or os.path.join("output", str(config.task_name).lower())
+    setup = finetuning.set_up_evaluation(config, start, folder, classifier_features.SHORTEST)
     sources = {
-        "adapter": task_adapter.tensors_digest(given),
-        "data": task_adapter.digest((e.text_a, e.text_b, e.label) for e in examples),
-        "max_seq_length": values.max_seq_length,
-        "precision": job.precision,
+        "adapter": task_adapter.tensors_digest(adapter),
+        "data": classifier_data.digest(examples),
+        "max_seq_length": config.max_seq_length,
+        "precision": setup.precision,
     }
-    path = posixpath.join(output_dir, _JSON)
-    record = None if values.overwrite_output_dir else _finished(path, sources)
+    path = posixpath.join(folder, _JSON)
+    record = None if config.overwrite_output_dir else _finished(path, sources)
     if record is None:
-        run_directory.make(output_dir)
-        record = {**_ablated(job, processor, examples, values, given), **sources}
+        OutputDir(folder).make()
+        record = {**_ablated(setup, processor, examples), **sources}
         record["task"] = sweep_grids.task_of(record["task"], data_dir)
         text = "\n".join(report(record)) + "\n"
-        files.write_atomically(posixpath.join(output_dir, _TEXT), text)
+        files.write_atomically(posixpath.join(folder, _TEXT), text)
         files.write_object(path, record)  # The last: where it is, all is.
     return [*report(record), f"Ablation: {path}"]
 
 
-def _given(values):
-    """The `task_adapter.TaskAdapter` of --adapter; UserError if there is nothing to remove."""
-    given = tuning_flags.given_adapter(values)
-    if given is None:
+def _checked(adapter, config):
+    """Returns the adapter; raises UserError if there is nothing to remove from it."""
+    if adapter is None:
         raise UserError(
             "--adapter is not given, expected the folder of a task adapter, as in"
             " --adapter=output/mrpc/adapter."
         )
-    if given.description.adapter is None:
+    if adapter.description.adapter is None:
         raise UserError(
-            f"--adapter {values.adapter} was trained with"
-            f" --tuning={given.description.tuning.method} and has no adapters to remove; expected"
+            f"--adapter {config.adapter_folder} was trained with"
+            f" --tuning={adapter.description.tuning.method} and has no adapters to remove; expected"
             " one of --tuning=adapters."
         )
-    return given
+    return adapter
 
 
 def _finished(path, sources):
@@ -165,26 +165,30 @@ def span_gates(num_layers, adapted_layers=None):
     return np.array([layers >= 0, *(bare | ~those for those in removed)], np.float32)
 
 
-def _ablated(job, processor, examples, values, given):
+def _ablated(setup, processor, examples):
     """Evaluates all spans; returns the scores, see `_record`."""
     task, labels = processor.task, processor.get_labels()
-    job.begin(
+    # `output` holds the checkpoint that the estimator reads.
+    estimator, output = finetuning.evaluation_of(
+        setup,
         finetuning.Task(task.name, task.kind, tuple(labels), task.score),
         heads.head_of(task.kind, len(labels)),
     )
-    rows = classifier_flags.encode_examples(examples, labels, values, job.tokenizer)
-    num_layers = job.bert.config.num_hidden_layers
-    gates = span_gates(num_layers, given.description.adapter.layers)
-    return _record(task, num_layers, rows["label_ids"], _answers(job, rows, gates, task))
+    rows = classifier_data.encode_examples(examples, labels, setup.config, setup.tokenizer)
+    num_layers = setup.bert.config.num_hidden_layers
+    gates = span_gates(num_layers, output.description.adapter.layers)
+    answers = _answers(estimator, rows, gates, task)
+    return _record(task, num_layers, rows["label_ids"], answers)
 
 
-def _answers(job, rows, gates, task):
+def _answers(estimator, rows, gates, task):
     """`classifier_results.answers` [rows, gates, ...] of all rows with all gates."""
     different, which = np.unique(gates, axis=0, return_inverse=True)
     varied = VariedRows(rows, "adapter_gates", different)
+    predictions = estimator.stream(varied, estimator.model.task_checkpoint)
     found = input_pipeline.in_order(
-        (index, classifier_results.answers(task, predictions))
-        for index, predictions in progress.counted(job.stream(varied), len(varied))
+        (index, classifier_results.answers(task, row))
+        for index, row in progress.counted(predictions, len(varied))
     )
     answers = np.array(found)
     return answers.reshape(len(rows), len(different), *answers.shape[1:])[:, which]

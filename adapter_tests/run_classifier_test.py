@@ -20,7 +20,7 @@ import run_classifier
 from adapter_bert.common import errors
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints, task_adapter, tfhub
-from adapter_bert.tasks import table_readers
+from adapter_bert.tasks import classifier_data, table_readers
 from adapter_bert.training import finetuning
 from adapter_tests.support import tf2_modules, tiny
 from adapter_tests.support.script_cases import FOLDER, ScriptTestCase, contents, read, write
@@ -33,20 +33,20 @@ def read_probabilities(path):
 class ClassWeightsTest(tf.test.TestCase):
     def test_balanced_weights(self):
         labels, rows = ["a", "b", "c"], ["a"] * 6 + ["b"] * 2
-        found = run_classifier._class_weights("balanced", labels, rows)
+        found = classifier_data.class_weights("balanced", labels, rows)
         self.assertAllClose(found, [8 / (3 * 6), 8 / (3 * 2), 0.0])
-        self.assertEqual(run_classifier._class_weights("1,0.5,2", labels, rows), [1.0, 0.5, 2.0])
-        self.assertIsNone(run_classifier._class_weights(None, labels, rows))
+        self.assertEqual(classifier_data.class_weights("1,0.5,2", labels, rows), [1.0, 0.5, 2.0])
+        self.assertIsNone(classifier_data.class_weights(None, labels, rows))
         for text in ("1,2", "1,2,x", "1,2,-1", "1,2,nan", "1,2,inf", "0,0,0", "Balanced", ""):
             with self.assertRaisesRegex(UserError, "--class_weights=.* a, b, c"):
-                run_classifier._class_weights(text, labels, rows)
+                classifier_data.class_weights(text, labels, rows)
 
     def test_each_row_is_counted_once(self):
         labels, rows = (
             [tiny.CountedText(f"label {i % 50}") for i in range(count)] for count in (50, 200)
         )
         before = tiny.CountedText.comparisons
-        found = run_classifier._class_weights("balanced", labels, rows)
+        found = classifier_data.class_weights("balanced", labels, rows)
         self.assertLess(tiny.CountedText.comparisons - before, 2 * (50 + 200))
         self.assertAllClose(found, np.ones(50))
 

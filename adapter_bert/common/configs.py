@@ -8,11 +8,13 @@ import dataclasses
 import json
 import math
 import numbers
+import re
 from collections import OrderedDict
 from typing import Any, Dict, Optional, Tuple
 
 from adapter_bert.common import files
 from adapter_bert.common.errors import UserError
+from adapter_bert.common.settings import Settings, flag
 
 PRECISIONS = ("auto", "float32", "bfloat16")
 DISTRIBUTIONS = {
@@ -221,8 +223,30 @@ VARIANTS: Dict[str, Any] = {
 }
 
 
+def parse_layers(text: str) -> Tuple[int, ...]:
+    """Returns the layers that --adapter_layers names, ascending.
+
+    Args:
+      text: indices from 0 and ranges of them, "6-11" or "0,2-4".
+
+    Raises:
+      UserError: it is none of that.
+    """
+    layers = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,4})\s*(?:-\s*(\d{1,4})\s*)?", part)
+        named = match and range(int(match.group(1)), int(match.group(2) or match.group(1)) + 1)
+        if not named:
+            raise UserError(
+                f"--adapter_layers={text}: {part!r} is no layer and no range; expected layers from"
+                " 0 up, as in 0,2-4."
+            )
+        layers.update(named)
+    return tuple(sorted(layers))
+
+
 @dataclasses.dataclass(frozen=True)
-class AdapterConfig:
+class AdapterConfig(Settings):
     """What stands after the projections of the layers (Houlsby et al. 2019, sections 2.1 and 3.6).
 
     An adapter has 2mD + (k-1)(m^2 + m) + m + D parameters, k its depth, and 2m more if it
@@ -245,16 +269,69 @@ class AdapterConfig:
       interaction: "add" or "multiply".
     """
 
-    size: int = 64
-    activation: str = "gelu"
-    init_scale: float = 1e-3
-    fn: str = "feedforward_adapter"
-    layers: Optional[Tuple[int, ...]] = None
-    normalization: str = "none"
-    depth: int = 1
-    sites: str = "both"
-    placement: str = "sequential"
-    interaction: str = "add"
+    size: int = flag(
+        64,
+        "Width of the adapters' bottleneck; the default is adapter-bert's.",
+        "Adapters",
+        name="adapter_size",
+    )
+    activation: str = flag(
+        "gelu",
+        f"Activation of the bottleneck: {', '.join(ACTIVATIONS)}.",
+        "Adapters",
+        name="adapter_activation",
+    )
+    init_scale: float = flag(
+        1e-3,
+        "Standard deviation of the adapters' initial weights. The default is that of adapter-bert's"
+        " code; the paper's text has 1e-2.",
+        "Adapters",
+        name="adapter_init_scale",
+    )
+    fn: str = flag(
+        "feedforward_adapter",
+        "Kind of adapter: feedforward_adapter.",
+        "Adapters",
+        name="adapter_fn",
+    )
+    layers: Optional[Tuple[int, ...]] = flag(
+        None,
+        "Layers that have adapters, from 0, as in 6-11 or 0,2-4. Default: all.",
+        "Adapters",
+        name="adapter_layers",
+        parse=parse_layers,
+    )
+    normalization: str = flag(
+        "none",
+        "Normalization of the bottleneck, before its activation; batch: over all positions of a"
+        " batch, and in evaluation by moving averages, which are kept with the adapter.",
+        "Adapters",
+        name="adapter_normalization",
+        choices=VARIANTS["normalization"],
+    )
+    depth: int = flag(1, "Hidden layers of each adapter.", "Adapters", name="adapter_depth")
+    sites: str = flag(
+        "both",
+        "The sub-layers of a layer that have adapters.",
+        "Adapters",
+        name="adapter_sites",
+        choices=VARIANTS["sites"],
+    )
+    placement: str = flag(
+        "sequential",
+        "What adapters read: the sub-layer's output (sequential), or what the sub-layer reads"
+        " (parallel).",
+        "Adapters",
+        name="adapter_placement",
+        choices=VARIANTS["placement"],
+    )
+    interaction: str = flag(
+        "add",
+        "What a bottleneck's f makes of an output x: x + f, or x * (1 + f).",
+        "Adapters",
+        name="adapter_interaction",
+        choices=VARIANTS["interaction"],
+    )
 
     def __post_init__(self):
         if self.size < 1:
@@ -278,6 +355,14 @@ class AdapterConfig:
             raise UserError(
                 "--adapter_normalization=layer with --adapter_size=1 leaves nothing of what the"
                 " adapter reads, since a single number less its mean is 0; expected 2 or more."
+            )
+
+    def check_layers(self, num_layers: int) -> None:
+        """Raises UserError if a layer is to have an adapter that the encoder does not have."""
+        if self.layers and self.layers[-1] >= num_layers:
+            raise UserError(
+                f"--adapter_layers={','.join(map(str, self.layers))}: the encoder has {num_layers}"
+                f" layers; expected layers from 0 to {num_layers - 1}, as in 0,2-4."
             )
 
     def variant(self) -> Dict[str, Any]:
@@ -323,7 +408,7 @@ LAYER_NORMS = ("all", "adapted", "none")
 
 
 @dataclasses.dataclass(frozen=True)
-class Tuning:
+class Tuning(Settings):
     """A tuning method and its options.
 
     Attributes:
@@ -335,9 +420,19 @@ class Tuning:
         embeddings none the less, and "adapted" lets it end in the lowest layer that has one.
     """
 
-    method: str = "adapters"
-    num_top_layers: Optional[int] = None
-    train_pooler: bool = False
+    method: str = flag(
+        "adapters",
+        "What trains: " + "; ".join("{}: {}".format(*item) for item in METHODS.items()) + ".",
+        "What trains",
+        name="tuning",
+        choices=METHODS,
+    )
+    num_top_layers: Optional[int] = flag(
+        None, "Layers that --tuning=top_layers trains.", "What trains"
+    )
+    train_pooler: bool = flag(
+        False, "Train BERT's pooler with adapters, layer_norm or head.", "What trains"
+    )
     layer_norms: str = "all"
 
     def __post_init__(self):

@@ -6,7 +6,7 @@ its L labels (each for itself in a multilabel task) or, for a regression, "predi
 
 import itertools
 import posixpath
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -20,8 +20,9 @@ Predictions = Dict[str, np.ndarray]
 _MAX_MATRIX_LABELS = 200
 
 
-def stacked(rows: list) -> Predictions:
-    """A list of N dicts of arrays as one dict of arrays [N, ...]."""
+def stacked(predictions: Iterable[Predictions]) -> Predictions:
+    """Returns N dicts of arrays as one dict of arrays [N, ...]."""
+    rows = list(predictions)
     return {name: np.stack([row[name] for row in rows]) for name in rows[0]} if rows else {}
 
 
@@ -43,6 +44,31 @@ def scores(task: Task, labels: np.ndarray, predictions: Predictions) -> Dict[str
         confusion = metrics.confusion_matrix(labels, found, len(task.labels))
         result["confusion_matrix"] = confusion.tolist()
     return result
+
+
+def score_fn(
+    task: Task, split: str, rows: Any, batch_size: int
+) -> Callable[[Predictions], Dict[str, Any]]:
+    """Returns the function that scores the predictions of a dev set's rows.
+
+    A second dev set's scores have its name, as eval_mismatched_accuracy.
+
+    Args:
+      task: `glue.Task`.
+      split: name of the dev set.
+      rows: `rows.TextRows` with "label_ids".
+      batch_size: of the evaluation, over whose batches BERT's "loss" is averaged.
+    """
+    second = split[len("dev_") :]
+
+    def score(predictions):
+        result = scores(task, rows["label_ids"], predictions)
+        if second:
+            return named("eval_" + second, result)
+        loss = mean_of_batches(predictions["loss"], batch_size)
+        return {**named("eval", result), "loss": loss}
+
+    return score
 
 
 def answers(task: Task, predictions: Predictions) -> np.ndarray:

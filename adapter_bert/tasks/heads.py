@@ -1,4 +1,4 @@
-"""The layers on BERT and their losses, as `estimator.model_fn_builder` takes them.
+"""The layers on BERT and their losses, as `model_fn.model_fn_builder` takes them.
 
 On the pooled output: classes, numbers, sets of labels. On each token: the span of an answer.
 
@@ -8,7 +8,7 @@ B rows, S tokens, D the width of the output.
 import tensorflow.compat.v1 as tf
 
 import modeling
-from adapter_bert.training import estimator
+from adapter_bert.training import model_fn
 
 
 def classification_loss(pooled_output, labels, num_labels, is_training, dropout_key=None):
@@ -49,7 +49,7 @@ def _linear(pooled_output, num_outputs, is_training, dropout_key):
 
 
 def classifier_head(num_labels, class_weights=None):
-    """The head that `estimator.model_fn_builder` takes.
+    """The head that `model_fn.model_fn_builder` takes.
 
     Args:
       num_labels: int.
@@ -64,7 +64,7 @@ def classifier_head(num_labels, class_weights=None):
         if class_weights is not None:
             loss = tf.reduce_mean(tf.gather(class_weights, labels) * per_example_loss)
         weights = tf.cast(features.get("is_real_example", tf.ones_like(labels)), tf.float32)
-        return estimator.HeadOutput(
+        return model_fn.HeadOutput(
             loss=loss,
             predictions={"probabilities": probabilities, "loss": per_example_loss},
             metric_fn=metric_fn,
@@ -108,9 +108,9 @@ def head_of(kind, num_labels, class_weights=None):
 
 
 def _head_output(predictions, per_example_loss, features):
-    """The `estimator.HeadOutput` of a head whose loss is the mean [B] of its rows'."""
+    """The `model_fn.HeadOutput` of a head whose loss is the mean [B] of its rows'."""
     weights = tf.cast(features.get("is_real_example", tf.ones_like(per_example_loss)), tf.float32)
-    return estimator.HeadOutput(
+    return model_fn.HeadOutput(
         loss=tf.reduce_mean(per_example_loss),
         predictions={**predictions, "loss": per_example_loss},
         metric_fn=lambda loss, weights: {"eval_loss": tf.metrics.mean(loss, weights=weights)},
@@ -155,7 +155,7 @@ def span_logits(sequence_output):
 
 
 def squad_head(encoder, features, is_training, dropout_key):
-    """The head that `estimator.model_fn_builder` takes.
+    """The head that `model_fn.model_fn_builder` takes.
 
     The loss is the mean of the cross entropies of the first and the last token, over the tokens
     that are there: BERT's script counts padding among them, of which a batch may have any amount.
@@ -175,7 +175,7 @@ def squad_head(encoder, features, is_training, dropout_key):
             )
         ]
         loss = tf.reduce_mean(tf.add_n(losses) / 2.0)
-    return estimator.HeadOutput(
+    return model_fn.HeadOutput(
         loss=loss,
         predictions={"start_logits": start, "end_logits": end},
         metric_fn=lambda loss: {"eval_loss": tf.metrics.mean(loss)},
