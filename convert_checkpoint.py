@@ -14,7 +14,7 @@ BERT_DIR is a folder like those of Google's releases: bert_config.json, vocab.tx
 bert_model.ckpt. ADAPTER_DIR is a task adapter, see task_adapter.py.
 """
 
-from adapter_bert.common import environment
+from adapter_bert.common import environment, model_variables
 
 if __name__ == "__main__":
     environment.prepare(environment.MODELS)
@@ -32,8 +32,14 @@ import tokenization
 import tuning
 from adapter_bert.common import configs, errors, files, paths
 from adapter_bert.common.errors import UserError
-from adapter_bert.formats import adapterhub, checkpoints, huggingface, task_adapter, tf2
-from adapter_bert.ops import layers
+from adapter_bert.formats import (
+    adapter_checkpoints,
+    adapterhub,
+    checkpoints,
+    huggingface,
+    task_adapter,
+    tf2,
+)
 from adapter_bert.tasks import classifier_features
 
 _CONFIG, _CHECKPOINT = "bert_config.json", "bert_model.ckpt"
@@ -179,9 +185,11 @@ def to_full_checkpoint(adapter, bert, checkpoint, *, overwrite=False):
     if files.exists(checkpoint + ".index") and not overwrite:
         raise UserError(f"CHECKPOINT {checkpoint} is there already; use a new name or --overwrite.")
     made = task_adapter.load(adapter, "ADAPTER_DIR")
-    task_adapter.to_full_checkpoint(made, os.path.join(bert, _CHECKPOINT), checkpoint, "BERT_DIR")
+    adapter_checkpoints.to_full_checkpoint(
+        made, os.path.join(bert, _CHECKPOINT), checkpoint, "BERT_DIR"
+    )
     print(f"{checkpoint}: wrote {made.description.backbone.name} with {_count(made.tensors)}.")
-    print(task_adapter.full_checkpoint_use(made.description))
+    print(adapter_checkpoints.full_checkpoint_use(made.description))
 
 
 def to_adapterhub(adapter, destination, *, overwrite=False):
@@ -308,7 +316,7 @@ def _describe_checkpoint(prefix):
     where = f"PATH {prefix}"
     if "bert/embeddings/word_embeddings" in shapes and "bert/encoder/layer_0/" in "\n".join(shapes):
         sizes = checkpoints.encoder_sizes(shapes, where)
-        missing = [name for name in checkpoints.encoder_shapes(sizes) if name not in shapes]
+        missing = [name for name in model_variables.encoder_shapes(sizes) if name not in shapes]
         if missing:
             return [*lines, f"No whole BERT: it lacks {len(missing)} tensors, as {missing[0]}"]
         read = functools.partial(checkpoints.read_tensor, reader, where=where)
@@ -324,7 +332,7 @@ def _describe_huggingface(folder):
 def _describe_encoder(config, get_tensor):
     return (
         f"BERT: {config.num_hidden_layers} layers, hidden size {config.hidden_size}, fingerprint"
-        f" {checkpoints.fingerprint(get_tensor, config)}"
+        f" {model_variables.fingerprint(get_tensor, config)}"
     )
 
 
@@ -334,12 +342,12 @@ def _part(name):
         return "Step"
     if name.endswith(checkpoints.MOMENTS):
         return "Optimizer"
-    if name.endswith(layers.MOVING):
+    if name.endswith(model_variables.MOVING):
         return "Statistics"
     if name.startswith("cls/"):
         return "Pretraining heads"
     try:
-        kind = tuning.role_of(name, ["bert/"]).kind
+        kind = model_variables.role_of(name, ["bert/"]).kind
     except ValueError:
         return "Others"
     return {"adapter": "Adapters", "head": "Head"}.get(kind, "Backbone")
@@ -378,7 +386,7 @@ def _partial_description(bert, config, max_seq_length, cased):
         max_seq_length=max_seq_length,
         do_lower_case=not cased,
         vocabulary=task_adapter.digest(vocabulary),
-        backbone=task_adapter.backbone_of(os.path.join(bert, _CHECKPOINT), config),
+        backbone=adapter_checkpoints.backbone_of(os.path.join(bert, _CHECKPOINT), config),
         tuning=tuning.Tuning(),
         adapter=None,
         global_step=0,

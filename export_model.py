@@ -18,7 +18,7 @@ import tokenization
 from adapter_bert.common import cli, devices, files
 from adapter_bert.common.cli import section
 from adapter_bert.common.errors import UserError
-from adapter_bert.formats import adapter_folders, task_adapter
+from adapter_bert.formats import adapter_checkpoints, adapter_folders, task_adapter
 from adapter_bert.serving import encoder as mixed_encoder
 from adapter_bert.serving import in_graph_tokenizer, saved_model
 from adapter_bert.training import bert_flags
@@ -64,7 +64,7 @@ def run(values):
         if not values[name].value:
             raise UserError(f"--{name} is not given.")
     bert = bert_flags.find_pretrained(values, reads_texts=values.raw_text)
-    backbone = task_adapter.backbone_of(bert.init_checkpoint, bert.config)
+    backbone = adapter_checkpoints.backbone_of(bert.init_checkpoint, bert.config)
     adapters = {}
     for name, folder in adapter_folders.named(values.adapters).items():
         adapters[name] = task_adapter.load(folder, "--adapters")

@@ -19,16 +19,19 @@ import tensorflow.compat.v1 as tf
 
 from adapter_bert.common.configs import AdapterConfig, BertConfig, check_config  # noqa: F401 (users import them from here)
 from adapter_bert.common.errors import UserError
+from adapter_bert.common.model_variables import (  # noqa: F401 (the collections of adapter-bert's modeling)
+    ADAPTERS,
+    HEAD,
+    LAYER_NORM,
+)
 from adapter_bert.ops import layers
 from adapter_bert.ops.adapters import (  # noqa: F401 (what adapter-bert's modeling offers)
-    ADAPTERS,
     adapters_of_layers,
     feedforward_adapter,
     get_adapter,
 )
 from adapter_bert.ops.dropout import DropoutKey, dropout
 from adapter_bert.ops.layers import (  # noqa: F401 (what BERT's modeling offers)
-    LAYER_NORM,
     assert_rank,
     create_initializer,
     dense,
@@ -39,8 +42,6 @@ from adapter_bert.ops.layers import (  # noqa: F401 (what BERT's modeling offers
     variable_name,
 )
 from adapter_bert.ops.rematerialization import recomputed
-
-HEAD = "head"  # Graph collection, as in adapter-bert: the variables of a task's own layers.
 
 
 class BertModel:

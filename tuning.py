@@ -1,88 +1,29 @@
-"""Which variables train: one rule for every method, script and head; and what they count.
+"""Which variables of a graph train, and how many parameters they have.
 
-`role_of` gives every variable exactly one role, by its name and by adapter-bert's graph
-collections; `trained_variables` turns a method of the paper into the list of what trains. A
+`roles` gives every variable exactly one role (`model_variables.role_of`), and `trained_variables`
+turns a method of the paper into the list of trained variables. A
 variable of the encoder's scope that is neither BERT's own nor in a collection would silently stay
 as it was initialized. In our scripts it is an error; `optimization.create_optimizer`, which serves
 models written for BERT, warns of it.
 """
 
-import re
 from collections import OrderedDict
-from typing import Collection, Dict, Iterable, List, NamedTuple, Optional, Sequence
+from typing import Dict, Optional
 
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.common.configs import Tuning
-from adapter_bert.ops.layers import variable_name
-from modeling import ADAPTERS, HEAD, LAYER_NORM
-
-
-class Role(NamedTuple):
-    """What a variable is: kind is one of adapter, layer_norm, embeddings, layer, pooler, head;
-    layer is the index of its Transformer layer, None outside of them."""
-
-    kind: str
-    layer: Optional[int] = None
-
-
-UNCLAIMED = Role("unclaimed")  # Inside an encoder, but neither BERT's nor in a collection.
-
-# The variables of an encoder, by their names below its scope; the first that matches decides.
-_KINDS = OrderedDict(
-    (kind, re.compile(pattern))
-    for kind, pattern in [
-        ("adapter", r"encoder/layer_\d+/(attention/)?output/adapters/.+"),
-        (
-            "layer_norm",
-            r"(embeddings|encoder/layer_\d+/(attention/)?output)/LayerNorm/(beta|gamma)",
-        ),
-        ("embeddings", r"embeddings/(word|token_type|position)_embeddings"),
-        (
-            "layer",
-            r"encoder/layer_\d+/(attention/self/(query|key|value)"
-            r"|(attention/output|intermediate|output)/dense)/(kernel|bias)",
-        ),
-        ("pooler", r"pooler/dense/(kernel|bias)"),
-    ]
+from adapter_bert.common.model_variables import (
+    ADAPTERS,
+    HEAD,
+    LAYER_NORM,
+    UNCLAIMED,
+    Role,
+    encoder_scopes,
+    is_trained,
+    role_of,
 )
-_LAYER = re.compile(r"encoder/layer_(\d+)/")
-
-
-def encoder_scopes(names: Iterable[str]) -> List[str]:
-    """The scopes of the encoders among variables of these names: each ends in "/", or is ""."""
-    table = "embeddings/word_embeddings"
-    return sorted(name[: -len(table)] for name in names if f"/{name}".endswith(f"/{table}"))
-
-
-def role_of(name: str, scopes: Sequence[str], collections: Sequence[str] = ()) -> Role:
-    """The one role of a variable.
-
-    Args:
-      name: the variable's name, without ":0".
-      scopes: what `encoder_scopes` gives for the graph.
-      collections: which of the collections adapters, layer_norm and head hold it.
-
-    Raises:
-      ValueError: nothing covers the variable.
-    """
-    scope = max(filter(name.startswith, scopes), key=len, default=None)
-    inside = "" if scope is None else name[len(scope) :]
-    in_layer = _LAYER.match(inside)
-    layer = int(in_layer.group(1)) if in_layer else None
-    if ADAPTERS in collections:
-        return Role("adapter", layer)
-    if HEAD in collections or scope is None:
-        return Role("head")
-    if LAYER_NORM in collections:
-        return Role("layer_norm", layer)
-    for kind, pattern in _KINDS.items():
-        if pattern.fullmatch(inside):
-            return Role(kind, layer)
-    raise ValueError(
-        f"Variable {name} lies in the encoder's scope {scope!r}, but is not BERT's, and no"
-        " collection claims it: whoever makes it must add it to the collection adapters or head."
-    )
+from adapter_bert.ops.layers import variable_name
 
 
 def roles(strict: bool = True) -> Dict[str, Role]:
@@ -123,31 +64,6 @@ def default_tuning() -> Tuning:
         scope + "embeddings/LayerNorm/gamma" in layer_norms for scope in scopes
     )
     return Tuning("adapters" if has_adapters else "full")
-
-
-def is_trained(
-    role: Role, tuning: Tuning, num_layers: int, adapted_layers: Collection[int] = ()
-) -> bool:
-    """Whether a variable of that role trains.
-
-    Args:
-      role: `Role`.
-      tuning: `Tuning`.
-      num_layers: L, the encoder's number of layers.
-      adapted_layers: the indices of those that hold an adapter.
-    """
-    top_layers = tuning.num_top_layers or 0
-    if role.kind == "head" or tuning.method == "full" or top_layers == num_layers:
-        return True
-    if role.kind == "pooler":
-        return tuning.train_pooler or tuning.method == "top_layers"
-    if tuning.method == "top_layers":
-        return role.layer is not None and role.layer >= num_layers - top_layers
-    if role.kind == "layer_norm" and tuning.method in ("adapters", "layer_norm"):
-        return tuning.layer_norms == "all" or (
-            tuning.layer_norms == "adapted" and role.layer in adapted_layers
-        )
-    return role.kind == "adapter" and tuning.method == "adapters"
 
 
 def trained_variables(tuning: Optional[Tuning] = None, strict: bool = True) -> list:

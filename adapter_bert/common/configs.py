@@ -204,6 +204,7 @@ def check_architecture(fields: Dict[str, Any]) -> None:
 
 # ---- Adapters
 
+FEEDFORWARD_ADAPTER = "feedforward_adapter"  # The adapter function of the paper.
 # Where adapters stand: names → the scopes of the projections that they follow.
 SITES = {
     "both": ("attention/output", "output"),
@@ -248,7 +249,7 @@ class AdapterConfig:
     size: int = 64
     activation: str = "gelu"
     init_scale: float = 1e-3
-    fn: str = "feedforward_adapter"
+    fn: str = FEEDFORWARD_ADAPTER
     layers: Optional[Tuple[int, ...]] = None
     normalization: str = "none"
     depth: int = 1
@@ -286,24 +287,10 @@ class AdapterConfig:
         values = {name: getattr(self, name) for name in VARIANTS}
         return {name: value for name, value in values.items() if value != fields[name]}
 
-    def build(self) -> Any:
-        """Returns the `Adapter` that `BertModel` takes as `adapter_fn`, or None for "none"."""
-        from adapter_bert.ops import adapters  # Of TensorFlow, which settings alone do not need.
-
-        return adapters.build(self)
-
-    def shapes(self, width: int) -> Dict[str, Tuple[int, ...]]:
-        """Returns the variables of one adapter, moving statistics with them.
-
-        Args:
-          width: D, of what it adapts.
-
-        Returns:
-          A dict from names, below the scope of the projection that it follows, to tuples of int.
-        """
-        from adapter_bert.ops import adapters
-
-        return adapters.shapes(self, width)
+    @property
+    def is_none(self) -> bool:
+        """Whether `fn` names no adapter function."""
+        return self.fn.lower() in ("", "none")
 
 
 # ---- What trains

@@ -15,7 +15,7 @@ from typing import Any, Dict, List, Tuple
 import numpy as np
 
 import tuning
-from adapter_bert.common import configs, files
+from adapter_bert.common import configs, files, model_variables
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import huggingface, task_adapter
 
@@ -181,7 +181,7 @@ def _head_config(description: task_adapter.Description) -> Dict[str, Any]:
 
 def _file_and_name(name: str, adapter: str) -> Tuple[str, str]:
     """(file, PyTorch's name) of a trained tensor; adapter is the name that the format gives it."""
-    kind = tuning.role_of(name, ["bert/"]).kind
+    kind = model_variables.role_of(name, ["bert/"]).kind
     if kind == "head":
         # The head's first module is its dropout.
         return _HEAD, f"heads.{adapter}.1.{_HEAD_PARTS[name]}"

@@ -1,24 +1,20 @@
 """Pretrained weights in: the tensors of a BERT encoder, and the checks before they are loaded.
 
-`encoder_shapes` is the one table of what a plain BERT encoder is made of. `open_checkpoint` and
-`check_encoder` find out, from file names, file sizes and the index alone, whether a checkpoint can
-be loaded at all, before a graph is built.
+`open_checkpoint` and `check_encoder` find out, from file names, file sizes and the index alone,
+whether a checkpoint can be loaded at all, before a graph is built.
 """
 
 import codecs
 import contextlib
-import hashlib
 import os
 import re
-from typing import Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.common import configs, files
+from adapter_bert.common import configs, files, model_variables
 from adapter_bert.common.errors import UserError
-
-Shapes = Dict[str, Tuple[int, ...]]
 
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # In checkpoints of tf.train.Checkpoint.
 GLOBAL_STEP = "global_step"
@@ -52,55 +48,6 @@ class PretrainedBert(NamedTuple):
     init_checkpoint: str
     do_lower_case: Optional[bool]
     config_file: Optional[str] = None
-
-
-class EncoderSizes(NamedTuple):
-    """The sizes of an encoder, by their names in bert_config.json."""
-
-    vocab_size: int
-    hidden_size: int
-    num_hidden_layers: int
-    intermediate_size: int
-    max_position_embeddings: int
-    type_vocab_size: int
-
-
-def encoder_shapes(config: "Union[configs.BertConfig, EncoderSizes]") -> Shapes:
-    """The tensors of a plain BERT encoder, in the order in which `modeling.BertModel` makes them.
-
-    Args:
-      config: `configs.BertConfig`, or anything with the same sizes as attributes.
-
-    Returns:
-      A dictionary from the names of Google's checkpoints to shapes (tuples of int).
-    """
-    hidden, intermediate = config.hidden_size, config.intermediate_size
-    shapes: Shapes = {
-        "bert/embeddings/word_embeddings": (config.vocab_size, hidden),
-        "bert/embeddings/token_type_embeddings": (config.type_vocab_size, hidden),
-        "bert/embeddings/position_embeddings": (config.max_position_embeddings, hidden),
-    }
-
-    def dense(scope, rows, columns):
-        shapes[scope + "/kernel"] = (rows, columns)
-        shapes[scope + "/bias"] = (columns,)
-
-    def layer_norm(scope):
-        shapes[scope + "/LayerNorm/beta"] = (hidden,)
-        shapes[scope + "/LayerNorm/gamma"] = (hidden,)
-
-    layer_norm("bert/embeddings")
-    for index in range(config.num_hidden_layers):
-        layer = f"bert/encoder/layer_{index}"
-        for projection in ("query", "key", "value"):
-            dense(f"{layer}/attention/self/{projection}", hidden, hidden)
-        dense(layer + "/attention/output/dense", hidden, hidden)
-        layer_norm(layer + "/attention/output")
-        dense(layer + "/intermediate/dense", hidden, intermediate)
-        dense(layer + "/output/dense", intermediate, hidden)
-        layer_norm(layer + "/output")
-    dense("bert/pooler/dense", hidden, hidden)
-    return shapes
 
 
 def open_checkpoint(prefix: str, flag: str = "--init_checkpoint"):
@@ -195,7 +142,7 @@ def check_encoder_shapes(
     Raises:
       UserError: they are no BERT, or one of another size.
     """
-    wanted = encoder_shapes(config)
+    wanted = model_variables.encoder_shapes(config)
     missing = [name for name in wanted if name not in shapes]
     if is_of_task_alone(shapes):
         raise UserError(
@@ -250,7 +197,7 @@ def prefix_at(path: str) -> str:
     return path
 
 
-def check_shapes(prefix: str, shapes: Shapes) -> None:
+def check_shapes(prefix: str, shapes: model_variables.Shapes) -> None:
     """Raises UserError if --init_checkpoint holds a tensor in another shape than the model.
 
     Args:
@@ -281,38 +228,6 @@ def read_tensor(reader, name: str, where: str) -> np.ndarray:
         raise UserError(
             f"{where} is damaged: its {name} cannot be read ({files.reason(error)})."
         ) from error
-
-
-def fingerprint(get_tensor: Callable, config: Union[configs.BertConfig, EncoderSizes]) -> str:
-    """What tells one pretrained encoder from another, whatever file its weights come from.
-
-    The `sha256_of` all tensors of `encoder_shapes`.
-
-    Args:
-      get_tensor: function from a name to an array, such as a checkpoint reader's.
-      config: `configs.BertConfig` or `EncoderSizes`.
-
-    Returns:
-      str, 64 hexadecimal digits.
-    """
-    return sha256_of(get_tensor, encoder_shapes(config))
-
-
-def sha256_of(get_tensor: Callable, shapes: Shapes) -> str:
-    """SHA-256 of tensors, as 64 hexadecimal digits.
-
-    In the order of their names: for each a line with name and shape, and its float32 values,
-    little-endian.
-
-    Args:
-      get_tensor: function from a name to an array.
-      shapes: dict from names to shapes.
-    """
-    sha256 = hashlib.sha256()
-    for name, shape in sorted(shapes.items()):
-        sha256.update(f"{name} {list(shape)}\n".encode())
-        sha256.update(np.ascontiguousarray(get_tensor(name), "<f4").data)
-    return sha256.hexdigest()
 
 
 def trained_tensors(prefix: str, flag: str = "--output_dir") -> Dict[str, np.ndarray]:
@@ -523,7 +438,7 @@ def _check_data(prefix: str, reader, where: str) -> None:
         )
 
 
-def encoder_sizes(shapes: Dict[str, Sequence[int]], where: str) -> EncoderSizes:
+def encoder_sizes(shapes: Dict[str, Sequence[int]], where: str) -> model_variables.EncoderSizes:
     """The sizes of an encoder that its tensors' shapes tell.
 
     Args:
@@ -537,7 +452,7 @@ def encoder_sizes(shapes: Dict[str, Sequence[int]], where: str) -> EncoderSizes:
     positions, _ = _matrix(shapes, "bert/embeddings/position_embeddings", where)
     segments, _ = _matrix(shapes, "bert/embeddings/token_type_embeddings", where)
     _, intermediate_size = _matrix(shapes, "bert/encoder/layer_0/intermediate/dense/kernel", where)
-    return EncoderSizes(
+    return model_variables.EncoderSizes(
         vocab_size=vocab_size,
         hidden_size=hidden_size,
         num_hidden_layers=_count_layers(shapes),

@@ -14,9 +14,8 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from adapter_bert.common import configs, files
+from adapter_bert.common import configs, files, model_variables
 from adapter_bert.common.errors import UserError
-from adapter_bert.formats import checkpoints
 
 Tensors = Dict[str, np.ndarray]
 
@@ -242,7 +241,7 @@ def _to_google(tensors: Tensors, config: configs.BertConfig, path: str) -> Tenso
     return result
 
 
-def google_shapes(config: configs.BertConfig, names: Iterable[str]) -> checkpoints.Shapes:
+def google_shapes(config: configs.BertConfig, names: Iterable[str]) -> model_variables.Shapes:
     """Google's names and shapes of an encoder, and of each pretraining head there is.
 
     Args:
@@ -250,7 +249,7 @@ def google_shapes(config: configs.BertConfig, names: Iterable[str]) -> checkpoin
       names: of tensors; a head's begin with "cls/" and its name.
     """
     heads = {name.split("/")[1] for name in names if name.startswith("cls/")}
-    shapes = checkpoints.encoder_shapes(config)
+    shapes = model_variables.encoder_shapes(config)
     for name, shape in _pretraining_shapes(config).items():
         if name.split("/")[1] in heads:
             shapes[name] = shape
@@ -268,7 +267,7 @@ def _without_tied(tensors: Tensors, path: str) -> Tensors:
     return tensors
 
 
-def _pretraining_shapes(config: configs.BertConfig) -> checkpoints.Shapes:
+def _pretraining_shapes(config: configs.BertConfig) -> model_variables.Shapes:
     """The tensors of BERT's two pretraining heads: Google's names and shapes."""
     hidden = config.hidden_size
     return {

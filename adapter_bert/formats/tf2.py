@@ -18,7 +18,7 @@ import tensorflow.compat.v1 as tf
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
-from adapter_bert.common import configs, files
+from adapter_bert.common import configs, files, model_variables
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints
 
@@ -84,7 +84,7 @@ class Encoder(NamedTuple):
     Attributes:
       config: `configs.BertConfig`.
       tensors: dict from Google's names to float32 arrays, in the shapes of
-        `checkpoints.encoder_shapes`.
+        `model_variables.encoder_shapes`.
       vocab_file: path of the WordPiece vocabulary.
       do_lower_case: whether its text was lower-cased; None if the source does not tell.
     """
@@ -139,7 +139,7 @@ def read(source: str, where: str) -> Encoder:
             raise UserError(f"{where} expected float32, but {name} is {dtypes[key].name}.")
     vocab_file = find_vocabulary(folder, where)
     tensors = {}
-    for name, shape in checkpoints.encoder_shapes(config).items():
+    for name, shape in model_variables.encoder_shapes(config).items():
         tensors[name] = checkpoints.read_tensor(reader, keys[name], where).reshape(shape)
     return Encoder(config, tensors, vocab_file, _lower_case_of(reader, where))
 
@@ -388,7 +388,7 @@ def checkpoint_of(encoder: Encoder) -> str:
     Raises:
       UserError: it cannot be written.
     """
-    fingerprint = checkpoints.fingerprint(encoder.tensors.get, encoder.config)
+    fingerprint = model_variables.fingerprint(encoder.tensors.get, encoder.config)
     folder = os.path.join(default_folder(), fingerprint)
     prefix = os.path.join(folder, _CHECKPOINT)
     if files.exists(prefix + ".index"):

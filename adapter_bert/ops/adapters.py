@@ -13,8 +13,9 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.common.configs import SITES, AdapterConfig
+from adapter_bert.common.configs import FEEDFORWARD_ADAPTER, SITES, AdapterConfig
 from adapter_bert.common.errors import UserError
+from adapter_bert.common.model_variables import ADAPTERS
 from adapter_bert.ops import layers, xla
 from adapter_bert.ops.layers import (
     create_initializer,
@@ -22,8 +23,6 @@ from adapter_bert.ops.layers import (
     get_shape_list,
     variable_name,
 )
-
-ADAPTERS = "adapters"  # Graph collection, as in adapter-bert: what an adapter function made.
 
 # Of the bottleneck [rows, m], before its activation; statistics as in `layers.batch_norm`.
 NORMALIZATIONS = {
@@ -90,8 +89,23 @@ def build(config: AdapterConfig) -> "Optional[Adapter]":
     )
 
 
+# `modeling.AdapterConfig(...).build()` is public; the class itself imports no TensorFlow.
+AdapterConfig.build = build  # type: ignore[attr-defined]
+
+
 def shapes(config: AdapterConfig, width: int) -> Dict[str, Tuple[int, ...]]:
-    """Returns the variables of one adapter, as `AdapterConfig.shapes`."""
+    """Returns the variables of one adapter of any function, read from its graph.
+
+    `model_variables.adapter_shapes` computes those of `feedforward_adapter` without TensorFlow.
+
+    Args:
+      config: `AdapterConfig`.
+      width: D, the width of the sub-layer's output.
+
+    Returns:
+      A dict from names, below the scope of the projection that the adapter follows, to tuples of
+      int; moving statistics are among them.
+    """
     # Nothing is run, or compiled: machines that train together start TensorFlow together.
     with tf.Graph().as_default(), xla.portable():
         adapter, x = build(config), tf.zeros([1, width])
@@ -231,7 +245,7 @@ def feedforward_adapter(
     return (adapted, added) if return_terms else adapted + added
 
 
-_ADAPTER_FUNCTIONS = {"feedforward_adapter": feedforward_adapter}
+_ADAPTER_FUNCTIONS = {FEEDFORWARD_ADAPTER: feedforward_adapter}
 
 
 def _project(rows, name: str, units: int, init_scale: float):

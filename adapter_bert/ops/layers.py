@@ -21,13 +21,11 @@ from typing import Any, Callable, Optional, Sequence
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.common import configs
+from adapter_bert.common.model_variables import LAYER_NORM, MOVING
 from adapter_bert.ops import xla
 from adapter_bert.ops.dropout import DropoutKey, dropout
 from adapter_bert.ops.graphs import custom_gradient
 
-LAYER_NORM = "layer_norm"  # Graph collection, as in adapter-bert: an adapted encoder's LayerNorms.
-# What the names of moving statistics end in: a forward pass reads them, and no gradient moves them.
-MOVING = ("/moving_mean", "/moving_variance")
 _STATISTICS = "batch_statistics"  # Graph collection of what `keep_statistics` leaves.
 
 

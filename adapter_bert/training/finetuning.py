@@ -17,10 +17,10 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-import tuning
-from adapter_bert.common import configs, devices, files, metrics, paths
+from adapter_bert.common import configs, devices, files, metrics, model_variables, paths
 from adapter_bert.common.errors import UserError
-from adapter_bert.formats import checkpoints, task_adapter
+from adapter_bert.formats import adapter_checkpoints, checkpoints, task_adapter
+from adapter_bert.ops import adapters
 from adapter_bert.training import (
     bert_flags,
     cluster,
@@ -184,7 +184,9 @@ class _AnyJob:
             "max_seq_length": self._values.max_seq_length,
             "do_lower_case": self._values.do_lower_case,
             "vocabulary": task_adapter.digest(self.tokenizer.vocab),
-            "backbone": task_adapter.backbone_of(self.bert.init_checkpoint, self.bert.config),
+            "backbone": adapter_checkpoints.backbone_of(
+                self.bert.init_checkpoint, self.bert.config
+            ),
         }
 
     def _check_given(self, wanted):
@@ -199,7 +201,7 @@ class _AnyJob:
             bert_config=self.bert.config,
             init_checkpoint=self.bert.init_checkpoint,
             task_checkpoint=self._given and self._as_checkpoint(self._given),
-            adapter_fn=adapter and adapter.build(),
+            adapter_fn=adapter and adapters.build(adapter),
             tuning=description.tuning,
             use_tpu=self._use_tpu,
             precision=self.precision,
@@ -210,7 +212,7 @@ class _AnyJob:
     def _as_checkpoint(self, adapter):
         """Writes an adapter where TensorFlow can read it, for as long as the job lives."""
         prefix = self._scratch.prefix()
-        task_adapter.to_checkpoint(adapter, prefix)
+        adapter_checkpoints.to_checkpoint(adapter, prefix)
         return prefix
 
 
@@ -441,7 +443,9 @@ class Job(_AnyJob):
         return {
             # Where the embeddings train, a TPU adds up a product's gradient faster than a gather's.
             "use_one_hot_embeddings": self._use_tpu
-            and tuning.is_trained(tuning.Role("embeddings"), self._tuning, num_layers),
+            and model_variables.is_trained(
+                model_variables.Role("embeddings"), self._tuning, num_layers
+            ),
             "random_seed": values.random_seed,
             "recompute_activations": values.recompute_activations,
             "gradient_accumulation_steps": values.gradient_accumulation_steps,
@@ -484,9 +488,9 @@ class Job(_AnyJob):
         report = [self._parameters(), saved]
         if self._values.save_full_checkpoint:
             prefix = posixpath.join(self._run.output_dir, _FULL_CHECKPOINT)
-            task_adapter.to_full_checkpoint(result, self.bert.init_checkpoint, prefix)
+            adapter_checkpoints.to_full_checkpoint(result, self.bert.init_checkpoint, prefix)
             report.append(f"Full checkpoint: {prefix} ({files.megabytes(prefix + '.')})")
-            report.append(task_adapter.full_checkpoint_use(result.description))
+            report.append(adapter_checkpoints.full_checkpoint_use(result.description))
         return report
 
     def _train_to_the_end(self, arrays, eval_sets):
@@ -706,7 +710,7 @@ class Job(_AnyJob):
     def _counts(self):
         """How many parameters train, how many there are, and how many of these are BERT's own."""
         trained = task_adapter.parameters(task_adapter.shapes(self._description))
-        encoder = checkpoints.encoder_shapes(self.bert.config)
+        encoder = model_variables.encoder_shapes(self.bert.config)
         counts = {"backbone_parameters": encoder, "total_parameters": {**encoder, **trained}}
         if self._task.kind == "span":  # No gradient reaches the pooler, which they do not read.
             trained = {name: shape for name, shape in trained.items() if "/pooler/" not in name}

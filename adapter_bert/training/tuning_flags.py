@@ -11,7 +11,8 @@ from absl import flags, logging
 from adapter_bert.common import configs
 from adapter_bert.common.cli import section
 from adapter_bert.common.errors import UserError
-from adapter_bert.formats import checkpoints, task_adapter
+from adapter_bert.formats import adapter_checkpoints, checkpoints, task_adapter
+from adapter_bert.ops import adapters
 from adapter_bert.training import bert_flags
 from adapter_bert.training import output_dir as run_directory
 
@@ -141,7 +142,7 @@ def _adapter_of_run(values):
     named = values.init_checkpoint
     if not named:
         return None
-    run = task_adapter.of_run(named)
+    run = adapter_checkpoints.of_run(named)
     if not run:
         values["init_checkpoint"].value = checkpoints.prefix_at(named)
         return None
@@ -234,7 +235,7 @@ def tuning_settings(values, config):
     if method.method != "adapters":
         _warn_of_unused(values)
         return method, None
-    if adapter.build() is None:
+    if adapters.build(adapter) is None:
         raise UserError(
             f"--tuning=adapters with --adapter_fn={values.adapter_fn} leaves nothing to adapt;"
             " for BERT without adapters choose --tuning=full."

@@ -19,7 +19,7 @@ import tensorflow.compat.v1 as tf
 import modeling
 import tuning
 from adapter_bert.common.errors import UserError
-from adapter_bert.formats import adapterhub, huggingface
+from adapter_bert.formats import adapter_checkpoints, adapterhub, huggingface
 from adapter_bert.formats import task_adapter as task_adapters
 from adapter_bert.tasks import heads
 from adapter_tests.formats.task_adapter_test import description
@@ -229,9 +229,11 @@ class PackageTest(AdapterHubTestCase):
         """Our logits."""
         prefix = os.path.join(self.folder, "full.ckpt")
         checkpoint = os.path.join(bert, "bert_model.ckpt")
-        backbone = task_adapters.backbone_of(checkpoint, tiny.config())
+        backbone = adapter_checkpoints.backbone_of(checkpoint, tiny.config())
         described = dataclasses.replace(made.description, backbone=backbone)
-        task_adapters.to_full_checkpoint(made._replace(description=described), checkpoint, prefix)
+        adapter_checkpoints.to_full_checkpoint(
+            made._replace(description=described), checkpoint, prefix
+        )
         adapter = made.description.adapter
         with tf.Graph().as_default(), tf.Session() as session:
             encoder = modeling.BertModel(

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import modeling
+from adapter_bert.common import model_variables
 from adapter_bert.common.errors import UserError
 from adapter_bert.ops import adapters as adapter_modules
 from adapter_bert.ops import layers, xla
@@ -253,8 +254,8 @@ class BertTest(tf.test.TestCase):
                 new = set(tf.trainable_variables()) - plain
                 self.assertEqual(sum(v.shape.num_elements() for v in new), count * each)
                 self.assertEqual(new, set(tf.get_collection("adapters")))
-                shapes = AdapterConfig(size=5, **variant).shapes(8)
-                moving = {name for name in shapes if name.endswith(layers.MOVING)}
+                shapes = adapter_modules.shapes(AdapterConfig(size=5, **variant), 8)
+                moving = {name for name in shapes if name.endswith(model_variables.MOVING)}
                 self.assertLen(moving, 2 if variant.get("normalization") == "batch" else 0)
                 sizes = [np.prod(s) for name, s in shapes.items() if name not in moving]
                 self.assertEqual(sum(sizes), each)
@@ -262,7 +263,7 @@ class BertTest(tf.test.TestCase):
     def test_shapes_start_nothing(self):
         # On several machines TensorFlow's runtime starts with all of them, or not at all.
         with mock.patch.object(xla, "can_fuse") as can_fuse:
-            AdapterConfig(size=5).shapes(8)
+            adapter_modules.shapes(AdapterConfig(size=5), 8)
         can_fuse.assert_not_called()
 
     def test_near_identity_at_the_start(self):
@@ -352,7 +353,7 @@ class AdapterConfigTest(tf.test.TestCase):
     def test_defaults_are_adapter_berts(self):
         self.assertEqual(AdapterConfig().variant(), {})
         self.assertEqual(
-            AdapterConfig().shapes(8),
+            model_variables.adapter_shapes(AdapterConfig(), 8),
             {
                 "adapters/weights1": (8, 64),
                 "adapters/biases1": (1, 64),
@@ -404,7 +405,10 @@ class AdapterConfigTest(tf.test.TestCase):
 
     def test_no_adapter(self):
         self.assertIsNone(AdapterConfig(fn="none").build())
-        self.assertEqual(AdapterConfig(fn="none").shapes(8), {})
+        self.assertEqual(adapter_modules.shapes(AdapterConfig(fn="none"), 8), {})
+        for name in ("none", "", "None"):
+            self.assertTrue(AdapterConfig(fn=name).is_none)
+        self.assertFalse(AdapterConfig().is_none)
 
     def test_names_of_adapters(self):
         get = adapter_modules.get_adapter
