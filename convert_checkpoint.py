@@ -273,7 +273,7 @@ def _describe_adapter(folder):
         f"Task adapter: {description.task}, {description.kind}, trained with {what}"
         f"--tuning={description.tuning.method}, {description.global_step} steps",
         f"Labels: {', '.join(description.labels) or 'none'}",
-        f"Holds: {_count(parameters)}, {files.megabytes(folder + '/')}",
+        f"Holds: {_count(parameters)}, {files.readable_size(folder + '/')}",
         f"Backbone: {description.backbone.name}, fingerprint {description.backbone.fingerprint}",
     ]
     scores = ", ".join(f"{name} {value:.4f}" for name, value in sorted(description.scores.items()))
@@ -291,7 +291,7 @@ def _describe_adapterhub(folder):
         f"AdapterHub task adapter: {name}, {adapter.get('architecture') or 'bottleneck'}, reduction"
         f" factor {adapter.get('reduction_factor')}, {adapter.get('non_linearity')}",
         f"Labels: {', '.join(adapterhub.labels_of(head, where)) or 'none'}",
-        f"Holds: {_count(tensors)}, {files.megabytes(folder + '/')}",
+        f"Holds: {_count(tensors)}, {files.readable_size(folder + '/')}",
     ]
 
 
@@ -308,7 +308,7 @@ def _describe_checkpoint(prefix):
             continue
         parameters[_part(name)] += int(np.prod(shape, dtype=np.int64))
     is_one_file = not files.exists(prefix + ".index")  # Of the first format.
-    size = files.megabytes(prefix if is_one_file else prefix + ".")
+    size = files.readable_size(prefix if is_one_file else prefix + ".")
     lines = [
         f"Checkpoint: {len(shapes)} tensors, {size}",
         *(f"{part}: {count:,} parameters" for part, count in sorted(parameters.items())),

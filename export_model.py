@@ -59,7 +59,7 @@ def run(values):
       UserError: a flag is wrong, or what it names is missing, broken or does not fit; this is
         TensorFlow 1.
     """
-    devices.need_tensorflow_2("export_model.py")
+    devices.require_tensorflow_2("export_model.py")
     for name in ("adapters", "export_dir"):
         if not values[name].value:
             raise UserError(f"--{name} is not given.")
@@ -78,7 +78,7 @@ def run(values):
         encode = in_graph_tokenizer.encoder(*_tokenizer(values, bert.vocab_file, descriptions))
     path = saved_model.write(values.export_dir, bert.config, bert.init_checkpoint, adapters, encode)
     tasks = ", ".join(f"{name} ({a.description.kind})" for name, a in adapters.items())
-    size = files.megabytes(path + "/variables/")
+    size = files.readable_size(path + "/variables/")
     return [f"Tasks: {tasks}", f"SavedModel: {path} ({size})"]
 
 

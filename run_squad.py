@@ -336,7 +336,7 @@ def _run_stages(job, train, predict, reader, output_dir):
 
 def _summary(result):
     """The line that tells the scores, F1 first."""
-    shown = metrics.numbers(result, "eval_")
+    shown = metrics.scalars(result, "eval_")
     names = sorted(shown, key=lambda name: (name != "f1", name))
     parts = [f"{name} {shown[name]:.2f}" for name in names if not name.endswith("total")]
     return f"SQuAD: {', '.join(parts)}"

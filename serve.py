@@ -117,7 +117,7 @@ def run(values):
       UserError: a flag is wrong, or what it names is missing, broken or does not fit; this is
         TensorFlow 1, or a package is missing.
     """
-    devices.need_tensorflow_2("serve.py")
+    devices.require_tensorflow_2("serve.py")
     http_server, rest_api, serving_metrics = _http_modules()
     token, metrics = _token(values), serving_metrics.Metrics()
     may_change = token is not None or http_server.is_loopback(values.host)

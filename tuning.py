@@ -83,7 +83,7 @@ def trained_variables(tuning: Optional[Tuning] = None, strict: bool = True) -> l
         return variables
     role = roles(strict)
     num_layers = 1 + max((r.layer for r in role.values() if r.layer is not None), default=-1)
-    tuning.check_depth(num_layers)
+    tuning.check_num_top_layers(num_layers)
     adapted = {r.layer for r in role.values() if r.kind == "adapter" and r.layer is not None}
     return [v for v in variables if is_trained(role[variable_name(v)], tuning, num_layers, adapted)]
 

@@ -208,9 +208,9 @@ def role_of(name: str, scopes: Sequence[str], collections: Sequence[str] = ()) -
       ValueError: nothing covers the variable.
     """
     scope = max(filter(name.startswith, scopes), key=len, default=None)
-    inside = "" if scope is None else name[len(scope) :]
-    in_layer = _LAYER.match(inside)
-    layer = int(in_layer.group(1)) if in_layer else None
+    relative_name = "" if scope is None else name[len(scope) :]
+    layer_match = _LAYER.match(relative_name)
+    layer = int(layer_match.group(1)) if layer_match else None
     if ADAPTERS in collections:
         return Role("adapter", layer)
     if HEAD in collections or scope is None:
@@ -218,7 +218,7 @@ def role_of(name: str, scopes: Sequence[str], collections: Sequence[str] = ()) -
     if LAYER_NORM in collections:
         return Role("layer_norm", layer)
     for kind, pattern in _KINDS.items():
-        if pattern.fullmatch(inside):
+        if pattern.fullmatch(relative_name):
             return Role(kind, layer)
     raise ValueError(
         f"Variable {name} lies in the encoder's scope {scope!r}, but is not BERT's, and no"

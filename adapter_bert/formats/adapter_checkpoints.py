@@ -46,10 +46,10 @@ def of_run(path: str, flag: str = "--init_checkpoint") -> Optional[OfRun]:
         what the checkpoint does not.
     """
     path = path.rstrip("/")
-    if files.exists(f"{files.current(path)}/{CONFIG_FILE}"):
+    if files.exists(f"{files.current_folder(path)}/{CONFIG_FILE}"):
         return OfRun(load(path, flag), path, os.path.dirname(path))
     folder = f"{path}/{FOLDER}"
-    if files.exists(files.current(folder)):
+    if files.exists(files.current_folder(folder)):
         return OfRun(load(folder, flag), folder, path)
     if path.endswith(".index"):
         path = path[: -len(".index")]
@@ -61,7 +61,7 @@ def of_run(path: str, flag: str = "--init_checkpoint") -> Optional[OfRun]:
         return None
     output_dir = os.path.dirname(prefix)
     folder, where = os.path.join(output_dir, FOLDER), f"{flag} {prefix}"
-    if not files.exists(files.current(folder)):
+    if not files.exists(files.current_folder(folder)):
         raise UserError(
             f"{where} holds only what a task trained, and {folder}, which says the rest, is not"
             " there; run its training to the end."

@@ -19,7 +19,7 @@ def is_name(text: str) -> bool:
     A folder of that name must not be taken for what a killed `files.atomic_folder` left.
     """
     fits = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", text) is not None
-    return fits and files.folder_of(text) == text
+    return fits and files.final_folder(text) == text
 
 
 def check_name(text: str) -> None:
@@ -43,7 +43,7 @@ def named(patterns: Iterable[str]) -> Dict[str, str]:
         folders = _matching(pattern)
         if not folders:
             raise UserError(f"--adapters={pattern}: there is no such folder.")
-        for place in map(files.folder_of, folders):
+        for place in map(files.final_folder, folders):
             folder = find_in(place)
             if folder is None:
                 raise UserError(
@@ -71,7 +71,7 @@ def below(root: str) -> Dict[str, str]:
     if not files.isdir(root):
         raise UserError(f"--adapter_dir={root} is no folder.")
     found = {}
-    for name in sorted(set(map(files.folder_of, _names_in(root, "--adapter_dir=")))):
+    for name in sorted(set(map(files.final_folder, _names_in(root, "--adapter_dir=")))):
         try:
             folder = find_in(posixpath.join(root, name))
             if folder:
@@ -91,7 +91,7 @@ def find_in(folder: str) -> Optional[str]:
     numbers = sorted(numbers_in(folder), reverse=True)
     for candidate in (*map(str, numbers), "", task_adapter.FOLDER):
         path = posixpath.join(folder, candidate) if candidate else folder
-        if files.exists(posixpath.join(files.current(path), task_adapter.CONFIG_FILE)):
+        if files.exists(posixpath.join(files.current_folder(path), task_adapter.CONFIG_FILE)):
             return path
     return None
 

@@ -275,7 +275,7 @@ def write(prefix: str, tensors: Dict[str, np.ndarray]) -> None:
             shape_and_slices=[""] * len(tensors),
             tensors=inputs,
         )
-        with files.written(prefix):
+        with files.convert_write_errors(prefix):
             session.run(save, dict(zip(inputs, tensors.values())))
             # An index never stands beside another checkpoint's data.
             if files.exists(prefix + ".index"):
@@ -304,7 +304,9 @@ class Saver(tf.train.Saver):
         Raises:
           UserError: it cannot be written.
         """
-        with files.written(save_path if global_step is None else f"{save_path}-{global_step}"):
+        with files.convert_write_errors(
+            save_path if global_step is None else f"{save_path}-{global_step}"
+        ):
             prefix = super().save(
                 sess,
                 save_path,

@@ -149,7 +149,7 @@ def load(folder: str, flag: str = "--adapter") -> TaskAdapter:
         tensors are not those that the description calls for.
     """
     where = f"{flag} {folder}"
-    folder = files.current(folder)
+    folder = files.current_folder(folder)
     description, record = _read_description(folder, where)
     content = _read(f"{folder}/{TENSORS_FILE}", where)
     if hashlib.sha256(content).hexdigest() != record.pop("sha256"):
@@ -175,7 +175,7 @@ def load(folder: str, flag: str = "--adapter") -> TaskAdapter:
 
 def describe(folder: str, flag: str = "--adapter") -> Description:
     """The `Description` in a folder, without its tensors; raises UserError as `load` does."""
-    return _read_description(files.current(folder), f"{flag} {folder}")[0]
+    return _read_description(files.current_folder(folder), f"{flag} {folder}")[0]
 
 
 def shapes(description: Description) -> Dict[str, Tuple[int, ...]]:
@@ -194,7 +194,7 @@ def shapes(description: Description) -> Dict[str, Tuple[int, ...]]:
     adapts = adapter is not None and not adapter.is_none
     if adapts != (method.method == "adapters"):
         raise UserError(f"--tuning={method.method} does not go with adapter {adapter}.")
-    method.check_depth(num_layers)
+    method.check_num_top_layers(num_layers)
     adapted = _adapted_layers(adapter, num_layers)
     result = {
         name: shape
@@ -393,7 +393,7 @@ def _read_description(folder: str, where: str) -> Tuple[Description, Dict[str, A
     try:
         record = files.parse_json(content.decode("utf-8"))
         json.dumps(record, ensure_ascii=False).encode("utf-8")  # Half a surrogate pair is no text.
-    except files.RepeatedKey as error:
+    except files.DuplicateKeyError as error:
         raise UserError(f"{where}: {error}; expected each key once.") from error
     except (ValueError, RecursionError) as error:
         raise UserError(f"{where} is no JSON ({error}).") from error

@@ -395,7 +395,7 @@ def checkpoint_of(encoder: Encoder) -> str:
         return prefix
     partial = f"{folder}.{uuid.uuid4().hex[:8]}.partial"  # Another process may write it, too.
     try:
-        with files.written(folder):
+        with files.convert_write_errors(folder):
             files.makedirs(partial)
             checkpoints.write(os.path.join(partial, _CHECKPOINT), encoder.tensors)
             with contextlib.suppress(OSError):  # The other one was faster.

@@ -308,7 +308,7 @@ def _digest_of(source: Source) -> Optional[str]:
     """What tells a folder's adapter from another; None where there is no folder's."""
     if not isinstance(source, str):
         return None
-    path = f"{files.current(source)}/{task_adapter.CONFIG_FILE}"  # Has the tensors' digest.
+    path = f"{files.current_folder(source)}/{task_adapter.CONFIG_FILE}"  # Has the tensors' digest.
     return files.sha256(path) if files.exists(path) else None
 
 

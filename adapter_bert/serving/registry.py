@@ -142,7 +142,7 @@ class ServedTasks:
           Its `ServedTask`.
 
         Raises:
-          files.NotWritten: it cannot be saved.
+          files.WriteError: it cannot be saved.
           UserError: as of `put`; nothing is saved then.
         """
         adapter_folders.check_name(name)  # Before it becomes a path.

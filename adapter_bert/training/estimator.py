@@ -381,7 +381,7 @@ class Runner:
         scores = score_fn(arrays, predictions)
         with self._explained():
             folder = posixpath.join(self._run.output_dir, "eval")
-            progress.write_scalars(folder, step, metrics.numbers(scores))
+            progress.write_scalars(folder, step, metrics.scalars(scores))
         return {**scores, "global_step": step}
 
     def predict(self, arrays, checkpoint=None):

@@ -415,13 +415,13 @@ class Job(_AnyJob):
     def _check_adapter_there(self, is_training):
         """Raises UserError if a run with --adapter would replace what --output_dir's own made."""
         given, output_dir = f"--adapter {self._values.adapter}", self._run.output_dir
-        is_it = paths.same(self._values.adapter, self._adapter_folder)
+        is_it = paths.is_same_path(self._values.adapter, self._adapter_folder)
         if is_training and is_it:
             raise UserError(
                 f"{given} is that of --output_dir {output_dir}; to train it further give another"
                 " --output_dir."
             )
-        if is_training or is_it or not files.exists(files.current(self._adapter_folder)):
+        if is_training or is_it or not files.exists(files.current_folder(self._adapter_folder)):
             return
         own = task_adapter.load(self._adapter_folder, "--output_dir")
         if task_adapter.tensors_digest(own) != task_adapter.tensors_digest(self._given):
@@ -484,12 +484,14 @@ class Job(_AnyJob):
             result = self._trained_adapter()
             if not self._is_saved(result):
                 task_adapter.save(self._adapter_folder, result)
-        saved = f"Adapter: {self._adapter_folder} ({files.megabytes(self._adapter_folder + '/')})"
+        saved = (
+            f"Adapter: {self._adapter_folder} ({files.readable_size(self._adapter_folder + '/')})"
+        )
         report = [self._parameters(), saved]
         if self._values.save_full_checkpoint:
             prefix = posixpath.join(self._run.output_dir, _FULL_CHECKPOINT)
             adapter_checkpoints.to_full_checkpoint(result, self.bert.init_checkpoint, prefix)
-            report.append(f"Full checkpoint: {prefix} ({files.megabytes(prefix + '.')})")
+            report.append(f"Full checkpoint: {prefix} ({files.readable_size(prefix + '.')})")
             report.append(adapter_checkpoints.full_checkpoint_use(result.description))
         return report
 
@@ -598,7 +600,7 @@ class Job(_AnyJob):
 
     def _save_with_scores(self, scores):
         adapter = self._trained_adapter()
-        numbers = {n: v for n, v in metrics.numbers(scores).items() if n != "global_step"}
+        numbers = {n: v for n, v in metrics.scalars(scores).items() if n != "global_step"}
         description = dataclasses.replace(adapter.description, scores=numbers)
         task_adapter.save(self._adapter_folder, adapter._replace(description=description))
 
@@ -611,7 +613,7 @@ class Job(_AnyJob):
             return None
         if self._given and "train" not in self.stages:
             return self._model.task_checkpoint
-        if not files.exists(files.current(self._adapter_folder)):
+        if not files.exists(files.current_folder(self._adapter_folder)):
             return None
         if self._best_prefix is None:
             made = task_adapter.load(self._adapter_folder, "--output_dir")

@@ -56,7 +56,7 @@ class Evaluations:
         found = files.read_object(self._path)
         try:
             for scores in found.values():
-                files.checked(scores[self._score], float)
+                files.require_type(scores[self._score], float)
             return {int(step): scores for step, scores in found.items()}
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(
@@ -172,7 +172,7 @@ class Scratch:
             self._finally(_remove_quietly, self._output_dir, name + ".*")
             return posixpath.join(self._output_dir, name)
         if self._folder is None:
-            with files.written("The folder for temporary files"):
+            with files.convert_write_errors("The folder for temporary files"):
                 self._folder = tempfile.mkdtemp()
             self._finally(shutil.rmtree, self._folder, ignore_errors=True)
         return posixpath.join(self._folder, name)
@@ -327,7 +327,7 @@ def make(output_dir):
             " *, ?, [ or a backslash."
         )
     probe = posixpath.join(output_dir, ".writable")
-    with files.written(f"--output_dir={output_dir}"):
+    with files.convert_write_errors(f"--output_dir={output_dir}"):
         files.makedirs(output_dir)
         with files.open_file(probe, "w") as writer:
             writer.write("")
@@ -347,7 +347,7 @@ def clear(output_dir, reads=()):
     """
     found = _matching(output_dir, _RUN_FILES)
     for flag, path in reads:
-        if any(paths.goes_with(own, path) for own in found):
+        if any(paths.is_removed_with(own, path) for own in found):
             raise UserError(
                 f"--overwrite_output_dir would remove {flag}={path} before it is read; give another"
                 " --output_dir, or move it out of this one."

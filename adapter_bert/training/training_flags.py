@@ -256,7 +256,7 @@ def run_settings(values, output_dir, eval_batch_size):
     _check_parts(run, use_tpu, values.gradient_accumulation_steps)
     if values.recompute_activations and use_tpu:
         # XLA would take the second computation for the first, and keep that: see `xla.recompute`.
-        devices.need_tensorflow_2("--recompute_activations on a TPU")
+        devices.require_tensorflow_2("--recompute_activations on a TPU")
     return run, use_tpu
 
 

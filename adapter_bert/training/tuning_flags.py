@@ -219,7 +219,7 @@ def tuning_settings(values, config):
         values.train_pooler,
         values.layer_norms or ("all" if layers is None else "adapted"),
     )
-    method.check_depth(config.num_hidden_layers)
+    method.check_num_top_layers(config.num_hidden_layers)
     adapter = configs.AdapterConfig(
         size=values.adapter_size,
         activation=values.adapter_activation,
