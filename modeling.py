@@ -379,7 +379,7 @@ def attention(queries, hidden, forward: ForwardPass):
         projected = forward.dense(rows, config.hidden_size, name)
         return layers.split_heads(projected, batch_size, config.num_attention_heads)
 
-    context = layers.attend(
+    context = layers.dot_product_attention(
         heads_of(queries, "query"),
         heads_of(hidden, "key"),
         heads_of(hidden, "value"),

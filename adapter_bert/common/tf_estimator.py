@@ -6,7 +6,7 @@
 
 TensorFlow dropped `tf.estimator` with 2.16. Its last wheel, tensorflow-estimator 2.15, is pure
 Python and still runs on TensorFlow's sessions, hooks and strategies, which are all there. It only
-imports a few of TensorFlow's modules that went with it; `_REPLACEMENTS` replaces them. The result
+imports a few of TensorFlow's modules that went with it; `_REPLACEMENTS` has them. The result
 is also set as `tf.compat.v1.estimator`, where code written for BERT and tensorflow-hub look for it.
 """
 
