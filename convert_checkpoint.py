@@ -14,7 +14,7 @@ BERT_DIR is a folder like those of Google's releases: bert_config.json, vocab.tx
 bert_model.ckpt. ADAPTER_DIR is a task adapter, see task_adapter.py.
 """
 
-from adapter_bert.common import environment, model_variables
+from adapter_bert.common import environment
 
 if __name__ == "__main__":
     environment.prepare(environment.MODELS)
@@ -30,7 +30,7 @@ import numpy as np
 
 import tokenization
 import tuning
-from adapter_bert.common import configs, errors, files, paths
+from adapter_bert.common import configs, errors, files, model_variables, paths
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import (
     adapter_checkpoints,

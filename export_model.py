@@ -66,7 +66,7 @@ def run(values):
     bert = bert_flags.find_pretrained(values, reads_texts=values.raw_text)
     backbone = adapter_checkpoints.backbone_of(bert.init_checkpoint, bert.config)
     adapters = {}
-    for name, folder in adapter_folders.named(values.adapters).items():
+    for name, folder in adapter_folders.match_patterns(values.adapters).items():
         adapters[name] = task_adapter.load(folder, "--adapters")
         where = f"--adapters {folder}"
         mixed_encoder.check(adapters[name].description, backbone, where)

@@ -207,13 +207,13 @@ def _limits(values, rest_api):
 
 def _load(values):
     """(`registry.ServedTasks`, `adapter_bank.AdapterBank`) of what the flags name."""
-    folders = adapter_folders.named(values.adapters)
+    folders = adapter_folders.match_patterns(values.adapters)
     if not folders and values.adapter_dir is None:
         raise UserError(
             "Nothing to serve: give --adapters, as in --adapters='output/*/adapter', or"
             " --adapter_dir."
         )
-    below = {} if values.adapter_dir is None else adapter_folders.below(values.adapter_dir)
+    below = {} if values.adapter_dir is None else adapter_folders.find_all(values.adapter_dir)
     bert = bert_flags.find_pretrained(values)
     tokenizers = task_texts.Tokenizers(bert.vocab_file, bool(values.spm_model_file))
     bank = adapter_bank.AdapterBank(

@@ -22,7 +22,7 @@ from adapter_bert.formats.task_adapter import (
 )
 
 
-class OfRun(NamedTuple):
+class RunAdapter(NamedTuple):
     """A `TaskAdapter` of a training, the folder or checkpoint that holds it, and output_dir."""
 
     adapter: TaskAdapter
@@ -30,7 +30,7 @@ class OfRun(NamedTuple):
     output_dir: str
 
 
-def of_run(path: str, flag: str = "--init_checkpoint") -> Optional[OfRun]:
+def find_run_adapter(path: str, flag: str = "--init_checkpoint") -> Optional[RunAdapter]:
     """Finds the task adapter of a training by its output_dir, a checkpoint of it, or itself.
 
     Args:
@@ -38,8 +38,8 @@ def of_run(path: str, flag: str = "--init_checkpoint") -> Optional[OfRun]:
       flag: what errors call it.
 
     Returns:
-      `OfRun`; of a checkpoint with its own tensors, which may be of an earlier step than those of
-      the finished adapter. None where the path names neither, as that of a whole BERT.
+      `RunAdapter`; for a checkpoint with that checkpoint's tensors, which may be of an earlier step
+      than those of the finished adapter. None where the path names neither, as that of a whole BERT.
 
     Raises:
       UserError: a file is damaged; or a checkpoint's training has left no task adapter, which says
@@ -47,17 +47,17 @@ def of_run(path: str, flag: str = "--init_checkpoint") -> Optional[OfRun]:
     """
     path = path.rstrip("/")
     if files.exists(f"{files.current_folder(path)}/{CONFIG_FILE}"):
-        return OfRun(load(path, flag), path, os.path.dirname(path))
+        return RunAdapter(load(path, flag), path, os.path.dirname(path))
     folder = f"{path}/{FOLDER}"
     if files.exists(files.current_folder(folder)):
-        return OfRun(load(folder, flag), folder, path)
+        return RunAdapter(load(folder, flag), folder, path)
     if path.endswith(".index"):
         path = path[: -len(".index")]
-    prefix = checkpoints.prefix_at(path)
+    prefix = checkpoints.resolve_prefix(path)
     if not files.exists(prefix + ".index"):
         return None
     names = checkpoints.open_checkpoint(prefix, flag).get_variable_to_shape_map()
-    if not checkpoints.is_of_task_alone(names):
+    if not checkpoints.is_task_only(names):
         return None
     output_dir = os.path.dirname(prefix)
     folder, where = os.path.join(output_dir, FOLDER), f"{flag} {prefix}"
@@ -71,10 +71,10 @@ def of_run(path: str, flag: str = "--init_checkpoint") -> Optional[OfRun]:
     check_tensors(tensors, finished.description, where)
     step = checkpoints.step_of(prefix, flag)
     description = dataclasses.replace(finished.description, global_step=step, scores={})
-    made = TaskAdapter(description, tensors)
-    if tensors_digest(made) == tensors_digest(finished):
-        return OfRun(finished, folder, output_dir)
-    return OfRun(made, prefix, output_dir)
+    checkpointed = TaskAdapter(description, tensors)
+    if tensors_digest(checkpointed) == tensors_digest(finished):
+        return RunAdapter(finished, folder, output_dir)
+    return RunAdapter(checkpointed, prefix, output_dir)
 
 
 def backbone_of(init_checkpoint: str, config: configs.BertConfig) -> Backbone:
@@ -127,8 +127,8 @@ def to_full_checkpoint(
         name: checkpoints.read_tensor(reader, name, where)
         for name in model_variables.encoder_shapes(config)
     }
-    found = model_variables.fingerprint(tensors.get, config)
-    if found != adapter.description.backbone.fingerprint:
+    fingerprint = model_variables.fingerprint(tensors.get, config)
+    if fingerprint != adapter.description.backbone.fingerprint:
         raise UserError(
             f"{where} is not the backbone that the task adapter was"
             f" trained on, {adapter.description.backbone.name}: their fingerprints differ."
@@ -145,8 +145,8 @@ def full_checkpoint_use(description: Description) -> str:
     if adapter is None:
         return "BERT's own code can load it."
     warning = "BERT's own code loads it and ignores the adapters without a message"
-    plain = configs.AdapterConfig(size=adapter.size, init_scale=adapter.init_scale)
-    if adapter != plain:
+    plain_adapter = configs.AdapterConfig(size=adapter.size, init_scale=adapter.init_scale)
+    if adapter != plain_adapter:
         return f"Load it in this project only: {warning}, and adapter-bert has no such adapters."
     return (
         f"Load it in this project or in adapter-bert (hidden_size={adapter.size}) only: {warning}."

@@ -22,14 +22,14 @@ MOMENTS = ("/adam_m", "/adam_v")  # Adam's, beside each trained variable.
 
 # What a training's checkpoints are called: Estimator's name where they hold the whole model, and
 # another where they lack frozen weights, so that nobody gives them to BERT's code as a BERT.
-WHOLE, PARTIAL = "model.ckpt", "partial.ckpt"
-TRAINING_FILES = ("checkpoint", WHOLE + "-*", PARTIAL + "-*")
+MODEL_CHECKPOINT, PARTIAL_CHECKPOINT = "model.ckpt", "partial.ckpt"
+TRAINING_FILES = ("checkpoint", MODEL_CHECKPOINT + "-*", PARTIAL_CHECKPOINT + "-*")
 
-_ENDS = (".data-00000-of-00001", ".index")  # Of the files of one, which is no shard of many.
+_SUFFIXES = (".data-00000-of-00001", ".index")  # Of the files of one, which is no shard of many.
 IDENTITY = "_RUN_IDENTITY"  # A training's checkpoint says by it which run it is of.
 
 # What reading a damaged checkpoint raises: where it ends too early, TensorFlow an IndexError.
-_UNREADABLE = (tf.errors.OpError, IndexError, OSError)
+_READ_ERRORS = (tf.errors.OpError, IndexError, OSError)
 
 
 class PretrainedBert(NamedTuple):
@@ -73,7 +73,7 @@ def open_checkpoint(prefix: str, flag: str = "--init_checkpoint"):
         reader = _new_reader(prefix, where)
         if files.exists(prefix + ".index"):
             _check_data(prefix, reader, where)
-    except _UNREADABLE as error:
+    except _READ_ERRORS as error:
         raise UserError(
             f"{where} cannot be read as a TensorFlow checkpoint ({files.reason(error)})."
         ) from error
@@ -87,15 +87,15 @@ def _new_reader(prefix: str, where: str):
     """
     try:
         return tf.train.NewCheckpointReader(prefix)
-    except _UNREADABLE as error:
+    except _READ_ERRORS as error:
         index = prefix + ".index"
         if files.exists(index):
-            kind = _kind_of_file(index)
+            kind = _describe_file(index)
             raise UserError(f"{where} cannot be read: its index, {index}, is {kind}.") from error
-        raise UserError(f"{where} is {_kind_of_file(prefix)}, not a checkpoint.") from error
+        raise UserError(f"{where} is {_describe_file(prefix)}, not a checkpoint.") from error
 
 
-def _kind_of_file(path: str) -> str:
+def _describe_file(path: str) -> str:
     """Returns what a file is that is no part of a checkpoint, by how it begins."""
     try:
         with files.open_file(path, "rb") as reader:
@@ -142,21 +142,21 @@ def check_encoder_shapes(
     Raises:
       UserError: they are no BERT, or one of another size.
     """
-    wanted = model_variables.encoder_shapes(config)
-    missing = [name for name in wanted if name not in shapes]
-    if is_of_task_alone(shapes):
+    expected = model_variables.encoder_shapes(config)
+    missing = [name for name in expected if name not in shapes]
+    if is_task_only(shapes):
         raise UserError(
             f"{where} holds only what a task trained; give the pretrained BERT below it, and the"
             " task's folder as --adapter."
         )
-    if len(missing) == len(wanted) and OBJECT_GRAPH in shapes:
+    if len(missing) == len(expected) and OBJECT_GRAPH in shapes:
         raise UserError(
             f"{where} is an object-based checkpoint of TensorFlow 2; convert it by"
             " `python convert_checkpoint.py from_tf2`."
         )
-    if len(missing) == len(wanted):
-        raise UserError(f"{where} holds no BERT encoder, but {_a_few(shapes)}.")
-    for name, shape in wanted.items():
+    if len(missing) == len(expected):
+        raise UserError(f"{where} holds no BERT encoder, but {_abbreviate(shapes)}.")
+    for name, shape in expected.items():
         if name in shapes and tuple(shapes[name]) != shape:
             raise UserError(
                 f"{where} is a checkpoint of another size: its {name} has the shape "
@@ -164,8 +164,8 @@ def check_encoder_shapes(
             )
     if missing:
         raise UserError(
-            f"{where} lacks {len(missing)} of the {len(wanted)} tensors that bert_config.json asks "
-            f"for, the first of them {missing[0]}."
+            f"{where} lacks {len(missing)} of the {len(expected)} tensors that bert_config.json "
+            f"asks for, the first of them {missing[0]}."
         )
     num_layers = _count_layers(shapes)
     if num_layers > config.num_hidden_layers:
@@ -175,7 +175,7 @@ def check_encoder_shapes(
         )
 
 
-def is_of_task_alone(names: Iterable[str]) -> bool:
+def is_task_only(names: Iterable[str]) -> bool:
     """Returns whether tensors of these names are those of a training that keeps BERT apart."""
     names = list(names)
     return "bert/embeddings/word_embeddings" not in names and any(
@@ -183,7 +183,7 @@ def is_of_task_alone(names: Iterable[str]) -> bool:
     )
 
 
-def prefix_at(path: str) -> str:
+def resolve_prefix(path: str) -> str:
     """Returns the prefix of a folder's last checkpoint; any other path as it is.
 
     A folder that records no checkpoint is returned as it is, too.
@@ -204,11 +204,11 @@ def check_shapes(prefix: str, shapes: model_variables.Shapes) -> None:
       prefix: the checkpoint's prefix.
       shapes: dict from names to shapes; those that it lacks are not asked for.
     """
-    found = dict(tf.train.list_variables(prefix))
+    actual = dict(tf.train.list_variables(prefix))
     for name, shape in shapes.items():
-        if name in found and found[name] != list(shape):
+        if name in actual and actual[name] != list(shape):
             raise UserError(
-                f"--init_checkpoint {prefix}: its {name} has the shape {found[name]}, the model's"
+                f"--init_checkpoint {prefix}: its {name} has the shape {actual[name]}, the model's"
                 f" has {list(shape)}."
             )
 
@@ -224,7 +224,7 @@ def read_tensor(reader, name: str, where: str) -> np.ndarray:
     """A tensor of an open checkpoint; raises UserError if it is damaged, `where` begins it."""
     try:
         return reader.get_tensor(name)
-    except _UNREADABLE as error:
+    except _READ_ERRORS as error:
         raise UserError(
             f"{where} is damaged: its {name} cannot be read ({files.reason(error)})."
         ) from error
@@ -265,8 +265,8 @@ def write(prefix: str, tensors: Dict[str, np.ndarray]) -> None:
     Raises:
       UserError: it cannot be written.
     """
-    no_gpu = tf.ConfigProto(device_count={"GPU": 0})
-    with tf.Graph().as_default(), tf.Session(config=no_gpu) as session:
+    cpu_config = tf.ConfigProto(device_count={"GPU": 0})
+    with tf.Graph().as_default(), tf.Session(config=cpu_config) as session:
         inputs = [tf.placeholder(value.dtype, value.shape) for value in tensors.values()]
         partial = prefix + ".partial"
         save = tf.raw_ops.SaveV2(
@@ -281,8 +281,8 @@ def write(prefix: str, tensors: Dict[str, np.ndarray]) -> None:
             if files.exists(prefix + ".index"):
                 files.remove(prefix + ".index")
                 files.sync(os.path.dirname(prefix) or ".")
-            for end in _ENDS:
-                files.replace(partial + end, prefix + end)
+            for suffix in _SUFFIXES:
+                files.replace(partial + suffix, prefix + suffix)
 
 
 class Saver(tf.train.Saver):
@@ -317,7 +317,7 @@ class Saver(tf.train.Saver):
                 **options,
             )
             folder = os.path.dirname(prefix) or "."
-            for path in (*(prefix + end for end in _ENDS), folder):
+            for path in (*(prefix + suffix for suffix in _SUFFIXES), folder):
                 files.sync(path)
             if write_state:
                 self._RecordLastCheckpoint(prefix)
@@ -385,34 +385,34 @@ def last_step(output_dir: Optional[str]) -> int:
 def _check_prefix(prefix: str, where: str) -> None:
     """Raises UserError unless `prefix` is that of a checkpoint, or a file of the first format."""
     if files.isdir(prefix):
-        inside = " or ".join(_checkpoints_in(prefix)) or "of which this folder holds none"
+        prefixes = " or ".join(_checkpoints_in(prefix)) or "of which this folder holds none"
         raise UserError(
-            f"{where} is a folder; expected the prefix of a whole checkpoint, {inside}."
+            f"{where} is a folder; expected the prefix of a whole checkpoint, {prefixes}."
         )
-    part = re.match(r"(.+)\.(index|meta|data-\d+-of-\d+)$", prefix)
-    if part and files.exists(prefix):
+    file_match = re.match(r"(.+)\.(index|meta|data-\d+-of-\d+)$", prefix)
+    if file_match and files.exists(prefix):
         raise UserError(
             f"{where} is one of a checkpoint's files; expected the prefix that they share: "
-            f"{part.group(1)}."
+            f"{file_match.group(1)}."
         )
     if not files.exists(prefix + ".index") and not files.exists(prefix):
-        beside = " and ".join(_checkpoints_in(os.path.dirname(prefix) or "."))
+        siblings = " and ".join(_checkpoints_in(os.path.dirname(prefix) or "."))
         raise UserError(
             f"{where} does not exist: there is no file {prefix}.index; the whole checkpoints in "
-            f"its folder are: {beside or 'none'}."
+            f"its folder are: {siblings or 'none'}."
         )
 
 
 def _checkpoints_in(folder: str) -> List[str]:
-    """The prefixes of a folder's checkpoints but for `PARTIAL` ones, which nobody loads alone.
+    """Returns the prefixes of a folder's checkpoints, sorted; none if there is no such folder.
 
-    Sorted; none if there is no such folder.
+    `PARTIAL_CHECKPOINT` ones, which nobody loads alone, are left out.
     """
     names = files.listdir(folder) if files.isdir(folder) else []
     return sorted(
         os.path.join(folder, name[: -len(".index")])
         for name in names
-        if name.endswith(".index") and not name.startswith(PARTIAL + "-")
+        if name.endswith(".index") and not name.startswith(PARTIAL_CHECKPOINT + "-")
     )
 
 
@@ -420,23 +420,23 @@ def _check_data(prefix: str, reader, where: str) -> None:
     """Raises UserError unless the data files are complete in number and long enough."""
     folder, name = os.path.split(prefix)
     pattern = re.compile(re.escape(name) + r"\.data-\d{5}-of-(\d{5})$")
-    found = [pattern.match(file) for file in files.listdir(folder or ".")]
-    count = max((int(match.group(1)) for match in found if match), default=1)
+    matches = [pattern.match(file) for file in files.listdir(folder or ".")]
+    count = max((int(match.group(1)) for match in matches if match), default=1)
     shards = [f"{prefix}.data-{i:05d}-of-{count:05d}" for i in range(count)]
     missing = [shard for shard in shards if not files.exists(shard)]
     if missing:
         raise UserError(f"{where} is incomplete: there is no file {missing[0]}.")
-    held = sum(files.size(shard) for shard in shards)
+    num_bytes = sum(files.size(shard) for shard in shards)
     dtypes = reader.get_variable_to_dtype_map()
-    needed = sum(
+    required_bytes = sum(
         int(np.prod(shape, dtype=np.int64)) * dtypes[name].size
         for name, shape in reader.get_variable_to_shape_map().items()
         if dtypes[name] != tf.string  # A string's length is not in the index.
     )
-    if held < needed:
+    if num_bytes < required_bytes:
         raise UserError(
-            f"{where} is truncated: its data files hold {held:,} bytes, its tensors need "
-            f"{needed:,}."
+            f"{where} is truncated: its data files hold {num_bytes:,} bytes, its tensors need "
+            f"{required_bytes:,}."
         )
 
 
@@ -450,10 +450,12 @@ def encoder_sizes(shapes: Dict[str, Sequence[int]], where: str) -> model_variabl
     Raises:
       UserError: a tensor that tells a size is missing, or is no matrix.
     """
-    vocab_size, hidden_size = _matrix(shapes, "bert/embeddings/word_embeddings", where)
-    positions, _ = _matrix(shapes, "bert/embeddings/position_embeddings", where)
-    segments, _ = _matrix(shapes, "bert/embeddings/token_type_embeddings", where)
-    _, intermediate_size = _matrix(shapes, "bert/encoder/layer_0/intermediate/dense/kernel", where)
+    vocab_size, hidden_size = _matrix_shape(shapes, "bert/embeddings/word_embeddings", where)
+    positions, _ = _matrix_shape(shapes, "bert/embeddings/position_embeddings", where)
+    segments, _ = _matrix_shape(shapes, "bert/embeddings/token_type_embeddings", where)
+    _, intermediate_size = _matrix_shape(
+        shapes, "bert/encoder/layer_0/intermediate/dense/kernel", where
+    )
     return model_variables.EncoderSizes(
         vocab_size=vocab_size,
         hidden_size=hidden_size,
@@ -464,12 +466,12 @@ def encoder_sizes(shapes: Dict[str, Sequence[int]], where: str) -> model_variabl
     )
 
 
-def _matrix(shapes: Dict[str, Sequence[int]], name: str, where: str) -> Tuple[int, int]:
+def _matrix_shape(shapes: Dict[str, Sequence[int]], name: str, where: str) -> Tuple[int, int]:
     """The two sizes of a BERT's tensor of that name; UserError if it has not two."""
     if name not in shapes:
         raise UserError(
             f"{where} expected the variables of a BERT, but there is no {name}, only"
-            f" {_a_few(shapes)}."
+            f" {_abbreviate(shapes)}."
         )
     if len(shapes[name]) != 2:
         raise UserError(
@@ -484,7 +486,7 @@ def _count_layers(names: Iterable[str]) -> int:
     return len({name.split("/")[2] for name in names if name.startswith("bert/encoder/layer_")})
 
 
-def _a_few(names: Iterable[str]) -> str:
+def _abbreviate(names: Iterable[str]) -> str:
     """The first names, for an error's sentence."""
     names = sorted(names)
     return ", ".join(names[:3] + ["..."] * (len(names) > 3)) or "nothing"

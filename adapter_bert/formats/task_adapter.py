@@ -37,7 +37,7 @@ FORMAT = "adapter-bert task adapter"
 FORMAT_VERSION = 1
 Difference = Tuple[str, Any, Any]  # A setting's name, and its values in two descriptions.
 _MAX_LAYERS = 1000
-_LARGEST_CONFIG = 16 << 20  # Bytes. A label list is the one part that grows.
+_MAX_CONFIG_BYTES = 16 << 20  # Bytes. A label list is the one part that grows.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,20 +191,20 @@ def shapes(description: Description) -> Dict[str, Tuple[int, ...]]:
     num_layers, method, adapter = config.num_hidden_layers, description.tuning, description.adapter
     if num_layers > _MAX_LAYERS:
         raise UserError(f"A BERT of {num_layers} layers is not to be believed.")
-    adapts = adapter is not None and not adapter.is_none
-    if adapts != (method.method == "adapters"):
+    has_adapters = adapter is not None and not adapter.is_none
+    if has_adapters != (method.method == "adapters"):
         raise UserError(f"--tuning={method.method} does not go with adapter {adapter}.")
     method.check_num_top_layers(num_layers)
-    adapted = _adapted_layers(adapter, num_layers)
+    adapted_layers = _adapted_layers(adapter, num_layers)
     result = {
         name: shape
         for name, shape in model_variables.encoder_shapes(config).items()
         if model_variables.is_trained(
-            model_variables.role_of(name, ["bert/"]), method, num_layers, adapted
+            model_variables.role_of(name, ["bert/"]), method, num_layers, adapted_layers
         )
     }
     sites = configs.SITES[adapter.sites] if adapter else ()
-    for layer, site in itertools.product(adapted, sites):
+    for layer, site in itertools.product(adapted_layers, sites):
         for name, shape in _adapter_shapes(adapter, config.hidden_size).items():
             result[f"bert/encoder/layer_{layer}/{site}/{name}"] = shape
     outputs, scope = len(description.labels) or 1, ""
@@ -263,20 +263,20 @@ def check_tensors(tensors: Dict[str, np.ndarray], description: Description, wher
         itself.
     """
     try:
-        wanted = shapes(description)
+        expected = shapes(description)
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
-    found = {name: value.shape for name, value in tensors.items()}
-    for names, verdict in (
-        (set(wanted) - set(found), "lacks {}, which such a task trains"),
-        (set(found) - set(wanted), "holds {}, which no such task trains"),
+    actual = {name: value.shape for name, value in tensors.items()}
+    for names, problem in (
+        (set(expected) - set(actual), "lacks {}, which such a task trains"),
+        (set(actual) - set(expected), "holds {}, which no such task trains"),
     ):
         if names:
-            raise UserError(f"{where} {verdict.format(json.dumps(min(names)))}.")
-    for name, shape in wanted.items():
-        if found[name] != shape:
+            raise UserError(f"{where} {problem.format(json.dumps(min(names)))}.")
+    for name, shape in expected.items():
+        if actual[name] != shape:
             raise UserError(
-                f"{where}: its {name} has the shape {list(found[name])}, expected {list(shape)}."
+                f"{where}: its {name} has the shape {list(actual[name])}, expected {list(shape)}."
             )
 
 
@@ -327,7 +327,7 @@ def compatibility_fields(description: Description) -> Dict[str, Any]:
     length, for a head reads the first position alone.
     """
     adapter = description.adapter
-    parts = {
+    fields = {
         "kind": description.kind,
         "labels": list(description.labels),
         "do_lower_case": description.do_lower_case,
@@ -336,36 +336,36 @@ def compatibility_fields(description: Description) -> Dict[str, Any]:
         "hidden_act": description.backbone.config.get("hidden_act"),
         "num_attention_heads": description.backbone.config.get("num_attention_heads"),
     }
-    parts.update(dataclasses.asdict(description.tuning))
+    fields.update(dataclasses.asdict(description.tuning))
     if adapter:
         layers = None if adapter.layers is None else list(adapter.layers)
-        parts.update(
+        fields.update(
             adapter_fn=adapter.fn,
             adapter_size=adapter.size,
             adapter_activation=adapter.activation,
             adapter_layers=layers,
             **{f"adapter_{name}": value for name, value in adapter.variant().items()},
         )
-    return parts
+    return fields
 
 
-def _there_and_here(differences: Sequence[Difference]) -> List[str]:
+def _describe_differences(differences: Sequence[Difference]) -> List[str]:
     return [
-        f"{name} is {json.dumps(found)} there and {json.dumps(asked)} here"
-        for name, found, asked in differences
+        f"{name} is {json.dumps(there)} there and {json.dumps(here)} here"
+        for name, there, here in differences
     ]
 
 
 def check_fits(
-    given: Description,
-    wanted: Description,
+    actual: Description,
+    expected: Description,
     where: str,
-    describe: Callable[[Sequence[Difference]], Sequence[str]] = _there_and_here,
+    describe: Callable[[Sequence[Difference]], Sequence[str]] = _describe_differences,
 ) -> None:
     """Makes sure that a task adapter is of the model that a run asks for.
 
     Args:
-      given, wanted: `Description`.
+      actual, expected: `Description`.
       where: begins the error's sentence, such as "--adapter output/mrpc/adapter".
       describe: function of a list of (name, there, here), the settings that differ → phrases for
         the error, which by default call a setting by its name.
@@ -373,22 +373,22 @@ def check_fits(
     Raises:
       UserError: it is not; the sentence says what differs.
     """
-    found, asked = compatibility_fields(given), compatibility_fields(wanted)
+    actual_fields, expected_fields = compatibility_fields(actual), compatibility_fields(expected)
     differences = [
-        (name, found.get(name), asked.get(name))
-        for name in sorted(set(found) | set(asked))
-        if found.get(name) != asked.get(name)
+        (name, actual_fields.get(name), expected_fields.get(name))
+        for name in sorted(set(actual_fields) | set(expected_fields))
+        if actual_fields.get(name) != expected_fields.get(name)
     ]
     if differences:
         raise UserError(
-            f"{where} (task {given.task}, backbone {given.backbone.name}) does not fit:"
+            f"{where} (task {actual.task}, backbone {actual.backbone.name}) does not fit:"
             f" {'; '.join(describe(differences))}."
         )
 
 
 def _read_description(folder: str, where: str) -> Tuple[Description, Dict[str, Any]]:
     """Returns (`Description`, the JSON object that it stands in)."""
-    content = _read(f"{folder}/{CONFIG_FILE}", where, _LARGEST_CONFIG)
+    content = _read(f"{folder}/{CONFIG_FILE}", where, _MAX_CONFIG_BYTES)
     where = f"{where}: {CONFIG_FILE}"
     try:
         record = files.parse_json(content.decode("utf-8"))
@@ -406,25 +406,25 @@ def _read_description(folder: str, where: str) -> Tuple[Description, Dict[str, A
         )
     if not isinstance(record.get("sha256"), str):
         raise UserError(f"{where}: expected sha256, the digest of {TENSORS_FILE}.")
-    described = {
+    fields = {
         name: value
         for name, value in record.items()
         if name not in ("format", "format_version", "sha256")
     }
-    return _from_json(Description, described, where), record
+    return _from_json(Description, fields, where), record
 
 
-def _read(path: str, where: str, largest: float = math.inf) -> bytes:
+def _read(path: str, where: str, max_bytes: float = math.inf) -> bytes:
     """The bytes of a file, of which it may hold so many."""
     try:
-        if files.size(path) > largest:
-            raise UserError(f"{where}: {os.path.basename(path)} is over {largest:,} bytes.")
+        if files.size(path) > max_bytes:
+            raise UserError(f"{where}: {os.path.basename(path)} is over {max_bytes:,} bytes.")
         with files.open_file(path, "rb") as reader:
             return reader.read()
     except FileNotFoundError as error:
-        inside = os.path.join(os.path.dirname(path), FOLDER)  # The folder may be that of a run.
-        found = files.exists(os.path.join(inside, CONFIG_FILE))
-        hint = f"; there is one in {inside}" if found else ""
+        subfolder = os.path.join(os.path.dirname(path), FOLDER)  # The folder may be that of a run.
+        has_adapter = files.exists(os.path.join(subfolder, CONFIG_FILE))
+        hint = f"; there is one in {subfolder}" if has_adapter else ""
         raise UserError(f"{where} is no task adapter: there is no file {path}{hint}.") from error
     except OSError as error:
         raise UserError(f"{where}: {path} cannot be read ({files.reason(error)}).") from error
@@ -446,41 +446,44 @@ def _to_json(record: Dict[str, Any], indent: Optional[int] = None) -> str:
     return json.dumps(record, indent=indent, sort_keys=True)
 
 
-def _from_json(kind, value, where):
+def _from_json(expected_type, value, where):
     """A JSON value as a value of a type: a dataclass of these, Optional, Tuple, Dict or a scalar.
 
     Raises:
       UserError: it is another one; a field is missing or unknown.
     """
-    if dataclasses.is_dataclass(kind):
-        return _dataclass_from_json(kind, value, where)
-    origin: Any = getattr(kind, "__origin__", None)
-    inner: Tuple[Any, ...] = getattr(kind, "__args__", ())
+    if dataclasses.is_dataclass(expected_type):
+        return _dataclass_from_json(expected_type, value, where)
+    origin: Any = getattr(expected_type, "__origin__", None)
+    type_arguments: Tuple[Any, ...] = getattr(expected_type, "__args__", ())
     if origin is typing.Union:  # Optional
-        return None if value is None else _from_json(inner[0], value, where)
+        return None if value is None else _from_json(type_arguments[0], value, where)
     if origin is tuple and isinstance(value, list):
-        return tuple(_from_json(inner[0], item, where) for item in value)
+        return tuple(_from_json(type_arguments[0], item, where) for item in value)
     if origin is dict and isinstance(value, dict):
-        return {name: _from_json(inner[1], item, f"{where}.{name}") for name, item in value.items()}
+        return {
+            name: _from_json(type_arguments[1], item, f"{where}.{name}")
+            for name, item in value.items()
+        }
     if type(value) is int and abs(value) >= 1 << 63:
         raise UserError(f"{where}: {str(value)[:20]}... is too large a number.")
-    if kind is float and type(value) is int:
+    if expected_type is float and type(value) is int:
         return float(value)
-    if kind is not Any and type(value) is not kind:
-        expected = getattr(kind, "__name__", str(kind))
+    if expected_type is not Any and type(value) is not expected_type:
+        expected = getattr(expected_type, "__name__", str(expected_type))
         raise UserError(f"{where}: expected {expected}, found {json.dumps(value)[:50]}.")
     return value
 
 
-def _dataclass_from_json(kind, value, where):
-    types = typing.get_type_hints(kind)
-    later = configs.VARIANTS if kind is configs.AdapterConfig else ()
-    found = set(value) if isinstance(value, dict) else set()
-    difference = sorted((set(types) ^ found) - (set(later) - found))
-    if difference or not isinstance(value, dict):
-        raise UserError(f"{where}: missing or unknown: {', '.join(difference[:5])}.")
+def _dataclass_from_json(expected_type, value, where):
+    types = typing.get_type_hints(expected_type)
+    optional = configs.VARIANTS if expected_type is configs.AdapterConfig else ()
+    names = set(value) if isinstance(value, dict) else set()
+    mismatched = sorted((set(types) ^ names) - (set(optional) - names))
+    if mismatched or not isinstance(value, dict):
+        raise UserError(f"{where}: missing or unknown: {', '.join(mismatched[:5])}.")
     fields = {name: _from_json(types[name], value[name], f"{where}.{name}") for name in value}
     try:
-        return kind(**fields)
+        return expected_type(**fields)
     except UserError as error:
         raise UserError(f"{where}: {error}") from None

@@ -65,7 +65,7 @@ class SaveHook(tf.train.SessionRunHook):
     """
 
     def __init__(self, output_dir, every_steps):
-        self._prefix = posixpath.join(output_dir, checkpoints.WHOLE)
+        self._prefix = posixpath.join(output_dir, checkpoints.MODEL_CHECKPOINT)
         self._every_steps = every_steps
 
     def after_create_session(self, session, coord):

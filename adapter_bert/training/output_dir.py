@@ -281,7 +281,7 @@ def _recover_record(output_dir):
     record = posixpath.join(output_dir, "checkpoint")
     if files.exists(record):
         return
-    names = (checkpoints.WHOLE, checkpoints.PARTIAL)
+    names = (checkpoints.MODEL_CHECKPOINT, checkpoints.PARTIAL_CHECKPOINT)
     indices = _matching(output_dir, [name + "-*.index" for name in names])
     found = [re.fullmatch(r"(.+-(\d+))\.index", posixpath.basename(path)) for path in indices]
     if any(found):

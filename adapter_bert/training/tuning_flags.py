@@ -142,9 +142,9 @@ def _adapter_of_run(values):
     named = values.init_checkpoint
     if not named:
         return None
-    run = adapter_checkpoints.of_run(named)
+    run = adapter_checkpoints.find_run_adapter(named)
     if not run:
-        values["init_checkpoint"].value = checkpoints.prefix_at(named)
+        values["init_checkpoint"].value = checkpoints.resolve_prefix(named)
         return None
     values["adapter"].value = run.path
     bert_flags.take_recorded_flags(values, run_directory.recorded(run.output_dir, "pretrained"))

@@ -1,4 +1,4 @@
-"""Tests of adapter_checkpoints.py; tests of training and conversion cover `of_run`."""
+"""Tests of adapter_checkpoints.py; tests of training cover `find_run_adapter`."""
 
 import dataclasses
 import os
