@@ -36,20 +36,24 @@ def roles(strict: bool = True) -> Dict[str, Role]:
       ValueError: a variable that nothing covers, see `role_of`.
     """
     names = [variable_name(variable) for variable in tf.trainable_variables()]
-    claims = {
+    names_by_collection = {
         key: {variable_name(variable) for variable in tf.get_collection(key)}
         for key in (ADAPTERS, LAYER_NORM, HEAD)
     }
     scopes = encoder_scopes(names)
-    by_name = OrderedDict()
+    roles_by_name = OrderedDict()
     for name in names:
         try:
-            by_name[name] = role_of(name, scopes, [key for key in claims if name in claims[key]])
+            roles_by_name[name] = role_of(
+                name,
+                scopes,
+                [key for key in names_by_collection if name in names_by_collection[key]],
+            )
         except ValueError:
             if strict:
                 raise
-            by_name[name] = UNCLAIMED
-    return by_name
+            roles_by_name[name] = UNCLAIMED
+    return roles_by_name
 
 
 def default_tuning() -> Tuning:
@@ -81,11 +85,19 @@ def trained_variables(tuning: Optional[Tuning] = None, strict: bool = True) -> l
     variables = tf.trainable_variables()
     if tuning.method == "full":
         return variables
-    role = roles(strict)
-    num_layers = 1 + max((r.layer for r in role.values() if r.layer is not None), default=-1)
+    roles_by_name = roles(strict)
+    num_layers = 1 + max(
+        (r.layer for r in roles_by_name.values() if r.layer is not None), default=-1
+    )
     tuning.check_num_top_layers(num_layers)
-    adapted = {r.layer for r in role.values() if r.kind == "adapter" and r.layer is not None}
-    return [v for v in variables if is_trained(role[variable_name(v)], tuning, num_layers, adapted)]
+    adapted_layers = {
+        r.layer for r in roles_by_name.values() if r.kind == "adapter" and r.layer is not None
+    }
+    return [
+        v
+        for v in variables
+        if is_trained(roles_by_name[variable_name(v)], tuning, num_layers, adapted_layers)
+    ]
 
 
 def check_gradients(variables: list, gradients: list) -> None:
@@ -97,32 +109,38 @@ def check_gradients(variables: list, gradients: list) -> None:
     missing = [variable_name(v) for v, gradient in zip(variables, gradients) if gradient is None]
     if not missing:
         return
-    role = roles()
-    lost = [name for name in missing if role[name].kind in ("adapter", "head")]
-    if lost:
+    roles_by_name = roles()
+    untrained = [name for name in missing if roles_by_name[name].kind in ("adapter", "head")]
+    if untrained:
         raise ValueError(
-            f"The loss does not depend on {len(lost)} of the variables that are to be trained,"
+            f"The loss does not depend on {len(untrained)} of the variables that are to be trained,"
             " the first"
-            f" being {lost[0]}."
+            f" being {untrained[0]}."
         )
 
 
-def warning_of_untrained(variables: list, reached: list) -> str:
+def warning_of_untrained(variables: list, connected: list) -> str:
     """Returns one line that names what stays as it is and might be expected to train, or "".
 
     BERT's pooler is not named: a head that reads tokens never depends on it.
 
     Args:
       variables: list of the variables that are to train.
-      reached: list of those that the loss depends on.
+      connected: list of those that the loss depends on.
     """
-    role, wanted = roles(strict=False), {variable_name(v) for v in variables}
-    missing = wanted - {variable_name(v) for v in reached}
-    unreached = [name for name in role if name in missing and role[name].kind != "pooler"]
-    unclaimed = [name for name in role if role[name] == UNCLAIMED and name not in wanted]
+    roles_by_name, trained_names = roles(strict=False), {variable_name(v) for v in variables}
+    missing = trained_names - {variable_name(v) for v in connected}
+    unconnected = [
+        name for name in roles_by_name if name in missing and roles_by_name[name].kind != "pooler"
+    ]
+    unclaimed = [
+        name
+        for name in roles_by_name
+        if roles_by_name[name] == UNCLAIMED and name not in trained_names
+    ]
     groups = []
-    if unreached:
-        groups.append(f"{', '.join(unreached)} (the loss does not depend on them)")
+    if unconnected:
+        groups.append(f"{', '.join(unconnected)} (the loss does not depend on them)")
     if unclaimed:
         groups.append(
             f"{', '.join(unclaimed)} (inside the encoder's scope, but in neither of the collections"

@@ -38,8 +38,8 @@ def find_run_adapter(path: str, flag: str = "--init_checkpoint") -> Optional[Run
       flag: what errors call it.
 
     Returns:
-      `RunAdapter`; for a checkpoint with that checkpoint's tensors, which may be of an earlier step
-      than those of the finished adapter. None where the path names neither, as that of a whole BERT.
+      `RunAdapter`; a checkpoint's holds that checkpoint's tensors, maybe of an earlier step than
+      those of the finished adapter. None where the path names neither, as that of a whole BERT.
 
     Raises:
       UserError: a file is damaged; or a checkpoint's training has left no task adapter, which says

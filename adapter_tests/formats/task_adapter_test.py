@@ -19,7 +19,7 @@ import tuning
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import task_adapter
 from adapter_bert.ops import adapters, layers
-from adapter_bert.tasks import heads as classification_heads
+from adapter_bert.tasks import heads
 from adapter_tests.support import tiny
 from adapter_tests.support.refusals import RefusalTestCase
 
@@ -193,7 +193,7 @@ class ShapesTest(TaskAdaptersTestCase):
                 adapter_fn=adapter and adapter.build(),
             )
             pooled, labels = encoder.get_pooled_output(), tf.zeros([1], tf.int32)
-            classification_heads.classification_loss(pooled, labels, len(described.labels), False)
+            heads.classification_loss(pooled, labels, len(described.labels), False)
             trained = tuning.trained_variables(described.tuning)
             trained += layers.moving_variables()
             return {variable.op.name: tuple(variable.shape.as_list()) for variable in trained}
@@ -522,7 +522,7 @@ class CheckFitsTest(TaskAdaptersTestCase):
     def test_what_may_not(self):
         adapter = description().adapter
         backbone = description().backbone
-        heads = {**backbone.config, "num_attention_heads": 1}
+        one_head_config = {**backbone.config, "num_attention_heads": 1}
         relu = {**backbone.config, "hidden_act": "relu"}
         for changes, part in (
             ({"labels": ("1", "0")}, 'labels is ["0", "1"] there and ["1", "0"] here'),
@@ -531,7 +531,10 @@ class CheckFitsTest(TaskAdaptersTestCase):
             ({"vocabulary": "other"}, "vocabulary is"),
             ({"backbone": dataclasses.replace(backbone, fingerprint="0" * 64)}, "backbone is"),
             ({"backbone": dataclasses.replace(backbone, config=relu)}, "hidden_act is"),
-            ({"backbone": dataclasses.replace(backbone, config=heads)}, "num_attention_heads is"),
+            (
+                {"backbone": dataclasses.replace(backbone, config=one_head_config)},
+                "num_attention_heads is",
+            ),
             ({"adapter": dataclasses.replace(adapter, size=8)}, "adapter_size is 4 there and 8"),
             ({"adapter": dataclasses.replace(adapter, activation="relu")}, "adapter_activation is"),
             ({"adapter": dataclasses.replace(adapter, layers=(1,))}, "adapter_layers is null"),
