@@ -18,9 +18,8 @@ import tokenization
 from adapter_bert.common import cli, devices, files
 from adapter_bert.common.cli import section
 from adapter_bert.common.errors import UserError
-from adapter_bert.formats import adapter_folders, task_adapter
-from adapter_bert.serving import encoder as mixed_encoder
-from adapter_bert.serving import in_graph_tokenizer, saved_model
+from adapter_bert.formats import adapter_checkpoints, adapter_folders, task_adapter
+from adapter_bert.serving import encoder, in_graph_tokenizer, saved_model
 from adapter_bert.training import bert_flags
 
 
@@ -59,26 +58,30 @@ def run(values):
       UserError: a flag is wrong, or what it names is missing, broken or does not fit; this is
         TensorFlow 1.
     """
-    devices.need_tensorflow_2("export_model.py")
+    devices.require_tensorflow_2("export_model.py")
     for name in ("adapters", "export_dir"):
         if not values[name].value:
             raise UserError(f"--{name} is not given.")
     bert = bert_flags.find_pretrained(values, reads_texts=values.raw_text)
-    backbone = task_adapter.backbone_of(bert.init_checkpoint, bert.config)
+    backbone = adapter_checkpoints.backbone_of(bert.init_checkpoint, bert.config)
     adapters = {}
-    for name, folder in adapter_folders.named(values.adapters).items():
+    for name, folder in adapter_folders.match_patterns(values.adapters).items():
         adapters[name] = task_adapter.load(folder, "--adapters")
         where = f"--adapters {folder}"
-        mixed_encoder.check(adapters[name].description, backbone, where)
+        encoder.check(adapters[name].description, backbone, where)
         task_adapter.check_finite(adapters[name].tensors, where)
     _log_precision(adapters)
-    encode = None
+    encode_texts = None
     if values.raw_text:
         descriptions = {name: adapter.description for name, adapter in adapters.items()}
-        encode = in_graph_tokenizer.encoder(*_tokenizer(values, bert.vocab_file, descriptions))
-    path = saved_model.write(values.export_dir, bert.config, bert.init_checkpoint, adapters, encode)
+        encode_texts = in_graph_tokenizer.encoder(
+            *_tokenizer(values, bert.vocab_file, descriptions)
+        )
+    path = saved_model.write(
+        values.export_dir, bert.config, bert.init_checkpoint, adapters, encode_texts
+    )
     tasks = ", ".join(f"{name} ({a.description.kind})" for name, a in adapters.items())
-    size = files.megabytes(path + "/variables/")
+    size = files.readable_size(path + "/variables/")
     return [f"Tasks: {tasks}", f"SavedModel: {path} ({size})"]
 
 
@@ -112,12 +115,12 @@ def _tokenizer(values, vocab_file, descriptions):
         vocab_file, lower_case, spm_model_file=values.spm_model_file
     )
     tokenizer.check_special_tokens()
-    own = task_adapter.digest(tokenizer.vocab)
+    digest = task_adapter.digest(tokenizer.vocab)
     for name, description in descriptions.items():
-        if description.vocabulary != own:
+        if description.vocabulary != digest:
             raise UserError(
                 f"--raw_text: {name} was trained with another vocabulary than {vocab_file}, whose"
-                f" digest is {description.vocabulary}; expected {own}."
+                f" digest is {description.vocabulary}; expected {digest}."
             )
     return tokenizer, lower_case
 

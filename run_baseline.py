@@ -187,7 +187,7 @@ def run(values):
     output_dir = values.output_dir or os.path.join("output", values.task_name.lower() + "-baseline")
     run_directory.make(output_dir)
     if values.records_dir:
-        with files.written(f"--records_dir={values.records_dir}"):
+        with files.convert_write_errors(f"--records_dir={values.records_dir}"):
             files.makedirs(values.records_dir)
     with baseline_search.SearchLock(output_dir) as search_lock:
         job = _Job(values, _read(processor, data_dir, values), output_dir)
@@ -513,7 +513,7 @@ class _Job:
             "finished": sweep_records.now(),
             "task": sweep_grids.task_of(task.name, self._data.where),
             "score": "eval_" + task.score,
-            "scores": metrics.numbers(scores),
+            "scores": metrics.scalars(scores),
             "settings": {**dataclasses.asdict(space), "module": module},
         }
 

@@ -77,7 +77,7 @@ def run(values):
         missing = [name for name in names if name not in found]
         needs = "; ".join(f"{name}: {reporting.REPORTS[name].needs}" for name in missing)
         raise UserError(f"--report={','.join(values.report)}: found none of these: {needs}.")
-    with files.written(f"--report_dir={values.report_dir}"):
+    with files.convert_write_errors(f"--report_dir={values.report_dir}"):
         files.makedirs(values.report_dir)
     written = []
     for name, report in found.items():

@@ -166,7 +166,7 @@ def _best(done, trials):
     return f"{best['score']} {best['scores'][best['score']]:.4f} {setting}"
 
 
-main = cli.main_of(run, takes_arguments=True)
+main = cli.main_of(run, accepts_arguments=True)
 
 
 if __name__ == "__main__":

@@ -23,10 +23,7 @@ from adapter_bert.common import cli, configs, devices
 from adapter_bert.common.cli import section
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import adapter_folders
-from adapter_bert.serving import bank as adapter_bank
-from adapter_bert.serving import batcher as batching
-from adapter_bert.serving import registry
-from adapter_bert.serving import request_texts as task_texts
+from adapter_bert.serving import bank, batcher, registry, request_texts
 from adapter_bert.training import bert_flags
 
 TOKEN_VARIABLE = "ADAPTER_BERT_TOKEN"
@@ -94,9 +91,9 @@ def _define_limits(at):
         ("max_connections", 4096, "Connections at a time."),
     ):
         flags.DEFINE_integer(name, default, text, 1, **at)
-    most = batching.BATCH_SIZE
-    text = f"Rows that are computed together, {most} at most."
-    flags.DEFINE_integer("max_batch_size", most, text, 1, most, **at)
+    max_rows = batcher.BATCH_SIZE
+    text = f"Rows that are computed together, {max_rows} at most."
+    flags.DEFINE_integer("max_batch_size", max_rows, text, 1, max_rows, **at)
     for name, seconds, text in (
         ("read_timeout", 10.0, "Seconds for a request to arrive; connections idle as long end."),
         ("answer_timeout", 30.0, "Seconds for a request's answer."),
@@ -117,25 +114,25 @@ def run(values):
       UserError: a flag is wrong, or what it names is missing, broken or does not fit; this is
         TensorFlow 1, or a package is missing.
     """
-    devices.need_tensorflow_2("serve.py")
+    devices.require_tensorflow_2("serve.py")
     http_server, rest_api, serving_metrics = _http_modules()
     token, metrics = _token(values), serving_metrics.Metrics()
-    may_change = token is not None or http_server.is_loopback(values.host)
-    if not may_change:
+    accepts_changes = token is not None or http_server.is_loopback(values.host)
+    if not accepts_changes:
         logging.warning(
             "=== --host=%s without --token: whoever reaches this port may ask; nobody may add or"
             " remove tasks. ===",
             values.host,
         )
     with contextlib.ExitStack() as stack:
-        bound = stack.enter_context(http_server.listen(values.host, values.port))
-        tasks, bank = _load(values)
-        for one in (bank, tasks):
-            stack.enter_context(contextlib.closing(one))
-        batcher = _batcher(values, tasks, bank, metrics)
-        stack.enter_context(contextlib.closing(batcher))
+        listener = stack.enter_context(http_server.listen(values.host, values.port))
+        tasks, adapter_bank = _load(values)
+        for closable in (adapter_bank, tasks):
+            stack.enter_context(contextlib.closing(closable))
+        row_batcher = _batcher(values, tasks, adapter_bank, metrics)
+        stack.enter_context(contextlib.closing(row_batcher))
         api = rest_api.RestApi(
-            tasks, batcher, metrics, _limits(values, rest_api), token, may_change
+            tasks, row_batcher, metrics, _limits(values, rest_api), token, accepts_changes
         )
         stack.enter_context(contextlib.closing(api))
         server = http_server.server_of(
@@ -144,21 +141,21 @@ def run(values):
             read_seconds=values.read_timeout,
             stop_seconds=values.read_timeout + values.answer_timeout + _STOP_SECONDS,
         )
-        address = http_server.address_of(bound)
+        address = http_server.address_of(listener)
         count = f"{len(tasks)} task{'' if len(tasks) == 1 else 's'}"
         print(f"Serving {count} at {address} (Ctrl-C stops)", flush=True)
-        http_server.run(server, bound)
-        answered = server.server_state.total_requests
-    return [f"Stopped; {answered} requests were answered."]
+        http_server.run(server, listener)
+        num_requests = server.server_state.total_requests
+    return [f"Stopped; {num_requests} requests were answered."]
 
 
-def _batcher(values, tasks, bank, metrics):
-    """The `batching.Batcher` of a bank, which tells metrics what it does."""
+def _batcher(values, tasks, adapter_bank, metrics):
+    """The `batcher.Batcher` of a bank, which tells metrics what it does."""
     warm_ups = tasks.warm_ups(values.max_batch_size, _LENGTHS)
     for warm_up in itertools.islice(warm_ups, 2):  # Builds the models of texts and of spans.
         warm_up()
-    batcher = batching.Batcher(
-        bank.predict,
+    row_batcher = batcher.Batcher(
+        adapter_bank.predict,
         lambda row: len(row.input_ids),
         max_batch_size=values.max_batch_size,
         max_queue_size=values.max_queue_size,
@@ -166,11 +163,11 @@ def _batcher(values, tasks, bank, metrics):
         chores=warm_ups,
     )
     metrics.watch(
-        queue_rows=lambda: len(batcher),
+        queue_rows=lambda: len(row_batcher),
         tasks=lambda: len(tasks),
-        tasks_in_memory=lambda: len(bank.names_in_memory()),
+        tasks_in_memory=lambda: len(adapter_bank.names_in_memory()),
     )
-    return batcher
+    return row_batcher
 
 
 def _http_modules():
@@ -206,28 +203,30 @@ def _limits(values, rest_api):
 
 
 def _load(values):
-    """(`registry.ServedTasks`, `adapter_bank.AdapterBank`) of what the flags name."""
-    folders = adapter_folders.named(values.adapters)
+    """(`registry.ServedTasks`, `bank.AdapterBank`) of what the flags name."""
+    folders = adapter_folders.match_patterns(values.adapters)
     if not folders and values.adapter_dir is None:
         raise UserError(
             "Nothing to serve: give --adapters, as in --adapters='output/*/adapter', or"
             " --adapter_dir."
         )
-    below = {} if values.adapter_dir is None else adapter_folders.below(values.adapter_dir)
+    directory_folders = (
+        {} if values.adapter_dir is None else adapter_folders.find_all(values.adapter_dir)
+    )
     bert = bert_flags.find_pretrained(values)
-    tokenizers = task_texts.Tokenizers(bert.vocab_file, bool(values.spm_model_file))
-    bank = adapter_bank.AdapterBank(
+    tokenizers = request_texts.Tokenizers(bert.vocab_file, bool(values.spm_model_file))
+    adapter_bank = bank.AdapterBank(
         bert.config,
         bert.init_checkpoint,
         precision=values.precision,
         max_in_memory=values.most_in_memory,
         lengths=_LENGTHS,
     )
-    encoding = task_texts.TextEncoding(bert.config, tokenizers, values.max_text_length)
-    tasks = registry.ServedTasks(bank, encoding, values.adapter_dir)
+    encoding = request_texts.TextEncoding(bert.config, tokenizers, values.max_text_length)
+    tasks = registry.ServedTasks(adapter_bank, encoding, values.adapter_dir)
     for name, folder in folders.items():
         tasks.put(name, folder)
-    for name, folder in below.items():
+    for name, folder in directory_folders.items():
         try:
             tasks.put(name, folder)
         except UserError as error:
@@ -235,7 +234,7 @@ def _load(values):
         else:
             if folders.get(name, folder) != folder:
                 logging.warning("%r is served from %s, not from %s.", name, folder, folders[name])
-    return tasks, bank
+    return tasks, adapter_bank
 
 
 main = cli.main_of(run)

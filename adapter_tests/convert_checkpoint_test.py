@@ -18,7 +18,7 @@ import run_classifier
 import tokenization
 from adapter_bert.common import errors
 from adapter_bert.common.errors import UserError
-from adapter_bert.formats import checkpoints, task_adapter
+from adapter_bert.formats import adapter_checkpoints, checkpoints, task_adapter
 from adapter_tests.formats import adapterhub_test, huggingface_test
 from adapter_tests.formats.huggingface_test import ENCODER, as_google, random_tensors
 from adapter_tests.support import tf2_modules, tiny
@@ -188,7 +188,7 @@ class AdapterTestCase(tf.test.TestCase):
             description=dataclasses.replace(
                 made.description,
                 vocabulary=task_adapter.digest(vocabulary),
-                backbone=task_adapter.backbone_of(self.prefix, tiny.config()),
+                backbone=adapter_checkpoints.backbone_of(self.prefix, tiny.config()),
             )
         )
         self.adapter = self.path("adapter")

@@ -17,9 +17,9 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 import run_classifier
-from adapter_bert.common import errors
+from adapter_bert.common import errors, model_variables
 from adapter_bert.common.errors import UserError
-from adapter_bert.formats import checkpoints, task_adapter, tfhub
+from adapter_bert.formats import task_adapter, tfhub
 from adapter_bert.tasks import classifier_data, table_readers
 from adapter_bert.training import finetuning
 from adapter_tests.support import tf2_modules, tiny
@@ -310,14 +310,16 @@ class ScriptTest(ScriptTestCase):
         self.succeed("--do_train", "--tuning=head", *hub_alone)
         self.assertEqual(
             task_adapter.describe(self.path("adapter")).backbone.fingerprint,
-            checkpoints.fingerprint(tensors.get, config),
+            model_variables.fingerprint(tensors.get, config),
         )
 
     @unittest.skipIf(tf2_modules.IS_TF1, tf2_modules.WITHOUT)
     def test_modules_of_tensorflow_2(self):
         config = tiny.config()
         values = tf2_modules.tensors(config)
-        expected = checkpoints.fingerprint(tf2_modules.by_google_name(config, values).get, config)
+        expected = model_variables.fingerprint(
+            tf2_modules.by_google_name(config, values).get, config
+        )
         saved_model = tf2_modules.save_encoder(os.path.join(self.folder, "module"), values)
         checkpoint = os.path.join(self.folder, "checkpoint")
         tf2_modules.save_checkpoint(checkpoint, values)

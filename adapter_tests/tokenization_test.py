@@ -451,7 +451,7 @@ class TableTest(TokenizationTestCase):
             calls.append(key)
             return -key
 
-        table = tokenization._Table(rule, 3)
+        table = tokenization._CachingDict(rule, 3)
         for key in (1, 2, 3, 1, 2, 3, 4, 4, 1):
             self.assertEqual(table[key], -key)
             self.assertLessEqual(len(table), 3)

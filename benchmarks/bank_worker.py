@@ -13,6 +13,7 @@ import modeling
 import tuning
 import worker
 import workload
+from adapter_bert.common import model_variables
 from adapter_bert.formats import checkpoints, task_adapter
 from adapter_bert.serving import bank as adapter_bank
 
@@ -23,7 +24,7 @@ def write_bert(folder, sizes):
     prefix = os.path.join(folder, "bert_model.ckpt")
     tensors = {
         name: random.normal(name.endswith("gamma"), 0.02, shape).astype(np.float32)
-        for name, shape in checkpoints.encoder_shapes(config).items()
+        for name, shape in model_variables.encoder_shapes(config).items()
     }
     checkpoints.write(prefix, tensors)
     return config, prefix

@@ -20,8 +20,8 @@ import tensorflow.compat.v1 as tf
 import modeling
 import own_model
 import workload
-from adapter_bert.common import tf_estimator
-from adapter_bert.formats import checkpoints, huggingface
+from adapter_bert.common import model_variables, tf_estimator
+from adapter_bert.formats import huggingface
 from adapter_bert.tasks import heads
 from adapter_bert.training import estimator
 
@@ -44,7 +44,7 @@ def write(destination, sizes, vocab_file, init_checkpoint=None):
         writer.write(config.to_json_string())
     values = _write_checkpoint(os.path.join(ours, "bert_model.ckpt"), sizes, init_checkpoint)
     huggingface.write(
-        theirs, config, {name: values[name] for name in checkpoints.encoder_shapes(config)}
+        theirs, config, {name: values[name] for name in model_variables.encoder_shapes(config)}
     )
     # The exact GELU, which is the fast one in PyTorch.
     with open(os.path.join(theirs, "config.json"), "w") as writer:

@@ -34,7 +34,7 @@ import tensorflow.compat.v1 as tf
 import bank_worker
 import modeling
 import serve
-from adapter_bert.formats import task_adapter
+from adapter_bert.formats import adapter_checkpoints, task_adapter
 from adapter_bert.serving import bank as adapter_bank
 from adapter_bert.serving import request_texts as task_texts
 from adapter_bert.tasks import glue
@@ -48,7 +48,7 @@ def save_adapters(root, bert_dir, num_tasks):
     """Saves task adapters that nobody trained as `<root>/<name>`; returns their names."""
     config = modeling.BertConfig.from_json_file(os.path.join(bert_dir, "bert_config.json"))
     prefix = os.path.join(bert_dir, "bert_model.ckpt")
-    backbone = task_adapter.backbone_of(prefix, config)
+    backbone = adapter_checkpoints.backbone_of(prefix, config)
     vocabulary = task_texts.Tokenizers(os.path.join(bert_dir, "vocab.txt")).digest
     names = [f"task-{index}" for index in range(num_tasks)]
     for seed, name in enumerate(names):

@@ -102,7 +102,7 @@ def main():
 
         names = ("task adapter", "full checkpoint")
         runs = dict(zip(names, (put_in_place, lambda: saver.restore(session, prefix))))
-        sizes = [files.megabytes(folder + "/"), files.megabytes(prefix + ".")]
+        sizes = [files.readable_size(folder + "/"), files.readable_size(prefix + ".")]
         seconds = take_turns(runs, values.repeats)
     medians = [statistics.median(seconds[name]) for name in names]
     rows = [

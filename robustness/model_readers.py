@@ -15,7 +15,13 @@ import house
 import modeling
 import mutations
 import tokenization
-from adapter_bert.formats import adapterhub, checkpoints, huggingface, task_adapter
+from adapter_bert.formats import (
+    adapter_checkpoints,
+    adapterhub,
+    checkpoints,
+    huggingface,
+    task_adapter,
+)
 from adapter_bert.serving import request_texts as task_texts
 from adapter_bert.training import feature_cache, input_pipeline
 from adapter_bert.training import output_dir as run_directory
@@ -152,7 +158,9 @@ def _temporary():
 
 def _write_full_checkpoint(folder):
     prefix = os.path.join(house.bert(), "bert_model.ckpt")
-    task_adapter.to_full_checkpoint(house.adapter(), prefix, os.path.join(folder, "full.ckpt"))
+    adapter_checkpoints.to_full_checkpoint(
+        house.adapter(), prefix, os.path.join(folder, "full.ckpt")
+    )
 
 
 def _convert(*arguments):
@@ -203,7 +211,7 @@ def _mutated_one(name, random, files):
 
 
 def _write_run(folder):
-    task_adapter.to_checkpoint(house.adapter(), os.path.join(folder, "partial.ckpt-10"))
+    adapter_checkpoints.to_checkpoint(house.adapter(), os.path.join(folder, "partial.ckpt-10"))
     with open(os.path.join(folder, "checkpoint"), "w") as writer:
         writer.write('model_checkpoint_path: "partial.ckpt-10"\n')
         writer.write('all_model_checkpoint_paths: "partial.ckpt-10"\n')

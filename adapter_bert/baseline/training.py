@@ -324,7 +324,7 @@ class DevSetHook(tf.train.SessionRunHook):
             self._best = Result(score, step * BATCH_SIZE, self._trained_parameters)
             self._since_best = 0
             if self._folder:
-                prefix = posixpath.join(self._folder, checkpoints.WHOLE)
+                prefix = posixpath.join(self._folder, checkpoints.MODEL_CHECKPOINT)
                 self._saver.save(session, prefix, global_step=step, write_meta_graph=False)
 
     def _predicted(self, session):

@@ -22,7 +22,7 @@ DISTRIBUTIONS = {
     "mirrored": "all GPUs of this machine",
     "multi_worker": "all machines of TF_CONFIG's cluster",
 }
-TOO_LARGE = 1 << 31  # TensorFlow computes with shapes in int32.
+SIZE_LIMIT = 1 << 31  # TensorFlow computes with shapes in int32.
 # Names of the functions in `layers.ACTIVATIONS`.
 ACTIVATIONS = (
     "elu",
@@ -44,8 +44,8 @@ def check_activation(activation: Any) -> None:
     if not isinstance(activation, str):
         raise UserError(f"An activation is a name or a function, not {activation!r}.")
     if (activation.lower() or "linear") not in ACTIVATIONS:
-        known = ", ".join(ACTIVATIONS)
-        raise UserError(f"There is no activation {activation!r}; known are {known}.")
+        choices = ", ".join(ACTIVATIONS)
+        raise UserError(f"There is no activation {activation!r}; known are {choices}.")
 
 
 # ---- BERT
@@ -154,8 +154,8 @@ _SIZES = (
 )
 
 
-def _is_number(value: Any, below: float) -> bool:
-    return isinstance(value, numbers.Real) and not value < 0 and value < below
+def _is_number(value: Any, upper: float) -> bool:
+    return isinstance(value, numbers.Real) and not value < 0 and value < upper
 
 
 def check_config(config: BertConfig) -> None:
@@ -163,7 +163,7 @@ def check_config(config: BertConfig) -> None:
     check_architecture(vars(config))
     for name in _SIZES:
         size = getattr(config, name)
-        if not isinstance(size, numbers.Integral) or not 1 <= int(size) < TOO_LARGE:
+        if not isinstance(size, numbers.Integral) or not 1 <= int(size) < SIZE_LIMIT:
             raise UserError(
                 f"{name} of the BERT config must be a whole number above 0, but is {size!r}."
             )
@@ -178,10 +178,10 @@ def check_config(config: BertConfig) -> None:
             raise UserError(
                 f"{name} of the BERT config must be a number from 0 to below 1, but is {rate!r}."
             )
-    spread = config.initializer_range
-    if not _is_number(spread, 1e30):  # No float32 holds much more.
+    stddev = config.initializer_range
+    if not _is_number(stddev, 1e30):  # No float32 holds much more.
         raise UserError(
-            f"initializer_range of the BERT config must be a number from 0, but is {spread!r}."
+            f"initializer_range of the BERT config must be a number from 0, but is {stddev!r}."
         )
     check_activation(config.hidden_act)
 
@@ -199,13 +199,14 @@ def check_architecture(fields: Dict[str, Any]) -> None:
         "inner_group_num": 1,
     }
     for name, value in expected.items():
-        found = fields.get(name)
-        if found is not None and found != value:
-            raise UserError(f"{name} must be {value!r} for BERT, but is {found!r}.")
+        actual = fields.get(name)
+        if actual is not None and actual != value:
+            raise UserError(f"{name} must be {value!r} for BERT, but is {actual!r}.")
 
 
 # ---- Adapters
 
+FEEDFORWARD_ADAPTER = "feedforward_adapter"  # The adapter function of the paper.
 # Where adapters stand: names → the scopes of the projections that they follow.
 SITES = {
     "both": ("attention/output", "output"),
@@ -289,7 +290,7 @@ class AdapterConfig(Settings):
         name="adapter_init_scale",
     )
     fn: str = flag(
-        "feedforward_adapter",
+        FEEDFORWARD_ADAPTER,
         "Kind of adapter: feedforward_adapter.",
         "Adapters",
         name="adapter_fn",
@@ -336,7 +337,7 @@ class AdapterConfig(Settings):
     def __post_init__(self):
         if self.size < 1:
             raise UserError(f"--adapter_size must be at least 1, but is {self.size}.")
-        if self.size >= TOO_LARGE:
+        if self.size >= SIZE_LIMIT:
             raise UserError(f"--adapter_size={self.size} is more than TensorFlow computes with.")
         if not 0 <= self.init_scale < math.inf:
             raise UserError(
@@ -346,11 +347,13 @@ class AdapterConfig(Settings):
             check_activation(self.activation)
         except UserError as error:
             raise UserError(f"--adapter_activation: {error}") from None
-        for name, known in VARIANTS.items():
+        for name, allowed in VARIANTS.items():
             value = getattr(self, name)
-            if value not in known:
-                few = f"{known[0]} to {known[-1]}" if name == "depth" else ", ".join(known)
-                raise UserError(f"--adapter_{name}={value}: expected one of {few}.")
+            if value not in allowed:
+                choices = (
+                    f"{allowed[0]} to {allowed[-1]}" if name == "depth" else ", ".join(allowed)
+                )
+                raise UserError(f"--adapter_{name}={value}: expected one of {choices}.")
         if self.normalization == "layer" and self.size == 1:
             raise UserError(
                 "--adapter_normalization=layer with --adapter_size=1 leaves nothing of what the"
@@ -367,28 +370,14 @@ class AdapterConfig(Settings):
 
     def variant(self) -> Dict[str, Any]:
         """The fields of `VARIANTS` that are not adapter-bert's, by name."""
-        fields = {field.name: field.default for field in dataclasses.fields(self)}
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
         values = {name: getattr(self, name) for name in VARIANTS}
-        return {name: value for name, value in values.items() if value != fields[name]}
+        return {name: value for name, value in values.items() if value != defaults[name]}
 
-    def build(self) -> Any:
-        """Returns the `Adapter` that `BertModel` takes as `adapter_fn`, or None for "none"."""
-        from adapter_bert.ops import adapters  # Of TensorFlow, which settings alone do not need.
-
-        return adapters.build(self)
-
-    def shapes(self, width: int) -> Dict[str, Tuple[int, ...]]:
-        """Returns the variables of one adapter, moving statistics with them.
-
-        Args:
-          width: D, of what it adapts.
-
-        Returns:
-          A dict from names, below the scope of the projection that it follows, to tuples of int.
-        """
-        from adapter_bert.ops import adapters
-
-        return adapters.shapes(self, width)
+    @property
+    def is_none(self) -> bool:
+        """Whether `fn` names no adapter function."""
+        return self.fn.lower() in ("", "none")
 
 
 # ---- What trains
@@ -463,7 +452,7 @@ class Tuning(Settings):
                 f" --tuning={self.method}."
             )
 
-    def check_depth(self, num_layers: int) -> None:
+    def check_num_top_layers(self, num_layers: int) -> None:
         """Raises UserError if more top layers are to train than the encoder's `num_layers`."""
         if (self.num_top_layers or 0) > num_layers:
             raise UserError(

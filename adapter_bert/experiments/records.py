@@ -95,7 +95,7 @@ def append(folder, shard, record):
     """
     path = os.path.join(folder, _file_name(shard))
     line = json.dumps(record, sort_keys=True, default=float) + "\n"
-    with files.written(path), open(path, "ab+") as writer:
+    with files.convert_write_errors(path), open(path, "ab+") as writer:
         if writer.tell() and not _ends_a_line(writer):
             line = "\n" + line  # A kill's half line must not swallow this one.
         writer.write(line.encode())
@@ -163,7 +163,7 @@ def _record(line, where):
     """A line's record; None where it is cut short."""
     try:
         record = _parsed(line)
-    except files.RepeatedKey as error:
+    except files.DuplicateKeyError as error:
         raise UserError(f"{where}: {error}, expected the record of a trial.") from error
     if _is_record(record):
         check_scores(record, where)
@@ -176,7 +176,7 @@ def _record(line, where):
 def _parsed(line):
     try:
         return files.parse_json(line)
-    except files.RepeatedKey:  # Whole, and no record.
+    except files.DuplicateKeyError:  # Whole, and no record.
         raise
     except (ValueError, RecursionError):
         return None
@@ -185,28 +185,30 @@ def _parsed(line):
 def _is_record(value):
     try:
         for name in ("key", "script", "finished"):
-            files.checked(value[name], str)
-        for digest in files.checked(value.get("data", {}), dict).values():
-            files.checked(digest, str)
-        for setting in files.checked(value["flags"], dict).values():
-            files.checked(setting, type(setting) if isinstance(setting, (str, bool)) else float)
-        return _ENDS[files.checked(value["status"], str)](value)
+            files.require_type(value[name], str)
+        for digest in files.require_type(value.get("data", {}), dict).values():
+            files.require_type(digest, str)
+        for setting in files.require_type(value["flags"], dict).values():
+            files.require_type(
+                setting, type(setting) if isinstance(setting, (str, bool)) else float
+            )
+        return _ENDS[files.require_type(value["status"], str)](value)
     except (KeyError, TypeError, ValueError):
         return False
 
 
 def _has_reason(record):
-    files.checked(record["reason"], str)
+    files.require_type(record["reason"], str)
     return True
 
 
 def _has_scores(record):
-    files.checked(record["task"], str)
-    for score in files.checked(record["scores"], dict).values():
-        files.checked(score, float)
+    files.require_type(record["task"], str)
+    for score in files.require_type(record["scores"], dict).values():
+        files.require_type(score, float)
     backbone = record.get("backbone") or {"name": "", "fingerprint": ""}
     for name in ("name", "fingerprint"):
-        files.checked(backbone[name], str)
+        files.require_type(backbone[name], str)
     return record["score"] in record["scores"]
 
 

@@ -31,7 +31,7 @@ def _search_in_points(record):
     trials = [_trial(trial) for trial in record["trials"]]
     if all(trial["points"] is None for trial in trials):
         raise ValueError("no trial with a score")
-    about = {name: files.checked(record[name], str) for name in ("task", "score", "sampler")}
+    about = {name: files.require_type(record[name], str) for name in ("task", "score", "sampler")}
     return {**about, "trials": trials}
 
 
@@ -41,10 +41,10 @@ def _trial(record):
     kinds: Dict[str, Any] = {
         field.name: field.type for field in dataclasses.fields(baseline_space.Settings)
     }
-    settings = {name: files.checked(own[name], kinds[name]) for name in SPACE}
+    settings = {name: files.require_type(own[name], kinds[name]) for name in SPACE}
     return {
-        **{name: files.checked(record[name], kind) for name, kind in _KINDS.items()},
-        "points": None if score is None else 100 * files.checked(score, float),
+        **{name: files.require_type(record[name], kind) for name, kind in _KINDS.items()},
+        "points": None if score is None else 100 * files.require_type(score, float),
         "settings": settings,
     }
 
@@ -151,15 +151,15 @@ def read_ablation(path):
 
 
 def _ablation_in_points(record):
-    size = files.checked(record["num_layers"], int)
+    size = files.require_type(record["num_layers"], int)
     spans = {
-        (files.checked(first, int), files.checked(last, int)): _points(value)
+        (files.require_type(first, int), files.require_type(last, int)): _points(value)
         for first, last, value in record["spans"]
     }
     if not 0 < size <= _MAX_LAYERS or not all(0 <= first <= last < size for first, last in spans):
         raise ValueError(f"a span that does not lie in {size} layers")
     return {
-        **{name: files.checked(record[name], str) for name in ("task", "score")},
+        **{name: files.require_type(record[name], str) for name in ("task", "score")},
         **{name: _points(record[name]) for name in ("all", "none")},
         "num_layers": size,
         # A regression has no classes.
@@ -169,7 +169,7 @@ def _ablation_in_points(record):
 
 
 def _points(value):
-    return 100 * files.checked(value, float)
+    return 100 * files.require_type(value, float)
 
 
 def ablation_cells(ablation):

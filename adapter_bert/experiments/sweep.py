@@ -403,7 +403,7 @@ class TrialFolder:
 
     def lock(self):
         """An open file that holds the lock until all who have it closed it; None if it is held."""
-        with files.written(self._path):
+        with files.convert_write_errors(self._path):
             os.makedirs(self._path, exist_ok=True)
             lock = os.open(self._lock, os.O_CREAT | os.O_RDWR)
         if files.lock(lock):
@@ -429,7 +429,7 @@ class TrialFolder:
           lock: see above; the process has it too, should the one that starts it be killed.
           cores: indices of the processor's cores that it may use, None for all.
         """
-        with files.written(self._log), open(self._log, "ab") as log:
+        with files.convert_write_errors(self._log), open(self._log, "ab") as log:
             log.write((_STARTED + " ".join(command) + "\n").encode())
             log.flush()
             process = subprocess.Popen(
@@ -470,10 +470,10 @@ class TrialFolder:
         """What a record says of a finished trial; UserError if it left not all that it should."""
         path = os.path.join(self._path, "eval_results.json")
         found = files.read_object(path)
-        scores = metrics.numbers(found)
+        scores = metrics.scalars(found)
         test = os.path.join(self._path, "test_scores.json")
         if os.path.exists(test):
-            scores.update(metrics.numbers(files.read_object(test)))
+            scores.update(metrics.scalars(files.read_object(test)))
         made = task_adapter.describe(os.path.join(self._path, task_adapter.FOLDER))
         progress.write_settings(self._path, dict(trial.flags))
         result = {

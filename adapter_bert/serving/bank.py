@@ -21,7 +21,7 @@ import tensorflow.compat.v1 as tf
 import modeling
 from adapter_bert.common import devices, files
 from adapter_bert.common.errors import UserError
-from adapter_bert.formats import checkpoints, task_adapter
+from adapter_bert.formats import adapter_checkpoints, checkpoints, task_adapter
 from adapter_bert.serving import encoder as mixed_encoder
 from adapter_bert.serving.batcher import BATCH_SIZE
 from adapter_bert.training import input_pipeline
@@ -121,7 +121,7 @@ class AdapterBank:
         if max_in_memory is not None and max_in_memory < 1:
             raise UserError(f"max_in_memory must be at least 1, but is {max_in_memory}.")
         checkpoints.check_encoder(init_checkpoint, config)
-        self.backbone = task_adapter.backbone_of(init_checkpoint, config)
+        self.backbone = adapter_checkpoints.backbone_of(init_checkpoint, config)
         precision = devices.choose_precision(
             precision, False, (config.hidden_size, config.intermediate_size)
         )
@@ -308,7 +308,7 @@ def _digest_of(source: Source) -> Optional[str]:
     """What tells a folder's adapter from another; None where there is no folder's."""
     if not isinstance(source, str):
         return None
-    path = f"{files.current(source)}/{task_adapter.CONFIG_FILE}"  # Has the tensors' digest.
+    path = f"{files.current_folder(source)}/{task_adapter.CONFIG_FILE}"  # Has the tensors' digest.
     return files.sha256(path) if files.exists(path) else None
 
 

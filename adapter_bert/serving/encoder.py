@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import modeling
-from adapter_bert.common import configs
+from adapter_bert.common import configs, model_variables
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints, task_adapter
 from adapter_bert.ops import adapters
@@ -115,7 +115,7 @@ def backbone_rows(config: configs.BertConfig, init_checkpoint: str) -> Dict[str,
     where = f"--init_checkpoint {init_checkpoint}"
     return {
         name: checkpoints.read_tensor(reader, name, where)
-        for name in checkpoints.encoder_shapes(config)
+        for name in model_variables.encoder_shapes(config)
         if is_task_specific(name)
     }
 
@@ -253,10 +253,10 @@ def pool_of(name: str) -> str:
     return "output" if name in ("output_weights", "output_bias") else "task"
 
 
-def row_shapes(config: configs.BertConfig) -> checkpoints.Shapes:
+def row_shapes(config: configs.BertConfig) -> model_variables.Shapes:
     """A dict from the names of tables to the shape of a row."""
     width = config.hidden_size
-    encoder = checkpoints.encoder_shapes(config)
+    encoder = model_variables.encoder_shapes(config)
     shapes = {name: shape for name, shape in encoder.items() if is_task_specific(name)}
     for index in range(config.num_hidden_layers):
         for site in configs.SITES["both"]:

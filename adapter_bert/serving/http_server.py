@@ -104,7 +104,9 @@ def server_of(
 def run(server: uvicorn.Server, bound: socket.socket) -> None:
     """Serves at a socket until Ctrl-C or SIGTERM; what is under way is answered first."""
     # Uvicorn raises the signal again when it is done: that must end this call, not the process.
-    with interrupts.handled(signal.default_int_handler), contextlib.suppress(KeyboardInterrupt):
+    with interrupts.handle_signals(signal.default_int_handler), contextlib.suppress(
+        KeyboardInterrupt
+    ):
         server.run(sockets=[bound])
 
 

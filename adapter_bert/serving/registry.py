@@ -104,7 +104,7 @@ class ServedTasks:
           UserError: the name is none; the adapter is damaged or does not fit. What was served
             before stays.
         """
-        adapter_folders.check_name(name)
+        adapter_folders.check_task_name(name)
         with self._changing:
             task = self._added(name, folder)
             self._versions[name] = task.version
@@ -126,7 +126,7 @@ class ServedTasks:
             inside, real = os.path.realpath(root), os.path.realpath(folder)
             if os.path.commonpath([inside, real]) != inside:
                 raise UserError(f"{path[:100]!r} leads out of --adapter_dir.")
-        found = adapter_folders.find_in(folder)
+        found = adapter_folders.resolve(folder)
         if found is None:
             raise UserError(f"There is no task adapter {path[:100]!r} below --adapter_dir.")
         return self.put(name, found)
@@ -142,13 +142,15 @@ class ServedTasks:
           Its `ServedTask`.
 
         Raises:
-          files.NotWritten: it cannot be saved.
+          files.WriteError: it cannot be saved.
           UserError: as of `put`; nothing is saved then.
         """
-        adapter_folders.check_name(name)  # Before it becomes a path.
+        adapter_folders.check_task_name(name)  # Before it becomes a path.
         place = posixpath.join(self._needed_root(), name)
         with self._changing:
-            folder = posixpath.join(place, str(max([0, *adapter_folders.numbers_in(place)]) + 1))
+            folder = posixpath.join(
+                place, str(max([0, *adapter_folders.version_numbers(place)]) + 1)
+            )
             with files.atomic_folder(folder) as partial:
                 for file in task_adapter.FILES:
                     with files.open_file(posixpath.join(partial, file), "wb") as writer:

@@ -142,7 +142,7 @@ class RestApi:
         handlers: Dict[Any, Callable] = {
             Refused: _refused,
             registry.UnservedTask: _failed(404),
-            files.NotWritten: _failed(507),
+            files.WriteError: _failed(507),
             UserError: _failed(400),
             HTTPException: _http_error,
             Exception: _broken,

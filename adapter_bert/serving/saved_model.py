@@ -253,7 +253,7 @@ def _initialize(
 
 def _save(folder: str, session, signatures: Dict[str, Any], main_op, adapters: Adapters) -> str:
     """Writes the session's model; it appears whole or not at all. Returns its path."""
-    with files.written(folder):
+    with files.convert_write_errors(folder):
         files.makedirs(folder)
         names = [name.rstrip("/") for name in files.listdir(folder)]
     path = posixpath.join(folder, str(1 + max(map(int, filter(str.isdecimal, names)), default=0)))

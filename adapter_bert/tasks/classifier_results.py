@@ -105,7 +105,7 @@ def named(start: str, scores: Dict[str, Any]) -> Dict[str, Any]:
 
 def summary(task: Task, stage: str, result: Dict[str, Any]) -> str:
     """A stage's scores on a line, the one that GLUE takes first."""
-    shown = metrics.numbers(result, stage + "_")
+    shown = metrics.scalars(result, stage + "_")
     return ", ".join(
         f"{name} {shown[name]:.1%}" if name.endswith("accuracy") else f"{name} {shown[name]:.4f}"
         for name in sorted(shown, key=lambda name: (name != task.score, name))
@@ -173,7 +173,7 @@ def write_test(
     path = posixpath.join(folder, f"test_scores{split[len('test') :]}.json")
     if labels is None:  # An earlier file's would stand beside other predictions.
         for stale in (path, posixpath.join(folder, _file_name("labels", split))):
-            with files.written(stale):
+            with files.convert_write_errors(stale):
                 if files.exists(stale):
                     files.remove(stale)
     written = write_predictions(folder, task, split, predictions)

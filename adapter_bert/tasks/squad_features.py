@@ -239,7 +239,7 @@ def improve_span_of_pieces(
     the pieces "▁ ( 19 85 )", the answer "▁1985" is the third and the fourth; of "▁1985" the answer
     "▁85" is all.
     """
-    joined = tokenization.joined_pieces
+    joined = tokenization.join_pieces
     wanted = joined(answer)
     if not wanted:
         return first, last

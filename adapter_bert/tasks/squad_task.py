@@ -226,7 +226,7 @@ def _raw_result(feature, prediction):
 
 def summary(result):
     """Returns the line that reports the scores, F1 first."""
-    shown = metrics.numbers(result, "eval_")
+    shown = metrics.scalars(result, "eval_")
     names = sorted(shown, key=lambda name: (name != "f1", name))
     parts = [f"{name} {shown[name]:.2f}" for name in names if not name.endswith("total")]
     return f"SQuAD: {', '.join(parts)}"

@@ -323,7 +323,7 @@ class FinetuningConfig(TextConfig, DeviceConfig):
         stages = self.stages
         if "train" in stages:
             self._check_schedule()
-        if self.adapter and (self.adapter.fn or "none").lower() == "none":
+        if self.adapter and self.adapter.is_none:
             raise UserError(
                 f"--tuning=adapters with --adapter_fn={self.adapter.fn} leaves nothing to adapt;"
                 " for BERT without adapters choose --tuning=full."

@@ -111,7 +111,7 @@ def connect_for_training(config, output_dir):
         )
     if config.recompute_activations and use_tpu:
         # XLA would take the second computation for the first, and keep that: see `xla.recompute`.
-        devices.need_tensorflow_2("--recompute_activations on a TPU")
+        devices.require_tensorflow_2("--recompute_activations on a TPU")
     return run, use_tpu
 
 
@@ -297,7 +297,7 @@ class Estimator:
         scores = score_fn(predictions)
         with self._explained():
             folder = posixpath.join(self.run.output_dir, "eval")
-            progress.write_scalars(folder, step, metrics.numbers(scores))
+            progress.write_scalars(folder, step, metrics.scalars(scores))
         return {**scores, "global_step": step}
 
     def predict(self, rows, checkpoint=None):

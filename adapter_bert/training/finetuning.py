@@ -18,10 +18,9 @@ import numpy as np
 from absl import logging
 
 import optimization
-import tuning
-from adapter_bert.common import configs, devices, files, metrics, paths
+from adapter_bert.common import configs, devices, files, metrics, model_variables, paths
 from adapter_bert.common.errors import UserError
-from adapter_bert.formats import checkpoints, task_adapter
+from adapter_bert.formats import adapter_checkpoints, checkpoints, task_adapter
 from adapter_bert.ops import adapters
 from adapter_bert.training import cluster, pretrained
 from adapter_bert.training import estimator as estimators
@@ -133,7 +132,7 @@ def set_up(config: FinetuningConfig, start: StartingPoint, folder: str, shortest
       UserError: what a flag names is missing, broken or does not fit.
     """
     bert, tokenizer = pretrained.load(config, shortest)
-    config.tuning.check_depth(bert.config.num_hidden_layers)
+    config.tuning.check_num_top_layers(bert.config.num_hidden_layers)
     if config.adapter:
         config.adapter.check_layers(bert.config.num_hidden_layers)
         adapters.get_adapter(config.adapter.fn)
@@ -146,7 +145,7 @@ def set_up(config: FinetuningConfig, start: StartingPoint, folder: str, shortest
         recorded = _recorded_precision(config, start, folder, bert)
         precision = _choose_precision(config, bert, use_tpu, recorded)
     _check_batch_norm(config, run, use_tpu)
-    backbone = task_adapter.backbone_of(bert.init_checkpoint, bert.config)
+    backbone = adapter_checkpoints.backbone_of(bert.init_checkpoint, bert.config)
     return Setup(config, start, bert, tokenizer, backbone, run, use_tpu, precision, stages)
 
 
@@ -161,7 +160,7 @@ def set_up_evaluation(config, start: StartingPoint, folder: str, shortest: int) 
     run, use_tpu = estimators.connect(config, folder)
     estimators.check_paths_for_tpu(config, folder, bert.init_checkpoint)
     precision = _choose_precision(config, bert, use_tpu, _precision_of(start.adapter))
-    backbone = task_adapter.backbone_of(bert.init_checkpoint, bert.config)
+    backbone = adapter_checkpoints.backbone_of(bert.init_checkpoint, bert.config)
     return Setup(config, start, bert, tokenizer, backbone, run, use_tpu, precision, ["eval"])
 
 
@@ -268,7 +267,7 @@ def check(setup: Setup, task: Task) -> None:
 def _check_adapter_in_folder(setup):
     """Raises UserError if a run with --adapter would replace what another adapter made."""
     output, given = OutputDir(setup.run.output_dir), f"--adapter {setup.config.adapter_folder}"
-    is_it = paths.same(setup.config.adapter_folder, output.adapter_folder)
+    is_it = paths.is_same_path(setup.config.adapter_folder, output.adapter_folder)
     if "train" in setup.stages and is_it:
         raise UserError(
             f"{given} is that of --output_dir {output.path}; to train it further give another"
@@ -328,8 +327,8 @@ def begin(setup: Setup, task: Task, data: Data, head) -> Tuple[Estimator, Output
         output,
         # Where the embeddings train, a TPU adds up a product's gradient faster than a gather's.
         use_one_hot_embeddings=setup.use_tpu
-        and tuning.is_trained(
-            tuning.Role("embeddings"), config.tuning, setup.bert.config.num_hidden_layers
+        and model_variables.is_trained(
+            model_variables.Role("embeddings"), config.tuning, setup.bert.config.num_hidden_layers
         ),
         random_seed=config.random_seed,
         recompute_activations=config.recompute_activations,
@@ -502,7 +501,7 @@ def _saved_score(output):
 
 
 def _save_with_scores(output, scores):
-    numbers = {n: v for n, v in metrics.numbers(scores).items() if n != "global_step"}
+    numbers = {n: v for n, v in metrics.scalars(scores).items() if n != "global_step"}
     output.save_adapter(output.trained_adapter(numbers))
 
 
@@ -537,7 +536,7 @@ def _report(config, model, output):
     """Returns the report's lines on what was trained; writes the full checkpoint."""
     counts = parameter_counts(output.description, model.bert_config)
     trained, total = counts["trained_parameters"], counts["total_parameters"]
-    size = files.megabytes(output.adapter_folder + "/")
+    size = files.readable_size(output.adapter_folder + "/")
     report = [
         f"Trained: {trained:,} of {total:,} parameters ({trained / total:.2%})",
         f"Adapter: {output.adapter_folder} ({size})",
@@ -545,9 +544,9 @@ def _report(config, model, output):
     if config.save_full_checkpoint:
         adapter = output.load_adapter() if config.keep_best else output.trained_adapter()
         prefix = posixpath.join(output.path, _FULL_CHECKPOINT)
-        task_adapter.to_full_checkpoint(adapter, model.init_checkpoint, prefix)
-        report.append(f"Full checkpoint: {prefix} ({files.megabytes(prefix + '.')})")
-        report.append(task_adapter.full_checkpoint_use(adapter.description))
+        adapter_checkpoints.to_full_checkpoint(adapter, model.init_checkpoint, prefix)
+        report.append(f"Full checkpoint: {prefix} ({files.readable_size(prefix + '.')})")
+        report.append(adapter_checkpoints.full_checkpoint_use(adapter.description))
     return report
 
 
@@ -643,7 +642,7 @@ def parameter_counts(description, bert_config):
       dict of ints: trained_parameters, total_parameters, backbone_parameters.
     """
     trained = task_adapter.parameters(task_adapter.shapes(description))
-    encoder = checkpoints.encoder_shapes(bert_config)
+    encoder = model_variables.encoder_shapes(bert_config)
     counts = {"backbone_parameters": encoder, "total_parameters": {**encoder, **trained}}
     if description.kind == "span":  # No gradient reaches the pooler, which they do not read.
         trained = {name: shape for name, shape in trained.items() if "/pooler/" not in name}

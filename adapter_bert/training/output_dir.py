@@ -30,7 +30,7 @@ from absl import logging
 
 from adapter_bert.common import files, paths
 from adapter_bert.common.errors import UserError
-from adapter_bert.formats import checkpoints, task_adapter
+from adapter_bert.formats import adapter_checkpoints, checkpoints, task_adapter
 from adapter_bert.training import cluster
 
 EVALUATIONS_FILE = "evaluations.json"
@@ -58,7 +58,7 @@ class Evaluations:
         found = files.read_object(self._path)
         try:
             for scores in found.values():
-                files.checked(scores[self._score], float)
+                files.require_type(scores[self._score], float)
             return {int(step): scores for step, scores in found.items()}
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(
@@ -156,7 +156,7 @@ class _Scratch:
             self._finally(_remove_quietly, self._output_dir, name + ".*")
             return posixpath.join(self._output_dir, name)
         if self._folder is None:
-            with files.written("The folder for temporary files"):
+            with files.convert_write_errors("The folder for temporary files"):
                 self._folder = tempfile.mkdtemp()
             self._finally(shutil.rmtree, self._folder, ignore_errors=True)
         return posixpath.join(self._folder, name)
@@ -261,7 +261,7 @@ class OutputDir:
                 " *, ?, [ or a backslash."
             )
         probe = posixpath.join(self.path, ".writable")
-        with files.written(f"--output_dir={self.path}"):
+        with files.convert_write_errors(f"--output_dir={self.path}"):
             files.makedirs(self.path)
             with files.open_file(probe, "w") as writer:
                 writer.write("")
@@ -331,7 +331,7 @@ class OutputDir:
         """
         found = _matching(self.path, _RUN_FILES)
         for flag, path in reads:
-            if any(paths.goes_with(own, path) for own in found):
+            if any(paths.is_removed_with(own, path) for own in found):
                 raise UserError(
                     f"--overwrite_output_dir would remove {flag}={path} before it is read; give"
                     " another --output_dir, or move it out of this one."
@@ -366,7 +366,7 @@ class OutputDir:
 
     def has_adapter(self):
         """Returns whether a task adapter lies there, perhaps where a kill left it."""
-        return files.exists(files.current(self.adapter_folder))
+        return files.exists(files.current_folder(self.adapter_folder))
 
     def load_adapter(self):
         """Returns the `task_adapter.TaskAdapter` that lies there."""
@@ -405,7 +405,7 @@ class OutputDir:
           The checkpoint's prefix.
         """
         prefix = self._scratch.prefix()
-        task_adapter.to_checkpoint(adapter, prefix)
+        adapter_checkpoints.to_checkpoint(adapter, prefix)
         return prefix
 
     def adapter_checkpoint(self):
@@ -461,7 +461,7 @@ def _recover_record(output_dir):
     record = posixpath.join(output_dir, "checkpoint")
     if files.exists(record):
         return
-    names = (checkpoints.WHOLE, checkpoints.PARTIAL)
+    names = (checkpoints.MODEL_CHECKPOINT, checkpoints.PARTIAL_CHECKPOINT)
     indices = _matching(output_dir, [name + "-*.index" for name in names])
     found = [re.fullmatch(r"(.+-(\d+))\.index", posixpath.basename(path)) for path in indices]
     if any(found):

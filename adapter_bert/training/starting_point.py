@@ -12,7 +12,7 @@ from absl import flags, logging
 from adapter_bert.common import files, paths
 from adapter_bert.common.errors import UserError
 from adapter_bert.common.settings import Supplied
-from adapter_bert.formats import checkpoints, task_adapter
+from adapter_bert.formats import adapter_checkpoints, checkpoints, task_adapter
 from adapter_bert.training import config
 from adapter_bert.training.output_dir import OutputDir
 
@@ -53,9 +53,9 @@ def find(
         return StartingPoint(adapter, _supplied_by(adapter, path, values, {}, settings_of))
     if is_training or not values.init_checkpoint:
         return StartingPoint(None, Supplied() if is_training else _of_head(None, values, task))
-    run = task_adapter.of_run(values.init_checkpoint)
+    run = adapter_checkpoints.find_run_adapter(values.init_checkpoint)
     if not run:
-        prefix = checkpoints.prefix_at(values.init_checkpoint)
+        prefix = checkpoints.resolve_prefix(values.init_checkpoint)
         supplied = _of_head(prefix, values, task)
         return StartingPoint(None, supplied._replace(replacements={"init_checkpoint": prefix}))
     recorded = OutputDir(run.output_dir).recorded("pretrained")

@@ -67,7 +67,7 @@ class FindTpuTest(tf.test.TestCase):
             self.assert_refused(["--tpu_name=" + address, "cannot be reached"], address)
 
     def test_an_address_that_does_not_answer_in_time(self):
-        with mock.patch.object(devices, "_CONNECT_SECONDS", 0.1), mock.patch.object(
+        with mock.patch.object(devices, "_CONNECT_TIMEOUT_SECONDS", 0.1), mock.patch.object(
             socket, "create_connection", side_effect=socket.timeout("timed out")
         ) as connect:
             self.assert_refused(["timed out"], "grpc://10.0.0.1:8470")
@@ -93,12 +93,12 @@ class FindTpuTest(tf.test.TestCase):
 
         with http.server.HTTPServer(("127.0.0.1", 0), NotFound) as server:
             threading.Thread(target=server.serve_forever, daemon=True).start()
-            with mock.patch.object(devices, "_ANSWER_SECONDS", 10):
+            with mock.patch.object(devices, "_TIMEOUT_SECONDS", 10):
                 self.assert_refused(["cannot be reached"], f"grpc://127.0.0.1:{server.server_port}")
             server.shutdown()
 
     def test_an_address_where_nothing_is_said(self):
-        with socket.socket() as server, mock.patch.object(devices, "_ANSWER_SECONDS", 0.5):
+        with socket.socket() as server, mock.patch.object(devices, "_TIMEOUT_SECONDS", 0.5):
             server.bind(("127.0.0.1", 0))
             server.listen(1)
             address = f"grpc://127.0.0.1:{server.getsockname()[1]}"

@@ -66,7 +66,7 @@ class StandInTest(tf.test.TestCase):
                 getattr(tpu_embedding, name)(0.1)
 
     def test_what_tensorflow_still_has_is_its_own(self):
-        for name in tf_estimator._STAND_INS:
+        for name in tf_estimator._REPLACEMENTS:
             stand_in = sys.modules[name]
             if getattr(stand_in, "__file__", None) and "estimator_training" not in name:
                 self.assertIn(os.path.dirname(tf.__file__).split("_api")[0], stand_in.__file__)

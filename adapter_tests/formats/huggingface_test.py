@@ -11,7 +11,8 @@ import safetensors
 import safetensors.numpy
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.formats import checkpoints, huggingface
+from adapter_bert.common import model_variables
+from adapter_bert.formats import huggingface
 from adapter_tests.support import tiny
 from adapter_tests.support.refusals import RefusalTestCase
 
@@ -381,7 +382,7 @@ class FingerprintTest(HuggingFaceTestCase):
         config = tiny.config()
         prefix = os.path.join(tiny.write_bert(os.path.join(self.source, "bert")), "bert_model.ckpt")
         reader = tf.train.NewCheckpointReader(prefix)
-        names = checkpoints.encoder_shapes(config)
+        names = model_variables.encoder_shapes(config)
         tensors = {name: reader.get_tensor(name) for name in names}
         vocab_file = os.path.join(self.source, "vocab.txt")
         with open(vocab_file, "w") as writer:
@@ -389,8 +390,8 @@ class FingerprintTest(HuggingFaceTestCase):
         huggingface.write(self.source, config, tensors)
         read_config, read, _ = huggingface.read(self.source, "SOURCE_DIR")
         self.assertEqual(
-            checkpoints.fingerprint(read.get, read_config),
-            checkpoints.fingerprint(reader.get_tensor, config),
+            model_variables.fingerprint(read.get, read_config),
+            model_variables.fingerprint(reader.get_tensor, config),
         )
 
 

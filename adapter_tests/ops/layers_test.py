@@ -123,7 +123,7 @@ class BothWaysTest(tf.test.TestCase):
             return np.einsum("bnft,bnth->bnfh", probs, v)
 
         def function(q, k, v):
-            return layers.attend(q, k, v, tf.constant(mask))
+            return layers.dot_product_attention(q, k, v, tf.constant(mask))
 
         inputs = [RANDOM.normal(size=[2, 2, 4, 3]) for _ in range(3)]
         self.check(function, reference, inputs)
@@ -145,7 +145,7 @@ class BothWaysTest(tf.test.TestCase):
         q, k = (tf.constant(RANDOM.normal(size=shape), tf.float32) for _ in "qk")
         v = tf.eye(6)[tf.newaxis, tf.newaxis]
         with tf.variable_scope("self"):
-            output = layers.attend(q, k, v, tf.ones([1, 6]), 0.5, dropout_key=key)
+            output = layers.dot_product_attention(q, k, v, tf.ones([1, 6]), 0.5, dropout_key=key)
         d_output = tf.constant(RANDOM.normal(size=shape), tf.float32)
         probs = tf.nn.softmax(tf.matmul(q, k, transpose_b=True) / math.sqrt(6))
         kept = tf.stop_gradient(tf.cast(tf.not_equal(output, 0), tf.float32))

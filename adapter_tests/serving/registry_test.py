@@ -186,7 +186,7 @@ class ServedTasksTest(tf.test.TestCase):
             task = self.tasks.upload("fresh", self.contents(adapter))
             self.assertEqual(task.version, number)
         self.assertEqual(sorted(os.listdir(os.path.join(self.root, "fresh"))), ["1", "2"])
-        found = adapter_folders.below(self.root)
+        found = adapter_folders.find_all(self.root)
         self.assertEqual(found["fresh"], os.path.join(self.root, "fresh", "2"))
         with contextlib.closing(served.bank()) as bank:
             again = served.tasks_of(bank, self.root).get("fresh")
@@ -196,7 +196,7 @@ class ServedTasksTest(tf.test.TestCase):
     def test_an_upload_goes_before_what_was_trained(self):
         task = self.tasks.upload("sms", self.contents(served.other("sms")))
         self.assertEqual(
-            adapter_folders.below(self.root)["sms"], os.path.join(self.root, "sms", "1")
+            adapter_folders.find_all(self.root)["sms"], os.path.join(self.root, "sms", "1")
         )
         again = self.tasks.put_below_root("again", "sms")
         self.assertAllClose(self.predicted(again), self.predicted(task))
@@ -214,7 +214,7 @@ class ServedTasksTest(tf.test.TestCase):
         contents, numbers = self.contents(served.other("sms")), []
 
         def killed(*_):
-            numbers.extend(adapter_folders.numbers_in(os.path.join(self.root, "sms")))
+            numbers.extend(adapter_folders.version_numbers(os.path.join(self.root, "sms")))
             raise KeyboardInterrupt
 
         checked = mock.patch.object(task_texts, "TaskTexts", killed)

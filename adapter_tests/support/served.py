@@ -57,6 +57,6 @@ def tasks_of(some_bank, root=None):
     tokenizers = task_texts.Tokenizers(os.path.join(prepare()[0], "vocab.txt"))
     reading = task_texts.TextEncoding(tiny.config(), tokenizers, 1000)
     tasks = registry.ServedTasks(some_bank, reading, root)
-    for name, folder in adapter_folders.below(root).items() if root else ():
+    for name, folder in adapter_folders.find_all(root).items() if root else ():
         tasks.put(name, folder)
     return tasks

@@ -18,7 +18,7 @@ import safetensors.numpy
 import tensorflow.compat.v1 as tf
 
 import run_classifier
-from adapter_bert.common import configs, devices, files
+from adapter_bert.common import configs, devices, files, model_variables
 from adapter_bert.formats import checkpoints, task_adapter
 from adapter_bert.training import distribution, estimator, finetuning
 from adapter_bert.training import output_dir as run_directory
@@ -115,7 +115,7 @@ class SavedTest(JobsTestCase):
         self.assertEqual(contents(self.path("adapter")), contents(self.adapter))
 
     def test_other_methods_save_what_they_trained(self):
-        everything = set(checkpoints.encoder_shapes(tiny.config()))
+        everything = set(model_variables.encoder_shapes(tiny.config()))
         layer = {name for name in everything if "/layer_1/" in name}
         pooler = {name for name in everything if "/pooler/" in name}
         # 8 wide, 2 layers, 16 in between, 40 positions, 2 segments, adapters of 3, 2 labels.
@@ -159,7 +159,7 @@ class SavedTest(JobsTestCase):
         report = self.succeed("--save_full_checkpoint", "--do_train")
         self.assertIn("(hidden_size=3) only: BERT's own code", report)
         full = tf.train.NewCheckpointReader(self.path("full_model.ckpt"))
-        names = {*checkpoints.encoder_shapes(tiny.config()), *ADAPTERS, *HEAD, "global_step"}
+        names = {*model_variables.encoder_shapes(tiny.config()), *ADAPTERS, *HEAD, "global_step"}
         self.assertEqual(set(full.get_variable_to_shape_map()), names)
         # BERT's README: a fine-tuned checkpoint as --init_checkpoint, into another folder.
         expected = self.predict(self.output_dir)
