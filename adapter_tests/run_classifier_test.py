@@ -149,7 +149,7 @@ class ScriptTest(ScriptTestCase):
             return []
 
         flags = ["--task_name=custom", "--text_column=body", "--label_column=kind", "--do_train"]
-        with mock.patch.object(finetuning.Job, "train_and_evaluate", train):
+        with mock.patch.object(finetuning, "train_and_evaluate", train):
             self.succeed(*flags, "--data_dir=" + folder)
         self.assertEqual(held, [[]])
 
