@@ -35,7 +35,7 @@ from absl import flags
 from adapter_bert.common import cli, files
 from adapter_bert.common.errors import UserError
 from adapter_bert.common.settings import flag
-from adapter_bert.experiments import grids as sweep_grids
+from adapter_bert.experiments import grids
 from adapter_bert.formats import task_adapter
 from adapter_bert.tasks import classifier_data, classifier_features, classifier_results, heads
 from adapter_bert.tasks.classifier_data import TaskConfig
@@ -86,7 +86,7 @@ def run(values):
     """
     start = starting_point.find(values)
     config = AblationConfig.from_flags(values, start.supplied)
-    adapter = _checked(start.adapter, config)
+    adapter = _check_adapter(start.adapter, config)
     processor, data_dir = classifier_data.find_task(config, adapter)
     examples = processor.get_examples(processor.splits_of("dev", data_dir)[0], data_dir)
     folder = config.output_dir or os.path.join("output", str(config.task_name).lower())
@@ -98,18 +98,18 @@ def run(values):
         "precision": setup.precision,
     }
     path = posixpath.join(folder, _JSON)
-    record = None if config.overwrite_output_dir else _finished(path, sources)
+    record = None if config.overwrite_output_dir else _read_finished(path, sources)
     if record is None:
         OutputDir(folder).make()
-        record = {**_ablated(setup, processor, examples), **sources}
-        record["task"] = sweep_grids.task_of(record["task"], data_dir)
+        record = {**_evaluate(setup, processor, examples), **sources}
+        record["task"] = grids.task_label(record["task"], data_dir)
         text = "\n".join(report(record)) + "\n"
         files.write_atomically(posixpath.join(folder, _TEXT), text)
         files.write_object(path, record)  # The last: where it is, all is.
     return [*report(record), f"Ablation: {path}"]
 
 
-def _checked(adapter, config):
+def _check_adapter(adapter, config):
     """Returns the adapter; raises UserError if there is nothing to remove from it."""
     if adapter is None:
         raise UserError(
@@ -125,7 +125,7 @@ def _checked(adapter, config):
     return adapter
 
 
-def _finished(path, sources):
+def _read_finished(path, sources):
     """What an earlier run of the same sources has written there; None if there was none.
 
     Raises:
@@ -134,10 +134,10 @@ def _finished(path, sources):
     if not files.exists(path):
         return None
     record, _ = files.read_as(path, "--output_dir", _JSON, lambda read: (read, report(read)))
-    others = [name for name in sources if record.get(name) != sources[name]]
-    if others:
+    differing = [name for name in sources if record.get(name) != sources[name]]
+    if differing:
         raise UserError(
-            f"{path} is of another {' and another '.join(others)}; give another --output_dir, or"
+            f"{path} is of another {' and another '.join(differing)}; give another --output_dir, or"
             " --overwrite_output_dir."
         )
     return record
@@ -160,12 +160,12 @@ def span_gates(num_layers, adapted_layers=None):
       float32 array [1 + L (L + 1) / 2, L].
     """
     layers = np.arange(num_layers)
-    bare = ~np.isin(layers, layers if adapted_layers is None else adapted_layers)
+    unadapted = ~np.isin(layers, layers if adapted_layers is None else adapted_layers)
     removed = [(layers >= first) & (layers <= last) for first, last in spans(num_layers)]
-    return np.array([layers >= 0, *(bare | ~those for those in removed)], np.float32)
+    return np.array([layers >= 0, *(unadapted | ~mask for mask in removed)], np.float32)
 
 
-def _ablated(setup, processor, examples):
+def _evaluate(setup, processor, examples):
     """Evaluates all spans; returns the scores, see `_record`."""
     task, labels = processor.task, processor.get_labels()
     # `output` holds the checkpoint that the estimator reads.
@@ -177,21 +177,21 @@ def _ablated(setup, processor, examples):
     rows = classifier_data.encode_examples(examples, labels, setup.config, setup.tokenizer)
     num_layers = setup.bert.config.num_hidden_layers
     gates = span_gates(num_layers, output.description.adapter.layers)
-    answers = _answers(estimator, rows, gates, task)
+    answers = _predict_answers(estimator, rows, gates, task)
     return _record(task, num_layers, rows["label_ids"], answers)
 
 
-def _answers(estimator, rows, gates, task):
+def _predict_answers(estimator, rows, gates, task):
     """`classifier_results.answers` [rows, gates, ...] of all rows with all gates."""
-    different, which = np.unique(gates, axis=0, return_inverse=True)
-    varied = VariedRows(rows, "adapter_gates", different)
-    predictions = estimator.stream(varied, estimator.model.task_checkpoint)
-    found = input_pipeline.in_order(
+    unique_gates, gate_indices = np.unique(gates, axis=0, return_inverse=True)
+    varied_rows = VariedRows(rows, "adapter_gates", unique_gates)
+    predictions = estimator.stream(varied_rows, estimator.model.task_checkpoint)
+    ordered_answers = input_pipeline.in_order(
         (index, classifier_results.answers(task, row))
-        for index, row in progress.counted(predictions, len(varied))
+        for index, row in progress.counted(predictions, len(varied_rows))
     )
-    answers = np.array(found)
-    return answers.reshape(len(rows), len(different), *answers.shape[1:])[:, which]
+    answers = np.array(ordered_answers)
+    return answers.reshape(len(rows), len(unique_gates), *answers.shape[1:])[:, gate_indices]
 
 
 def _record(task, num_layers, labels, answers):
@@ -201,18 +201,18 @@ def _record(task, num_layers, labels, answers):
       task: `glue.Task`.
       num_layers: L.
       labels: array [N, ...], what is right.
-      answers: array [N, 1 + L (L + 1) / 2, ...], see `_answers`.
+      answers: array [N, 1 + L (L + 1) / 2, ...], see `_predict_answers`.
     """
     by_gates = [
-        classifier_results.answer_scores(task, labels, answers[:, place])
-        for place in range(answers.shape[1])
+        classifier_results.answer_scores(task, labels, answers[:, index])
+        for index in range(answers.shape[1])
     ]
     names = [_SCORES[task.kind], "pearson" if task.kind == "regression" else task.score]
 
     def table(name):
-        whole, *removed = (scores[name] for scores in by_gates)
+        full, *removed = (scores[name] for scores in by_gates)
         by_span = [[*span, score] for span, score in zip(spans(num_layers), removed)]
-        return {"all": whole, "none": removed[num_layers - 1], "spans": by_span}
+        return {"all": full, "none": removed[num_layers - 1], "spans": by_span}
 
     record = {
         "task": task.name,
@@ -239,8 +239,8 @@ def report(record):
     cells = {span: f"{round(-points, 1) + 0.0:7.1f}" for span, points in losses.items()}  # No -0.0.
     return [
         f"{record['task']} dev, {record['num_rows']} rows: {record['score']}"
-        f" {_shown(record, record['all'])}. Its change in points without the adapters of the layers"
-        " from (row) to (column):",
+        f" {_format_score(record, record['all'])}. Its change in points without the adapters of the"
+        " layers from (row) to (column):",
         "    " + "".join(f"{last:7}" for last in layers),
         *(
             f"{first:4}" + "".join(cells.get((first, last), " " * 7) for last in layers)
@@ -259,16 +259,18 @@ def _sentence(record, losses):
     half = (len(losses) + 1) // 2  # Of an odd number, the middle one lies in both.
     worst = int(np.argmax(losses))
     majority = record.get("majority")
-    beside = "" if majority is None else f" (the majority class: {_shown(record, majority)})"
+    majority_note = (
+        "" if majority is None else f" (the majority class: {_format_score(record, majority)})"
+    )
     return (
         f"A single layer costs at most {losses[worst]:.1f} points (layer {worst}); without any"
-        f" adapter it is {_shown(record, record['none'])}{beside}; a layer of the lower half costs"
-        f" {np.mean(losses[:half]):.1f} on average, one of the upper half"
+        f" adapter it is {_format_score(record, record['none'])}{majority_note}; a layer of the"
+        f" lower half costs {np.mean(losses[:half]):.1f} on average, one of the upper half"
         f" {np.mean(losses[-half:]):.1f}."
     )
 
 
-def _shown(record, value):
+def _format_score(record, value):
     return f"{value:.1%}" if record["score"] == "accuracy" else f"{value:.4f}"
 
 

@@ -21,18 +21,15 @@ import time
 
 from absl import flags, logging
 
-from adapter_bert.baseline import search as baseline_search
-from adapter_bert.baseline import search_space as baseline_space
-from adapter_bert.baseline import training as baseline_training
+from adapter_bert.baseline import search, search_space, training
 from adapter_bert.baseline.search_space import EVALUATE_EVERY, SPACE
 from adapter_bert.common import cli, configs, devices, files, metrics
 from adapter_bert.common.cli import section
 from adapter_bert.common.errors import UserError
-from adapter_bert.experiments import grids as sweep_grids
-from adapter_bert.experiments import records as sweep_records
+from adapter_bert.experiments import grids, records
 from adapter_bert.formats import checkpoints, task_adapter
 from adapter_bert.tasks import classifier_features, classifier_flags, classifier_results
-from adapter_bert.training import output_dir as run_directory
+from adapter_bert.training import output_dir
 
 _DATABASE, _SEARCH, _RECORDS = "search.db", "search.json", "results.jsonl"
 _WIDTH = 512, 128  # Of a convolution's products, about: an embedding's size and its filters.
@@ -77,7 +74,7 @@ def _define_model(at):
         "module",
         [],
         "The text embedding modules to choose from: "
-        + ", ".join(baseline_space.MODULES)
+        + ", ".join(search_space.MODULES)
         + ", addresses and folders of others. Default: these five; a preset's own.",
         **at,
     )
@@ -85,7 +82,7 @@ def _define_model(at):
     flags.DEFINE_enum(
         "preset",
         None,
-        list(baseline_space.PRESETS),
+        list(search_space.PRESETS),
         "Train the settings that the paper's search selected for this task, and search nothing.",
         **at,
     )
@@ -140,18 +137,18 @@ def _define_search(at):
     flags.DEFINE_enum(
         "sampler",
         "tpe",
-        list(baseline_search.SAMPLERS),
+        list(search.SAMPLERS),
         "What proposes settings: "
-        + "; ".join("{}: {}".format(*item) for item in baseline_search.SAMPLERS.items())
+        + "; ".join("{}: {}".format(*item) for item in search.SAMPLERS.items())
         + ".",
         **at,
     )
     flags.DEFINE_enum(
         "pruner",
         "halving",
-        list(baseline_search.PRUNERS),
+        list(search.PRUNERS),
         "What stops hopeless trials: "
-        + "; ".join("{}: {}".format(*item) for item in baseline_search.PRUNERS.items())
+        + "; ".join("{}: {}".format(*item) for item in search.PRUNERS.items())
         + ".",
         **at,
     )
@@ -181,31 +178,31 @@ def run(values):
     Returns:
       The report that ends the run: a list of lines.
     """
-    narrowed = _narrowed(values)
-    preset = values.preset and _preset(values.preset, narrowed)
+    narrowed = _narrow_space(values)
+    preset = values.preset and _preset_settings(values.preset, narrowed)
     processor, data_dir = classifier_flags.find_task(values, None)
-    output_dir = values.output_dir or os.path.join("output", values.task_name.lower() + "-baseline")
-    run_directory.make(output_dir)
+    folder = values.output_dir or os.path.join("output", values.task_name.lower() + "-baseline")
+    output_dir.make(folder)
     if values.records_dir:
         with files.convert_write_errors(f"--records_dir={values.records_dir}"):
             files.makedirs(values.records_dir)
-    with baseline_search.SearchLock(output_dir) as search_lock:
-        job = _Job(values, _read(processor, data_dir, values), output_dir)
+    with search.SearchLock(folder) as search_lock:
+        job = _Job(values, _read_data(processor, data_dir, values), folder)
         if preset:
             job.check(preset)
         else:
-            search = job.search_settings(narrowed)
+            search_settings = job.search_settings(narrowed)
         if values.overwrite_output_dir:
             reads = [("--data_dir", data_dir), *(("--module", name) for name in values.module)]
-            _clear(output_dir, search_lock, reads)
+            _clear_output_dir(folder, search_lock, reads)
         if preset:
             if not search_lock.end():
-                raise UserError(f"--output_dir={output_dir}: another process works there.")
+                raise UserError(f"--output_dir={folder}: another process works there.")
             return job.train_and_test(preset)
         if values.search_only:
             search_lock.leave()
         trials = job.search(
-            search, search_lock.alone and not (values.storage or values.search_only)
+            search_settings, search_lock.alone and not (values.storage or values.search_only)
         )
         if values.search_only:
             return ["The search has its trials; a process without --search_only trains the best."]
@@ -214,38 +211,40 @@ def run(values):
                 "The search has its trials; the process that ends last trains the best. Should that"
                 " be stopped, start the same command again."
             ]
-        best, line = job.best(search, trials)
-        return [line, *job.train_and_test(best, search)]
+        best, line = job.best(search_settings, trials)
+        return [line, *job.train_and_test(best, search_settings)]
 
 
-def _clear(output_dir, search_lock, reads):
-    """Removes what an earlier run left, its search too; reads is as of `run_directory.clear`."""
+def _clear_output_dir(folder, search_lock, reads):
+    """Removes what an earlier run left, its search too; reads is as of `output_dir.clear`."""
     if not search_lock.alone:
-        raise UserError(f"--overwrite_output_dir: another process works in {output_dir}.")
-    run_directory.clear(output_dir, reads)
+        raise UserError(f"--overwrite_output_dir: another process works in {folder}.")
+    output_dir.clear(folder, reads)
     for name in (_DATABASE, _SEARCH, _RECORDS):
-        path = posixpath.join(output_dir, name)
+        path = posixpath.join(folder, name)
         if files.exists(path):
             logging.info("--overwrite_output_dir removes %s", path)
             files.remove(path)
 
 
-def _narrowed(values):
+def _narrow_space(values):
     """Parameter → `Choice` of the values that --module and --setting leave it."""
-    found = collections.OrderedDict()
+    narrowed = collections.OrderedDict()
     for text in values.setting:
-        name, some = baseline_space.parse(text)
-        if name in found:
+        name, parameter_values = search_space.parse_setting(text)
+        if name in narrowed:
             raise UserError(f"--setting={text}: {name} is given twice.")
-        found[name] = baseline_space.Choice(tuple(some), SPACE[name] == SPACE["module"])
+        narrowed[name] = search_space.Choice(
+            tuple(parameter_values), SPACE[name] == SPACE["module"]
+        )
     if values.module:
-        if "module" in found:
+        if "module" in narrowed:
             raise UserError("--module and --setting=module=... are given; give one of them.")
-        found["module"] = baseline_space.Choice(tuple(values.module), open=True)
-    return found
+        narrowed["module"] = search_space.Choice(tuple(values.module), is_open=True)
+    return narrowed
 
 
-def _preset(name, narrowed):
+def _preset_settings(name, narrowed):
     """The `Settings` of a preset with some of its values replaced."""
     for parameter, domain in narrowed.items():
         if len(domain.values) > 1:
@@ -253,24 +252,27 @@ def _preset(name, narrowed):
                 f"--preset={name} trains one model: expected one value of {parameter}, found"
                 f" {len(domain.values)}."
             )
-    changed = {parameter: domain.values[0] for parameter, domain in narrowed.items()}
-    return dataclasses.replace(baseline_space.PRESETS[name], **changed)
+    replacements = {parameter: domain.values[0] for parameter, domain in narrowed.items()}
+    return dataclasses.replace(search_space.PRESETS[name], **replacements)
 
 
-def _read(processor, data_dir, values):
-    """The `baseline_training.Data` of the task: all splits that this run reads."""
+def _read_data(processor, data_dir, values):
+    """The `training.Dataset` of the task: all splits that this run reads."""
     task, labels = processor.task, processor.get_labels()
     stages = ["train", "dev", *(["test"] if values.do_predict else [])]
     splits = [split for stage in stages for split in processor.splits_of(stage, data_dir)]
     examples = {split: processor.get_examples(split, data_dir) for split in splits}
     if task.kind == "classification":
-        _warn_of_rare(examples["train"], labels, data_dir)
-    return baseline_training.Data(
+        _warn_of_rare_labels(examples["train"], labels, data_dir)
+    return training.Dataset(
         task=task,
-        texts={split: [(e.text_a, e.text_b) for e in some] for split, some in examples.items()},
+        texts={
+            split: [(e.text_a, e.text_b) for e in split_examples]
+            for split, split_examples in examples.items()
+        },
         labels={
-            split: classifier_features.label_column(some, labels)
-            for split, some in examples.items()
+            split: classifier_features.label_column(split_examples, labels)
+            for split, split_examples in examples.items()
         },
         has_labels={split: processor.has_labels(split) for split in splits},
         max_words=values.max_words,
@@ -278,7 +280,7 @@ def _read(processor, data_dir, values):
     )
 
 
-def _warn_of_rare(examples, labels, where):
+def _warn_of_rare_labels(examples, labels, where):
     """Says in a sentence which labels one training example, or none, has."""
     counts = collections.Counter(example.label for example in examples)
     rare = [f"{label} ({counts[label]})" for label in labels if counts[label] < 2]
@@ -297,25 +299,25 @@ class _Job:
 
     Args:
       values: parsed flags.
-      data: `baseline_training.Data`.
+      data: `training.Dataset`.
       output_dir: path.
     """
 
-    def __init__(self, values, data, output_dir):
-        self._values, self._data, self._output_dir = values, data, output_dir
-        self._modules = baseline_training.Modules(data)
+    def __init__(self, values, data, folder):
+        self._values, self._data, self._folder = values, data, folder
+        self._modules = training.ModuleCache(data)
         recorded = {}
         if not values.overwrite_output_dir:
-            recorded = run_directory.recorded(output_dir, "training")
+            recorded = output_dir.recorded(folder, "training")
         self._precision = devices.choose_precision(
             values.precision, False, _WIDTH, recorded.get("precision")
         )
 
     def search_settings(self, narrowed):
-        """The `baseline_search.SearchSettings` over what flags leave of the space."""
+        """The `search.SearchSettings` over what flags leave of the space."""
         values = self._values
-        database = os.path.abspath(os.path.join(self._output_dir, _DATABASE))
-        return baseline_search.SearchSettings(
+        database = os.path.abspath(os.path.join(self._folder, _DATABASE))
+        return search.SearchSettings(
             name=self._data.task.name,
             storage=values.storage or f"sqlite:///{database}",
             trials=values.trials,
@@ -326,31 +328,31 @@ class _Job:
             conditions=self._conditions(narrowed.get("module", SPACE["module"]).values),
         )
 
-    def check(self, space):
-        """Raises UserError if no model of these `baseline_space.Settings` can be made here."""
-        self._model(space)
+    def check(self, settings):
+        """Raises UserError if no model of these `search_space.Settings` can be made here."""
+        self._model(settings)
 
     def search(self, settings, alone):
         """Takes part in the search until it has its trials, and returns these."""
-        search, patience = baseline_search.Search(settings, alone), self._patience
+        study, patience = search.Search(settings, alone), self._patience
         self._check_output_dir(settings)
 
-        def train(space, on_score):
+        def train(model_settings, on_score):
             try:
-                return self._model(space).train(patience=patience, on_score=on_score).score
-            except baseline_training.LossIsNaN as error:
-                raise baseline_search.Diverged from error
+                return self._model(model_settings).train(patience=patience, on_score=on_score).score
+            except training.LossIsNaN as error:
+                raise search.Diverged from error
 
-        search.run(train)
-        return search.trials()
+        study.run(train)
+        return study.trials()
 
-    def _check_output_dir(self, search):
+    def _check_output_dir(self, search_settings):
         """Raises UserError if the model in output_dir is of no search, or another one."""
         recorded = self._recorded()
         if not recorded:
             return
-        searched = recorded.get("search")
-        if searched is None or search.differences(searched):
+        recorded_search = recorded.get("search")
+        if recorded_search is None or search_settings.differences(recorded_search):
             raise UserError(
                 f"{self._settings_file}: the model there is not of this search;"
                 " give another --output_dir, or --overwrite_output_dir."
@@ -358,11 +360,11 @@ class _Job:
 
     def best(self, settings, trials):
         """(the `Settings` of the best trial, the report's line); writes search.json."""
-        task, best = self._data.task, baseline_search.best_of(trials)
-        path = posixpath.join(self._output_dir, _SEARCH)
-        name = sweep_grids.task_of(task.name, self._data.where)
-        kept = baseline_search.record(settings, trials, name, "eval_" + task.score)
-        files.write_object(path, kept)
+        task, best = self._data.task, search.best_of(trials)
+        path = posixpath.join(self._folder, _SEARCH)
+        name = grids.task_label(task.name, self._data.where)
+        record = search.record(settings, trials, name, "eval_" + task.score)
+        files.write_object(path, record)
         stopped = sum(trial.pruned for trial in trials)
         line = (
             f"Search: {len(trials)} trials ({stopped} stopped early), the best is trial"
@@ -370,35 +372,35 @@ class _Job:
         )
         return best.settings, line
 
-    def train_and_test(self, space, search=None):
+    def train_and_test(self, settings, search_settings=None):
         """Trains one model, if that is not done yet, and evaluates it; returns the report's lines.
 
         Args:
-          space: `baseline_space.Settings`.
-          search: the `baseline_search.SearchSettings` that found them; None for a preset.
+          settings: `search_space.Settings`.
+          search_settings: the `search.SearchSettings` that found them; None for a preset.
         """
-        began, task, model = time.monotonic(), self._data.task, self._model(space)
-        trained, is_new = self._trained(model, self._settings(space, search))
+        start, task, model = time.monotonic(), self._data.task, self._model(settings)
+        trained, is_new = self._train_if_needed(model, self._settings(settings, search_settings))
         scores, report = {}, []
         for split in self._data.texts:
             if not split.startswith("train"):
-                lines, found = self._evaluated(model, split)
+                lines, split_scores = self._evaluate(model, split)
                 report += lines
-                scores.update(found)
+                scores.update(split_scores)
         dev = {name: value for name, value in scores.items() if not name.startswith("test_")}
         about = classifier_results.about(task, "eval")
-        path = run_directory.write_results(self._output_dir, {**dev, **trained}, about)
-        record = self._record(space, {**scores, **trained})
-        folder = self._values.records_dir or self._output_dir
-        known = {some["key"]: some for some in sweep_records.read(folder)}.get(record["key"])
-        if is_new or not known or record["scores"].keys() - known["scores"].keys():
-            record["seconds"] = time.monotonic() - began
-            sweep_records.append(folder, (1, 1), record)
+        path = output_dir.write_results(self._folder, {**dev, **trained}, about)
+        record = self._record(settings, {**scores, **trained})
+        folder = self._values.records_dir or self._folder
+        existing = {known["key"]: known for known in records.read(folder)}.get(record["key"])
+        if is_new or not existing or record["scores"].keys() - existing["scores"].keys():
+            record["seconds"] = time.monotonic() - start
+            records.append(folder, (1, 1), record)
         return [
             f"{task.name} dev: {classifier_results.summary(task, 'eval', dev)} at step"
             f" {trained['global_step']}",
             f"Trained: {trained['trained_parameters']:,} parameters",
-            f"Settings: {', '.join(f'{n}={v}' for n, v in dataclasses.asdict(space).items())}",
+            f"Settings: {', '.join(f'{n}={v}' for n, v in dataclasses.asdict(settings).items())}",
             f"Scores: {path}",
             *report,
         ]
@@ -407,11 +409,11 @@ class _Job:
     def _patience(self):
         return self._values.early_stopping_patience
 
-    def _model(self, space):
+    def _model(self, settings):
         seed = self._values.random_seed
-        return baseline_training.Baseline(space, self._data, self._modules, seed, self._precision)
+        return training.Baseline(settings, self._data, self._modules, seed, self._precision)
 
-    def _trained(self, model, settings):
+    def _train_if_needed(self, model, settings):
         """How many parameters were trained, and to which step, as a dict; trains if need be.
 
         Returns:
@@ -420,30 +422,30 @@ class _Job:
         # A search that goes on may find another best model than the one that it has left there.
         recorded = self._recorded()
         replaces = "search" in settings and recorded not in (None, settings)
-        self._held = run_directory.claim(
-            self._output_dir, settings, is_training=True, overwrite=replaces
-        )
-        path = posixpath.join(self._output_dir, "eval_results.json")
+        self._claim = output_dir.claim(self._folder, settings, is_training=True, overwrite=replaces)
+        path = posixpath.join(self._folder, "eval_results.json")
         if files.exists(path):
-            if checkpoints.latest(self._output_dir):
-                known = files.read_object(path)
-                return {name: known[name] for name in ("trained_parameters", "global_step")}, False
+            if checkpoints.latest(self._folder):
+                results = files.read_object(path)
+                return {
+                    name: results[name] for name in ("trained_parameters", "global_step")
+                }, False
             files.remove(path)  # Of weights that are gone: never beside those of another run.
-        result = model.train(self._output_dir, self._patience)
-        step = result.samples // baseline_training.BATCH_SIZE
+        result = model.train(self._folder, self._patience)
+        step = result.samples // training.BATCH_SIZE
         return {"trained_parameters": result.trained_parameters, "global_step": step}, True
 
-    def _evaluated(self, model, split):
+    def _evaluate(self, model, split):
         """Predicts a split and writes what there is of it: (the report's lines, the scores)."""
-        data, folder = self._data, self._output_dir
+        data, folder = self._data, self._folder
         task, predictions, labels = data.task, model.predict(split, folder), data.labels[split]
-        stage, _, second = split.partition("_")
+        stage, _, variant = split.partition("_")
         if stage == "test":
             labels = labels if data.has_labels[split] else None
             return classifier_results.write_test(folder, task, split, predictions, labels)
         classifier_results.write_answers(folder, task, split, labels, predictions)
-        found = classifier_results.scores(task, labels, predictions)
-        return [], classifier_results.named("eval" + ("_" + second if second else ""), found)
+        scores = classifier_results.scores(task, labels, predictions)
+        return [], classifier_results.named("eval" + ("_" + variant if variant else ""), scores)
 
     def _conditions(self, modules):
         """What decides over a training's weights beside the parameters of the space.
@@ -452,7 +454,7 @@ class _Job:
           modules: the names of those that it may have.
         """
         for name in modules:
-            self._modules.opened(name)  # One that cannot be had is refused before anything begins.
+            self._modules.open_module(name)  # Refuses a missing module before anything begins.
         rows = (
             (split, *pair, str(label))
             for split, texts in self._data.texts.items()
@@ -465,56 +467,58 @@ class _Job:
             "precision": self._precision,
             "early_stopping_patience": self._patience,
             "data": task_adapter.digest(rows),
-            "module_files": task_adapter.digest(map(baseline_training.files_of, modules)),
+            "module_files": task_adapter.digest(map(training.module_file_digests, modules)),
         }
 
-    def _settings(self, space, search):
+    def _settings(self, settings, search_settings):
         """What settings.json says of the trained model, and of the search that it is of."""
         task = self._data.task
         return {
             "model": {"task": task.name, "labels": list(task.labels)},
-            "training": {**dataclasses.asdict(space), **self._conditions([space.module])},
-            **({"search": search.fixed} if search else {}),
+            "training": {**dataclasses.asdict(settings), **self._conditions([settings.module])},
+            **({"search": search_settings.fixed} if search_settings else {}),
         }
 
     @property
     def _settings_file(self):
-        return posixpath.join(self._output_dir, run_directory.SETTINGS_FILE)
+        return posixpath.join(self._folder, output_dir.SETTINGS_FILE)
 
     def _recorded(self):
         """What settings.json says of the model in output_dir; None if there is none."""
         path = self._settings_file
         return files.read_object(path) if files.exists(path) else None
 
-    def _record(self, space, scores):
+    def _record(self, settings, scores):
         """The training as `records` has it; what the search chose is no flag of it."""
         task, values = self._data.task, self._values
-        flags_given = {"task_name": task.name, "random_seed": values.random_seed}
+        recorded_flags = {"task_name": task.name, "random_seed": values.random_seed}
         if values.preset:
-            flags_given["preset"] = values.preset
+            recorded_flags["preset"] = values.preset
         else:
-            flags_given.update(trials=values.trials, sampler=values.sampler, pruner=values.pruner)
+            recorded_flags.update(
+                trials=values.trials, sampler=values.sampler, pruner=values.pruner
+            )
         if task.name == "custom":
-            flags_given["data_dir"] = self._data.where
+            recorded_flags["data_dir"] = self._data.where
         for flag in _RECORDED_IF_CHANGED:
             if values[flag].value != values[flag].default:
-                flags_given[flag] = values[flag].value
+                recorded_flags[flag] = values[flag].value
         if values.module:
-            flags_given["module"] = ",".join(map(baseline_space.short_name, values.module))
+            recorded_flags["module"] = ",".join(map(search_space.short_name, values.module))
         if values.setting:
-            flags_given["setting"] = " ".join(sorted(values.setting))
-        trial = sweep_grids.Trial("run_baseline.py", tuple(sorted(flags_given.items())))
-        module = baseline_space.short_name(space.module)
+            recorded_flags["setting"] = " ".join(sorted(values.setting))
+        trial = grids.Trial("run_baseline.py", tuple(sorted(recorded_flags.items())))
+        module = search_space.short_name(settings.module)
         return {
             "key": trial.key(module),
             "script": trial.script,
-            "flags": flags_given,
-            "status": sweep_records.DONE,
-            "finished": sweep_records.now(),
-            "task": sweep_grids.task_of(task.name, self._data.where),
+            "flags": recorded_flags,
+            "status": records.DONE,
+            "finished": records.now(),
+            "task": grids.task_label(task.name, self._data.where),
             "score": "eval_" + task.score,
             "scores": metrics.scalars(scores),
-            "settings": {**dataclasses.asdict(space), "module": module},
+            "settings": {**dataclasses.asdict(settings), "module": module},
         }
 
 

@@ -2,7 +2,7 @@
 
     python run_report.py --records=output/sweep --report=figure4 --report_dir=output/figures
 
-writes figure4.md, figure4.tsv (the numbers), figure4.png and figure4.svg; see `reporting.REPORTS`.
+writes figure4.md, figure4.tsv (the numbers), figure4.png and figure4.svg; see `reports.REPORTS`.
 
     python run_report.py --compare=a/dev_predictions.tsv,b/dev_predictions.tsv \\
         --labels=a/dev_labels.tsv
@@ -22,10 +22,7 @@ from absl import flags
 from adapter_bert.common import cli, files, paths
 from adapter_bert.common.cli import section
 from adapter_bert.common.errors import UserError
-from adapter_bert.experiments import grids as sweep_grids
-from adapter_bert.experiments import records as sweep_records
-from adapter_bert.experiments import reports as reporting
-from adapter_bert.experiments import significance, studies
+from adapter_bert.experiments import grids, records, reports, significance, studies
 
 
 def define_flags(flag_values=flags.FLAGS):
@@ -35,7 +32,7 @@ def define_flags(flag_values=flags.FLAGS):
     flags.DEFINE_list(
         "report",
         ["all"],
-        f"What to write: {', '.join(reporting.REPORTS)}; all: those that there are records for.",
+        f"What to write: {', '.join(reports.REPORTS)}; all: those that there are records for.",
         **at,
     )
     flags.DEFINE_list(
@@ -67,69 +64,69 @@ def run(values):
     if values.compare or values.labels:
         if len(values.compare) != 2 or not values.labels:
             raise UserError("--compare takes two files of predictions, and needs --labels.")
-        one, other = values.compare
-        return significance.described(significance.compare(one, other, values.labels))
+        first, second = values.compare
+        return significance.describe(significance.compare(first, second, values.labels))
     names = _names(values)
-    source = _source(values)
-    reports = {name: reporting.REPORTS[name].make(source) for name in names}
-    found = {name: report for name, report in reports.items() if report.numbers}
-    if not found or (len(found) < len(names) and values.report != ["all"]):
-        missing = [name for name in names if name not in found]
-        needs = "; ".join(f"{name}: {reporting.REPORTS[name].needs}" for name in missing)
+    results = _read_results(values)
+    by_name = {name: reports.REPORTS[name].make(results) for name in names}
+    available_reports = {name: report for name, report in by_name.items() if report.numbers}
+    if not available_reports or (len(available_reports) < len(names) and values.report != ["all"]):
+        missing = [name for name in names if name not in available_reports]
+        needs = "; ".join(f"{name}: {reports.REPORTS[name].needs}" for name in missing)
         raise UserError(f"--report={','.join(values.report)}: found none of these: {needs}.")
     with files.convert_write_errors(f"--report_dir={values.report_dir}"):
         files.makedirs(values.report_dir)
     written = []
-    for name, report in found.items():
-        for file_name, content in reporting.rendered(values.name or name, report).items():
+    for name, report in available_reports.items():
+        for file_name, content in reports.render(values.name or name, report).items():
             written.append(posixpath.join(values.report_dir, file_name))
             files.write_atomically(written[-1], content)
-    trials = [record for record in source.records if record["script"] in sweep_grids.SCRIPTS]
-    return [*sweep_records.undated(trials), *(f"Written: {path}" for path in written)]
+    trials = [record for record in results.records if record["script"] in grids.SCRIPTS]
+    return [*records.missing_digests_note(trials), *(f"Written: {path}" for path in written)]
 
 
 def _names(values):
     """The names of the reports that are asked for, checked."""
-    names = list(reporting.REPORTS) if values.report == ["all"] else values.report
+    names = list(reports.REPORTS) if values.report == ["all"] else values.report
     for name in names:
-        if name not in reporting.REPORTS:
+        if name not in reports.REPORTS:
             raise UserError(
-                f"--report={name}: expected all, or some of {', '.join(reporting.REPORTS)}."
+                f"--report={name}: expected all, or some of {', '.join(reports.REPORTS)}."
             )
     if values.name and len(names) > 1:
         raise UserError(f"--name={values.name} is for one --report, not for {len(names)}.")
     return names
 
 
-def _source(values):
-    """The `reporting.Source` that the flags name, of --tasks alone if given."""
-    further = [
-        *(studies.read_ablation(path) for path in values.ablations),
-        *(studies.read_search(path) for path in values.searches),
-    ]
-    if not values.records and not further:
+def _read_results(values):
+    """The `reports.Results` that the flags name, of --tasks alone if given."""
+    ablations = [studies.read_ablation(path) for path in values.ablations]
+    searches = [studies.read_search(path) for path in values.searches]
+    if not (values.records or ablations or searches):
         raise UserError("--records is not given, expected the folder of a sweep.")
     if values.records:
         paths.existing_folder(values.records, "--records")
-    records = sweep_records.read(values.records) if values.records else []
-    records = [record for record in records if record["status"] == sweep_records.DONE]
-    if not records and not further:
+    trainings = records.read(values.records) if values.records else []
+    trainings = [record for record in trainings if record["status"] == records.DONE]
+    if not (trainings or ablations or searches):
         raise UserError(f"--records={values.records}: found no finished training there.")
-    _check_backbones(records)
-    tasks = {some["task"] for some in (*records, *further)}
+    _check_backbones(trainings)
+    tasks = {result["task"] for result in (*trainings, *ablations, *searches)}
     for task in values.tasks:
         if task not in tasks:
-            found = ", ".join(sorted(tasks)) or "none"
-            raise UserError(f"--tasks={task}: nothing finished of it; found {found}.")
-    wanted = values.tasks or tasks
-    _check_data([record for record in records if record["task"] in wanted])
-    parts = records, further[: len(values.ablations)], further[len(values.ablations) :]
-    return reporting.Source(*([item for item in some if item["task"] in wanted] for some in parts))
+            available = ", ".join(sorted(tasks)) or "none"
+            raise UserError(f"--tasks={task}: nothing finished of it; found {available}.")
+
+    def select(results):
+        return [result for result in results if result["task"] in (values.tasks or tasks)]
+
+    _check_data(select(trainings))
+    return reports.Results(select(trainings), select(ablations), select(searches))
 
 
-def _check_backbones(records):
+def _check_backbones(trainings):
     """Raises UserError if the scores are of several BERTs, which no table could tell apart."""
-    backbones = [record["backbone"] for record in records if record.get("backbone")]
+    backbones = [record["backbone"] for record in trainings if record.get("backbone")]
     names = {backbone["fingerprint"]: backbone["name"] for backbone in backbones}
     if len(names) > 1:
         raise UserError(
@@ -138,17 +135,17 @@ def _check_backbones(records):
         )
 
 
-def _check_data(records):
+def _check_data(trainings):
     """Raises UserError if files of the same names differed between trainings of a task."""
-    known = {}
-    for record in records:
-        named = [record["flags"].get(name) for name in sweep_grids.DATA_FLAGS]
+    digests = {}
+    for record in trainings:
+        data_flags = [record["flags"].get(name) for name in grids.DATA_FLAGS]
         for split, digest in record.get("data", {}).items():
-            place = (record["script"], record["task"], split, *named)
-            if known.setdefault(place, digest) != digest:
+            key = (record["script"], record["task"], split, *data_flags)
+            if digests.setdefault(key, digest) != digest:
                 raise UserError(
                     f"--records: found trainings of {record['task']} on different data (digests"
-                    f" {known[place]} and {digest} of the {split} split); give each a folder of its"
+                    f" {digests[key]} and {digest} of the {split} split); give each a folder of its"
                     " own."
                 )
 

@@ -41,7 +41,7 @@ class PublishedTest(tf.test.TestCase):
     def test_order(self):
         tasks = ["own", "sms_spam", "WNLI", "MNLI", "CoLA", "newsgroups", "QNLI"]
         self.assertEqual(
-            sorted(tasks, key=paper.order),
+            sorted(tasks, key=paper.sort_key),
             ["CoLA", "MNLI", "QNLI", "WNLI", "newsgroups", "sms_spam", "own"],
         )
 

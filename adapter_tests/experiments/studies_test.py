@@ -47,7 +47,7 @@ class SearchResultsTest(tf.test.TestCase):
         self.assertEqual(studies.best_trial(self.read())["number"], 1)
 
     def test_numbers(self):
-        numbers = studies.search_numbers(self.read())
+        numbers = studies.search_rows(self.read())
         self.assertEqual([row["points"] for row in numbers], [50.0, 75.0, None, 62.5, 75.0])
         self.assertEqual([row["trial"] for row in numbers], [0, 1, 2, 3, 4])
         self.assertEqual(list(numbers[0])[-len(SPACE) :], list(SPACE))
@@ -59,7 +59,7 @@ class SearchResultsTest(tf.test.TestCase):
         self.assertEqual(rows, [["Airline", "5", "2", "1", "75.0", "0.12"]])
         self.assertLen(columns, 6)
         others = self.read(TRIALS[4:])
-        columns, rows = studies.selected([search, others], ["A", "B"], "–")
+        columns, rows = studies.selected_settings([search, others], ["A", "B"], "–")
         self.assertEqual(columns, ["", "A", "B"])
         rows = {name: values for name, *values in rows}
         self.assertEqual(list(rows), [name.replace("_", " ") for name in SPACE])
@@ -69,12 +69,12 @@ class SearchResultsTest(tf.test.TestCase):
         self.assertEqual(rows["hidden layers"], ["1", "0"])
         self.assertEqual(rows["hidden size"], ["128", "–"])
         flat = self.read([trial(0, 0.5, use_convolution=False)])
-        rows = dict(studies.selected([flat], ["A"], "–")[1])
+        rows = dict(studies.selected_settings([flat], ["A"], "–")[1])
         self.assertEqual((rows["conv filters"], rows["lowercase"]), ("–", "no"))
 
     def test_panel(self):
         panel = studies.search_panel(self.read(), "Airline", "accuracy (%)")
-        self.assertTrue(panel.linear)
+        self.assertTrue(panel.is_linear)
         points = {series.label: [p[:2] for p in series.points] for series in panel.series}
         self.assertEqual(points["trial"], [(0, 50.0), (1, 75.0), (4, 75.0)])
         self.assertEqual(points["stopped early"], [(3, 62.5)])

@@ -9,13 +9,13 @@ from unittest import mock
 
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.experiments import sweep as sweeps
+from adapter_bert.experiments import sweep
 
 
 class SweepTrialsTest(tf.test.TestCase):
     def test_a_lock_is_one_holders(self):
         folder = os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "trial")
-        one, other = sweeps.TrialFolder(folder), sweeps.TrialFolder(folder)
+        one, other = sweep.TrialFolder(folder), sweep.TrialFolder(folder)
         lock = one.lock()
         self.assertIsNone(other.lock())
         os.close(lock)
@@ -23,7 +23,7 @@ class SweepTrialsTest(tf.test.TestCase):
 
     def test_whether_it_runs_is_seen_where_nothing_can_be_written(self):
         folder = os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "trial")
-        trial, real = sweeps.TrialFolder(folder), os.open
+        trial, real = sweep.TrialFolder(folder), os.open
 
         def read_only(path, flags, *more, **options):
             if flags & (os.O_CREAT | os.O_WRONLY | os.O_RDWR):
@@ -43,7 +43,7 @@ class SweepTrialsTest(tf.test.TestCase):
     def test_it_can_be_interrupted_though_its_sweep_cannot(self):
         """A shell's script starts what stands before "&" so."""
         folder = os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "trial")
-        trial = sweeps.TrialFolder(folder)
+        trial = sweep.TrialFolder(folder)
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         self.addCleanup(signal.signal, signal.SIGINT, before)
         lock = trial.lock()
@@ -59,7 +59,7 @@ class SweepTrialsTest(tf.test.TestCase):
             ("Traceback\r\nValueError: x\n\n", "ValueError: x"),
             ("", ""),
         ):
-            self.assertEqual(sweeps.reason_in(said), reason)
+            self.assertEqual(sweep.failure_reason(said), reason)
 
 
 if __name__ == "__main__":
