@@ -18,7 +18,7 @@ from adapter_bert.common.settings import Settings, Supplied, flag
 from adapter_bert.training import feature_cache
 
 _MAX_STEPS = 2**31 - 1  # No training takes as many, and an int32 holds them.
-_LARGEST_SEED = 2**32 - 1  # NumPy's.
+LARGEST_SEED = 2**32 - 1  # NumPy's.
 
 # (learning rate, epochs). At BERT's own, adapters predict only the majority class of MRPC; 3e-4 and
 # 5 are those of adapter-bert's README. What trains the backbone's own weights keeps BERT's.
@@ -186,7 +186,7 @@ class FinetuningConfig(TextConfig, DeviceConfig):
         "Seed of initial values, dropout and the order of the data.",
         "Training",
         lower=0,
-        upper=_LARGEST_SEED,
+        upper=LARGEST_SEED,
     )
     gradient_accumulation_steps: int = flag(
         1,
