@@ -15,41 +15,56 @@ from adapter_bert.common import environment
 if __name__ == "__main__":
     environment.prepare(environment.REPORTS)
 
+import dataclasses
 import posixpath
+from typing import Optional, Tuple
 
 from absl import flags
 
 from adapter_bert.common import cli, files, paths
-from adapter_bert.common.cli import section
 from adapter_bert.common.errors import UserError
+from adapter_bert.common.settings import Settings, flag
 from adapter_bert.experiments import grids, records, reports, significance, studies
+
+
+@dataclasses.dataclass(frozen=True)
+class ReportConfig(Settings):
+    """The settings of this script."""
+
+    records: Optional[str] = flag(
+        None, "Folder of a sweep, with its results*.jsonl.", "Tables and figures"
+    )
+    report: Tuple[str, ...] = flag(
+        ("all",),
+        f"What to write: {', '.join(reports.REPORTS)}; all: those that there are records for.",
+        "Tables and figures",
+    )
+    tasks: Tuple[str, ...] = flag(
+        (), "Only these tasks. Default: all that there are records of.", "Tables and figures"
+    )
+    ablations: Tuple[str, ...] = flag(
+        (), "ablation.json of run_ablation.py, for figure6.", "Tables and figures"
+    )
+    searches: Tuple[str, ...] = flag(
+        (), "search.json of run_baseline.py, for searches.", "Tables and figures"
+    )
+    compare: Tuple[str, ...] = flag(
+        (),
+        "Two predictions.tsv of the same rows, to be compared with --labels.",
+        "Comparison of two classifiers",
+    )
+    labels: Optional[str] = flag(
+        None, "The labels.tsv of these rows.", "Comparison of two classifiers"
+    )
+    report_dir: str = flag("output/report", "Where to write.", "Output")
+    name: Optional[str] = flag(
+        None, "What the files' names begin with, if not the report's name.", "Output"
+    )
 
 
 def define_flags(flag_values=flags.FLAGS):
     """Defines all flags of this script."""
-    at = section("Tables and figures", flag_values)
-    flags.DEFINE_string("records", None, "Folder of a sweep, with its results*.jsonl.", **at)
-    flags.DEFINE_list(
-        "report",
-        ["all"],
-        f"What to write: {', '.join(reports.REPORTS)}; all: those that there are records for.",
-        **at,
-    )
-    flags.DEFINE_list(
-        "tasks", [], "Only these tasks. Default: all that there are records of.", **at
-    )
-    flags.DEFINE_list("ablations", [], "ablation.json of run_ablation.py, for figure6.", **at)
-    flags.DEFINE_list("searches", [], "search.json of run_baseline.py, for searches.", **at)
-    at = section("Comparison of two classifiers", flag_values)
-    flags.DEFINE_list(
-        "compare", [], "Two predictions.tsv of the same rows, to be compared with --labels.", **at
-    )
-    flags.DEFINE_string("labels", None, "The labels.tsv of these rows.", **at)
-    at = section("Output", flag_values)
-    flags.DEFINE_string("report_dir", "output/report", "Where to write.", **at)
-    flags.DEFINE_string(
-        "name", None, "What the files' names begin with, if not the report's name.", **at
-    )
+    ReportConfig.define_flags(flag_values)
 
 
 def run(values):
@@ -61,64 +76,65 @@ def run(values):
     Returns:
       The report that ends the run: a list of lines.
     """
-    if values.compare or values.labels:
-        if len(values.compare) != 2 or not values.labels:
+    config = ReportConfig.from_flags(values)
+    if config.compare or config.labels:
+        if len(config.compare) != 2 or not config.labels:
             raise UserError("--compare takes two files of predictions, and needs --labels.")
-        first, second = values.compare
-        return significance.describe(significance.compare(first, second, values.labels))
-    names = _names(values)
-    results = _read_results(values)
+        first, second = config.compare
+        return significance.describe(significance.compare(first, second, config.labels))
+    names = _names(config)
+    results = _read_results(config)
     by_name = {name: reports.REPORTS[name].make(results) for name in names}
     available_reports = {name: report for name, report in by_name.items() if report.numbers}
-    if not available_reports or (len(available_reports) < len(names) and values.report != ["all"]):
+    if not available_reports or (len(available_reports) < len(names) and config.report != ("all",)):
         missing = [name for name in names if name not in available_reports]
         needs = "; ".join(f"{name}: {reports.REPORTS[name].needs}" for name in missing)
-        raise UserError(f"--report={','.join(values.report)}: found none of these: {needs}.")
-    with files.convert_write_errors(f"--report_dir={values.report_dir}"):
-        files.makedirs(values.report_dir)
+        raise UserError(f"--report={','.join(config.report)}: found none of these: {needs}.")
+    with files.convert_write_errors(f"--report_dir={config.report_dir}"):
+        files.makedirs(config.report_dir)
     written = []
     for name, report in available_reports.items():
-        for file_name, content in reports.render(values.name or name, report).items():
-            written.append(posixpath.join(values.report_dir, file_name))
+        for file_name, content in reports.render(config.name or name, report).items():
+            written.append(posixpath.join(config.report_dir, file_name))
             files.write_atomically(written[-1], content)
     trials = [record for record in results.records if record["script"] in grids.SCRIPTS]
     return [*records.missing_digests_note(trials), *(f"Written: {path}" for path in written)]
 
 
-def _names(values):
+def _names(config):
     """The names of the reports that are asked for, checked."""
-    names = list(reports.REPORTS) if values.report == ["all"] else values.report
+    names = list(reports.REPORTS) if config.report == ("all",) else config.report
     for name in names:
         if name not in reports.REPORTS:
             raise UserError(
                 f"--report={name}: expected all, or some of {', '.join(reports.REPORTS)}."
             )
-    if values.name and len(names) > 1:
-        raise UserError(f"--name={values.name} is for one --report, not for {len(names)}.")
+    if config.name and len(names) > 1:
+        raise UserError(f"--name={config.name} is for one --report, not for {len(names)}.")
     return names
 
 
-def _read_results(values):
+def _read_results(config):
     """The `reports.Results` that the flags name, of --tasks alone if given."""
-    ablations = [studies.read_ablation(path) for path in values.ablations]
-    searches = [studies.read_search(path) for path in values.searches]
-    if not (values.records or ablations or searches):
+    ablations = [studies.read_ablation(path) for path in config.ablations]
+    searches = [studies.read_search(path) for path in config.searches]
+    if not (config.records or ablations or searches):
         raise UserError("--records is not given, expected the folder of a sweep.")
-    if values.records:
-        paths.existing_folder(values.records, "--records")
-    trainings = records.read(values.records) if values.records else []
+    if config.records:
+        paths.existing_folder(config.records, "--records")
+    trainings = records.read(config.records) if config.records else []
     trainings = [record for record in trainings if record["status"] == records.DONE]
     if not (trainings or ablations or searches):
-        raise UserError(f"--records={values.records}: found no finished training there.")
+        raise UserError(f"--records={config.records}: found no finished training there.")
     _check_backbones(trainings)
     tasks = {result["task"] for result in (*trainings, *ablations, *searches)}
-    for task in values.tasks:
+    for task in config.tasks:
         if task not in tasks:
             available = ", ".join(sorted(tasks)) or "none"
             raise UserError(f"--tasks={task}: nothing finished of it; found {available}.")
 
     def select(results):
-        return [result for result in results if result["task"] in (values.tasks or tasks)]
+        return [result for result in results if result["task"] in (config.tasks or tasks)]
 
     _check_data(select(trainings))
     return reports.Results(select(trainings), select(ablations), select(searches))

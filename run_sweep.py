@@ -13,61 +13,67 @@ if __name__ == "__main__":
     environment.prepare()
 
 import collections
+import dataclasses
 import re
 import shlex
+from typing import Optional, Tuple
 
 from absl import flags
 
 from adapter_bert.common import cli
-from adapter_bert.common.cli import section
 from adapter_bert.common.errors import UserError
+from adapter_bert.common.settings import Settings, flag
 from adapter_bert.experiments import grids, records, sweep
 from adapter_bert.experiments.records import DONE
 
 
-def define_flags(flag_values=flags.FLAGS):
-    """Defines all flags of this script."""
-    _define_trials(section("Trials", flag_values))
-    _define_processes(section("What is done", flag_values))
-    at = section("Output", flag_values)
-    flags.DEFINE_string("output_dir", "output/sweep", "Where trials and results go.", **at)
-    flags.DEFINE_enum(
-        "keep",
+@dataclasses.dataclass(frozen=True)
+class SweepConfig(Settings):
+    """The settings of this script."""
+
+    preset: Optional[str] = flag(
+        None,
+        "One of the paper's grids. "
+        + "; ".join(f"{name}: {title}" for name, (title, _) in grids.PRESETS.items())
+        + ".",
+        "Trials",
+        choices=grids.PRESETS,
+    )
+    grid: Optional[str] = flag(
+        None, "JSON file with grids of flags: see the first lines of grids.py.", "Trials"
+    )
+    set: Tuple[str, ...] = flag(
+        (),
+        "flag=value[,value...]: other values for a flag, in the grids that have it, else in all.",
+        "Trials",
+        is_multiple=True,
+    )
+    only: Tuple[str, ...] = flag(
+        (),
+        "flag=value[,value...]: only the trials with one of these values.",
+        "Trials",
+        is_multiple=True,
+    )
+    jobs: int = flag(1, "Trials that run at a time.", "What is done", lower=1)
+    shard: str = flag(
+        "1/1", "i/n: of every n trials the i-th, for the i-th of n machines.", "What is done"
+    )
+    retry_failed: bool = flag(False, "Run the trials again that failed.", "What is done")
+    status: bool = flag(False, "Show how far the sweep is, and end.", "What is done")
+    dry_run: bool = flag(False, "Show the commands that are left to run, and end.", "What is done")
+    output_dir: str = flag("output/sweep", "Where trials and results go.", "Output")
+    keep: str = flag(
         "adapters",
-        list(sweep.KEEP),
         "What stays of a trial that is done, beside its scores and its log: its task adapter"
         " (of full fine-tuning all of BERT), nothing, or the checkpoints too.",
-        **at,
+        "Output",
+        choices=sweep.KEEP,
     )
 
 
-def _define_trials(at):
-    presets = "; ".join(f"{name}: {title}" for name, (title, _) in grids.PRESETS.items())
-    flags.DEFINE_enum(
-        "preset", None, list(grids.PRESETS), f"One of the paper's grids. {presets}.", **at
-    )
-    flags.DEFINE_string(
-        "grid", None, "JSON file with grids of flags: see the first lines of grids.py.", **at
-    )
-    flags.DEFINE_multi_string(
-        "set",
-        [],
-        "flag=value[,value...]: other values for a flag, in the grids that have it, else in all.",
-        **at,
-    )
-    flags.DEFINE_multi_string(
-        "only", [], "flag=value[,value...]: only the trials with one of these values.", **at
-    )
-
-
-def _define_processes(at):
-    flags.DEFINE_integer("jobs", 1, "Trials that run at a time.", 1, **at)
-    flags.DEFINE_string(
-        "shard", "1/1", "i/n: of every n trials the i-th, for the i-th of n machines.", **at
-    )
-    flags.DEFINE_bool("retry_failed", False, "Run the trials again that failed.", **at)
-    flags.DEFINE_bool("status", False, "Show how far the sweep is, and end.", **at)
-    flags.DEFINE_bool("dry_run", False, "Show the commands that are left to run, and end.", **at)
+def define_flags(flag_values=flags.FLAGS):
+    """Defines all flags of this script."""
+    SweepConfig.define_flags(flag_values)
 
 
 def run(values, extra_flags=()):
@@ -80,40 +86,41 @@ def run(values, extra_flags=()):
     Returns:
       The report that ends the run: a list of lines.
     """
+    config = SweepConfig.from_flags(values)
     runner = sweep.Sweep(
-        _trials(values),
+        _trials(config),
         sweep.Settings(
-            folder=values.output_dir,
-            jobs=values.jobs,
-            shard=_shard(values.shard),
+            folder=config.output_dir,
+            jobs=config.jobs,
+            shard=_shard(config.shard),
             extra_flags=tuple(extra_flags),
-            keep=values.keep,
-            retry_failed=values.retry_failed,
+            keep=config.keep,
+            retry_failed=config.retry_failed,
         ),
     )
-    if values.dry_run:
+    if config.dry_run:
         return [" ".join(map(shlex.quote, command)) for command in runner.commands()]
-    if not values.status:
+    if not config.status:
         runner.check_flags()
         print("\n".join(_table(runner)), flush=True)
         runner.run()
     return _table(runner)
 
 
-def _trials(values):
-    if (values.preset is None) == (values.grid is None):
+def _trials(config):
+    if (config.preset is None) == (config.grid is None):
         raise UserError("Give --preset or --grid, one of them.")
-    if values.preset:
-        source, (_, trial_grids) = f"--preset={values.preset}", grids.PRESETS[values.preset]
+    if config.preset:
+        source, (_, trial_grids) = f"--preset={config.preset}", grids.PRESETS[config.preset]
     else:
-        source, trial_grids = f"--grid={values.grid}", grids.read_grids(values.grid)
+        source, trial_grids = f"--grid={config.grid}", grids.read_grids(config.grid)
     settings = {}
-    for text in values.set:
+    for text in config.set:
         name, flag_values = grids.parse_setting(text, "--set")
         if name in settings:
             raise UserError(f"--set={text}: {name} is given twice.")
         settings[name] = flag_values
-    only = [grids.parse_setting(text, "--only") for text in values.only]
+    only = [grids.parse_setting(text, "--only") for text in config.only]
     return grids.expand_grids(grids.override_flags(trial_grids, settings), only, source)
 
 
