@@ -9,23 +9,13 @@ import numpy as np
 
 from adapter_bert.common import configs, files, model_variables
 from adapter_bert.common.errors import UserError
-from adapter_bert.formats import checkpoints
-from adapter_bert.formats.task_adapter import (
-    CONFIG_FILE,
-    FOLDER,
-    Backbone,
-    Description,
-    TaskAdapter,
-    check_tensors,
-    load,
-    tensors_digest,
-)
+from adapter_bert.formats import checkpoints, task_adapter
 
 
 class RunAdapter(NamedTuple):
-    """A `TaskAdapter` of a training, the folder or checkpoint that holds it, and output_dir."""
+    """A training's task adapter, the folder or checkpoint that holds it, and output_dir."""
 
-    adapter: TaskAdapter
+    adapter: task_adapter.TaskAdapter
     path: str
     output_dir: str
 
@@ -46,11 +36,11 @@ def find_run_adapter(path: str, flag: str = "--init_checkpoint") -> Optional[Run
         what the checkpoint does not.
     """
     path = path.rstrip("/")
-    if files.exists(f"{files.current_folder(path)}/{CONFIG_FILE}"):
-        return RunAdapter(load(path, flag), path, os.path.dirname(path))
-    folder = f"{path}/{FOLDER}"
+    if files.exists(f"{files.current_folder(path)}/{task_adapter.CONFIG_FILE}"):
+        return RunAdapter(task_adapter.load(path, flag), path, os.path.dirname(path))
+    folder = f"{path}/{task_adapter.FOLDER}"
     if files.exists(files.current_folder(folder)):
-        return RunAdapter(load(folder, flag), folder, path)
+        return RunAdapter(task_adapter.load(folder, flag), folder, path)
     if path.endswith(".index"):
         path = path[: -len(".index")]
     prefix = checkpoints.resolve_prefix(path)
@@ -60,25 +50,25 @@ def find_run_adapter(path: str, flag: str = "--init_checkpoint") -> Optional[Run
     if not checkpoints.is_task_only(names):
         return None
     output_dir = os.path.dirname(prefix)
-    folder, where = os.path.join(output_dir, FOLDER), f"{flag} {prefix}"
+    folder, where = os.path.join(output_dir, task_adapter.FOLDER), f"{flag} {prefix}"
     if not files.exists(files.current_folder(folder)):
         raise UserError(
             f"{where} holds only what a task trained, and {folder}, which says the rest, is not"
             " there; run its training to the end."
         )
-    finished = load(folder, flag)
+    finished = task_adapter.load(folder, flag)
     tensors = checkpoints.trained_tensors(prefix, flag)
-    check_tensors(tensors, finished.description, where)
+    task_adapter.check_tensors(tensors, finished.description, where)
     step = checkpoints.step_of(prefix, flag)
     description = dataclasses.replace(finished.description, global_step=step, scores={})
-    checkpointed = TaskAdapter(description, tensors)
-    if tensors_digest(checkpointed) == tensors_digest(finished):
+    checkpointed = task_adapter.TaskAdapter(description, tensors)
+    if task_adapter.tensors_digest(checkpointed) == task_adapter.tensors_digest(finished):
         return RunAdapter(finished, folder, output_dir)
     return RunAdapter(checkpointed, prefix, output_dir)
 
 
-def backbone_of(init_checkpoint: str, config: configs.BertConfig) -> Backbone:
-    """The `Backbone` that a pretrained checkpoint holds; its name is that of the folder.
+def backbone_of(init_checkpoint: str, config: configs.BertConfig) -> task_adapter.Backbone:
+    """Returns the `task_adapter.Backbone` in a pretrained checkpoint, named after its folder.
 
     Args:
       init_checkpoint: prefix of the checkpoint.
@@ -93,26 +83,29 @@ def backbone_of(init_checkpoint: str, config: configs.BertConfig) -> Backbone:
     folder = os.path.dirname(os.path.abspath(init_checkpoint))
     if os.path.basename(folder) == "variables":  # Of a TF-Hub module.
         folder = os.path.dirname(folder)
-    return Backbone(
+    return task_adapter.Backbone(
         name=os.path.basename(folder),
         fingerprint=model_variables.fingerprint(read, config),
         config=config.to_dict(),
     )
 
 
-def to_checkpoint(adapter: TaskAdapter, prefix: str) -> None:
+def to_checkpoint(adapter: task_adapter.TaskAdapter, prefix: str) -> None:
     """Writes the tensors and the step as a TensorFlow checkpoint, as a training leaves them."""
     step = np.array(adapter.description.global_step, np.int64)
     checkpoints.write(prefix, {**adapter.tensors, checkpoints.GLOBAL_STEP: step})
 
 
 def to_full_checkpoint(
-    adapter: TaskAdapter, init_checkpoint: str, prefix: str, flag: str = "--init_checkpoint"
+    adapter: task_adapter.TaskAdapter,
+    init_checkpoint: str,
+    prefix: str,
+    flag: str = "--init_checkpoint",
 ) -> None:
     """Writes backbone and task adapter as one checkpoint; see `full_checkpoint_use`.
 
     Args:
-      adapter: `TaskAdapter`.
+      adapter: `task_adapter.TaskAdapter`.
       init_checkpoint: prefix of the pretrained checkpoint that it was trained on.
       prefix: of the checkpoint to write.
       flag: what the error calls the pretrained checkpoint.
@@ -136,7 +129,7 @@ def to_full_checkpoint(
     to_checkpoint(adapter._replace(tensors={**tensors, **adapter.tensors}), prefix)
 
 
-def full_checkpoint_use(description: Description) -> str:
+def full_checkpoint_use(description: task_adapter.Description) -> str:
     """Returns a sentence that says which code may load a full checkpoint of this task.
 
     Other code than that loads it too, and silently ignores tensors: its scores are much worse.

@@ -40,8 +40,8 @@ model.eval()
 """
 
 _ACTIVATIONS = {
-    huggingface.activation_name(own): own
-    for own in ("gelu", "leaky_relu", "linear", "relu", "relu6", "sigmoid", "swish", "tanh")
+    huggingface.activation_name(name): name
+    for name in ("gelu", "leaky_relu", "linear", "relu", "relu6", "sigmoid", "swish", "tanh")
 }
 # The variants that the package has, the default first, and what they are there.
 _VARIANTS = {

@@ -81,13 +81,15 @@ def saved_for_backward(tensor):
     return xla_optimization_barrier([tensor])[0] if is_in_xla() else tensor
 
 
-def recompute(after, *tensors):
-    """The tensors, of which a backward pass computes once more what a forward pass did not keep.
+def recompute(dependency, *tensors):
+    """Returns the tensors from which a backward pass recomputes what was not saved.
 
-    To XLA they are others than before, so that it does not find the same computation twice and keep
-    the first; and they are there as soon as `after` is, a gradient that the backward pass brings.
+    XLA takes them for others than before. Else it would find the same computation twice and keep
+    the first. They are there as soon as `dependency` is, a gradient of the backward pass.
     """
-    return list(xla_optimization_barrier([after, *tensors]))[1:] if is_in_xla() else list(tensors)
+    return (
+        list(xla_optimization_barrier([dependency, *tensors]))[1:] if is_in_xla() else list(tensors)
+    )
 
 
 def _compile_silently():
