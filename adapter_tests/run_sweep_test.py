@@ -5,6 +5,7 @@ import os
 import tempfile
 from unittest import mock
 
+import pytest
 import tensorflow.compat.v1 as tf
 
 import run_sweep
@@ -16,6 +17,7 @@ from adapter_bert.experiments import sweep as sweeps
 from adapter_tests.support import command_lines, tiny
 
 
+@pytest.mark.slow
 class RunSweepTest(tf.test.TestCase):
     def setUp(self):
         super().setUp()

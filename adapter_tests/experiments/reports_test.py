@@ -6,8 +6,7 @@ import tensorflow.compat.v1 as tf
 from adapter_bert.experiments import figures, report_tables
 from adapter_bert.experiments import reports as reporting
 from adapter_bert.experiments.reports import REPORTS, Source
-from adapter_tests.experiments.ablation_results_test import ABLATION
-from adapter_tests.support.records import record, seeds
+from adapter_tests.support.records import ABLATION, record, seeds
 
 
 def rows_by_label(table):
