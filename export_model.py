@@ -20,7 +20,8 @@ from adapter_bert.common.cli import section
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import adapter_checkpoints, adapter_folders, task_adapter
 from adapter_bert.serving import encoder, in_graph_tokenizer, saved_model
-from adapter_bert.training import bert_flags
+from adapter_bert.training import pretrained
+from adapter_bert.training.config import PretrainedConfig
 
 
 def define_flags(flag_values=flags.FLAGS):
@@ -32,7 +33,7 @@ def define_flags(flag_values=flags.FLAGS):
         " folder: mrpc for output/mrpc/adapter.",
         **section("Tasks", flag_values),
     )
-    bert_flags.define_pretrained(flag_values)
+    PretrainedConfig.define_flags(flag_values)
     at = section("Output", flag_values)
     flags.DEFINE_string(
         "export_dir", None, "Where the SavedModel goes: a folder in it, of the next number.", **at
@@ -62,7 +63,7 @@ def run(values):
     for name in ("adapters", "export_dir"):
         if not values[name].value:
             raise UserError(f"--{name} is not given.")
-    bert = bert_flags.find_pretrained(values, reads_texts=values.raw_text)
+    bert = pretrained.find(PretrainedConfig.from_flags(values), reads_texts=values.raw_text)
     backbone = adapter_checkpoints.backbone_of(bert.init_checkpoint, bert.config)
     adapters = {}
     for name, folder in adapter_folders.match_patterns(values.adapters).items():

@@ -24,7 +24,8 @@ from adapter_bert.common.cli import section
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import adapter_folders
 from adapter_bert.serving import bank, batcher, registry, request_texts
-from adapter_bert.training import bert_flags
+from adapter_bert.training import pretrained
+from adapter_bert.training.config import PretrainedConfig
 
 TOKEN_VARIABLE = "ADAPTER_BERT_TOKEN"
 _STOP_SECONDS = 5.0  # For what is left after the last answer.
@@ -66,7 +67,7 @@ def define_flags(flag_values=flags.FLAGS):
     )
     _define_network(section("Network", flag_values))
     _define_limits(section("Limits", flag_values))
-    bert_flags.define_pretrained(flag_values)
+    PretrainedConfig.define_flags(flag_values)
 
 
 def _define_network(at):
@@ -213,7 +214,7 @@ def _load(values):
     directory_folders = (
         {} if values.adapter_dir is None else adapter_folders.find_all(values.adapter_dir)
     )
-    bert = bert_flags.find_pretrained(values)
+    bert = pretrained.find(PretrainedConfig.from_flags(values))
     tokenizers = request_texts.Tokenizers(bert.vocab_file, bool(values.spm_model_file))
     adapter_bank = bank.AdapterBank(
         bert.config,

@@ -5,6 +5,7 @@ import os
 import tempfile
 from unittest import mock
 
+import pytest
 import tensorflow.compat.v1 as tf
 
 import run_sweep
@@ -14,6 +15,7 @@ from adapter_bert.experiments import grids, records, sweep
 from adapter_tests.support import command_lines, tiny
 
 
+@pytest.mark.slow
 class RunSweepTest(tf.test.TestCase):
     def setUp(self):
         super().setUp()

@@ -23,7 +23,7 @@ import workload
 from adapter_bert.common import model_variables, tf_estimator
 from adapter_bert.formats import huggingface
 from adapter_bert.tasks import heads
-from adapter_bert.training import estimator
+from adapter_bert.training import model_fn
 
 
 def write(destination, sizes, vocab_file, init_checkpoint=None):
@@ -60,7 +60,7 @@ def _write_checkpoint(prefix, sizes, init_checkpoint):
     }
     head = heads.classifier_head(workload.NUM_LABELS)
     mode = tf_estimator.ModeKeys.PREDICT
-    estimator.model_fn_builder(settings, head)(features, None, mode, {"batch_size": 1})
+    model_fn.model_fn_builder(settings, head)(features, None, mode, {"batch_size": 1})
     with tf.Session() as session:
         session.run(tf.global_variables_initializer())
         tf.train.Saver().save(session, prefix, write_meta_graph=False)

@@ -26,14 +26,14 @@ import workload
 from adapter_bert.common import files, tf_estimator
 from adapter_bert.formats import task_adapter
 from adapter_bert.tasks import heads
-from adapter_bert.training import estimator
+from adapter_bert.training import model_fn
 
 
 def build(model):
     """Builds a model for predicting, with random weights.
 
     Args:
-      model: `estimator.ModelSettings`.
+      model: `model_fn.ModelSettings`.
 
     Returns:
       (session, list of the variables that a task trains, list of all variables).
@@ -44,7 +44,7 @@ def build(model):
     }
     head = heads.classifier_head(workload.NUM_LABELS)
     mode = tf_estimator.ModeKeys.PREDICT
-    estimator.model_fn_builder(model, head)(features, None, mode, {"batch_size": 1})
+    model_fn.model_fn_builder(model, head)(features, None, mode, {"batch_size": 1})
     session = tf.Session()
     session.run(tf.global_variables_initializer())
     return session, tuning.trained_variables(model.tuning), tf.trainable_variables()

@@ -24,8 +24,10 @@ LARGEST_SEED = 2**32 - 1  # NumPy's.
 # 5 are those of adapter-bert's README. What trains the backbone's own weights keeps BERT's.
 ADAPTER_SCHEDULE = (3e-4, 5.0)
 BERT_SCHEDULE = (5e-5, 3.0)
-_RATE, _EPOCHS = (f"{value:g}" for value in ADAPTER_SCHEDULE)
-_BERT_RATE, _BERT_EPOCHS = (f"{value:g}" for value in BERT_SCHEDULE)
+_RATE, _BERT_RATE = (
+    f"{rate:.0e}".replace("e-0", "e-") for rate, _ in (ADAPTER_SCHEDULE, BERT_SCHEDULE)
+)
+_EPOCHS, _BERT_EPOCHS = (f"{epochs:g}" for _, epochs in (ADAPTER_SCHEDULE, BERT_SCHEDULE))
 
 
 def default_schedule(method: str) -> Tuple[float, float]:
@@ -81,12 +83,18 @@ class PretrainedConfig(Settings):
 
 
 @dataclasses.dataclass(frozen=True)
-class TextConfig(PretrainedConfig):
-    """A pretrained BERT, and how it reads texts."""
+class TokenizerConfig(PretrainedConfig):
+    """A pretrained BERT and its tokenizer."""
 
     do_lower_case: bool = flag(
         True, "Lower-case the text: True for uncased models, else False.", "Pretrained BERT"
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class TextConfig(TokenizerConfig):
+    """A pretrained BERT, and how much text it reads at a time."""
+
     max_seq_length: int = flag(
         128, "WordPieces of a text or pair, longer ones are cut.", "Task and data"
     )

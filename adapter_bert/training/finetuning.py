@@ -131,7 +131,8 @@ def set_up(config: FinetuningConfig, start: StartingPoint, folder: str, shortest
     Raises:
       UserError: what a flag names is missing, broken or does not fit.
     """
-    bert, tokenizer = pretrained.load(config, shortest)
+    bert, tokenizer = pretrained.load(config)
+    pretrained.check_sequence_length(config.max_seq_length, bert.config, shortest)
     config.tuning.check_num_top_layers(bert.config.num_hidden_layers)
     if config.adapter:
         config.adapter.check_layers(bert.config.num_hidden_layers)
@@ -156,7 +157,8 @@ def set_up_evaluation(config, start: StartingPoint, folder: str, shortest: int) 
       config: `TextConfig` and `DeviceConfig`, with an eval_batch_size.
       start, folder, shortest: as of `set_up`.
     """
-    bert, tokenizer = pretrained.load(config, shortest)
+    bert, tokenizer = pretrained.load(config)
+    pretrained.check_sequence_length(config.max_seq_length, bert.config, shortest)
     run, use_tpu = estimators.connect(config, folder)
     estimators.check_paths_for_tpu(config, folder, bert.init_checkpoint)
     precision = _choose_precision(config, bert, use_tpu, _precision_of(start.adapter))

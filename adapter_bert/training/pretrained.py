@@ -7,15 +7,14 @@ import tokenization
 from adapter_bert.common import configs, files, paths
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints, tfhub
-from adapter_bert.training.config import PretrainedConfig, TextConfig
+from adapter_bert.training.config import PretrainedConfig, TokenizerConfig
 
 
-def load(config: TextConfig, shortest: int):
+def load(config: TokenizerConfig):
     """Finds the pretrained BERT, and makes its tokenizer; its parts must belong together.
 
     Args:
-      config: `TextConfig`.
-      shortest: the least --max_seq_length that holds a text.
+      config: `TokenizerConfig`.
 
     Returns:
       (`checkpoints.PretrainedBert`, `tokenization.FullTokenizer`).
@@ -39,7 +38,6 @@ def load(config: TextConfig, shortest: int):
     tokenizer.check_special_tokens()
     tokenization.check_vocab_casing(tokenizer.vocab, lower_case, vocab_file)
     tokenization.check_vocab_size(tokenizer.vocab, bert.config.vocab_size, vocab_file)
-    _check_sequence_length(config.max_seq_length, bert.config, shortest)
     return bert, tokenizer
 
 
@@ -106,8 +104,14 @@ def _absolute(path):
     return path if files.is_remote(path) else os.path.abspath(path)
 
 
-def _check_sequence_length(length: int, config: configs.BertConfig, shortest: int) -> None:
-    """Raises UserError unless --max_seq_length has room for a text and the model for it."""
+def check_sequence_length(length: int, config: configs.BertConfig, shortest: int) -> None:
+    """Raises UserError unless --max_seq_length has room for a text and the model for it.
+
+    Args:
+      length: --max_seq_length.
+      config: `configs.BertConfig`.
+      shortest: the least length that holds a text.
+    """
     if length > config.max_position_embeddings:
         raise UserError(
             f"--max_seq_length={length} is over the {config.max_position_embeddings} positions"

@@ -11,22 +11,17 @@ import tensorflow as tf2
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.baseline import model, texts
-from adapter_bert.baseline.search_space import PRESETS, Settings
+from adapter_bert.baseline.search_space import PRESETS
 from adapter_bert.common import tf_estimator
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import tfhub
 from adapter_tests.support import tf2_modules, tiny
+from adapter_tests.support.baseline import SPACE
 
 hub = tfhub.library()
 
 TEXTS = [("the dog sees a bird", None), ("big man", None), ("", None), ("old", None)]
 PAIRS = [("the dog", "sees a bird"), ("big man", ""), ("", "not a cat"), ("old", "old")]
-SPACE = Settings(
-    *("tiny", False, False, False),
-    *(False, "tanh", False, 3, 0.0, 50, 0.0),
-    *(2, 64, "leaky_relu", "none", 0.0),
-    *(0.1, 0.001, 0.05, 0.01, 100_000),
-)
 ACTIVATIONS = {
     "relu": lambda x: np.maximum(x, 0),
     "relu6": lambda x: np.clip(x, 0, 6),

@@ -14,8 +14,8 @@ from adapter_bert.common.errors import UserError
 from adapter_bert.tasks import classifier_results
 from adapter_bert.tasks.glue import Task
 from adapter_bert.training import progress
-from adapter_tests.baseline.model_test import SPACE
 from adapter_tests.support import tiny
+from adapter_tests.support.baseline import SPACE
 
 
 def task(kind):

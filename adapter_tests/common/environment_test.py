@@ -16,7 +16,7 @@ import tensorflow.compat.v1 as tf
 from absl import logging
 
 from adapter_bert.common import environment, paths
-from adapter_tests.common.tf_estimator_test import HAS_OWN
+from adapter_tests.support.tensorflows import HAS_ESTIMATOR
 
 SCRIPTS = (
     "run_classifier",
@@ -168,7 +168,7 @@ class ScriptTest(tf.test.TestCase):
                 done.stderr, r"^Error: Python [^\n]+ has no (TensorFlow|absl-py)[^\n]+\.\n$"
             )
 
-    @unittest.skipIf(HAS_OWN, "this TensorFlow has an Estimator of its own")
+    @unittest.skipIf(HAS_ESTIMATOR, "this TensorFlow has an Estimator of its own")
     def test_another_wheel_is_refused_in_a_sentence(self):
         folder = os.path.join(self.get_temp_dir(), "tensorflow_estimator-2.12.0.dist-info")
         os.makedirs(folder)

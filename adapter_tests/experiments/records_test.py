@@ -8,6 +8,7 @@ from unittest import mock
 
 import tensorflow.compat.v1 as tf
 
+from adapter_bert.common import paths
 from adapter_bert.common.errors import UserError
 from adapter_bert.experiments import records
 
@@ -139,6 +140,11 @@ class SweepRecordsTest(tf.test.TestCase):
     def test_a_folder_that_is_not_there_cannot_be_written(self):
         with self.assertRaisesRegex(UserError, "cannot be written"):
             records.append(os.path.join(self.folder, "missing"), (0, 1), record("a"))
+
+    def test_those_of_earlier_versions(self):
+        """Those of results/ were written over months, the last before the modules moved."""
+        read = records.read(os.path.join(paths.PROJECT, "results", "records"))
+        self.assertGreater(len([r for r in read if r["status"] == records.DONE]), 250)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,7 @@ import tensorflow.compat.v1 as tf
 
 from adapter_bert.experiments import figures, report_tables, reports
 from adapter_bert.experiments.reports import REPORTS, Results
-from adapter_tests.experiments.ablation_results_test import ABLATION
-from adapter_tests.support.records import record, seeds
+from adapter_tests.support.records import ABLATION, record, seeds
 
 
 def rows_by_label(table):

@@ -19,11 +19,11 @@ import tensorflow.compat.v1 as tf
 import modeling
 import tuning
 from adapter_bert.common.errors import UserError
-from adapter_bert.formats import adapter_checkpoints, adapterhub, huggingface, task_adapter
+from adapter_bert.formats import adapter_checkpoints, adapterhub, huggingface
 from adapter_bert.tasks import heads
-from adapter_tests.formats.task_adapter_test import description
 from adapter_tests.support import tiny
 from adapter_tests.support.refusals import RefusalTestCase
+from adapter_tests.support.task_adapters import description, random_adapter
 
 PEERS = os.environ.get("ADAPTER_BERT_PEERS")
 
@@ -37,20 +37,6 @@ with torch.no_grad():
 numpy.save(sys.argv[2], logits.numpy())
 model.save_adapter(sys.argv[3], name, use_safetensors=True)
 """
-
-
-def random_adapter(size=4, layers=None, layer_norms="all", labels=("no", "yes"), **adapter):
-    """A task adapter of `tiny.config()` with random weights of some size."""
-    adapter = modeling.AdapterConfig(size, layers=layers, **adapter)
-    method = tuning.Tuning(layer_norms=layer_norms)
-    rng = np.random.RandomState(3)
-    kind = "classification" if labels else "regression"
-    described = description(labels=labels, kind=kind, adapter=adapter, tuning=method)
-    tensors = {
-        name: rng.normal(0, 0.5, shape).astype(np.float32)
-        for name, shape in task_adapter.shapes(described).items()
-    }
-    return task_adapter.TaskAdapter(described, tensors)
 
 
 class AdapterHubTestCase(RefusalTestCase):

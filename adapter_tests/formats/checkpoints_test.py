@@ -3,8 +3,6 @@ checkpoints tell."""
 
 import os
 import re
-import tempfile
-import unittest
 from unittest import mock
 
 import numpy as np
@@ -14,52 +12,8 @@ import modeling
 from adapter_bert.common import files, model_variables
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints
-from adapter_tests.support.refusals import RefusalTestCase
-
-SHARED = os.environ.get("ADAPTER_BERT_DATA")
-needs_shared = unittest.skipUnless(SHARED, "ADAPTER_BERT_DATA does not name the shared folder")
-
-TINY = modeling.BertConfig(
-    vocab_size=11,
-    hidden_size=64,
-    num_hidden_layers=2,
-    num_attention_heads=1,
-    intermediate_size=96,
-    max_position_embeddings=16,
-    type_vocab_size=2,
-)
-
-
-def changed(config, **sizes):
-    return modeling.BertConfig.from_dict(dict(config.to_dict(), **sizes))
-
-
-class CheckpointTestCase(RefusalTestCase):
-    """Writes checkpoints into a folder of the test's own."""
-
-    def setUp(self):
-        super().setUp()
-        self.folder = tempfile.mkdtemp(dir=self.get_temp_dir())
-        self.prefix = os.path.join(self.folder, "bert_model.ckpt")
-
-    def save(self, tensors, prefix=None, **saver_options):
-        """Writes a checkpoint with the Saver and returns its prefix."""
-        prefix = prefix or self.prefix
-        with tf.Graph().as_default(), tf.Session() as session:
-            variables = {
-                name: tf.get_variable(f"v{index}", initializer=value, use_resource=False)
-                for index, (name, value) in enumerate(tensors.items())
-            }
-            session.run(tf.global_variables_initializer())
-            saver = tf.train.Saver(variables, **saver_options)
-            saver.save(session, prefix, write_meta_graph=False, write_state=False)
-        return prefix
-
-    def save_encoder(self, config, **others):
-        shapes = model_variables.encoder_shapes(config)
-        return self.save(
-            dict({name: np.zeros(shape, np.float32) for name, shape in shapes.items()}, **others)
-        )
+from adapter_tests.support.checkpoint_cases import TINY, CheckpointTestCase, changed
+from adapter_tests.support.shared import SHARED, needs_shared
 
 
 class OpenCheckpointTest(CheckpointTestCase):

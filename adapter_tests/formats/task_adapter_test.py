@@ -22,33 +22,7 @@ from adapter_bert.ops import adapters, layers
 from adapter_bert.tasks import heads
 from adapter_tests.support import tiny
 from adapter_tests.support.refusals import RefusalTestCase
-
-
-def description(**changes):
-    """A description of a tiny task adapter."""
-    values = {
-        "task": "MRPC",
-        "kind": "classification",
-        "labels": ("0", "1"),
-        "max_seq_length": 16,
-        "do_lower_case": True,
-        "vocabulary": "0123456789abcdef",
-        "backbone": task_adapter.Backbone("tiny", "f" * 64, tiny.config().to_dict()),
-        "tuning": tuning.Tuning(),
-        "adapter": modeling.AdapterConfig(size=4),
-        "global_step": 12,
-        "training": {"learning_rate": 3e-4, "data": "abc"},
-        "scores": {"eval_accuracy": 0.75},
-        "versions": {"tensorflow": "2.15.1"},
-    }
-    return task_adapter.Description(**{**values, **changes})
-
-
-def tensors(seed=0, **changes):
-    rng = np.random.RandomState(seed)
-    shapes = task_adapter.shapes(description(**changes))
-    return {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
-
+from adapter_tests.support.task_adapters import description, tensors
 
 # Every field is another than the default.
 VARIANT = modeling.AdapterConfig(
@@ -568,6 +542,20 @@ class CheckFitsTest(TaskAdaptersTestCase):
             [variant["adapter_" + name] for name in ("normalization", "depth", "sites")],
             ["batch", 2, "attention"],
         )
+
+
+class OldFilesTest(tf.test.TestCase):
+    def test_a_task_adapter_of_an_earlier_version(self):
+        """support/old_files has one, written at c5f2c13."""
+        folder = os.path.join(os.path.dirname(tiny.__file__), "old_files")
+        with open(os.path.join(folder, "expected.json")) as reader:
+            expected = json.load(reader)
+        adapter = task_adapter.load(os.path.join(folder, "adapter"))
+        self.assertEqual(task_adapter.tensors_digest(adapter), expected["tensors"])
+        self.assertEqual(adapter.description.task, expected["task"])
+        self.assertEqual(list(adapter.description.labels), expected["labels"])
+        self.assertEqual(adapter.description.adapter.depth, 2)
+        self.assertTrue(adapter.description.tuning.train_pooler)
 
 
 if __name__ == "__main__":

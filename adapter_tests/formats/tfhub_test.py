@@ -16,8 +16,8 @@ import modeling
 import run_classifier
 from adapter_bert.common import model_variables, paths
 from adapter_bert.formats import checkpoints, tfhub
-from adapter_tests.formats.checkpoints_test import TINY, CheckpointTestCase, changed
 from adapter_tests.support import command_lines, tf2_modules, tiny
+from adapter_tests.support.checkpoint_cases import TINY, CheckpointTestCase, changed
 
 hub = tfhub.library()
 

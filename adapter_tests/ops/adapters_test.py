@@ -12,8 +12,8 @@ from adapter_bert.common import model_variables
 from adapter_bert.common.errors import UserError
 from adapter_bert.ops import adapters, layers, xla
 from adapter_bert.ops.adapters import AdapterConfig
-from adapter_tests.modeling_test import numpy_bert
 from adapter_tests.support import tiny
+from adapter_tests.support.numpy_bert import numpy_bert
 
 # One of each, and several together.
 VARIANTS = (

@@ -10,8 +10,8 @@ from adapter_bert.common.errors import UserError
 from adapter_bert.formats import task_adapter
 from adapter_bert.serving import request_texts as task_texts
 from adapter_bert.tasks import squad_data, squad_features
-from adapter_tests.formats.task_adapter_test import description
 from adapter_tests.support import tiny
+from adapter_tests.support.task_adapters import description
 
 CLS, SEP = tiny.VOCABULARY.index("[CLS]"), tiny.VOCABULARY.index("[SEP]")
 

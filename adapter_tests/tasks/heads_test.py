@@ -1,4 +1,4 @@
-"""Tests of heads.py beside the formulas in NumPy."""
+"""Tests of heads.py beside NumPy: logits, losses, and padding that is never an answer."""
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -7,11 +7,13 @@ from adapter_bert.tasks import heads
 
 
 class FakeEncoder:
-    def __init__(self, pooled):
-        self.pooled = tf.constant(pooled, tf.float32)
+    def __init__(self, output):
+        self.output = tf.constant(output, tf.float32)
 
     def get_pooled_output(self):
-        return self.pooled
+        return self.output
+
+    get_sequence_output = get_pooled_output
 
 
 class HeadsTest(tf.test.TestCase):
@@ -67,6 +69,36 @@ class HeadsTest(tf.test.TestCase):
             values = session.run({name: value for name, (value, _) in metrics.items()})
         # Rows 0 and 1 are right, row 2 is wrong, rows 3 (right) and 4 (wrong) do not count.
         self.assertAllClose(values, {"eval_accuracy": 2 / 3, "eval_loss": 4.5 / 3})
+
+
+class SpanHeadTest(tf.test.TestCase):
+    def test_against_numpy(self):
+        random = np.random.RandomState(0)
+        sequence, weights = random.normal(size=[2, 5, 4]), random.normal(size=[2, 4])
+        bias = np.array([0.5, -0.25])
+        lengths, starts, ends = [5, 3], [1, 0], [4, 2]
+        mask = (np.arange(5) < np.array(lengths)[:, None]).astype(np.int32)
+        features = {"input_mask": mask, "start_positions": starts, "end_positions": ends}
+        with tf.Graph().as_default(), tf.Session() as session:
+            tensors = {name: tf.constant(values) for name, values in features.items()}
+            output = heads.squad_head(FakeEncoder(sequence), tensors, True, None)
+            session.run(tf.global_variables_initializer())
+            for variable, value in zip(tf.trainable_variables(), (weights, bias)):
+                variable.load(value, session)
+            names = [variable.op.name for variable in tf.trainable_variables()]
+            loss, predictions = session.run((output.loss, output.predictions))
+        self.assertEqual(names, ["cls/squad/output_weights", "cls/squad/output_bias"])
+        logits = np.moveaxis(sequence @ weights.T + bias, -1, 0)
+        losses = []
+        for row, length in enumerate(lengths):
+            for kind, positions in enumerate((starts, ends)):
+                odds = np.exp(logits[kind, row, :length])
+                losses.append(-np.log(odds[positions[row]] / odds.sum()))
+        self.assertAllClose(loss, np.mean(losses), rtol=1e-5)
+        for name, expected in zip(("start_logits", "end_logits"), logits):
+            self.assertAllClose(predictions[name][0], expected[0], atol=1e-5)
+            self.assertAllClose(predictions[name][1, :3], expected[1, :3], atol=1e-5)
+            self.assertAllLess(predictions[name][1, 3:], -9000)
 
 
 if __name__ == "__main__":
