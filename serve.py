@@ -215,7 +215,7 @@ def _load(values):
         {} if values.adapter_dir is None else adapter_folders.find_all(values.adapter_dir)
     )
     bert = pretrained.find(PretrainedConfig.from_flags(values))
-    tokenizers = request_texts.Tokenizers(bert.vocab_file, bool(values.spm_model_file))
+    tokenizers = request_texts.Tokenizers(str(bert.vocab_file), bool(values.spm_model_file))
     adapter_bank = bank.AdapterBank(
         bert.config,
         bert.init_checkpoint,
