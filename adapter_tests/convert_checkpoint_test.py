@@ -182,7 +182,7 @@ class AdapterTestCase(tf.test.TestCase):
         self.folder = tempfile.mkdtemp(dir=self.get_temp_dir())
         self.bert = tiny.write_bert(self.path("bert"))
         self.prefix = os.path.join(self.bert, "bert_model.ckpt")
-        made = adapterhub_test.task_adapter()
+        made = adapterhub_test.random_adapter()
         vocabulary = tokenization.load_vocab(os.path.join(self.bert, "vocab.txt"))
         self.made = made._replace(
             description=dataclasses.replace(
