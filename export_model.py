@@ -19,8 +19,7 @@ from adapter_bert.common import cli, devices, files
 from adapter_bert.common.cli import section
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import adapter_folders, task_adapter
-from adapter_bert.serving import encoder as mixed_encoder
-from adapter_bert.serving import in_graph_tokenizer, saved_model
+from adapter_bert.serving import encoder, in_graph_tokenizer, saved_model
 from adapter_bert.training import bert_flags
 
 
@@ -69,13 +68,13 @@ def run(values):
     for name, folder in adapter_folders.named(values.adapters).items():
         adapters[name] = task_adapter.load(folder, "--adapters")
         where = f"--adapters {folder}"
-        mixed_encoder.check(adapters[name].description, backbone, where)
+        encoder.check_compatible(adapters[name].description, backbone, where)
         task_adapter.check_finite(adapters[name].tensors, where)
     _log_precision(adapters)
     encode = None
     if values.raw_text:
         descriptions = {name: adapter.description for name, adapter in adapters.items()}
-        encode = in_graph_tokenizer.encoder(*_tokenizer(values, bert.vocab_file, descriptions))
+        encode = in_graph_tokenizer.make_encoder(*_tokenizer(values, bert.vocab_file, descriptions))
     path = saved_model.write(values.export_dir, bert.config, bert.init_checkpoint, adapters, encode)
     tasks = ", ".join(f"{name} ({a.description.kind})" for name, a in adapters.items())
     size = files.megabytes(path + "/variables/")

@@ -23,10 +23,7 @@ from adapter_bert.common import cli, configs, devices
 from adapter_bert.common.cli import section
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import adapter_folders
-from adapter_bert.serving import bank as adapter_bank
-from adapter_bert.serving import batcher as batching
-from adapter_bert.serving import registry
-from adapter_bert.serving import request_texts as task_texts
+from adapter_bert.serving import bank, batcher, registry, request_texts
 from adapter_bert.training import bert_flags
 
 TOKEN_VARIABLE = "ADAPTER_BERT_TOKEN"
@@ -94,7 +91,7 @@ def _define_limits(at):
         ("max_connections", 4096, "Connections at a time."),
     ):
         flags.DEFINE_integer(name, default, text, 1, **at)
-    most = batching.BATCH_SIZE
+    most = batcher.BATCH_SIZE
     text = f"Rows that are computed together, {most} at most."
     flags.DEFINE_integer("max_batch_size", most, text, 1, most, **at)
     for name, seconds, text in (
@@ -120,57 +117,57 @@ def run(values):
     devices.need_tensorflow_2("serve.py")
     http_server, rest_api, serving_metrics = _http_modules()
     token, metrics = _token(values), serving_metrics.Metrics()
-    may_change = token is not None or http_server.is_loopback(values.host)
-    if not may_change:
+    allows_changes = token is not None or http_server.is_loopback(values.host)
+    if not allows_changes:
         logging.warning(
             "=== --host=%s without --token: whoever reaches this port may ask; nobody may add or"
             " remove tasks. ===",
             values.host,
         )
     with contextlib.ExitStack() as stack:
-        bound = stack.enter_context(http_server.listen(values.host, values.port))
-        tasks, bank = _load(values)
-        for one in (bank, tasks):
-            stack.enter_context(contextlib.closing(one))
-        batcher = _batcher(values, tasks, bank, metrics)
-        stack.enter_context(contextlib.closing(batcher))
+        listener = stack.enter_context(http_server.listen(values.host, values.port))
+        tasks, adapter_bank = _load(values)
+        for resource in (adapter_bank, tasks):
+            stack.enter_context(contextlib.closing(resource))
+        row_batcher = _batcher(values, tasks, adapter_bank, metrics)
+        stack.enter_context(contextlib.closing(row_batcher))
         api = rest_api.RestApi(
-            tasks, batcher, metrics, _limits(values, rest_api), token, may_change
+            tasks, row_batcher, metrics, _limits(values, rest_api), token, allows_changes
         )
         stack.enter_context(contextlib.closing(api))
-        server = http_server.server_of(
+        server = http_server.make_server(
             api.application(),
             max_connections=values.max_connections,
             read_seconds=values.read_timeout,
             stop_seconds=values.read_timeout + values.answer_timeout + _STOP_SECONDS,
         )
-        address = http_server.address_of(bound)
+        url = http_server.url_of(listener)
         count = f"{len(tasks)} task{'' if len(tasks) == 1 else 's'}"
-        print(f"Serving {count} at {address} (Ctrl-C stops)", flush=True)
-        http_server.run(server, bound)
-        answered = server.server_state.total_requests
-    return [f"Stopped; {answered} requests were answered."]
+        print(f"Serving {count} at {url} (Ctrl-C stops)", flush=True)
+        http_server.run(server, listener)
+        num_requests = server.server_state.total_requests
+    return [f"Stopped; {num_requests} requests were answered."]
 
 
-def _batcher(values, tasks, bank, metrics):
-    """The `batching.Batcher` of a bank, which tells metrics what it does."""
+def _batcher(values, tasks, adapter_bank, metrics):
+    """The `batcher.Batcher` of a bank, which tells metrics what it does."""
     warm_ups = tasks.warm_ups(values.max_batch_size, _LENGTHS)
     for warm_up in itertools.islice(warm_ups, 2):  # Builds the models of texts and of spans.
         warm_up()
-    batcher = batching.Batcher(
-        bank.predict,
+    row_batcher = batcher.Batcher(
+        adapter_bank.predict,
         lambda row: len(row.input_ids),
         max_batch_size=values.max_batch_size,
         max_queue_size=values.max_queue_size,
-        observe=metrics.batch,
+        observe=metrics.count_batch,
         chores=warm_ups,
     )
     metrics.watch(
-        queue_rows=lambda: len(batcher),
+        queue_rows=lambda: len(row_batcher),
         tasks=lambda: len(tasks),
-        tasks_in_memory=lambda: len(bank.names_in_memory()),
+        tasks_in_memory=lambda: len(adapter_bank.names_in_memory()),
     )
-    return batcher
+    return row_batcher
 
 
 def _http_modules():
@@ -206,7 +203,7 @@ def _limits(values, rest_api):
 
 
 def _load(values):
-    """(`registry.ServedTasks`, `adapter_bank.AdapterBank`) of what the flags name."""
+    """(`registry.ServedTasks`, `bank.AdapterBank`) of what the flags name."""
     folders = adapter_folders.named(values.adapters)
     if not folders and values.adapter_dir is None:
         raise UserError(
@@ -215,16 +212,16 @@ def _load(values):
         )
     below = {} if values.adapter_dir is None else adapter_folders.below(values.adapter_dir)
     bert = bert_flags.find_pretrained(values)
-    tokenizers = task_texts.Tokenizers(bert.vocab_file, bool(values.spm_model_file))
-    bank = adapter_bank.AdapterBank(
+    tokenizers = request_texts.Tokenizers(bert.vocab_file, bool(values.spm_model_file))
+    adapter_bank = bank.AdapterBank(
         bert.config,
         bert.init_checkpoint,
         precision=values.precision,
         max_in_memory=values.most_in_memory,
         lengths=_LENGTHS,
     )
-    encoding = task_texts.TextEncoding(bert.config, tokenizers, values.max_text_length)
-    tasks = registry.ServedTasks(bank, encoding, values.adapter_dir)
+    encoding = request_texts.TextEncoding(bert.config, tokenizers, values.max_text_length)
+    tasks = registry.ServedTasks(adapter_bank, encoding, values.adapter_dir)
     for name, folder in folders.items():
         tasks.put(name, folder)
     for name, folder in below.items():
@@ -235,7 +232,7 @@ def _load(values):
         else:
             if folders.get(name, folder) != folder:
                 logging.warning("%r is served from %s, not from %s.", name, folder, folders[name])
-    return tasks, bank
+    return tasks, adapter_bank
 
 
 main = cli.main_of(run)
