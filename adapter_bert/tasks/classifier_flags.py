@@ -77,36 +77,36 @@ def find_task(values, given):
     Raises:
       UserError: there is no such task, or no data.
     """
-    if not values.task_name:
-        raise UserError("--task_name is not given, for example --task_name=MRPC.")
-    layout = _layout(values)
-    if layout is None:
-        processor = glue.get_processor(values.task_name, [*custom_tasks.LAYOUTS, "custom"])
-        folder = processor.task.folder or processor.task.name
-        return processor, paths.find_data_dir(values.data_dir, folder)
-    data_dir = paths.find_data_dir(values.data_dir, layout.name)
-    if given and given.description.kind != layout.kind:
-        flag = " (--label_type)" if layout.name == "custom" else ""
+    task, folder = custom_tasks.look_up(values.task_name, _custom_layout(values))
+    data_dir = paths.find_data_dir(values.data_dir, folder)
+    if isinstance(task, glue.TaskProcessor):
+        return task, data_dir
+    if given and given.description.kind != task.kind:
+        flag = " (--label_type)" if task.name == "custom" else ""
         raise UserError(
             f"--adapter is of a {given.description.kind} task, {given.description.task}; expected"
-            f" {layout.kind}{flag}."
+            f" {task.kind}{flag}."
         )
     known = given.description.labels if given else None
-    return custom_tasks.TableProcessor(layout, data_dir, known), data_dir
+    return custom_tasks.TableProcessor(task, data_dir, known), data_dir
 
 
-def _layout(values):
-    """The `custom_tasks.Layout` of --task_name; None if it has none."""
-    if values.task_name.lower() == "custom":
+def _custom_layout(values):
+    """Returns the `custom_tasks.Layout` of --task_name=custom; None for another task.
+
+    Raises:
+      UserError: a column of a custom task is missing, or one is given for another task.
+    """
+    if values.task_name and values.task_name.lower() == "custom":
         if values.text_column is None or values.label_column is None:
             raise UserError("--task_name=custom needs --text_column and --label_column.")
         kind = _KINDS[values.label_type]
         columns = values.text_column, values.label_column, values.text_b_column
         return custom_tasks.Layout("custom", *columns, kind)
     for flag in ("text_column", "text_b_column", "label_column", "label_type"):
-        if values[flag].value != values[flag].default:
+        if values.task_name and values[flag].value != values[flag].default:
             raise UserError(f"--{flag} goes with --task_name=custom, which reads data of any kind.")
-    return custom_tasks.layout_of(values.task_name)
+    return None
 
 
 def encode_examples(examples, labels, values, tokenizer):
