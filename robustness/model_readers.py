@@ -15,14 +15,8 @@ import house
 import modeling
 import mutations
 import tokenization
-from adapter_bert.formats import (
-    adapter_checkpoints,
-    adapterhub,
-    checkpoints,
-    huggingface,
-    task_adapter,
-)
-from adapter_bert.serving import request_texts as task_texts
+from adapter_bert.formats import adapterhub, checkpoints, huggingface, task_adapter
+from adapter_bert.serving import request_texts
 from adapter_bert.training import feature_cache, input_pipeline
 from adapter_bert.training import output_dir as run_directory
 from adapter_tests.support import tiny
@@ -304,14 +298,14 @@ def _resealed(random, files):
 
 def _read_adapter(folder):
     adapter = task_adapter.load(folder)
-    task_texts.TaskTexts(adapter.description, _encoding(), "The task")
+    request_texts.TaskTexts(adapter.description, _encoding(), "The task")
     json.dumps(task_adapter.compatibility_fields(adapter.description))
 
 
 @functools.lru_cache(maxsize=None)
 def _encoding():
-    tokenizers = task_texts.Tokenizers(os.path.join(house.bert(), "vocab.txt"))
-    return task_texts.TextEncoding(tiny.config(), tokenizers, 1000)
+    tokenizers = request_texts.Tokenizers(os.path.join(house.bert(), "vocab.txt"))
+    return request_texts.TextEncoding(tiny.config(), tokenizers, 1000)
 
 
 _CACHED = {"tokens": np.arange(50, dtype=np.int32), "label_ids": np.ones((7, 2), np.float32)}

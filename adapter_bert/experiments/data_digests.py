@@ -83,18 +83,12 @@ class DataDigests:
         if source.script == "run_squad.py":
             paths_given = {"train": source.train_file, "dev": source.predict_file}
             return {split: ([path] if path else [], []) for split, path in paths_given.items()}
-        if not source.task_name:
-            raise UserError("--task_name is not given.")
-        is_custom = source.task_name.lower() == "custom"
-        layout = _CUSTOM if is_custom else custom_tasks.layout_of(source.task_name)
-        if layout is None:
-            processor = glue.get_processor(source.task_name)
-            folder = processor.task.folder or processor.task.name
-            data_dir = self._find_data_dir(source.data_dir, folder)
-            return {split: (processor.files_of(split, data_dir), []) for split in source.splits}
-        data_dir = self._find_data_dir(source.data_dir, layout.name)
+        task, folder = custom_tasks.look_up(source.task_name, _CUSTOM)
+        data_dir = self._find_data_dir(source.data_dir, folder)
+        if isinstance(task, glue.TaskProcessor):
+            return {split: (task.files_of(split, data_dir), []) for split in source.splits}
         split_files = {
-            split: custom_tasks.files_of(layout, split, data_dir)
+            split: custom_tasks.files_of(task, split, data_dir)
             for split in ("train", "dev", "test")
         }
         shared_splits = [split for split, split_paths in split_files.items() if not split_paths]

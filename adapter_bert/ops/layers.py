@@ -347,7 +347,7 @@ def moving_variables():
 
 def _is_per_example(parameter, rank: int) -> bool:
     """Whether, where a variable of that rank is asked for, there is a Tensor with one for each of B
-    equal parts of the rows: the custom getter of `mixed_encoder.build` gives each task its own."""
+    equal parts of the rows: the custom getter of `encoder.build` gives each task its own."""
     return parameter.shape.ndims == rank + 1
 
 

@@ -56,26 +56,28 @@ def find_task(config: TaskConfig, given):
     Raises:
       UserError: there is no such task, or no data.
     """
-    if not config.task_name:
-        raise UserError("--task_name is not given, for example --task_name=MRPC.")
-    layout = _layout(config)
-    if layout is None:
-        processor = glue.get_processor(config.task_name, [*custom_tasks.LAYOUTS, "custom"])
-        folder = processor.task.folder or processor.task.name
-        return processor, paths.find_data_dir(config.data_dir, folder)
-    data_dir = paths.find_data_dir(config.data_dir, layout.name)
-    if given and given.description.kind != layout.kind:
-        decided_by = " (--label_type)" if layout.name == "custom" else ""
+    task, folder = custom_tasks.look_up(config.task_name, _custom_layout(config))
+    data_dir = paths.find_data_dir(config.data_dir, folder)
+    if isinstance(task, glue.TaskProcessor):
+        return task, data_dir
+    if given and given.description.kind != task.kind:
+        decided_by = " (--label_type)" if task.name == "custom" else ""
         raise UserError(
             f"--adapter is of a {given.description.kind} task, {given.description.task}; expected"
-            f" {layout.kind}{decided_by}."
+            f" {task.kind}{decided_by}."
         )
     known = given.description.labels if given else None
-    return custom_tasks.TableProcessor(layout, data_dir, known), data_dir
+    return custom_tasks.TableProcessor(task, data_dir, known), data_dir
 
 
-def _layout(config):
-    """Returns the `custom_tasks.Layout` of --task_name; None if it has none."""
+def _custom_layout(config):
+    """Returns the `custom_tasks.Layout` of --task_name=custom; None for another task.
+
+    Raises:
+      UserError: a column of a custom task is missing, or one is given for another task.
+    """
+    if not config.task_name:
+        return None
     if config.task_name.lower() == "custom":
         if config.text_column is None or config.label_column is None:
             raise UserError("--task_name=custom needs --text_column and --label_column.")
@@ -85,7 +87,7 @@ def _layout(config):
     names = ("text_column", "text_b_column", "label_column", "label_type")
     for name in config.changed_flags(names):
         raise UserError(f"--{name} goes with --task_name=custom, which reads data of any kind.")
-    return custom_tasks.layout_of(config.task_name)
+    return None
 
 
 def encode_examples(examples, labels, config, tokenizer):

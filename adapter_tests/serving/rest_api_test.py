@@ -17,8 +17,7 @@ pytest.importorskip("starlette", reason="requirements-serving.txt is not install
 from starlette.testclient import TestClient
 
 from adapter_bert.formats import task_adapter
-from adapter_bert.serving import batcher as batching
-from adapter_bert.serving import prometheus, rest_api
+from adapter_bert.serving import batcher, prometheus, rest_api
 from adapter_tests.support import own_models, served, tiny
 
 TEXT = "The dog sees a big bird."
@@ -30,7 +29,7 @@ class RestApiTestCase(tf.test.TestCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.bank = served.bank()
+        cls.bank = served.make_bank()
         cls.models = own_models.SingleTaskModels(served.prepare()[0])
 
     @classmethod
@@ -51,15 +50,15 @@ class RestApiTestCase(tf.test.TestCase):
 
     def client(self, predict=None, token=None, may_change=True, max_queue_size=1024, **limits):
         limits = rest_api.Limits(**limits)
-        batcher = batching.Batcher(
+        row_batcher = batcher.Batcher(
             predict or self.bank.predict,
             lambda row: len(row.input_ids),
             max_batch_size=32,
             max_queue_size=max_queue_size,
         )
-        self.addCleanup(batcher.close)
-        self.batcher, self.metrics = batcher, prometheus.Metrics()
-        api = rest_api.RestApi(self.tasks, batcher, self.metrics, limits, token, may_change)
+        self.addCleanup(row_batcher.close)
+        self.batcher, self.metrics = row_batcher, prometheus.Metrics()
+        api = rest_api.RestApi(self.tasks, row_batcher, self.metrics, limits, token, may_change)
         self.addCleanup(api.close)
         return TestClient(api.application(), "http://127.0.0.1", raise_server_exceptions=False)
 
@@ -282,7 +281,7 @@ class OverloadTest(RestApiTestCase):
         self.assertNotIn("secret", response.text)
 
     def test_an_adapter_that_is_no_longer_on_disk_fails_its_requests_alone(self):
-        with contextlib.closing(served.bank(max_in_memory=1)) as bank:
+        with contextlib.closing(served.make_bank(max_in_memory=1)) as bank:
             self.tasks = served.tasks_of(bank, self.root)
             client, ask = self.client(bank.predict), {"instances": ["a"]}
             os.remove(os.path.join(self.root, "sms", "adapter", "adapter.safetensors"))
