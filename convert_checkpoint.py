@@ -30,10 +30,16 @@ import numpy as np
 
 import tokenization
 import tuning
-from adapter_bert.common import configs, errors, files, paths
+from adapter_bert.common import configs, errors, files, model_variables, paths
 from adapter_bert.common.errors import UserError
-from adapter_bert.formats import adapterhub, checkpoints, huggingface, task_adapter, tf2
-from adapter_bert.ops import layers
+from adapter_bert.formats import (
+    adapter_checkpoints,
+    adapterhub,
+    checkpoints,
+    huggingface,
+    task_adapter,
+    tf2,
+)
 from adapter_bert.tasks import classifier_features
 
 _CONFIG, _CHECKPOINT = "bert_config.json", "bert_model.ckpt"
@@ -90,7 +96,7 @@ def _write_bert(destination, config, tensors, vocab_file):
             writer.write(config.to_json_string())
         files.copy(vocab_file, os.path.join(folder, huggingface.VOCABULARY))
         checkpoints.write(os.path.join(folder, _CHECKPOINT), tensors)
-    print(f"{destination}: wrote {_count(tensors)}.")
+    print(f"{destination}: wrote {_count_text(tensors)}.")
 
 
 def to_huggingface(bert, destination, *, overwrite=False):
@@ -113,7 +119,7 @@ def to_huggingface(bert, destination, *, overwrite=False):
         huggingface.write(folder, config, tensors)
         vocab_file = os.path.join(bert, huggingface.VOCABULARY)
         files.copy(vocab_file, os.path.join(folder, huggingface.VOCABULARY))
-    print(f"{destination}: wrote {_count(tensors)}.")
+    print(f"{destination}: wrote {_count_text(tensors)}.")
 
 
 def from_adapter_bert(
@@ -140,26 +146,29 @@ def from_adapter_bert(
     if not all(labels) or len(set(labels)) < len(labels):
         raise UserError(f"--labels={','.join(labels)}: expected names, none of them twice.")
     config, reader = _open_bert(bert)
-    held, where = checkpoints.trained_tensors(checkpoint, "CHECKPOINT"), f"CHECKPOINT {checkpoint}"
-    bias = held.get("output_bias")
+    where = f"CHECKPOINT {checkpoint}"
+    checkpoint_tensors = checkpoints.trained_tensors(checkpoint, "CHECKPOINT")
+    bias = checkpoint_tensors.get("output_bias")
     if bias is not None and bias.size != len(labels):
         raise UserError(f"--labels={','.join(labels)}: {where} has {bias.size} outputs.")
     description = dataclasses.replace(
         _partial_description(bert, config, max_seq_length, cased),
         task=task,
         labels=tuple(labels),
-        adapter=configs.AdapterConfig(_adapter_size(held, where)),
+        adapter=configs.AdapterConfig(_adapter_size(checkpoint_tensors, where)),
         global_step=checkpoints.step_of(checkpoint, "CHECKPOINT"),
     )
-    trained = task_adapter.shapes(description)
-    for name in sorted(set(held) - set(trained)):
+    expected_shapes = task_adapter.shapes(description)
+    for name in sorted(set(checkpoint_tensors) - set(expected_shapes)):
         read = functools.partial(checkpoints.read_tensor, reader, name, f"BERT_DIR {bert}")
-        if not reader.has_tensor(name) or not np.array_equal(held[name], read()):
+        if not reader.has_tensor(name) or not np.array_equal(checkpoint_tensors[name], read()):
             raise UserError(f"{where} was not trained from BERT_DIR {bert}: {name} differs.")
-    tensors = {name: held[name] for name in trained if name in held}
+    tensors = {
+        name: checkpoint_tensors[name] for name in expected_shapes if name in checkpoint_tensors
+    }
     task_adapter.check_tensors(tensors, description, where)
     task_adapter.save(adapter, task_adapter.TaskAdapter(description, tensors))
-    print(f"{adapter}: wrote {_count(tensors)}.")
+    print(f"{adapter}: wrote {_count_text(tensors)}.")
 
 
 def to_full_checkpoint(adapter, bert, checkpoint, *, overwrite=False):
@@ -178,10 +187,13 @@ def to_full_checkpoint(adapter, bert, checkpoint, *, overwrite=False):
     """
     if files.exists(checkpoint + ".index") and not overwrite:
         raise UserError(f"CHECKPOINT {checkpoint} is there already; use a new name or --overwrite.")
-    made = task_adapter.load(adapter, "ADAPTER_DIR")
-    task_adapter.to_full_checkpoint(made, os.path.join(bert, _CHECKPOINT), checkpoint, "BERT_DIR")
-    print(f"{checkpoint}: wrote {made.description.backbone.name} with {_count(made.tensors)}.")
-    print(task_adapter.full_checkpoint_use(made.description))
+    loaded = task_adapter.load(adapter, "ADAPTER_DIR")
+    adapter_checkpoints.to_full_checkpoint(
+        loaded, os.path.join(bert, _CHECKPOINT), checkpoint, "BERT_DIR"
+    )
+    backbone = loaded.description.backbone.name
+    print(f"{checkpoint}: wrote {backbone} with {_count_text(loaded.tensors)}.")
+    print(adapter_checkpoints.full_checkpoint_use(loaded.description))
 
 
 def to_adapterhub(adapter, destination, *, overwrite=False):
@@ -196,11 +208,11 @@ def to_adapterhub(adapter, destination, *, overwrite=False):
       UserError: it is damaged, or the format has no place for it.
     """
     _check_destination(destination, overwrite, adapterhub.FILES)
-    made = task_adapter.load(adapter, "ADAPTER_DIR")
+    loaded = task_adapter.load(adapter, "ADAPTER_DIR")
     with files.atomic_folder(destination) as folder:
-        adapterhub.write(folder, made)
-    print(f"{destination}: wrote {_count(made.tensors)}. To load them:\n")
-    hidden_act = huggingface.activation_name(made.description.backbone.config.get("hidden_act"))
+        adapterhub.write(folder, loaded)
+    print(f"{destination}: wrote {_count_text(loaded.tensors)}. To load them:\n")
+    hidden_act = huggingface.activation_name(loaded.description.backbone.config.get("hidden_act"))
     print(adapterhub.LOADING.format(folder=destination, hidden_act=hidden_act))
 
 
@@ -222,9 +234,9 @@ def from_adapterhub(source, bert, adapter, *, max_seq_length=128, cased=False, o
     """
     _check_destination(adapter, overwrite, task_adapter.FILES, "ADAPTER_DIR")
     config, _ = _open_bert(bert)
-    made = adapterhub.read(source, _partial_description(bert, config, max_seq_length, cased))
-    task_adapter.save(adapter, made)
-    print(f"{adapter}: wrote {_count(made.tensors)}.")
+    converted = adapterhub.read(source, _partial_description(bert, config, max_seq_length, cased))
+    task_adapter.save(adapter, converted)
+    print(f"{adapter}: wrote {_count_text(converted.tensors)}.")
 
 
 def describe(path):
@@ -253,19 +265,19 @@ def describe(path):
 
 
 def _describe_adapter(folder):
-    made = task_adapter.load(folder, "PATH")
-    description = made.description
+    loaded = task_adapter.load(folder, "PATH")
+    description = loaded.description
     adapter = description.adapter
-    what = f"adapters of size {adapter.size}, " if adapter else ""
+    adapters = f"adapters of size {adapter.size}, " if adapter else ""
     if adapter and adapter.variant():
         variant = ", ".join(f"{name} {value}" for name, value in adapter.variant().items())
-        what = f"adapters of size {adapter.size} ({variant}), "
-    parameters = task_adapter.parameters(made.tensors)
+        adapters = f"adapters of size {adapter.size} ({variant}), "
+    parameters = task_adapter.parameters(loaded.tensors)
     lines = [
-        f"Task adapter: {description.task}, {description.kind}, trained with {what}"
+        f"Task adapter: {description.task}, {description.kind}, trained with {adapters}"
         f"--tuning={description.tuning.method}, {description.global_step} steps",
         f"Labels: {', '.join(description.labels) or 'none'}",
-        f"Holds: {_count(parameters)}, {files.megabytes(folder + '/')}",
+        f"Holds: {_count_text(parameters)}, {files.readable_size(folder + '/')}",
         f"Backbone: {description.backbone.name}, fingerprint {description.backbone.fingerprint}",
     ]
     scores = ", ".join(f"{name} {value:.4f}" for name, value in sorted(description.scores.items()))
@@ -283,7 +295,7 @@ def _describe_adapterhub(folder):
         f"AdapterHub task adapter: {name}, {adapter.get('architecture') or 'bottleneck'}, reduction"
         f" factor {adapter.get('reduction_factor')}, {adapter.get('non_linearity')}",
         f"Labels: {', '.join(adapterhub.labels_of(head, where)) or 'none'}",
-        f"Holds: {_count(tensors)}, {files.megabytes(folder + '/')}",
+        f"Holds: {_count_text(tensors)}, {files.readable_size(folder + '/')}",
     ]
 
 
@@ -298,9 +310,9 @@ def _describe_checkpoint(prefix):
     for name, shape in shapes.items():
         if name == checkpoints.IDENTITY:
             continue
-        parameters[_part(name)] += int(np.prod(shape, dtype=np.int64))
+        parameters[_model_part(name)] += int(np.prod(shape, dtype=np.int64))
     is_one_file = not files.exists(prefix + ".index")  # Of the first format.
-    size = files.megabytes(prefix if is_one_file else prefix + ".")
+    size = files.readable_size(prefix if is_one_file else prefix + ".")
     lines = [
         f"Checkpoint: {len(shapes)} tensors, {size}",
         *(f"{part}: {count:,} parameters" for part, count in sorted(parameters.items())),
@@ -308,7 +320,7 @@ def _describe_checkpoint(prefix):
     where = f"PATH {prefix}"
     if "bert/embeddings/word_embeddings" in shapes and "bert/encoder/layer_0/" in "\n".join(shapes):
         sizes = checkpoints.encoder_sizes(shapes, where)
-        missing = [name for name in checkpoints.encoder_shapes(sizes) if name not in shapes]
+        missing = [name for name in model_variables.encoder_shapes(sizes) if name not in shapes]
         if missing:
             return [*lines, f"No whole BERT: it lacks {len(missing)} tensors, as {missing[0]}"]
         read = functools.partial(checkpoints.read_tensor, reader, where=where)
@@ -318,28 +330,28 @@ def _describe_checkpoint(prefix):
 
 def _describe_huggingface(folder):
     config, tensors, _ = huggingface.read(folder, "PATH")
-    return [f"HuggingFace BERT: {_count(tensors)}", _describe_encoder(config, tensors.get)]
+    return [f"HuggingFace BERT: {_count_text(tensors)}", _describe_encoder(config, tensors.get)]
 
 
 def _describe_encoder(config, get_tensor):
     return (
         f"BERT: {config.num_hidden_layers} layers, hidden size {config.hidden_size}, fingerprint"
-        f" {checkpoints.fingerprint(get_tensor, config)}"
+        f" {model_variables.fingerprint(get_tensor, config)}"
     )
 
 
-def _part(name):
+def _model_part(name):
     """Which part of a model a tensor of a checkpoint is."""
     if name == checkpoints.GLOBAL_STEP:
         return "Step"
     if name.endswith(checkpoints.MOMENTS):
         return "Optimizer"
-    if name.endswith(layers.MOVING):
+    if name.endswith(model_variables.MOVING):
         return "Statistics"
     if name.startswith("cls/"):
         return "Pretraining heads"
     try:
-        kind = tuning.role_of(name, ["bert/"]).kind
+        kind = model_variables.role_of(name, ["bert/"]).kind
     except ValueError:
         return "Others"
     return {"adapter": "Adapters", "head": "Head"}.get(kind, "Backbone")
@@ -364,11 +376,11 @@ def _adapter_size(tensors, where):
 
 def _partial_description(bert, config, max_seq_length, cased):
     """A `task_adapter.Description` of what other formats do not say; the rest is to be filled."""
-    shortest, longest = classifier_features.SHORTEST, config.max_position_embeddings
-    if not shortest <= max_seq_length <= longest:
+    min_length, max_length = classifier_features.SHORTEST, config.max_position_embeddings
+    if not min_length <= max_seq_length <= max_length:
         raise UserError(
-            f"--max_seq_length={max_seq_length}: expected {shortest} to {longest}, the positions"
-            f" of BERT_DIR {bert}."
+            f"--max_seq_length={max_seq_length}: expected {min_length} to {max_length}, the"
+            f" positions of BERT_DIR {bert}."
         )
     vocabulary = tokenization.load_vocab(os.path.join(bert, huggingface.VOCABULARY))
     return task_adapter.Description(
@@ -378,7 +390,7 @@ def _partial_description(bert, config, max_seq_length, cased):
         max_seq_length=max_seq_length,
         do_lower_case=not cased,
         vocabulary=task_adapter.digest(vocabulary),
-        backbone=task_adapter.backbone_of(os.path.join(bert, _CHECKPOINT), config),
+        backbone=adapter_checkpoints.backbone_of(os.path.join(bert, _CHECKPOINT), config),
         tuning=tuning.Tuning(),
         adapter=None,
         global_step=0,
@@ -388,24 +400,24 @@ def _partial_description(bert, config, max_seq_length, cased):
     )
 
 
-def _count(tensors):
+def _count_text(tensors):
     parameters = sum(value.size for value in tensors.values())
     return f"{len(tensors)} tensors, {parameters:,} parameters"
 
 
-def _check_destination(destination, overwrite, written, what="DESTINATION_DIR"):
+def _check_destination(destination, overwrite, expected_files, argument="DESTINATION_DIR"):
     """Raises UserError unless the destination is free, or holds what may be replaced."""
-    where = f"{what} {destination}"
+    where = f"{argument} {destination}"
     if not files.exists(destination):
         return
     if not files.isdir(destination):
         raise UserError(f"{where} is a file; expected a folder or a new name.")
     existing = files.listdir(destination)
-    if existing and set(existing) != set(written):
-        differing = min(set(existing) ^ set(written))
-        verdict = "holds" if differing in existing else "lacks"
+    if existing and set(existing) != set(expected_files):
+        mismatched = min(set(existing) ^ set(expected_files))
+        problem = "holds" if mismatched in existing else "lacks"
         raise UserError(
-            f"{where} is no conversion of this kind: it {verdict} {differing}; use a new folder."
+            f"{where} is no conversion of this kind: it {problem} {mismatched}; use a new folder."
         )
     if existing and not overwrite:
         raise UserError(f"{where} holds a conversion already; use a new folder, or --overwrite.")
@@ -426,53 +438,66 @@ def main(argv=None):
     arguments.pop("function")(**arguments)
 
 
-def _names(text):
+def _parse_labels(text):
     return tuple(name.strip() for name in text.split(","))
 
 
-def _folder(name, text):
+def _folder_argument(name, text):
     return {name: {"metavar": f"{name.upper()}_DIR", "help": text}}
 
 
-_BERT = _folder("bert", "holds bert_config.json, vocab.txt and bert_model.ckpt")
-_ADAPTER = _folder("adapter", "a task adapter, as a run leaves it in output_dir/adapter")
-_DESTINATION = _folder("destination", "the folder to make")
-_OVERWRITE = {"--overwrite": {"action": "store_true", "help": "replace what is there"}}
-_TEXTS = {
+_BERT_ARGUMENT = _folder_argument("bert", "holds bert_config.json, vocab.txt and bert_model.ckpt")
+_ADAPTER_ARGUMENT = _folder_argument(
+    "adapter", "a task adapter, as a run leaves it in output_dir/adapter"
+)
+_DESTINATION_ARGUMENT = _folder_argument("destination", "the folder to make")
+_OVERWRITE_FLAG = {"--overwrite": {"action": "store_true", "help": "replace what is there"}}
+_TEXT_FLAGS = {
     "--max_seq_length": {"type": int, "default": 128, "help": "tokens to which texts were cut"},
     "--cased": {"action": "store_true", "help": "texts were not lower-cased"},
 }
-_CHECKPOINT_PREFIX = {"checkpoint": {"metavar": "CHECKPOINT", "help": "a checkpoint's prefix"}}
+_CHECKPOINT_ARGUMENT = {"checkpoint": {"metavar": "CHECKPOINT", "help": "a checkpoint's prefix"}}
 
 _COMMANDS = {
     from_huggingface: {
-        **_folder("source", "holds config.json, model.safetensors and vocab.txt"),
-        **_DESTINATION,
-        **_OVERWRITE,
+        **_folder_argument("source", "holds config.json, model.safetensors and vocab.txt"),
+        **_DESTINATION_ARGUMENT,
+        **_OVERWRITE_FLAG,
     },
     from_tf2: {
         "source": {"metavar": "SOURCE", "help": "a SavedModel, or a checkpoint's folder or prefix"},
-        **_DESTINATION,
-        **_OVERWRITE,
+        **_DESTINATION_ARGUMENT,
+        **_OVERWRITE_FLAG,
     },
-    to_huggingface: {**_BERT, **_DESTINATION, **_OVERWRITE},
+    to_huggingface: {**_BERT_ARGUMENT, **_DESTINATION_ARGUMENT, **_OVERWRITE_FLAG},
     from_adapter_bert: {
-        **_CHECKPOINT_PREFIX,
-        **_BERT,
-        **_ADAPTER,
+        **_CHECKPOINT_ARGUMENT,
+        **_BERT_ARGUMENT,
+        **_ADAPTER_ARGUMENT,
         "--task": {"required": True, "help": "name of the task, such as MRPC"},
-        "--labels": {"required": True, "type": _names, "help": "in the head's order, as in 0,1"},
-        **_TEXTS,
-        **_OVERWRITE,
+        "--labels": {
+            "required": True,
+            "type": _parse_labels,
+            "help": "in the head's order, as in 0,1",
+        },
+        **_TEXT_FLAGS,
+        **_OVERWRITE_FLAG,
     },
-    to_full_checkpoint: {**_ADAPTER, **_BERT, **_CHECKPOINT_PREFIX, **_OVERWRITE},
-    to_adapterhub: {**_ADAPTER, **_DESTINATION, **_OVERWRITE},
+    to_full_checkpoint: {
+        **_ADAPTER_ARGUMENT,
+        **_BERT_ARGUMENT,
+        **_CHECKPOINT_ARGUMENT,
+        **_OVERWRITE_FLAG,
+    },
+    to_adapterhub: {**_ADAPTER_ARGUMENT, **_DESTINATION_ARGUMENT, **_OVERWRITE_FLAG},
     from_adapterhub: {
-        **_folder("source", "what save_adapter wrote; layer_norms.safetensors may lie there, too"),
-        **_BERT,
-        **_ADAPTER,
-        **_TEXTS,
-        **_OVERWRITE,
+        **_folder_argument(
+            "source", "what save_adapter wrote; layer_norms.safetensors may lie there, too"
+        ),
+        **_BERT_ARGUMENT,
+        **_ADAPTER_ARGUMENT,
+        **_TEXT_FLAGS,
+        **_OVERWRITE_FLAG,
     },
     describe: {"path": {"metavar": "PATH", "help": "an adapter, a run, a BERT or a checkpoint"}},
 }

@@ -12,38 +12,49 @@ from adapter_bert.common import environment
 if __name__ == "__main__":
     environment.prepare(environment.MODELS)
 
+import dataclasses
+from typing import Optional, Tuple
+
 from absl import flags, logging
 
 import tokenization
-from adapter_bert.common import cli, devices, files
-from adapter_bert.common.cli import section
+from adapter_bert.common import cli, devices, files, task_kinds
 from adapter_bert.common.errors import UserError
-from adapter_bert.formats import adapter_folders, task_adapter
-from adapter_bert.serving import encoder as mixed_encoder
-from adapter_bert.serving import in_graph_tokenizer, saved_model
-from adapter_bert.training import bert_flags
+from adapter_bert.common.settings import flag
+from adapter_bert.formats import adapter_checkpoints, adapter_folders, task_adapter
+from adapter_bert.serving import encoder, in_graph_tokenizer, saved_model
+from adapter_bert.training import pretrained
+from adapter_bert.training.config import PretrainedConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportConfig(PretrainedConfig):
+    """The settings of this script."""
+
+    adapters: Tuple[str, ...] = flag(
+        (),
+        "Folders of task adapters, or patterns: output/*/adapter. A task is called after the"
+        " folder: mrpc for output/mrpc/adapter.",
+        "Tasks",
+    )
+    export_dir: Optional[str] = flag(
+        None, "Where the SavedModel goes: a folder in it, of the next number.", "Output"
+    )
+    raw_text: bool = flag(
+        False,
+        "Add signatures that take texts. Whatever loads the model then needs tensorflow-text.",
+        "Output",
+    )
+
+    def __post_init__(self):
+        for name in ("adapters", "export_dir"):
+            if not getattr(self, name):
+                raise UserError(f"--{name} is not given.")
 
 
 def define_flags(flag_values=flags.FLAGS):
     """Defines all flags of this script."""
-    flags.DEFINE_list(
-        "adapters",
-        None,
-        "Folders of task adapters, or patterns: output/*/adapter. A task is called after the"
-        " folder: mrpc for output/mrpc/adapter.",
-        **section("Tasks", flag_values),
-    )
-    bert_flags.define_pretrained(flag_values)
-    at = section("Output", flag_values)
-    flags.DEFINE_string(
-        "export_dir", None, "Where the SavedModel goes: a folder in it, of the next number.", **at
-    )
-    flags.DEFINE_bool(
-        "raw_text",
-        False,
-        "Add signatures that take texts. Whatever loads the model then needs tensorflow-text.",
-        **at,
-    )
+    ExportConfig.define_flags(flag_values)
 
 
 def run(values):
@@ -59,26 +70,28 @@ def run(values):
       UserError: a flag is wrong, or what it names is missing, broken or does not fit; this is
         TensorFlow 1.
     """
-    devices.need_tensorflow_2("export_model.py")
-    for name in ("adapters", "export_dir"):
-        if not values[name].value:
-            raise UserError(f"--{name} is not given.")
-    bert = bert_flags.find_pretrained(values, reads_texts=values.raw_text)
-    backbone = task_adapter.backbone_of(bert.init_checkpoint, bert.config)
+    devices.require_tensorflow_2("export_model.py")
+    config = ExportConfig.from_flags(values)
+    bert = pretrained.find(config, reads_texts=config.raw_text)
+    backbone = adapter_checkpoints.backbone_of(bert.init_checkpoint, bert.config)
     adapters = {}
-    for name, folder in adapter_folders.named(values.adapters).items():
+    for name, folder in adapter_folders.match_patterns(config.adapters).items():
         adapters[name] = task_adapter.load(folder, "--adapters")
         where = f"--adapters {folder}"
-        mixed_encoder.check(adapters[name].description, backbone, where)
+        encoder.check_compatible(adapters[name].description, backbone, where)
         task_adapter.check_finite(adapters[name].tensors, where)
     _log_precision(adapters)
-    encode = None
-    if values.raw_text:
+    encode_texts = None
+    if config.raw_text:
         descriptions = {name: adapter.description for name, adapter in adapters.items()}
-        encode = in_graph_tokenizer.encoder(*_tokenizer(values, bert.vocab_file, descriptions))
-    path = saved_model.write(values.export_dir, bert.config, bert.init_checkpoint, adapters, encode)
+        encode_texts = in_graph_tokenizer.make_encoder(
+            *_tokenizer(config, bert.vocab_file, descriptions)
+        )
+    path = saved_model.write(
+        config.export_dir, bert.config, bert.init_checkpoint, adapters, encode_texts
+    )
     tasks = ", ".join(f"{name} ({a.description.kind})" for name, a in adapters.items())
-    size = files.megabytes(path + "/variables/")
+    size = files.readable_size(path + "/variables/")
     return [f"Tasks: {tasks}", f"SavedModel: {path} ({size})"]
 
 
@@ -95,11 +108,12 @@ def _log_precision(adapters):
             )
 
 
-def _tokenizer(values, vocab_file, descriptions):
+def _tokenizer(config, vocab_file, descriptions):
     """(tokenizer, whether it lower-cases) of all tasks; UserError if they do not share one."""
-    if {description.kind for description in descriptions.values()} == {"span"}:
+    kinds = {description.kind for description in descriptions.values()}
+    if not any(task_kinds.get(kind).has_text_signature for kind in kinds):
         raise UserError(
-            "--raw_text: all of the tasks answer questions, for which there is no such signature."
+            f"--raw_text: no signature of texts fits tasks of {' or '.join(sorted(kinds))}."
         )
     casings = {description.do_lower_case for description in descriptions.values()}
     if len(casings) > 1:
@@ -109,15 +123,15 @@ def _tokenizer(values, vocab_file, descriptions):
         )
     lower_case = casings.pop()
     tokenizer = tokenization.FullTokenizer(
-        vocab_file, lower_case, spm_model_file=values.spm_model_file
+        vocab_file, lower_case, spm_model_file=config.spm_model_file
     )
     tokenizer.check_special_tokens()
-    own = task_adapter.digest(tokenizer.vocab)
+    digest = task_adapter.digest(tokenizer.vocab)
     for name, description in descriptions.items():
-        if description.vocabulary != own:
+        if description.vocabulary != digest:
             raise UserError(
                 f"--raw_text: {name} was trained with another vocabulary than {vocab_file}, whose"
-                f" digest is {description.vocabulary}; expected {own}."
+                f" digest is {description.vocabulary}; expected {digest}."
             )
     return tokenizer, lower_case
 

@@ -19,16 +19,19 @@ import tensorflow.compat.v1 as tf
 
 from adapter_bert.common.configs import AdapterConfig, BertConfig, check_config  # noqa: F401 (users import them from here)
 from adapter_bert.common.errors import UserError
+from adapter_bert.common.model_variables import (  # noqa: F401 (the collections of adapter-bert's modeling)
+    ADAPTERS,
+    HEAD,
+    LAYER_NORM,
+)
 from adapter_bert.ops import layers
 from adapter_bert.ops.adapters import (  # noqa: F401 (what adapter-bert's modeling offers)
-    ADAPTERS,
     adapters_of_layers,
     feedforward_adapter,
     get_adapter,
 )
 from adapter_bert.ops.dropout import DropoutKey, dropout
 from adapter_bert.ops.layers import (  # noqa: F401 (what BERT's modeling offers)
-    LAYER_NORM,
     assert_rank,
     create_initializer,
     dense,
@@ -39,8 +42,6 @@ from adapter_bert.ops.layers import (  # noqa: F401 (what BERT's modeling offers
     variable_name,
 )
 from adapter_bert.ops.rematerialization import recomputed
-
-HEAD = "head"  # Graph collection, as in adapter-bert: the variables of a task's own layers.
 
 
 class BertModel:
@@ -93,7 +94,7 @@ class BertModel:
         adapter_gates=None,
     ):
         adapter_fn = get_adapter(adapter_fn)
-        input_ids, input_mask, token_type_ids, gates = _checked_inputs(
+        input_ids, input_mask, token_type_ids, gates = _check_inputs(
             config, input_ids, input_mask, token_type_ids, adapter_gates
         )
         forward = ForwardPass(
@@ -108,8 +109,8 @@ class BertModel:
                 input_ids, token_type_ids, forward, adapter_fn, use_one_hot_embeddings
             )
             with tf.variable_scope("encoder"):
-                outputs, first = transformer_model(embeddings, forward, adapters)
-            self.pooled_output = _pool(first, forward)
+                outputs, first_output = transformer_model(embeddings, forward, adapters)
+            self.pooled_output = _pool(first_output, forward)
         # Now, since what recomputes a layer for its gradient makes its statistics once more.
         layers.keep_statistics(statistics or ())
         self.embedding_output = tf.cast(embeddings, tf.float32)
@@ -187,8 +188,8 @@ class ForwardPass(NamedTuple):
 
     def dense(self, input_tensor, units: int, name: str, activation: Optional[Callable] = None):
         """`layers.dense`, initialized as the config says."""
-        spread = self.config.initializer_range
-        return dense(input_tensor, units, name, activation=activation, initializer_range=spread)
+        stddev = self.config.initializer_range
+        return dense(input_tensor, units, name, activation=activation, initializer_range=stddev)
 
     def dropout(self, input_tensor):
         """Dropout of embeddings and of a sub-layer's output."""
@@ -268,16 +269,16 @@ def embedding_postprocessor(
     shape = get_shape_list(input_tensor, expected_rank=3)
     seq_length, width = shape[1:]
     initializer = create_initializer(config.initializer_range)
-    types = tf.get_variable(
+    token_type_table = tf.get_variable(
         "token_type_embeddings", [config.type_vocab_size, width], initializer=initializer
     )
-    positions = tf.get_variable(
+    position_table = tf.get_variable(
         "position_embeddings", [config.max_position_embeddings, width], initializer=initializer
     )
     # The table of types is so small that a matrix product beats a gather everywhere.
     one_hot_types = tf.one_hot(tf.reshape(token_type_ids, [-1]), depth=config.type_vocab_size)
-    output = input_tensor + tf.reshape(tf.matmul(one_hot_types, types), shape)
-    output += positions[tf.newaxis, :seq_length]
+    output = input_tensor + tf.reshape(tf.matmul(one_hot_types, token_type_table), shape)
+    output += position_table[tf.newaxis, :seq_length]
     output = layer_norm(
         output,
         dtype=forward.dtype,
@@ -341,12 +342,16 @@ def transformer_layer(
         with tf.variable_scope("self"):
             context = attention(queries, hidden, forward)
         with tf.variable_scope("output"):
-            attended = _add_and_norm(context, queries, forward, adapters.get("attention/output"))
+            attention_output = _add_and_norm(
+                context, queries, forward, adapters.get("attention/output")
+            )
     with tf.variable_scope("intermediate"):
         activation = get_activation(config.hidden_act)
-        intermediate = forward.dense(attended, config.intermediate_size, "dense", activation)
+        intermediate = forward.dense(
+            attention_output, config.intermediate_size, "dense", activation
+        )
     with tf.variable_scope("output"):
-        return _add_and_norm(intermediate, attended, forward, adapters.get("output"))
+        return _add_and_norm(intermediate, attention_output, forward, adapters.get("output"))
 
 
 def _add_and_norm(input_tensor, residual, forward: ForwardPass, adapter_fn):
@@ -374,14 +379,14 @@ def attention(queries, hidden, forward: ForwardPass):
     config = forward.config
     batch_size, _ = get_shape_list(forward.input_mask, expected_rank=2, name="input_mask")
 
-    def heads_of(rows, name):
+    def project_heads(rows, name):
         projected = forward.dense(rows, config.hidden_size, name)
         return layers.split_heads(projected, batch_size, config.num_attention_heads)
 
-    context = layers.attend(
-        heads_of(queries, "query"),
-        heads_of(hidden, "key"),
-        heads_of(hidden, "value"),
+    context = layers.dot_product_attention(
+        project_heads(queries, "query"),
+        project_heads(hidden, "key"),
+        project_heads(hidden, "value"),
         forward.input_mask,
         config.attention_probs_dropout_prob if forward.is_training else 0.0,
         dropout_key=forward.dropout_key,
@@ -389,14 +394,14 @@ def attention(queries, hidden, forward: ForwardPass):
     return layers.merge_heads(context)
 
 
-def _pool(first, forward: ForwardPass):
+def _pool(first_output, forward: ForwardPass):
     """The first position's output [B, D] through BERT's pooler, in float32."""
     with tf.variable_scope("pooler"):
-        rows = tf.cast(first, tf.float32)
+        rows = tf.cast(first_output, tf.float32)
         return forward.dense(rows, forward.config.hidden_size, "dense", tf.tanh)
 
 
-def _checked_inputs(config: BertConfig, input_ids, input_mask, token_type_ids, adapter_gates):
+def _check_inputs(config: BertConfig, input_ids, input_mask, token_type_ids, adapter_gates):
     """Fills the defaults in, and raises before any variable is made if they do not fit.
 
     Returns:
@@ -414,8 +419,8 @@ def _checked_inputs(config: BertConfig, input_ids, input_mask, token_type_ids, a
         )
     input_mask = tf.ones(shape, tf.int32) if input_mask is None else input_mask
     token_type_ids = tf.zeros(shape, tf.int32) if token_type_ids is None else token_type_ids
-    others = [tf.convert_to_tensor(tensor) for tensor in (input_mask, token_type_ids)]
-    for name, tensor in zip(("input_mask", "token_type_ids"), others):
+    tensors = [tf.convert_to_tensor(tensor) for tensor in (input_mask, token_type_ids)]
+    for name, tensor in zip(("input_mask", "token_type_ids"), tensors):
         if not tensor.shape.is_compatible_with(input_ids.shape):
             raise ValueError(
                 f"Tensor {name} in scope {tf.get_variable_scope().name!r} must have the shape of"
@@ -428,4 +433,4 @@ def _checked_inputs(config: BertConfig, input_ids, input_mask, token_type_ids, a
             raise ValueError(
                 f"adapter_gates must have the shape {gates_shape}, but have {adapter_gates.shape}."
             )
-    return (input_ids, *others, adapter_gates)
+    return (input_ids, *tensors, adapter_gates)

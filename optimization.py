@@ -45,22 +45,22 @@ def warmup_then_linear_decay(
 
 # BERT's fine-tuning takes 2e-5 to 5e-5, adapter-bert 3e-4. At the former, adapters often learn
 # nothing: BioBERT's run_ner.py, at 1e-5 to 5e-5, had an F score of 0.00 with them, else 0.44.
-_FINE_TUNING_RATE = 1e-4
+_MAX_FINE_TUNING_RATE = 1e-4
 
 
-def warn_of_fine_tuning_rate(learning_rate, cure: str) -> None:
+def warn_of_fine_tuning_rate(learning_rate, remedy: str) -> None:
     """Warns where a recipe of BERT's fine-tuning may have met adapters by their being the default.
 
     Args:
       learning_rate: what the user gave; not checked if it is a Tensor.
-      cure: what to do for full fine-tuning, in the user's terms; ends the sentence.
+      remedy: what to do for full fine-tuning, in the user's terms; ends the sentence.
     """
-    if isinstance(learning_rate, numbers.Real) and learning_rate <= _FINE_TUNING_RATE:
+    if isinstance(learning_rate, numbers.Real) and learning_rate <= _MAX_FINE_TUNING_RATE:
         logging.warning(
             "A learning rate of %g suits full fine-tuning. Adapters are trained, which may learn"
             " nothing at that rate: give about 3e-4 for them, or %s for full fine-tuning.",
             learning_rate,
-            cure,
+            remedy,
         )
 
 
@@ -148,12 +148,12 @@ def minimize(loss, variables: list, learning_rate, use_tpu: bool = False) -> Tra
       ValueError: the loss depends on none of the variables.
     """
     gradients = tf.gradients(loss, variables)
-    reached = [v for v, gradient in zip(variables, gradients) if gradient is not None]
-    if not reached:
+    connected = [v for v, gradient in zip(variables, gradients) if gradient is not None]
+    if not connected:
         raise ValueError(f"The loss depends on none of the {len(variables)} variables that train.")
     if devices.replica() == 0:
-        logging.info(tuning.summary(reached))
-        warning = tuning.warning_of_untrained(variables, reached)
+        logging.info(tuning.summary(connected))
+        warning = tuning.warning_of_untrained(variables, connected)
         if warning:
             logging.warning("%s", warning)
     return take_step(gradients, variables, learning_rate, use_tpu)
@@ -247,16 +247,16 @@ def mean_gradients(
     loss, variables = loss_of_part(0, reuse=None), variables_of()
     statistics = take_statistics()
     gradients = tf.gradients(loss, variables)
-    used = [v for v, gradient in zip(variables, gradients) if gradient is not None]
+    connected = [v for v, gradient in zip(variables, gradients) if gradient is not None]
 
-    def later_part(index):
+    def compute_part(index):
         loss = loss_of_part(index, reuse=True)
         values = [value for _, value in take_statistics()]
-        return [loss, *tf.gradients(loss, used), *values]
+        return [loss, *tf.gradients(loss, connected), *values]
 
     first = [loss, *(gradient for gradient in gradients if gradient is not None)]
     first += [value for _, value in statistics]
-    loss, *means = _mean_of_parts(first, later_part, num_parts)
+    loss, *means = _mean_of_parts(first, compute_part, num_parts)
     means = iter(means)
     gradients = [None if g is None else next(means) for g in gradients]
     keep_statistics(zip([variable for variable, _ in statistics], means))
@@ -271,12 +271,12 @@ def _split(tensor, num_parts, name):
     return tf.reshape(tensor, [num_parts, rows // num_parts, *inner])
 
 
-def _mean_of_parts(first, later_part, num_parts):
+def _mean_of_parts(first, compute_part, num_parts):
     """The mean of each of several values over all parts, one part computed after the other.
 
     Args:
       first: list of Tensors and IndexedSlices, the values of part 0.
-      later_part: function from a part's index to such a list.
+      compute_part: function from a part's index to such a list.
       num_parts: int.
 
     Returns:
@@ -284,20 +284,20 @@ def _mean_of_parts(first, later_part, num_parts):
     """
 
     def add_part(index, totals):
-        return index + 1, [_plus(*pair) for pair in zip(totals, later_part(index))]
+        return index + 1, [_add_to_total(*pair) for pair in zip(totals, compute_part(index))]
 
-    totals = [_carried(value) for value in first]
+    totals = [_to_loop_variable(value) for value in first]
     with tf.control_dependencies(tf.nest.flatten(totals)):  # Else it would not wait for part 0.
         index = tf.constant(1)
     _, totals = tf.while_loop(
         lambda index, _: index < num_parts,
         add_part,
         (index, totals),
-        (index.shape, [_shape_of(total) for total in totals]),
+        (index.shape, [_shape_invariant(total) for total in totals]),
         parallel_iterations=1,
         back_prop=False,
     )
-    return [_divided(total, num_parts, value) for total, value in zip(totals, first)]
+    return [_divide(total, num_parts, value) for total, value in zip(totals, first)]
 
 
 class _Slices(NamedTuple):
@@ -307,30 +307,30 @@ class _Slices(NamedTuple):
     indices: Any
 
 
-def _carried(value):
+def _to_loop_variable(value):
     """A Tensor as it is, IndexedSlices as `_Slices`."""
     return _Slices(value.values, value.indices) if isinstance(value, tf.IndexedSlices) else value
 
 
-def _plus(total, value):
+def _add_to_total(total, value):
     """The total with a part's value. Slices are strung together, not added up: the norm that clips
     counts each, as it does those of a whole batch."""
     if isinstance(total, _Slices):
-        return _Slices(*(tf.concat(pair, axis=0) for pair in zip(total, _carried(value))))
+        return _Slices(*(tf.concat(pair, axis=0) for pair in zip(total, _to_loop_variable(value))))
     return total + value
 
 
-def _shape_of(total):
+def _shape_invariant(total):
     """The shape that a total has before any part and after it."""
     if isinstance(total, _Slices):
         return _Slices(*(tf.TensorShape([None]).concatenate(t.shape[1:]) for t in total))
     return total.shape
 
 
-def _divided(total, divisor, like):
-    """The total as a Tensor, or as IndexedSlices of the dense shape of `like`."""
+def _divide(total, divisor, original):
+    """The total as a Tensor, or as IndexedSlices of the dense shape of `original`."""
     if isinstance(total, _Slices):
-        return tf.IndexedSlices(total.values / divisor, total.indices, like.dense_shape)
+        return tf.IndexedSlices(total.values / divisor, total.indices, original.dense_shape)
     return total / divisor
 
 
@@ -350,9 +350,11 @@ def _average_over_replicas(gradients, variables, use_tpu):
     # The norm counts each slice, as it does those of a batch on one replica: of 1 / N of the rows,
     # each is N times what it is there.
     is_sliced = [isinstance(gradient, tf.IndexedSlices) for gradient in gradients]
-    squares = [tf.reduce_sum(tf.square(g.values)) for g, some in zip(gradients, is_sliced) if some]
+    squares = [
+        tf.reduce_sum(tf.square(g.values)) for g, sliced in zip(gradients, is_sliced) if sliced
+    ]
     norms = [tf.sqrt(square / num_replicas) for square in mean(squares)]
-    norms += [tf.norm(g) for g, some in zip(averaged, is_sliced) if not some]
+    norms += [tf.norm(g) for g, sliced in zip(averaged, is_sliced) if not sliced]
     return averaged, tf.norm(tf.stack(norms))
 
 
@@ -427,8 +429,8 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
     def _do_use_weight_decay(self, param_name):
         """Returns whether a variable decays; subclasses may override it, as in BERT."""
         patterns = self.exclude_from_weight_decay
-        excluded = any(re.search(pattern, param_name) for pattern in patterns)
-        return bool(self._rate_of(param_name)) and not excluded
+        is_excluded = any(re.search(pattern, param_name) for pattern in patterns)
+        return bool(self._rate_of(param_name)) and not is_excluded
 
     def apply_gradients(self, grads_and_vars, global_step=None, name=None):
         """The op that takes the step; as BERT's, it leaves `global_step` to be advanced by others.

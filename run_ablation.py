@@ -24,51 +24,52 @@ from adapter_bert.common import environment
 if __name__ == "__main__":
     environment.prepare()
 
+import dataclasses
 import os
 import posixpath
+from typing import Optional
 
 import numpy as np
 from absl import flags
 
 from adapter_bert.common import cli, files
-from adapter_bert.common.cli import section
 from adapter_bert.common.errors import UserError
-from adapter_bert.experiments import grids as sweep_grids
+from adapter_bert.common.settings import flag
+from adapter_bert.experiments import grids
 from adapter_bert.formats import task_adapter
-from adapter_bert.tasks import classifier_features, classifier_flags, text_kind
-from adapter_bert.training import (
-    bert_flags,
-    device_flags,
-    finetuning,
-    input_pipeline,
-    progress,
-    tuning_flags,
-)
-from adapter_bert.training import output_dir as run_directory
+from adapter_bert.tasks import classifier_data, classifier_features, text_kind
+from adapter_bert.tasks.classifier_data import TaskConfig
+from adapter_bert.training import finetuning, input_pipeline, progress, starting_point
+from adapter_bert.training.config import DeviceConfig, TextConfig
+from adapter_bert.training.output_dir import OutputDir
 from adapter_bert.training.rows import VariedRows
 
 _JSON, _TEXT = "ablation.json", "ablation.txt"
 
 
+@dataclasses.dataclass(frozen=True)
+class AblationConfig(TaskConfig, TextConfig, DeviceConfig):
+    """The settings of this script."""
+
+    adapter_folder: Optional[str] = flag(
+        None,
+        "Folder of the task adapter, output_dir/adapter of a training. Task and model flags you"
+        " omit are read from the adapter.",
+        "What is done",
+        name="adapter",
+    )
+    eval_batch_size: int = flag(
+        8, "Examples in a batch of the evaluation.", "Evaluation and prediction", lower=1
+    )
+    output_dir: Optional[str] = flag(
+        None, "Where ablation.json and ablation.txt go. Default: output/<task>.", "Output"
+    )
+    overwrite_output_dir: bool = flag(False, "Recompute what lies in output_dir.", "Output")
+
+
 def define_flags(flag_values=flags.FLAGS):
     """Defines all flags of this script."""
-    flags.DEFINE_string(
-        "adapter",
-        None,
-        "Folder of the task adapter, output_dir/adapter of a training. It answers flags of task and"
-        " model that are not given.",
-        **section("What is done", flag_values),
-    )
-    at = section("Output", flag_values)
-    flags.DEFINE_string(
-        "output_dir", None, "Where ablation.json and ablation.txt go. Default: output/<task>.", **at
-    )
-    flags.DEFINE_bool(
-        "overwrite_output_dir", False, "Compute anew what lies in output_dir already.", **at
-    )
-    classifier_flags.define(flag_values)
-    bert_flags.define(flag_values)
-    device_flags.define(flag_values)
+    AblationConfig.define_flags(flag_values)
 
 
 def run(values):
@@ -80,49 +81,48 @@ def run(values):
     Returns:
       The report that ends the run: a list of lines.
     """
-    given = _given(values)
-    processor, data_dir = classifier_flags.find_task(values, given)
+    start = starting_point.find(values)
+    config = AblationConfig.from_flags(values, start.supplied)
+    adapter = _check_adapter(start.adapter, config)
+    processor, data_dir = classifier_data.find_task(config, adapter)
     examples = processor.get_examples(processor.splits_of("dev", data_dir)[0], data_dir)
-    output_dir = values.output_dir or os.path.join("output", values.task_name.lower())
-    job = finetuning.FinishedJob(
-        values, given, output_dir, values.eval_batch_size, classifier_features.SHORTEST
-    )
+    folder = config.output_dir or os.path.join("output", str(config.task_name).lower())
+    setup = finetuning.set_up_evaluation(config, start, folder, classifier_features.SHORTEST)
     sources = {
-        "adapter": task_adapter.tensors_digest(given),
-        "data": task_adapter.digest((e.text_a, e.text_b, e.label) for e in examples),
-        "max_seq_length": values.max_seq_length,
-        "precision": job.precision,
+        "adapter": task_adapter.tensors_digest(adapter),
+        "data": classifier_data.digest(examples),
+        "max_seq_length": config.max_seq_length,
+        "precision": setup.precision,
     }
-    path = posixpath.join(output_dir, _JSON)
-    record = None if values.overwrite_output_dir else _finished(path, sources)
+    path = posixpath.join(folder, _JSON)
+    record = None if config.overwrite_output_dir else _read_finished(path, sources)
     if record is None:
-        run_directory.make(output_dir)
-        record = {**_ablated(job, processor, examples, values, given), **sources}
-        record["task"] = sweep_grids.task_of(record["task"], data_dir)
+        OutputDir(folder).make()
+        record = {**_evaluate(setup, processor, examples), **sources}
+        record["task"] = grids.task_label(record["task"], data_dir)
         text = "\n".join(report(record)) + "\n"
-        files.write_atomically(posixpath.join(output_dir, _TEXT), text)
+        files.write_atomically(posixpath.join(folder, _TEXT), text)
         files.write_object(path, record)  # The last: where it is, all is.
     return [*report(record), f"Ablation: {path}"]
 
 
-def _given(values):
-    """The `task_adapter.TaskAdapter` of --adapter; UserError if there is nothing to remove."""
-    given = tuning_flags.given_adapter(values)
-    if given is None:
+def _check_adapter(adapter, config):
+    """Returns the adapter; raises UserError if there is nothing to remove from it."""
+    if adapter is None:
         raise UserError(
             "--adapter is not given, expected the folder of a task adapter, as in"
             " --adapter=output/mrpc/adapter."
         )
-    if given.description.adapter is None:
+    if adapter.description.adapter is None:
         raise UserError(
-            f"--adapter {values.adapter} was trained with"
-            f" --tuning={given.description.tuning.method} and has no adapters to remove; expected"
+            f"--adapter {config.adapter_folder} was trained with"
+            f" --tuning={adapter.description.tuning.method} and has no adapters to remove; expected"
             " one of --tuning=adapters."
         )
-    return given
+    return adapter
 
 
-def _finished(path, sources):
+def _read_finished(path, sources):
     """What an earlier run of the same sources has written there; None if there was none.
 
     Raises:
@@ -131,10 +131,10 @@ def _finished(path, sources):
     if not files.exists(path):
         return None
     record, _ = files.read_as(path, "--output_dir", _JSON, lambda read: (read, report(read)))
-    others = [name for name in sources if record.get(name) != sources[name]]
-    if others:
+    differing = [name for name in sources if record.get(name) != sources[name]]
+    if differing:
         raise UserError(
-            f"{path} is of another {' and another '.join(others)}; give another --output_dir, or"
+            f"{path} is of another {' and another '.join(differing)}; give another --output_dir, or"
             " --overwrite_output_dir."
         )
     return record
@@ -157,35 +157,38 @@ def span_gates(num_layers, adapted_layers=None):
       float32 array [1 + L (L + 1) / 2, L].
     """
     layers = np.arange(num_layers)
-    bare = ~np.isin(layers, layers if adapted_layers is None else adapted_layers)
+    unadapted = ~np.isin(layers, layers if adapted_layers is None else adapted_layers)
     removed = [(layers >= first) & (layers <= last) for first, last in spans(num_layers)]
-    return np.array([layers >= 0, *(bare | ~those for those in removed)], np.float32)
+    return np.array([layers >= 0, *(unadapted | ~mask for mask in removed)], np.float32)
 
 
-def _ablated(job, processor, examples, values, given):
+def _evaluate(setup, processor, examples):
     """Evaluates all spans; returns the scores, see `_record`."""
     task, labels = processor.task, processor.get_labels()
-    job.begin(
+    # `output` holds the checkpoint that the estimator reads.
+    estimator, output = finetuning.evaluation_of(
+        setup,
         finetuning.Task(task.name, task.kind, tuple(labels), task.score),
         text_kind.get(task.kind).head(len(labels)),
     )
-    rows = classifier_flags.encode_examples(examples, labels, values, job.tokenizer)
-    num_layers = job.bert.config.num_hidden_layers
-    gates = span_gates(num_layers, given.description.adapter.layers)
-    return _record(task, num_layers, rows["label_ids"], _answers(job, rows, gates, task))
+    rows = classifier_data.encode_examples(examples, labels, setup.config, setup.tokenizer)
+    num_layers = setup.bert.config.num_hidden_layers
+    gates = span_gates(num_layers, output.description.adapter.layers)
+    answers = _predict_answers(estimator, rows, gates, task)
+    return _record(task, num_layers, rows["label_ids"], answers)
 
 
-def _answers(job, rows, gates, task):
+def _predict_answers(estimator, rows, gates, task):
     """Returns the answers [rows, gates, ...] of all rows with all gates."""
     kind = text_kind.get(task.kind)
-    different, which = np.unique(gates, axis=0, return_inverse=True)
-    varied = VariedRows(rows, "adapter_gates", different)
-    found = input_pipeline.in_order(
-        (index, kind.answers(predictions))
-        for index, predictions in progress.counted(job.stream(varied), len(varied))
+    unique_gates, gate_indices = np.unique(gates, axis=0, return_inverse=True)
+    varied_rows = VariedRows(rows, "adapter_gates", unique_gates)
+    predictions = estimator.stream(varied_rows, estimator.model.task_checkpoint)
+    ordered_answers = input_pipeline.in_order(
+        (index, kind.answers(row)) for index, row in progress.counted(predictions, len(varied_rows))
     )
-    answers = np.array(found)
-    return answers.reshape(len(rows), len(different), *answers.shape[1:])[:, which]
+    answers = np.array(ordered_answers)
+    return answers.reshape(len(rows), len(unique_gates), *answers.shape[1:])[:, gate_indices]
 
 
 def _record(task, num_layers, labels, answers):
@@ -195,19 +198,19 @@ def _record(task, num_layers, labels, answers):
       task: `glue.Task`.
       num_layers: L.
       labels: array [N, ...], what is right.
-      answers: array [N, 1 + L (L + 1) / 2, ...], see `_answers`.
+      answers: array [N, 1 + L (L + 1) / 2, ...], see `_predict_answers`.
     """
     kind = text_kind.get(task.kind)
     by_gates = [
-        kind.scores(labels, answers[:, place], len(task.labels))
-        for place in range(answers.shape[1])
+        kind.scores(labels, answers[:, index], len(task.labels))
+        for index in range(answers.shape[1])
     ]
     first, *others = dict.fromkeys([kind.ablation_score, task.score, kind.score])
 
     def table(name):
-        whole, *removed = (scores[name] for scores in by_gates)
+        full, *removed = (scores[name] for scores in by_gates)
         by_span = [[*span, score] for span, score in zip(spans(num_layers), removed)]
-        return {"all": whole, "none": removed[num_layers - 1], "spans": by_span}
+        return {"all": full, "none": removed[num_layers - 1], "spans": by_span}
 
     record = {
         "task": task.name,
@@ -234,8 +237,8 @@ def report(record):
     cells = {span: f"{round(-points, 1) + 0.0:7.1f}" for span, points in losses.items()}  # No -0.0.
     return [
         f"{record['task']} dev, {record['num_rows']} rows: {record['score']}"
-        f" {_shown(record, record['all'])}. Its change in points without the adapters of the layers"
-        " from (row) to (column):",
+        f" {_format_score(record, record['all'])}. Its change in points without the adapters of the"
+        " layers from (row) to (column):",
         "    " + "".join(f"{last:7}" for last in layers),
         *(
             f"{first:4}" + "".join(cells.get((first, last), " " * 7) for last in layers)
@@ -254,16 +257,18 @@ def _sentence(record, losses):
     half = (len(losses) + 1) // 2  # Of an odd number, the middle one lies in both.
     worst = int(np.argmax(losses))
     majority = record.get("majority")
-    beside = "" if majority is None else f" (the majority class: {_shown(record, majority)})"
+    majority_note = (
+        "" if majority is None else f" (the majority class: {_format_score(record, majority)})"
+    )
     return (
         f"A single layer costs at most {losses[worst]:.1f} points (layer {worst}); without any"
-        f" adapter it is {_shown(record, record['none'])}{beside}; a layer of the lower half costs"
-        f" {np.mean(losses[:half]):.1f} on average, one of the upper half"
+        f" adapter it is {_format_score(record, record['none'])}{majority_note}; a layer of the"
+        f" lower half costs {np.mean(losses[:half]):.1f} on average, one of the upper half"
         f" {np.mean(losses[-half:]):.1f}."
     )
 
 
-def _shown(record, value):
+def _format_score(record, value):
     return f"{value:.1%}" if record["score"] == "accuracy" else f"{value:.4f}"
 
 

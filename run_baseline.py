@@ -18,26 +18,21 @@ import dataclasses
 import os
 import posixpath
 import time
+from typing import NamedTuple, Optional, Tuple
 
 from absl import flags, logging
 
-from adapter_bert.baseline import search as baseline_search
-from adapter_bert.baseline import search_space as baseline_space
-from adapter_bert.baseline import training as baseline_training
+from adapter_bert.baseline import search, search_space, training
 from adapter_bert.baseline.search_space import EVALUATE_EVERY, SPACE
 from adapter_bert.common import cli, configs, devices, files, metrics
-from adapter_bert.common.cli import section
 from adapter_bert.common.errors import UserError
-from adapter_bert.experiments import grids as sweep_grids
-from adapter_bert.experiments import records as sweep_records
+from adapter_bert.common.settings import flag
+from adapter_bert.experiments import grids, records
 from adapter_bert.formats import checkpoints, task_adapter
-from adapter_bert.tasks import (
-    classifier_features,
-    classifier_flags,
-    classifier_results,
-    text_kind,
-)
-from adapter_bert.training import output_dir as run_directory
+from adapter_bert.tasks import classifier_data, classifier_features, classifier_results, text_kind
+from adapter_bert.tasks.classifier_data import TaskConfig
+from adapter_bert.training.config import LARGEST_SEED
+from adapter_bert.training.output_dir import SETTINGS_FILE, OutputDir
 
 _DATABASE, _SEARCH, _RECORDS = "search.db", "search.json", "results.jsonl"
 _WIDTH = 512, 128  # Of a convolution's products, about: an embedding's size and its filters.
@@ -49,132 +44,121 @@ _RECORDED_IF_CHANGED = (
 )
 
 
-def define_flags(flag_values=flags.FLAGS):
-    """Defines all flags of this script."""
-    classifier_flags.define_task(flag_values)
-    _define_model(section("Model", flag_values))
-    _define_search(section("Search", flag_values))
-    _define_training(flag_values)
-    _define_output(section("Output", flag_values))
+@dataclasses.dataclass(frozen=True)
+class BaselineConfig(TaskConfig):
+    """The settings of this script."""
 
-
-def _define_output(at):
-    flags.DEFINE_string(
-        "output_dir",
-        None,
-        "Where the search, the best model and its results go. Default: output/<task>-baseline.",
-        **at,
-    )
-    flags.DEFINE_bool(
-        "overwrite_output_dir", False, "Remove an earlier run's files in output_dir first.", **at
-    )
-    flags.DEFINE_string(
-        "records_dir",
-        None,
-        "Folder of a sweep, to whose records the result is added, for run_report.py. Default:"
-        " output_dir.",
-        **at,
-    )
-
-
-def _define_model(at):
-    flags.DEFINE_list(
-        "module",
-        [],
+    module: Tuple[str, ...] = flag(
+        (),
         "The text embedding modules to choose from: "
-        + ", ".join(baseline_space.MODULES)
+        + ", ".join(search_space.MODULES)
         + ", addresses and folders of others. Default: these five; a preset's own.",
-        **at,
+        "Model",
     )
-    flags.DEFINE_integer("max_words", 128, "Words of a text, longer ones are cut.", 1, **at)
-    flags.DEFINE_enum(
-        "preset",
+    max_words: int = flag(128, "Words of a text, longer ones are cut.", "Model", lower=1)
+    preset: Optional[str] = flag(
         None,
-        list(baseline_space.PRESETS),
         "Train the settings that the paper's search selected for this task, and search nothing.",
-        **at,
+        "Model",
+        choices=search_space.PRESETS,
     )
-    flags.DEFINE_multi_string(
-        "setting",
-        [],
+    setting: Tuple[str, ...] = flag(
+        (),
         "name=value[,value...]: only these values of a parameter, or another one than the"
         f" preset's: {', '.join(SPACE)}.",
-        **at,
+        "Model",
+        is_multiple=True,
     )
-
-
-def _define_training(flag_values):
-    flags.DEFINE_bool(
-        "do_predict",
-        True,
-        "Predict the test set with the best model.",
-        **section("What is done", flag_values),
-    )
-    at = section("Training", flag_values)
-    flags.DEFINE_integer(
-        "early_stopping_patience",
-        10,
-        f"End a training after so many evaluations, one every {EVALUATE_EVERY:,}"
-        " samples, without a better score; 0 trains on all samples.",
-        0,
-        **at,
-    )
-    flags.DEFINE_integer(
-        "random_seed",
-        12345,
-        "Seed of the search, where one process makes it in the default --storage, initial values,"
-        " dropout, and the order of the data.",
-        0,
-        2**32 - 1,  # NumPy's largest.
-        **at,
-    )
-    flags.DEFINE_enum(
-        "precision",
-        "auto",
-        list(configs.PRECISIONS),
-        "Precision of the convolution's products, all else is float32; auto: that of the model in"
-        " --output_dir, else bfloat16 where it is measured to be faster.",
-        **section("Devices", flag_values),
-    )
-
-
-def _define_search(at):
-    flags.DEFINE_integer(
-        "trials", 100, "Settings that are tried, those stopped early too.", 1, **at
-    )
-    flags.DEFINE_enum(
-        "sampler",
+    trials: int = flag(100, "Settings that are tried, those stopped early too.", "Search", lower=1)
+    sampler: str = flag(
         "tpe",
-        list(baseline_search.SAMPLERS),
         "What proposes settings: "
-        + "; ".join("{}: {}".format(*item) for item in baseline_search.SAMPLERS.items())
+        + "; ".join("{}: {}".format(*item) for item in search.SAMPLERS.items())
         + ".",
-        **at,
+        "Search",
+        choices=search.SAMPLERS,
     )
-    flags.DEFINE_enum(
-        "pruner",
+    pruner: str = flag(
         "halving",
-        list(baseline_search.PRUNERS),
         "What stops hopeless trials: "
-        + "; ".join("{}: {}".format(*item) for item in baseline_search.PRUNERS.items())
+        + "; ".join("{}: {}".format(*item) for item in search.PRUNERS.items())
         + ".",
-        **at,
+        "Search",
+        choices=search.PRUNERS,
     )
-    flags.DEFINE_string(
-        "storage",
+    storage: Optional[str] = flag(
         None,
         "Where the search is kept, and shared by all processes that name it: a database's URL, as"
         " in postgresql://user@host/name, or the path of a journal file, on a disk that all share."
         f" Default: SQLite, output_dir/{_DATABASE}.",
-        **at,
+        "Search",
     )
-    flags.DEFINE_bool(
-        "search_only",
+    search_only: bool = flag(
         False,
         "Take part in the search and leave the best model to another process: for all machines but"
         " one.",
-        **at,
+        "Search",
     )
+    do_predict: bool = flag(True, "Predict the test set with the best model.", "What is done")
+    early_stopping_patience: int = flag(
+        10,
+        f"End a training after so many evaluations, one every {EVALUATE_EVERY:,}"
+        " samples, without a better score; 0 trains on all samples.",
+        "Training",
+        lower=0,
+    )
+    random_seed: int = flag(
+        12345,
+        "Seed of the search, where one process makes it in the default --storage, initial values,"
+        " dropout, and the order of the data.",
+        "Training",
+        lower=0,
+        upper=LARGEST_SEED,
+    )
+    precision: str = flag(
+        "auto",
+        "Precision of the convolution's products, all else is float32; auto: that of the model in"
+        " --output_dir, else bfloat16 where it is measured to be faster.",
+        "Devices",
+        choices=configs.PRECISIONS,
+    )
+    output_dir: Optional[str] = flag(
+        None,
+        "Where the search, the best model and its results go. Default: output/<task>-baseline.",
+        "Output",
+    )
+    overwrite_output_dir: bool = flag(
+        False, "Remove an earlier run's files in output_dir first.", "Output"
+    )
+    records_dir: Optional[str] = flag(
+        None,
+        "Folder of a sweep, to whose records the result is added, for run_report.py. Default:"
+        " output_dir.",
+        "Output",
+    )
+
+
+class Setup(NamedTuple):
+    """What the trainings of a run share.
+
+    Attributes:
+      config: `BaselineConfig`.
+      data: `training.Dataset`.
+      modules: `training.ModuleCache` of the data.
+      output: `OutputDir`.
+      precision: what is computed in.
+    """
+
+    config: BaselineConfig
+    data: training.Dataset
+    modules: training.ModuleCache
+    output: OutputDir
+    precision: str
+
+
+def define_flags(flag_values=flags.FLAGS):
+    """Defines all flags of this script."""
+    BaselineConfig.define_flags(flag_values)
 
 
 def run(values):
@@ -186,71 +170,74 @@ def run(values):
     Returns:
       The report that ends the run: a list of lines.
     """
-    narrowed = _narrowed(values)
-    preset = values.preset and _preset(values.preset, narrowed)
-    processor, data_dir = classifier_flags.find_task(values, None)
-    output_dir = values.output_dir or os.path.join("output", values.task_name.lower() + "-baseline")
-    run_directory.make(output_dir)
-    if values.records_dir:
-        with files.written(f"--records_dir={values.records_dir}"):
-            files.makedirs(values.records_dir)
-    with baseline_search.SearchLock(output_dir) as search_lock:
-        job = _Job(values, _read(processor, data_dir, values), output_dir)
+    config = BaselineConfig.from_flags(values)
+    narrowed = _narrow_space(config)
+    preset = config.preset and _preset_settings(config.preset, narrowed)
+    processor, data_dir = classifier_data.find_task(config, None)
+    task_folder = str(config.task_name).lower() + "-baseline"
+    output = OutputDir(config.output_dir or os.path.join("output", task_folder))
+    output.make()
+    if config.records_dir:
+        with files.convert_write_errors(f"--records_dir={config.records_dir}"):
+            files.makedirs(config.records_dir)
+    with search.SearchLock(output.path) as search_lock:
+        setup = _set_up(config, _read_data(processor, data_dir, config), output)
         if preset:
-            job.check(preset)
+            _model(setup, preset)  # One that cannot be had is refused before anything begins.
         else:
-            search = job.search_settings(narrowed)
-        if values.overwrite_output_dir:
-            reads = [("--data_dir", data_dir), *(("--module", name) for name in values.module)]
-            _clear(output_dir, search_lock, reads)
+            search_settings = _search_settings(setup, narrowed)
+        if config.overwrite_output_dir:
+            reads = [("--data_dir", data_dir), *(("--module", name) for name in config.module)]
+            _clear_output_dir(output, search_lock, reads)
         if preset:
             if not search_lock.end():
-                raise UserError(f"--output_dir={output_dir}: another process works there.")
-            return job.train_and_test(preset)
-        if values.search_only:
+                raise UserError(f"--output_dir={output.path}: another process works there.")
+            return _train_and_test(setup, preset)
+        if config.search_only:
             search_lock.leave()
-        trials = job.search(
-            search, search_lock.alone and not (values.storage or values.search_only)
-        )
-        if values.search_only:
+        is_alone = search_lock.alone and not (config.storage or config.search_only)
+        trials = _search(setup, search_settings, is_alone)
+        if config.search_only:
             return ["The search has its trials; a process without --search_only trains the best."]
         if not search_lock.end():
             return [
                 "The search has its trials; the process that ends last trains the best. Should that"
                 " be stopped, start the same command again."
             ]
-        best, line = job.best(search, trials)
-        return [line, *job.train_and_test(best, search)]
+        best, line = _best(setup, search_settings, trials)
+        return [line, *_train_and_test(setup, best, search_settings)]
 
 
-def _clear(output_dir, search_lock, reads):
-    """Removes what an earlier run left, its search too; reads is as of `run_directory.clear`."""
+def _clear_output_dir(output, search_lock, reads):
+    """Removes what an earlier run left, its search too; reads is as of `OutputDir.clear`."""
     if not search_lock.alone:
-        raise UserError(f"--overwrite_output_dir: another process works in {output_dir}.")
-    run_directory.clear(output_dir, reads)
+        raise UserError(f"--overwrite_output_dir: another process works in {output.path}.")
+    output.clear(reads)
     for name in (_DATABASE, _SEARCH, _RECORDS):
-        path = posixpath.join(output_dir, name)
+        path = posixpath.join(output.path, name)
         if files.exists(path):
             logging.info("--overwrite_output_dir removes %s", path)
             files.remove(path)
 
 
-def _narrowed(values):
+def _narrow_space(config):
     """Parameter → `Choice` of the values that --module and --setting leave it."""
-    found = collections.OrderedDict()
-    for text in values.setting:
-        name, some = baseline_space.parse(text)
-        if name in found:
+    narrowed = collections.OrderedDict()
+    for text in config.setting:
+        name, parameter_values = search_space.parse_setting(text)
+        if name in narrowed:
             raise UserError(f"--setting={text}: {name} is given twice.")
-        found[name] = baseline_space.Choice(tuple(some), SPACE[name] == SPACE["module"])
-    if values.module:
-        if "module" in found:
+        narrowed[name] = search_space.Choice(
+            tuple(parameter_values), SPACE[name] == SPACE["module"]
+        )
+    if config.module:
+        if "module" in narrowed:
             raise UserError("--module and --setting=module=... are given; give one of them.")
-        found["module"] = baseline_space.Choice(tuple(values.module), open=True)
-    return found
+        narrowed["module"] = search_space.Choice(tuple(config.module), is_open=True)
+    return narrowed
 
 
-def _preset(name, narrowed):
+def _preset_settings(name, narrowed):
     """The `Settings` of a preset with some of its values replaced."""
     for parameter, domain in narrowed.items():
         if len(domain.values) > 1:
@@ -258,32 +245,35 @@ def _preset(name, narrowed):
                 f"--preset={name} trains one model: expected one value of {parameter}, found"
                 f" {len(domain.values)}."
             )
-    changed = {parameter: domain.values[0] for parameter, domain in narrowed.items()}
-    return dataclasses.replace(baseline_space.PRESETS[name], **changed)
+    replacements = {parameter: domain.values[0] for parameter, domain in narrowed.items()}
+    return dataclasses.replace(search_space.PRESETS[name], **replacements)
 
 
-def _read(processor, data_dir, values):
-    """The `baseline_training.Data` of the task: all splits that this run reads."""
+def _read_data(processor, data_dir, config):
+    """The `training.Dataset` of the task: all splits that this run reads."""
     task, labels = processor.task, processor.get_labels()
-    stages = ["train", "dev", *(["test"] if values.do_predict else [])]
+    stages = ["train", "dev", *(["test"] if config.do_predict else [])]
     splits = [split for stage in stages for split in processor.splits_of(stage, data_dir)]
     examples = {split: processor.get_examples(split, data_dir) for split in splits}
     if text_kind.get(task.kind).is_single_label:
-        _warn_of_rare(examples["train"], labels, data_dir)
-    return baseline_training.Data(
+        _warn_of_rare_labels(examples["train"], labels, data_dir)
+    return training.Dataset(
         task=task,
-        texts={split: [(e.text_a, e.text_b) for e in some] for split, some in examples.items()},
+        texts={
+            split: [(e.text_a, e.text_b) for e in split_examples]
+            for split, split_examples in examples.items()
+        },
         labels={
-            split: classifier_features.label_column(some, labels)
-            for split, some in examples.items()
+            split: classifier_features.label_column(split_examples, labels)
+            for split, split_examples in examples.items()
         },
         has_labels={split: processor.has_labels(split) for split in splits},
-        max_words=values.max_words,
+        max_words=config.max_words,
         where=data_dir,
     )
 
 
-def _warn_of_rare(examples, labels, where):
+def _warn_of_rare_labels(examples, labels, where):
     """Says in a sentence which labels one training example, or none, has."""
     counts = collections.Counter(example.label for example in examples)
     rare = [f"{label} ({counts[label]})" for label in labels if counts[label] < 2]
@@ -297,230 +287,216 @@ def _warn_of_rare(examples, labels, where):
         )
 
 
-class _Job:
-    """The search for the best model on a task's data, and that model.
+def _set_up(config, data, output):
+    recorded = {} if config.overwrite_output_dir else output.recorded("training")
+    precision = devices.choose_precision(config.precision, False, _WIDTH, recorded.get("precision"))
+    return Setup(config, data, training.ModuleCache(data), output, precision)
+
+
+def _search_settings(setup, narrowed):
+    """The `search.SearchSettings` over what flags leave of the space."""
+    config = setup.config
+    database = os.path.abspath(os.path.join(setup.output.path, _DATABASE))
+    return search.SearchSettings(
+        name=setup.data.task.name,
+        storage=config.storage or f"sqlite:///{database}",
+        trials=config.trials,
+        sampler=config.sampler,
+        pruner=config.pruner,
+        random_seed=config.random_seed,
+        narrowed=narrowed,
+        conditions=_conditions(setup, narrowed.get("module", SPACE["module"]).values),
+    )
+
+
+def _search(setup, settings, alone):
+    """Takes part in the search until it has its trials, and returns these."""
+    study, patience = search.Search(settings, alone), setup.config.early_stopping_patience
+    _check_output_dir(setup, settings)
+
+    def train(model_settings, on_score):
+        try:
+            return _model(setup, model_settings).train(patience=patience, on_score=on_score).score
+        except training.LossIsNaN as error:
+            raise search.Diverged from error
+
+    study.run(train)
+    return study.trials()
+
+
+def _check_output_dir(setup, search_settings):
+    """Raises UserError if the model in output_dir is of no search, or another one."""
+    recorded = _recorded(setup)
+    if not recorded:
+        return
+    recorded_search = recorded.get("search")
+    if recorded_search is None or search_settings.differences(recorded_search):
+        raise UserError(
+            f"{_settings_file(setup)}: the model there is not of this search;"
+            " give another --output_dir, or --overwrite_output_dir."
+        )
+
+
+def _best(setup, settings, trials):
+    """(the `Settings` of the best trial, the report's line); writes search.json."""
+    task, best = setup.data.task, search.best_of(trials)
+    path = posixpath.join(setup.output.path, _SEARCH)
+    name = grids.task_label(task.name, setup.data.where)
+    record = search.record(settings, trials, name, "eval_" + task.score)
+    files.write_object(path, record)
+    stopped = sum(trial.pruned for trial in trials)
+    line = (
+        f"Search: {len(trials)} trials ({stopped} stopped early), the best is trial"
+        f" {best.number} with {task.score} {best.score:.4f}: {path}"
+    )
+    return best.settings, line
+
+
+def _train_and_test(setup, settings, search_settings=None):
+    """Trains one model, if that is not done yet, and evaluates it; returns the report's lines.
 
     Args:
-      values: parsed flags.
-      data: `baseline_training.Data`.
-      output_dir: path.
+      settings: `search_space.Settings`.
+      search_settings: the `search.SearchSettings` that found them; None for a preset.
     """
+    start, task, model = time.monotonic(), setup.data.task, _model(setup, settings)
+    trained, is_new = _train_if_needed(setup, model, _settings(setup, settings, search_settings))
+    scores, report = {}, []
+    for split in setup.data.texts:
+        if not split.startswith("train"):
+            lines, split_scores = _evaluate(setup, model, split)
+            report += lines
+            scores.update(split_scores)
+    dev = {name: value for name, value in scores.items() if not name.startswith("test_")}
+    about = classifier_results.about(task, "eval")
+    path = setup.output.write_results({**dev, **trained}, about)
+    record = _record(setup, settings, {**scores, **trained})
+    folder = setup.config.records_dir or setup.output.path
+    existing = {known["key"]: known for known in records.read(folder)}.get(record["key"])
+    if is_new or not existing or record["scores"].keys() - existing["scores"].keys():
+        record["seconds"] = time.monotonic() - start
+        records.append(folder, (1, 1), record)
+    return [
+        f"{task.name} dev: {classifier_results.summary(task, 'eval', dev)} at step"
+        f" {trained['global_step']}",
+        f"Trained: {trained['trained_parameters']:,} parameters",
+        f"Settings: {', '.join(f'{n}={v}' for n, v in dataclasses.asdict(settings).items())}",
+        f"Scores: {path}",
+        *report,
+    ]
 
-    def __init__(self, values, data, output_dir):
-        self._values, self._data, self._output_dir = values, data, output_dir
-        self._modules = baseline_training.Modules(data)
-        recorded = {}
-        if not values.overwrite_output_dir:
-            recorded = run_directory.recorded(output_dir, "training")
-        self._precision = devices.choose_precision(
-            values.precision, False, _WIDTH, recorded.get("precision")
-        )
 
-    def search_settings(self, narrowed):
-        """The `baseline_search.SearchSettings` over what flags leave of the space."""
-        values = self._values
-        database = os.path.abspath(os.path.join(self._output_dir, _DATABASE))
-        return baseline_search.SearchSettings(
-            name=self._data.task.name,
-            storage=values.storage or f"sqlite:///{database}",
-            trials=values.trials,
-            sampler=values.sampler,
-            pruner=values.pruner,
-            random_seed=values.random_seed,
-            narrowed=narrowed,
-            conditions=self._conditions(narrowed.get("module", SPACE["module"]).values),
-        )
+def _model(setup, settings):
+    seed = setup.config.random_seed
+    return training.Baseline(settings, setup.data, setup.modules, seed, setup.precision)
 
-    def check(self, space):
-        """Raises UserError if no model of these `baseline_space.Settings` can be made here."""
-        self._model(space)
 
-    def search(self, settings, alone):
-        """Takes part in the search until it has its trials, and returns these."""
-        search, patience = baseline_search.Search(settings, alone), self._patience
-        self._check_output_dir(settings)
+def _train_if_needed(setup, model, settings):
+    """How many parameters were trained, and to which step, as a dict; trains if need be.
 
-        def train(space, on_score):
-            try:
-                return self._model(space).train(patience=patience, on_score=on_score).score
-            except baseline_training.LossIsNaN as error:
-                raise baseline_search.Diverged from error
+    Returns:
+      (the dict, whether it had to be trained).
+    """
+    # A search that goes on may find another best model than the one that it has left there.
+    recorded = _recorded(setup)
+    replaces = "search" in settings and recorded not in (None, settings)
+    setup.output.claim(settings, is_training=True, overwrite=replaces)
+    path = posixpath.join(setup.output.path, "eval_results.json")
+    if files.exists(path):
+        if checkpoints.latest(setup.output.path):
+            results = files.read_object(path)
+            return {name: results[name] for name in ("trained_parameters", "global_step")}, False
+        files.remove(path)  # Of weights that are gone: never beside those of another run.
+    result = model.train(setup.output.path, setup.config.early_stopping_patience)
+    step = result.samples // training.BATCH_SIZE
+    return {"trained_parameters": result.trained_parameters, "global_step": step}, True
 
-        search.run(train)
-        return search.trials()
 
-    def _check_output_dir(self, search):
-        """Raises UserError if the model in output_dir is of no search, or another one."""
-        recorded = self._recorded()
-        if not recorded:
-            return
-        searched = recorded.get("search")
-        if searched is None or search.differences(searched):
-            raise UserError(
-                f"{self._settings_file}: the model there is not of this search;"
-                " give another --output_dir, or --overwrite_output_dir."
-            )
+def _evaluate(setup, model, split):
+    """Predicts a split and writes what there is of it: (the report's lines, the scores)."""
+    data, folder = setup.data, setup.output.path
+    task, predictions, labels = data.task, model.predict(split, folder), data.labels[split]
+    stage, _, variant = split.partition("_")
+    if stage == "test":
+        labels = labels if data.has_labels[split] else None
+        return classifier_results.write_test(folder, task, split, predictions, labels)
+    classifier_results.write_answers(folder, task, split, labels, predictions)
+    scores = classifier_results.scores(task, labels, predictions)
+    return [], classifier_results.named("eval" + ("_" + variant if variant else ""), scores)
 
-    def best(self, settings, trials):
-        """(the `Settings` of the best trial, the report's line); writes search.json."""
-        task, best = self._data.task, baseline_search.best_of(trials)
-        path = posixpath.join(self._output_dir, _SEARCH)
-        name = sweep_grids.task_of(task.name, self._data.where)
-        kept = baseline_search.record(settings, trials, name, "eval_" + task.score)
-        files.write_object(path, kept)
-        stopped = sum(trial.pruned for trial in trials)
-        line = (
-            f"Search: {len(trials)} trials ({stopped} stopped early), the best is trial"
-            f" {best.number} with {task.score} {best.score:.4f}: {path}"
-        )
-        return best.settings, line
 
-    def train_and_test(self, space, search=None):
-        """Trains one model, if that is not done yet, and evaluates it; returns the report's lines.
+def _conditions(setup, modules):
+    """What decides over a training's weights beside the parameters of the space.
 
-        Args:
-          space: `baseline_space.Settings`.
-          search: the `baseline_search.SearchSettings` that found them; None for a preset.
-        """
-        began, task, model = time.monotonic(), self._data.task, self._model(space)
-        trained, is_new = self._trained(model, self._settings(space, search))
-        scores, report = {}, []
-        for split in self._data.texts:
-            if not split.startswith("train"):
-                lines, found = self._evaluated(model, split)
-                report += lines
-                scores.update(found)
-        dev = {name: value for name, value in scores.items() if not name.startswith("test_")}
-        about = classifier_results.about(task, "eval")
-        path = run_directory.write_results(self._output_dir, {**dev, **trained}, about)
-        record = self._record(space, {**scores, **trained})
-        folder = self._values.records_dir or self._output_dir
-        known = {some["key"]: some for some in sweep_records.read(folder)}.get(record["key"])
-        if is_new or not known or record["scores"].keys() - known["scores"].keys():
-            record["seconds"] = time.monotonic() - began
-            sweep_records.append(folder, (1, 1), record)
-        return [
-            f"{task.name} dev: {classifier_results.summary(task, 'eval', dev)} at step"
-            f" {trained['global_step']}",
-            f"Trained: {trained['trained_parameters']:,} parameters",
-            f"Settings: {', '.join(f'{n}={v}' for n, v in dataclasses.asdict(space).items())}",
-            f"Scores: {path}",
-            *report,
-        ]
+    Args:
+      modules: the names of those that it may have.
+    """
+    for name in modules:
+        setup.modules.open_module(name)  # Refuses a missing module before anything begins.
+    rows = (
+        (split, *pair, str(label))
+        for split, texts in setup.data.texts.items()
+        if not split.startswith("test")
+        for pair, label in zip(texts, setup.data.labels[split].tolist())
+    )
+    return {
+        "random_seed": setup.config.random_seed,
+        "max_words": setup.config.max_words,
+        "precision": setup.precision,
+        "early_stopping_patience": setup.config.early_stopping_patience,
+        "data": task_adapter.digest(rows),
+        "module_files": task_adapter.digest(map(training.module_file_digests, modules)),
+    }
 
-    @property
-    def _patience(self):
-        return self._values.early_stopping_patience
 
-    def _model(self, space):
-        seed = self._values.random_seed
-        return baseline_training.Baseline(space, self._data, self._modules, seed, self._precision)
+def _settings(setup, settings, search_settings):
+    """What settings.json says of the trained model, and of the search that it is of."""
+    task = setup.data.task
+    return {
+        "model": {"task": task.name, "labels": list(task.labels)},
+        "training": {**dataclasses.asdict(settings), **_conditions(setup, [settings.module])},
+        **({"search": search_settings.fixed} if search_settings else {}),
+    }
 
-    def _trained(self, model, settings):
-        """How many parameters were trained, and to which step, as a dict; trains if need be.
 
-        Returns:
-          (the dict, whether it had to be trained).
-        """
-        # A search that goes on may find another best model than the one that it has left there.
-        recorded = self._recorded()
-        replaces = "search" in settings and recorded not in (None, settings)
-        self._held = run_directory.claim(
-            self._output_dir, settings, is_training=True, overwrite=replaces
-        )
-        path = posixpath.join(self._output_dir, "eval_results.json")
-        if files.exists(path):
-            if checkpoints.latest(self._output_dir):
-                known = files.read_object(path)
-                return {name: known[name] for name in ("trained_parameters", "global_step")}, False
-            files.remove(path)  # Of weights that are gone: never beside those of another run.
-        result = model.train(self._output_dir, self._patience)
-        step = result.samples // baseline_training.BATCH_SIZE
-        return {"trained_parameters": result.trained_parameters, "global_step": step}, True
+def _settings_file(setup):
+    return posixpath.join(setup.output.path, SETTINGS_FILE)
 
-    def _evaluated(self, model, split):
-        """Predicts a split and writes what there is of it: (the report's lines, the scores)."""
-        data, folder = self._data, self._output_dir
-        task, predictions, labels = data.task, model.predict(split, folder), data.labels[split]
-        stage, _, second = split.partition("_")
-        if stage == "test":
-            labels = labels if data.has_labels[split] else None
-            return classifier_results.write_test(folder, task, split, predictions, labels)
-        classifier_results.write_answers(folder, task, split, labels, predictions)
-        found = classifier_results.scores(task, labels, predictions)
-        return [], classifier_results.named("eval" + ("_" + second if second else ""), found)
 
-    def _conditions(self, modules):
-        """What decides over a training's weights beside the parameters of the space.
+def _recorded(setup):
+    """What settings.json says of the model in output_dir; None if there is none."""
+    path = _settings_file(setup)
+    return files.read_object(path) if files.exists(path) else None
 
-        Args:
-          modules: the names of those that it may have.
-        """
-        for name in modules:
-            self._modules.opened(name)  # One that cannot be had is refused before anything begins.
-        rows = (
-            (split, *pair, str(label))
-            for split, texts in self._data.texts.items()
-            if not split.startswith("test")
-            for pair, label in zip(texts, self._data.labels[split].tolist())
-        )
-        return {
-            "random_seed": self._values.random_seed,
-            "max_words": self._values.max_words,
-            "precision": self._precision,
-            "early_stopping_patience": self._patience,
-            "data": task_adapter.digest(rows),
-            "module_files": task_adapter.digest(map(baseline_training.files_of, modules)),
-        }
 
-    def _settings(self, space, search):
-        """What settings.json says of the trained model, and of the search that it is of."""
-        task = self._data.task
-        return {
-            "model": {"task": task.name, "labels": list(task.labels)},
-            "training": {**dataclasses.asdict(space), **self._conditions([space.module])},
-            **({"search": search.fixed} if search else {}),
-        }
-
-    @property
-    def _settings_file(self):
-        return posixpath.join(self._output_dir, run_directory.SETTINGS_FILE)
-
-    def _recorded(self):
-        """What settings.json says of the model in output_dir; None if there is none."""
-        path = self._settings_file
-        return files.read_object(path) if files.exists(path) else None
-
-    def _record(self, space, scores):
-        """The training as `records` has it; what the search chose is no flag of it."""
-        task, values = self._data.task, self._values
-        flags_given = {"task_name": task.name, "random_seed": values.random_seed}
-        if values.preset:
-            flags_given["preset"] = values.preset
-        else:
-            flags_given.update(trials=values.trials, sampler=values.sampler, pruner=values.pruner)
-        if task.name == "custom":
-            flags_given["data_dir"] = self._data.where
-        for flag in _RECORDED_IF_CHANGED:
-            if values[flag].value != values[flag].default:
-                flags_given[flag] = values[flag].value
-        if values.module:
-            flags_given["module"] = ",".join(map(baseline_space.short_name, values.module))
-        if values.setting:
-            flags_given["setting"] = " ".join(sorted(values.setting))
-        trial = sweep_grids.Trial("run_baseline.py", tuple(sorted(flags_given.items())))
-        module = baseline_space.short_name(space.module)
-        return {
-            "key": trial.key(module),
-            "script": trial.script,
-            "flags": flags_given,
-            "status": sweep_records.DONE,
-            "finished": sweep_records.now(),
-            "task": sweep_grids.task_of(task.name, self._data.where),
-            "score": "eval_" + task.score,
-            "scores": metrics.numbers(scores),
-            "settings": {**dataclasses.asdict(space), "module": module},
-        }
+def _record(setup, settings, scores):
+    """The training as `records` has it; what the search chose is no flag of it."""
+    task, config = setup.data.task, setup.config
+    recorded_flags = {"task_name": task.name, "random_seed": config.random_seed}
+    if config.preset:
+        recorded_flags["preset"] = config.preset
+    else:
+        recorded_flags.update(trials=config.trials, sampler=config.sampler, pruner=config.pruner)
+    if task.name == "custom":
+        recorded_flags["data_dir"] = setup.data.where
+    recorded_flags.update(config.changed_flags(_RECORDED_IF_CHANGED))
+    if config.module:
+        recorded_flags["module"] = ",".join(map(search_space.short_name, config.module))
+    if config.setting:
+        recorded_flags["setting"] = " ".join(sorted(config.setting))
+    trial = grids.Trial("run_baseline.py", tuple(sorted(recorded_flags.items())))
+    module = search_space.short_name(settings.module)
+    return {
+        "key": trial.key(module),
+        "script": trial.script,
+        "flags": recorded_flags,
+        "status": records.DONE,
+        "finished": records.now(),
+        "task": grids.task_label(task.name, setup.data.where),
+        "score": "eval_" + task.score,
+        "scores": metrics.scalars(scores),
+        "settings": {**dataclasses.asdict(settings), "module": module},
+    }
 
 
 main = cli.main_of(run)

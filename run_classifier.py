@@ -12,24 +12,23 @@ from adapter_bert.common import environment
 if __name__ == "__main__":
     environment.prepare()
 
-import collections
-import itertools
-import math
+import dataclasses
+from typing import Optional
 
 from absl import flags
 
 import modeling
 from adapter_bert.common import cli
-from adapter_bert.common.cli import section
 from adapter_bert.common.errors import UserError
-from adapter_bert.formats import task_adapter
+from adapter_bert.common.settings import flag
 from adapter_bert.tasks import (
+    classifier_data,
     classifier_features,
-    classifier_flags,
     classifier_results,
     heads,
     text_kind,
 )
+from adapter_bert.tasks.classifier_data import TaskConfig
 from adapter_bert.tasks.classifier_features import (  # noqa: F401  BERT's users import these from here.
     InputExample,
     InputFeatures,
@@ -44,13 +43,8 @@ from adapter_bert.tasks.glue import (  # noqa: F401  And these.
     MrpcProcessor,
     XnliProcessor,
 )
-from adapter_bert.training import (
-    estimator,
-    finetuning,
-    input_pipeline,
-    training_flags,
-    tuning_flags,
-)
+from adapter_bert.training import finetuning, input_pipeline, model_fn, starting_point
+from adapter_bert.training.config import FinetuningConfig
 
 
 def create_model(
@@ -106,7 +100,7 @@ def model_fn_builder(
         predictions = {"probabilities": output.predictions["probabilities"]}
         return output._replace(predictions=predictions)
 
-    settings = estimator.ModelSettings(
+    settings = model_fn.ModelSettings(
         bert_config=bert_config,
         init_checkpoint=init_checkpoint,
         adapter_fn=adapter_fn,
@@ -117,7 +111,7 @@ def model_fn_builder(
         use_one_hot_embeddings=use_one_hot_embeddings,
         pooled_only=True,
     )
-    return estimator.model_fn_builder(settings, probabilities_only)
+    return model_fn.model_fn_builder(settings, probabilities_only)
 
 
 def input_fn_builder(features, seq_length, is_training, drop_remainder):
@@ -141,16 +135,23 @@ def file_based_input_fn_builder(input_file, seq_length, is_training, drop_remain
     return input_pipeline.input_fn_of(arrays, is_training, drop_remainder)
 
 
-def define_flags(flag_values=flags.FLAGS):
-    """Defines all flags of this script."""
-    flags.DEFINE_string(
-        "class_weights",
+@dataclasses.dataclass(frozen=True)
+class ClassifierConfig(TaskConfig, FinetuningConfig):
+    """The settings of this script."""
+
+    eval_batch_size: int = flag(
+        8, "Examples in a batch of the evaluation.", "Evaluation and prediction", lower=1
+    )
+    class_weights: Optional[str] = flag(
         None,
         "Factors of the training loss: balanced, or one for each label in their order, as in 1,5.",
-        **section("Training", flag_values),
+        "Training",
     )
-    classifier_flags.define(flag_values)
-    training_flags.define(flag_values)
+
+
+def define_flags(flag_values=flags.FLAGS):
+    """Defines all flags of this script."""
+    ClassifierConfig.define_flags(flag_values)
 
 
 def run(values):
@@ -162,123 +163,88 @@ def run(values):
     Returns:
       The report that ends the run: a list of lines.
     """
-    trains = "train" in training_flags.stages(values)
-    given = tuning_flags.given_adapter(values, trains)
-    processor, data_dir = classifier_flags.find_task(values, given)
+    start = starting_point.find(values, (values.task_name or "").lower())
+    config = ClassifierConfig.from_flags(values, start.supplied)
+    processor, data_dir = classifier_data.find_task(config, start.adapter)
     task, labels = processor.task, processor.get_labels()
-    output_dir = finetuning.output_dir(values, given, values.task_name.lower())
-    job = finetuning.Job(
-        values, given, output_dir, values.eval_batch_size, classifier_features.SHORTEST
-    )
-    examples = {stage: _read_examples(processor, stage, data_dir) for stage in job.stages}
-    trained_on = examples.get("train", {}).get("train", ())
-    kind = text_kind.get(task.kind)
-    if values.class_weights and not kind.is_single_label:
-        raise UserError("--class_weights goes with labels that are classes (--label_type=class).")
-    weights = _class_weights(values.class_weights, labels, [e.label for e in trained_on])
-    arrays = {
-        stage: {
-            split: classifier_flags.encode_examples(some, labels, values, job.tokenizer)
-            for split, some in splits.items()
-        }
-        for stage, splits in examples.items()
+    folder = config.folder_of(str(config.task_name).lower())
+    setup = finetuning.set_up(config, start, folder, classifier_features.SHORTEST)
+    run_task = finetuning.Task(task.name, task.kind, tuple(labels), task.score)
+    finetuning.check(setup, run_task)
+    examples = {
+        split: processor.get_examples(split, data_dir)
+        for stage in setup.stages
+        for split in processor.splits_of(_SPLITS[stage], data_dir)
     }
-    job.begin(
-        finetuning.Task(task.name, task.kind, tuple(labels), task.score),
-        kind.head(len(labels), weights),
-        num_rows=len(trained_on),
+    trained_on = examples.get("train", ())
+    kind = text_kind.get(task.kind)
+    if config.class_weights and not kind.is_single_label:
+        raise UserError("--class_weights goes with labels that are classes (--label_type=class).")
+    weights = classifier_data.class_weights(
+        config.class_weights, labels, [example.label for example in trained_on]
+    )
+    data = finetuning.Data(
+        num_examples=len(trained_on),
         settings={
-            "data": _digest(trained_on),
+            "data": classifier_data.digest(trained_on),
             **({"class_weights": weights} if weights else {}),
         },
-        dev_settings={"dev_data": _digest(*examples.get("eval", {}).values())},
+        dev_settings={
+            "dev_data": classifier_data.digest(
+                *(examples[split] for split in examples if split.startswith("dev"))
+            )
+        },
     )
-    labeled = {split for split in arrays.get("predict", ()) if processor.has_labels(split)}
+    rows = {
+        split: classifier_data.encode_examples(examples[split], labels, config, setup.tokenizer)
+        for split in examples
+    }
+    labeled = {split for split in rows if processor.has_labels(split)}
+    head = kind.head(len(labels), weights)
+    estimator, output = finetuning.begin(setup, run_task, data, head)
     del examples, trained_on, processor  # All texts: a training has no use for them.
-    return _run_stages(job, arrays, task, labeled, output_dir, values.eval_batch_size)
-
-
-def _digest(*splits):
-    """A short name for what lists of `InputExample`s hold."""
-    some = itertools.chain.from_iterable(splits)
-    return task_adapter.digest((e.text_a, e.text_b, e.label) for e in some)
-
-
-def _class_weights(text, labels, trained_on):
-    """--class_weights as a list of a float for each label; None for equal weights.
-
-    "balanced" gives each label the same say: N / (L n) for the n of N rows that have it.
-    """
-    if text is None or not trained_on:
-        return None
-    if text == "balanced":
-        of = collections.Counter(trained_on)
-        counts = [of[label] for label in labels]
-        return [len(trained_on) / (len(labels) * count) if count else 0.0 for count in counts]
-    try:
-        weights = [float(part) for part in text.split(",")]
-    except ValueError:
-        weights = []
-    fit = len(weights) == len(labels) and all(0 <= weight < math.inf for weight in weights)
-    if not fit or not any(weights):
-        raise UserError(
-            f"--class_weights={text}: expected balanced, or a number from 0 up for each label of"
-            f" {', '.join(labels)}, not all of them 0."
-        )
-    return weights
+    return _run_stages(config, estimator, output, task, rows, labeled)
 
 
 _SPLITS = {"train": "train", "eval": "dev", "predict": "test"}
 
 
-def _read_examples(processor, stage, data_dir):
-    """The `InputExample`s that a stage works on, by split."""
-    splits = processor.splits_of(_SPLITS[stage], data_dir)
-    return {split: processor.get_examples(split, data_dir) for split in splits}
-
-
-def _run_stages(job, arrays, task, labeled, output_dir, eval_batch_size):
-    """Trains, evaluates and predicts what there are arrays for; returns the report's lines."""
-    eval_sets = {
-        split: finetuning.EvalSet(rows, _stacked, _score_fn(task, split, rows, eval_batch_size))
-        for split, rows in arrays.get("eval", {}).items()
+def _run_stages(config, estimator, output, task, rows, labeled):
+    """Trains, evaluates and predicts the splits that `rows` has; returns the report's lines."""
+    dev_sets = {
+        split: finetuning.DevSet(
+            rows[split],
+            classifier_results.stacked,
+            classifier_results.score_fn(task, split, rows[split], config.eval_batch_size),
+        )
+        for split in rows
+        if split.startswith("dev")
     }
-    report = job.train_and_evaluate(
-        arrays.get("train", {}).get("train"),
-        list(eval_sets.values()),
+    report = finetuning.train_and_evaluate(
+        config,
+        estimator,
+        rows.get("train"),
+        list(dev_sets.values()),
+        output,
         classifier_results.about(task, "eval"),
         lambda result: f"{task.name} dev: {classifier_results.summary(task, 'eval', result)}",
     )
-    for split, some in eval_sets.items():
-        labels, predictions = some.arrays["label_ids"], job.decode(some)
-        classifier_results.write_answers(output_dir, task, split, labels, predictions)
-    for split, rows in arrays.get("predict", {}).items():
-        labels = rows["label_ids"] if split in labeled else None
-        predictions = _stacked(job.predict(rows))
-        lines, _ = classifier_results.write_test(output_dir, task, split, predictions, labels)
-        report += lines
+    for split, dev_set in dev_sets.items():
+        predictions = finetuning.decoded(config, estimator, dev_set, output)
+        labels = dev_set.rows["label_ids"]
+        classifier_results.write_answers(output.path, task, split, labels, predictions)
+    for split in rows:
+        if split.startswith("test"):
+            predictions = finetuning.predict(config, estimator, rows[split], output)
+            lines, _ = classifier_results.write_test(
+                output.path,
+                task,
+                split,
+                classifier_results.stacked(predictions),
+                rows[split]["label_ids"] if split in labeled else None,
+            )
+            report += lines
     return report
-
-
-def _stacked(predictions):
-    return classifier_results.stacked(list(predictions))
-
-
-def _score_fn(task, split, rows, batch_size):
-    """What scores the predictions of a dev set's rows.
-
-    A second dev set's scores have its name, as eval_mismatched_accuracy.
-    """
-    second = split[len("dev_") :]
-
-    def score_fn(predictions):
-        found = classifier_results.scores(task, rows["label_ids"], predictions)
-        if second:
-            return classifier_results.named("eval_" + second, found)
-        loss = classifier_results.mean_of_batches(predictions["loss"], batch_size)
-        return {**classifier_results.named("eval", found), "loss": loss}
-
-    return score_fn
 
 
 main = cli.main_of(run)

@@ -2,7 +2,7 @@
 
     python run_report.py --records=output/sweep --report=figure4 --report_dir=output/figures
 
-writes figure4.md, figure4.tsv (the numbers), figure4.png and figure4.svg; see `reporting.REPORTS`.
+writes figure4.md, figure4.tsv (the numbers), figure4.png and figure4.svg; see `reports.REPORTS`.
 
     python run_report.py --compare=a/dev_predictions.tsv,b/dev_predictions.tsv \\
         --labels=a/dev_labels.tsv
@@ -15,44 +15,56 @@ from adapter_bert.common import environment
 if __name__ == "__main__":
     environment.prepare(environment.REPORTS)
 
+import dataclasses
 import posixpath
+from typing import Optional, Tuple
 
 from absl import flags
 
 from adapter_bert.common import cli, files, paths
-from adapter_bert.common.cli import section
 from adapter_bert.common.errors import UserError
-from adapter_bert.experiments import grids as sweep_grids
-from adapter_bert.experiments import records as sweep_records
-from adapter_bert.experiments import reports as reporting
-from adapter_bert.experiments import significance, studies
+from adapter_bert.common.settings import Settings, flag
+from adapter_bert.experiments import grids, records, reports, significance, studies
+
+
+@dataclasses.dataclass(frozen=True)
+class ReportConfig(Settings):
+    """The settings of this script."""
+
+    records: Optional[str] = flag(
+        None, "Folder of a sweep, with its results*.jsonl.", "Tables and figures"
+    )
+    report: Tuple[str, ...] = flag(
+        ("all",),
+        f"What to write: {', '.join(reports.REPORTS)}; all: those that there are records for.",
+        "Tables and figures",
+    )
+    tasks: Tuple[str, ...] = flag(
+        (), "Only these tasks. Default: all that there are records of.", "Tables and figures"
+    )
+    ablations: Tuple[str, ...] = flag(
+        (), "ablation.json of run_ablation.py, for figure6.", "Tables and figures"
+    )
+    searches: Tuple[str, ...] = flag(
+        (), "search.json of run_baseline.py, for searches.", "Tables and figures"
+    )
+    compare: Tuple[str, ...] = flag(
+        (),
+        "Two predictions.tsv of the same rows, to be compared with --labels.",
+        "Comparison of two classifiers",
+    )
+    labels: Optional[str] = flag(
+        None, "The labels.tsv of these rows.", "Comparison of two classifiers"
+    )
+    report_dir: str = flag("output/report", "Where to write.", "Output")
+    name: Optional[str] = flag(
+        None, "What the files' names begin with, if not the report's name.", "Output"
+    )
 
 
 def define_flags(flag_values=flags.FLAGS):
     """Defines all flags of this script."""
-    at = section("Tables and figures", flag_values)
-    flags.DEFINE_string("records", None, "Folder of a sweep, with its results*.jsonl.", **at)
-    flags.DEFINE_list(
-        "report",
-        ["all"],
-        f"What to write: {', '.join(reporting.REPORTS)}; all: those that there are records for.",
-        **at,
-    )
-    flags.DEFINE_list(
-        "tasks", [], "Only these tasks. Default: all that there are records of.", **at
-    )
-    flags.DEFINE_list("ablations", [], "ablation.json of run_ablation.py, for figure6.", **at)
-    flags.DEFINE_list("searches", [], "search.json of run_baseline.py, for searches.", **at)
-    at = section("Comparison of two classifiers", flag_values)
-    flags.DEFINE_list(
-        "compare", [], "Two predictions.tsv of the same rows, to be compared with --labels.", **at
-    )
-    flags.DEFINE_string("labels", None, "The labels.tsv of these rows.", **at)
-    at = section("Output", flag_values)
-    flags.DEFINE_string("report_dir", "output/report", "Where to write.", **at)
-    flags.DEFINE_string(
-        "name", None, "What the files' names begin with, if not the report's name.", **at
-    )
+    ReportConfig.define_flags(flag_values)
 
 
 def run(values):
@@ -64,72 +76,73 @@ def run(values):
     Returns:
       The report that ends the run: a list of lines.
     """
-    if values.compare or values.labels:
-        if len(values.compare) != 2 or not values.labels:
+    config = ReportConfig.from_flags(values)
+    if config.compare or config.labels:
+        if len(config.compare) != 2 or not config.labels:
             raise UserError("--compare takes two files of predictions, and needs --labels.")
-        one, other = values.compare
-        return significance.described(significance.compare(one, other, values.labels))
-    names = _names(values)
-    source = _source(values)
-    reports = {name: reporting.REPORTS[name].make(source) for name in names}
-    found = {name: report for name, report in reports.items() if report.numbers}
-    if not found or (len(found) < len(names) and values.report != ["all"]):
-        missing = [name for name in names if name not in found]
-        needs = "; ".join(f"{name}: {reporting.REPORTS[name].needs}" for name in missing)
-        raise UserError(f"--report={','.join(values.report)}: found none of these: {needs}.")
-    with files.written(f"--report_dir={values.report_dir}"):
-        files.makedirs(values.report_dir)
+        first, second = config.compare
+        return significance.describe(significance.compare(first, second, config.labels))
+    names = _names(config)
+    results = _read_results(config)
+    by_name = {name: reports.REPORTS[name].make(results) for name in names}
+    available_reports = {name: report for name, report in by_name.items() if report.numbers}
+    if not available_reports or (len(available_reports) < len(names) and config.report != ("all",)):
+        missing = [name for name in names if name not in available_reports]
+        needs = "; ".join(f"{name}: {reports.REPORTS[name].needs}" for name in missing)
+        raise UserError(f"--report={','.join(config.report)}: found none of these: {needs}.")
+    with files.convert_write_errors(f"--report_dir={config.report_dir}"):
+        files.makedirs(config.report_dir)
     written = []
-    for name, report in found.items():
-        for file_name, content in reporting.rendered(values.name or name, report).items():
-            written.append(posixpath.join(values.report_dir, file_name))
+    for name, report in available_reports.items():
+        for file_name, content in reports.render(config.name or name, report).items():
+            written.append(posixpath.join(config.report_dir, file_name))
             files.write_atomically(written[-1], content)
-    trials = [record for record in source.records if record["script"] in sweep_grids.SCRIPTS]
-    return [*sweep_records.undated(trials), *(f"Written: {path}" for path in written)]
+    trials = [record for record in results.records if record["script"] in grids.SCRIPTS]
+    return [*records.missing_digests_note(trials), *(f"Written: {path}" for path in written)]
 
 
-def _names(values):
+def _names(config):
     """The names of the reports that are asked for, checked."""
-    names = list(reporting.REPORTS) if values.report == ["all"] else values.report
+    names = list(reports.REPORTS) if config.report == ("all",) else config.report
     for name in names:
-        if name not in reporting.REPORTS:
+        if name not in reports.REPORTS:
             raise UserError(
-                f"--report={name}: expected all, or some of {', '.join(reporting.REPORTS)}."
+                f"--report={name}: expected all, or some of {', '.join(reports.REPORTS)}."
             )
-    if values.name and len(names) > 1:
-        raise UserError(f"--name={values.name} is for one --report, not for {len(names)}.")
+    if config.name and len(names) > 1:
+        raise UserError(f"--name={config.name} is for one --report, not for {len(names)}.")
     return names
 
 
-def _source(values):
-    """The `reporting.Source` that the flags name, of --tasks alone if given."""
-    further = [
-        *(studies.read_ablation(path) for path in values.ablations),
-        *(studies.read_search(path) for path in values.searches),
-    ]
-    if not values.records and not further:
+def _read_results(config):
+    """The `reports.Results` that the flags name, of --tasks alone if given."""
+    ablations = [studies.read_ablation(path) for path in config.ablations]
+    searches = [studies.read_search(path) for path in config.searches]
+    if not (config.records or ablations or searches):
         raise UserError("--records is not given, expected the folder of a sweep.")
-    if values.records:
-        paths.existing_folder(values.records, "--records")
-    records = sweep_records.read(values.records) if values.records else []
-    records = [record for record in records if record["status"] == sweep_records.DONE]
-    if not records and not further:
-        raise UserError(f"--records={values.records}: found no finished training there.")
-    _check_backbones(records)
-    tasks = {some["task"] for some in (*records, *further)}
-    for task in values.tasks:
+    if config.records:
+        paths.existing_folder(config.records, "--records")
+    trainings = records.read(config.records) if config.records else []
+    trainings = [record for record in trainings if record["status"] == records.DONE]
+    if not (trainings or ablations or searches):
+        raise UserError(f"--records={config.records}: found no finished training there.")
+    _check_backbones(trainings)
+    tasks = {result["task"] for result in (*trainings, *ablations, *searches)}
+    for task in config.tasks:
         if task not in tasks:
-            found = ", ".join(sorted(tasks)) or "none"
-            raise UserError(f"--tasks={task}: nothing finished of it; found {found}.")
-    wanted = values.tasks or tasks
-    _check_data([record for record in records if record["task"] in wanted])
-    parts = records, further[: len(values.ablations)], further[len(values.ablations) :]
-    return reporting.Source(*([item for item in some if item["task"] in wanted] for some in parts))
+            available = ", ".join(sorted(tasks)) or "none"
+            raise UserError(f"--tasks={task}: nothing finished of it; found {available}.")
+
+    def select(results):
+        return [result for result in results if result["task"] in (config.tasks or tasks)]
+
+    _check_data(select(trainings))
+    return reports.Results(select(trainings), select(ablations), select(searches))
 
 
-def _check_backbones(records):
+def _check_backbones(trainings):
     """Raises UserError if the scores are of several BERTs, which no table could tell apart."""
-    backbones = [record["backbone"] for record in records if record.get("backbone")]
+    backbones = [record["backbone"] for record in trainings if record.get("backbone")]
     names = {backbone["fingerprint"]: backbone["name"] for backbone in backbones}
     if len(names) > 1:
         raise UserError(
@@ -138,17 +151,17 @@ def _check_backbones(records):
         )
 
 
-def _check_data(records):
+def _check_data(trainings):
     """Raises UserError if files of the same names differed between trainings of a task."""
-    known = {}
-    for record in records:
-        named = [record["flags"].get(name) for name in sweep_grids.DATA_FLAGS]
+    digests = {}
+    for record in trainings:
+        data_flags = [record["flags"].get(name) for name in grids.DATA_FLAGS]
         for split, digest in record.get("data", {}).items():
-            place = (record["script"], record["task"], split, *named)
-            if known.setdefault(place, digest) != digest:
+            key = (record["script"], record["task"], split, *data_flags)
+            if digests.setdefault(key, digest) != digest:
                 raise UserError(
                     f"--records: found trainings of {record['task']} on different data (digests"
-                    f" {known[place]} and {digest} of the {split} split); give each a folder of its"
+                    f" {digests[key]} and {digest} of the {split} split); give each a folder of its"
                     " own."
                 )
 

@@ -13,110 +13,115 @@ if __name__ == "__main__":
     environment.prepare()
 
 import collections
+import dataclasses
 import re
 import shlex
+from typing import Optional, Tuple
 
 from absl import flags
 
 from adapter_bert.common import cli
-from adapter_bert.common.cli import section
 from adapter_bert.common.errors import UserError
-from adapter_bert.experiments import grids as sweep_grids
-from adapter_bert.experiments import records as sweep_records
-from adapter_bert.experiments import sweep as sweeps
+from adapter_bert.common.settings import Settings, flag
+from adapter_bert.experiments import grids, records, sweep
 from adapter_bert.experiments.records import DONE
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepConfig(Settings):
+    """The settings of this script."""
+
+    preset: Optional[str] = flag(
+        None,
+        "One of the paper's grids. "
+        + "; ".join(f"{name}: {title}" for name, (title, _) in grids.PRESETS.items())
+        + ".",
+        "Trials",
+        choices=grids.PRESETS,
+    )
+    grid: Optional[str] = flag(
+        None, "JSON file with grids of flags: see the first lines of grids.py.", "Trials"
+    )
+    set: Tuple[str, ...] = flag(
+        (),
+        "flag=value[,value...]: other values for a flag, in the grids that have it, else in all.",
+        "Trials",
+        is_multiple=True,
+    )
+    only: Tuple[str, ...] = flag(
+        (),
+        "flag=value[,value...]: only the trials with one of these values.",
+        "Trials",
+        is_multiple=True,
+    )
+    jobs: int = flag(1, "Trials that run at a time.", "What is done", lower=1)
+    shard: str = flag(
+        "1/1", "i/n: of every n trials the i-th, for the i-th of n machines.", "What is done"
+    )
+    retry_failed: bool = flag(False, "Run the trials again that failed.", "What is done")
+    status: bool = flag(False, "Show how far the sweep is, and end.", "What is done")
+    dry_run: bool = flag(False, "Show the commands that are left to run, and end.", "What is done")
+    output_dir: str = flag("output/sweep", "Where trials and results go.", "Output")
+    keep: str = flag(
+        "adapters",
+        "What stays of a trial that is done, beside its scores and its log: its task adapter"
+        " (of full fine-tuning all of BERT), nothing, or the checkpoints too.",
+        "Output",
+        choices=sweep.KEEP,
+    )
 
 
 def define_flags(flag_values=flags.FLAGS):
     """Defines all flags of this script."""
-    _define_trials(section("Trials", flag_values))
-    _define_processes(section("What is done", flag_values))
-    at = section("Output", flag_values)
-    flags.DEFINE_string("output_dir", "output/sweep", "Where trials and results go.", **at)
-    flags.DEFINE_enum(
-        "keep",
-        "adapters",
-        list(sweeps.KEEP),
-        "What stays of a trial that is done, beside its scores and its log: its task adapter"
-        " (of full fine-tuning all of BERT), nothing, or the checkpoints too.",
-        **at,
-    )
+    SweepConfig.define_flags(flag_values)
 
 
-def _define_trials(at):
-    presets = "; ".join(f"{name}: {what}" for name, (what, _) in sweep_grids.PRESETS.items())
-    flags.DEFINE_enum(
-        "preset", None, list(sweep_grids.PRESETS), f"One of the paper's grids. {presets}.", **at
-    )
-    flags.DEFINE_string(
-        "grid", None, "JSON file with grids of flags: see the first lines of grids.py.", **at
-    )
-    flags.DEFINE_multi_string(
-        "set",
-        [],
-        "flag=value[,value...]: other values for a flag, in the grids that have it, else in all.",
-        **at,
-    )
-    flags.DEFINE_multi_string(
-        "only", [], "flag=value[,value...]: only the trials with one of these values.", **at
-    )
-
-
-def _define_processes(at):
-    flags.DEFINE_integer("jobs", 1, "Trials that run at a time.", 1, **at)
-    flags.DEFINE_string(
-        "shard", "1/1", "i/n: of every n trials the i-th, for the i-th of n machines.", **at
-    )
-    flags.DEFINE_bool("retry_failed", False, "Run the trials again that failed.", **at)
-    flags.DEFINE_bool("status", False, "Show how far the sweep is, and end.", **at)
-    flags.DEFINE_bool("dry_run", False, "Show the commands that are left to run, and end.", **at)
-
-
-def run(values, further_flags=()):
+def run(values, extra_flags=()):
     """Does what the flags ask for.
 
     Args:
       values: parsed flags of `define_flags`.
-      further_flags: those of every trial's command.
+      extra_flags: those of every trial's command.
 
     Returns:
       The report that ends the run: a list of lines.
     """
-    sweep = sweeps.Sweep(
-        _trials(values),
-        sweeps.Settings(
-            folder=values.output_dir,
-            jobs=values.jobs,
-            shard=_shard(values.shard),
-            further_flags=tuple(further_flags),
-            keep=values.keep,
-            retry_failed=values.retry_failed,
+    config = SweepConfig.from_flags(values)
+    runner = sweep.Sweep(
+        _trials(config),
+        sweep.Settings(
+            folder=config.output_dir,
+            jobs=config.jobs,
+            shard=_shard(config.shard),
+            extra_flags=tuple(extra_flags),
+            keep=config.keep,
+            retry_failed=config.retry_failed,
         ),
     )
-    if values.dry_run:
-        return [" ".join(map(shlex.quote, command)) for command in sweep.commands()]
-    if not values.status:
-        sweep.check_flags()
-        print("\n".join(_table(sweep)), flush=True)
-        sweep.run()
-    return _table(sweep)
+    if config.dry_run:
+        return [" ".join(map(shlex.quote, command)) for command in runner.commands()]
+    if not config.status:
+        runner.check_flags()
+        print("\n".join(_table(runner)), flush=True)
+        runner.run()
+    return _table(runner)
 
 
-def _trials(values):
-    if (values.preset is None) == (values.grid is None):
+def _trials(config):
+    if (config.preset is None) == (config.grid is None):
         raise UserError("Give --preset or --grid, one of them.")
-    if values.preset:
-        source, (_, grids) = f"--preset={values.preset}", sweep_grids.PRESETS[values.preset]
+    if config.preset:
+        source, (_, trial_grids) = f"--preset={config.preset}", grids.PRESETS[config.preset]
     else:
-        source, grids = f"--grid={values.grid}", sweep_grids.read_file(values.grid)
+        source, trial_grids = f"--grid={config.grid}", grids.read_grids(config.grid)
     settings = {}
-    for text in values.set:
-        name, some = sweep_grids.parse_setting(text, "--set")
+    for text in config.set:
+        name, flag_values = grids.parse_setting(text, "--set")
         if name in settings:
             raise UserError(f"--set={text}: {name} is given twice.")
-        settings[name] = some
-    only = [sweep_grids.parse_setting(text, "--only") for text in values.only]
-    return sweep_grids.trials_of(sweep_grids.changed(grids, settings), only, source)
+        settings[name] = flag_values
+    only = [grids.parse_setting(text, "--only") for text in config.only]
+    return grids.expand_grids(grids.override_flags(trial_grids, settings), only, source)
 
 
 def _shard(text):
@@ -128,27 +133,27 @@ def _shard(text):
     return index % count, count
 
 
-def _table(sweep):
+def _table(runner):
     """How far a sweep is, as lines: by task and method, with the best validation score."""
-    records, running = sweep.records(), sweep.running()
+    by_key, running = runner.records(), runner.running()
     groups = collections.OrderedDict()
-    for key, trial in sweep.trials.items():
-        groups.setdefault((trial.what, trial.method), []).append(key)
+    for key, trial in runner.trials.items():
+        groups.setdefault((trial.task, trial.method), []).append(key)
     rows = [("task", "method", "trials", "done", "failed", "running", "best on the dev set")]
     for group, keys in groups.items():
-        done = [records[key] for key in keys if key in records and records[key]["status"] == DONE]
-        failed = sum(key in records for key in keys) - len(done)
+        done = [by_key[key] for key in keys if key in by_key and by_key[key]["status"] == DONE]
+        failed = sum(key in by_key for key in keys) - len(done)
         counts = len(keys), len(done), failed, sum(key in running for key in keys)
-        rows.append((*group, *map(str, counts), _best(done, [sweep.trials[key] for key in keys])))
+        rows.append((*group, *map(str, counts), _best(done, [runner.trials[key] for key in keys])))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)) for row in rows]
-    lines += [f"running: {sweep.name(key)}: {said}" for key, said in running.items()]
+    lines += [f"running: {runner.name(key)}: {line}" for key, line in running.items()]
     lines += [
-        f"failed: {sweep.name(key)}: {record['reason']}"
-        for key, record in records.items()
+        f"failed: {runner.name(key)}: {record['reason']}"
+        for key, record in by_key.items()
         if record["status"] != DONE
     ]
-    return [line.rstrip() for line in [*lines, *sweep_records.undated(records.values())]]
+    return [line.rstrip() for line in [*lines, *records.missing_digests_note(by_key.values())]]
 
 
 def _best(done, trials):
@@ -156,17 +161,17 @@ def _best(done, trials):
     if not done:
         return ""
     best = max(done, key=lambda record: record["scores"][record["score"]])
-    varied = {
+    varied_flags = {
         name
         for name, value in best["flags"].items()
         for t in trials
         if dict(t.flags).get(name) != value
     }
-    setting = " ".join(f"{name}={best['flags'][name]}" for name in sorted(varied))
+    setting = " ".join(f"{name}={best['flags'][name]}" for name in sorted(varied_flags))
     return f"{best['score']} {best['scores'][best['score']]:.4f} {setting}"
 
 
-main = cli.main_of(run, takes_arguments=True)
+main = cli.main_of(run, accepts_arguments=True)
 
 
 if __name__ == "__main__":

@@ -13,21 +13,21 @@ if __name__ == "__main__":
     environment.prepare(environment.MODELS)
 
 import contextlib
+import dataclasses
 import importlib
 import itertools
 import os
+from typing import Optional, Tuple
 
 from absl import flags, logging
 
 from adapter_bert.common import cli, configs, devices
-from adapter_bert.common.cli import section
 from adapter_bert.common.errors import UserError
+from adapter_bert.common.settings import flag
 from adapter_bert.formats import adapter_folders
-from adapter_bert.serving import bank as adapter_bank
-from adapter_bert.serving import batcher as batching
-from adapter_bert.serving import registry
-from adapter_bert.serving import request_texts as task_texts
-from adapter_bert.training import bert_flags
+from adapter_bert.serving import bank, batcher, registry, request_texts
+from adapter_bert.training import pretrained
+from adapter_bert.training.config import PretrainedConfig
 
 TOKEN_VARIABLE = "ADAPTER_BERT_TOKEN"
 _STOP_SECONDS = 5.0  # For what is left after the last answer.
@@ -35,73 +35,70 @@ _STOP_SECONDS = 5.0  # For what is left after the last answer.
 _LENGTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
 
-def define_flags(flag_values=flags.FLAGS):
-    """Defines all flags of this script."""
-    at = section("Tasks", flag_values)
-    flags.DEFINE_list(
-        "adapters",
-        [],
+@dataclasses.dataclass(frozen=True)
+class ServerConfig(PretrainedConfig):
+    """The settings of this script."""
+
+    adapters: Tuple[str, ...] = flag(
+        (),
         "Folders of task adapters, or patterns: output/*/adapter. A task is called after the"
         " folder that an adapter lies in.",
-        **at,
+        "Tasks",
     )
-    flags.DEFINE_string(
-        "adapter_dir",
+    adapter_dir: Optional[str] = flag(
         None,
         "Folder of task adapters, <task>, <task>/adapter or <task>/<number>: all are served, and"
         " others may be added below it while the server runs.",
-        **at,
+        "Tasks",
     )
-    flags.DEFINE_integer(
-        "most_in_memory",
+    most_in_memory: Optional[int] = flag(
         None,
         "Tasks in memory. One is read when it is first asked for, and makes room for others when"
         " it was asked for longest ago. Default: all that were asked for stay.",
-        1,
-        **at,
+        "Tasks",
+        lower=1,
     )
-    flags.DEFINE_enum(
-        "precision",
+    precision: str = flag(
         "float32",
-        list(configs.PRECISIONS),
         "Precision; auto: bfloat16 where it is measured to be faster.",
-        **section("Devices", flag_values),
+        "Devices",
+        choices=configs.PRECISIONS,
     )
-    _define_network(section("Network", flag_values))
-    _define_limits(section("Limits", flag_values))
-    bert_flags.define_pretrained(flag_values)
-
-
-def _define_network(at):
-    flags.DEFINE_string("host", "127.0.0.1", "Address to listen at; 0.0.0.0 is any.", **at)
-    flags.DEFINE_integer("port", 8501, "Port to listen at; 0 is a free one.", 0, 65535, **at)
-    flags.DEFINE_string(
-        "token",
+    host: str = flag("127.0.0.1", "Address to listen at; 0.0.0.0 is any.", "Network")
+    port: int = flag(8501, "Port to listen at; 0 is a free one.", "Network", lower=0, upper=65535)
+    token: Optional[str] = flag(
         None,
         "What requests must send as Authorization: Bearer <token>. Default:"
         f" ${TOKEN_VARIABLE}, which other users of the machine do not see.",
-        **at,
+        "Network",
     )
+    max_queue_size: int = flag(
+        1024, "Rows that may wait; more are refused with status 503.", "Limits", lower=1
+    )
+    max_instances: int = flag(128, "Instances of a request.", "Limits", lower=1)
+    max_text_length: int = flag(100000, "Characters of a text.", "Limits", lower=1)
+    max_body_mb: int = flag(1, "Megabytes of a request's body.", "Limits", lower=1)
+    max_upload_mb: int = flag(256, "Megabytes of an adapter's upload.", "Limits", lower=1)
+    max_connections: int = flag(4096, "Connections at a time.", "Limits", lower=1)
+    max_batch_size: int = flag(
+        batcher.BATCH_SIZE,
+        f"Rows that are computed together, {batcher.BATCH_SIZE} at most.",
+        "Limits",
+        lower=1,
+        upper=batcher.BATCH_SIZE,
+    )
+    read_timeout: float = flag(
+        10.0,
+        "Seconds for a request to arrive; connections idle as long end.",
+        "Limits",
+        lower=0.01,
+    )
+    answer_timeout: float = flag(30.0, "Seconds for a request's answer.", "Limits", lower=0.01)
 
 
-def _define_limits(at):
-    for name, default, text in (
-        ("max_queue_size", 1024, "Rows that may wait; more are refused with status 503."),
-        ("max_instances", 128, "Instances of a request."),
-        ("max_text_length", 100000, "Characters of a text."),
-        ("max_body_mb", 1, "Megabytes of a request's body."),
-        ("max_upload_mb", 256, "Megabytes of an adapter's upload."),
-        ("max_connections", 4096, "Connections at a time."),
-    ):
-        flags.DEFINE_integer(name, default, text, 1, **at)
-    most = batching.BATCH_SIZE
-    text = f"Rows that are computed together, {most} at most."
-    flags.DEFINE_integer("max_batch_size", most, text, 1, most, **at)
-    for name, seconds, text in (
-        ("read_timeout", 10.0, "Seconds for a request to arrive; connections idle as long end."),
-        ("answer_timeout", 30.0, "Seconds for a request's answer."),
-    ):
-        flags.DEFINE_float(name, seconds, text, 0.01, **at)
+def define_flags(flag_values=flags.FLAGS):
+    """Defines all flags of this script."""
+    ServerConfig.define_flags(flag_values)
 
 
 def run(values):
@@ -117,60 +114,61 @@ def run(values):
       UserError: a flag is wrong, or what it names is missing, broken or does not fit; this is
         TensorFlow 1, or a package is missing.
     """
-    devices.need_tensorflow_2("serve.py")
+    devices.require_tensorflow_2("serve.py")
+    config = ServerConfig.from_flags(values)
     http_server, rest_api, serving_metrics = _http_modules()
-    token, metrics = _token(values), serving_metrics.Metrics()
-    may_change = token is not None or http_server.is_loopback(values.host)
-    if not may_change:
+    token, metrics = _token(config), serving_metrics.Metrics()
+    allows_changes = token is not None or http_server.is_loopback(config.host)
+    if not allows_changes:
         logging.warning(
             "=== --host=%s without --token: whoever reaches this port may ask; nobody may add or"
             " remove tasks. ===",
-            values.host,
+            config.host,
         )
     with contextlib.ExitStack() as stack:
-        bound = stack.enter_context(http_server.listen(values.host, values.port))
-        tasks, bank = _load(values)
-        for one in (bank, tasks):
-            stack.enter_context(contextlib.closing(one))
-        batcher = _batcher(values, tasks, bank, metrics)
-        stack.enter_context(contextlib.closing(batcher))
+        listener = stack.enter_context(http_server.listen(config.host, config.port))
+        tasks, adapter_bank = _load(config)
+        for resource in (adapter_bank, tasks):
+            stack.enter_context(contextlib.closing(resource))
+        row_batcher = _batcher(config, tasks, adapter_bank, metrics)
+        stack.enter_context(contextlib.closing(row_batcher))
         api = rest_api.RestApi(
-            tasks, batcher, metrics, _limits(values, rest_api), token, may_change
+            tasks, row_batcher, metrics, _limits(config, rest_api), token, allows_changes
         )
         stack.enter_context(contextlib.closing(api))
-        server = http_server.server_of(
+        server = http_server.make_server(
             api.application(),
-            max_connections=values.max_connections,
-            read_seconds=values.read_timeout,
-            stop_seconds=values.read_timeout + values.answer_timeout + _STOP_SECONDS,
+            max_connections=config.max_connections,
+            read_seconds=config.read_timeout,
+            stop_seconds=config.read_timeout + config.answer_timeout + _STOP_SECONDS,
         )
-        address = http_server.address_of(bound)
+        url = http_server.url_of(listener)
         count = f"{len(tasks)} task{'' if len(tasks) == 1 else 's'}"
-        print(f"Serving {count} at {address} (Ctrl-C stops)", flush=True)
-        http_server.run(server, bound)
-        answered = server.server_state.total_requests
-    return [f"Stopped; {answered} requests were answered."]
+        print(f"Serving {count} at {url} (Ctrl-C stops)", flush=True)
+        http_server.run(server, listener)
+        num_requests = server.server_state.total_requests
+    return [f"Stopped; {num_requests} requests were answered."]
 
 
-def _batcher(values, tasks, bank, metrics):
-    """The `batching.Batcher` of a bank, which tells metrics what it does."""
-    warm_ups = tasks.warm_ups(values.max_batch_size, _LENGTHS)
+def _batcher(config, tasks, adapter_bank, metrics):
+    """The `batcher.Batcher` of a bank, which tells metrics what it does."""
+    warm_ups = tasks.warm_ups(config.max_batch_size, _LENGTHS)
     for warm_up in itertools.islice(warm_ups, 2):  # Builds the models of texts and of spans.
         warm_up()
-    batcher = batching.Batcher(
-        bank.predict,
+    row_batcher = batcher.Batcher(
+        adapter_bank.predict,
         lambda row: len(row.input_ids),
-        max_batch_size=values.max_batch_size,
-        max_queue_size=values.max_queue_size,
-        observe=metrics.batch,
+        max_batch_size=config.max_batch_size,
+        max_queue_size=config.max_queue_size,
+        observe=metrics.count_batch,
         chores=warm_ups,
     )
     metrics.watch(
-        queue_rows=lambda: len(batcher),
+        queue_rows=lambda: len(row_batcher),
         tasks=lambda: len(tasks),
-        tasks_in_memory=lambda: len(bank.names_in_memory()),
+        tasks_in_memory=lambda: len(adapter_bank.names_in_memory()),
     )
-    return batcher
+    return row_batcher
 
 
 def _http_modules():
@@ -187,47 +185,49 @@ def _http_modules():
         ) from None
 
 
-def _token(values):
+def _token(config):
     """The token that requests must send, or None."""
-    token = os.environ.get(TOKEN_VARIABLE) if values.token is None else values.token
+    token = os.environ.get(TOKEN_VARIABLE) if config.token is None else config.token
     if token is not None and not (token and token.isascii() and token.isprintable()):
         raise UserError("--token: expected ASCII characters, at least one, found none or others.")
     return token
 
 
-def _limits(values, rest_api):
+def _limits(config, rest_api):
     return rest_api.Limits(
-        max_body_bytes=values.max_body_mb << 20,
-        max_upload_bytes=values.max_upload_mb << 20,
-        max_instances=values.max_instances,
-        read_seconds=values.read_timeout,
-        answer_seconds=values.answer_timeout,
+        max_body_bytes=config.max_body_mb << 20,
+        max_upload_bytes=config.max_upload_mb << 20,
+        max_instances=config.max_instances,
+        read_seconds=config.read_timeout,
+        answer_seconds=config.answer_timeout,
     )
 
 
-def _load(values):
-    """(`registry.ServedTasks`, `adapter_bank.AdapterBank`) of what the flags name."""
-    folders = adapter_folders.named(values.adapters)
-    if not folders and values.adapter_dir is None:
+def _load(config):
+    """(`registry.ServedTasks`, `bank.AdapterBank`) of what the flags name."""
+    folders = adapter_folders.match_patterns(config.adapters)
+    if not folders and config.adapter_dir is None:
         raise UserError(
             "Nothing to serve: give --adapters, as in --adapters='output/*/adapter', or"
             " --adapter_dir."
         )
-    below = {} if values.adapter_dir is None else adapter_folders.below(values.adapter_dir)
-    bert = bert_flags.find_pretrained(values)
-    tokenizers = task_texts.Tokenizers(bert.vocab_file, bool(values.spm_model_file))
-    bank = adapter_bank.AdapterBank(
+    directory_folders = (
+        {} if config.adapter_dir is None else adapter_folders.find_all(config.adapter_dir)
+    )
+    bert = pretrained.find(config)
+    tokenizers = request_texts.Tokenizers(str(bert.vocab_file), bool(config.spm_model_file))
+    adapter_bank = bank.AdapterBank(
         bert.config,
         bert.init_checkpoint,
-        precision=values.precision,
-        max_in_memory=values.most_in_memory,
+        precision=config.precision,
+        max_in_memory=config.most_in_memory,
         lengths=_LENGTHS,
     )
-    encoding = task_texts.TextEncoding(bert.config, tokenizers, values.max_text_length)
-    tasks = registry.ServedTasks(bank, encoding, values.adapter_dir)
+    encoding = request_texts.TextEncoding(bert.config, tokenizers, config.max_text_length)
+    tasks = registry.ServedTasks(adapter_bank, encoding, config.adapter_dir)
     for name, folder in folders.items():
         tasks.put(name, folder)
-    for name, folder in below.items():
+    for name, folder in directory_folders.items():
         try:
             tasks.put(name, folder)
         except UserError as error:
@@ -235,7 +235,7 @@ def _load(values):
         else:
             if folders.get(name, folder) != folder:
                 logging.warning("%r is served from %s, not from %s.", name, folder, folders[name])
-    return tasks, bank
+    return tasks, adapter_bank
 
 
 main = cli.main_of(run)

@@ -47,7 +47,7 @@ _CASED_MODELS = frozenset(
 # English and the Chinese vocabulary none holds one, of the cased English vocabulary 29% do, of a
 # cased Vietnamese SentencePiece model 52%. The limit lets a few stray capitals pass, and still
 # catches a cased vocabulary most of which is written in scripts without case.
-_CASED_SHARE = 0.02
+_MAX_CASED_SHARE = 0.02
 
 # [CLS], [unused1]; <unk>, and the bytes of SentencePiece's byte fallback, such as <0x0A>.
 _SPECIAL_TOKEN = re.compile(r"\[.+\]|<.+>")
@@ -83,8 +83,8 @@ def validate_case_matches_checkpoint(do_lower_case: bool, init_checkpoint: Optio
       init_checkpoint: a path such as `.../cased_L-12_H-768_A-12/bert_model.ckpt`, or None. The
         folder's name tells the model; any other path is accepted.
     """
-    folder = re.search(r"([A-Za-z0-9_-]+)/bert_model\.ckpt", init_checkpoint or "")
-    model = folder.group(1) if folder else None
+    match = re.search(r"([A-Za-z0-9_-]+)/bert_model\.ckpt", init_checkpoint or "")
+    model = match.group(1) if match else None
     if model in _LOWER_CASED_MODELS and not do_lower_case:
         trained_on, expected = "lower-cased", True
     elif model in _CASED_MODELS and do_lower_case:
@@ -107,14 +107,14 @@ def check_vocab_casing(vocab: Dict[str, int], do_lower_case: bool, vocab_file: s
     """
     if not do_lower_case:
         return
-    ordinary = [token for token in vocab if not _SPECIAL_TOKEN.fullmatch(token)]
-    cased = [token for token in ordinary if token != token.lower()]
-    if len(cased) > _CASED_SHARE * len(ordinary):
-        share = len(cased) / len(ordinary)
+    regular_tokens = [token for token in vocab if not _SPECIAL_TOKEN.fullmatch(token)]
+    cased_tokens = [token for token in regular_tokens if token != token.lower()]
+    if len(cased_tokens) > _MAX_CASED_SHARE * len(regular_tokens):
+        share = len(cased_tokens) / len(regular_tokens)
         raise UserError(
             f"{vocab_file} is a cased vocabulary ({share:.0%} of its tokens hold a capital, "
-            f"{cased[0]!r} for one) but --do_lower_case is on: pass --do_lower_case=False, or an "
-            "uncased vocabulary"
+            f"{cased_tokens[0]!r} for one) but --do_lower_case is on: pass --do_lower_case=False, "
+            "or an uncased vocabulary"
         )
 
 
@@ -128,13 +128,13 @@ def check_vocab_size(vocab: Dict[str, int], vocab_size: int, vocab_file: str) ->
       vocab_file: the vocabulary's (or SentencePiece model's) path, for the message.
     """
     # Not len(vocab): a token that the file holds twice leaves an id unused.
-    rows = max(vocab.values(), default=-1) + 1
-    padding = vocab_size - rows
-    padded = vocab_size % _PADDING_MULTIPLE == 0 and 0 < padding < _MAX_PADDING
-    if padding != 0 and not padded:
+    num_tokens = max(vocab.values(), default=-1) + 1
+    padding = vocab_size - num_tokens
+    is_padded = vocab_size % _PADDING_MULTIPLE == 0 and 0 < padding < _MAX_PADDING
+    if padding != 0 and not is_padded:
         raise UserError(
-            f"{vocab_file} holds {rows} tokens but the BERT config's vocab_size is {vocab_size}: "
-            "pass the vocabulary that belongs to the checkpoint"
+            f"{vocab_file} holds {num_tokens} tokens but the BERT config's vocab_size is "
+            f"{vocab_size}: pass the vocabulary that belongs to the checkpoint"
         )
 
 
@@ -230,7 +230,7 @@ def convert_ids_to_tokens(inv_vocab: Dict[int, str], ids: Iterable[int]) -> List
     return convert_by_vocab(inv_vocab, ids)
 
 
-def joined_pieces(pieces: Iterable[str]) -> str:
+def join_pieces(pieces: Iterable[str]) -> str:
     """Returns the text of SentencePiece's `pieces` without spaces, which they hold as U+2581."""
     return "".join(pieces).replace("\u2581", "")
 
@@ -366,18 +366,18 @@ class WordpieceTokenizer:
         self.unk_token = unk_token
         self.max_input_chars_per_word = max_input_chars_per_word
         self._settings: tuple = ()
-        self._splits = _Table(self._split_word, _MAX_SPLITS)
+        self._splits = _CachingDict(self._split_word, _MAX_SPLITS)
 
     def tokenize(self, text: Union[str, bytes]) -> List[str]:
         """Returns the list of pieces of `text`, words between white space.
 
         With the pieces "un", "##aff" and "##able", "unaffable" gives all three in this order.
         """
-        vocab, limit = self.vocab, self.max_input_chars_per_word
+        vocab, max_chars = self.vocab, self.max_input_chars_per_word
         splits = self._current_splits()
         pieces = []
         for word in whitespace_tokenize(convert_to_unicode(text)):
-            if len(word) > limit:
+            if len(word) > max_chars:
                 pieces.append(self.unk_token)
             elif word in vocab:
                 pieces.append(word)
@@ -385,30 +385,30 @@ class WordpieceTokenizer:
                 pieces += splits[word]
         return pieces
 
-    def _current_splits(self) -> "_Table":
+    def _current_splits(self) -> "_CachingDict":
         """Returns the remembered splits: new ones if what they rest on has changed since.
 
         A vocabulary counts as changed when it has another size.
         """
         settings = (self.vocab, len(self.vocab), self.unk_token)
         if self._settings != settings:
-            self._splits = _Table(self._split_word, _MAX_SPLITS)
+            self._splits = _CachingDict(self._split_word, _MAX_SPLITS)
         self._settings = settings
         return self._splits
 
     def _split_word(self, word: str) -> Tuple[str, ...]:
         """Returns the tuple of one word's pieces: `(unk_token,)` if they do not cover all of it."""
         vocab = self.vocab
-        pieces, prefix, rest = [], "", word
-        while rest:
-            piece = prefix + rest
+        pieces, prefix, remainder = [], "", word
+        while remainder:
+            piece = prefix + remainder
             while piece not in vocab:
                 piece = piece[:-1]
                 if piece == prefix:
                     return (self.unk_token,)
             # Interned, the splits of different words share their pieces.
             pieces.append(sys.intern(piece))
-            rest = rest[len(piece) - len(prefix) :]
+            remainder = remainder[len(piece) - len(prefix) :]
             prefix = "##"
         return tuple(pieces)
 
@@ -453,17 +453,17 @@ class _SentencePieceTokenizer:
         return [self.vocab.get(token, self._model.unk_id()) for token in tokens]
 
 
-class _Table(dict):
+class _CachingDict(dict):
     """A dict that computes what it lacks, and forgets everything when it is full."""
 
-    def __init__(self, rule: Callable, max_entries: int):
-        """`rule`: a function of a key that returns its value."""
+    def __init__(self, function: Callable, max_entries: int):
+        """`function`: a function of a key that returns its value."""
         super().__init__()
-        self._rule = rule
+        self._function = function
         self._max_entries = max_entries
 
     def __missing__(self, key):
-        value = self._rule(key)
+        value = self._function(key)
         # Simpler than dropping the oldest, and the frequent keys are back soon.
         if len(self) >= self._max_entries:
             self.clear()
@@ -510,7 +510,7 @@ def _is_ideograph(char: str) -> bool:
     return any(first <= ord(char) <= last for first, last in IDEOGRAPHS)
 
 
-def _separated(char: str) -> str:
+def _add_spaces(char: str) -> str:
     """Makes `char` a word of its own."""
     return f" {char} "
 
@@ -521,19 +521,19 @@ def _clean(char: str) -> str:
         return ""
     if _is_whitespace(char):
         return " "
-    return _separated(char) if _is_ideograph(char) else char
+    return _add_spaces(char) if _is_ideograph(char) else char
 
 
-def _character_table(rule: Callable[[str], str]) -> _Table:
-    """Returns a table for `str.translate`; `rule` is a function of a character, not of its code."""
-    return _Table(lambda code_point: rule(chr(code_point)), _MAX_CHARACTERS)
+def _character_table(function: Callable[[str], str]) -> _CachingDict:
+    """Returns a table for `str.translate`; `function` gets a character instead of its code."""
+    return _CachingDict(lambda code_point: function(chr(code_point)), _MAX_CHARACTERS)
 
 
 # The steps of BasicTokenizer. Each can take the whole text at once, since lower-casing, NFD and
 # these rules never look, or move anything, across white space.
 _CLEANED = _character_table(_clean)
 _CLEANED_AND_SPLIT = _character_table(
-    lambda char: _separated(char) if _is_punctuation(char) else _clean(char)
+    lambda char: _add_spaces(char) if _is_punctuation(char) else _clean(char)
 )
 _WITHOUT_ACCENTS = _character_table(lambda char: "" if unicodedata.category(char) == "Mn" else char)
-_SPLIT = _character_table(lambda char: _separated(char) if _is_punctuation(char) else char)
+_SPLIT = _character_table(lambda char: _add_spaces(char) if _is_punctuation(char) else char)

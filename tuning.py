@@ -1,88 +1,29 @@
-"""Which variables train: one rule for every method, script and head; and what they count.
+"""Which variables of a graph train, and how many parameters they have.
 
-`role_of` gives every variable exactly one role, by its name and by adapter-bert's graph
-collections; `trained_variables` turns a method of the paper into the list of what trains. A
+`roles` gives every variable exactly one role (`model_variables.role_of`), and `trained_variables`
+turns a method of the paper into the list of trained variables. A
 variable of the encoder's scope that is neither BERT's own nor in a collection would silently stay
 as it was initialized. In our scripts it is an error; `optimization.create_optimizer`, which serves
 models written for BERT, warns of it.
 """
 
-import re
 from collections import OrderedDict
-from typing import Collection, Dict, Iterable, List, NamedTuple, Optional, Sequence
+from typing import Dict, Optional
 
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.common.configs import Tuning
-from adapter_bert.ops.layers import variable_name
-from modeling import ADAPTERS, HEAD, LAYER_NORM
-
-
-class Role(NamedTuple):
-    """What a variable is: kind is one of adapter, layer_norm, embeddings, layer, pooler, head;
-    layer is the index of its Transformer layer, None outside of them."""
-
-    kind: str
-    layer: Optional[int] = None
-
-
-UNCLAIMED = Role("unclaimed")  # Inside an encoder, but neither BERT's nor in a collection.
-
-# The variables of an encoder, by their names below its scope; the first that matches decides.
-_KINDS = OrderedDict(
-    (kind, re.compile(pattern))
-    for kind, pattern in [
-        ("adapter", r"encoder/layer_\d+/(attention/)?output/adapters/.+"),
-        (
-            "layer_norm",
-            r"(embeddings|encoder/layer_\d+/(attention/)?output)/LayerNorm/(beta|gamma)",
-        ),
-        ("embeddings", r"embeddings/(word|token_type|position)_embeddings"),
-        (
-            "layer",
-            r"encoder/layer_\d+/(attention/self/(query|key|value)"
-            r"|(attention/output|intermediate|output)/dense)/(kernel|bias)",
-        ),
-        ("pooler", r"pooler/dense/(kernel|bias)"),
-    ]
+from adapter_bert.common.model_variables import (
+    ADAPTERS,
+    HEAD,
+    LAYER_NORM,
+    UNCLAIMED,
+    Role,
+    encoder_scopes,
+    is_trained,
+    role_of,
 )
-_LAYER = re.compile(r"encoder/layer_(\d+)/")
-
-
-def encoder_scopes(names: Iterable[str]) -> List[str]:
-    """The scopes of the encoders among variables of these names: each ends in "/", or is ""."""
-    table = "embeddings/word_embeddings"
-    return sorted(name[: -len(table)] for name in names if f"/{name}".endswith(f"/{table}"))
-
-
-def role_of(name: str, scopes: Sequence[str], collections: Sequence[str] = ()) -> Role:
-    """The one role of a variable.
-
-    Args:
-      name: the variable's name, without ":0".
-      scopes: what `encoder_scopes` gives for the graph.
-      collections: which of the collections adapters, layer_norm and head hold it.
-
-    Raises:
-      ValueError: nothing covers the variable.
-    """
-    scope = max(filter(name.startswith, scopes), key=len, default=None)
-    inside = "" if scope is None else name[len(scope) :]
-    in_layer = _LAYER.match(inside)
-    layer = int(in_layer.group(1)) if in_layer else None
-    if ADAPTERS in collections:
-        return Role("adapter", layer)
-    if HEAD in collections or scope is None:
-        return Role("head")
-    if LAYER_NORM in collections:
-        return Role("layer_norm", layer)
-    for kind, pattern in _KINDS.items():
-        if pattern.fullmatch(inside):
-            return Role(kind, layer)
-    raise ValueError(
-        f"Variable {name} lies in the encoder's scope {scope!r}, but is not BERT's, and no"
-        " collection claims it: whoever makes it must add it to the collection adapters or head."
-    )
+from adapter_bert.ops.layers import variable_name
 
 
 def roles(strict: bool = True) -> Dict[str, Role]:
@@ -95,20 +36,24 @@ def roles(strict: bool = True) -> Dict[str, Role]:
       ValueError: a variable that nothing covers, see `role_of`.
     """
     names = [variable_name(variable) for variable in tf.trainable_variables()]
-    claims = {
+    names_by_collection = {
         key: {variable_name(variable) for variable in tf.get_collection(key)}
         for key in (ADAPTERS, LAYER_NORM, HEAD)
     }
     scopes = encoder_scopes(names)
-    by_name = OrderedDict()
+    roles_by_name = OrderedDict()
     for name in names:
         try:
-            by_name[name] = role_of(name, scopes, [key for key in claims if name in claims[key]])
+            roles_by_name[name] = role_of(
+                name,
+                scopes,
+                [key for key in names_by_collection if name in names_by_collection[key]],
+            )
         except ValueError:
             if strict:
                 raise
-            by_name[name] = UNCLAIMED
-    return by_name
+            roles_by_name[name] = UNCLAIMED
+    return roles_by_name
 
 
 def default_tuning() -> Tuning:
@@ -123,31 +68,6 @@ def default_tuning() -> Tuning:
         scope + "embeddings/LayerNorm/gamma" in layer_norms for scope in scopes
     )
     return Tuning("adapters" if has_adapters else "full")
-
-
-def is_trained(
-    role: Role, tuning: Tuning, num_layers: int, adapted_layers: Collection[int] = ()
-) -> bool:
-    """Whether a variable of that role trains.
-
-    Args:
-      role: `Role`.
-      tuning: `Tuning`.
-      num_layers: L, the encoder's number of layers.
-      adapted_layers: the indices of those that hold an adapter.
-    """
-    top_layers = tuning.num_top_layers or 0
-    if role.kind == "head" or tuning.method == "full" or top_layers == num_layers:
-        return True
-    if role.kind == "pooler":
-        return tuning.train_pooler or tuning.method == "top_layers"
-    if tuning.method == "top_layers":
-        return role.layer is not None and role.layer >= num_layers - top_layers
-    if role.kind == "layer_norm" and tuning.method in ("adapters", "layer_norm"):
-        return tuning.layer_norms == "all" or (
-            tuning.layer_norms == "adapted" and role.layer in adapted_layers
-        )
-    return role.kind == "adapter" and tuning.method == "adapters"
 
 
 def trained_variables(tuning: Optional[Tuning] = None, strict: bool = True) -> list:
@@ -165,11 +85,19 @@ def trained_variables(tuning: Optional[Tuning] = None, strict: bool = True) -> l
     variables = tf.trainable_variables()
     if tuning.method == "full":
         return variables
-    role = roles(strict)
-    num_layers = 1 + max((r.layer for r in role.values() if r.layer is not None), default=-1)
-    tuning.check_depth(num_layers)
-    adapted = {r.layer for r in role.values() if r.kind == "adapter" and r.layer is not None}
-    return [v for v in variables if is_trained(role[variable_name(v)], tuning, num_layers, adapted)]
+    roles_by_name = roles(strict)
+    num_layers = 1 + max(
+        (r.layer for r in roles_by_name.values() if r.layer is not None), default=-1
+    )
+    tuning.check_num_top_layers(num_layers)
+    adapted_layers = {
+        r.layer for r in roles_by_name.values() if r.kind == "adapter" and r.layer is not None
+    }
+    return [
+        v
+        for v in variables
+        if is_trained(roles_by_name[variable_name(v)], tuning, num_layers, adapted_layers)
+    ]
 
 
 def check_gradients(variables: list, gradients: list) -> None:
@@ -181,32 +109,38 @@ def check_gradients(variables: list, gradients: list) -> None:
     missing = [variable_name(v) for v, gradient in zip(variables, gradients) if gradient is None]
     if not missing:
         return
-    role = roles()
-    lost = [name for name in missing if role[name].kind in ("adapter", "head")]
-    if lost:
+    roles_by_name = roles()
+    untrained = [name for name in missing if roles_by_name[name].kind in ("adapter", "head")]
+    if untrained:
         raise ValueError(
-            f"The loss does not depend on {len(lost)} of the variables that are to be trained,"
+            f"The loss does not depend on {len(untrained)} of the variables that are to be trained,"
             " the first"
-            f" being {lost[0]}."
+            f" being {untrained[0]}."
         )
 
 
-def warning_of_untrained(variables: list, reached: list) -> str:
+def warning_of_untrained(variables: list, connected: list) -> str:
     """Returns one line that names what stays as it is and might be expected to train, or "".
 
     BERT's pooler is not named: a head that reads tokens never depends on it.
 
     Args:
       variables: list of the variables that are to train.
-      reached: list of those that the loss depends on.
+      connected: list of those that the loss depends on.
     """
-    role, wanted = roles(strict=False), {variable_name(v) for v in variables}
-    missing = wanted - {variable_name(v) for v in reached}
-    unreached = [name for name in role if name in missing and role[name].kind != "pooler"]
-    unclaimed = [name for name in role if role[name] == UNCLAIMED and name not in wanted]
+    roles_by_name, trained_names = roles(strict=False), {variable_name(v) for v in variables}
+    missing = trained_names - {variable_name(v) for v in connected}
+    unconnected = [
+        name for name in roles_by_name if name in missing and roles_by_name[name].kind != "pooler"
+    ]
+    unclaimed = [
+        name
+        for name in roles_by_name
+        if roles_by_name[name] == UNCLAIMED and name not in trained_names
+    ]
     groups = []
-    if unreached:
-        groups.append(f"{', '.join(unreached)} (the loss does not depend on them)")
+    if unconnected:
+        groups.append(f"{', '.join(unconnected)} (the loss does not depend on them)")
     if unclaimed:
         groups.append(
             f"{', '.join(unclaimed)} (inside the encoder's scope, but in neither of the collections"

@@ -18,15 +18,15 @@ import run_classifier
 import tokenization
 from adapter_bert.common import errors
 from adapter_bert.common.errors import UserError
-from adapter_bert.formats import checkpoints, task_adapter
-from adapter_tests.formats import adapterhub_test, huggingface_test
-from adapter_tests.formats.huggingface_test import ENCODER, as_google, random_tensors
-from adapter_tests.support import tf2_modules, tiny
+from adapter_bert.formats import adapter_checkpoints, checkpoints, task_adapter
+from adapter_tests.support import huggingface as huggingface_files
+from adapter_tests.support import task_adapters, tf2_modules, tiny
+from adapter_tests.support.huggingface import ENCODER, as_google, random_tensors
+from adapter_tests.support.refusals import RefusalTestCase
+from adapter_tests.support.shared import SHARED, needs_shared
 
-SHARED = os.environ.get("ADAPTER_BERT_DATA")
 
-
-class ConvertTestCase(tf.test.TestCase):
+class ConvertTestCase(RefusalTestCase):
     def setUp(self):
         super().setUp()
         self.folder = tempfile.mkdtemp(dir=self.get_temp_dir())
@@ -35,7 +35,7 @@ class ConvertTestCase(tf.test.TestCase):
         os.mkdir(self.source)
 
     def write_source(self, tensors):
-        huggingface_test.write_source(self.source, tensors)
+        huggingface_files.write_source(self.source, tensors)
 
     def convert(self, **options):
         convert_checkpoint.from_huggingface(self.source, self.destination, **options)
@@ -53,13 +53,7 @@ class ConvertTestCase(tf.test.TestCase):
     def assert_refused(self, *parts, **options):
         """Checks that the message holds each of parts, is one sentence, and nothing was written."""
         before = sorted(os.listdir(self.folder))
-        with self.assertRaises(UserError) as caught:
-            self.convert(**options)
-        message = str(caught.exception)
-        for part in parts:
-            self.assertIn(part, message)
-        self.assertTrue(message.endswith("."), message)
-        self.assertNotIn("\n", message)
+        super().assert_refused(parts, self.convert, **options)
         self.assertEqual(sorted(os.listdir(self.folder)), before)
 
 
@@ -182,13 +176,13 @@ class AdapterTestCase(tf.test.TestCase):
         self.folder = tempfile.mkdtemp(dir=self.get_temp_dir())
         self.bert = tiny.write_bert(self.path("bert"))
         self.prefix = os.path.join(self.bert, "bert_model.ckpt")
-        made = adapterhub_test.task_adapter()
+        made = task_adapters.random_adapter()
         vocabulary = tokenization.load_vocab(os.path.join(self.bert, "vocab.txt"))
         self.made = made._replace(
             description=dataclasses.replace(
                 made.description,
                 vocabulary=task_adapter.digest(vocabulary),
-                backbone=task_adapter.backbone_of(self.prefix, tiny.config()),
+                backbone=adapter_checkpoints.backbone_of(self.prefix, tiny.config()),
             )
         )
         self.adapter = self.path("adapter")
@@ -275,7 +269,7 @@ class AdapterBertTest(AdapterTestCase):
         with self.assertRaisesRegex(UserError, "is there already"):
             self.output(*arguments)
 
-    @unittest.skipUnless(SHARED, "ADAPTER_BERT_DATA does not name the shared folder")
+    @needs_shared
     def test_the_originals_weights_and_logits(self):
         golden = np.load(os.path.join(SHARED, "goldens", "model_public.npz"))
         self.bert = os.path.join(SHARED, "checkpoints", "minilm-l6-uncased")

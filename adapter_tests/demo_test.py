@@ -12,7 +12,7 @@ from unittest import mock
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.baseline import model as baseline_model
+from adapter_bert.baseline import model
 from adapter_bert.common.errors import UserError
 from adapter_tests.support import command_lines, tiny
 
@@ -181,7 +181,7 @@ class EmbeddingModuleTest(tf.test.TestCase):
         folder = os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "module")
         report, table = self.run_script(f"--output_dir={folder}")
         self.assertEqual(report, [f"Module: {folder} ({len(table)} words, 8 wide)"])
-        module = baseline_model.open_module(folder)
+        module = model.open_module(folder)
         texts = ["", "The dog", "big, (OLD) cat.", "unheard dog", ""]
         parts = [
             ["the", "dog"],
@@ -190,7 +190,7 @@ class EmbeddingModuleTest(tf.test.TestCase):
         ]
         expected = [np.mean([table[word] for word in some], 0) for some in parts]
         zeros = np.zeros(module.width)
-        found = baseline_model.embeddings(module, texts)
+        found = model.compute_embeddings(module, texts)
         self.assertAllClose(found, [zeros, *expected, zeros])
 
     def test_what_is_cut_short_leaves_no_module(self):

@@ -24,13 +24,15 @@ from typing import List, NamedTuple, Optional
 from unittest import mock
 
 import numpy as np
+import pytest
 import tensorflow.compat.v1 as tf
 from absl import flags
 from tensorboard import program
 
 import convert_checkpoint
-from adapter_tests.run_squad_test import write_squad
 from adapter_tests.support import records, tf2_modules, tiny
+
+pytestmark = pytest.mark.without_xla
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PAGES = ["README.md", "SCALE.md", "CONTRIBUTING.md", "results/README.md"]
@@ -384,7 +386,7 @@ class SessionTestCase(DocsTestCase):
             tiny.write_mrpc(data)
         os.mkdir(self.path("squad"))
         for name in ("train", "dev"):
-            write_squad(self.path("squad", name + "-v1.1.json"), 32)
+            tiny.write_squad(self.path("squad", name + "-v1.1.json"), 32)
         environment = {"BERT_BASE_DIR": bert, "GLUE_DIR": self.path("glue")}
         self.enter(mock.patch.dict(os.environ, environment))
         before = os.getcwd()
@@ -457,6 +459,7 @@ class ResultsTest(SessionTestCase):
                 self.assertEqual(reader.read(), read("results/" + name))
 
 
+@pytest.mark.slow
 class RunTest(SessionTestCase):
     def test_readme_and_the_pages_behind_it(self):
         shutil.copytree(os.path.join(ROOT, "results", "grids"), "results/grids")

@@ -8,6 +8,7 @@ import unittest
 from unittest import mock
 
 import numpy as np
+import pytest
 import tensorflow.compat.v1 as tf
 from tensorflow.python.tpu import tpu_function
 
@@ -18,13 +19,12 @@ import tuning
 from adapter_bert.common import tf_estimator
 from adapter_bert.ops import layers
 from adapter_tests.support import tiny
+from adapter_tests.support.shared import SHARED, needs_shared
 
 sys.path.append(os.path.join(os.path.dirname(os.path.dirname(__file__)), "benchmarks"))
 
 import hlo_text  # noqa: E402
 import tpu_program  # noqa: E402
-
-SHARED = os.environ.get("ADAPTER_BERT_DATA")
 
 
 class ScheduleTest(tf.test.TestCase):
@@ -517,7 +517,9 @@ def l2(arrays):
     return [np.sqrt(np.sum(np.square(array, dtype=np.float64))) for array in arrays]
 
 
-@unittest.skipUnless(SHARED, "ADAPTER_BERT_DATA does not name the shared folder")
+@needs_shared
+@pytest.mark.estimator
+@pytest.mark.slow
 class GoldenTest(tf.test.TestCase):
     """Twenty steps of the original adapter-bert on a real BERT; step t has the rate of t."""
 

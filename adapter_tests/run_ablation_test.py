@@ -15,7 +15,7 @@ import run_ablation
 from adapter_bert.common import errors
 from adapter_bert.formats import task_adapter
 from adapter_bert.tasks import classification
-from adapter_bert.training import estimator
+from adapter_bert.training import model_fn
 from adapter_tests.support import command_lines, tiny
 from adapter_tests.support.script_cases import ScriptTestCase, contents, read, write
 
@@ -174,7 +174,7 @@ class AblationTestCase(ScriptTestCase):
 
 class NumbersTest(AblationTestCase):
     def test_they_are_those_of_edited_adapters(self):
-        forward = mock.patch.object(estimator, "_forward", side_effect=estimator._forward)
+        forward = mock.patch.object(model_fn, "_forward", side_effect=model_fn._forward)
         with forward as graphs:
             code, report, stderr, shown = self.ablate("--eval_batch_size=7")
         self.assertIsNone(code, stderr)

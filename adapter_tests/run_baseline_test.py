@@ -20,12 +20,11 @@ from absl import logging as absl_logging
 
 import run_baseline
 import run_report
-from adapter_bert.baseline import search as baseline_search
-from adapter_bert.baseline import training as baseline_training
+from adapter_bert.baseline import search, training
 from adapter_bert.baseline.training import Baseline
 from adapter_bert.common import files
 from adapter_bert.common.errors import UserError
-from adapter_bert.experiments import records as sweep_records
+from adapter_bert.experiments import records
 from adapter_tests.support import command_lines, tf2_modules, tiny
 
 FOLDER = os.path.dirname(os.path.abspath(run_baseline.__file__))
@@ -70,9 +69,9 @@ class ScriptTestCase(tf.test.TestCase):
         """The report's lines; trainings have so many steps and two evaluations."""
         common = ["--task_name=custom", "--text_column=text", "--label_column=label"]
         common += [f"--data_dir={self.data}", f"--output_dir={self.out}", "--random_seed=1"]
-        settings = baseline_training.NetworkSettings
+        settings = training.NetworkConfig
         with mock.patch.object(settings, "num_steps", steps), mock.patch.object(
-            baseline_training, "EVALUATE_EVERY", 50 * steps
+            training, "EVALUATE_EVERY", 50 * steps
         ), contextlib.redirect_stdout(io.StringIO()):
             return run_baseline.run(parsed(*common, *arguments))
 
@@ -108,8 +107,12 @@ class SearchTest(ScriptTestCase):
         self.assertEqual({n: settings[n] for n in chosen["settings"]}, chosen["settings"])
         # A record that run_report.py takes.
         reports = os.path.join(self.folder, "reports")
-        search = os.path.join(self.out, "search.json")
-        arguments = [f"--records={self.out}", f"--searches={search}", f"--report_dir={reports}"]
+        search_file = os.path.join(self.out, "search.json")
+        arguments = [
+            f"--records={self.out}",
+            f"--searches={search_file}",
+            f"--report_dir={reports}",
+        ]
         arguments.append("--report=table2,searches")
         run_report.run(command_lines.parsed(run_report.define_flags, *arguments))
         with open(os.path.join(reports, "table2.md")) as reader:
@@ -144,8 +147,8 @@ class SearchTest(ScriptTestCase):
 
         def train(model, folder=None, patience=0, on_score=None):
             if folder is None:
-                return baseline_training.Result(next(scores), 100, 10)
-            trained.append(model._settings.space)
+                return training.Result(next(scores), 100, 10)
+            trained.append(model._network_config.settings)
             return real(model, folder, patience, on_score)
 
         real = Baseline.train
@@ -155,8 +158,8 @@ class SearchTest(ScriptTestCase):
             report = self.search("--trials=4", "--pruner=none")
         self.assertLen(trained, 2)
         # What the earlier best came to stays recorded.
-        records = list(map(json.loads, self.read("results.jsonl").splitlines()))
-        self.assertEqual([record["flags"]["trials"] for record in records], [2, 3, 4])
+        recorded = list(map(json.loads, self.read("results.jsonl").splitlines()))
+        self.assertEqual([record["flags"]["trials"] for record in recorded], [2, 3, 4])
         self.assertIn("the best is trial 2 with accuracy 0.9000", report[0])
         found = read_json(self.out, "search.json")["trials"]
         self.assertEqual(found[2]["settings"]["conv_dropout"], trained[1].conv_dropout)
@@ -215,22 +218,22 @@ class SearchTest(ScriptTestCase):
             report, ["The search has its trials; a process without --search_only trains the best."]
         )
         self.assertNotIn("eval_results.txt", os.listdir(self.out))
-        with baseline_search.SearchLock(self.out):
+        with search.SearchLock(self.out):
             self.assertIn("the process that ends last trains the best", self.search()[0])
             with self.assertRaisesRegex(UserError, "--overwrite_output_dir: another process"):
                 self.search("--overwrite_output_dir")
         # One that only searches, and is not yet done, leaves the best to the other.
-        real, reports = baseline_search.Search.run, []
+        real, reports = search.Search.run, []
 
-        def run(search, train):
+        def run(original_search, train):
             if not reports:
                 reports.append(None)
                 with self.assertRaisesRegex(UserError, "--overwrite_output_dir: another process"):
                     self.search("--overwrite_output_dir")
                 reports[0] = self.search()[0]
-            real(search, train)
+            real(original_search, train)
 
-        with mock.patch.object(baseline_search.Search, "run", run):
+        with mock.patch.object(search.Search, "run", run):
             self.search("--search_only")
         self.assertIn("Search: 3 trials", reports[0])
         with mock.patch.object(Baseline, "train", side_effect=InterruptedError), self.assertRaises(
@@ -239,15 +242,15 @@ class SearchTest(ScriptTestCase):
             self.search("--overwrite_output_dir")
 
     def test_the_seed_is_the_search_s_where_one_process_makes_it(self):
-        seeds, real = [], baseline_search.Search
+        seeds, real = [], search.Search
         journal = os.path.join(self.folder, "search.journal")
 
-        def search(settings, alone):
+        def tracked_search(settings, alone):
             seeds.append(alone)
             return real(settings, alone)
 
         stopped = mock.patch.object(Baseline, "train", side_effect=InterruptedError)
-        with mock.patch.object(baseline_search, "Search", search), stopped:
+        with mock.patch.object(search, "Search", tracked_search), stopped:
             for arguments in (
                 ["--search_only", f"--storage={journal}"],
                 [f"--storage={journal}"],
@@ -291,7 +294,7 @@ class SearchTest(ScriptTestCase):
         with self.assertRaisesRegex(UserError, "conv_filters was 200, is now 100"):
             self.run_script(*arguments, "--setting=conv_filters=100")
         self.run_script(*arguments, "--setting=conv_filters=100", "--overwrite_output_dir")
-        with baseline_search.SearchLock(self.out), self.assertRaisesRegex(
+        with search.SearchLock(self.out), self.assertRaisesRegex(
             UserError, "another process works there"
         ):
             self.run_script(*arguments)
@@ -311,7 +314,7 @@ class RecordsTest(ScriptTestCase):
             session.run(step.initializer)
             tf.train.Saver().save(session, os.path.join(folder, "model.ckpt"), global_step=1)
         self.trained.append(folder)
-        return baseline_training.Result(0.5, 100, 10)
+        return training.Result(0.5, 100, 10)
 
     def predict(self, split, folder):
         return {"loss": np.zeros(100), "probabilities": np.tile([0.25, 0.75], [100, 1])}
@@ -321,7 +324,7 @@ class RecordsTest(ScriptTestCase):
         with mock.patch.multiple(Baseline, train=self.train, predict=self.predict):
             preset = ["--preset=airline", f"--module={self.module}"]
             self.run_script(*preset, f"--records_dir={self.records}", *arguments)
-        return sweep_records.read(self.records)
+        return records.read(self.records)
 
     def test_data_of_another_folder_or_column_are_another_task(self):
         self.run_preset()
@@ -330,12 +333,12 @@ class RecordsTest(ScriptTestCase):
         of_other = [f"--data_dir={other}", f"--output_dir={self.out}_2"]
         self.run_preset(*of_other)
         third = [f"--output_dir={self.out}_3", "--text_column=label", "--text_b_column=text"]
-        records = self.run_preset(*third)
-        self.assertEqual([record["task"] for record in records], ["data", "other", "data"])
-        self.assertLen({record["key"] for record in records}, 3)
-        folders = [record["flags"]["data_dir"] for record in records]
+        recorded = self.run_preset(*third)
+        self.assertEqual([record["task"] for record in recorded], ["data", "other", "data"])
+        self.assertLen({record["key"] for record in recorded}, 3)
+        folders = [record["flags"]["data_dir"] for record in recorded]
         self.assertEqual(folders, [self.data, other, self.data])
-        self.assertEqual(self.run_preset(*of_other), records)
+        self.assertEqual(self.run_preset(*of_other), recorded)
 
     def test_when_it_finished_is_told_in_utc(self):
         self.addCleanup(time.tzset)

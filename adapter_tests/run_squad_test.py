@@ -6,6 +6,7 @@ import shutil
 import tempfile
 
 import numpy as np
+import pytest
 import tensorflow.compat.v1 as tf
 
 import run_squad
@@ -13,8 +14,8 @@ import tokenization
 from adapter_bert.common import tf_estimator
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints, task_adapter
-from adapter_bert.tasks import squad_features, squad_scores
-from adapter_bert.training import output_dir as run_directory
+from adapter_bert.tasks import squad_scores, squad_task
+from adapter_bert.training.output_dir import OutputDir
 from adapter_tests.support import command_lines, tiny
 from adapter_tests.support.script_cases import AnyScriptTestCase
 
@@ -27,24 +28,6 @@ def read_json(*path):
         return json.load(reader)
 
 
-def write_squad(path, num_questions=24, seed=0, impossible=False):
-    """Writes questions whose answer is the word after the one that they ask for; returns path."""
-    random, paragraphs = np.random.RandomState(seed), []
-    for index in range(num_questions):
-        words = random.choice(WORDS, 12, replace=True).tolist()
-        place = random.randint(11)
-        start = len(" ".join(words[: place + 1])) + 1
-        answer = {"text": words[place + 1], "answer_start": start}
-        none = impossible and index % 3 == 0
-        qa = {"id": f"q{index}", "question": words[place], "answers": [] if none else [answer]}
-        if impossible:
-            qa["is_impossible"] = none
-        paragraphs.append({"context": " ".join(words), "qas": [qa]})
-    with open(path, "w") as writer:
-        json.dump({"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]}, writer)
-    return path
-
-
 class SquadTestCase(AnyScriptTestCase):
     SCRIPT = run_squad
     VERSION_2 = False
@@ -54,7 +37,7 @@ class SquadTestCase(AnyScriptTestCase):
         super().setUpClass()
         bert = tiny.write_bert(os.path.join(cls.root, "bert"))
         cls.train_file, cls.predict_file = (
-            write_squad(os.path.join(cls.root, name), count, seed, cls.VERSION_2)
+            tiny.write_squad(os.path.join(cls.root, name), count, seed, cls.VERSION_2)
             for seed, (name, count) in enumerate((("train.json", 40), ("dev.json", 21)))
         )
         cls.base_flags = [
@@ -73,11 +56,13 @@ class SquadTestCase(AnyScriptTestCase):
             *(["--version_2_with_negative"] if cls.VERSION_2 else []),
         ]
 
-    def flags_and_texts(self, *arguments):
-        """(flags, tokenizer, `squad_features.Limits`)."""
-        values = command_lines.parsed(run_squad.define_flags, *self.base_flags, *arguments)
-        limits = squad_features.Limits(12, 4, 3)
-        return values, tokenization.FullTokenizer(values.vocab_file), limits
+    def config_and_tokenizer(self, *arguments):
+        """(`squad_task.SquadConfig`, tokenizer)."""
+        limits = ["--max_seq_length=12", "--doc_stride=4", "--max_query_length=3"]
+        arguments = [*self.base_flags, *limits, *arguments]
+        values = command_lines.parsed(run_squad.define_flags, *arguments)
+        config = squad_task.SquadConfig.from_flags(values)
+        return config, tokenization.FullTokenizer(config.vocab_file)
 
     def truths(self):
         data = read_json(self.predict_file)["data"]
@@ -145,9 +130,7 @@ class Version1Test(SquadTestCase):
         with self.assertLogs("absl", "INFO") as log:
             self.succeed("--do_train")
         self.assertIn("Trained already", "\n".join(log.output))
-        code, _, stderr = self.call(self.output_dir, "--do_train", "--doc_stride=5")
-        self.assertEqual(code, 1)
-        self.assertIn("doc_stride was 4, is now 5", stderr)
+        self.refuse(["--doc_stride", "4", "5"], "--do_train", "--doc_stride=5")
 
     def test_the_best_is_kept(self):
         self.succeed(
@@ -163,12 +146,11 @@ class Version1Test(SquadTestCase):
         self.assert_settings_have_flags()
         # What decides the scores decides which is the best.
         keeping = ["--do_train", "--do_eval", "--keep_best", "--eval_every_steps=2"]
-        for flag, name in (
-            ("--max_answer_length=2", "max_answer_length was 30, is now 2"),
-            ("--predict_file=" + self.train_file, "dev data (--data_dir, --predict_file) is not"),
+        for flag, parts in (
+            ("--max_answer_length=2", ["--max_answer_length", "30", "2"]),
+            ("--predict_file=" + self.train_file, ["--predict_file"]),
         ):
-            code, _, stderr = self.call(self.output_dir, *keeping, flag)
-            self.assert_one_sentence(code, stderr, [name])
+            self.refuse(parts, *keeping, flag)
 
     def test_what_is_left_out_is_told_of_features_from_the_cache_too(self):
         content = read_json(self.train_file)
@@ -179,9 +161,11 @@ class Version1Test(SquadTestCase):
             path = os.path.join(self.folder, name)
             with open(path, "w") as writer:
                 json.dump(content, writer)
-            given = self.flags_and_texts("--train_file=" + path, "--feature_cache_dir=" + folder)
+            given = self.config_and_tokenizer(
+                "--train_file=" + path, "--feature_cache_dir=" + folder
+            )
             with self.assertLogs("absl", "WARNING") as log:
-                _, num_questions, _ = run_squad._rows(given[0], True, *given[1:])
+                _, num_questions, _ = squad_task.windows(*given, True)
             self.assertEqual(num_questions, 39)
             self.assertLen(log.output, 1)
             self.assertIn(name + ": left out 1 of 40 questions, ", log.output[0])
@@ -199,8 +183,10 @@ class Version1Test(SquadTestCase):
         return path
 
     def test_what_is_scored_by_is_read_before_the_training(self):
-        code, _, stderr = self.call(self.output_dir, "--predict_file=" + self.write_unlabelled())
-        self.assert_one_sentence(code, stderr, ["unlabelled.json", "question q0 has no answers"])
+        self.refuse(
+            ["unlabelled.json", "q0"],
+            "--predict_file=" + self.write_unlabelled(),
+        )
         self.assertFalse(os.path.exists(self.output_dir))
 
     def test_refused(self):
@@ -210,27 +196,20 @@ class Version1Test(SquadTestCase):
         with open(wordless, "w") as writer:
             json.dump({"data": [{"paragraphs": [{"context": " ", "qas": qas}]}]}, writer)
         shutil.copytree(self.trained, self.output_dir)
-        for arguments, part in (
-            (["--do_train", "--train_file="], "--train_file is not given"),
-            (["--do_predict", "--predict_file="], "--predict_file is not given"),
-            (["--do_train", "--train_file=" + unlabelled], "q0 has 0 answers"),
-            (["--do_eval", "--predict_file=" + unlabelled], "q0 has no answers"),
-            (["--do_predict", "--predict_file=" + wordless], "no paragraph has a word"),
-            (
-                ["--do_train", "--version_2_with_negative", "--train_file=" + wordless],
-                "no paragraph has a word",
-            ),
-            (["--do_train", "--train_file=none.json"], "none.json does not exist"),
-            (["--do_train", "--max_seq_length=6"], "--max_seq_length=6 leaves no room"),
-            (["--do_train", "--doc_stride=0"], "--doc_stride=0"),
-            (["--do_train", "--train_pooler"], "--train_pooler"),
-            (["--do_train", "--max_seq_length=41"], "--max_seq_length=41"),
+        for arguments, parts in (
+            (["--do_train", "--train_file="], ["--train_file"]),
+            (["--do_predict", "--predict_file="], ["--predict_file"]),
+            (["--do_train", "--train_file=" + unlabelled], [unlabelled, "q0"]),
+            (["--do_eval", "--predict_file=" + unlabelled], [unlabelled, "q0"]),
+            (["--do_predict", "--predict_file=" + wordless], [wordless]),
+            (["--do_train", "--version_2_with_negative", "--train_file=" + wordless], [wordless]),
+            (["--do_train", "--train_file=none.json"], ["--train_file", "none.json"]),
+            (["--do_train", "--max_seq_length=6"], ["--max_seq_length=6"]),
+            (["--do_train", "--doc_stride=0"], ["--doc_stride=0"]),
+            (["--do_train", "--train_pooler"], ["--train_pooler"]),
+            (["--do_train", "--max_seq_length=41"], ["--max_seq_length=41"]),
         ):
-            code, _, stderr = self.call(self.output_dir, *arguments)
-            with self.subTest(arguments=arguments):
-                self.assertEqual(code, 1)
-                self.assertRegex(stderr, r"\AError: [^\n]+\.\n\Z")
-                self.assertIn(part, stderr)
+            self.refuse(parts, *arguments)
         # Without answers a file is predicted.
         self.succeed("--do_predict", "--predict_file=" + unlabelled)
         self.assertLen(read_json(self.output_dir, "predictions.json"), 21)
@@ -263,14 +242,14 @@ class Version2Test(SquadTestCase):
         self.assertEqual(read_json(elsewhere, "predictions.json"), predictions)
         self.assertEqual(read_json(elsewhere, "null_odds.json"), odds)
         # All that it left, overwriting removes.
-        run_directory.clear(self.output_dir)
+        OutputDir(self.output_dir).clear()
         self.assertEqual(os.listdir(self.output_dir), [])
 
     def reader(self, *arguments):
         """(the script's reader of --predict_file, its rows), as flags have it."""
-        given = self.flags_and_texts(*arguments)
-        rows, _, digest = run_squad._rows(given[0], False, *given[1:])
-        return run_squad._Reader(*given, digest, True), rows
+        given = self.config_and_tokenizer(*arguments)
+        rows, _, digest = squad_task.windows(*given, False)
+        return squad_task.Reader(*given, digest, True), rows
 
     def test_scores_are_those_of_the_answers_that_are_written(self):
         reader, rows = self.reader("--null_score_diff_threshold=3")
@@ -288,18 +267,19 @@ class Version2Test(SquadTestCase):
         self.assertLen(reader.answers([logits] * len(rows)), 21)
 
         def predictions():
-            write_squad(path, 21, 5, True)
+            tiny.write_squad(path, 21, 5, True)
             yield from [logits] * len(rows)
 
-        changed = r"\A--predict_file \S+dev.json has changed .*\.\Z"
+        changed = r"\A--predict_file \S+dev.json .*\.\Z"
         with self.assertRaisesRegex(UserError, changed):
             reader.answers(predictions())
         for num_questions in (20, 22):  # The windows are fewer than the predictions, or more.
-            write_squad(path, num_questions, 5, True)
+            tiny.write_squad(path, num_questions, 5, True)
             with self.assertRaisesRegex(UserError, changed):
                 reader.answers(iter([logits] * len(rows)))
 
 
+@pytest.mark.without_xla
 class LibraryTest(tf.test.TestCase):
     def test_model_fn_builder(self):
         folder = tempfile.mkdtemp(dir=self.get_temp_dir())

@@ -5,17 +5,17 @@ import os
 import tempfile
 from unittest import mock
 
+import pytest
 import tensorflow.compat.v1 as tf
 
 import run_sweep
 from adapter_bert.common import files
 from adapter_bert.common.errors import UserError
-from adapter_bert.experiments import grids as sweep_grids
-from adapter_bert.experiments import records as sweep_records
-from adapter_bert.experiments import sweep as sweeps
+from adapter_bert.experiments import grids, records, sweep
 from adapter_tests.support import command_lines, tiny
 
 
+@pytest.mark.slow
 class RunSweepTest(tf.test.TestCase):
     def setUp(self):
         super().setUp()
@@ -35,9 +35,12 @@ class RunSweepTest(tf.test.TestCase):
 
     def grid(self, **common):
         path = os.path.join(self.root, "grid.json")
-        grids = [{"adapter_size": [2, 4]}, {"tuning": "top_layers", "num_top_layers": [1, 99]}]
+        trial_grids = [
+            {"adapter_size": [2, 4]},
+            {"tuning": "top_layers", "num_top_layers": [1, 99]},
+        ]
         with open(path, "w") as writer:
-            json.dump({"common": {"task_name": "MRPC", **common}, "grids": grids}, writer)
+            json.dump({"common": {"task_name": "MRPC", **common}, "grids": trial_grids}, writer)
         return "--grid=" + path
 
     def test_a_sweep_from_its_grid_to_its_table(self):
@@ -45,13 +48,13 @@ class RunSweepTest(tf.test.TestCase):
         table = self.run_sweep(grid, "--only=num_top_layers=99", "--set=random_seed=7")
         self.assertRegex(table[1], r"^MRPC  top_layers  1 +0 +1 +0$")
         self.assertRegex(table[2], r"^failed: MRPC-top_layers-\w+: .*the encoder has 2 layers")
-        with mock.patch.object(sweeps.Sweep, "check_flags"):  # Seconds, and done above.
+        with mock.patch.object(sweep.Sweep, "check_flags"):  # Seconds, and done above.
             table = self.run_sweep(grid, "--set=random_seed=7")
         self.assertRegex(table[1], r"^MRPC  adapters +2 +2 +0 +0 +eval_f1 \d\.\d+ adapter_size=\d$")
         self.assertRegex(table[2], r"^MRPC  top_layers  2 +1 +1 +0 +eval_f1 ")
         self.assertEqual(self.run_sweep(grid, "--set=random_seed=7", "--status"), table)
         self.assertEqual(self.run_sweep(grid, "--set=random_seed=7", "--dry_run"), [])
-        for record in sweep_records.read(self.folder):
+        for record in records.read(self.folder):
             if record["flags"].get("adapter_size"):
                 self.check_counts(record)
         self.check_old_records(grid, table)
@@ -61,11 +64,11 @@ class RunSweepTest(tf.test.TestCase):
         path = os.path.join(self.folder, "results.jsonl")
         bert = files.sha256(os.path.join(os.environ["BERT_BASE_DIR"], "bert_model.ckpt.index"))
         with open(path) as reader:
-            records = [json.loads(line) for line in reader]
+            old_records = [json.loads(line) for line in reader]
         with open(path, "w") as writer:
-            for record in records:
+            for record in old_records:
                 self.assertEqual(set(record.pop("data")), {"train", "dev"})
-                trial = sweep_grids.Trial(record["script"], tuple(sorted(record["flags"].items())))
+                trial = grids.Trial(record["script"], tuple(sorted(record["flags"].items())))
                 writer.write(json.dumps({**record, "key": trial.key(bert)}) + "\n")
         *before, undated = self.run_sweep(grid, "--set=random_seed=7", "--status")
         self.assertEqual(before, table)

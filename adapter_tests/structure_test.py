@@ -1,13 +1,17 @@
-"""The order of the packages: each imports only from those before it."""
+"""The order of the packages, and the modules that import without TensorFlow."""
 
 import os
 import runpy
+import subprocess
 import sys
 from unittest import mock
 
 import tensorflow.compat.v1 as tf
 
-FIGURES = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "docs/figures")
+from adapter_bert.formats import task_adapter
+
+PROJECT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+FIGURES = os.path.join(PROJECT, "docs/figures")
 # Packages of one line do not import each other.
 ORDER = [
     {"common"},
@@ -21,6 +25,17 @@ ORDER = [
     {"experiments"},
     {"scripts"},
 ]
+WITHOUT_TENSORFLOW = [
+    "tokenization",
+    "adapter_bert.common.files",
+    "adapter_bert.common.paths",
+    "adapter_bert.common.configs",
+    "adapter_bert.common.model_variables",
+    "adapter_bert.formats.task_adapter",
+    "adapter_bert.tasks.table_readers",
+    "adapter_bert.tasks.squad_data",
+]
+OLD_ADAPTER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "support/old_files/adapter")
 
 
 class StructureTest(tf.test.TestCase):
@@ -32,6 +47,30 @@ class StructureTest(tf.test.TestCase):
         self.assertEqual({package for pair in arrows for package in pair}, set(ranks))
         for (package, imported), path in arrows.items():
             self.assertLess(ranks[imported], ranks[package], f"{path} imports {imported}")
+
+    def test_modules_import_without_tensorflow(self):
+        for module in WITHOUT_TENSORFLOW:
+            code = f"import sys; sys.modules['tensorflow'] = None; import {module}"
+            self.assertEqual(subprocess.call([sys.executable, "-c", code]), 0, module)
+
+    def test_a_task_adapter_is_loaded_without_tensorflow(self):
+        code = (
+            "import sys; sys.modules['tensorflow'] = None;"
+            "from adapter_bert.formats import task_adapter;"
+            f"print(len(task_adapter.load({OLD_ADAPTER!r}).tensors))"
+        )
+        output = subprocess.check_output([sys.executable, "-c", code], universal_newlines=True)
+        self.assertEqual(int(output), len(task_adapter.load(OLD_ADAPTER).tensors))
+
+    def test_a_remote_path_needs_tensorflow_and_says_so(self):
+        code = (
+            "import sys; sys.modules['tensorflow'] = None;"
+            "from adapter_bert.common import errors, files;"
+            "sys.exit(errors.exit_code(files.exists, 'gs://bucket/file'))"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, r"^Error: gs://bucket/file: [^\n]+TensorFlow[^\n]+\n$")
 
 
 if __name__ == "__main__":

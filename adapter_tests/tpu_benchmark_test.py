@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 from adapter_bert.tasks import heads
-from adapter_bert.training import estimator
+from adapter_bert.training import model_fn
 from adapter_tests.support import tiny
 
 FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "benchmarks")
@@ -86,7 +86,7 @@ ENTRY %main (p: f32[8,4]) -> f32[] {
 
 class TpuTest(tf.test.TestCase):
     def lower(self, work, **more):
-        settings = estimator.ModelSettings(
+        settings = model_fn.ModelSettings(
             bert_config=modeling.BertConfig(**SIZES),
             num_train_steps=10,
             num_warmup_steps=1,

@@ -1,4 +1,4 @@
-"""Contestants: forward passes of an `adapter_bank.AdapterBank` whose batches mix tasks."""
+"""Contestants: forward passes of an `bank.AdapterBank` whose batches mix tasks."""
 
 from adapter_bert.common import environment  # First of all: it sets what TensorFlow reads.
 
@@ -13,8 +13,9 @@ import modeling
 import tuning
 import worker
 import workload
+from adapter_bert.common import model_variables
 from adapter_bert.formats import checkpoints, task_adapter
-from adapter_bert.serving import bank as adapter_bank
+from adapter_bert.serving import bank
 
 
 def write_bert(folder, sizes):
@@ -23,7 +24,7 @@ def write_bert(folder, sizes):
     prefix = os.path.join(folder, "bert_model.ckpt")
     tensors = {
         name: random.normal(name.endswith("gamma"), 0.02, shape).astype(np.float32)
-        for name, shape in checkpoints.encoder_shapes(config).items()
+        for name, shape in model_variables.encoder_shapes(config).items()
     }
     checkpoints.write(prefix, tensors)
     return config, prefix
@@ -55,10 +56,10 @@ def random_adapter(backbone, name, size=workload.ADAPTER_SIZE, seed=0):
 
 
 def random_rows(tasks, sizes, count=workload.BATCH_SIZE):
-    """A batch of `adapter_bank.Row`s without padding, of the tasks in turns."""
+    """A batch of `bank.Row`s without padding, of the tasks in turns."""
     batch = workload.features(sizes["vocab_size"], count)
     return [
-        adapter_bank.Row(tasks[index % len(tasks)], ids, segments)
+        bank.Row(tasks[index % len(tasks)], ids, segments)
         for index, (ids, segments) in enumerate(
             zip(batch["input_ids"].tolist(), batch["segment_ids"].tolist())
         )
@@ -73,14 +74,16 @@ def main():
     arguments = parser.parse_args()
     sizes = workload.MODELS[arguments.model]
     with tempfile.TemporaryDirectory() as folder:
-        bank = adapter_bank.AdapterBank(*write_bert(folder, sizes), precision=arguments.precision)
+        adapter_bank = bank.AdapterBank(*write_bert(folder, sizes), precision=arguments.precision)
         names = [f"task {index}" for index in range(arguments.tasks)]
-        adapter = random_adapter(bank.backbone, names[0], arguments.size)
+        adapter = random_adapter(adapter_bank.backbone, names[0], arguments.size)
         for name in names:
-            bank.add(name, adapter)
+            adapter_bank.add(name, adapter)
         rows = random_rows(names, sizes, arguments.rows)
-        bank.predict(rows)
-    worker.serve(lambda: bank.predict(rows), facts={"version": "TensorFlow " + tf.__version__})
+        adapter_bank.predict(rows)
+    worker.serve(
+        lambda: adapter_bank.predict(rows), facts={"version": "TensorFlow " + tf.__version__}
+    )
 
 
 if __name__ == "__main__":

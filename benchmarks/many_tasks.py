@@ -23,7 +23,7 @@ import bank_worker
 import worker
 import workload
 from adapter_bert.formats import task_adapter
-from adapter_bert.serving import bank as adapter_bank
+from adapter_bert.serving import bank
 
 
 def timed(function, *arguments):
@@ -33,15 +33,15 @@ def timed(function, *arguments):
     return time.perf_counter() - start, result
 
 
-def latencies(bank, names, sizes, count, random):
+def latencies(adapter_bank, names, sizes, count, random):
     """(list of seconds of hits, of misses): `count` of each, one row a time, in turns."""
     hits, misses = [], []
     while len(misses) < count:
-        here = bank.names_in_memory()
+        here = adapter_bank.names_in_memory()
         absent = sorted(set(names) - set(here))
         for seconds, among in ((hits, here), (misses, absent)):
             row = bank_worker.random_rows([among[random.randint(len(among))]], sizes, 1)
-            seconds.append(timed(bank.predict, row)[0])
+            seconds.append(timed(adapter_bank.predict, row)[0])
     return hits, misses
 
 
@@ -65,19 +65,23 @@ def main():
     with tempfile.TemporaryDirectory() as root:
         config, prefix = bank_worker.write_bert(root, sizes)
         limits = {"precision": values.precision, "max_in_memory": values.in_memory}
-        bank = adapter_bank.AdapterBank(config, prefix, **limits)
+        adapter_bank = bank.AdapterBank(config, prefix, **limits)
         names = [f"task-{index}" for index in range(values.tasks)]
         for seed, name in enumerate(names):
-            made = bank_worker.random_adapter(bank.backbone, name, values.size, seed)
+            made = bank_worker.random_adapter(adapter_bank.backbone, name, values.size, seed)
             task_adapter.save(os.path.join(root, name), made)
         before = worker.peak_memory()
         folders = {name: os.path.join(root, name) for name in names}
-        start, _ = timed(lambda: [bank.add(n, f, unread=True) for n, f in folders.items()])
-        checked, _ = timed(lambda: [bank.add(n, f, replace=True) for n, f in folders.items()])
+        start, _ = timed(lambda: [adapter_bank.add(n, f, lazy=True) for n, f in folders.items()])
+        checked, _ = timed(
+            lambda: [adapter_bank.add(n, f, replace=True) for n, f in folders.items()]
+        )
         first = bank_worker.random_rows(names[: values.in_memory], sizes, values.in_memory)
-        fill, _ = timed(bank.predict, first)
-        bank.predict(bank_worker.random_rows(names[:1], sizes, 1))  # The first of its shape.
-        hits, misses = latencies(bank, names, sizes, count, random)
+        fill, _ = timed(adapter_bank.predict, first)
+        adapter_bank.predict(
+            bank_worker.random_rows(names[:1], sizes, 1)
+        )  # The first of its shape.
+        hits, misses = latencies(adapter_bank, names, sizes, count, random)
         after = worker.peak_memory()
     rows = [
         [name, f"{1000 * np.median(some):.1f} ms", f"{1000 * np.percentile(some, 99):.1f} ms"]

@@ -12,17 +12,18 @@ import workload
 from adapter_bert.common import tf_estimator
 from adapter_bert.tasks import heads
 from adapter_bert.training import estimator as training
+from adapter_bert.training import model_fn
 
 _STEPS = 1000  # Of the schedule; the rate has no influence on the time.
 
 
 def settings(sizes, precision, first_adapted_layer=0, **more):
-    """The `training.ModelSettings` of a training from random weights, unless `more` says other.
+    """The `model_fn.ModelSettings` of a training from random weights, unless `more` says other.
 
     With a first adapted layer above 0, LayerNorms are trained from there on too, else all.
     """
     layers = tuple(range(first_adapted_layer, sizes["num_hidden_layers"]))
-    return training.ModelSettings(
+    return model_fn.ModelSettings(
         bert_config=modeling.BertConfig(**sizes),
         adapter_fn=modeling.AdapterConfig(size=workload.ADAPTER_SIZE, layers=layers).build(),
         tuning=tuning.Tuning("adapters", layer_norms="adapted" if first_adapted_layer else "all"),
@@ -40,7 +41,7 @@ def build(model, work, batch_size=workload.BATCH_SIZE):
     """Builds the graph that training (or predicting) builds, as it does for batches of any length.
 
     Args:
-      model: `training.ModelSettings`.
+      model: `model_fn.ModelSettings`.
       work: "step" or "forward".
       batch_size: int.
 

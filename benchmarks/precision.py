@@ -25,7 +25,7 @@ import tensorflow.compat.v1 as tf
 
 import mrpc
 import run_classifier
-from adapter_bert.common import files
+from adapter_bert.common import cli, files
 from adapter_bert.training import progress
 
 _PRECISIONS = ("float32", "bfloat16")
@@ -126,7 +126,7 @@ def main_of_a_run():
     progress._SUMMARY_EVERY_STEPS = 1
     del sys.argv[1]
     run_classifier.define_flags()
-    run_classifier.scripts.run(run_classifier.main)
+    cli.run(run_classifier.main)
 
 
 if __name__ == "__main__":

@@ -20,10 +20,10 @@ import tensorflow.compat.v1 as tf
 import modeling
 import own_model
 import workload
-from adapter_bert.common import tf_estimator
-from adapter_bert.formats import checkpoints, huggingface
+from adapter_bert.common import model_variables, tf_estimator
+from adapter_bert.formats import huggingface
 from adapter_bert.tasks import heads
-from adapter_bert.training import estimator
+from adapter_bert.training import model_fn
 
 
 def write(destination, sizes, vocab_file, init_checkpoint=None):
@@ -44,7 +44,7 @@ def write(destination, sizes, vocab_file, init_checkpoint=None):
         writer.write(config.to_json_string())
     values = _write_checkpoint(os.path.join(ours, "bert_model.ckpt"), sizes, init_checkpoint)
     huggingface.write(
-        theirs, config, {name: values[name] for name in checkpoints.encoder_shapes(config)}
+        theirs, config, {name: values[name] for name in model_variables.encoder_shapes(config)}
     )
     # The exact GELU, which is the fast one in PyTorch.
     with open(os.path.join(theirs, "config.json"), "w") as writer:
@@ -60,7 +60,7 @@ def _write_checkpoint(prefix, sizes, init_checkpoint):
     }
     head = heads.classifier_head(workload.NUM_LABELS)
     mode = tf_estimator.ModeKeys.PREDICT
-    estimator.model_fn_builder(settings, head)(features, None, mode, {"batch_size": 1})
+    model_fn.model_fn_builder(settings, head)(features, None, mode, {"batch_size": 1})
     with tf.Session() as session:
         session.run(tf.global_variables_initializer())
         tf.train.Saver().save(session, prefix, write_meta_graph=False)

@@ -34,9 +34,8 @@ import tensorflow.compat.v1 as tf
 import bank_worker
 import modeling
 import serve
-from adapter_bert.formats import task_adapter
-from adapter_bert.serving import bank as adapter_bank
-from adapter_bert.serving import request_texts as task_texts
+from adapter_bert.formats import adapter_checkpoints, task_adapter
+from adapter_bert.serving import bank, request_texts
 from adapter_bert.tasks import glue
 
 _CLIENTS = (1, 8, 32, 64)
@@ -48,8 +47,8 @@ def save_adapters(root, bert_dir, num_tasks):
     """Saves task adapters that nobody trained as `<root>/<name>`; returns their names."""
     config = modeling.BertConfig.from_json_file(os.path.join(bert_dir, "bert_config.json"))
     prefix = os.path.join(bert_dir, "bert_model.ckpt")
-    backbone = task_adapter.backbone_of(prefix, config)
-    vocabulary = task_texts.Tokenizers(os.path.join(bert_dir, "vocab.txt")).digest
+    backbone = adapter_checkpoints.backbone_of(prefix, config)
+    vocabulary = request_texts.Tokenizers(os.path.join(bert_dir, "vocab.txt")).digest
     names = [f"task-{index}" for index in range(num_tasks)]
     for seed, name in enumerate(names):
         made = bank_worker.random_adapter(backbone, name, seed=seed)
@@ -126,22 +125,22 @@ def one_by_one(root, bert_dir, names, instances):
     """A function () → such a report of a bank that predicts each instance alone, from its text."""
     config = modeling.BertConfig.from_json_file(os.path.join(bert_dir, "bert_config.json"))
     prefix = os.path.join(bert_dir, "bert_model.ckpt")
-    bank = adapter_bank.AdapterBank(config, prefix, precision="auto", lengths=serve._LENGTHS)
-    tokenizers = task_texts.Tokenizers(os.path.join(bert_dir, "vocab.txt"))
-    reading = task_texts.TextEncoding(config, tokenizers, max_text_length=10**6)
-    with contextlib.closing(bank):
+    adapter_bank = bank.AdapterBank(config, prefix, precision="auto", lengths=serve._LENGTHS)
+    tokenizers = request_texts.Tokenizers(os.path.join(bert_dir, "vocab.txt"))
+    reading = request_texts.TextEncoding(config, tokenizers, max_text_length=10**6)
+    with contextlib.closing(adapter_bank):
         texts = {}
         for name in names:
-            description = bank.add(name, os.path.join(root, name))
-            texts[name] = task_texts.TaskTexts(description, reading, name)
+            description = adapter_bank.add(name, os.path.join(root, name))
+            texts[name] = request_texts.TaskTexts(description, reading, name)
 
         def run():
             seconds, used = [], time.process_time()
             for name, instance in zip(itertools.cycle(names), instances):
                 start = time.perf_counter()
                 asked = texts[name].encode(instance)
-                rows = [adapter_bank.Row(name, *ids) for ids in asked.rows]
-                asked.answer(bank.predict(rows))
+                rows = [bank.Row(name, *ids) for ids in asked.rows]
+                asked.decode(adapter_bank.predict(rows))
                 seconds.append(time.perf_counter() - start)
             return {
                 "requests": len(seconds),

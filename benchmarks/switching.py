@@ -26,14 +26,14 @@ import workload
 from adapter_bert.common import files, tf_estimator
 from adapter_bert.formats import task_adapter
 from adapter_bert.tasks import heads
-from adapter_bert.training import estimator
+from adapter_bert.training import model_fn
 
 
 def build(model):
     """Builds a model for predicting, with random weights.
 
     Args:
-      model: `estimator.ModelSettings`.
+      model: `model_fn.ModelSettings`.
 
     Returns:
       (session, list of the variables that a task trains, list of all variables).
@@ -44,7 +44,7 @@ def build(model):
     }
     head = heads.classifier_head(workload.NUM_LABELS)
     mode = tf_estimator.ModeKeys.PREDICT
-    estimator.model_fn_builder(model, head)(features, None, mode, {"batch_size": 1})
+    model_fn.model_fn_builder(model, head)(features, None, mode, {"batch_size": 1})
     session = tf.Session()
     session.run(tf.global_variables_initializer())
     return session, tuning.trained_variables(model.tuning), tf.trainable_variables()
@@ -102,7 +102,7 @@ def main():
 
         names = ("task adapter", "full checkpoint")
         runs = dict(zip(names, (put_in_place, lambda: saver.restore(session, prefix))))
-        sizes = [files.megabytes(folder + "/"), files.megabytes(prefix + ".")]
+        sizes = [files.readable_size(folder + "/"), files.readable_size(prefix + ".")]
         seconds = take_turns(runs, values.repeats)
     medians = [statistics.median(seconds[name]) for name in names]
     rows = [

@@ -4,7 +4,7 @@
     python benchmarks/tpu_ahead_of_time.py --work=plain
     python benchmarks/tpu_ahead_of_time.py --table
 
-A step is the one of estimator.model_fn_builder in bfloat16, with random weights: forward, backward,
+A step is the one of model_fn.model_fn_builder in bfloat16, with random weights: forward, backward,
 the gradients' sum over replicas, clipping, Adam. The floors are the times that a core would need at
 197 TFLOP/s and at 819 GB/s, were it to do nothing else. The bytes moved are the compiler's count of
 what its operations read and write, in the core's own memory too; those of the memory, from which
@@ -36,7 +36,7 @@ import tpu_program
 import tuning
 import workload
 from adapter_bert.tasks import heads
-from adapter_bert.training import estimator
+from adapter_bert.training import model_fn
 
 _FLOPS_PER_SECOND, _BYTES_PER_SECOND = 197e12, 819e9  # Of a v5e core: bfloat16, and its memory.
 _REPLICAS = {"1x1": 1, "2x2": 4}
@@ -101,11 +101,11 @@ def _program(setting, replicas):
 
 
 def _model(setting):
-    """The `estimator.ModelSettings` of a run on a TPU."""
+    """The `model_fn.ModelSettings` of a run on a TPU."""
     adapter = None
     if setting.tuning == "adapters":
         adapter = modeling.AdapterConfig(size=setting.adapter_size).build()
-    return estimator.ModelSettings(
+    return model_fn.ModelSettings(
         bert_config=modeling.BertConfig(**_SIZES[setting.bert]),
         adapter_fn=adapter,
         tuning=tuning.Tuning(setting.tuning),

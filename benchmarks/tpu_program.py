@@ -1,6 +1,6 @@
 """The XLA program that TPUEstimator would have a TPU run: the model_fn's step in a loop.
 
-Built from estimator.model_fn_builder's own graph, on a CPU. As TPUEstimator does, it replicates the
+Built from model_fn.model_fn_builder's own graph, on a CPU. As TPUEstimator does, it replicates the
 step, keeps variables on the device, and takes many steps a call in a loop on the device, so that
 XLA can take out of it what no step changes. Two things differ. The features of the loop's steps
 are arguments, where a TPU has its infeed. And TensorFlow's CPU build cannot lower CrossReplicaSum:
@@ -18,7 +18,7 @@ from tensorflow.python.tpu import tpu_function
 import plain_bert
 import workload
 from adapter_bert.common import tf_estimator
-from adapter_bert.training import estimator
+from adapter_bert.training import model_fn
 
 WORKS = {
     "train": tf_estimator.ModeKeys.TRAIN,
@@ -40,8 +40,8 @@ def lower(model, head, work, batch_size, length, replicas):
     """Makes the `Program` of one replica.
 
     Args:
-      model: `estimator.ModelSettings`.
-      head: see `estimator.model_fn_builder`.
+      model: `model_fn.ModelSettings`.
+      head: see `model_fn.model_fn_builder`.
       work: a key of `WORKS`.
       batch_size: int, of all replicas together; divisible by their number.
       length: int, tokens.
@@ -98,7 +98,7 @@ def _step(model, head, work, inputs, batch_size, replicas):
     with whole_program(), shards, tf.variable_scope("", use_resource=True):
         tf.train.get_or_create_global_step()
         params = {"batch_size": batch_size, "use_tpu": True}
-        spec = estimator.model_fn_builder(model, head)(inputs, None, WORKS[work], params)
+        spec = model_fn.model_fn_builder(model, head)(inputs, None, WORKS[work], params)
         if work == "train":
             with tf.control_dependencies([spec.train_op]):
                 outputs = [tf.identity(spec.loss)]

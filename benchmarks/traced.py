@@ -42,7 +42,9 @@ def install():
     """Puts marks around what every script goes through."""
     app.run = marked(app.run, before="imports", version="TensorFlow " + tf.__version__)
     for name in ("train", "evaluate", "predict"):
-        setattr(estimator.Runner, name, marked(getattr(estimator.Runner, name), before="data"))
+        setattr(
+            estimator.Estimator, name, marked(getattr(estimator.Estimator, name), before="data")
+        )
     build = estimator.model_fn_builder
 
     def model_fn_builder(*arguments, **options):

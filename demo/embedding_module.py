@@ -17,33 +17,37 @@ from adapter_bert.common import environment
 if __name__ == "__main__":
     environment.prepare()
 
+import dataclasses
 import tempfile
+from typing import Optional
 
 import tensorflow.compat.v1 as tf
 from absl import flags
 
 import tokenization
 from adapter_bert.common import cli, files
-from adapter_bert.common.cli import section
 from adapter_bert.common.errors import UserError
+from adapter_bert.common.settings import flag
 from adapter_bert.formats import checkpoints, tfhub
 from adapter_bert.serving import in_graph_tokenizer
-from adapter_bert.training import bert_flags
+from adapter_bert.training import pretrained
+from adapter_bert.training.config import TokenizerConfig
 
 _TABLE = "bert/embeddings/word_embeddings"
 _UNKNOWN = "[UNK]"
 _PUNCTUATION = r"([\p{P}\p{S}])"  # Each is a word of its own, as in BERT.
 
 
+@dataclasses.dataclass(frozen=True)
+class ModuleConfig(TokenizerConfig):
+    """The settings of this script."""
+
+    output_dir: Optional[str] = flag(None, "Folder of the module, which must be new.", "Output")
+
+
 def define_flags(flag_values=flags.FLAGS):
     """Defines all flags of this script."""
-    flags.DEFINE_string(
-        "output_dir",
-        None,
-        "Folder of the module, which must be new.",
-        **section("Output", flag_values),
-    )
-    bert_flags.define(flag_values)
+    ModuleConfig.define_flags(flag_values)
 
 
 def run(values):
@@ -55,19 +59,20 @@ def run(values):
     Returns:
       The report that ends the run: a list of lines.
     """
-    folder = values.output_dir
+    config = ModuleConfig.from_flags(values)
+    folder = config.output_dir
     if not folder:
         raise UserError("--output_dir is not given, expected the folder of the new module.")
     if tf.io.gfile.exists(folder):
         raise UserError(f"--output_dir={folder}: it exists already, expected a new folder.")
-    if values.spm_model_file:
+    if config.spm_model_file:
         raise UserError("--spm_model_file: SentencePiece's pieces are no words to look up.")
-    bert, tokenizer = bert_flags.pretrained_bert(values)
+    bert, tokenizer = pretrained.load(config)
     if _UNKNOWN not in tokenizer.vocab:
         raise UserError(f"{bert.vocab_file}: found no {_UNKNOWN} in the vocabulary.")
     table = checkpoints.open_checkpoint(bert.init_checkpoint).get_tensor(_TABLE)
     with files.atomic_folder(folder) as partial:
-        export(partial, tokenization.tokens_by_id(tokenizer.vocab), table, values.do_lower_case)
+        export(partial, tokenization.tokens_by_id(tokenizer.vocab), table, config.do_lower_case)
     words, width = table.shape
     return [f"Module: {folder} ({words:,} words, {width} wide)"]
 

@@ -11,9 +11,8 @@ import house
 import run_report
 import run_squad
 import run_sweep
-from adapter_bert.baseline import search_space as baseline_space
-from adapter_bert.experiments import reports as reporting
-from adapter_bert.experiments import significance
+from adapter_bert.baseline import search_space
+from adapter_bert.experiments import reports, significance
 from adapter_bert.tasks import (
     classifier_features,
     custom_tasks,
@@ -238,7 +237,7 @@ def _read_grid(folder):
     for trial in run_sweep._trials(values)[:50]:
         trial.command("output")
         trial.key("backbone")
-        str(trial.what), str(trial.method)
+        str(trial.task), str(trial.method)
 
 
 def _records():
@@ -256,8 +255,8 @@ def _flags(**given):
 
 
 def _read_records(folder):
-    source = run_report._source(_flags(records=folder))
-    for report in reporting.REPORTS.values():
+    source = run_report._read_results(_flags(records=folder))
+    for report in reports.REPORTS.values():
         report.make(source)
 
 
@@ -269,12 +268,12 @@ def _ablation():
 
 
 def _read_ablation(folder):
-    source = run_report._source(_flags(ablations=os.path.join(folder, "ablation.json")))
-    reporting.REPORTS["figure6"].make(source)
+    source = run_report._read_results(_flags(ablations=os.path.join(folder, "ablation.json")))
+    reports.REPORTS["figure6"].make(source)
 
 
 def _search():
-    settings = dataclasses.asdict(baseline_space.PRESETS["airline"])
+    settings = dataclasses.asdict(search_space.PRESETS["airline"])
     trials = [
         {"number": i, "score": 0.1 * i, "pruned": i == 2, "samples": 100, "seconds": 1.5}
         for i in range(5)
@@ -285,8 +284,8 @@ def _search():
 
 
 def _read_search(folder):
-    source = run_report._source(_flags(searches=os.path.join(folder, "search.json")))
-    reporting.REPORTS["searches"].make(source)
+    source = run_report._read_results(_flags(searches=os.path.join(folder, "search.json")))
+    reports.REPORTS["searches"].make(source)
 
 
 def _predictions():
@@ -301,7 +300,7 @@ def _predictions():
 def _compare(folder):
     names = ("first.tsv", "second.tsv", "labels.tsv")
     paths = (os.path.join(folder, name) for name in names)
-    significance.described(significance.compare(*paths))
+    significance.describe(significance.compare(*paths))
 
 
 def _evaluations():

@@ -82,7 +82,7 @@ def all_readers():
         _script("run_ablation", _ablation, [(finetuning.FinishedJob, "begin")]),
         _script("run_baseline", _baseline, [("adapter_bert.baseline.training:Modules", "opened")]),
         _script("run_sweep", _sweep, [("adapter_bert.experiments.sweep:Sweep", "check_flags")]),
-        _script("run_report", _report, [("adapter_bert.experiments.reports", "rendered")]),
+        _script("run_report", _report, [("adapter_bert.experiments.reports", "render")]),
         _script("export_model", _export, [("adapter_bert.serving.saved_model", "write")]),
         _script("serve", _serve, [("adapter_bert.serving.bank:AdapterBank", "__init__")]),
     ]

@@ -16,7 +16,7 @@ import modeling
 import mutations
 import tokenization
 from adapter_bert.formats import adapterhub, checkpoints, huggingface, task_adapter
-from adapter_bert.serving import request_texts as task_texts
+from adapter_bert.serving import request_texts
 from adapter_bert.training import feature_cache, input_pipeline
 from adapter_bert.training import output_dir as run_directory
 from adapter_tests.support import tiny
@@ -152,7 +152,9 @@ def _temporary():
 
 def _write_full_checkpoint(folder):
     prefix = os.path.join(house.bert(), "bert_model.ckpt")
-    task_adapter.to_full_checkpoint(house.adapter(), prefix, os.path.join(folder, "full.ckpt"))
+    adapter_checkpoints.to_full_checkpoint(
+        house.adapter(), prefix, os.path.join(folder, "full.ckpt")
+    )
 
 
 def _convert(*arguments):
@@ -203,7 +205,7 @@ def _mutated_one(name, random, files):
 
 
 def _write_run(folder):
-    task_adapter.to_checkpoint(house.adapter(), os.path.join(folder, "partial.ckpt-10"))
+    adapter_checkpoints.to_checkpoint(house.adapter(), os.path.join(folder, "partial.ckpt-10"))
     with open(os.path.join(folder, "checkpoint"), "w") as writer:
         writer.write('model_checkpoint_path: "partial.ckpt-10"\n')
         writer.write('all_model_checkpoint_paths: "partial.ckpt-10"\n')
@@ -296,14 +298,14 @@ def _resealed(random, files):
 
 def _read_adapter(folder):
     adapter = task_adapter.load(folder)
-    task_texts.TaskTexts(adapter.description, _encoding(), "The task")
+    request_texts.TaskTexts(adapter.description, _encoding(), "The task")
     json.dumps(task_adapter.compatibility_fields(adapter.description))
 
 
 @functools.lru_cache(maxsize=None)
 def _encoding():
-    tokenizers = task_texts.Tokenizers(os.path.join(house.bert(), "vocab.txt"))
-    return task_texts.TextEncoding(tiny.config(), tokenizers, 1000)
+    tokenizers = request_texts.Tokenizers(os.path.join(house.bert(), "vocab.txt"))
+    return request_texts.TextEncoding(tiny.config(), tokenizers, 1000)
 
 
 _CACHED = {"tokens": np.arange(50, dtype=np.int32), "label_ids": np.ones((7, 2), np.float32)}

@@ -88,22 +88,21 @@ _BODIES = (
 @functools.lru_cache(maxsize=None)
 def _port():
     """The port of a server, which runs as long as the process."""
-    from adapter_bert.serving import batcher as batching
-    from adapter_bert.serving import http_server, prometheus, rest_api
+    from adapter_bert.serving import batcher, http_server, prometheus, rest_api
 
     root = served.save_all(os.path.join(house.root(), "served"))
-    bank = served.bank()
+    bank = served.make_bank()
     limits = rest_api.Limits(max_body_bytes=1 << 18, read_seconds=_READ_SECONDS)
-    batcher = batching.Batcher(
+    row_batcher = batcher.Batcher(
         bank.predict,
         lambda row: len(row.input_ids),
         max_batch_size=32,
         max_queue_size=1024,
     )
     tasks = served.tasks_of(bank, root)
-    api = rest_api.RestApi(tasks, batcher, prometheus.Metrics(), limits)
+    api = rest_api.RestApi(tasks, row_batcher, prometheus.Metrics(), limits)
     bound = http_server.listen("127.0.0.1", 0)
-    server = http_server.server_of(
+    server = http_server.make_server(
         api.application(), max_connections=64, read_seconds=_READ_SECONDS, stop_seconds=1
     )
     threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True).start()

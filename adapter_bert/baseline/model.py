@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.baseline.search_space import Settings
-from adapter_bert.baseline.texts import NOTHING
+from adapter_bert.baseline.texts import PADDING_ID
 from adapter_bert.common import devices, tf_estimator
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints, tfhub
@@ -30,12 +30,12 @@ from adapter_bert.training import progress
 
 BATCH_SIZE = 100  # As Wong et al. 2018.
 
-_EMBEDDED_TOGETHER = 1000  # Strings.
+_EMBEDDING_BATCH_SIZE = 1000  # Strings.
 _MOMENTUM = 0.9  # Of the moving statistics: trainings have some thousand steps.
 _DEEP, _WIDE, _MODULE = "deep", "wide", "module"
 
 # What TensorFlow raises of a module that it cannot load, or that takes something else.
-_UNUSABLE = (
+_LOAD_ERRORS = (
     *(ValueError, TypeError, KeyError, IndexError, AttributeError, AssertionError),
     *(RuntimeError, OSError, tf.errors.OpError),
 )
@@ -54,20 +54,20 @@ class TextModule(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class NetworkSettings:
+class NetworkConfig:
     """What decides the weights that come out of a training, besides the data.
 
     Attributes:
-      space: `baseline_space.Settings`.
+      settings: `search_space.Settings`.
       module: `TextModule`.
-      unit: a key of `baseline_space.UNITS`.
+      unit: a key of `search_space.UNITS`.
       kind: the task's, see `glue.Task`.
       num_labels: int; not read for a regression.
       random_seed: of initial values, dropout and the order of the data.
       precision: "float32" or "bfloat16", of the convolution's products.
     """
 
-    space: Settings
+    settings: Settings
     module: TextModule
     unit: str
     kind: str
@@ -83,7 +83,7 @@ class NetworkSettings:
     @property
     def num_steps(self):
         """Training steps of `BATCH_SIZE` examples."""
-        return self.space.training_samples // BATCH_SIZE
+        return self.settings.training_samples // BATCH_SIZE
 
 
 def open_module(handle):
@@ -102,8 +102,8 @@ def open_module(handle):
         )
     try:
         with tf.Graph().as_default():
-            output = _apply(folder, trainable=False)(tf.placeholder(tf.string, [None]))
-    except _UNUSABLE as error:
+            output = _load_module(folder, trainable=False)(tf.placeholder(tf.string, [None]))
+    except _LOAD_ERRORS as error:
         raise UserError(
             f"{where} TensorFlow {tf.__version__} cannot apply it to strings [B]"
             f" ({_first_line(error)}); expected a text embedding module."
@@ -121,7 +121,7 @@ def _open_hub_module(folder, where):
     """The `TextModule` of a folder in TensorFlow 1's hub format."""
     try:
         spec = tfhub.library().load_module_spec(folder)
-    except _UNUSABLE as error:
+    except _LOAD_ERRORS as error:
         raise UserError(
             f"{where} {folder} cannot be read as a module in TensorFlow 1's hub format"
             f" ({_first_line(error)})."
@@ -129,18 +129,23 @@ def _open_hub_module(folder, where):
     if "default" not in spec.get_signature_names():
         raise UserError(f"{where} it has no default signature, expected one that embeds texts.")
     inputs, outputs = spec.get_input_info_dict(), spec.get_output_info_dict()
-    reads = [(info.dtype, info.get_shape().ndims) for info in inputs.values()]
-    gives = outputs.get("default")
-    shape = gives.get_shape().as_list() if gives and gives.get_shape().ndims else []
-    if reads != [(tf.string, 1)] or len(shape) != 2 or not shape[1] or gives.dtype != tf.float32:
+    input_types = [(info.dtype, info.get_shape().ndims) for info in inputs.values()]
+    embedding = outputs.get("default")
+    shape = embedding.get_shape().as_list() if embedding and embedding.get_shape().ndims else []
+    if (
+        input_types != [(tf.string, 1)]
+        or len(shape) != 2
+        or not shape[1]
+        or embedding.dtype != tf.float32
+    ):
         raise UserError(
-            f"{where} it reads {_describe_signature(inputs)} and gives"
-            f" {_describe_signature(outputs)}; expected a text embedding module,"
+            f"{where} it reads {_format_signature(inputs)} and gives"
+            f" {_format_signature(outputs)}; expected a text embedding module,"
             " from strings [B] to float32 [B, D]."
         )
     try:
         with tf.Graph().as_default():
-            _apply(folder, trainable=False)
+            _load_module(folder, trainable=False)
     except ValueError as error:
         raise UserError(
             f"{where} TensorFlow {tf.__version__} cannot read its graph ({_first_line(error)})."
@@ -148,7 +153,7 @@ def _open_hub_module(folder, where):
     return TextModule(folder, shape[1])
 
 
-def _apply(folder, trainable):
+def _load_module(folder, trainable):
     """Adds a module to the graph: its variables, named "module/...", and their initializers.
 
     Args:
@@ -160,13 +165,13 @@ def _apply(folder, trainable):
     """
     if tfhub.is_hub_module(folder):
         return tfhub.library().Module(folder, trainable=trainable, name=_MODULE)
-    before = set(map(id, tf.global_variables()))
+    existing_ids = set(map(id, tf.global_variables()))
     with tf.name_scope(_MODULE + "/"):
         module = tf.saved_model.load_v2(folder)
     if trainable:
-        variables = [v for v in tf.global_variables() if id(v) not in before and v.trainable]
-        collected = tf.get_collection_ref(tf.GraphKeys.TRAINABLE_VARIABLES)
-        collected.extend(getattr(module, "trainable_variables", variables))
+        variables = [v for v in tf.global_variables() if id(v) not in existing_ids and v.trainable]
+        trainable_variables = tf.get_collection_ref(tf.GraphKeys.TRAINABLE_VARIABLES)
+        trainable_variables.extend(getattr(module, "trainable_variables", variables))
     return module
 
 
@@ -174,14 +179,14 @@ def _first_line(error):
     return str(error).split("\n")[0].split(";")[0].rstrip(".")
 
 
-def _describe_signature(infos):
+def _format_signature(infos):
     """What a signature reads or gives, in words."""
     return ", ".join(
         f"{name} ({info.dtype.name} {info.get_shape()})" for name, info in sorted(infos.items())
     )
 
 
-def embeddings(module, strings):
+def compute_embeddings(module, strings):
     """The module's embeddings of strings.
 
     Args:
@@ -194,12 +199,12 @@ def embeddings(module, strings):
     parts = [np.zeros([1, module.width], np.float32)]
     with tf.Graph().as_default():
         texts = tf.placeholder(tf.string, [None])
-        output = _apply(module.folder, trainable=False)(texts)
+        output = _load_module(module.folder, trainable=False)(texts)
         with tf.Session(config=devices.session_config()) as session:
             session.run([tf.global_variables_initializer(), tf.tables_initializer()])
-            for start in range(1, len(strings), _EMBEDDED_TOGETHER):
-                some = strings[start : start + _EMBEDDED_TOGETHER]
-                parts.append(session.run(output, {texts: [text.encode() for text in some]}))
+            for start in range(1, len(strings), _EMBEDDING_BATCH_SIZE):
+                batch = strings[start : start + _EMBEDDING_BATCH_SIZE]
+                parts.append(session.run(output, {texts: [text.encode() for text in batch]}))
     return np.concatenate(parts)
 
 
@@ -207,7 +212,7 @@ class EmbeddedStrings(NamedTuple):
     """What rows refer to: the strings and, where the module does not train, their embeddings.
 
     Attributes:
-      texts: list of str, see `baseline_texts.StringNumbers`.
+      texts: list of str, see `texts.StringVocabulary`.
       vectors: float32 [len(texts), D], or None.
     """
 
@@ -219,106 +224,104 @@ class Network:
     """The towers over one graph's variables; they are made by the first call of `outputs`.
 
     Args:
-      settings: `NetworkSettings`.
+      config: `NetworkConfig`.
       strings: `EmbeddedStrings`.
     """
 
-    def __init__(self, settings, strings):
-        self._settings = settings
-        self._space = settings.space
+    def __init__(self, config, strings):
+        self._config = config
+        self._settings = config.settings
         self._dropout_key, self.statistics = None, None
-        if self._space.fine_tune_module:
-            self._module = _apply(settings.module.folder, trainable=True)
+        if self._settings.fine_tune_module:
+            self._module = _load_module(config.module.folder, trainable=True)
             texts = np.array([text.encode() for text in strings.texts], object)
-            self._table = _unsaved("strings", texts, tf.string)
+            self._table = _local_variable("strings", texts, tf.string)
         else:
-            self._table = _unsaved("vectors", strings.vectors, tf.float32)
+            self._table = _local_variable("vectors", strings.vectors, tf.float32)
 
     def outputs(self, features, is_training):
         """The sum of the towers' outputs, float32 [B, L].
 
         Args:
-          features: dict of Tensors, see `baseline_texts.number_texts`.
+          features: dict of Tensors, see `texts.encode_texts`.
           is_training: bool.
         """
         self.statistics = [] if is_training else None
         self._dropout_key = None
         if is_training:
             step = tf.train.get_or_create_global_step()
-            self._dropout_key = DropoutKey(self._settings.random_seed, step)
-        pooled = _paired([self._embedded(features[name]) for name in _texts_of(features)])
-        inputs = self._convolved(features) if self._space.use_convolution else pooled
+            self._dropout_key = DropoutKey(self._config.random_seed, step)
+        pooled = _combine_pair([self._embed(features[name]) for name in _text_names(features)])
+        inputs = self._ngram_features(features) if self._settings.use_convolution else pooled
         with tf.variable_scope(_DEEP, reuse=tf.AUTO_REUSE):
-            deep = _linear(self._hidden(inputs), self._settings.num_outputs, "output")
+            deep = _linear(self._hidden_layers(inputs), self._config.num_outputs, "output")
         with tf.variable_scope(_WIDE, reuse=tf.AUTO_REUSE):
-            return deep + _linear(pooled, self._settings.num_outputs, "output")
+            return deep + _linear(pooled, self._config.num_outputs, "output")
 
-    def _embedded(self, numbers):
-        """[...] numbers of strings → [..., D]; `NOTHING` is zeros."""
-        if not self._space.fine_tune_module:
-            return tf.nn.embedding_lookup(self._table, numbers)
-        different, places = tf.unique(tf.reshape(numbers, [-1]))
-        vectors = self._module(tf.gather(self._table, different))
-        vectors *= tf.cast(tf.not_equal(different, NOTHING), tf.float32)[:, tf.newaxis]
-        shape = tf.concat([tf.shape(numbers), [self._settings.module.width]], 0)
-        found = tf.reshape(tf.gather(vectors, places), shape)
-        found.set_shape(numbers.shape.as_list() + [self._settings.module.width])
-        return found
+    def _embed(self, ids):
+        """[...] ids of strings → [..., D]; `PADDING_ID` is zeros."""
+        if not self._settings.fine_tune_module:
+            return tf.nn.embedding_lookup(self._table, ids)
+        unique_ids, indices = tf.unique(tf.reshape(ids, [-1]))
+        vectors = self._module(tf.gather(self._table, unique_ids))
+        vectors *= tf.cast(tf.not_equal(unique_ids, PADDING_ID), tf.float32)[:, tf.newaxis]
+        shape = tf.concat([tf.shape(ids), [self._config.module.width]], 0)
+        embeddings = tf.reshape(tf.gather(vectors, indices), shape)
+        embeddings.set_shape(ids.shape.as_list() + [self._config.module.width])
+        return embeddings
 
-    def _convolved(self, features):
+    def _ngram_features(self, features):
         """The strongest of a text's n-grams for each filter, for each n: [B, F]."""
-        space, ends = self._space, [name[len("text") :] for name in _texts_of(features)]
+        settings, suffixes = self._settings, [name[len("text") :] for name in _text_names(features)]
         with tf.variable_scope(_DEEP, reuse=tf.AUTO_REUSE):
-            output = _paired([self._filtered(features, end) for end in ends])
-            if space.conv_batch_norm:
+            output = _combine_pair([self._convolve_text(features, suffix) for suffix in suffixes])
+            if settings.conv_batch_norm:
                 output = layers.batch_norm(output, self.statistics, "conv_norm")
-            return self._dropped(output, space.conv_dropout, "conv_dropout")
+            return self._dropout(output, settings.conv_dropout, "conv_dropout")
 
-    def _filtered(self, features, end):
+    def _convolve_text(self, features, suffix):
         """The convolutions over the texts whose features' names have that end."""
-        space, found = self._space, []
-        activation = layers.get_activation(space.conv_activation)
-        whole = self._settings.unit == "text"
-        for n in range(1, space.conv_max_ngram + 1):
-            if whole or n == 1:  # Words are embedded once for all n.
-                numbers = features[f"ngrams{end}_{n}"]
-                site = f"embedding_dropout{end}_{n}"
-                embedded = self._dropped(
-                    self._embedded(numbers), space.conv_embedding_dropout, site
-                )
-                is_word = tf.not_equal(numbers, NOTHING)[..., tf.newaxis]
-            width = 1 if whole else n
+        settings, pooled = self._settings, []
+        activation = layers.get_activation(settings.conv_activation)
+        is_text_unit = self._config.unit == "text"
+        for n in range(1, settings.conv_max_ngram + 1):
+            if is_text_unit or n == 1:  # Words are embedded once for all n.
+                ids = features[f"ngrams{suffix}_{n}"]
+                site = f"embedding_dropout{suffix}_{n}"
+                embedded = self._dropout(self._embed(ids), settings.conv_embedding_dropout, site)
+                is_word = tf.not_equal(ids, PADDING_ID)[..., tf.newaxis]
+            width = 1 if is_text_unit else n
             with tf.variable_scope(f"conv_{n}"):
-                output = self._convolution(embedded, width)
+                output = self._convolve(embedded, width)
             output = activation(output)
             strongest = tf.reduce_max(tf.where_v2(is_word, output, output.dtype.min), 1)
-            found.append(tf.where_v2(tf.reduce_any(is_word, 1), strongest, 0.0))
-        return tf.concat(found, -1)
+            pooled.append(tf.where_v2(tf.reduce_any(is_word, 1), strongest, 0.0))
+        return tf.concat(pooled, -1)
 
-    def _convolution(self, inputs, n):
+    def _convolve(self, inputs, n):
         """[B, T, D] → [B, T, F], at each word the n that begin there; zeros come after all."""
-        dtype = tf.as_dtype(self._settings.precision)
-        weights, bias = _weights([n, inputs.shape.as_list()[-1], self._space.conv_filters])
+        dtype = tf.as_dtype(self._config.precision)
+        weights, bias = _get_weights([n, inputs.shape.as_list()[-1], self._settings.conv_filters])
         inputs, weights = tf.cast(inputs, dtype), tf.cast(weights, dtype)
         inputs = tf.pad(inputs, [[0, 0], [0, n - 1], [0, 0]])
         output = tf.nn.conv1d(inputs, weights, stride=1, padding="VALID")
         return tf.nn.bias_add(tf.cast(output, tf.float32), bias)
 
-    def _hidden(self, inputs):
+    def _hidden_layers(self, inputs):
         """The hidden layers: linear, normalization, activation, dropout."""
-        space = self._space
-        for layer in range(space.hidden_layers):
+        settings = self._settings
+        for layer in range(settings.hidden_layers):
             with tf.variable_scope(f"hidden_{layer}", reuse=tf.AUTO_REUSE):
-                inputs = _linear(inputs, space.hidden_size, "linear")
-                if space.hidden_normalization == "batch":
+                inputs = _linear(inputs, settings.hidden_size, "linear")
+                if settings.hidden_normalization == "batch":
                     inputs = layers.batch_norm(inputs, self.statistics)
-                elif space.hidden_normalization == "layer":
+                elif settings.hidden_normalization == "layer":
                     inputs = layers.layer_norm(inputs)
-                inputs = layers.get_activation(space.hidden_activation)(inputs)
-                inputs = self._dropped(inputs, space.hidden_dropout, "dropout")
+                inputs = layers.get_activation(settings.hidden_activation)(inputs)
+                inputs = self._dropout(inputs, settings.hidden_dropout, "dropout")
         return inputs
 
-    def _dropped(self, tensor, rate, site):
+    def _dropout(self, tensor, rate, site):
         """Dropout in training; its mask is decided by the scope's name."""
         if not self._dropout_key:
             return tensor
@@ -326,7 +329,7 @@ class Network:
             return dropout(tensor, rate, key=self._dropout_key)
 
 
-def _unsaved(name, values, dtype):
+def _local_variable(name, values, dtype):
     """A variable with these values, which no checkpoint holds: each session makes it anew.
 
     Neither does the graph hold them, which may not be larger than 2 GB.
@@ -342,11 +345,11 @@ def _unsaved(name, values, dtype):
     )
 
 
-def _texts_of(features):
+def _text_names(features):
     return [name for name in ("text", "text_b") if name in features]
 
 
-def _paired(vectors):
+def _combine_pair(vectors):
     """One text's vectors [B, D] as they are; of two u, v: u, v, |u − v|, u · v side by side.
 
     As Conneau et al. 2017 (arXiv 1705.02364); the paper's tasks have one text.
@@ -360,11 +363,11 @@ def _paired(vectors):
 def _linear(inputs, size, name):
     """[B, D] → [B, size]."""
     with tf.variable_scope(name):
-        weights, bias = _weights([inputs.shape.as_list()[-1], size])
+        weights, bias = _get_weights([inputs.shape.as_list()[-1], size])
         return tf.nn.bias_add(tf.matmul(inputs, weights), bias)
 
 
-def _weights(shape):
+def _get_weights(shape):
     """Weights of that shape and a bias of its last size (Glorot and Bengio 2010's deviation)."""
     fan_in, fan_out = np.prod(shape[:-1]), shape[-1] * np.prod(shape[:-2])
     deviation = math.sqrt(2 / (fan_in + fan_out))
@@ -374,40 +377,42 @@ def _weights(shape):
     )
 
 
-def model_fn_builder(settings, strings, evaluation=None, shown=False):
+def model_fn_builder(network_config, strings, evaluation=None, show_progress=False):
     """The model_fn for Estimator.
 
     Args:
-      settings: `NetworkSettings`.
+      network_config: `NetworkConfig`.
       strings: `EmbeddedStrings`.
       evaluation: what evaluates a training meanwhile, in its own graph: a `SessionRunHook` with a
-        method `build(predict)`, see `baseline_training.DevSetHook`; or None.
-      shown: bool; show each step's progress, and write it for TensorBoard.
+        method `build(predict)`, see `training.DevSetHook`; or None.
+      show_progress: bool; show each step's progress, and write it for TensorBoard.
     """
 
     def model_fn(features, labels, mode, params, config):
         del labels, params  # They lie among the features; nothing is a parameter.
-        network = Network(settings, strings)
+        network = Network(network_config, strings)
 
         def predict(features, is_training=False):
             outputs = network.outputs(features, is_training)
-            return text_kind.get(settings.kind).predict(outputs, features["label_ids"])
+            return text_kind.get(network_config.kind).predict(outputs, features["label_ids"])
 
         if mode == tf_estimator.ModeKeys.PREDICT:
             return tf_estimator.EstimatorSpec(mode, predict(features))
         loss = tf.reduce_mean(predict(features, is_training=True)["loss"])
-        train_op = _train_op(settings.space, loss, network.statistics)
+        train_op = _train_op(network_config.settings, loss, network.statistics)
         hooks = []
         if evaluation:
             evaluation.build(predict)
             hooks.append(evaluation)
-        if shown:
+        if show_progress:
             scalars = {
                 "loss": loss,
-                "learning_rate": tf.constant(settings.space.deep_learning_rate),
+                "learning_rate": tf.constant(network_config.settings.deep_learning_rate),
             }
             hooks.append(
-                progress.ProgressHook(settings.num_steps, BATCH_SIZE, scalars, config.model_dir)
+                progress.ProgressHook(
+                    network_config.num_steps, BATCH_SIZE, scalars, config.model_dir
+                )
             )
         scaffold = tf.train.Scaffold(saver=checkpoints.Saver(max_to_keep=1))
         tf.add_to_collection(tf.GraphKeys.SAVERS, scaffold.saver)
@@ -418,24 +423,26 @@ def model_fn_builder(settings, strings, evaluation=None, shown=False):
     return model_fn
 
 
-def _train_op(space, loss, statistics):
+def _train_op(settings, loss, statistics):
     """Takes a step of each tower's optimizer, moves the statistics, and counts the step."""
     variables = tf.trainable_variables()
     wide = [v for v in variables if v.op.name.startswith(_WIDE + "/")]
     deep = [v for v in variables if not v.op.name.startswith(_WIDE + "/")]
     # All before any variable moves: what TensorFlow 1 reads of it later would be the moved one.
-    found = tf.tuple(tf.gradients(loss, variables))
-    gradients = {variable.op.name: gradient for variable, gradient in zip(variables, found)}
+    gradient_list = tf.tuple(tf.gradients(loss, variables))
+    gradients = {variable.op.name: gradient for variable, gradient in zip(variables, gradient_list)}
     steps = []
     for tower, rate, regularization in (
-        (deep, space.deep_learning_rate, space.deep_regularization),
-        (wide, space.wide_learning_rate, space.wide_regularization),
+        (deep, settings.deep_learning_rate, settings.deep_regularization),
+        (wide, settings.wide_learning_rate, settings.wide_regularization),
     ):
         optimizer = tf.train.ProximalAdagradOptimizer(
             rate, l2_regularization_strength=regularization
         )
         pairs = [(gradients[v.op.name], v) for v in tower]
         steps.append(optimizer.apply_gradients([pair for pair in pairs if pair[0] is not None]))
-    steps += [moving.assign_sub((1 - _MOMENTUM) * (moving - value)) for moving, value in statistics]
+    steps += [
+        average.assign_sub((1 - _MOMENTUM) * (average - value)) for average, value in statistics
+    ]
     with tf.control_dependencies(steps):
         return tf.assign_add(tf.train.get_or_create_global_step(), 1)

@@ -253,7 +253,7 @@ class Search:
         """A database with heartbeats, by which killed trials are known; or a journal file."""
         storages, place = self._optuna.storages, self._settings.storage
         if not files.is_remote(place):
-            with files.written(f"--storage={place}"):
+            with files.convert_write_errors(f"--storage={place}"):
                 _check_journal(place)
                 return storages.JournalStorage(storages.journal.JournalFileBackend(place))
         with self._without_warnings():
@@ -395,7 +395,7 @@ class SearchLock:
 
     def _opened(self, name):
         path = posixpath.join(self._folder, name)
-        with files.written(path):
+        with files.convert_write_errors(path):
             return os.open(path, os.O_CREAT | os.O_RDWR)
 
     def __exit__(self, *error):

@@ -43,19 +43,19 @@ MODULES = {
 
 
 class Choice(NamedTuple):
-    """A parameter with one of some values; `open` where it takes any other text too."""
+    """A parameter with one of some values; `is_open` where it takes any other text too."""
 
     values: tuple
-    open: bool = False
+    is_open: bool = False
 
     def __contains__(self, value):
-        return (self.open and isinstance(value, str)) or self.find(value) is not None
+        return (self.is_open and isinstance(value, str)) or self.find(value) is not None
 
     def find(self, value):
         """The one of the values that equals this one; None if there is none. True is not 1."""
         is_bool = isinstance(value, bool)
-        alike = [v for v in self.values if v == value and isinstance(v, bool) == is_bool]
-        return alike[0] if alike else None
+        matches = [v for v in self.values if v == value and isinstance(v, bool) == is_bool]
+        return matches[0] if matches else None
 
     def __str__(self):
         if self.values == (True, False):
@@ -90,7 +90,7 @@ _RATE = Choice((0.001, 0.005, 0.01, 0.05, 0.1, 0.5))
 _REGULARIZATION = Choice((0.0, 0.0001, 0.001, 0.01))
 
 SPACE = {
-    "module": Choice(tuple(MODULES), open=True),
+    "module": Choice(tuple(MODULES), is_open=True),
     "fine_tune_module": _BOOL,
     "lowercase": _BOOL,
     "remove_non_alphanumeric": _BOOL,
@@ -271,7 +271,7 @@ PRESETS = {
 }
 
 
-def parse(text):
+def parse_setting(text):
     """name=value[,value...] as (name, list of values of `SPACE`).
 
     Raises:
@@ -283,30 +283,30 @@ def parse(text):
             f"--setting={text}: expected one of {', '.join(SPACE)}, =, and its value, as in"
             " hidden_layers=2."
         )
-    return name, [_parsed(name, value) for value in values.split(",")]
+    return name, [_parse_value(name, value) for value in values.split(",")]
 
 
-def _parsed(name, text):
+def _parse_value(name, text):
     domain = SPACE[name]
     try:
         value = json.loads(text.lower())
     except ValueError:
         value = text
     if isinstance(domain, Choice):
-        known = domain.find(value)
-        value = text if known is None else known
-    if isinstance(domain, Choice) and domain.open or value in domain:
+        match = domain.find(value)
+        value = text if match is None else match
+    if isinstance(domain, Choice) and domain.is_open or value in domain:
         return value
     raise UserError(f"--setting={name}={text}: expected {domain}.")
 
 
-def module_named(name):
+def find_module(name):
     """The `Module` of a row of Table 6, in any case, or of any other handle or folder.
 
     Another one embeds words, unless it is a universal sentence encoder by its name.
     """
-    for known, module in MODULES.items():
-        if known.lower() == name.lower():
+    for known_name, module in MODULES.items():
+        if known_name.lower() == name.lower():
             return module
     return Module(name, "text" if "universal-sentence-encoder" in name.lower() else "word")
 

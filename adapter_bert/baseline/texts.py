@@ -1,7 +1,7 @@
-"""Texts of the no-BERT baseline → the strings that a text embedding module reads, by number.
+"""Encodes texts of the no-BERT baseline as ids of the strings that an embedding module reads.
 
-A module embeds strings: whole texts and, for a convolution, words or n-grams. `StringNumbers`
-numbers those that occur, so that each is embedded once and a row is a few numbers. N rows, T words.
+A module embeds strings: whole texts and, for a convolution, words or n-grams. `StringVocabulary`
+gives each string an id, so that it is embedded once and a row is a few ids. N rows, T words.
 """
 
 import itertools
@@ -12,12 +12,12 @@ import numpy as np
 
 from adapter_bert.common.errors import UserError
 
-NOTHING = 0  # The number of no string at all: padding, and the second text where there is one only.
+PADDING_ID = 0  # Of the empty string: padding, and the second text where there is only one.
 
 _NOT_ALPHANUMERIC = re.compile(r"[\W_]+")
 
 
-def cleaned(text, lowercase, remove_non_alphanumeric):
+def clean(text, lowercase, remove_non_alphanumeric):
     """A text's words, with one space between them.
 
     Args:
@@ -32,88 +32,89 @@ def cleaned(text, lowercase, remove_non_alphanumeric):
     if lowercase:
         text = text.lower()
     if remove_non_alphanumeric:
-        text = _NOT_ALPHANUMERIC.sub(_parting, text)
+        text = _NOT_ALPHANUMERIC.sub(_replacement, text)
     return " ".join(text.split())
 
 
-def _parting(match):
+def _replacement(match):
     """What takes the place of non-alphanumerics: marks, such as vowels, stay on their letter."""
     marks = itertools.takewhile(lambda c: unicodedata.category(c).startswith("M"), match.group())
-    kept = "".join(marks)
-    return kept if kept == match.group() else kept + " "
+    mark_text = "".join(marks)
+    return mark_text if mark_text == match.group() else mark_text + " "
 
 
-class StringNumbers:
-    """Strings by number, from 1 on; what has none gets the next."""
+class StringVocabulary:
+    """Ids of strings, from 1 on; a new string gets the next id."""
 
     def __init__(self):
-        self._numbers = {"": NOTHING}
+        self._ids = {"": PADDING_ID}
 
-    def number(self, string):
-        """Its number; `NOTHING` for the empty string."""
-        return self._numbers.setdefault(string, len(self._numbers))
+    def to_id(self, string):
+        """Returns a string's id; `PADDING_ID` for the empty string."""
+        return self._ids.setdefault(string, len(self._ids))
 
-    def listed(self):
-        """All of them in the order of their numbers, the empty one first."""
-        return list(self._numbers)
+    def strings(self):
+        """Returns all strings in the order of their ids, the empty one first."""
+        return list(self._ids)
 
 
-def number_texts(texts, settings, unit, max_words, strings):
+def encode_texts(texts, settings, unit, max_words, vocabulary):
     """What a model reads of some examples, but for their labels.
 
     Args:
       texts: list of N pairs of a text and a second one, which may be None or empty.
-      settings: `baseline_space.Settings`.
-      unit: a key of `baseline_space.UNITS`.
+      settings: `search_space.Settings`.
+      unit: a key of `search_space.UNITS`.
       max_words: T; longer texts are cut.
-      strings: `StringNumbers`, which gets those that occur.
+      vocabulary: `StringVocabulary`, which gets those that occur.
 
     Returns:
-      dict of arrays of numbers of strings: "text" [N], and "text_b" if any row has a second text;
+      dict of arrays of ids of strings: "text" [N], and "text_b" if any row has a second text;
       with a convolution "ngrams_n" (and "ngrams_b_n") [N, T] of the n-grams that begin at each
       word, for n = 1 or, where the unit is a text, each n to the longest. "input_mask" [N, T] is 1
       up to the longer text's last word: see `rows.PaddedRows`.
     """
-    parts = {"": [a for a, _ in texts]}
+    texts_by_suffix = {"": [a for a, _ in texts]}
     if any(b for _, b in texts):
-        parts["_b"] = [b or "" for _, b in texts]
+        texts_by_suffix["_b"] = [b or "" for _, b in texts]
     arrays, mask = {}, np.zeros([len(texts), max_words], np.int32)
-    lengths = range(1, settings.conv_max_ngram + 1) if unit == "text" else (1,)
-    for end, some in parts.items():
+    ngram_lengths = range(1, settings.conv_max_ngram + 1) if unit == "text" else (1,)
+    for suffix, side_texts in texts_by_suffix.items():
         words = [
-            cleaned(text, settings.lowercase, settings.remove_non_alphanumeric).split()[:max_words]
-            for text in some
+            clean(text, settings.lowercase, settings.remove_non_alphanumeric).split()[:max_words]
+            for text in side_texts
         ]
-        arrays["text" + end] = np.array([strings.number(" ".join(w)) for w in words], np.int32)
-        for row, own in enumerate(words):
-            mask[row, : len(own)] = 1
-        for n in lengths if settings.use_convolution else ():
-            arrays[f"ngrams{end}_{n}"] = _ngrams(words, n, max_words, strings)
+        arrays["text" + suffix] = np.array([vocabulary.to_id(" ".join(w)) for w in words], np.int32)
+        for row, row_words in enumerate(words):
+            mask[row, : len(row_words)] = 1
+        for n in ngram_lengths if settings.use_convolution else ():
+            arrays[f"ngrams{suffix}_{n}"] = _ngram_ids(words, n, max_words, vocabulary)
     return {**arrays, "input_mask": mask}
 
 
-def _ngrams(words, n, max_words, strings):
+def _ngram_ids(words, n, max_words, vocabulary):
     """int32 [N, T]: the n-grams that begin at each word, those at the end as long as they come."""
-    found = np.full([len(words), max_words], NOTHING, np.int32)
-    for row, own in enumerate(words):
-        found[row, : len(own)] = [
-            strings.number(" ".join(own[start : start + n])) for start in range(len(own))
+    ids = np.full([len(words), max_words], PADDING_ID, np.int32)
+    for row, row_words in enumerate(words):
+        ids[row, : len(row_words)] = [
+            vocabulary.to_id(" ".join(row_words[start : start + n]))
+            for start in range(len(row_words))
         ]
-    return found
+    return ids
 
 
-def check(rows, settings, where):
+def check_not_empty(rows, settings, where):
     """Raises UserError unless some text has a word left.
 
     Args:
-      rows: what `number_texts` made of the training texts.
-      settings: `baseline_space.Settings`.
+      rows: what `encode_texts` made of the training texts.
+      settings: `search_space.Settings`.
       where: what the texts are of, for the error.
     """
     if not rows["input_mask"].any():
-        what = "what is not alphanumeric is removed"
-        when = f" once {what}" if settings.remove_non_alphanumeric else ""
+        removal = "what is not alphanumeric is removed"
+        condition = f" once {removal}" if settings.remove_non_alphanumeric else ""
         raise UserError(
-            f"{where}: found no word in any of {len(rows['text'])} training texts{when}, so that"
-            " the vocabulary is empty; expected texts with words."
+            f"{where}: found no word in any of {len(rows['text'])} training texts{condition}, so"
+            " that the vocabulary is empty; expected texts with words."
         )

@@ -14,10 +14,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-from adapter_bert.baseline import model as baseline_model
-from adapter_bert.baseline import search_space as baseline_space
-from adapter_bert.baseline import texts as baseline_texts
-from adapter_bert.baseline.model import BATCH_SIZE, NetworkSettings
+from adapter_bert.baseline import model, search_space, texts
+from adapter_bert.baseline.model import BATCH_SIZE, NetworkConfig
 from adapter_bert.baseline.search_space import EVALUATE_EVERY
 from adapter_bert.common import devices, files, tf_estimator
 from adapter_bert.common.errors import UserError
@@ -26,10 +24,10 @@ from adapter_bert.tasks import classifier_results
 from adapter_bert.training import hooks, input_pipeline, rows
 
 _PREDICT_BATCH_SIZE = 256
-_KEPT_BYTES = 1 << 30  # Of what modules made of strings; a search comes back to it many times.
+_MAX_CACHE_BYTES = 1 << 30  # Of embeddings and ids, which a search reads many times.
 
 
-class Data(NamedTuple):
+class Dataset(NamedTuple):
     """A task's examples, as the baseline reads them.
 
     Attributes:
@@ -67,75 +65,81 @@ class Result(NamedTuple):
     trained_parameters: int
 
 
-class Modules:
+class ModuleCache:
     """Text embedding modules, and what they made of a task's strings: what memory is there for.
 
     Args:
-      data: `Data`.
+      data: `Dataset`.
     """
 
     def __init__(self, data):
         self._data = data
-        self._opened, self._prepared = {}, collections.OrderedDict()
+        self._modules, self._cache = {}, collections.OrderedDict()
 
-    def opened(self, name):
-        """(`baseline_model.TextModule`, its unit) of a module by `baseline_space`'s name."""
-        if name not in self._opened:
-            module = baseline_space.module_named(name)
-            self._opened[name] = baseline_model.open_module(module.handle), module.unit
-        return self._opened[name]
+    def open_module(self, name):
+        """(`model.TextModule`, its unit) of a module by `search_space`'s name."""
+        if name not in self._modules:
+            module = search_space.find_module(name)
+            self._modules[name] = model.open_module(module.handle), module.unit
+        return self._modules[name]
 
-    def prepared(self, space):
-        """Returns (split → unlabelled rows, `EmbeddedStrings`) for a `baseline_space.Settings`."""
-        module, unit = self.opened(space.module)
-        longest = space.conv_max_ngram if space.use_convolution and unit == "text" else 1
-        cleaning = (space.lowercase, space.remove_non_alphanumeric)
-        key = (space.module, *cleaning, space.use_convolution, longest)
-        if key in self._prepared:
-            self._prepared.move_to_end(key)
+    def prepare(self, settings):
+        """Returns (split → unlabelled rows, `EmbeddedStrings`) for a `search_space.Settings`."""
+        module, unit = self.open_module(settings.module)
+        max_ngram = settings.conv_max_ngram if settings.use_convolution and unit == "text" else 1
+        cleaning = (settings.lowercase, settings.remove_non_alphanumeric)
+        key = (settings.module, *cleaning, settings.use_convolution, max_ngram)
+        if key in self._cache:
+            self._cache.move_to_end(key)
         else:
-            strings = baseline_texts.StringNumbers()
-            self._prepared[key] = (
+            vocabulary = texts.StringVocabulary()
+            self._cache[key] = (
                 {
-                    split: baseline_texts.number_texts(
-                        texts, space, unit, self._data.max_words, strings
+                    split: texts.encode_texts(
+                        pairs, settings, unit, self._data.max_words, vocabulary
                     )
-                    for split, texts in self._data.texts.items()
+                    for split, pairs in self._data.texts.items()
                 },
-                strings.listed(),
+                vocabulary.strings(),
                 {},
             )
-        by_split, strings, made = self._prepared[key]
-        baseline_texts.check(by_split["train"], space, self._data.where)
-        if not space.fine_tune_module and not made:
-            made["vectors"] = baseline_model.embeddings(module, strings)
-        self._make_room()
-        vectors = None if space.fine_tune_module else made["vectors"]
-        return by_split, baseline_model.EmbeddedStrings(strings, vectors)
+        by_split, strings, embeddings = self._cache[key]
+        texts.check_not_empty(by_split["train"], settings, self._data.where)
+        if not settings.fine_tune_module and not embeddings:
+            embeddings["vectors"] = model.compute_embeddings(module, strings)
+        self._evict()
+        vectors = None if settings.fine_tune_module else embeddings["vectors"]
+        return by_split, model.EmbeddedStrings(strings, vectors)
 
-    def _make_room(self):
+    def _evict(self):
         """Forgets what was asked for longest ago while all is too large, but never the last."""
-        while len(self._prepared) > 1 and sum(map(_size, self._prepared.values())) > _KEPT_BYTES:
-            self._prepared.popitem(last=False)
+        while (
+            len(self._cache) > 1 and sum(map(_num_bytes, self._cache.values())) > _MAX_CACHE_BYTES
+        ):
+            self._cache.popitem(last=False)
 
 
-def _size(prepared):
+def _num_bytes(entry):
     """Bytes of the arrays that are prepared for some settings."""
-    by_split, _, made = prepared
+    by_split, _, embeddings = entry
     arrays = [array for columns in by_split.values() for array in columns.values()]
-    return sum(array.nbytes for array in [*arrays, *made.values()])
+    return sum(array.nbytes for array in [*arrays, *embeddings.values()])
 
 
-def files_of(name):
+def module_file_digests(name):
     """The (path, digest) of each file of a module that is a folder; of others nothing: [].
 
     Args:
-      name: see `baseline_space.module_named`.
+      name: see `search_space.find_module`.
     """
-    folder = baseline_space.module_named(name).handle
+    folder = search_space.find_module(name).handle
     if not files.isdir(folder):
         return []
-    paths = [posixpath.join(parent, own) for parent, _, some in files.walk(folder) for own in some]
+    paths = [
+        posixpath.join(parent, file_name)
+        for parent, _, file_names in files.walk(folder)
+        for file_name in file_names
+    ]
     return [(path, files.sha256(path)) for path in sorted(paths)]
 
 
@@ -143,21 +147,21 @@ class Baseline:
     """A model of the space, on a task's data.
 
     Args:
-      space: `baseline_space.Settings`.
-      data: `Data`.
-      modules: `Modules` of this data.
+      space: `search_space.Settings`.
+      data: `Dataset`.
+      modules: `ModuleCache` of this data.
       random_seed: int.
-      precision: see `baseline_model.NetworkSettings`.
+      precision: see `model.NetworkConfig`.
     """
 
-    def __init__(self, space, data, modules, random_seed, precision="float32"):
+    def __init__(self, settings, data, modules, random_seed, precision="float32"):
         self._data = data
-        module, unit = modules.opened(space.module)
+        module, unit = modules.open_module(settings.module)
         task = data.task
-        self._settings = NetworkSettings(
-            space, module, unit, task.kind, len(task.labels), random_seed, precision
+        self._network_config = NetworkConfig(
+            settings, module, unit, task.kind, len(task.labels), random_seed, precision
         )
-        prepared, self._strings = modules.prepared(space)
+        prepared, self._strings = modules.prepare(settings)
         self._rows = {
             split: rows.PaddedRows({**arrays, "label_ids": data.labels[split]}, whole=["label_ids"])
             for split, arrays in prepared.items()
@@ -179,38 +183,46 @@ class Baseline:
           LossIsNaN: the loss is no longer a number, and no weights before have been scored.
         """
         evaluation = DevSetHook(
-            self._rows["dev"], self._score, patience, on_score, folder, self._settings.num_steps
+            self._rows["dev"],
+            self._score,
+            patience,
+            on_score,
+            folder,
+            self._network_config.num_steps,
         )
         try:
             with contextlib.ExitStack() as stack:
                 if folder is None:
                     scratch = stack.enter_context(tempfile.TemporaryDirectory())
-                estimator = self._estimator(folder or scratch, evaluation, shown=folder is not None)
+                estimator = self._estimator(
+                    folder or scratch, evaluation, show_progress=folder is not None
+                )
                 interrupt = stack.enter_context(hooks.StopOnInterrupt())
                 estimator.train(
                     input_pipeline.input_fn_of(self._rows["train"], True, True, fixed_length=False),
                     hooks=[interrupt],
-                    max_steps=self._settings.num_steps,
+                    max_steps=self._network_config.num_steps,
                 )
         except tf.train.NanLossDuringTrainingError as error:
-            space = self._settings.space
-            what = (
-                f"The loss is no longer a number: deep_learning_rate={space.deep_learning_rate} or"
-                f" wide_learning_rate={space.wide_learning_rate} is too high for this model"
+            settings = self._network_config.settings
+            message = (
+                "The loss is no longer a number:"
+                f" deep_learning_rate={settings.deep_learning_rate} or"
+                f" wide_learning_rate={settings.wide_learning_rate} is too high for this model"
             )
             if not evaluation.result():
-                raise LossIsNaN(f"{what}.") from error
-            logging.warning("%s; the best weights before that count.", what)
-        return evaluation.result() or self._left_in(folder)
+                raise LossIsNaN(f"{message}.") from error
+            logging.warning("%s; the best weights before that count.", message)
+        return evaluation.result() or self._load_result(folder)
 
-    def _left_in(self, folder):
+    def _load_result(self, folder):
         """The `Result` of an earlier process that took the last step, whose weights are the best.
 
         Estimator builds no training then.
         """
-        counted = _ParametersHook()
-        score = self._score(self.predict("dev", folder, [counted]))
-        return Result(score, self._settings.num_steps * BATCH_SIZE, counted.trained)
+        parameters_hook = _ParametersHook()
+        score = self._score(self.predict("dev", folder, [parameters_hook]))
+        return Result(score, self._network_config.num_steps * BATCH_SIZE, parameters_hook.trained)
 
     def predict(self, split, folder, hooks=()):
         """The predictions of a split's rows by the best weights in a folder.
@@ -223,30 +235,32 @@ class Baseline:
         Returns:
           dict of arrays, see `classifier_results`.
         """
-        own = self._rows[split]
-        order = input_pipeline.longest_first(own.lengths)
-        input_fn = input_pipeline.input_fn_of(own, False, False, fixed_length=False, order=order)
-        predicted = zip(order, self._estimator(folder).predict(input_fn, hooks=hooks))
-        return classifier_results.stacked(input_pipeline.in_order(predicted))
+        split_rows = self._rows[split]
+        order = input_pipeline.longest_first(split_rows.lengths)
+        input_fn = input_pipeline.input_fn_of(
+            split_rows, False, False, fixed_length=False, order=order
+        )
+        indexed_predictions = zip(order, self._estimator(folder).predict(input_fn, hooks=hooks))
+        return classifier_results.stacked(input_pipeline.in_order(indexed_predictions))
 
     def _score(self, predictions):
         task = self._data.task
         return classifier_results.scores(task, self._data.labels["dev"], predictions)[task.score]
 
-    def _estimator(self, folder, evaluation=None, shown=False):
-        training = evaluation is not None
+    def _estimator(self, folder, evaluation=None, show_progress=False):
+        is_training = evaluation is not None
         return tf_estimator.Estimator(
-            baseline_model.model_fn_builder(self._settings, self._strings, evaluation, shown),
+            model.model_fn_builder(self._network_config, self._strings, evaluation, show_progress),
             model_dir=folder,
             config=tf_estimator.RunConfig(
-                tf_random_seed=self._settings.random_seed,
+                tf_random_seed=self._network_config.random_seed,
                 session_config=devices.session_config(),
                 save_checkpoints_steps=None,
                 save_checkpoints_secs=None,
                 save_summary_steps=0,
                 log_step_count_steps=None,
             ),
-            params={"batch_size": BATCH_SIZE if training else _PREDICT_BATCH_SIZE},
+            params={"batch_size": BATCH_SIZE if is_training else _PREDICT_BATCH_SIZE},
         )
 
 
@@ -255,10 +269,10 @@ class _ParametersHook(tf.train.SessionRunHook):
 
     def begin(self):
         """Counts them."""
-        self.trained = _trained_parameters()
+        self.trained = _count_trained_parameters()
 
 
-def _trained_parameters():
+def _count_trained_parameters():
     return sum(int(np.prod(v.shape.as_list())) for v in tf.trainable_variables())
 
 
@@ -276,27 +290,28 @@ class DevSetHook(tf.train.SessionRunHook):
         self._rows, self._score_fn, self._num_steps = rows, score_fn, num_steps
         self._patience, self._on_score, self._folder = patience, on_score, folder
         self._best: Optional[Result] = None
-        self._since_best = 0
+        self._evaluations_since_best = 0
 
     def build(self, predict: Callable):
         """Adds the evaluation to the training's graph; `predict` maps features to predictions."""
-        one = self._rows.take([0])
+        example = self._rows.take([0])
         self._features = {
-            name: tf.placeholder(values.dtype, [None] * values.ndim) for name, values in one.items()
+            name: tf.placeholder(values.dtype, [None] * values.ndim)
+            for name, values in example.items()
         }
-        for name, values in one.items():
+        for name, values in example.items():
             if name == "label_ids":
                 self._features[name].set_shape([None, *values.shape[1:]])
         self._predictions = predict(self._features)
         self._global_step = tf.train.get_or_create_global_step()
-        self._trained_parameters = _trained_parameters()
+        self._trained_parameters = _count_trained_parameters()
 
     def after_create_session(self, session, coord):
         """Scores the weights that an earlier process has kept."""
         self._saver = tf.get_collection(tf.GraphKeys.SAVERS)[0]
         step = int(session.run(self._global_step))
         if step:  # It goes on from these.
-            score = self._score_fn(self._predicted(session))
+            score = self._score_fn(self._predict(session))
             self._best = Result(score, step * BATCH_SIZE, self._trained_parameters)
 
     def after_run(self, run_context, run_values):
@@ -304,33 +319,33 @@ class DevSetHook(tf.train.SessionRunHook):
         step = int(run_context.session.run(self._global_step))
         if step % (EVALUATE_EVERY // BATCH_SIZE) and step < self._num_steps:
             return
-        predictions = self._predicted(run_context.session)
+        predictions = self._predict(run_context.session)
         if np.isnan(predictions["loss"]).any():  # Scores of such weights are a class's share.
             raise tf.train.NanLossDuringTrainingError
         score = self._score_fn(predictions)
-        self._note(score, step, run_context.session)
+        self._record_score(score, step, run_context.session)
         if self._on_score:
             self._on_score(step * BATCH_SIZE, score)
-        if 0 < self._patience <= self._since_best:
+        if 0 < self._patience <= self._evaluations_since_best:
             run_context.request_stop()
 
     def result(self):
         """The best `Result`."""
         return self._best
 
-    def _note(self, score, step, session):
-        self._since_best += 1
+    def _record_score(self, score, step, session):
+        self._evaluations_since_best += 1
         if self._best is None or score > self._best.score:
             self._best = Result(score, step * BATCH_SIZE, self._trained_parameters)
-            self._since_best = 0
+            self._evaluations_since_best = 0
             if self._folder:
-                prefix = posixpath.join(self._folder, checkpoints.WHOLE)
+                prefix = posixpath.join(self._folder, checkpoints.MODEL_CHECKPOINT)
                 self._saver.save(session, prefix, global_step=step, write_meta_graph=False)
 
-    def _predicted(self, session):
-        return classifier_results.stacked(input_pipeline.in_order(self._as_computed(session)))
+    def _predict(self, session):
+        return classifier_results.stacked(input_pipeline.in_order(self._predict_batches(session)))
 
-    def _as_computed(self, session):
+    def _predict_batches(self, session):
         """Yields (index, predictions) of each row, the longest rows first."""
         order = input_pipeline.longest_first(self._rows.lengths)
         for indices in input_pipeline.evaluation_batches(order, _PREDICT_BATCH_SIZE):
@@ -340,5 +355,5 @@ class DevSetHook(tf.train.SessionRunHook):
             batch = self._rows.take(indices, length)
             feed = {self._features[name]: values for name, values in batch.items()}
             predictions = session.run(self._predictions, feed)
-            for place, index in enumerate(indices):
-                yield index, {name: values[place] for name, values in predictions.items()}
+            for position, index in enumerate(indices):
+                yield index, {name: values[position] for name, values in predictions.items()}

@@ -43,15 +43,15 @@ def run(main):
     the run before `main`. What `main` raises ends the run as `errors.exit_code` says.
     """
 
-    def logged(argv):
+    def run_with_log(argv):
         environment.load()
         if not flags.FLAGS["verbosity"].present:
             logging.set_verbosity(logging.INFO)
-        plain = standard_logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S")
-        logging.get_absl_handler().setFormatter(plain)
+        formatter = standard_logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S")
+        logging.get_absl_handler().setFormatter(formatter)
         return main(argv)
 
-    sys.exit(errors.exit_code(lambda: app.run(logged, flags_parser=_parse)))
+    sys.exit(errors.exit_code(lambda: app.run(run_with_log, flags_parser=_parse)))
 
 
 def _parse(argv):
@@ -61,12 +61,12 @@ def _parse(argv):
     try:
         return flags.FLAGS(argv)
     except flags.IllegalFlagValueError as error:
-        raise UserError(_expected(error, flags.FLAGS)) from None
+        raise UserError(_explain_value_error(error, flags.FLAGS)) from None
     except (flags.Error, ValueError) as error:  # The latter of --no<flag> with a value.
         raise UserError(str(error)) from None
 
 
-def _expected(error, flag_values):
+def _explain_value_error(error, flag_values):
     """Says of a flag with a wrong value what is expected, where absl gives Python's reason.
 
     Args:
@@ -82,21 +82,21 @@ def _expected(error, flag_values):
     return f"{message[len('flag ') : -len(reason)]}: expected {accepted}"
 
 
-def main_of(run, takes_arguments=False):
+def main_of(run, accepts_arguments=False):
     """The main of a script.
 
     Args:
       run: function of the parsed flags, which returns the report that ends the run: its lines.
-      takes_arguments: bool; `run` gets what else stands on the command line too, a list. Else that
-        is a mistake.
+      accepts_arguments: bool; `run` also gets the list of positional arguments, which are an error
+        otherwise.
     """
 
     def main(argv):
-        if argv[1:] and not takes_arguments:
+        if argv[1:] and not accepts_arguments:
             raise UserError(f"{argv[1]}: flags only, written as --name=value.")
         environment.silence_tensorflow()
-        further = [argv[1:]] if takes_arguments else []
-        print("\n".join(run(flags.FLAGS, *further)))
+        arguments = [argv[1:]] if accepts_arguments else []
+        print("\n".join(run(flags.FLAGS, *arguments)))
 
     return main
 

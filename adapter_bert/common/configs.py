@@ -8,11 +8,13 @@ import dataclasses
 import json
 import math
 import numbers
+import re
 from collections import OrderedDict
 from typing import Any, Dict, Optional, Tuple
 
 from adapter_bert.common import files
 from adapter_bert.common.errors import UserError
+from adapter_bert.common.settings import Settings, flag
 
 PRECISIONS = ("auto", "float32", "bfloat16")
 DISTRIBUTIONS = {
@@ -20,7 +22,7 @@ DISTRIBUTIONS = {
     "mirrored": "all GPUs of this machine",
     "multi_worker": "all machines of TF_CONFIG's cluster",
 }
-TOO_LARGE = 1 << 31  # TensorFlow computes with shapes in int32.
+SIZE_LIMIT = 1 << 31  # TensorFlow computes with shapes in int32.
 # Names of the functions in `layers.ACTIVATIONS`.
 ACTIVATIONS = (
     "elu",
@@ -42,8 +44,8 @@ def check_activation(activation: Any) -> None:
     if not isinstance(activation, str):
         raise UserError(f"An activation is a name or a function, not {activation!r}.")
     if (activation.lower() or "linear") not in ACTIVATIONS:
-        known = ", ".join(ACTIVATIONS)
-        raise UserError(f"There is no activation {activation!r}; known are {known}.")
+        choices = ", ".join(ACTIVATIONS)
+        raise UserError(f"There is no activation {activation!r}; known are {choices}.")
 
 
 # ---- BERT
@@ -152,8 +154,8 @@ _SIZES = (
 )
 
 
-def _is_number(value: Any, below: float) -> bool:
-    return isinstance(value, numbers.Real) and not value < 0 and value < below
+def _is_number(value: Any, upper: float) -> bool:
+    return isinstance(value, numbers.Real) and not value < 0 and value < upper
 
 
 def check_config(config: BertConfig) -> None:
@@ -161,7 +163,7 @@ def check_config(config: BertConfig) -> None:
     check_architecture(vars(config))
     for name in _SIZES:
         size = getattr(config, name)
-        if not isinstance(size, numbers.Integral) or not 1 <= int(size) < TOO_LARGE:
+        if not isinstance(size, numbers.Integral) or not 1 <= int(size) < SIZE_LIMIT:
             raise UserError(
                 f"{name} of the BERT config must be a whole number above 0, but is {size!r}."
             )
@@ -176,10 +178,10 @@ def check_config(config: BertConfig) -> None:
             raise UserError(
                 f"{name} of the BERT config must be a number from 0 to below 1, but is {rate!r}."
             )
-    spread = config.initializer_range
-    if not _is_number(spread, 1e30):  # No float32 holds much more.
+    stddev = config.initializer_range
+    if not _is_number(stddev, 1e30):  # No float32 holds much more.
         raise UserError(
-            f"initializer_range of the BERT config must be a number from 0, but is {spread!r}."
+            f"initializer_range of the BERT config must be a number from 0, but is {stddev!r}."
         )
     check_activation(config.hidden_act)
 
@@ -197,13 +199,14 @@ def check_architecture(fields: Dict[str, Any]) -> None:
         "inner_group_num": 1,
     }
     for name, value in expected.items():
-        found = fields.get(name)
-        if found is not None and found != value:
-            raise UserError(f"{name} must be {value!r} for BERT, but is {found!r}.")
+        actual = fields.get(name)
+        if actual is not None and actual != value:
+            raise UserError(f"{name} must be {value!r} for BERT, but is {actual!r}.")
 
 
 # ---- Adapters
 
+FEEDFORWARD_ADAPTER = "feedforward_adapter"  # The adapter function of the paper.
 # Where adapters stand: names → the scopes of the projections that they follow.
 SITES = {
     "both": ("attention/output", "output"),
@@ -221,8 +224,30 @@ VARIANTS: Dict[str, Any] = {
 }
 
 
+def parse_layers(text: str) -> Tuple[int, ...]:
+    """Returns the layers that --adapter_layers names, ascending.
+
+    Args:
+      text: indices from 0 and ranges of them, "6-11" or "0,2-4".
+
+    Raises:
+      UserError: it is none of that.
+    """
+    layers = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,4})\s*(?:-\s*(\d{1,4})\s*)?", part)
+        named = match and range(int(match.group(1)), int(match.group(2) or match.group(1)) + 1)
+        if not named:
+            raise UserError(
+                f"--adapter_layers={text}: {part!r} is no layer and no range; expected layers from"
+                " 0 up, as in 0,2-4."
+            )
+        layers.update(named)
+    return tuple(sorted(layers))
+
+
 @dataclasses.dataclass(frozen=True)
-class AdapterConfig:
+class AdapterConfig(Settings):
     """What stands after the projections of the layers (Houlsby et al. 2019, sections 2.1 and 3.6).
 
     An adapter has 2mD + (k-1)(m^2 + m) + m + D parameters, k its depth, and 2m more if it
@@ -245,21 +270,74 @@ class AdapterConfig:
       interaction: "add" or "multiply".
     """
 
-    size: int = 64
-    activation: str = "gelu"
-    init_scale: float = 1e-3
-    fn: str = "feedforward_adapter"
-    layers: Optional[Tuple[int, ...]] = None
-    normalization: str = "none"
-    depth: int = 1
-    sites: str = "both"
-    placement: str = "sequential"
-    interaction: str = "add"
+    size: int = flag(
+        64,
+        "Width of the adapters' bottleneck; the default is adapter-bert's.",
+        "Adapters",
+        name="adapter_size",
+    )
+    activation: str = flag(
+        "gelu",
+        f"Activation of the bottleneck: {', '.join(ACTIVATIONS)}.",
+        "Adapters",
+        name="adapter_activation",
+    )
+    init_scale: float = flag(
+        1e-3,
+        "Standard deviation of the adapters' initial weights. The default is that of adapter-bert's"
+        " code; the paper's text has 1e-2.",
+        "Adapters",
+        name="adapter_init_scale",
+    )
+    fn: str = flag(
+        FEEDFORWARD_ADAPTER,
+        "Kind of adapter: feedforward_adapter.",
+        "Adapters",
+        name="adapter_fn",
+    )
+    layers: Optional[Tuple[int, ...]] = flag(
+        None,
+        "Layers that have adapters, from 0, as in 6-11 or 0,2-4. Default: all.",
+        "Adapters",
+        name="adapter_layers",
+        parse=parse_layers,
+    )
+    normalization: str = flag(
+        "none",
+        "Normalization of the bottleneck, before its activation; batch: over all positions of a"
+        " batch, and in evaluation by moving averages, which are kept with the adapter.",
+        "Adapters",
+        name="adapter_normalization",
+        choices=VARIANTS["normalization"],
+    )
+    depth: int = flag(1, "Hidden layers of each adapter.", "Adapters", name="adapter_depth")
+    sites: str = flag(
+        "both",
+        "The sub-layers of a layer that have adapters.",
+        "Adapters",
+        name="adapter_sites",
+        choices=VARIANTS["sites"],
+    )
+    placement: str = flag(
+        "sequential",
+        "What adapters read: the sub-layer's output (sequential), or what the sub-layer reads"
+        " (parallel).",
+        "Adapters",
+        name="adapter_placement",
+        choices=VARIANTS["placement"],
+    )
+    interaction: str = flag(
+        "add",
+        "What a bottleneck's f makes of an output x: x + f, or x * (1 + f).",
+        "Adapters",
+        name="adapter_interaction",
+        choices=VARIANTS["interaction"],
+    )
 
     def __post_init__(self):
         if self.size < 1:
             raise UserError(f"--adapter_size must be at least 1, but is {self.size}.")
-        if self.size >= TOO_LARGE:
+        if self.size >= SIZE_LIMIT:
             raise UserError(f"--adapter_size={self.size} is more than TensorFlow computes with.")
         if not 0 <= self.init_scale < math.inf:
             raise UserError(
@@ -269,41 +347,37 @@ class AdapterConfig:
             check_activation(self.activation)
         except UserError as error:
             raise UserError(f"--adapter_activation: {error}") from None
-        for name, known in VARIANTS.items():
+        for name, allowed in VARIANTS.items():
             value = getattr(self, name)
-            if value not in known:
-                few = f"{known[0]} to {known[-1]}" if name == "depth" else ", ".join(known)
-                raise UserError(f"--adapter_{name}={value}: expected one of {few}.")
+            if value not in allowed:
+                choices = (
+                    f"{allowed[0]} to {allowed[-1]}" if name == "depth" else ", ".join(allowed)
+                )
+                raise UserError(f"--adapter_{name}={value}: expected one of {choices}.")
         if self.normalization == "layer" and self.size == 1:
             raise UserError(
                 "--adapter_normalization=layer with --adapter_size=1 leaves nothing of what the"
                 " adapter reads, since a single number less its mean is 0; expected 2 or more."
             )
 
+    def check_layers(self, num_layers: int) -> None:
+        """Raises UserError if a layer is to have an adapter that the encoder does not have."""
+        if self.layers and self.layers[-1] >= num_layers:
+            raise UserError(
+                f"--adapter_layers={','.join(map(str, self.layers))}: the encoder has {num_layers}"
+                f" layers; expected layers from 0 to {num_layers - 1}, as in 0,2-4."
+            )
+
     def variant(self) -> Dict[str, Any]:
         """The fields of `VARIANTS` that are not adapter-bert's, by name."""
-        fields = {field.name: field.default for field in dataclasses.fields(self)}
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
         values = {name: getattr(self, name) for name in VARIANTS}
-        return {name: value for name, value in values.items() if value != fields[name]}
+        return {name: value for name, value in values.items() if value != defaults[name]}
 
-    def build(self) -> Any:
-        """Returns the `Adapter` that `BertModel` takes as `adapter_fn`, or None for "none"."""
-        from adapter_bert.ops import adapters  # Of TensorFlow, which settings alone do not need.
-
-        return adapters.build(self)
-
-    def shapes(self, width: int) -> Dict[str, Tuple[int, ...]]:
-        """Returns the variables of one adapter, moving statistics with them.
-
-        Args:
-          width: D, of what it adapts.
-
-        Returns:
-          A dict from names, below the scope of the projection that it follows, to tuples of int.
-        """
-        from adapter_bert.ops import adapters
-
-        return adapters.shapes(self, width)
+    @property
+    def is_none(self) -> bool:
+        """Whether `fn` names no adapter function."""
+        return self.fn.lower() in ("", "none")
 
 
 # ---- What trains
@@ -323,7 +397,7 @@ LAYER_NORMS = ("all", "adapted", "none")
 
 
 @dataclasses.dataclass(frozen=True)
-class Tuning:
+class Tuning(Settings):
     """A tuning method and its options.
 
     Attributes:
@@ -335,9 +409,19 @@ class Tuning:
         embeddings none the less, and "adapted" lets it end in the lowest layer that has one.
     """
 
-    method: str = "adapters"
-    num_top_layers: Optional[int] = None
-    train_pooler: bool = False
+    method: str = flag(
+        "adapters",
+        "What trains: " + "; ".join("{}: {}".format(*item) for item in METHODS.items()) + ".",
+        "What trains",
+        name="tuning",
+        choices=METHODS,
+    )
+    num_top_layers: Optional[int] = flag(
+        None, "Layers that --tuning=top_layers trains.", "What trains"
+    )
+    train_pooler: bool = flag(
+        False, "Train BERT's pooler with adapters, layer_norm or head.", "What trains"
+    )
     layer_norms: str = "all"
 
     def __post_init__(self):
@@ -368,7 +452,7 @@ class Tuning:
                 f" --tuning={self.method}."
             )
 
-    def check_depth(self, num_layers: int) -> None:
+    def check_num_top_layers(self, num_layers: int) -> None:
         """Raises UserError if more top layers are to train than the encoder's `num_layers`."""
         if (self.num_top_layers or 0) > num_layers:
             raise UserError(

@@ -14,11 +14,11 @@ from adapter_bert.common.errors import UserError
 
 # What /proc/cpuinfo calls bfloat16 products: Intel's and AMD's, Intel's AMX, ARM's.
 _BFLOAT16_NAMES = {"avx512_bf16", "amx_bf16", "bf16"}
-_WORTHWHILE = 1.15  # How many times as fast bfloat16 must be: it rounds to 8 bits.
+_MIN_SPEEDUP = 1.15  # How many times as fast bfloat16 must be: it rounds to 8 bits.
 _TIMED_TOKENS, _TIMED_SECONDS, _MIN_REPEATS = 128, 0.05, 3
 
-_CONNECT_SECONDS = 10
-_ANSWER_SECONDS = 60  # A TPU that has just been started takes its time.
+_CONNECT_TIMEOUT_SECONDS = 10
+_TIMEOUT_SECONDS = 60  # A TPU that has just been started takes its time.
 
 
 def find_tpu(
@@ -80,7 +80,7 @@ def _num_cores(address=""):
     """
     # To look around, take no GPU's memory.
     config = tf.ConfigProto(
-        device_count={"GPU": 0}, operation_timeout_in_ms=int(1000 * _ANSWER_SECONDS)
+        device_count={"GPU": 0}, operation_timeout_in_ms=int(1000 * _TIMEOUT_SECONDS)
     )
     with tf.Graph().as_default(), tf.Session(address, config=config) as session:
         session.run(tf.constant(0))
@@ -109,10 +109,10 @@ def has_gpu():
     return bool(tf.config.experimental.list_physical_devices("GPU"))
 
 
-def need_tensorflow_2(what):
-    """Raises UserError with TensorFlow 1; `what`, a flag or a script, begins its sentence."""
+def require_tensorflow_2(feature):
+    """Raises UserError with TensorFlow 1; `feature`, a flag or a script, begins its sentence."""
     if not _has_tensorflow_2():
-        raise UserError(f"{what} needs TensorFlow 2; this is {tf.__version__}.")
+        raise UserError(f"{feature} needs TensorFlow 2; this is {tf.__version__}.")
 
 
 def session_config(one_device=True):
@@ -143,7 +143,7 @@ def choose_precision(precision, use_tpu, width, recorded=None):
     Args:
       precision: one of `configs.PRECISIONS`. "auto" is `recorded`; else bfloat16 on a TPU,
         float32 on a GPU, and on a CPU bfloat16 if `product_seconds` finds its products to be
-        `_WORTHWHILE` times as fast as float32's.
+        `_MIN_SPEEDUP` times as fast as float32's.
       use_tpu: bool.
       width: (hidden size, intermediate size) of the model.
       recorded: the precision of the run or the adapter that is used, None if there is none.
@@ -168,7 +168,7 @@ def choose_precision(precision, use_tpu, width, recorded=None):
         logging.info("Computing in %s (--precision=auto).", chosen)
         return chosen
     seconds = product_seconds(*width)
-    chosen = "bfloat16" if seconds["float32"] >= _WORTHWHILE * seconds["bfloat16"] else "float32"
+    chosen = "bfloat16" if seconds["float32"] >= _MIN_SPEEDUP * seconds["bfloat16"] else "float32"
     logging.info(
         "Computing in %s (--precision=auto): the model's products take %.2f ms in float32, %.2f ms"
         " in bfloat16.",
@@ -228,13 +228,13 @@ def _fastest(calls):
     for call in calls.values():
         call()
     seconds = dict.fromkeys(calls, math.inf)
-    start, turns = time.perf_counter(), 0
-    while turns < _MIN_REPEATS or time.perf_counter() - start < _TIMED_SECONDS:
-        turns += 1
+    start, rounds = time.perf_counter(), 0
+    while rounds < _MIN_REPEATS or time.perf_counter() - start < _TIMED_SECONDS:
+        rounds += 1
         for name, call in calls.items():
-            before = time.perf_counter()
+            call_start = time.perf_counter()
             call()
-            seconds[name] = min(seconds[name], time.perf_counter() - before)
+            seconds[name] = min(seconds[name], time.perf_counter() - call_start)
     return seconds
 
 
@@ -264,7 +264,7 @@ def _cores_at(flag, address):
     """How many TPU cores there are at "grpc://host:port"; UserError if no TensorFlow answers."""
     host, _, port = address.split("//")[-1].rpartition(":")
     try:
-        socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
+        socket.create_connection((host, int(port)), timeout=_CONNECT_TIMEOUT_SECONDS).close()
         return _num_cores(address)
     except (OSError, ValueError, OverflowError, tf.errors.OpError) as error:
         raise _unreachable(flag, address, error) from error

@@ -26,19 +26,19 @@ from typing import Any, List
 
 _PROJECT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _PACKAGE = __name__.split(".")[0]
-_PREPARED = os.path.join(_PROJECT, ".venv", "bin", "python")
+_DEMO_PYTHON = os.path.join(_PROJECT, ".venv", "bin", "python")
 # What a script may need, and what it is called.
 TRAINING = {"tensorflow": "TensorFlow", "tensorflow_estimator": "Estimator"}
 MODELS = {"tensorflow": "TensorFlow"}
 REPORTS = {"absl": "absl-py", "matplotlib": "matplotlib", "scipy": "SciPy"}
 # What TensorFlow logs while it is imported, whatever TF_CPP_MIN_LOG_LEVEL says; F, fatal, stays.
-_NOTES = (r"/^[IWE]0000 /d", r"/^WARNING: All log messages before absl::InitializeLog/d")
+_STARTUP_MESSAGES = (r"/^[IWE]0000 /d", r"/^WARNING: All log messages before absl::InitializeLog/d")
 
 # TensorFlow's C++ start-up notes hide the script's own; a setting of the user's stays.
 _IS_QUIET = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3") == "3"
 
 
-def missing(packages):
+def missing_packages(packages):
     """Returns the names, such as "TensorFlow", of packages that this Python does not have.
 
     Args:
@@ -57,15 +57,15 @@ def prepare(packages=None):
       packages: `TRAINING` by default, `MODELS` or `REPORTS`.
     """
     packages = TRAINING if packages is None else packages
-    lacking = missing(packages)
-    if not lacking:
+    missing = missing_packages(packages)
+    if not missing:
         sys.meta_path.insert(0, _DeferringFinder(packages))
         return
     version = ".".join(map(str, sys.version_info[:2]))
-    problem = f"Python {version} ({sys.executable}) has no {' and no '.join(lacking)}"
-    if os.path.exists(_PREPARED) and os.path.abspath(sys.executable) != _PREPARED:
-        print(f"{problem}; continuing with {_PREPARED}.", file=sys.stderr, flush=True)
-        os.execv(_PREPARED, [_PREPARED] + sys.argv)
+    problem = f"Python {version} ({sys.executable}) has no {' and no '.join(missing)}"
+    if os.path.exists(_DEMO_PYTHON) and os.path.abspath(sys.executable) != _DEMO_PYTHON:
+        print(f"{problem}; continuing with {_DEMO_PYTHON}.", file=sys.stderr, flush=True)
+        os.execv(_DEMO_PYTHON, [_DEMO_PYTHON] + sys.argv)
     sys.exit(
         f"Error: {problem}; run `make demo`, or `pip install -r requirements.txt` with a Python"
         " from 3.9 to 3.13."
@@ -81,7 +81,7 @@ def load():
         sys.meta_path.remove(finder)
         logging.disable(logging.INFO)  # matplotlib reports the fonts that it found.
         try:
-            with _without_notes() if _IS_QUIET else contextlib.nullcontext():
+            with _filter_stderr() if _IS_QUIET else contextlib.nullcontext():
                 if "tensorflow" in finder.packages:
                     importlib.import_module("tensorflow")
                 if "tensorflow_estimator" in finder.packages:
@@ -136,25 +136,25 @@ class _DeferringFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 @contextlib.contextmanager
-def _without_notes():
-    """Filters `_NOTES` out of stderr; a process of its own does, which a crash does not stop."""
+def _filter_stderr():
+    """Filters `_STARTUP_MESSAGES` out of stderr, in another process, which survives a crash."""
     try:
         stderr = os.dup(2)
-        command = ["sed", *(part for note in _NOTES for part in ("-e", note))]
-        sed: Any = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=stderr)
+        command = ["sed", *(part for message in _STARTUP_MESSAGES for part in ("-e", message))]
+        filter_process: Any = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=stderr)
     except OSError:  # No stderr, or no sed.
         yield
         return
-    os.dup2(sed.stdin.fileno(), 2)
+    os.dup2(filter_process.stdin.fileno(), 2)
     try:
         yield
     finally:
         os.dup2(stderr, 2)
         os.close(stderr)
-        sed.communicate()
+        filter_process.communicate()
 
 
-_report_in_full: Any = getattr(threading, "excepthook", None)  # Python 3.7 calls none.
+_default_excepthook: Any = getattr(threading, "excepthook", None)  # Python 3.7 calls none.
 
 
 def silence_tensorflow():
@@ -166,9 +166,9 @@ def silence_tensorflow():
     from absl import logging as absl_logging
 
     tf.get_logger().propagate = False  # absl's handler would print it once more.
-    talkative = absl_logging.get_verbosity() > absl_logging.INFO
-    tf.logging.set_verbosity(tf.logging.INFO if talkative else tf.logging.FATAL)
-    if not talkative:
+    is_verbose = absl_logging.get_verbosity() > absl_logging.INFO
+    tf.logging.set_verbosity(tf.logging.INFO if is_verbose else tf.logging.FATAL)
+    if not is_verbose:
         warnings.filterwarnings("ignore", "To make it possible to preserve tf.data options")
         threading.excepthook = _report_thread
 
@@ -176,4 +176,4 @@ def silence_tensorflow():
 def _report_thread(failure):
     """Python's report of an error in a thread, but for one that the main thread raises again."""
     if failure.thread.name != "EventLoggerThread":
-        _report_in_full(failure)
+        _default_excepthook(failure)

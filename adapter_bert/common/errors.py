@@ -10,7 +10,7 @@ import sys
 
 from adapter_bert.common import interrupts
 
-_LONGEST = 2000  # Characters of a sentence; what a broken file holds may have millions.
+_MAX_CHARACTERS = 2000  # Characters of a sentence; what a broken file holds may have millions.
 
 
 class UserError(ValueError):
@@ -28,8 +28,8 @@ def _one_line(text):
     line = " ".join(part.strip() for part in text.splitlines())
     if not line.isprintable():
         line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
-    if len(line) > _LONGEST:
-        line = f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 4 :]}"
+    if len(line) > _MAX_CHARACTERS:
+        line = f"{line[: _MAX_CHARACTERS // 2]} ... {line[-_MAX_CHARACTERS // 4 :]}"
     return line
 
 
@@ -41,7 +41,7 @@ def exit_code(main, *arguments):
     `--help | head`, exit code 141.
     """
     try:
-        with interrupts.handled(signal.default_int_handler):
+        with interrupts.handle_signals(signal.default_int_handler):
             try:
                 return main(*arguments)
             finally:
@@ -85,6 +85,6 @@ def _is_stdout_closed():
 
 def _report(error):
     sentence = str(error)
-    end = "" if sentence.endswith((".", "?")) else "."
-    print(f"Error: {sentence}{end}", file=sys.stderr)
+    period = "" if sentence.endswith((".", "?")) else "."
+    print(f"Error: {sentence}{period}", file=sys.stderr)
     return 1

@@ -12,7 +12,7 @@ from tensorflow.python.distribute import distribute_coordinator as coordinator
 from tensorflow.python.distribute import distribute_coordinator_context
 from tensorflow.python.training import server_lib
 
-_EACH_WORKER = coordinator.CoordinatorMode.INDEPENDENT_WORKER
+_INDEPENDENT_WORKER = coordinator.CoordinatorMode.INDEPENDENT_WORKER
 
 
 def init_run_config(config, tf_config):
@@ -31,7 +31,7 @@ def init_run_config(config, tf_config):
     if cluster_spec and config._train_distribute:
         config._init_distributed_setting_from_environment_var({})
         config._cluster_spec = cluster_spec
-        config._distribute_coordinator_mode = _EACH_WORKER
+        config._distribute_coordinator_mode = _INDEPENDENT_WORKER
         return
     config._init_distributed_setting_from_environment_var(tf_config)
     config._maybe_overwrite_session_config_for_distributed_training()
@@ -58,11 +58,16 @@ def train_and_evaluate(estimator, train_spec, eval_spec, executor_cls):
     config = estimator.config
 
     def train(strategy):
-        own = copy.deepcopy(estimator)
-        own._config._train_distribute = own._train_distribution = strategy
-        own._config._distribute_coordinator_mode = None  # `own.train` would come back here.
-        _describe_worker(own._config, distribute_coordinator_context.get_current_worker_context())
-        own.train(train_spec.input_fn, hooks=list(train_spec.hooks), max_steps=train_spec.max_steps)
+        worker_estimator = copy.deepcopy(estimator)
+        worker_estimator._config._train_distribute = worker_estimator._train_distribution = strategy
+        # Else `worker_estimator.train` would come back here.
+        worker_estimator._config._distribute_coordinator_mode = None
+        _describe_worker(
+            worker_estimator._config, distribute_coordinator_context.get_current_worker_context()
+        )
+        worker_estimator.train(
+            train_spec.input_fn, hooks=list(train_spec.hooks), max_steps=train_spec.max_steps
+        )
 
     coordinator.run_distribute_coordinator(
         train,

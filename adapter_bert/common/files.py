@@ -28,11 +28,11 @@ _NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)  # Some file systems have
 PARTIAL_FILES = "*.????????" + _PARTIAL  # A pattern: what kills leave of `write_atomically`.
 
 
-class NotWritten(UserError):
+class WriteError(UserError):
     """The file system has no room, or no leave."""
 
 
-class RepeatedKey(ValueError):
+class DuplicateKeyError(ValueError):
     """An object of JSON has a key twice, of which Python's parser would drop the first value."""
 
     def __init__(self, key: str):
@@ -123,12 +123,12 @@ def makedirs(folder: str) -> None:
     if is_remote(folder):
         _gfile(folder, "makedirs")
         return
-    made, above = [], folder.rstrip("/")
-    while above and not os.path.exists(above):
-        made.append(above)
-        above = posixpath.dirname(above)
+    created, parent = [], folder.rstrip("/")
+    while parent and not os.path.exists(parent):
+        created.append(parent)
+        parent = posixpath.dirname(parent)
     os.makedirs(folder, exist_ok=True)
-    for path in made:
+    for path in created:
         sync(_parent(path))
 
 
@@ -148,19 +148,19 @@ def rmtree(path: str) -> None:
         shutil.rmtree(path)
 
 
-def rename(path: str, to: str, overwrite: bool = False) -> None:
+def rename(path: str, destination: str, overwrite: bool = False) -> None:
     """Moves a file or folder; what is there already is in the way unless `overwrite` is set."""
     if is_remote(path):
-        _gfile(path, "rename", to, overwrite=overwrite)
-    elif not overwrite and os.path.lexists(to):
-        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), to)
+        _gfile(path, "rename", destination, overwrite=overwrite)
+    elif not overwrite and os.path.lexists(destination):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), destination)
     else:
-        os.replace(path, to)
+        os.replace(path, destination)
 
 
-def copy(path: str, to: str) -> None:
+def copy(path: str, destination: str) -> None:
     """Copies a file; either may be remote."""
-    with open_file(path, "rb") as reader, open_file(to, "wb") as writer:
+    with open_file(path, "rb") as reader, open_file(destination, "wb") as writer:
         shutil.copyfileobj(reader, writer)
 
 
@@ -207,7 +207,7 @@ def write_atomically(path: str, content: Union[str, bytes]) -> None:
       UserError: the file cannot be written; what was there before stays.
     """
     temporary = f"{path}.{uuid.uuid4().hex[:8]}{_PARTIAL}"  # Another process may write it, too.
-    with written(path):
+    with convert_write_errors(path):
         try:
             with open_file(temporary, "wb") as writer:
                 writer.write(content.encode("utf-8") if isinstance(content, str) else content)
@@ -279,7 +279,7 @@ def atomic_folder(folder: str) -> Iterator[str]:
     """Yields a new folder beside `folder`, which takes its place if all went well.
 
     A kill leaves the old one or the new one, at worst beside its place: readers find it by
-    `current`, the next writer puts it back by `recover`.
+    `current_folder`, the next writer puts it back by `recover`.
 
     Raises:
       UserError: it cannot be written, or another process of this machine is writing it; what was
@@ -289,9 +289,9 @@ def atomic_folder(folder: str) -> Iterator[str]:
     recover(folder)
     partial = folder + _PARTIAL
     try:
-        with written(folder):
+        with convert_write_errors(folder):
             makedirs(partial)
-            with _alone_in(partial):
+            with _locked(partial):
                 yield partial
                 _sync_content(partial)
                 if exists(folder):
@@ -303,15 +303,15 @@ def atomic_folder(folder: str) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _alone_in(partial: str) -> Iterator[None]:
-    """While entered, a local folder is locked, if it is there; `NotWritten` if it is already."""
+def _locked(partial: str) -> Iterator[None]:
+    """While entered, a local folder is locked, if it is there; `WriteError` if it is already."""
     with contextlib.ExitStack() as stack:
         if fcntl is not None and os.path.isdir(partial):
             descriptor = os.open(partial, os.O_RDONLY)
             stack.callback(os.close, descriptor)
             if not lock(descriptor):
-                folder = folder_of(partial)
-                raise NotWritten(f"{folder} cannot be written (another writer is at work there).")
+                folder = final_folder(partial)
+                raise WriteError(f"{folder} cannot be written (another writer is at work there).")
         yield
 
 
@@ -351,8 +351,8 @@ def recover(folder: str) -> None:
       UserError: it cannot be written, or one that was not killed is at work.
     """
     replaced, partial = folder + _REPLACED, folder + _PARTIAL
-    with written(folder), _alone_in(partial):
-        if current(folder) == replaced:
+    with convert_write_errors(folder), _locked(partial):
+        if current_folder(folder) == replaced:
             rename(replaced, folder)
         for leftover in (replaced, partial):
             if exists(leftover):
@@ -360,15 +360,15 @@ def recover(folder: str) -> None:
                 rmtree(leftover)
 
 
-def current(folder: str) -> str:
+def current_folder(folder: str) -> str:
     """Where a reader finds what `atomic_folder` last finished: there, or where a kill left it."""
     folder = folder.rstrip("/")
     replaced = folder + _REPLACED
-    moved = exists(replaced) and not exists(folder)
-    return replaced if moved else folder
+    is_replaced = exists(replaced) and not exists(folder)
+    return replaced if is_replaced else folder
 
 
-def folder_of(folder: str) -> str:
+def final_folder(folder: str) -> str:
     """The folder that what a killed `atomic_folder` left beside it is of; of any other, itself."""
     for suffix in (_PARTIAL, _REPLACED):
         if folder.endswith(suffix):
@@ -376,11 +376,13 @@ def folder_of(folder: str) -> str:
     return folder
 
 
-def megabytes(prefix: str) -> str:
+def readable_size(prefix: str) -> str:
     """How large a file is, or else all whose paths begin so: a text, such as "9.7 MB"."""
-    folder, start = posixpath.split(prefix)
-    listed = listdir(folder or ".")
-    names = [start] if start in listed else [name for name in listed if name.startswith(start)]
+    folder, name_prefix = posixpath.split(prefix)
+    entries = listdir(folder or ".")
+    names = [name for name in entries if name.startswith(name_prefix)]
+    if name_prefix in entries:
+        names = [name_prefix]
     total = sum(size(posixpath.join(folder, name)) for name in names)
     return f"{total / 1e6:.1f} MB"
 
@@ -399,20 +401,20 @@ def parse_json(text: str) -> Any:
     """Parses JSON whose objects have each key once.
 
     Raises:
-      RepeatedKey: an object has a key twice.
+      DuplicateKeyError: an object has a key twice.
       ValueError: it is not JSON.
       RecursionError: it is nested too deep.
     """
-    return json.loads(text, object_pairs_hook=_object_of)
+    return json.loads(text, object_pairs_hook=_object_without_duplicates)
 
 
-def _object_of(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
-    found: Dict[str, Any] = {}
+def _object_without_duplicates(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
+    result: Dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
-            raise RepeatedKey(key)
-        found[key] = value
-    return found
+        if key in result:
+            raise DuplicateKeyError(key)
+        result[key] = value
+    return result
 
 
 def read_object(
@@ -431,18 +433,18 @@ def read_object(
     where = where or path
     try:
         with open_file(path) as reader:
-            found = parse_json(reader.read())
+            content = parse_json(reader.read())
     except UserError:  # A ValueError as well; of a path that TensorFlow cannot read.
         raise
     except OSError as error:
         raise UserError(f"{where}: cannot be read ({reason(error)}).") from error
-    except RepeatedKey as error:
+    except DuplicateKeyError as error:
         raise UserError(f"{where}: {error}; expected each key once.") from error
     except (ValueError, RecursionError) as error:
         raise UserError(f"{where}: is not valid JSON ({error}).") from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise UserError(f"{where}: expected {expected}, found another value.")
-    return found
+    return content
 
 
 def read_as(path: str, flag: str, kind: str, convert: Callable[[Dict[str, Any]], Any]) -> Any:
@@ -457,15 +459,15 @@ def read_as(path: str, flag: str, kind: str, convert: Callable[[Dict[str, Any]],
     Raises:
       UserError: it cannot be read, or is no such file.
     """
-    found = read_object(path, f"{flag}: {path}")
+    content = read_object(path, f"{flag}: {path}")
     try:
-        return convert(found)
+        return convert(content)
     except (KeyError, TypeError, ValueError) as error:
         problem = f"{type(error).__name__}: {error}"
         raise UserError(f"{flag}: {path} is no {kind} ({problem}).") from error
 
 
-def checked(value: Any, kind: type) -> Any:
+def require_type(value: Any, kind: type) -> Any:
     """A value out of JSON, which must be of a kind.
 
     Args:
@@ -500,11 +502,11 @@ def sha256(path: str) -> str:
 
 
 @contextlib.contextmanager
-def written(path: str) -> Iterator[None]:
-    """While entered, an error of the file system is a `NotWritten` that names the path.
+def convert_write_errors(path: str) -> Iterator[None]:
+    """While entered, an error of the file system is a `WriteError` that names the path.
 
     Raises:
-      NotWritten: see above.
+      WriteError: see above.
     """
     try:
         yield
@@ -512,13 +514,13 @@ def written(path: str) -> Iterator[None]:
         # TensorFlow's own errors, of checkpoints and summaries, are known by their code.
         if not isinstance(error, OSError) and not hasattr(error, "error_code"):
             raise
-        raise NotWritten(f"{path} cannot be written ({reason(error)}).") from error
+        raise WriteError(f"{path} cannot be written ({reason(error)}).") from error
 
 
 def reason(error: Exception) -> str:
     """What the file system says, out of all that TensorFlow says."""
     text = getattr(error, "message", None) or getattr(error, "strerror", None) or str(error)
     # A graph's error holds the place in the graph, and each line of Python that led to it.
-    in_graph = re.search(r"(.+)\n\s*\[\[\{\{node", text)
-    line = in_graph.group(1) if in_graph else text.strip().split("\n")[0]
+    match = re.search(r"(.+)\n\s*\[\[\{\{node", text)
+    line = match.group(1) if match else text.strip().split("\n")[0]
     return line.split("; ")[-1].rstrip(".")

@@ -12,35 +12,35 @@ _SIGNALS = {getattr(signal, key): name for key, name in _NAMES.items() if hasatt
 
 
 @contextlib.contextmanager
-def handled(handler: Callable) -> Iterator[None]:
+def handle_signals(handler: Callable) -> Iterator[None]:
     """While entered, all of them come to `handler(signum, frame)`.
 
     But for those that are ignored, as SIGHUP is under nohup.
     """
-    before = _handlers()
-    taken = [number for number, own in before.items() if own is not signal.SIG_IGN]
-    for number in taken:
-        signal.signal(number, handler)
+    previous = _handlers()
+    signums = [signum for signum in previous if previous[signum] is not signal.SIG_IGN]
+    for signum in signums:
+        signal.signal(signum, handler)
     try:
         yield
     finally:
-        for number in taken:
-            signal.signal(number, before[number])
+        for signum in signums:
+            signal.signal(signum, previous[signum])
 
 
-def take_back() -> None:
+def restore_handlers() -> None:
     """Puts the handlers that Python knows in the place of those that a library set past it."""
-    for number, handler in _handlers().items():
-        signal.signal(number, handler)
+    for signum, handler in _handlers().items():
+        signal.signal(signum, handler)
 
 
 def _handlers():
     """Signal → handler. None outside a process's main thread, which alone can set them."""
     if threading.current_thread() is not threading.main_thread():
         return {}
-    return {number: signal.getsignal(number) for number in _SIGNALS}
+    return {signum: signal.getsignal(signum) for signum in _SIGNALS}
 
 
-def name_of(signum: int) -> str:
+def signal_name(signum: int) -> str:
     """What people call it."""
     return _SIGNALS[signum]

@@ -27,7 +27,7 @@ def classification(labels, predictions, num_labels: int) -> Dict[str, float]:
         return dict.fromkeys(("accuracy", "matthews", "f1" if num_labels == 2 else "macro_f1"), 0.0)
     scores = {
         "accuracy": float(np.mean(np.equal(labels, predictions))),
-        "matthews": _quietly(sklearn.metrics.matthews_corrcoef, labels, predictions),
+        "matthews": _without_warnings(sklearn.metrics.matthews_corrcoef, labels, predictions),
     }
     if num_labels == 2:
         scores["f1"] = _f1(labels, predictions, average="binary")
@@ -50,11 +50,11 @@ def multilabel(labels, predictions) -> Dict[str, float]:
         return dict.fromkeys(("accuracy", "micro_f1", "macro_f1"), 0.0)
     # As 0/1 arrays of one axis: of a matrix [N, 1] scikit-learn would count the zeros as well.
     labels, predictions = np.asarray(labels, int), np.asarray(predictions, int)
-    each = [_f1(*columns, average="binary") for columns in zip(labels.T, predictions.T)]
+    f1_per_label = [_f1(*columns, average="binary") for columns in zip(labels.T, predictions.T)]
     return {
         "accuracy": float(np.mean(np.all(np.equal(labels, predictions), axis=1))),
         "micro_f1": _f1(labels.ravel(), predictions.ravel(), average="binary"),
-        "macro_f1": float(np.mean(each)),
+        "macro_f1": float(np.mean(f1_per_label)),
     }
 
 
@@ -88,33 +88,33 @@ def confusion_matrix(labels, predictions, num_labels: int) -> np.ndarray:
     return sklearn.metrics.confusion_matrix(labels, predictions, labels=np.arange(num_labels))
 
 
-def numbers(scores: Dict[str, Any], start: str = "") -> Dict[str, float]:
+def scalars(scores: Dict[str, Any], prefix: str = "") -> Dict[str, float]:
     """Those of a dict's values that are single numbers, as floats.
 
     Args:
       scores: dict.
-      start: only names that begin so are taken, and lose it.
+      prefix: only names that begin so are taken, and lose it.
     """
-    single = (int, float, np.number)
+    scalar_types = (int, float, np.number)
     return {
-        name[len(start) :]: float(value)
+        name[len(prefix) :]: float(value)
         for name, value in scores.items()
-        if isinstance(value, single) and name.startswith(start)
+        if isinstance(value, scalar_types) and name.startswith(prefix)
     }
 
 
-def _f1(truth, predictions, **options) -> float:
-    return float(sklearn.metrics.f1_score(truth, predictions, zero_division=0, **options))
+def _f1(y_true, y_pred, **options) -> float:
+    return float(sklearn.metrics.f1_score(y_true, y_pred, zero_division=0, **options))
 
 
-def _correlation(measure: Callable, targets, predictions) -> float:
+def _correlation(metric: Callable, targets, predictions) -> float:
     if len(targets) < 2:
         return 0.0
-    return _quietly(lambda: np.nan_to_num(measure(targets, predictions)[0]))
+    return _without_warnings(lambda: np.nan_to_num(metric(targets, predictions)[0]))
 
 
-def _quietly(measure: Callable, *arguments) -> float:
+def _without_warnings(metric: Callable, *arguments) -> float:
     """The float that a function returns, without its warnings of (nearly) constant inputs."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return float(measure(*arguments))
+        return float(metric(*arguments))

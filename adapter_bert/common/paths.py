@@ -48,12 +48,12 @@ def find_data_dir(data_dir, task):
     )
 
 
-def same(one, other):
+def is_same_path(path, other):
     """Whether two paths lead to the same place."""
-    return os.path.realpath(one) == os.path.realpath(other)
+    return os.path.realpath(path) == os.path.realpath(other)
 
 
-def goes_with(path, other):
+def is_removed_with(path, other):
     """Whether to remove a file or folder would take another path's file, folder or checkpoint.
 
     Args:

@@ -67,7 +67,7 @@ class TaskKind:
         }
 
     def head(self, num_labels: int) -> Callable:
-        """Returns the head that `estimator.model_fn_builder` takes: layer, loss and predictions."""
+        """Returns the head that `model_fn.model_fn_builder` takes: layer, loss and predictions."""
         raise NotImplementedError
 
     def decode(self, logits) -> Outputs:
@@ -132,12 +132,12 @@ def get(name: str) -> TaskKind:
     return importlib.import_module(_MODULES[name]).KIND
 
 
-def json_number(value: float) -> float:
+def round_float(value: float) -> float:
     """Returns a float32 with the fewest digits that identify it, for JSON."""
     return float(f"{value:.7g}")
 
 
-def unpadded(features) -> Ids:
+def strip_padding(features) -> Ids:
     """Returns the input_ids and segment_ids of any `InputFeatures`, without padding."""
     length = sum(features.input_mask)
     return features.input_ids[:length], features.segment_ids[:length]

@@ -6,7 +6,7 @@
 
 TensorFlow dropped `tf.estimator` with 2.16. Its last wheel, tensorflow-estimator 2.15, is pure
 Python and still runs on TensorFlow's sessions, hooks and strategies, which are all there. It only
-imports a few of TensorFlow's modules that went with it; `_STAND_INS` takes their place. The result
+imports a few of TensorFlow's modules that went with it; `_REPLACEMENTS` has them. The result
 is also set as `tf.compat.v1.estimator`, where code written for BERT and tensorflow-hub look for it.
 """
 
@@ -21,7 +21,7 @@ import tensorflow.compat.v1 as tf
 from absl import logging
 
 _WHEEL = "2.15"
-_NEWEST_TRIED = (2, 21)
+_NEWEST_TESTED = (2, 21)
 
 
 class _Removed(types.ModuleType):
@@ -66,7 +66,7 @@ def _session_support():
 
 # Module that the wheel imports → function that makes what takes its place where TensorFlow has
 # none. The two of TPU embeddings are for feature columns, which no BERT has.
-_STAND_INS = {
+_REPLACEMENTS = {
     "tensorflow.python.distribute.estimator_training": _estimator_training,
     "tensorflow.python.tpu.session_support": _session_support,
     "tensorflow.python.tpu.tpu_embedding": lambda: _Removed("tensorflow.python.tpu.tpu_embedding"),
@@ -85,15 +85,15 @@ def _load() -> Any:
     if hasattr(tf, "estimator"):
         return tf.estimator
     _check_wheel()
-    for name, stand_in in _STAND_INS.items():
+    for name, replacement in _REPLACEMENTS.items():
         if name not in sys.modules and importlib.util.find_spec(name) is None:
             parent, _, child = name.rpartition(".")
-            sys.modules[name] = stand_in()
+            sys.modules[name] = replacement()
             setattr(importlib.import_module(parent), child, sys.modules[name])
     sys.modules["tensorflow_estimator.python.estimator.estimator_export"] = _estimator_export()
-    loaded = importlib.import_module("tensorflow_estimator.python.estimator.api._v1.estimator")
-    tf.estimator = loaded
-    return loaded
+    module = importlib.import_module("tensorflow_estimator.python.estimator.api._v1.estimator")
+    tf.estimator = module
+    return module
 
 
 def _check_wheel():
@@ -108,9 +108,9 @@ def _check_wheel():
             f"TensorFlow {tf.__version__} needs tensorflow-estimator {_WHEEL}, but {version} is"
             " installed; run `pip install -r requirements.txt`."
         )
-    if tuple(map(int, tf.__version__.split(".")[:2])) > _NEWEST_TRIED:
-        tried = ".".join(map(str, _NEWEST_TRIED))
-        logging.warning("TensorFlow %s is newer than %s, the newest tried.", tf.__version__, tried)
+    if tuple(map(int, tf.__version__.split(".")[:2])) > _NEWEST_TESTED:
+        newest = ".".join(map(str, _NEWEST_TESTED))
+        logging.warning("TensorFlow %s is newer than %s, the newest tried.", tf.__version__, newest)
 
 
 _ESTIMATOR = _load()

@@ -9,14 +9,14 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from adapter_bert.common import files, paths
 from adapter_bert.common.errors import UserError
-from adapter_bert.experiments import grids as sweep_grids
+from adapter_bert.experiments import grids
 from adapter_bert.formats import task_adapter
 from adapter_bert.tasks import custom_tasks, glue
 
 _CUSTOM = custom_tasks.Layout("custom", text_a="", label="")  # Columns do not decide on files.
 
 
-class Source(NamedTuple):
+class DataSource(NamedTuple):
     """The flags that decide what a trial reads, environment variables filled in; None if not given.
 
     Attributes:
@@ -31,8 +31,8 @@ class Source(NamedTuple):
     predict_file: Optional[str]
 
 
-def source_of(trial: sweep_grids.Trial) -> Source:
-    """Returns the `Source` of a trial.
+def data_source_of(trial: grids.Trial) -> DataSource:
+    """Returns the `DataSource` of a trial.
 
     Raises:
       UserError: an environment variable is not set.
@@ -40,13 +40,13 @@ def source_of(trial: sweep_grids.Trial) -> Source:
     flags = dict(trial.flags)
     splits = ("train", "dev", "test") if flags.get("do_predict") else ("train", "dev")
     values = (
-        sweep_grids.expanded(name, flags[name]) if name in flags else None
-        for name in ("task_name", *sweep_grids.DATA_FLAGS)
+        grids.expand_variables(name, flags[name]) if name in flags else None
+        for name in ("task_name", *grids.DATA_FLAGS)
     )
-    return Source(trial.script, splits, *values)
+    return DataSource(trial.script, splits, *values)
 
 
-class Digests:
+class DataDigests:
     """Digests of what trials read; a file is read once, and again only when it has changed."""
 
     def __init__(self):
@@ -54,19 +54,19 @@ class Digests:
         self._find_data_dir = functools.lru_cache(maxsize=None)(paths.find_data_dir)
         self._files = {}  # Path → ((length, time of the last change), SHA-256).
 
-    def of(self, source: Source) -> Dict[str, str]:
-        """Returns a digest for each split of a `Source`.
+    def compute(self, source: DataSource) -> Dict[str, str]:
+        """Returns a digest for each split of a `DataSource`.
 
         Raises:
           UserError: a flag or a file is missing, or a file cannot be read.
         """
         digests = {}
-        for split, (split_paths, shares) in self._reads(source).items():
+        for split, (split_paths, shared_splits) in self._paths_by_split(source).items():
             if not split_paths:
                 raise UserError(f"The {split} split has no file.")
-            named = [pair for path in split_paths for pair in _files_in(path)]
-            contents = [(name, self._sha256(path)) for name, path in named]
-            digests[split] = task_adapter.digest([*contents, *shares])
+            named_paths = [pair for path in split_paths for pair in _iter_files(path)]
+            contents = [(name, self._sha256(path)) for name, path in named_paths]
+            digests[split] = task_adapter.digest([*contents, *shared_splits])
         return digests
 
     def _sha256(self, path: str) -> str:
@@ -78,39 +78,38 @@ class Digests:
             self._files[path] = stamp, files.sha256(path)
         return self._files[path][1]
 
-    def _reads(self, source: Source) -> Dict[str, Tuple[List[str], List[str]]]:
+    def _paths_by_split(self, source: DataSource) -> Dict[str, Tuple[List[str], List[str]]]:
         """Returns for each split its paths, and the splits with which it shares training rows."""
         if source.script == "run_squad.py":
-            given = {"train": source.train_file, "dev": source.predict_file}
-            return {split: ([path] if path else [], []) for split, path in given.items()}
-        if not source.task_name:
-            raise UserError("--task_name is not given.")
-        is_custom = source.task_name.lower() == "custom"
-        layout = _CUSTOM if is_custom else custom_tasks.layout_of(source.task_name)
-        if layout is None:
-            processor = glue.get_processor(source.task_name)
-            folder = processor.task.folder or processor.task.name
-            data_dir = self._find_data_dir(source.data_dir, folder)
-            return {split: (processor.files_of(split, data_dir), []) for split in source.splits}
-        data_dir = self._find_data_dir(source.data_dir, layout.name)
-        all_splits = ("train", "dev", "test")
-        own = {split: custom_tasks.files_of(layout, split, data_dir) for split in all_splits}
-        shares = [split for split in all_splits if not own[split]]
+            paths_given = {"train": source.train_file, "dev": source.predict_file}
+            return {split: ([path] if path else [], []) for split, path in paths_given.items()}
+        task, folder = custom_tasks.look_up(source.task_name, _CUSTOM)
+        data_dir = self._find_data_dir(source.data_dir, folder)
+        if isinstance(task, glue.TaskProcessor):
+            return {split: (task.files_of(split, data_dir), []) for split in source.splits}
+        split_files = {
+            split: custom_tasks.files_of(task, split, data_dir)
+            for split in ("train", "dev", "test")
+        }
+        shared_splits = [split for split, split_paths in split_files.items() if not split_paths]
         return {
-            split: (own[split] or own["train"], shares if split in ("train", *shares) else [])
+            split: (
+                split_files[split] or split_files["train"],
+                shared_splits if split in ("train", *shared_splits) else [],
+            )
             for split in source.splits
         }
 
 
-def _files_in(path: str) -> Iterator[Tuple[str, str]]:
+def _iter_files(path: str) -> Iterator[Tuple[str, str]]:
     """Yields name and path of a file, or of each file below a folder."""
     if not files.isdir(path):
         yield os.path.basename(path), path
         return
     try:
-        walked = list(files.walk(path))
+        entries = list(files.walk(path))
     except OSError as error:
         raise UserError(f"{path} cannot be read ({files.reason(error)}).") from error
-    below = [os.path.join(folder, name) for folder, _, names in walked for name in names]
-    for file in sorted(below):
+    file_paths = [os.path.join(folder, name) for folder, _, names in entries for name in names]
+    for file in sorted(file_paths):
         yield os.path.relpath(file, path), file

@@ -57,28 +57,28 @@ class Series(NamedTuple):
       label: what the legend says of it.
       style: `Style`.
       points: list of (x, y, low, high), x above 0 on a logarithmic axis; low and high are the ends
-        of the error bar, or of the band if `band` and there are several points, None where there
-        is none.
+        of the error bar, or of the band if `has_band` and there are several points; None where
+        there is none.
     """
 
     label: str
     style: Style
     points: List[Tuple[float, float, Optional[float], Optional[float]]]
-    band: bool = False
+    has_band: bool = False
 
 
 class Panel(NamedTuple):
-    """Series over a logarithmic x axis, or a `linear` one of whole numbers.
+    """Series over a logarithmic x axis, or a `is_linear` one of whole numbers.
 
-    `zero` draws a line at y = 0.
+    `has_zero_line` draws a line at y = 0.
     """
 
     title: str
     x_label: str
     y_label: str
     series: List[Series]
-    zero: bool = False
-    linear: bool = False
+    has_zero_line: bool = False
+    is_linear: bool = False
 
 
 class Heatmap(NamedTuple):
@@ -92,17 +92,17 @@ class Heatmap(NamedTuple):
 
 
 def draw(panels):
-    """Draws panels as `figure_of` does.
+    """Draws panels as `make_figure` does.
 
     Returns:
       A dict from file endings, "png" and "svg", to bytes.
     """
     with matplotlib.rc_context(_RC):
-        figure = figure_of(panels)
-        return {"png": _saved(figure, "png", dpi=200), "svg": _saved(figure, "svg")}
+        figure = make_figure(panels)
+        return {"png": _encode(figure, "png", dpi=200), "svg": _encode(figure, "svg")}
 
 
-def figure_of(panels):
+def make_figure(panels):
     """Panels side by side, with one legend below them, as matplotlib's Figure.
 
     Args:
@@ -112,7 +112,7 @@ def figure_of(panels):
     columns = math.ceil(len(panels) / rows)  # Four panels are two and two.
     width, height = _PANEL_SIZE if len(panels) > 1 else _SINGLE_SIZE
     figure = Figure((columns * width, rows * height), constrained_layout=_PADDING)
-    limits, legend = _limits(panels), {}
+    limits, legend = _compute_limits(panels), {}
     for index, panel in enumerate(panels):
         axes = figure.add_subplot(rows, columns, index + 1)
         axes.set_title(panel.title)
@@ -126,25 +126,25 @@ def figure_of(panels):
                 # A line in any panel is what the legend shows, rather than a lone point.
                 if len(series.points) > 1 or series.label not in legend:
                     legend[series.label] = artist
-            if panel.zero:
+            if panel.has_zero_line:
                 axes.axhline(0, color="0.4", linewidth=0.8, zorder=1)
-            if panel.linear:
-                whole = {"steps": [1, 2, 5, 10], "integer": True, "min_n_ticks": 1}
-                axes.xaxis.set_major_locator(ticker.MaxNLocator("auto", **whole))
+            if panel.is_linear:
+                integer_ticks = {"steps": [1, 2, 5, 10], "integer": True, "min_n_ticks": 1}
+                axes.xaxis.set_major_locator(ticker.MaxNLocator("auto", **integer_ticks))
             else:
                 _set_logarithmic(axes.xaxis, *limits[panel.x_label])
     if legend:
         # Below the panels, where it covers nothing; what is saved is cut to what is drawn.
-        place: Dict[str, Any] = {
+        position: Dict[str, Any] = {
             "loc": "upper center",
             "bbox_to_anchor": (0.5, -0.01),
             "ncol": 2 * columns,
         }
-        figure.legend(legend.values(), legend.keys(), frameon=False, **place)
+        figure.legend(legend.values(), legend.keys(), frameon=False, **position)
     return figure
 
 
-def _saved(figure, ending, **options):
+def _encode(figure, ending, **options):
     stream = io.BytesIO()
     # A date, or the version that made it, would make each file another.
     metadata = {"svg": {"Date": None, "Creator": None}, "png": {"Software": None}}[ending]
@@ -152,32 +152,33 @@ def _saved(figure, ending, **options):
     return stream.getvalue()
 
 
-def _limits(panels):
+def _compute_limits(panels):
     """x label → (least, greatest) x of logarithmic axes, with some room."""
-    found = collections.defaultdict(list)
+    values_by_label = collections.defaultdict(list)
     for panel in panels:
-        if isinstance(panel, Panel) and not panel.linear:
+        if isinstance(panel, Panel) and not panel.is_linear:
             for series in panel.series:
-                found[panel.x_label] += [point[0] for point in series.points]
+                values_by_label[panel.x_label] += [point[0] for point in series.points]
     limits = {}
-    for label, some in found.items():
-        room = max(1.6, (max(some) / min(some)) ** 0.05)  # Else a long axis cuts its last markers.
-        limits[label] = min(some) / room, max(some) * room
+    for label, values in values_by_label.items():
+        # Else a long axis cuts its last markers.
+        margin = max(1.6, (max(values) / min(values)) ** 0.05)
+        limits[label] = min(values) / margin, max(values) * margin
     return limits
 
 
-def _set_logarithmic(axis, least, greatest):
+def _set_logarithmic(axis, lower, upper):
     """Labels each power of ten, and where these are few also some multiples."""
     axis.axes.set_xscale("log")
-    axis.axes.set_xlim(least, greatest)
+    axis.axes.set_xlim(lower, upper)
     axis.set_minor_formatter(ticker.NullFormatter())
-    if greatest / least < 1000:
-        multiples = (1, 2, 5) if greatest / least < 30 else (1, 3)
+    if upper / lower < 1000:
+        multiples = (1, 2, 5) if upper / lower < 30 else (1, 3)
         axis.set_major_locator(ticker.LogLocator(subs=multiples))
-        axis.set_major_formatter(ticker.FuncFormatter(_short))
+        axis.set_major_formatter(ticker.FuncFormatter(_format_tick))
 
 
-def _short(value, position):
+def _format_tick(value, position):
     """A tick's label: 2e-5, 0.5, 20, 2e6."""
     del position
     if 0.01 <= value < 10000:
@@ -190,7 +191,7 @@ def _draw_series(axes, series):
     """Returns what the legend shows of it."""
     color, marker, line = series.style
     x, y, low, high = (np.array(values, float) for values in zip(*series.points))
-    if series.band and len(x) > 1:  # A lone point's would have no width: it has a bar.
+    if series.has_band and len(x) > 1:  # A lone point's would have no width: it has a bar.
         axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
         for edge in (low, high):
             axes.plot(x, edge, color=color, linestyle=line, linewidth=0.6)
@@ -220,15 +221,15 @@ def _draw_heatmap(figure, axes, panel):
 
 def _write_values(axes, values):
     """Writes each number into its cell, light on dark and dark on light."""
-    middle = (np.nanmin(values) + np.nanmax(values)) / 2
+    midpoint = (np.nanmin(values) + np.nanmax(values)) / 2
     decimals = 1 if len(values) <= 8 else 0
     texts = {
-        place: f"{round(value, decimals) + 0.0:.{decimals}f}".replace("-", "−")  # No "-0".
-        for place, value in np.ndenumerate(values)
+        cell: f"{round(value, decimals) + 0.0:.{decimals}f}".replace("-", "−")  # No "-0".
+        for cell, value in np.ndenumerate(values)
         if not np.isnan(value)
     }
     # All cells of a row have 120 points; a character takes 0.6 of its size, 0.7 with air.
     size = min(7, 120 / len(values) / (0.7 * max(map(len, texts.values()), default=1)))
     for (row, column), text in texts.items():
-        color = "white" if values[row, column] < middle else "black"
+        color = "white" if values[row, column] < midpoint else "black"
         axes.text(column, row, text, ha="center", va="center", color=color, fontsize=size)

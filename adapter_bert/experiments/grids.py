@@ -43,13 +43,13 @@ class Trial(NamedTuple):
     flags: Tuple[Tuple[str, object], ...]
 
     @property
-    def what(self):
+    def task(self):
         """What it is about, in a word: the task; of a custom one the folder of its data."""
         flags = dict(self.flags)
         name = str(flags.get("task_name", self.script[len("run_") : -len(".py")]))
-        return task_of(name, flags.get("data_dir"))
+        return task_label(name, flags.get("data_dir"))
 
-    def plus(self, flags):
+    def with_flags(self, flags):
         """The same with further flags, a dict."""
         return self._replace(flags=tuple(sorted({**dict(self.flags), **flags}.items())))
 
@@ -63,11 +63,11 @@ class Trial(NamedTuple):
 
         Args:
           backbone: str.
-          data: what `sweep_data.Digests` has of its data; None if that is not known, as of records
-            of older versions.
+          data: dict of digests, see `data_digests.DataDigests`; None if unknown, as in records of
+            older versions.
         """
-        known = [self.script, self.flags, backbone, *([data] if data else [])]
-        text = json.dumps(known, separators=(",", ":"), sort_keys=True)
+        identity = [self.script, self.flags, backbone, *([data] if data else [])]
+        text = json.dumps(identity, separators=(",", ":"), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def command(self, output_dir):
@@ -77,10 +77,10 @@ class Trial(NamedTuple):
           UserError: one that is named is not set.
         """
         flags = {**dict(self.flags), "output_dir": output_dir}
-        return [self.script, *(f"--{name}={expanded(name, flags[name])}" for name in flags)]
+        return [self.script, *(f"--{name}={expand_variables(name, flags[name])}" for name in flags)]
 
 
-def task_of(name, data_dir):
+def task_label(name, data_dir):
     """What records call a task: its name; a custom one the folder of its data.
 
     Args:
@@ -92,7 +92,7 @@ def task_of(name, data_dir):
     return posixpath.basename(str(data_dir or name).rstrip("/"))
 
 
-def expanded(name, value):
+def expand_variables(name, value):
     """A flag's value as a text, in which $NAME has become that environment variable.
 
     Raises:
@@ -107,20 +107,22 @@ def expanded(name, value):
     return re.sub(r"\$(\w+)", read, str(value))
 
 
-def read_file(path):
+def read_grids(path):
     """The grids in a file, in the form of `PRESETS`.
 
     Raises:
       UserError: it is missing, or no grid file.
     """
     expected = "an object with grids and, if need be, common"
-    content = files.read_object(path, f"--grid={path}", expected)
-    if not {"grids"} <= set(content) <= {"common", "grids"}:
+    document = files.read_object(path, f"--grid={path}", expected)
+    if not {"grids"} <= set(document) <= {"common", "grids"}:
         raise UserError(f"--grid={path}: expected {expected}.")
-    common, grids = content.get("common", {}), content["grids"]
-    if not isinstance(grids, list) or not all(isinstance(grid, dict) for grid in [common, *grids]):
+    common, grid_list = document.get("common", {}), document["grids"]
+    if not isinstance(grid_list, list) or not all(
+        isinstance(grid, dict) for grid in [common, *grid_list]
+    ):
         raise UserError(f"--grid={path}: expected common to be an object, grids a list of them.")
-    return [{**common, **grid} for grid in grids]
+    return [{**common, **grid} for grid in grid_list]
 
 
 def parse_setting(text, flag):
@@ -140,7 +142,7 @@ def parse_setting(text, flag):
     return name, [read_value(name, value, f"{flag}={text}") for value in values.split(",")]
 
 
-def _parsed(text):
+def _parse_value(text):
     """A flag's value as what it reads as: a truth, a number, or else the text itself."""
     try:
         value = json.loads(text.lower() if text in ("True", "False") else text)
@@ -149,21 +151,21 @@ def _parsed(text):
     return value if isinstance(value, (bool, int, float)) else text
 
 
-def changed(grids, settings):
+def override_flags(grids, overrides):
     """Grids in which flags have other values.
 
     Args:
       grids: list of dicts.
-      settings: dict from flags to lists of values: they take the place of a flag's values in the
+      overrides: dict from flags to lists of values: they take the place of a flag's values in the
         grids that have the flag; if none has, all get it.
     """
-    for name, values in settings.items():
-        having = [grid for grid in grids if name in grid] or grids
-        grids = [{**grid, name: values} if grid in having else grid for grid in grids]
+    for name, values in overrides.items():
+        matching = [grid for grid in grids if name in grid] or grids
+        grids = [{**grid, name: values} if grid in matching else grid for grid in grids]
     return grids
 
 
-def trials_of(grids, only=(), source="grid"):
+def expand_grids(grids, only=(), source="grid"):
     """The trials of grids, each once, in the order of the grids.
 
     Args:
@@ -198,20 +200,20 @@ def _axes(grid, only, source):
     script = grid.get("script", SCRIPTS[0])
     if script not in SCRIPTS:
         raise UserError(f"{source}: script {script!r}: expected one of {', '.join(SCRIPTS)}.")
-    given = {"do_train": True, "do_eval": True, **grid}
-    given.pop("script", None)
+    flags = {"do_train": True, "do_eval": True, **grid}
+    flags.pop("script", None)
     axes = collections.OrderedDict(
-        (name, _values(name, given[name], source)) for name in sorted(given)
+        (name, _read_values(name, flags[name], source)) for name in sorted(flags)
     )
     for name, allowed in only:
         values = axes.get(name, ["adapters" if name == "tuning" else None])
-        left = [value for value in values if value in allowed]
-        if name in axes or not left:
-            axes[name] = left
+        remaining = [value for value in values if value in allowed]
+        if name in axes or not remaining:
+            axes[name] = remaining
     return script, axes
 
 
-def _values(name, values, source):
+def _read_values(name, values, source):
     """A flag's values as a list."""
     values = values if isinstance(values, list) else [values]
     return [read_value(name, value, f"{source}: {name}") for value in values]
@@ -229,7 +231,7 @@ def read_value(name, value, where):
       UserError: no flag can have it, or the sweep itself decides the flag.
     """
     if isinstance(value, str) and not name.endswith("_column"):  # Whose names may be numbers.
-        value = _parsed(value)
+        value = _parse_value(value)
     if not isinstance(value, (str, numbers.Real)):
         raise UserError(f"{where}: expected texts, numbers, true or false, found {value!r}.")
     if isinstance(value, float) and value.is_integer():
@@ -246,7 +248,7 @@ def read_value(name, value, where):
 # ---- The paper's own
 
 _GLUE = ["CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI", "QNLI", "RTE"]
-_INIT = {"adapter_init_scale": 1e-2}  # Section 3.1; the code that was published has 1e-3.
+_INIT_SCALE = {"adapter_init_scale": 1e-2}  # Section 3.1; the code that was published has 1e-3.
 _SEEDS = {"random_seed": [1, 2, 3, 4, 5]}  # GLUE's; of the further tasks' the paper is silent.
 _THREE_SEEDS = {"random_seed": [1, 2, 3]}  # Those of the figures.
 _ADAPTER_RATES = [3e-5, 3e-4, 3e-3]
@@ -278,7 +280,7 @@ _FURTHER_EPOCHS = {
 }
 
 
-def _further(axes, column):
+def _further_tasks_grids(axes, column):
     """A grid for each of the further tasks, with its epochs in that column of Table 4."""
     common = {"learning_rate": _FURTHER_RATES, "do_predict": True, **_SEEDS}
     return [
@@ -287,14 +289,14 @@ def _further(axes, column):
     ]
 
 
-def _curve(tasks, rates, full_rates, epochs, full_epochs):
+def _size_grids(tasks, rates, full_rates, epochs, full_epochs):
     """The curves of Figures 4 and 5: adapters of all sizes, top layers, LayerNorms and head."""
     adapters = {**tasks, "learning_rate": rates, "num_train_epochs": epochs, **_THREE_SEEDS}
-    top = {"tuning": "top_layers", "num_top_layers": list(range(1, 13))}
-    rest = {"learning_rate": full_rates, "num_train_epochs": full_epochs}
+    top_layers = {"tuning": "top_layers", "num_top_layers": list(range(1, 13))}
+    full_axes = {"learning_rate": full_rates, "num_train_epochs": full_epochs}
     return [
-        {**adapters, **_INIT, "adapter_size": _ALL_SIZES},
-        {**adapters, **top, **rest},
+        {**adapters, **_INIT_SCALE, "adapter_size": _ALL_SIZES},
+        {**adapters, **top_layers, **full_axes},
         {**adapters, "tuning": ["layer_norm", "head"]},
     ]
 
@@ -304,7 +306,7 @@ _SQUAD = {
     "train_file": "$SQUAD_DIR/train-v1.1.json",
     "predict_file": "$SQUAD_DIR/dev-v1.1.json",
 }
-_DEFAULT_VARIANT = {"task_name": ["MNLI", "CoLA"], **_INIT, **_THREE_SEEDS}
+_DEFAULT_VARIANT = {"task_name": ["MNLI", "CoLA"], **_INIT_SCALE, **_THREE_SEEDS}
 _VARIANT = {**_DEFAULT_VARIANT, "learning_rate": _ADAPTER_RATES, "num_train_epochs": [3, 20]}
 
 # Name → (what it is, the grids). Rates, epochs and sizes are those of the paper's sections 3.2 to
@@ -318,7 +320,7 @@ PRESETS = {
                 "adapter_size": [8, 64, 256],
                 "learning_rate": _ADAPTER_RATES,
                 "num_train_epochs": [3, 20],
-                **_INIT,
+                **_INIT_SCALE,
                 **_SEEDS,
             },
             {
@@ -333,22 +335,24 @@ PRESETS = {
     "further_tasks": (
         "Table 2, Figure 3: adapters and full fine-tuning on the 17 further tasks",
         [
-            *_further({"adapter_size": _FURTHER_SIZES, **_INIT}, 1),
-            *_further({"tuning": "full"}, 0),
+            *_further_tasks_grids({"adapter_size": _FURTHER_SIZES, **_INIT_SCALE}, 1),
+            *_further_tasks_grids({"tuning": "full"}, 0),
         ],
     ),
     "variable_fine_tuning": (
         "Table 2, Figure 3: the top layers alone on the 17 further tasks",
-        _further({"tuning": "top_layers", "num_top_layers": _TOP_LAYERS}, 0),
+        _further_tasks_grids({"tuning": "top_layers", "num_top_layers": _TOP_LAYERS}, 0),
     ),
     "sizes": (
         "Figure 4: sizes of adapters, numbers of top layers, LayerNorms alone",
-        _curve({"task_name": ["MNLI", "CoLA"]}, _ADAPTER_RATES, _FULL_RATES, [3, 20], 3),
+        _size_grids({"task_name": ["MNLI", "CoLA"]}, _ADAPTER_RATES, _FULL_RATES, [3, 20], 3),
     ),
     "squad": (
         "Figure 5: the same on SQuAD v1.1, and full fine-tuning",
         [
-            *_curve(_SQUAD, [3e-5, 1e-4, 3e-4, 1e-3], [3e-5, 5e-5, 1e-4], [3, 10, 20], [2, 3, 5]),
+            *_size_grids(
+                _SQUAD, [3e-5, 1e-4, 3e-4, 1e-3], [3e-5, 5e-5, 1e-4], [3, 10, 20], [2, 3, 5]
+            ),
             {
                 **_SQUAD,
                 "tuning": "full",
@@ -379,7 +383,7 @@ PRESETS = {
                 **_THREE_SEEDS,
                 **method,
             }
-            for method in (_INIT, {"tuning": "full"})
+            for method in (_INIT_SCALE, {"tuning": "full"})
         ],
     ),
     "variants": (

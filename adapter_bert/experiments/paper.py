@@ -87,8 +87,8 @@ def title(task):
     return TABLE_2[task].title if task in TABLE_2 else task
 
 
-def order(task):
+def sort_key(task):
     """A key that sorts tasks as the paper's tables list them, others after these by name."""
-    known = (*GLUE, *TABLE_2)
-    place = "MNLI-m" if task == "MNLI" else task
-    return (known.index(place) if place in known else len(known), task)
+    task_order = (*GLUE, *TABLE_2)
+    name = "MNLI-m" if task == "MNLI" else task
+    return (task_order.index(name) if name in task_order else len(task_order), task)

@@ -2,7 +2,7 @@
 
 Each process of a sweep writes to the file of its shard, and reads them all. A record:
 
-    {"key": "3f9c…",             see `sweep_grids.Trial.key`
+    {"key": "3f9c…",             see `grids.Trial.key`
      "script": "run_classifier.py", "flags": {"task_name": "CoLA", "adapter_size": 64, …},
      "status": "done",           or "failed", with its "reason"
      "seconds": 412.3,           of its last start: what a kill interrupted before is not in it
@@ -63,21 +63,21 @@ class Reader:
 
     def read(self):
         """See the function of this name."""
-        paths = sorted(glob.glob(_matching(self._folder)))
-        found = [record for path in paths for record in self._records(path)]
+        paths = sorted(glob.glob(_file_pattern(self._folder)))
+        all_records = [record for path in paths for record in self._read_records(path)]
         records = {}
-        for record in sorted(found, key=lambda record: record["finished"]):
+        for record in sorted(all_records, key=lambda record: record["finished"]):
             earlier = records.get(record["key"], record)
             if record["status"] == DONE or earlier["status"] == FAILED:
                 records.pop(record["key"], None)
                 records[record["key"]] = record
         return list(records.values())
 
-    def _records(self, path):
+    def _read_records(self, path):
         """Yields a file's records."""
-        for number, line in enumerate(_lines(path), 1):
+        for number, line in enumerate(_read_lines(path), 1):
             if line not in self._parsed:
-                self._parsed[line] = _record(line, f"{path}, line {number}")
+                self._parsed[line] = _parse_record(line, f"{path}, line {number}")
             if self._parsed[line] is not None:
                 yield self._parsed[line]
 
@@ -95,8 +95,8 @@ def append(folder, shard, record):
     """
     path = os.path.join(folder, _file_name(shard))
     line = json.dumps(record, sort_keys=True, default=float) + "\n"
-    with files.written(path), open(path, "ab+") as writer:
-        if writer.tell() and not _ends_a_line(writer):
+    with files.convert_write_errors(path), open(path, "ab+") as writer:
+        if writer.tell() and not _ends_with_newline(writer):
             line = "\n" + line  # A kill's half line must not swallow this one.
         writer.write(line.encode())
         writer.flush()
@@ -118,7 +118,7 @@ def check_scores(record, where):
             raise UserError(f"{where}: found {value} as {name}, expected a finite number.")
 
 
-def undated(records):
+def missing_digests_note(records):
     """Returns the line that says how many finished trials' data are unknown, in a list.
 
     Args:
@@ -137,7 +137,7 @@ def undated(records):
     ]
 
 
-def _matching(folder):
+def _file_pattern(folder):
     return os.path.join(glob.escape(folder), _FILES)
 
 
@@ -146,12 +146,12 @@ def _file_name(shard):
     return f"results.{index}-of-{count}.jsonl" if count > 1 else "results.jsonl"
 
 
-def _ends_a_line(writer):
+def _ends_with_newline(writer):
     writer.seek(-1, os.SEEK_END)
     return writer.read(1) == b"\n"
 
 
-def _lines(path):
+def _read_lines(path):
     try:
         with open(path, encoding="utf-8") as reader:
             return reader.read().split("\n")
@@ -159,24 +159,24 @@ def _lines(path):
         raise UserError(f"{path} cannot be read ({error}).") from error
 
 
-def _record(line, where):
+def _parse_record(line, where):
     """A line's record; None where it is cut short."""
     try:
-        record = _parsed(line)
-    except files.RepeatedKey as error:
+        record = _parse_json(line)
+    except files.DuplicateKeyError as error:
         raise UserError(f"{where}: {error}, expected the record of a trial.") from error
     if _is_record(record):
         check_scores(record, where)
         return record
-    if not _is_cut_short(line):
+    if not _is_truncated(line):
         raise UserError(f"{where}: expected the record of a trial.")
     return None
 
 
-def _parsed(line):
+def _parse_json(line):
     try:
         return files.parse_json(line)
-    except files.RepeatedKey:  # Whole, and no record.
+    except files.DuplicateKeyError:  # Whole, and no record.
         raise
     except (ValueError, RecursionError):
         return None
@@ -185,34 +185,36 @@ def _parsed(line):
 def _is_record(value):
     try:
         for name in ("key", "script", "finished"):
-            files.checked(value[name], str)
-        for digest in files.checked(value.get("data", {}), dict).values():
-            files.checked(digest, str)
-        for setting in files.checked(value["flags"], dict).values():
-            files.checked(setting, type(setting) if isinstance(setting, (str, bool)) else float)
-        return _ENDS[files.checked(value["status"], str)](value)
+            files.require_type(value[name], str)
+        for digest in files.require_type(value.get("data", {}), dict).values():
+            files.require_type(digest, str)
+        for setting in files.require_type(value["flags"], dict).values():
+            files.require_type(
+                setting, type(setting) if isinstance(setting, (str, bool)) else float
+            )
+        return _VALIDATORS[files.require_type(value["status"], str)](value)
     except (KeyError, TypeError, ValueError):
         return False
 
 
 def _has_reason(record):
-    files.checked(record["reason"], str)
+    files.require_type(record["reason"], str)
     return True
 
 
 def _has_scores(record):
-    files.checked(record["task"], str)
-    for score in files.checked(record["scores"], dict).values():
-        files.checked(score, float)
+    files.require_type(record["task"], str)
+    for score in files.require_type(record["scores"], dict).values():
+        files.require_type(score, float)
     backbone = record.get("backbone") or {"name": "", "fingerprint": ""}
     for name in ("name", "fingerprint"):
-        files.checked(backbone[name], str)
+        files.require_type(backbone[name], str)
     return record["score"] in record["scores"]
 
 
-_ENDS = {DONE: _has_scores, FAILED: _has_reason}
+_VALIDATORS = {DONE: _has_scores, FAILED: _has_reason}
 
 
-def _is_cut_short(line):
+def _is_truncated(line):
     """Whether a kill may have left it: an object that does not end."""
-    return re.match(r"\{", line) and _parsed(line) is None
+    return re.match(r"\{", line) and _parse_json(line) is None

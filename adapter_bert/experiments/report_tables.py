@@ -22,12 +22,12 @@ class Cell(NamedTuple):
     @property
     def text(self):
         """The score as tables have it."""
-        return _with_error(self.choice.value, self.choice.sem)
+        return _format_score(self.choice.value, self.choice.sem)
 
-    def numbers(self):
+    def to_row(self):
         """All there is to know of it: a dict."""
         choice = self.choice
-        chosen = " ".join(f"{name}={value}" for name, value in choice.setting.items())
+        setting = " ".join(f"{name}={value}" for name, value in choice.setting.items())
         return {
             "method": self.method,
             "level": self.level,
@@ -37,7 +37,7 @@ class Cell(NamedTuple):
             "sem": choice.sem,
             "seeds": choice.seeds,
             "trained_parameters": choice.trained,
-            "setting": chosen,
+            "setting": setting,
         }
 
 
@@ -58,37 +58,41 @@ def cells_of(label, records, split, choose=selection.choose_mean, level=None):
       split: whose scores are wanted.
       choose: a function of `selection`.
     """
-    by_task = selection.grouped(records, lambda record: paper.order(record["task"]))
-    choices = {task: choose(some, split) for (_, task), some in by_task.items()}
+    by_task = selection.group_by(records, lambda record: paper.sort_key(record["task"]))
+    choices = {task: choose(task_records, split) for (_, task), task_records in by_task.items()}
     return [Cell(label, level, task, choice) for task, choice in choices.items() if choice]
 
 
 def cells_along(label, records, flag, split=VALIDATION):
     """The `Cell`s of each level, which is a flag's value, and task, of comparable records."""
-    some = selection.comparable(records, flag)
-    by_level = selection.grouped(some, lambda record: selection.flag_of(record, flag)).items()
-    return [cell for level, some in by_level for cell in cells_of(label, some, split, level=level)]
+    comparable = selection.select_comparable(records, flag)
+    by_level = selection.group_by(comparable, lambda record: selection.flag_of(record, flag))
+    return [
+        cell
+        for level, level_records in by_level.items()
+        for cell in cells_of(label, level_records, split, level=level)
+    ]
 
 
 def tasks_of(cells):
     """The tasks of some cells, in the paper's order."""
-    return sorted({cell.task for cell in cells}, key=paper.order)
+    return sorted({cell.task for cell in cells}, key=paper.sort_key)
 
 
-def seeds_of(cells):
+def count_seeds(cells):
     """How many seeds stand behind each of some cells, as a text."""
     counts = sorted({cell.choice.seeds for cell in cells}) or [0]
-    least = f"{counts[0]} to " if len(counts) > 1 else ""
-    return least + counted(counts[-1], "seed")
+    prefix = f"{counts[0]} to " if len(counts) > 1 else ""
+    return prefix + pluralize(counts[-1], "seed")
 
 
-def counted(count, noun):
+def pluralize(count, noun):
     """ "1 seed", "2 seeds"."""
     return f"{count} {noun}" + ("" if count == 1 else "s")
 
 
 def methods_table(heading, cells, num_tasks=None):
-    """A row for each method, a column for each task, and the mean over those of `complete`.
+    """A row for each method, a column for each task, and the mean over `find_complete_tasks`.
 
     Args:
       num_tasks: N; then total parameters, as a multiple of BERT's for N tasks, and those trained
@@ -96,38 +100,48 @@ def methods_table(heading, cells, num_tasks=None):
         task takes 1 + N p.
     """
     tasks = tasks_of(cells)
-    averaged = _averaged(cells)
-    over = "" if averaged == set(tasks) else f" of {_titles(averaged)}"
-    columns = ["", *map(paper.title, tasks), "mean" + over]
+    averaged = _averaged_tasks(cells)
+    suffix = "" if averaged == set(tasks) else f" of {_titles(averaged)}"
+    columns = ["", *map(paper.title, tasks), "mean" + suffix]
     columns += ["total parameters", "trained per task"] if num_tasks else []
     rows = []
     for method in dict.fromkeys(cell.method for cell in cells):
-        own = {cell.task: cell for cell in cells if cell.method == method}
-        mean = _mean([own[task].choice.value for task in averaged if averaged <= own.keys()])
-        row = [method, *(own[task].text if task in own else GAP for task in tasks), mean]
-        rows.append(row + (_costs(own, num_tasks) if num_tasks else []))
+        method_cells = {cell.task: cell for cell in cells if cell.method == method}
+        mean = _format_mean(
+            [
+                method_cells[task].choice.value
+                for task in averaged
+                if averaged <= method_cells.keys()
+            ]
+        )
+        row = [
+            method,
+            *(method_cells[task].text if task in method_cells else GAP for task in tasks),
+            mean,
+        ]
+        rows.append(row + (_costs(method_cells, num_tasks) if num_tasks else []))
     return Table(heading, columns, rows)
 
 
 def _titles(tasks):
-    return ", ".join(map(paper.title, sorted(tasks, key=paper.order)))
+    return ", ".join(map(paper.title, sorted(tasks, key=paper.sort_key)))
 
 
-def _averaged(cells):
+def _averaged_tasks(cells):
     tasks_of_method = collections.defaultdict(set)
     for cell in cells:
         tasks_of_method[cell.method].add(cell.task)
-    return complete(tasks_of_method.values())
+    return find_complete_tasks(tasks_of_method.values())
 
 
-def complete(sets_of_tasks):
+def find_complete_tasks(sets_of_tasks):
     """That of some sets of tasks that makes the largest table without a gap, with all that have it.
 
     Means over one set of tasks do not compare with those over another.
     """
 
     def size(tasks):
-        return len(tasks) * sum(tasks <= others for others in sets_of_tasks), len(tasks)
+        return len(tasks) * sum(tasks <= other for other in sets_of_tasks), len(tasks)
 
     return max(sets_of_tasks, key=size, default=set())
 
@@ -148,10 +162,12 @@ def levels_table(heading, cells):
     tasks = tasks_of(cells)
     rows = []
     for method, level in dict.fromkeys((cell.method, cell.level) for cell in cells):
-        own = {cell.task: cell for cell in cells if (cell.method, cell.level) == (method, level)}
+        level_cells = {
+            cell.task: cell for cell in cells if (cell.method, cell.level) == (method, level)
+        }
         label = method if level is None else f"{method}, {level:g}"
-        texts = [own[task].text if task in own else GAP for task in tasks]
-        rows.append([label, *texts, _mean_trained(own.values())])
+        texts = [level_cells[task].text if task in level_cells else GAP for task in tasks]
+        rows.append([label, *texts, _format_mean_trained(level_cells.values())])
     return Table(heading, ["", *map(paper.title, tasks), "trained parameters"], rows)
 
 
@@ -162,27 +178,27 @@ def variants_table(cells, differences):
       differences: that of each cell from the default, in points; None where there is none.
     """
     tasks = tasks_of(cells)
-    found = {(c.method, c.level, c.task): (c, d) for c, d in zip(cells, differences)}
+    by_key = {(c.method, c.level, c.task): (c, d) for c, d in zip(cells, differences)}
     rows = []
     for method, level in dict.fromkeys((cell.method, cell.level) for cell in cells):
         row = [method, str(level)]
         for task in tasks:
-            own, difference = found.get((method, level, task), (None, None))
-            row.append(own.text if own else GAP)
+            cell, difference = by_key.get((method, level, task), (None, None))
+            row.append(cell.text if cell else GAP)
             row.append(GAP if difference is None else f"{difference:+.1f}")
-        of_row = [cell for cell in cells if (cell.method, cell.level) == (method, level)]
-        rows.append([*row, _mean_trained(of_row)])
-    named = [text for task in tasks for text in (paper.title(task), "difference")]
-    return Table("", ["adapter", "size", *named, "trained parameters"], rows)
+        row_cells = [cell for cell in cells if (cell.method, cell.level) == (method, level)]
+        rows.append([*row, _format_mean_trained(row_cells)])
+    task_columns = [text for task in tasks for text in (paper.title(task), "difference")]
+    return Table("", ["adapter", "size", *task_columns, "trained parameters"], rows)
 
 
-def transposed(table):
+def transpose(table):
     """The table with its rows as columns."""
     first, *rows = zip(table.columns, *table.rows)
     return Table(table.heading, list(first), [list(row) for row in rows])
 
 
-def published_1(tasks):
+def paper_table_1(tasks):
     """The paper's Table 1, for those of some tasks that it has: one `Table` in a list, or none."""
     tasks = [task for task in tasks if task in paper.TABLE_1[0].scores]
     columns = ["", *tasks, "mean", "total parameters", "trained per task"]
@@ -190,52 +206,52 @@ def published_1(tasks):
     for row in paper.TABLE_1:
         values = [row.scores[task] for task in tasks]
         texts = [f"{value:.1f}" for value in values]
-        rows.append([row.label, *texts, _mean(values), row.total, row.trained])
+        rows.append([row.label, *texts, _format_mean(values), row.total, row.trained])
     heading = "The paper's, with BERT-Large: test scores; parameters with all nine tasks"
     return [Table(heading, columns, rows)] if tasks else []
 
 
-def published_2(tasks):
+def paper_table_2(tasks):
     """The paper's Table 2 likewise."""
-    found = [paper.TABLE_2[task] for task in tasks if task in paper.TABLE_2]
-    rows = [[row.title, *(_with_error(*pair) for pair in row[1:])] for row in found]
-    pairs = zip(*(row[1:] for row in found))
-    rows.append(["mean", *(_mean([value for value, _ in column]) for column in pairs)])
+    paper_rows = [paper.TABLE_2[task] for task in tasks if task in paper.TABLE_2]
+    rows = [[row.title, *(_format_score(*pair) for pair in row[1:])] for row in paper_rows]
+    pairs = zip(*(row[1:] for row in paper_rows))
+    rows.append(["mean", *(_format_mean([value for value, _ in column]) for column in pairs)])
     for label, costs in paper.COSTS_2.items():
         rows.append([label, *(cost or GAP for cost in costs)])
     heading = "The paper's, with BERT-Base; parameters with all 17 tasks"
-    return [Table(heading, ["", *paper.COLUMNS_2], rows)] if found else []
+    return [Table(heading, ["", *paper.COLUMNS_2], rows)] if paper_rows else []
 
 
-def _mean_trained(cells):
+def _format_mean_trained(cells):
     """The parameters trained per task, a mean, since tasks differ by their heads."""
     trained = [cell.choice.trained for cell in cells if cell.choice.trained]
     return f"{np.mean(trained):,.0f}" if trained else GAP
 
 
-def _mean(values):
+def _format_mean(values):
     return f"{np.mean(values):.1f}" if values else GAP
 
 
-def _with_error(value, sem):
+def _format_score(value, sem):
     return f"{value:.1f}" + ("" if sem is None else f" ± {sem:.1f}")
 
 
-def markdown(table):
+def to_markdown(table):
     """A `Table` as Markdown."""
     rows = [table.columns, ["---"] * len(table.columns), *table.rows]
     lines = "\n".join("| " + " | ".join(row) + " |" for row in rows)
     return f"## {table.heading}\n\n{lines}" if table.heading else lines
 
 
-def tsv(numbers):
+def to_tsv(numbers):
     """Dicts with the same keys as the text of a .tsv; None is an empty field."""
     columns = list(numbers[0])
-    rows = [columns, *([_plain(row[name]) for name in columns] for row in numbers)]
+    rows = [columns, *([_format_field(row[name]) for name in columns] for row in numbers)]
     return "".join("\t".join(row) + "\n" for row in rows)
 
 
-def _plain(value):
+def _format_field(value):
     if isinstance(value, float):
         return f"{value:.6g}"
     return "" if value is None else str(value)

@@ -1,7 +1,7 @@
 """The tables and figures of Houlsby et al. 2019, from the records of finished trainings.
 
-`REPORTS` lists them. Each is a function from a `Source` to a `Report`, whatever there is of the
-tasks, sizes and seeds that the paper has; what is missing is a gap. `rendered` makes the files'
+`REPORTS` lists them. Each is a function from a `Results` to a `Report`, whatever there is of the
+tasks, sizes and seeds that the paper has; what is missing is a gap. `render` makes the files'
 contents of it. Scores are in points, as in `selection`.
 """
 
@@ -12,7 +12,13 @@ from typing import Any, Callable, Dict, List, NamedTuple
 import numpy as np
 
 from adapter_bert.experiments import figures, paper, report_tables, selection, studies
-from adapter_bert.experiments.report_tables import Table, cells_along, cells_of, seeds_of, tasks_of
+from adapter_bert.experiments.report_tables import (
+    Table,
+    cells_along,
+    cells_of,
+    count_seeds,
+    tasks_of,
+)
 from adapter_bert.experiments.selection import (
     ADAPTERS,
     FULL,
@@ -25,7 +31,7 @@ from adapter_bert.experiments.selection import (
 )
 
 _PERCENTILES = (20, 50, 80)  # Over tasks, interpolated linearly.
-_SCALE, _RATE = "adapter_init_scale", "learning_rate"
+_INIT_SCALE, _LEARNING_RATE = "adapter_init_scale", "learning_rate"
 _DEFAULT = "default"
 _STYLES = dict(zip((ADAPTERS, TOP_LAYERS, LAYER_NORM, HEAD, FULL), figures.STYLES))
 _PARAMETERS = "Trained parameters per task"
@@ -38,7 +44,7 @@ _SCORES = {
 }
 
 
-class Source(NamedTuple):
+class Results(NamedTuple):
     """What reports are made from.
 
     Attributes:
@@ -70,175 +76,192 @@ class Report(NamedTuple):
     panels: list = []
 
 
-def table1(source):
+def table1(results):
     """GLUE: full fine-tuning, adapters of each task's best size, adapters of one size."""
-    records, best = _glue(source.records), selection.choose_best
-    adapters = selection.usual(records, ADAPTERS)
-    by_size = selection.grouped(adapters, ADAPTERS.level_of)
+    records, best = _split_glue(results.records), selection.choose_best
+    adapters = selection.select_usual(records, ADAPTERS)
+    by_size = selection.group_by(adapters, ADAPTERS.level_of)
     label = f"adapters, size chosen per task ({', '.join(map(str, by_size))})"
-    cells = cells_of(FULL.label, selection.usual(records, FULL), VALIDATION, best)
+    cells = cells_of(FULL.label, selection.select_usual(records, FULL), VALIDATION, best)
     cells += cells_of(label, adapters, VALIDATION, best)
     accuracies = []
-    for size, some in by_size.items():
-        cells += cells_of(f"adapters {size}", some, VALIDATION, best)
+    for size, size_records in by_size.items():
+        cells += cells_of(f"adapters {size}", size_records, VALIDATION, best)
         # Chosen by accuracy, in place of the task's own score.
-        some = [{**record, "score": "eval_accuracy"} for record in some]
-        accuracies += cells_of(f"adapters {size}", some, VALIDATION, best)
+        size_records = [{**record, "score": "eval_accuracy"} for record in size_records]
+        accuracies += cells_of(f"adapters {size}", size_records, VALIDATION, best)
     tasks = tasks_of(cells)
     caption = (
         "Validation scores in points, for each task its own of GLUE: the best of all settings and"
-        f" {seeds_of(cells)}, by that score. {_total_note(cells)}{_design_note(records)}"
+        f" {count_seeds(cells)}, by that score. {_total_note(cells)}{_design_note(records)}"
     )
     tables = [report_tables.methods_table("", cells, len(tasks))]
     if len(by_size) > 1 and accuracies:
         heading = "Validation accuracy by adapter size"
         tables.append(report_tables.methods_table(heading, accuracies))
-    tables += report_tables.published_1(tasks)
+    tables += report_tables.paper_table_1(tasks)
     # Where the task's own score is accuracy, both have the same cells.
-    others = [cell for cell in accuracies if cell not in cells]
-    return Report("GLUE", caption, tables, _numbers(cells + others))
+    distinct = [cell for cell in accuracies if cell not in cells]
+    return Report("GLUE", caption, tables, _rows(cells + distinct))
 
 
-def table2(source):
+def table2(results):
     """The further tasks: the baseline without BERT, full and variable fine-tuning, adapters."""
-    records = _further(source.records)
-    full, top_layers = (selection.usual(records, method) for method in (FULL, TOP_LAYERS))
+    records = _filter_further_tasks(results.records)
+    full, top_layers = (selection.select_usual(records, method) for method in (FULL, TOP_LAYERS))
     # Variable fine-tuning of all layers is full fine-tuning.
     varied = {record["task"] for record in top_layers}
     variable = top_layers + [record for record in full if record["task"] in varied]
     cells = [
-        *cells_of(NO_BERT.label, selection.of_method(records, NO_BERT), TEST),
+        *cells_of(NO_BERT.label, selection.filter_by_method(records, NO_BERT), TEST),
         *cells_of(FULL.label, full, TEST),
         *cells_of("variable fine-tuning", variable, TEST),
-        *cells_of(ADAPTERS.label, selection.usual(records, ADAPTERS), TEST),
+        *cells_of(ADAPTERS.label, selection.select_usual(records, ADAPTERS), TEST),
     ]
     tasks = tasks_of(cells)
     caption = (
-        f"Test scores in points, {_over(cells)}; the setting, with the adapters' size or"
+        f"Test scores in points, {_describe_seeds(cells)}; the setting, with the adapters' size or"
         " the number of top layers, is each task's best by mean validation score."
         f" {_total_note(cells)}{_design_note(records)}"
     )
-    tables = [report_tables.transposed(report_tables.methods_table("", cells, len(tasks)))]
-    tables += report_tables.published_2(tasks)
-    return Report("Further tasks", caption, tables, _numbers(cells))
+    tables = [report_tables.transpose(report_tables.methods_table("", cells, len(tasks)))]
+    tables += report_tables.paper_table_2(tasks)
+    return Report("Further tasks", caption, tables, _rows(cells))
 
 
-def figure1(source):
+def figure1(results):
     """GLUE: what adapters and top layers score, less full fine-tuning, over the tasks."""
-    return _percentiles(_glue(source.records), VALIDATION, "GLUE")
+    return _percentiles_report(_split_glue(results.records), VALIDATION, "GLUE")
 
 
-def figure3(source):
+def figure3(results):
     """The further tasks: as `figure1`, with test scores."""
-    return _percentiles(_further(source.records), TEST, "Further tasks")
+    return _percentiles_report(_filter_further_tasks(results.records), TEST, "Further tasks")
 
 
-def figure4(source):
+def figure4(results):
     """Validation score against trained parameters, a panel for each task."""
-    records = [record for record in source.records if record["script"] == "run_classifier.py"]
-    return _against_parameters(records, "Score against trained parameters")
+    records = [record for record in results.records if record["script"] == "run_classifier.py"]
+    return _parameters_report(records, "Score against trained parameters")
 
 
-def figure5(source):
+def figure5(results):
     """The same of SQuAD."""
-    records = [record for record in source.records if record["script"] == "run_squad.py"]
-    return _against_parameters(records, "SQuAD: score against trained parameters")
+    records = [record for record in results.records if record["script"] == "run_squad.py"]
+    return _parameters_report(records, "SQuAD: score against trained parameters")
 
 
-def figure6(source):
+def figure6(results):
     """What the adapters of spans of layers are worth, and the scale of their initial weights."""
     numbers, panels, tables, captions = [], [], [], []
-    if source.ablations:
+    if results.ablations:
         numbers += [
-            row for some in source.ablations for row in _numbers(studies.ablation_cells(some))
+            row for ablation in results.ablations for row in _rows(studies.ablation_cells(ablation))
         ]
-        panels += [studies.ablation_panel(ablation) for ablation in source.ablations]
-        tables.append(studies.ablation_table(source.ablations))
+        panels += [studies.ablation_panel(ablation) for ablation in results.ablations]
+        tables.append(studies.ablation_table(results.ablations))
         captions.append(
             "Change of the validation score, in percentage points, when the adapters of a span of"
             " layers are removed from the trained model, which is not trained again. Layers count"
             " from 0; the diagonal has the single layers."
         )
-    cells = _by_scale(source.records)
+    cells = _init_scale_cells(results.records)
     if cells:
-        numbers += _numbers(cells)
+        numbers += _rows(cells)
         panels.append(_scale_panel(cells))
         heading = "By the standard deviation of the initial weights"
         tables.append(report_tables.levels_table(heading, cells))
         captions.append(
             "Validation score by the standard deviation of the adapters' initial weights,"
-            f" {_over(cells)}; the other settings are the best at each by mean validation score, of"
-            " those trained with the majority of them."
+            f" {_describe_seeds(cells)}; the other settings are the best at each by mean validation"
+            " score, of those trained with the majority of them."
         )
     title = "Adapters removed, and their initial weights"
     return Report(title, " ".join(captions), tables, numbers, panels)
 
 
-def figure7(source):
+def figure7(results):
     """The best score at each learning rate, adapters beside full fine-tuning."""
     cells = []
     for method in (ADAPTERS, FULL):
-        records = [r for r in selection.usual(source.records, method) if _RATE in r["flags"]]
-        cells += cells_along(method.label, records, _RATE)
-    cells = _curves(cells)
+        records = [
+            r
+            for r in selection.select_usual(results.records, method)
+            if _LEARNING_RATE in r["flags"]
+        ]
+        cells += cells_along(method.label, records, _LEARNING_RATE)
+    cells = _select_curves(cells)
     panels = [_panel(cells, task, (ADAPTERS, FULL), "Learning rate") for task in tasks_of(cells)]
     caption = (
-        f"Validation score at each learning rate, {_over(cells)}; the other settings are"
+        f"Validation score at each learning rate, {_describe_seeds(cells)}; the other settings are"
         " the best at each by mean validation score, of those trained at the majority of the"
-        f" rates.{_design_note(source.records)}"
+        f" rates.{_design_note(results.records)}"
     )
     tables = [report_tables.levels_table("", cells)]
-    return Report("Robustness to the learning rate", caption, tables, _numbers(cells), panels)
+    return Report("Robustness to the learning rate", caption, tables, _rows(cells), panels)
 
 
-def variants(source):
+def variants(results):
     """Section 3.6: adapters of other designs beside the usual one of their size."""
-    records = selection.of_method(source.records, ADAPTERS)
-    usual = selection.usual_design(records, ADAPTERS)
+    records = selection.filter_by_method(results.records, ADAPTERS)
+    usual_design = selection.find_usual_design(records, ADAPTERS)
     # Other initial weights are a study of their own: figure 6.
-    records = [record for record in records if _SCALE not in selection.difference(record, usual)]
+    records = [
+        record
+        for record in records
+        if _INIT_SCALE not in selection.design_difference(record, usual_design)
+    ]
     cells, differences = [], []
-    for size, some in selection.grouped(records, ADAPTERS.level_of).items():
-        designs = selection.grouped(some, lambda record: _design_label(record, usual))
+    for size, size_records in selection.group_by(records, ADAPTERS.level_of).items():
+        designs = selection.group_by(
+            size_records, lambda record: _design_label(record, usual_design)
+        )
         default = designs.pop("", [])
         # Trained otherwise than every variant, in another study, it is no measure of them.
-        alike = _trained_as(default, [record for own in designs.values() for record in own])
-        for label, group in {_DEFAULT: alike, **designs}.items():
-            own = cells_of(label, group, VALIDATION, level=size)
-            beside = cells_of(_DEFAULT, _trained_as(default, group), VALIDATION)
-            values = {cell.task: cell.choice.value for cell in beside}
-            cells += own
+        default_records = _match_settings(
+            default, [record for design_records in designs.values() for record in design_records]
+        )
+        for label, variant_records in {_DEFAULT: default_records, **designs}.items():
+            design_records = cells_of(label, variant_records, VALIDATION, level=size)
+            baseline_cells = cells_of(
+                _DEFAULT, _match_settings(default, variant_records), VALIDATION
+            )
+            values = {cell.task: cell.choice.value for cell in baseline_cells}
+            cells += design_records
             differences += [
-                c.choice.value - values[c.task] if c.task in values else None for c in own
+                c.choice.value - values[c.task] if c.task in values else None
+                for c in design_records
             ]
     caption = (
-        f"Validation scores in points, {_over(cells)}; the other settings are each adapter's best"
-        " by mean validation score. A difference is from the default adapter of the same size at"
-        f" its best of the settings that this adapter was trained with.{_design_note(records)}"
+        f"Validation scores in points, {_describe_seeds(cells)}; the other settings are each"
+        " adapter's best by mean validation score. A difference is from the default adapter of the"
+        f" same size at its best of the settings that this adapter was trained"
+        f" with.{_design_note(records)}"
     )
     tables = [report_tables.variants_table(cells, differences)]
-    numbers = [{**c.numbers(), "difference": d} for c, d in zip(cells, differences)]
+    numbers = [{**c.to_row(), "difference": d} for c, d in zip(cells, differences)]
     return Report("Variants of the adapter", caption, tables, numbers)
 
 
-def searches(source):
+def searches(results):
     """The no-BERT baseline's searches: the score of each trial, and the best so far."""
-    found = sorted(source.searches, key=lambda search: paper.order(search["task"]))
-    numbers = [row for search in found for row in studies.search_numbers(search)]
+    ordered = sorted(results.searches, key=lambda search: paper.sort_key(search["task"]))
+    numbers = [row for search in ordered for row in studies.search_rows(search)]
     panels = []
-    for search in found:
+    for search in ordered:
         score = search["score"][len(VALIDATION) + 1 :]
         y_label = f"Validation {_SCORES.get(score, f'{score} (× 100)')}"
         panels.append(studies.search_panel(search, paper.title(search["task"]), y_label))
+    samplers = sorted({search["sampler"] for search in ordered})
     caption = (
         "The best validation score of each trial, in the order in which they began, and the best so"
         " far. Those stopped early were hopeless beside the others at the same number of samples."
-        f" Settings were proposed by: {', '.join(sorted({some['sampler'] for some in found}))}."
+        f" Settings were proposed by: {', '.join(samplers)}."
     )
-    titles = [paper.title(search["task"]) for search in found]
+    titles = [paper.title(search["task"]) for search in ordered]
     tables = [
-        Table("", *studies.search_summary(found, titles)),
-        Table("Selected settings", *studies.selected(found, titles, report_tables.GAP)),
+        Table("", *studies.search_summary(ordered, titles)),
+        Table("Selected settings", *studies.selected_settings(ordered, titles, report_tables.GAP)),
     ]
     return Report("Searches for the no-BERT baseline", caption, tables, numbers, panels)
 
@@ -246,7 +269,7 @@ def searches(source):
 class Builder(NamedTuple):
     """A row of `REPORTS`: how it is made, and of what, for whoever has none of it."""
 
-    make: Callable[[Source], Report]
+    make: Callable[[Results], Report]
     needs: str
 
 
@@ -264,7 +287,7 @@ REPORTS = {
 }
 
 
-def rendered(name, report):
+def render(name, report):
     """The files of a report: a dict from their names to str or bytes.
 
     Args:
@@ -274,33 +297,33 @@ def rendered(name, report):
     images = figures.draw(report.panels) if report.panels else {}
     image = [f"![{report.title}]({name}.png)"] if images else []
     parts = [f"# {report.title}", *image, report.caption]
-    parts += [report_tables.markdown(table) for table in report.tables]
+    parts += [report_tables.to_markdown(table) for table in report.tables]
     return {
         name + ".md": "\n\n".join(parts) + "\n",
-        name + ".tsv": report_tables.tsv(report.numbers),
+        name + ".tsv": report_tables.to_tsv(report.numbers),
         **{f"{name}.{ending}": content for ending, content in images.items()},
     }
 
 
-def _numbers(cells):
-    return [cell.numbers() for cell in cells]
+def _rows(cells):
+    return [cell.to_row() for cell in cells]
 
 
-def _glue(records):
+def _split_glue(records):
     """The records of GLUE's tasks; MNLI, whose two dev sets are two tasks there, gives two."""
-    found = []
+    result = []
     for record in records:
         if record["task"] in paper.GLUE:
-            found.append(record)
+            result.append(record)
         elif record["task"] == "MNLI":
-            found.append({**record, "task": "MNLI-m"})
+            result.append({**record, "task": "MNLI-m"})
             mismatched = {"eval_accuracy": record["scores"].get("eval_mismatched_accuracy")}
             scores = {**record["scores"], **mismatched}
-            found.append({**record, "task": "MNLI-mm", "scores": scores})
-    return found
+            result.append({**record, "task": "MNLI-mm", "scores": scores})
+    return result
 
 
-def _further(records):
+def _filter_further_tasks(records):
     """The records of other tasks that have test scores."""
     return [
         record
@@ -310,76 +333,76 @@ def _further(records):
     ]
 
 
-def _over(cells):
+def _describe_seeds(cells):
     """How the seeds behind cells are taken together, for captions."""
-    seeds = seeds_of(cells)
+    seeds = count_seeds(cells)
     return "one seed" if seeds == "1 seed" else f"mean ± standard error of the mean over {seeds}"
 
 
 def _total_note(cells):
-    return (
-        f"Total parameters are those of {report_tables.counted(len(tasks_of(cells)), 'task')}, as a"
-        " multiple of BERT's."
-    )
+    tasks = report_tables.pluralize(len(tasks_of(cells)), "task")
+    return f"Total parameters are those of {tasks}, as a multiple of BERT's."
 
 
 def _design_note(records):
     """A sentence on the adapters where they are not the default ones."""
-    flags = selection.usual_design(records, ADAPTERS)
-    named = ", ".join(f"--{name}={value}" for name, value in flags.items())
-    return f" The adapters are those of {named}." if named else ""
+    flags = selection.find_usual_design(records, ADAPTERS)
+    flag_text = ", ".join(f"--{name}={value}" for name, value in flags.items())
+    return f" The adapters are those of {flag_text}." if flag_text else ""
 
 
-def _design_label(record, usual):
+def _design_label(record, usual_design):
     """How a record's adapters differ from the usual ones, as in "depth 2"; "" if they do not."""
-    different = selection.difference(record, usual).items()
-    return ", ".join(f"{name.replace('adapter_', '')} {value}" for name, value in different)
+    design_flags = selection.design_difference(record, usual_design).items()
+    return ", ".join(f"{name.replace('adapter_', '')} {value}" for name, value in design_flags)
 
 
-def _trained_as(records, others):
+def _match_settings(records, reference_records):
     """The records whose settings, but for the design, some of the others have."""
-    settings = {_settings_without_design(other) for other in others}
+    settings = {_settings_without_design(reference) for reference in reference_records}
     return [record for record in records if _settings_without_design(record) in settings]
 
 
 def _settings_without_design(record):
     """Task and settings of a record, but for the design of its adapters."""
-    return record["task"], selection.other_settings(record, selection.design(record))
+    return record["task"], selection.settings_without(record, selection.design(record))
 
 
-def _curves(cells):
+def _select_curves(cells):
     """The cells of the tasks of which some method has three levels: fewer make no curve."""
     counts = collections.Counter((cell.method, cell.task) for cell in cells)
-    enough = {task for (_, task), count in counts.items() if count >= 3}
-    return [cell for cell in cells if cell.task in enough]
+    task_names = {task for (_, task), count in counts.items() if count >= 3}
+    return [cell for cell in cells if cell.task in task_names]
 
 
-def _by_scale(records):
+def _init_scale_cells(records):
     """The `Cell`s of adapters that differ in their initial weights' scale alone."""
-    usual = selection.usual_design(records, ADAPTERS)
-    alike = [
+    usual_design = selection.find_usual_design(records, ADAPTERS)
+    comparable = [
         record
-        for record in selection.of_method(records, ADAPTERS)
-        if set(selection.difference(record, usual)) <= {_SCALE}
-        and selection.flag_of(record, _SCALE) > 0  # The axis is logarithmic.
+        for record in selection.filter_by_method(records, ADAPTERS)
+        if set(selection.design_difference(record, usual_design)) <= {_INIT_SCALE}
+        and selection.flag_of(record, _INIT_SCALE) > 0  # The axis is logarithmic.
     ]
-    return _curves(cells_along(ADAPTERS.label, alike, _SCALE))
+    return _select_curves(cells_along(ADAPTERS.label, comparable, _INIT_SCALE))
 
 
-def _percentiles(records, split, title):
+def _percentiles_report(records, split, title):
     """Figures 1 and 3: percentiles over tasks of the difference from full fine-tuning."""
-    full = cells_of(FULL.label, selection.usual(records, FULL), split)
+    full = cells_of(FULL.label, selection.select_usual(records, FULL), split)
     baseline = {cell.task: cell.choice.value for cell in full}
     cells = []
     for method in (ADAPTERS, TOP_LAYERS):
-        cells += cells_along(method.label, selection.usual(records, method), method.level, split)
-    numbers = _percentile_rows(_complete(cells, baseline), baseline)
+        cells += cells_along(
+            method.label, selection.select_usual(records, method), method.level, split
+        )
+    numbers = _percentile_rows(_select_complete(cells, baseline), baseline)
     series = []
     for method in (ADAPTERS, TOP_LAYERS):
         rows = [row for row in numbers if row["method"] == method.label]
         points = [(r["trained_parameters"], r["50th"], r["20th"], r["80th"]) for r in rows]
         if points:
-            series.append(figures.Series(method.label, _STYLES[method], points, band=True))
+            series.append(figures.Series(method.label, _STYLES[method], points, has_band=True))
     name = {VALIDATION: "validation", TEST: "test"}[split]
     tasks = [task for task in baseline if numbers and task in numbers[0]]
     caption = (
@@ -394,34 +417,34 @@ def _percentiles(records, split, title):
         _PARAMETERS,
         f"{name.capitalize()} score − full fine-tuning's (points)",
         series,
-        zero=True,
+        has_zero_line=True,
     )
     title = f"{title}: difference from full fine-tuning"
     return Report(title, caption, [_percentiles_table(numbers)], numbers, [panel])
 
 
-def _complete(cells, baseline):
+def _select_complete(cells, baseline):
     """The cells of the levels and tasks that make the largest table without a gap."""
-    tasks_at = collections.defaultdict(set)
+    tasks_by_level = collections.defaultdict(set)
     for cell in cells:
         if cell.task in baseline and cell.choice.trained:
-            tasks_at[cell.method, cell.level].add(cell.task)
-    tasks = report_tables.complete(tasks_at.values())
-    return [c for c in cells if c.task in tasks and tasks <= tasks_at[c.method, c.level]]
+            tasks_by_level[cell.method, cell.level].add(cell.task)
+    tasks = report_tables.find_complete_tasks(tasks_by_level.values())
+    return [c for c in cells if c.task in tasks and tasks <= tasks_by_level[c.method, c.level]]
 
 
 def _percentile_rows(cells, baseline):
     """For each level the percentiles of the differences from `baseline` (task → points)."""
     rows = []
     for method, level in dict.fromkeys((cell.method, cell.level) for cell in cells):
-        own = [cell for cell in cells if (cell.method, cell.level) == (method, level)]
-        differences = {cell.task: cell.choice.value - baseline[cell.task] for cell in own}
+        level_cells = [cell for cell in cells if (cell.method, cell.level) == (method, level)]
+        differences = {cell.task: cell.choice.value - baseline[cell.task] for cell in level_cells}
         values = np.percentile(list(differences.values()), _PERCENTILES)
         rows.append(
             {
                 "method": method,
                 "level": level,
-                "trained_parameters": int(np.mean([cell.choice.trained for cell in own])),
+                "trained_parameters": int(np.mean([cell.choice.trained for cell in level_cells])),
                 **{f"{p}th": float(value) for p, value in zip(_PERCENTILES, values)},
                 **differences,
             }
@@ -443,36 +466,36 @@ def _percentiles_table(rows):
     return Table("", columns, texts)
 
 
-def _against_parameters(records, title):
+def _parameters_report(records, title):
     """Figures 4 and 5: sizes of adapters, numbers of top layers, and single marks."""
     methods, cells = (ADAPTERS, TOP_LAYERS, LAYER_NORM, HEAD, FULL), []
     for method in methods:
-        cells += cells_along(method.label, selection.usual(records, method), method.level)
+        cells += cells_along(method.label, selection.select_usual(records, method), method.level)
     cells = [cell for cell in cells if cell.choice.trained]
     panels = [_panel(cells, task, methods, _PARAMETERS) for task in tasks_of(cells)]
     caption = (
         "Validation score against the parameters trained per task (logarithmic axis): adapters by"
         " size, the top layers by their number, and what else was trained in one way only;"
-        f" {_over(cells)}, the other settings the best of each by mean validation"
+        f" {_describe_seeds(cells)}, the other settings the best of each by mean validation"
         f" score, of those trained at the majority of the sizes.{_design_note(records)}"
     )
     tables = [report_tables.levels_table("", cells)]
-    return Report(title, caption, tables, _numbers(cells), panels)
+    return Report(title, caption, tables, _rows(cells), panels)
 
 
 def _panel(cells, task, methods, x_label):
     """A task's `figures.Panel`, against trained parameters or else against the cells' levels."""
-    own = [cell for cell in cells if cell.task == task]
+    task_cells = [cell for cell in cells if cell.task == task]
     series = []
     for method in methods:
-        some = [cell for cell in own if cell.method == method.label]
+        method_cells = [cell for cell in task_cells if cell.method == method.label]
         points = [
             _point(cell, cell.choice.trained if x_label == _PARAMETERS else cell.level)
-            for cell in some
+            for cell in method_cells
         ]
         if points:
             series.append(figures.Series(method.label, _STYLES[method], points))
-    return figures.Panel(paper.title(task), x_label, _score_label(own[0]), series)
+    return figures.Panel(paper.title(task), x_label, _score_axis_label(task_cells[0]), series)
 
 
 def _point(cell, x):
@@ -481,7 +504,7 @@ def _point(cell, x):
     return (x, value, None, None) if sem is None else (x, value, value - sem, value + sem)
 
 
-def _score_label(cell):
+def _score_axis_label(cell):
     _, _, name = cell.choice.score.partition("_")
     return "Validation " + _SCORES.get(name, f"{name.replace('_', ' ')} (× 100)")
 

@@ -25,7 +25,7 @@ DEFAULTS = {
 }
 
 # What is asked of a training beside how it is made.
-_NO_SETTING = ("random_seed", "task_name", "do_train", "do_eval", "do_predict")
+_NON_SETTING_FLAGS = ("random_seed", "task_name", "do_train", "do_eval", "do_predict")
 
 
 class Method(NamedTuple):
@@ -105,13 +105,13 @@ def flag_of(record, name):
 def setting(record):
     """How a record was trained, seed and adapters' defaults aside: a dict of flags."""
     values = {name: flag_of(record, name) for name in sorted(record["flags"])}
-    given = {
+    nondefault = {
         name: value
         for name, value in values.items()
-        if name not in _NO_SETTING and not (name in DEFAULTS and value == DEFAULTS[name])
+        if name not in _NON_SETTING_FLAGS and not (name in DEFAULTS and value == DEFAULTS[name])
     }
-    named = (ADAPTERS.level,) if _method_name(record) == ADAPTERS.name else ()
-    return {**{name: flag_of(record, name) for name in named}, **given}
+    method_flags = (ADAPTERS.level,) if _method_name(record) == ADAPTERS.name else ()
+    return {**{name: flag_of(record, name) for name in method_flags}, **nondefault}
 
 
 def key_of(flags):
@@ -129,14 +129,18 @@ def design(record):
     }
 
 
-def difference(record, usual):
+def design_difference(record, usual_design):
     """How a record's design differs from another one: a dict of flags, with the record's values."""
-    own = design(record)
-    names = [name for name in sorted({*own, *usual}) if own.get(name) != usual.get(name)]
+    record_design = design(record)
+    names = [
+        name
+        for name in sorted({*record_design, *usual_design})
+        if record_design.get(name) != usual_design.get(name)
+    ]
     return {name: flag_of(record, name) for name in names}
 
 
-def of_method(records, method):
+def filter_by_method(records, method):
     """The records of a method, of whatever design."""
     return [record for record in records if _method_name(record) == method.name]
 
@@ -147,46 +151,48 @@ def _method_name(record):
     return flag_of(record, "tuning")
 
 
-def usual_design(records, method):
+def find_usual_design(records, method):
     """The design that a method's records have on most tasks and levels, as `design`.
 
     Records of other designs are studies of their own, which curves and tables of sizes leave out.
     Of several the one nearest the default is usual.
     """
-    places = collections.defaultdict(set)
-    for record in of_method(records, method):
-        places[key_of(design(record))].add((record["task"], method.level_of(record)))
-    ranked = sorted(places, key=lambda key: (-len(places[key]), len(json.loads(key)), key))
+    locations = collections.defaultdict(set)
+    for record in filter_by_method(records, method):
+        locations[key_of(design(record))].add((record["task"], method.level_of(record)))
+    ranked = sorted(locations, key=lambda key: (-len(locations[key]), len(json.loads(key)), key))
     return json.loads(ranked[0]) if ranked else {}
 
 
-def other_settings(record, flags):
+def settings_without(record, flags):
     """A record's setting without some flags, as a text."""
     return key_of({name: value for name, value in setting(record).items() if name not in flags})
 
 
-def comparable(records, flag):
+def select_comparable(records, flag):
     """The records along a flag whose other settings were trained with most of its values.
 
     That is with more than half as many as any; a setting that was tried with a few of the values,
     in another study, would make these the better ones. Tasks are apart.
     """
-    kept = []
-    for some in grouped(records, lambda record: record["task"]).values():
-        curves = grouped(some, lambda record: other_settings(record, {flag})).values()
+    result = []
+    for task_records in group_by(records, lambda record: record["task"]).values():
+        curves = group_by(task_records, lambda record: settings_without(record, {flag})).values()
         counts = [len({flag_of(record, flag) for record in curve}) for curve in curves]
         for curve, count in zip(curves, counts):
-            kept += curve if 2 * count > max(counts) else []
-    return kept
+            result += curve if 2 * count > max(counts) else []
+    return result
 
 
-def usual(records, method):
+def select_usual(records, method):
     """The records of a method that are of its usual design."""
-    wanted = usual_design(records, method)
-    return [record for record in of_method(records, method) if design(record) == wanted]
+    usual_design = find_usual_design(records, method)
+    return [
+        record for record in filter_by_method(records, method) if design(record) == usual_design
+    ]
 
 
-def grouped(records, key):
+def group_by(records, key):
     """A dict from `key(record)` to the list of its records, in the order of the keys."""
     groups = collections.defaultdict(list)
     for record in records:
@@ -204,14 +210,14 @@ def choose_best(records, split=VALIDATION):
     Returns:
       `Selected`, whose setting has the seed; None if no record has the scores.
     """
-    scored = _scored(records, split)
+    scored = _filter_scored(records, split)
     if not scored:
         return None
     best = max(scored, key=lambda record: points(record, VALIDATION))
     seeds = len({record["flags"].get("random_seed") for record in scored})
-    chosen = _choice([best], split)
+    selected = _selected([best], split)
     seed = best["flags"].get("random_seed")
-    return chosen._replace(seeds=seeds, setting={**chosen.setting, "random_seed": seed})
+    return selected._replace(seeds=seeds, setting={**selected.setting, "random_seed": seed})
 
 
 def choose_mean(records, split=VALIDATION):
@@ -229,7 +235,7 @@ def choose_mean(records, split=VALIDATION):
       `Selected` over all seeds of the setting; None if no record has the scores.
     """
     settings = collections.defaultdict(dict)
-    for record in _scored(records, split):
+    for record in _filter_scored(records, split):
         settings[key_of(setting(record))][record["flags"].get("random_seed")] = record
     if not settings:
         return None
@@ -238,19 +244,20 @@ def choose_mean(records, split=VALIDATION):
         return float(np.mean([points(settings[key][seed], VALIDATION) for seed in seeds]))
 
     def is_beaten(key):
-        own = settings[key].keys()
+        seeds_of_key = settings[key].keys()
         return any(
-            own <= settings[rival].keys() and validation(rival, own) > validation(key, own)
-            for rival in settings
+            seeds_of_key <= settings[other].keys()
+            and validation(other, seeds_of_key) > validation(key, seeds_of_key)
+            for other in settings
         )
 
-    rivals = [key for key in sorted(settings) if not is_beaten(key)]
-    shared = set.intersection(*(set(settings[key]) for key in rivals))
-    best = max(rivals, key=lambda key: validation(key, shared or settings[key]))
-    return _choice(list(settings[best].values()), split)
+    candidates = [key for key in sorted(settings) if not is_beaten(key)]
+    shared = set.intersection(*(set(settings[key]) for key in candidates))
+    best = max(candidates, key=lambda key: validation(key, shared or settings[key]))
+    return _selected(list(settings[best].values()), split)
 
 
-def _scored(records, split):
+def _filter_scored(records, split):
     """The records that can be chosen, and have what is wanted of them."""
     return [
         record
@@ -259,7 +266,7 @@ def _scored(records, split):
     ]
 
 
-def _choice(records, split):
+def _selected(records, split):
     """The `Selected` of one setting's records, one for each seed."""
     values = [points(record, split) for record in records]
     scores = records[0]["scores"]

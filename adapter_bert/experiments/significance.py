@@ -18,7 +18,7 @@ class Comparison(NamedTuple):
     neither: int
 
 
-class _Answers(NamedTuple):
+class _Labels(NamedTuple):
     """A file's labels.
 
     Attributes:
@@ -47,19 +47,21 @@ def compare(first, second, labels):
       UserError: a file is missing or no such file, an index is missing or occurs twice, or a label
         is not among those that are predicted.
     """
-    truth = _read(labels, "--labels")
-    answers = [_read(path, "--compare") for path in (first, second)]
-    for some in answers:
-        _check(some, truth)
-    if answers[0].names != answers[1].names:
-        names = " and ".join(f"{some.path} of {', '.join(some.names)}" for some in answers)
+    truth = _read_labels(labels, "--labels")
+    predictions = [_read_labels(path, "--compare") for path in (first, second)]
+    for prediction in predictions:
+        _check_alignment(prediction, truth)
+    if predictions[0].names != predictions[1].names:
+        names = " and ".join(
+            f"{prediction.path} of {', '.join(prediction.names)}" for prediction in predictions
+        )
         raise UserError(f"--compare: expected predictions of the same labels, found {names}.")
-    right = [
-        tuple(some.by_index[index][1] == label for some in answers)
+    is_correct = [
+        tuple(prediction.by_index[index][1] == label for prediction in predictions)
         for index, (_, label) in truth.by_index.items()
     ]
     cases = ((True, True), (True, False), (False, True), (False, False))
-    return Comparison(*(right.count(case) for case in cases))
+    return Comparison(*(is_correct.count(case) for case in cases))
 
 
 def mcnemar(only_first, only_second):
@@ -72,58 +74,61 @@ def mcnemar(only_first, only_second):
     Args:
       only_first, only_second: int, see `Comparison`.
     """
-    fewer, pairs = min(only_first, only_second), only_first + only_second
-    return min(1.0, 2 * float(scipy.stats.binom.cdf(fewer, pairs, 0.5)))
+    smaller, discordant = min(only_first, only_second), only_first + only_second
+    return min(1.0, 2 * float(scipy.stats.binom.cdf(smaller, discordant, 0.5)))
 
 
-def described(comparison):
+def describe(comparison):
     """The 2×2 table, the accuracies and the test, as lines."""
     both, first, second, neither = comparison
-    rows = sum(comparison)
+    num_rows = sum(comparison)
     return [
         f"{'':14}{'second right':>14}{'second wrong':>14}",
         f"{'first right':14}{both:14,}{first:14,}",
         f"{'first wrong':14}{second:14,}{neither:14,}",
-        f"Accuracy: first {(both + first) / rows:.2%}, second {(both + second) / rows:.2%},"
-        f" of {rows:,} rows",
+        f"Accuracy: first {(both + first) / num_rows:.2%}, second {(both + second) / num_rows:.2%},"
+        f" of {num_rows:,} rows",
         f"McNemar's test, exact (binomial), two-sided: p = {mcnemar(first, second):.4g}",
     ]
 
 
-def _read(path, flag):
+def _read_labels(path, flag):
     if not files.exists(path):
         raise UserError(f"{flag}: {path} does not exist.")
     table = table_readers.read_table(path)
     if table.columns[:2] != ("index", "label"):
-        found = ", ".join(table.columns[:2])
-        raise UserError(f"{path}, line 1: found the columns {found}, expected index, label.")
+        columns = ", ".join(table.columns[:2])
+        raise UserError(f"{path}, line 1: found the columns {columns}, expected index, label.")
     by_index = {}
     for row in table.rows:
         index, label = table.text(row, 0), table.text(row, 1)
         if index in by_index:
             raise UserError(f"{path}, line {row.line}: the index {index} occurs a second time.")
         by_index[index] = row.line, label
-    return _Answers(path, by_index, table.columns[2:])
+    return _Labels(path, by_index, table.columns[2:])
 
 
-def _check(answers, truth):
+def _check_alignment(predictions, truth):
     """Raises UserError unless predictions and truth are of the same rows and labels."""
-    if not answers.names:
+    if not predictions.names:
         raise UserError(
-            f"{answers.path}, line 1: expected a column of probabilities for each label; numbers"
-            " (a regression's) are not right or wrong."
+            f"{predictions.path}, line 1: expected a column of probabilities for each label;"
+            " numbers (a regression's) are not right or wrong."
         )
-    for one, other in ((truth, answers), (answers, truth)):
-        for index, (line, label) in one.by_index.items():
-            if index not in other.by_index:
-                raise UserError(f"{one.path}, line {line}: {other.path} has no index {index}.")
-            if not _known(label, answers.names):
-                names = ", ".join(answers.names)
+    for reference, candidate in ((truth, predictions), (predictions, truth)):
+        for index, (line, label) in reference.by_index.items():
+            if index not in candidate.by_index:
                 raise UserError(
-                    f"{one.path}, line {line}: found the label {label!r}, expected one of {names}."
+                    f"{reference.path}, line {line}: {candidate.path} has no index {index}."
+                )
+            if not _is_known_label(label, predictions.names):
+                names = ", ".join(predictions.names)
+                raise UserError(
+                    f"{reference.path}, line {line}: found the label {label!r}, expected one of"
+                    f" {names}."
                 )
 
 
-def _known(label, names):
+def _is_known_label(label, names):
     """Whether it is one of the labels, or a set of them."""
     return label in names or all(part in names for part in label.split(",") if part)

@@ -5,12 +5,12 @@ from typing import Any, Dict, List
 
 import numpy as np
 
-from adapter_bert.baseline import search_space as baseline_space
+from adapter_bert.baseline import search_space
 from adapter_bert.baseline.search_space import SPACE
 from adapter_bert.common import files
 from adapter_bert.experiments import figures, paper, report_tables, selection
 
-_KINDS = {"number": int, "pruned": bool, "samples": int, "seconds": float}
+_TYPES = {"number": int, "pruned": bool, "samples": int, "seconds": float}
 _STYLES = {
     "trial": figures.Style("#08519c", "o", ""),
     "stopped early": figures.Style("#999999", "x", ""),
@@ -28,23 +28,26 @@ def read_search(path):
 
 
 def _search_in_points(record):
-    trials = [_trial(trial) for trial in record["trials"]]
+    trials = [_parse_trial(trial) for trial in record["trials"]]
     if all(trial["points"] is None for trial in trials):
         raise ValueError("no trial with a score")
-    about = {name: files.checked(record[name], str) for name in ("task", "score", "sampler")}
-    return {**about, "trials": trials}
+    names = {name: files.require_type(record[name], str) for name in ("task", "score", "sampler")}
+    return {**names, "trials": trials}
 
 
-def _trial(record):
+def _parse_trial(record):
     """A trial as it was written; raises KeyError, TypeError or ValueError for what is none."""
-    score, own = record["score"], record["settings"]
-    kinds: Dict[str, Any] = {
-        field.name: field.type for field in dataclasses.fields(baseline_space.Settings)
+    score, recorded_settings = record["score"], record["settings"]
+    types: Dict[str, Any] = {
+        field.name: field.type for field in dataclasses.fields(search_space.Settings)
     }
-    settings = {name: files.checked(own[name], kinds[name]) for name in SPACE}
+    settings = {name: files.require_type(recorded_settings[name], types[name]) for name in SPACE}
     return {
-        **{name: files.checked(record[name], kind) for name, kind in _KINDS.items()},
-        "points": None if score is None else 100 * files.checked(score, float),
+        **{
+            name: files.require_type(record[name], expected_type)
+            for name, expected_type in _TYPES.items()
+        },
+        "points": None if score is None else 100 * files.require_type(score, float),
         "settings": settings,
     }
 
@@ -55,14 +58,14 @@ def best_trial(search):
     return max(scored, key=lambda trial: (trial["points"], -trial["number"]))
 
 
-def search_numbers(search):
+def search_rows(search):
     """A dict for each trial, all with the same keys."""
     return [
         {
             "task": search["task"],
             "trial": trial["number"],
             **{name: trial[name] for name in ("points", "pruned", "samples", "seconds")},
-            **{name: _named(trial["settings"])[name] for name in SPACE},
+            **{name: _with_module_name(trial["settings"])[name] for name in SPACE},
         }
         for trial in search["trials"]
     ]
@@ -85,16 +88,19 @@ def search_summary(searches, titles):
     return columns, rows
 
 
-def selected(searches, titles, gap):
+def selected_settings(searches, titles, gap):
     """(columns, rows) of a table with a row for each parameter: what each search selected.
 
     Args:
       searches, titles: as in `summary`.
       gap: what stands where a parameter is not read.
     """
-    chosen = [best_trial(search)["settings"] for search in searches]
+    best_settings = [best_trial(search)["settings"] for search in searches]
     rows = [
-        [name.replace("_", " "), *(_shown(name, settings, gap) for settings in chosen)]
+        [
+            name.replace("_", " "),
+            *(_format_parameter(name, settings, gap) for settings in best_settings),
+        ]
         for name in SPACE
     ]
     return ["", *titles], rows
@@ -105,33 +111,33 @@ def search_panel(search, title, y_label):
     scored = [trial for trial in search["trials"] if trial["points"] is not None]
     points, best = {"trial": [], "stopped early": []}, []
     for trial in sorted(scored, key=lambda trial: trial["number"]):
-        place, score = trial["number"], trial["points"]
-        points["stopped early" if trial["pruned"] else "trial"].append((place, score, None, None))
+        number, score = trial["number"], trial["points"]
+        points["stopped early" if trial["pruned"] else "trial"].append((number, score, None, None))
         if best:
-            best.append((place, best[-1][1], None, None))  # A step: along, then up.
-        best.append((place, max([score, *(point[1] for point in best[-1:])]), None, None))
+            best.append((number, best[-1][1], None, None))  # A step: along, then up.
+        best.append((number, max([score, *(point[1] for point in best[-1:])]), None, None))
     series = [
-        figures.Series(label, _STYLES[label], some)
-        for label, some in {**points, "best so far": best}.items()
-        if some
+        figures.Series(label, _STYLES[label], series_points)
+        for label, series_points in {**points, "best so far": best}.items()
+        if series_points
     ]
-    return figures.Panel(title, "Trial", y_label, series, linear=True)
+    return figures.Panel(title, "Trial", y_label, series, is_linear=True)
 
 
-def _named(settings):
+def _with_module_name(settings):
     """Settings with the module's name in place of its address or folder."""
-    return {**settings, "module": baseline_space.short_name(settings["module"])}
+    return {**settings, "module": search_space.short_name(settings["module"])}
 
 
-def _shown(name, settings, gap):
+def _format_parameter(name, settings, gap):
     """A parameter's value as a text; a gap where another parameter switches it off."""
-    part, off = name.split("_")[0], set()
+    part, unused = name.split("_")[0], set()
     if not settings["use_convolution"]:
-        off.add("conv")
+        unused.add("conv")
     if not settings["hidden_layers"] and name != "hidden_layers":
-        off.add("hidden")
-    value = _named(settings)[name]
-    if part in off:
+        unused.add("hidden")
+    value = _with_module_name(settings)[name]
+    if part in unused:
         return gap
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -151,17 +157,19 @@ def read_ablation(path):
 
 
 def _ablation_in_points(record):
-    size = files.checked(record["num_layers"], int)
+    num_layers = files.require_type(record["num_layers"], int)
     spans = {
-        (files.checked(first, int), files.checked(last, int)): _points(value)
+        (files.require_type(first, int), files.require_type(last, int)): _points(value)
         for first, last, value in record["spans"]
     }
-    if not 0 < size <= _MAX_LAYERS or not all(0 <= first <= last < size for first, last in spans):
-        raise ValueError(f"a span that does not lie in {size} layers")
+    if not 0 < num_layers <= _MAX_LAYERS or not all(
+        0 <= first <= last < num_layers for first, last in spans
+    ):
+        raise ValueError(f"a span that does not lie in {num_layers} layers")
     return {
-        **{name: files.checked(record[name], str) for name in ("task", "score")},
+        **{name: files.require_type(record[name], str) for name in ("task", "score")},
         **{name: _points(record[name]) for name in ("all", "none")},
-        "num_layers": size,
+        "num_layers": num_layers,
         # A regression has no classes.
         "majority": _points(record["majority"]) if "majority" in record else None,
         "spans": spans,
@@ -169,25 +177,23 @@ def _ablation_in_points(record):
 
 
 def _points(value):
-    return 100 * files.checked(value, float)
+    return 100 * files.require_type(value, float)
 
 
 def ablation_cells(ablation):
     """A `report_tables.Cell` for each score, so that all of figure 6 stands in one file."""
-    removed: List[Any] = [
+    scores: List[Any] = [
         ("all adapters", None, ablation["all"]),
         ("no adapters", None, ablation["none"]),
     ]
     if ablation["majority"] is not None:
-        removed.append(("majority class", None, ablation["majority"]))
-    removed += [
-        ("layers removed", f"{a}-{b}", v) for (a, b), v in sorted(ablation["spans"].items())
-    ]
+        scores.append(("majority class", None, ablation["majority"]))
+    scores += [("layers removed", f"{a}-{b}", v) for (a, b), v in sorted(ablation["spans"].items())]
     score = f"{selection.VALIDATION}_{ablation['score']}"
     choice = selection.Selected(score, 0.0, None, None, None, None, {})
     return [
         report_tables.Cell(method, level, ablation["task"], choice._replace(value=value))
-        for method, level, value in removed
+        for method, level, value in scores
     ]
 
 
@@ -197,11 +203,11 @@ def ablation_table(ablations):
     columns += ["upper half removed", "all removed", "majority class"]
     rows = []
     for ablation in ablations:
-        spans, size = ablation["spans"], ablation["num_layers"]
-        single = [spans[layer, layer] for layer in range(size) if (layer, layer) in spans]
+        spans, num_layers = ablation["spans"], ablation["num_layers"]
+        single = [spans[layer, layer] for layer in range(num_layers) if (layer, layer) in spans]
         values = [
             *(ablation["all"], min(single, default=None)),
-            *(spans.get((0, size // 2 - 1)), spans.get((size // 2, size - 1))),
+            *(spans.get((0, num_layers // 2 - 1)), spans.get((num_layers // 2, num_layers - 1))),
             *(ablation["none"], ablation["majority"]),
         ]
         texts = [report_tables.GAP if value is None else f"{value:.1f}" for value in values]
@@ -211,8 +217,8 @@ def ablation_table(ablations):
 
 def ablation_panel(ablation):
     """What each span costs, by its first and last layer: a `figures.Heatmap`."""
-    size = ablation["num_layers"]
-    values = np.full([size, size], np.nan)
+    num_layers = ablation["num_layers"]
+    values = np.full([num_layers, num_layers], np.nan)
     for (first, last), value in ablation["spans"].items():
         values[first, last] = value - ablation["all"]
     title = f"{paper.title(ablation['task'])}: {ablation['score']}"

@@ -28,20 +28,18 @@ from tqdm import tqdm
 
 from adapter_bert.common import configs, devices, files, metrics, paths
 from adapter_bert.common.errors import UserError
-from adapter_bert.experiments import data_digests as sweep_data
-from adapter_bert.experiments import grids as sweep_grids
-from adapter_bert.experiments import records as sweep_records
+from adapter_bert.experiments import data_digests, grids, records
 from adapter_bert.experiments.records import DONE, FAILED
 from adapter_bert.formats import checkpoints, task_adapter, tfhub
-from adapter_bert.training import output_dir as run_directory
-from adapter_bert.training import progress
+from adapter_bert.training import output_dir, progress
 
-_LOOK_EVERY = 0.3  # Seconds between two looks at the trials that run.
+_POLL_SECONDS = 0.3  # Seconds between two looks at the trials that run.
 
 KEEP = ("adapters", "scores", "all")  # What may be kept of a finished trial.
 
 
-# Further flags that say where things lie, of which `_backbone` tells BERTs apart, or where it runs.
+# Further flags that name a location or a device; they are not part of a trial's key, since
+# `_backbone_fingerprint` already identifies the BERT.
 _LOCATION_FLAGS = (
     *("bert_config_file", "vocab_file", "init_checkpoint", "bert_hub_module_handle"),
     *("spm_model_file", "feature_cache_dir"),
@@ -50,13 +48,13 @@ _LOCATION_FLAGS = (
 
 
 class Settings(NamedTuple):
-    """How a sweep takes place; but for further_flags none of it changes what comes out.
+    """How a sweep takes place; but for extra_flags none of it changes what comes out.
 
     Attributes:
       folder: local path.
       jobs: how many trials run at a time; each gets its share of the processor's cores.
       shard: (i, n): every n-th trial is this sweeper's, from the i-th on.
-      further_flags: every trial's, "--name=value" each, and as much its own as those of the grid,
+      extra_flags: every trial's, "--name=value" each, and as much its own as those of the grid,
         unless they say where BERT and the cache lie, or which TPU it is.
       keep: one of `KEEP`.
       retry_failed: run those again that failed.
@@ -65,7 +63,7 @@ class Settings(NamedTuple):
     folder: str
     jobs: int = 1
     shard: Tuple[int, int] = (0, 1)
-    further_flags: Tuple[str, ...] = ()
+    extra_flags: Tuple[str, ...] = ()
     keep: str = "adapters"
     retry_failed: bool = False
 
@@ -81,7 +79,7 @@ class Sweep:
     """Trials, and the folder of what they come to.
 
     Args:
-      trials: list of `sweep_grids.Trial`.
+      trials: list of `grids.Trial`.
       settings: `Settings`.
 
     Attributes:
@@ -97,60 +95,62 @@ class Sweep:
         self._settings = settings
         if files.is_remote(settings.folder):
             raise UserError(f"--output_dir={settings.folder}: a sweep needs a local folder.")
-        further = dict(_parsed(flag) for flag in settings.further_flags)
+        extra_flags = dict(_parse_flag(flag) for flag in settings.extra_flags)
         for trial in trials:
-            both = sorted(further.keys() & dict(trial.flags))
-            if both:
-                raise UserError(f"--{both[0]} is a flag of the trials already: use --set for it.")
+            duplicates = sorted(extra_flags.keys() & dict(trial.flags))
+            if duplicates:
+                raise UserError(
+                    f"--{duplicates[0]} is a flag of the trials already: use --set for it."
+                )
         self._location_flags = {
-            name: further.pop(name) for name in _LOCATION_FLAGS if name in further
+            name: extra_flags.pop(name) for name in _LOCATION_FLAGS if name in extra_flags
         }
-        trials = [trial.plus(further) for trial in trials]
+        trials = [trial.with_flags(extra_flags) for trial in trials]
         _check_names(trials)
         self.trials, self._old_keys, self._data = collections.OrderedDict(), {}, {}
-        self._digests = sweep_data.Digests()
-        self._add(trials)
+        self._digests = data_digests.DataDigests()
+        self._add_trials(trials)
         self._commands = {key: self._command(key) for key in self.trials}
-        self._records = sweep_records.Reader(settings.folder)
+        self._records = records.Reader(settings.folder)
         self._precisions = os.path.join(settings.folder, "precision.json")
-        self._seconds = []
+        self._durations = []
 
     def name(self, key):
         """What a trial is called, here and as its folder."""
         trial = self.trials[key]
-        return re.sub(r"[^\w.-]+", "_", f"{trial.what}-{trial.method}-{key[:8]}")
+        return re.sub(r"[^\w.-]+", "_", f"{trial.task}-{trial.method}-{key[:8]}")
 
     def records(self):
         """The records of these trials, a dict by their keys; older versions' have no "data"."""
-        records = {r["key"]: r for r in self._records.read()}
-        found = {key: records.get(key, records.get(self._old_keys[key])) for key in self.trials}
-        return {key: record for key, record in found.items() if record}
+        by_key = {r["key"]: r for r in self._records.read()}
+        matching = {key: by_key.get(key, by_key.get(self._old_keys[key])) for key in self.trials}
+        return {key: record for key, record in matching.items() if record}
 
     def running(self):
         """What the trials that run now said last, a dict by their keys."""
-        places = {key: self._trial_folder(key) for key in self.trials}
-        return {key: place.last_line() for key, place in places.items() if place.is_running()}
+        folders = {key: self._trial_folder(key) for key in self.trials}
+        return {key: folder.last_line() for key, folder in folders.items() if folder.is_running()}
 
     def commands(self):
         """The command of every trial that is left to this sweeper, as a list of str."""
-        return [self._commands[key] for key in self._left(self.records())]
+        return [self._commands[key] for key in self._remaining_keys(self.records())]
 
     def check_flags(self):
         """Raises UserError if a script does not know a flag of its trials; takes seconds."""
-        flags = {}
-        for _, script, *some in self._commands.values():
-            for flag in some:
-                flags.setdefault(script, {}).setdefault(flag.partition("=")[0], flag)
-        for script, some in flags.items():
-            checked = subprocess.run(
-                [sys.executable, script, *some.values(), "--only_check_args"],
+        flags_by_script = {}
+        for _, script, *command_flags in self._commands.values():
+            for flag in command_flags:
+                flags_by_script.setdefault(script, {}).setdefault(flag.partition("=")[0], flag)
+        for script, command_flags in flags_by_script.items():
+            process = subprocess.run(
+                [sys.executable, script, *command_flags.values(), "--only_check_args"],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
             )
-            if checked.returncode:
-                said = reason_in(checked.stdout.decode(errors="replace"))
+            if process.returncode:
+                reason = failure_reason(process.stdout.decode(errors="replace"))
                 name = os.path.basename(script)
-                raise UserError(f"{name} does not take the flags of its trials: {said}")
+                raise UserError(f"{name} does not take the flags of its trials: {reason}")
 
     def run(self):
         """Runs what is left, and waits for what other sweepers run of it.
@@ -159,121 +159,130 @@ class Sweep:
           UserError: a record cannot be written.
           KeyboardInterrupt: Ctrl-C; the trials have saved their last step then.
         """
-        self._before = self.records()
-        for key, record in self._before.items():
+        self._initial_records = self.records()
+        for key, record in self._initial_records.items():
             if record["status"] == DONE:  # A kill may have come before it lost what is not kept.
                 self._trial_folder(key).clean_up()
-        waiting, slots = collections.deque(self._left(self._before)), {}
+        queue, running = collections.deque(self._remaining_keys(self._initial_records)), {}
         try:
-            while waiting or slots:
-                self._look(waiting, slots)
-                time.sleep(_LOOK_EVERY)
+            while queue or running:
+                self._poll(queue, running)
+                time.sleep(_POLL_SECONDS)
         finally:
-            interrupt([trial.process for trial in slots.values()])
+            interrupt([trial.process for trial in running.values()])
 
-    def _add(self, trials):
+    def _add_trials(self, trials):
         """Adds trials by their keys; files of data and of BERT are read once for all trials."""
         backbones, data = {}, {}
         for trial in trials:
             flags = {**dict(trial.flags), **self._location_flags}
-            named = flags.get("bert_hub_module_handle"), flags.get("init_checkpoint")
-            if named not in backbones:
-                backbones[named] = _backbone(*named)
-            source = sweep_data.source_of(trial)
+            bert = (
+                flags.get("bert_hub_module_handle"),
+                flags.get("init_checkpoint"),
+            )
+            if bert not in backbones:
+                backbones[bert] = _backbone_fingerprint(*bert)
+            source = data_digests.data_source_of(trial)
             if source not in data:
-                data[source] = self._digest(source, trial.what)
-            old = key = trial.key(backbones[named])
+                data[source] = self._digest(source, trial.task)
+            old_key = key = trial.key(backbones[bert])
             if data[source]:
-                key = _filled_in(trial).key(backbones[named], data[source])
-            self.trials[key], self._old_keys[key], self._data[key] = trial, old, data[source]
+                key = _expand_flags(trial).key(backbones[bert], data[source])
+            self.trials[key], self._old_keys[key], self._data[key] = trial, old_key, data[source]
 
     def _digest(self, source, task):
-        """The digests of what a `sweep_data.Source` reads; None if it cannot be read."""
+        """The digests of what a `data_digests.DataSource` reads; None if it cannot be read."""
         try:
-            return self._digests.of(source)
+            return self._digests.compute(source)
         except UserError as error:
             logging.warning("%s: no digest of its data (%s).", task, str(error).rstrip("."))
             return None
 
-    def _has_other_data(self, key):
+    def _has_changed_data(self, key):
         """Whether a trial's files are no longer those that its key has; unchanged ones not read."""
         trial, data = self.trials[key], self._data[key]
-        return data and data != self._digest(sweep_data.source_of(trial), trial.what)
+        return data and data != self._digest(data_digests.data_source_of(trial), trial.task)
 
-    def _look(self, waiting, slots):
+    def _poll(self, queue, running):
         """Records the trials that have ended, and starts others in their slots."""
-        for slot, trial in list(slots.items()):
-            if trial.process.poll() is not None:
-                del slots[slot]
-                self._finish(trial, len(waiting) + len(slots))
-        for slot in set(range(self._settings.jobs)) - set(slots):
-            started = self._start_next(waiting, slot)
+        for slot, run in list(running.items()):
+            if run.process.poll() is not None:
+                del running[slot]
+                self._finish(run, len(queue) + len(running))
+        for slot in set(range(self._settings.jobs)) - set(running):
+            started = self._start_next(queue, slot)
             if started:
-                slots[slot] = started
+                running[slot] = started
 
-    def _left(self, records):
+    def _remaining_keys(self, known_records):
         """The keys of this shard's trials that are not done, nor failed for good."""
         index, count = self._settings.shard
-        return [key for key in list(self.trials)[index::count] if not self._is_over(records, key)]
+        return [
+            key
+            for key in list(self.trials)[index::count]
+            if not self._is_finished(known_records, key)
+        ]
 
-    def _is_over(self, records, key):
-        return key in records and (
-            records[key]["status"] == DONE or not self._settings.retry_failed
+    def _is_finished(self, known_records, key):
+        return key in known_records and (
+            known_records[key]["status"] == DONE or not self._settings.retry_failed
         )
 
-    def _start_next(self, waiting, slot):
+    def _start_next(self, queue, slot):
         """Starts the first trial that waits, and that no one else runs; None if there is none."""
-        for _ in range(len(waiting)):
-            key = waiting.popleft()
+        for _ in range(len(queue)):
+            key = queue.popleft()
             lock = self._trial_folder(key).lock()
             if lock is None:
-                waiting.append(key)
-            elif self.records().get(key) != self._before.get(key):
+                queue.append(key)
+            elif self.records().get(key) != self._initial_records.get(key):
                 os.close(lock)  # Another sweeper has ended it meanwhile.
             else:
                 logging.info("Running %s", self.name(key))
-                cores = _share_of_cores(slot, self._settings.jobs)
+                cores = _assigned_cores(slot, self._settings.jobs)
                 command = [*self._commands[key], *self._precision_flags(key)]
                 process = self._trial_folder(key).start(command, lock, cores)
                 return _Running(key, process, lock, time.monotonic())
         return None
 
-    def _finish(self, trial, num_left):
+    def _finish(self, run, num_remaining):
         """Records a trial whose process has ended."""
-        seconds, folder = time.monotonic() - trial.start, self._trial_folder(trial.key)
-        what = self.trials[trial.key]
+        seconds, folder = time.monotonic() - run.start, self._trial_folder(run.key)
+        trial = self.trials[run.key]
         record = {
-            "key": trial.key,
-            "script": what.script,
-            "flags": dict(what.flags),
+            "key": run.key,
+            "script": trial.script,
+            "flags": dict(trial.flags),
             "seconds": round(seconds, 1),
-            "finished": sweep_records.now(),
-            **({"data": self._data[trial.key]} if self._data[trial.key] else {}),
-            **folder.outcome(trial.process.returncode, what),
+            "finished": records.now(),
+            **({"data": self._data[run.key]} if self._data[run.key] else {}),
+            **folder.outcome(run.process.returncode, trial),
         }
-        if record["status"] == DONE and self._has_other_data(trial.key):
+        if record["status"] == DONE and self._has_changed_data(run.key):
             reason = "its data have changed since the sweep began; sweep again to train on them"
             record = {**record, "status": FAILED, "reason": reason}
         is_done = record["status"] == DONE
         if is_done:
-            folder.mark_for_cleanup(_dropped(self._settings.keep))
-        sweep_records.append(self._settings.folder, self._settings.shard, record)
+            folder.mark_for_cleanup(_discarded_patterns(self._settings.keep))
+        records.append(self._settings.folder, self._settings.shard, record)
         if is_done:
             folder.clean_up()
-        os.close(trial.lock)
-        self._seconds.append(seconds)
-        left = sum(self._seconds) / len(self._seconds) * num_left / self._settings.jobs
+        os.close(run.lock)
+        self._durations.append(seconds)
+        remaining_seconds = (
+            sum(self._durations) / len(self._durations) * num_remaining / self._settings.jobs
+        )
         logging.info(
             "%s %s (%s; %d to go, about %s)",
-            self.name(trial.key),
+            self.name(run.key),
             _describe_record(record),
             tqdm.format_interval(seconds),
-            num_left,
-            tqdm.format_interval(left),
+            num_remaining,
+            tqdm.format_interval(remaining_seconds),
         )
 
     def _command(self, key):
-        trial = self.trials[key].plus(self._location_flags)
+        trial = self.trials[key].with_flags(self._location_flags)
         script, *flags = trial.command(self._folder(key))
         return [sys.executable, os.path.join(paths.PROJECT, script), *flags]
 
@@ -283,16 +292,16 @@ class Sweep:
         An interrupted trial resumes in its own.
         """
         flags = {**dict(self.trials[key].flags), **self._location_flags}
-        has_begun = os.path.exists(os.path.join(self._folder(key), run_directory.SETTINGS_FILE))
+        has_begun = os.path.exists(os.path.join(self._folder(key), output_dir.SETTINGS_FILE))
         if flags.get("precision", "auto") != "auto" or flags.get("use_tpu") or has_begun:
             return []
-        config = _config(flags.get("bert_hub_module_handle"), flags.get("bert_config_file"))
+        config = _bert_config(flags.get("bert_hub_module_handle"), flags.get("bert_config_file"))
         width, path = (config.hidden_size, config.intermediate_size), self._precisions
-        known = files.read_object(path) if os.path.exists(path) else {}
-        if str(width) not in known:
-            known[str(width)] = devices.choose_precision("auto", False, width)
-            files.write_object(path, known)
-        return [f"--precision={known[str(width)]}"]
+        precisions = files.read_object(path) if os.path.exists(path) else {}
+        if str(width) not in precisions:
+            precisions[str(width)] = devices.choose_precision("auto", False, width)
+            files.write_object(path, precisions)
+        return [f"--precision={precisions[str(width)]}"]
 
     def _folder(self, key):
         return os.path.join(self._settings.folder, "trials", self.name(key))
@@ -301,12 +310,12 @@ class Sweep:
         return TrialFolder(self._folder(key))
 
 
-def _dropped(keep):
+def _discarded_patterns(keep):
     """Returns the patterns of what a finished trial's folder does without."""
     if keep == "all":
         return ()
-    further = (task_adapter.FOLDER,) if keep == "scores" else ()
-    return (*checkpoints.TRAINING_FILES, *further)
+    adapter_folder = (task_adapter.FOLDER,) if keep == "scores" else ()
+    return (*checkpoints.TRAINING_FILES, *adapter_folder)
 
 
 def _describe_record(record):
@@ -315,7 +324,7 @@ def _describe_record(record):
     return f"has {record['score']} {record['scores'][record['score']]:.4f}"
 
 
-def _share_of_cores(slot, jobs):
+def _assigned_cores(slot, jobs):
     """The processor's cores for one of several trials at a time; None for all of them."""
     if jobs == 1 or not hasattr(os, "sched_getaffinity"):
         return None
@@ -323,15 +332,13 @@ def _share_of_cores(slot, jobs):
     return cores[slot::jobs] if len(cores) >= jobs else None
 
 
-def _parsed(flag):
+def _parse_flag(flag):
     """--name=value as a pair; UserError if it is no such flag."""
     match = re.fullmatch(r"--?(\w+)=(.*)", flag, re.DOTALL)
     if not match:
         raise UserError(f"{flag}: expected a flag of the trials, written as --name=value.")
     name, value = match.groups()
-    return name, value if name in _LOCATION_FLAGS else sweep_grids.read_value(
-        name, value, "--" + name
-    )
+    return name, value if name in _LOCATION_FLAGS else grids.read_value(name, value, "--" + name)
 
 
 def _check_names(trials):
@@ -340,52 +347,52 @@ def _check_names(trials):
     for trial in trials:
         flags = dict(trial.flags)
         if str(flags.get("task_name")).lower() == "custom" and flags.get("data_dir"):
-            folder = posixpath.normpath(sweep_grids.expanded("data_dir", flags["data_dir"]))
+            folder = posixpath.normpath(grids.expand_variables("data_dir", flags["data_dir"]))
             label = flags.get("label_column")
             task = f"--data_dir={folder}" + (f" --label_column={label}" if label else "")
-            other = tasks.setdefault(trial.what, task)
-            if other != task:
+            earlier = tasks.setdefault(trial.task, task)
+            if earlier != task:
                 raise UserError(
-                    f"{task} and {other} would be one task, {trial.what}; give them folders of"
+                    f"{task} and {earlier} would be one task, {trial.task}; give them folders of"
                     " different names, or each a sweep of its own."
                 )
 
 
-def _filled_in(trial):
+def _expand_flags(trial):
     """A trial with environment variables filled in, but for where data and BERT lie.
 
     These have digests in its key, which are the same on machines with other folders.
     """
-    return trial.plus(
+    return trial.with_flags(
         {
-            name: sweep_grids.read_value(name, sweep_grids.expanded(name, value), f"--{name}")
+            name: grids.read_value(name, grids.expand_variables(name, value), f"--{name}")
             for name, value in trial.flags
-            if "$" in str(value) and name not in (*sweep_grids.DATA_FLAGS, *_LOCATION_FLAGS)
+            if "$" in str(value) and name not in (*grids.DATA_FLAGS, *_LOCATION_FLAGS)
         }
     )
 
 
 @functools.lru_cache(maxsize=None)  # Some modules are read whole.
-def _config(handle, config_file):
+def _bert_config(handle, config_file):
     """The `configs.BertConfig` that a trial's flags name."""
     if handle:
         return tfhub.read_bert(handle).config
     name = "bert_config_file"
-    value = config_file and sweep_grids.expanded(name, config_file)
+    value = config_file and grids.expand_variables(name, config_file)
     return configs.BertConfig.from_json_file(paths.find_bert(name, value))
 
 
-def _backbone(handle, init_checkpoint):
+def _backbone_fingerprint(handle, init_checkpoint):
     """What tells a BERT from others, without reading all of it."""
     if handle:
         return handle
-    named = init_checkpoint and sweep_grids.expanded("init_checkpoint", init_checkpoint)
-    prefix = paths.find_bert("init_checkpoint", named)
+    checkpoint_path = init_checkpoint and grids.expand_variables("init_checkpoint", init_checkpoint)
+    prefix = paths.find_bert("init_checkpoint", checkpoint_path)
     return files.sha256(prefix + ".index")  # It holds a checksum of each tensor.
 
 
-_STARTED = "\n$ "  # Before each command in the log.
-_PATIENCE = 120.0  # Seconds that an interrupted trial has for saving its step.
+_COMMAND_PREFIX = "\n$ "  # Before each command in the log.
+_INTERRUPT_TIMEOUT = 120.0  # Seconds that an interrupted trial has for saving its step.
 
 
 class TrialFolder:
@@ -399,11 +406,11 @@ class TrialFolder:
         self._path = path
         self._log = os.path.join(path, "log.txt")
         self._lock = os.path.join(path, ".lock")
-        self._unkept = os.path.join(path, ".unkept")
+        self._cleanup_file = os.path.join(path, ".unkept")
 
     def lock(self):
         """An open file that holds the lock until all who have it closed it; None if it is held."""
-        with files.written(self._path):
+        with files.convert_write_errors(self._path):
             os.makedirs(self._path, exist_ok=True)
             lock = os.open(self._lock, os.O_CREAT | os.O_RDWR)
         if files.lock(lock):
@@ -429,8 +436,8 @@ class TrialFolder:
           lock: see above; the process has it too, should the one that starts it be killed.
           cores: indices of the processor's cores that it may use, None for all.
         """
-        with files.written(self._log), open(self._log, "ab") as log:
-            log.write((_STARTED + " ".join(command) + "\n").encode())
+        with files.convert_write_errors(self._log), open(self._log, "ab") as log:
+            log.write((_COMMAND_PREFIX + " ".join(command) + "\n").encode())
             log.flush()
             process = subprocess.Popen(
                 command,
@@ -447,20 +454,20 @@ class TrialFolder:
 
     def last_line(self):
         """What the trial printed last."""
-        return _lines(self._read_log()[-2000:])[-1]
+        return _nonempty_lines(self._read_log()[-2000:])[-1]
 
     def outcome(self, return_code, trial):
         """What a record says of how the trial ended, see `records`.
 
         Args:
           return_code: its process's.
-          trial: `sweep_grids.Trial`.
+          trial: `grids.Trial`.
         """
         if return_code < 0:
             return {"status": FAILED, "reason": f"killed by signal {-return_code}"}
         if return_code:
-            _, _, said = self._read_log().rpartition(_STARTED)
-            return {"status": FAILED, "reason": reason_in(said)}
+            _, _, output = self._read_log().rpartition(_COMMAND_PREFIX)
+            return {"status": FAILED, "reason": failure_reason(output)}
         try:
             return self._result(trial)
         except UserError as error:
@@ -469,36 +476,39 @@ class TrialFolder:
     def _result(self, trial):
         """What a record says of a finished trial; UserError if it left not all that it should."""
         path = os.path.join(self._path, "eval_results.json")
-        found = files.read_object(path)
-        scores = metrics.numbers(found)
+        results = files.read_object(path)
+        scores = metrics.scalars(results)
         test = os.path.join(self._path, "test_scores.json")
         if os.path.exists(test):
-            scores.update(metrics.numbers(files.read_object(test)))
-        made = task_adapter.describe(os.path.join(self._path, task_adapter.FOLDER))
+            scores.update(metrics.scalars(files.read_object(test)))
+        description = task_adapter.describe(os.path.join(self._path, task_adapter.FOLDER))
         progress.write_settings(self._path, dict(trial.flags))
         result = {
             "status": DONE,
-            "task": sweep_grids.task_of(found["task"], dict(trial.flags).get("data_dir")),
-            "score": found["score"],
+            "task": grids.task_label(results["task"], dict(trial.flags).get("data_dir")),
+            "score": results["score"],
             "scores": scores,
-            "backbone": {"name": made.backbone.name, "fingerprint": made.backbone.fingerprint},
+            "backbone": {
+                "name": description.backbone.name,
+                "fingerprint": description.backbone.fingerprint,
+            },
         }
-        sweep_records.check_scores(result, path)
+        records.check_scores(result, path)
         return result
 
     def mark_for_cleanup(self, patterns):
         """Notes what is not kept once the trial is recorded: what matches one of these patterns."""
-        files.write_atomically(self._unkept, "".join(pattern + "\n" for pattern in patterns))
+        files.write_atomically(self._cleanup_file, "".join(pattern + "\n" for pattern in patterns))
 
     def clean_up(self):
         """Removes what `mark_for_cleanup` noted last, where that has not been done yet."""
         with contextlib.suppress(FileNotFoundError):  # It has; or another sweeper does it now.
-            with open(self._unkept) as reader:
+            with open(self._cleanup_file) as reader:
                 patterns = reader.read().splitlines()
             for pattern in patterns:
                 for path in glob.glob(os.path.join(glob.escape(self._path), pattern)):
                     shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
-            os.remove(self._unkept)
+            os.remove(self._cleanup_file)
 
     def _read_log(self):
         with open(self._log, "rb") as log:
@@ -517,17 +527,17 @@ def interrupt(processes):
         process.send_signal(signal.SIGINT)
     for process in processes:
         try:
-            process.wait(_PATIENCE)
+            process.wait(_INTERRUPT_TIMEOUT)
         except subprocess.TimeoutExpired:
             process.kill()
 
 
-def reason_in(text):
+def failure_reason(text):
     """The sentence by which a script that stopped says why, else the last line."""
-    lines = _lines(text)
+    lines = _nonempty_lines(text)
     errors = [line[len("Error: ") :] for line in lines if line.startswith("Error: ")]
     return (errors or lines)[-1]
 
 
-def _lines(text):
+def _nonempty_lines(text):
     return [line.strip() for line in re.split(r"[\r\n]+", text) if line.strip()] or [""]

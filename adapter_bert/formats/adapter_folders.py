@@ -13,52 +13,53 @@ from adapter_bert.common.errors import UserError
 from adapter_bert.formats import task_adapter
 
 
-def is_name(text: str) -> bool:
+def is_task_name(text: str) -> bool:
     """Whether a task can be called so: letters, digits, ".", "_" and "-", at most 100 of them.
 
     A folder of that name must not be taken for what a killed `files.atomic_folder` left.
     """
-    fits = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", text) is not None
-    return fits and files.folder_of(text) == text
+    is_match = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", text) is not None
+    return is_match and files.final_folder(text) == text
 
 
-def check_name(text: str) -> None:
-    """Raises UserError for what `is_name` is not."""
-    if not is_name(text):
+def check_task_name(text: str) -> None:
+    """Raises UserError unless `is_task_name`."""
+    if not is_task_name(text):
         raise UserError(
             f"{text[:100]!r} is no name of a task; expected letters, digits, '.', '_' and '-', a"
             " letter or digit first, at most 100 of them, and no .partial or .replaced at the end."
         )
 
 
-def named(patterns: Iterable[str]) -> Dict[str, str]:
+def match_patterns(patterns: Iterable[str]) -> Dict[str, str]:
     """The task adapters that --adapters names: dict from tasks' names to folders.
 
     Raises:
       UserError: a pattern fits nothing, what it fits is no task adapter or cannot be read, or two
         have one name.
     """
-    found = {}
+    adapters = {}
     for pattern in patterns:
-        folders = _matching(pattern)
+        folders = _expand(pattern)
         if not folders:
             raise UserError(f"--adapters={pattern}: there is no such folder.")
-        for place in map(files.folder_of, folders):
-            folder = find_in(place)
+        for path in map(files.final_folder, folders):
+            folder = resolve(path)
             if folder is None:
                 raise UserError(
-                    f"--adapters={pattern}: {place} is no task adapter, a folder with"
+                    f"--adapters={pattern}: {path} is no task adapter, a folder with"
                     " adapter_config.json, as a training leaves it in output_dir/adapter."
                 )
-            name = name_of(folder)
-            if found.setdefault(name, folder) != folder:
+            name = task_name(folder)
+            if adapters.setdefault(name, folder) != folder:
                 raise UserError(
-                    f"--adapters: {found[name]} and {folder} are both called {name!r}; rename one."
+                    f"--adapters: {adapters[name]} and {folder} are both called {name!r};"
+                    " rename one."
                 )
-    return found
+    return adapters
 
 
-def below(root: str) -> Dict[str, str]:
+def find_all(root: str) -> Dict[str, str]:
     """The task adapters in a folder of folders: dict from names to folders.
 
     Each is the highest of `<name>/<number>`, as uploads are kept, or else `<name>` or
@@ -70,41 +71,41 @@ def below(root: str) -> Dict[str, str]:
     """
     if not files.isdir(root):
         raise UserError(f"--adapter_dir={root} is no folder.")
-    found = {}
-    for name in sorted(set(map(files.folder_of, _names_in(root, "--adapter_dir=")))):
+    adapters = {}
+    for name in sorted(set(map(files.final_folder, _list_names(root, "--adapter_dir=")))):
         try:
-            folder = find_in(posixpath.join(root, name))
+            folder = resolve(posixpath.join(root, name))
             if folder:
-                check_name(name)
-                found[name] = folder
+                check_task_name(name)
+                adapters[name] = folder
         except UserError as error:
             logging.warning("Not served: %s: %s", name, error)
-    return found
+    return adapters
 
 
-def find_in(folder: str) -> Optional[str]:
-    """The folder of a task adapter that a name stands for, see `below`; None for none.
+def resolve(folder: str) -> Optional[str]:
+    """The folder of a task adapter that a name stands for, see `find_all`; None for none.
 
     Raises:
       UserError: the folder cannot be read.
     """
-    numbers = sorted(numbers_in(folder), reverse=True)
+    numbers = sorted(version_numbers(folder), reverse=True)
     for candidate in (*map(str, numbers), "", task_adapter.FOLDER):
         path = posixpath.join(folder, candidate) if candidate else folder
-        if files.exists(posixpath.join(files.current(path), task_adapter.CONFIG_FILE)):
+        if files.exists(posixpath.join(files.current_folder(path), task_adapter.CONFIG_FILE)):
             return path
     return None
 
 
-def name_of(folder: str) -> str:
+def task_name(folder: str) -> str:
     """What a task is called after its adapter's folder: "mrpc" for output/mrpc/adapter."""
-    parts = [part for part in folder.split("/") if part not in ("", ".")]
-    if len(parts) > 1 and (parts[-1] == task_adapter.FOLDER or parts[-1].isdigit()):
-        parts.pop()
-    return parts[-1] if parts else ""
+    components = [component for component in folder.split("/") if component not in ("", ".")]
+    if len(components) > 1 and (components[-1] == task_adapter.FOLDER or components[-1].isdigit()):
+        components.pop()
+    return components[-1] if components else ""
 
 
-def numbers_in(folder: str) -> List[int]:
+def version_numbers(folder: str) -> List[int]:
     """The numbers that folders in a folder are called by, a list.
 
     Raises:
@@ -112,28 +113,28 @@ def numbers_in(folder: str) -> List[int]:
     """
     if not files.isdir(folder):
         return []
-    names = _names_in(folder)
+    names = _list_names(folder)
     return [int(name) for name in names if re.fullmatch("[1-9][0-9]{0,8}", name)]
 
 
-def _matching(pattern: str) -> List[str]:
+def _expand(pattern: str) -> List[str]:
     """The paths that a pattern fits, sorted; one without wildcards elsewhere is such a path."""
     if not files.is_remote(pattern):
         return sorted(glob.glob(pattern))
     if not glob.has_magic(pattern):
         return [pattern]
-    with _readable("--adapters=" + pattern):
+    with _convert_read_errors("--adapters=" + pattern):
         return sorted(files.glob(pattern))
 
 
-def _names_in(folder: str, flag: str = "") -> List[str]:
+def _list_names(folder: str, flag: str = "") -> List[str]:
     """What lies in a folder; raises UserError, which `flag` begins, if it cannot be read."""
-    with _readable(flag + folder):
+    with _convert_read_errors(flag + folder):
         return [name.rstrip("/") for name in files.listdir(folder)]
 
 
 @contextlib.contextmanager
-def _readable(where: str) -> Iterator[None]:
+def _convert_read_errors(where: str) -> Iterator[None]:
     """An error of the file system is a UserError, which `where` begins."""
     try:
         yield

@@ -15,7 +15,7 @@ from typing import Any, Dict, List, Tuple
 import numpy as np
 
 import tuning
-from adapter_bert.common import configs, files, task_kinds
+from adapter_bert.common import configs, files, model_variables, task_kinds
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import huggingface, task_adapter
 
@@ -40,8 +40,8 @@ model.eval()
 """
 
 _ACTIVATIONS = {
-    huggingface.activation_name(own): own
-    for own in ("gelu", "leaky_relu", "linear", "relu", "relu6", "sigmoid", "swish", "tanh")
+    huggingface.activation_name(name): name
+    for name in ("gelu", "leaky_relu", "linear", "relu", "relu6", "sigmoid", "swish", "tanh")
 }
 # The variants that the package has, the default first, and what they are there.
 _VARIANTS = {
@@ -53,13 +53,13 @@ _VARIANTS = {
     "placement": {"sequential": {"is_parallel": False}, "parallel": {"is_parallel": True}},
 }
 _DOWN_BIAS = "adapter_down.0.bias"
-_PARTS = {
+_TENSOR_NAMES = {
     "weights1": "adapter_down.0.weight",
     "biases1": _DOWN_BIAS,
     "weights2": "adapter_up.weight",
     "biases2": "adapter_up.bias",
 }
-_HEAD_PARTS = {"output_weights": "weight", "output_bias": "bias"}
+_HEAD_TENSOR_NAMES = {"output_weights": "weight", "output_bias": "bias"}
 
 # What the package can vary in a bottleneck adapter besides, and how Houlsby et al. have it.
 _HOULSBY = {
@@ -88,17 +88,19 @@ def write(folder: str, adapter: task_adapter.TaskAdapter) -> None:
     """
     description = adapter.description
     configs = {
-        _ADAPTER_CONFIG: _adapter_config(description, _checked_adapter(description)),
+        _ADAPTER_CONFIG: _adapter_config(description, _check_adapter(description)),
         HEAD_CONFIG: _head_config(description),
     }
     name = description.task
     tensors = {_ADAPTER: {}, _HEAD: {}, _LAYER_NORMS: {}}
-    for own, value in adapter.tensors.items():
-        file, other = _file_and_name(own, name)
-        tensors[file][other] = value.reshape(-1) if "/biases" in own else _flip(file, value)
+    for google_name, value in adapter.tensors.items():
+        file, pytorch_name = _file_and_name(google_name, name)
+        tensors[file][pytorch_name] = (
+            value.reshape(-1) if "/biases" in google_name else _transpose_adapter(file, value)
+        )
     for file, content in tensors.items():
         huggingface.write_safetensors(os.path.join(folder, file + ".safetensors"), content)
-    shared = {
+    common_fields = {
         "hidden_size": description.backbone.config["hidden_size"],
         "model_class": "BertAdapterModel",
         "model_name": description.backbone.name,
@@ -107,12 +109,12 @@ def write(folder: str, adapter: task_adapter.TaskAdapter) -> None:
         "version": "adapters.1.3.0",
     }
     for file, config in configs.items():
-        record = {**shared, "config": config}
+        record = {**common_fields, "config": config}
         with files.open_file(os.path.join(folder, file), "w") as writer:
             writer.write(json.dumps(record, indent=2, sort_keys=True) + "\n")
 
 
-def _checked_adapter(description: task_adapter.Description) -> configs.AdapterConfig:
+def _check_adapter(description: task_adapter.Description) -> configs.AdapterConfig:
     """Its adapters' settings; raises UserError unless the format can hold the task adapter."""
     adapter = description.adapter
     if adapter is None or adapter.fn != "feedforward_adapter":
@@ -146,7 +148,7 @@ def _adapter_config(
     description: task_adapter.Description, adapter: configs.AdapterConfig
 ) -> Dict[str, Any]:
     config = description.backbone.config
-    every = range(config["num_hidden_layers"])
+    layer_indices = range(config["num_hidden_layers"])
     return {
         "architecture": None,
         **_HOULSBY,
@@ -154,7 +156,9 @@ def _adapter_config(
         **_VARIANTS["placement"][adapter.placement],
         "reduction_factor": reduction_factor(config["hidden_size"], adapter.size),
         "non_linearity": huggingface.activation_name(adapter.activation),
-        "leave_out": [] if adapter.layers is None else sorted(set(every) - set(adapter.layers)),
+        "leave_out": []
+        if adapter.layers is None
+        else sorted(set(layer_indices) - set(adapter.layers)),
     }
 
 
@@ -182,17 +186,17 @@ def _head_config(description: task_adapter.Description) -> Dict[str, Any]:
 
 def _file_and_name(name: str, adapter: str) -> Tuple[str, str]:
     """(file, PyTorch's name) of a trained tensor; adapter is the name that the format gives it."""
-    kind = tuning.role_of(name, ["bert/"]).kind
+    kind = model_variables.role_of(name, ["bert/"]).kind
     if kind == "head":
         # The head's first module is its dropout.
-        return _HEAD, f"heads.{adapter}.1.{_HEAD_PARTS[name]}"
+        return _HEAD, f"heads.{adapter}.1.{_HEAD_TENSOR_NAMES[name]}"
     if kind == "layer_norm":
-        return _LAYER_NORMS, "bert." + huggingface.name_of(name)
+        return _LAYER_NORMS, "bert." + huggingface.parameter_name(name)
     scope, _, part = name.rpartition("/")
-    return _ADAPTER, f"bert.{huggingface.name_of(scope)}.{adapter}.{_PARTS[part]}"
+    return _ADAPTER, f"bert.{huggingface.parameter_name(scope)}.{adapter}.{_TENSOR_NAMES[part]}"
 
 
-def _flip(file: str, value: np.ndarray) -> np.ndarray:
+def _transpose_adapter(file: str, value: np.ndarray) -> np.ndarray:
     """Our layout as PyTorch's, or back: an adapter's weights are transposed, its biases [1, m]."""
     return value.T if file == _ADAPTER else value
 
@@ -250,7 +254,7 @@ def read_files(folder: str, where: str) -> Tuple[str, Dict[str, Any], Dict[str, 
         path = os.path.join(folder, file + ".safetensors")
         if file != _LAYER_NORMS or files.exists(path):
             content = huggingface.read_safetensors(path)
-            tensors.update(((file, other), value) for other, value in content.items())
+            tensors.update(((file, pytorch_name), value) for pytorch_name, value in content.items())
     return name, adapter_config, head_config, tensors
 
 
@@ -270,26 +274,26 @@ def _adapter_of(
 ) -> configs.AdapterConfig:
     """The `configs.AdapterConfig` that a config of the package's stands for."""
     for field, expected in _HOULSBY.items():
-        found = config.get(field, expected)
-        if found != expected:
+        actual = config.get(field, expected)
+        if actual != expected:
             raise UserError(
-                f"{where}: adapters as in Houlsby et al. have {field} {expected}, these {found}."
+                f"{where}: adapters as in Houlsby et al. have {field} {expected}, these {actual}."
             )
-    activation, left_out = str(config.get("non_linearity")), config.get("leave_out") or []
-    if activation not in _ACTIVATIONS or not isinstance(left_out, list):
+    activation, leave_out = str(config.get("non_linearity")), config.get("leave_out") or []
+    if activation not in _ACTIVATIONS or not isinstance(leave_out, list):
         raise UserError(
             f"{where}: its non_linearity must be one of {', '.join(_ACTIVATIONS)}, but is"
-            f" {activation}; its leave_out must be a list, but is {left_out}."
+            f" {activation}; its leave_out must be a list, but is {leave_out}."
         )
     sizes = {value.size for (_, name), value in tensors.items() if name.endswith(_DOWN_BIAS)}
     if len(sizes) != 1:
         raise UserError(f"{where}: its adapters must have one size, but have {sorted(sizes)}.")
-    layers = tuple(i for i in range(backbone["num_hidden_layers"]) if i not in left_out)
+    layers = tuple(i for i in range(backbone["num_hidden_layers"]) if i not in leave_out)
     variant: Dict[str, Any] = {name: _variant_of(config, name, where) for name in _VARIANTS}
     return configs.AdapterConfig(
         size=sizes.pop(),
         activation=_ACTIVATIONS[activation],
-        layers=layers if left_out else None,
+        layers=layers if leave_out else None,
         **variant,
     )
 
@@ -298,11 +302,11 @@ def _variant_of(config: Dict[str, Any], name: str, where: str) -> str:
     """The value of the field of that name of a `configs.AdapterConfig`."""
     values = _VARIANTS[name]
     default = next(iter(values.values()))
-    found = {field: config.get(field, default[field]) for field in default}
+    actual = {field: config.get(field, default[field]) for field in default}
     for value, expected in values.items():
-        if found == expected:
+        if actual == expected:
             return value
-    raise UserError(f"{where}: there are no adapters with {json.dumps(found)}.")
+    raise UserError(f"{where}: there are no adapters with {json.dumps(actual)}.")
 
 
 def labels_of(config: Dict[str, Any], where: str) -> Tuple[str, ...]:
@@ -321,8 +325,8 @@ def labels_of(config: Dict[str, Any], where: str) -> Tuple[str, ...]:
     if config.get("num_labels") == 1:
         return ()
     label2id: Any = config.get("label2id")
-    numbers: List[Any] = list(label2id.values()) if isinstance(label2id, dict) else [None]
-    if {type(n) for n in numbers} != {int} or sorted(numbers) != list(range(len(numbers))):
+    indices: List[Any] = list(label2id.values()) if isinstance(label2id, dict) else [None]
+    if {type(index) for index in indices} != {int} or sorted(indices) != list(range(len(indices))):
         raise UserError(f"{where}: head_config.json must number its labels from 0 in label2id.")
     return tuple(sorted(label2id, key=label2id.get))
 
@@ -340,19 +344,24 @@ def _to_google(
 ) -> Dict[str, np.ndarray]:
     """Gives every tensor our name and layout; raises UserError unless they are all there are."""
     shapes = task_adapter.shapes(description)
-    places = {own: _file_and_name(own, description.task) for own in shapes}
-    differing = set(places.values()) ^ set(tensors)
-    if differing:
-        file, name = min(differing)
-        verdict = "has no place" if (file, name) in tensors else "is missing"
-        raise UserError(f"{where}: in {file}.safetensors {name} {verdict}.")
+    locations = {
+        google_name: _file_and_name(google_name, description.task) for google_name in shapes
+    }
+    mismatched = set(locations.values()) ^ set(tensors)
+    if mismatched:
+        file, name = min(mismatched)
+        problem = "has no place" if (file, name) in tensors else "is missing"
+        raise UserError(f"{where}: in {file}.safetensors {name} {problem}.")
     result = {}
-    for own, (file, name) in places.items():
-        value = _flip(file, tensors[file, name])
-        if value.size != np.prod(shapes[own]) or value.shape != shapes[own][-value.ndim :]:
+    for google_name, (file, name) in locations.items():
+        value = _transpose_adapter(file, tensors[file, name])
+        if (
+            value.size != np.prod(shapes[google_name])
+            or value.shape != shapes[google_name][-value.ndim :]
+        ):
             raise UserError(
                 f"{where}: {name} has the shape {list(tensors[file, name].shape)}, which does not"
-                f" fit {own} {list(shapes[own])}."
+                f" fit {google_name} {list(shapes[google_name])}."
             )
-        result[own] = value.reshape(shapes[own])
+        result[google_name] = value.reshape(shapes[google_name])
     return result

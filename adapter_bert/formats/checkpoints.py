@@ -1,24 +1,20 @@
 """Pretrained weights in: the tensors of a BERT encoder, and the checks before they are loaded.
 
-`encoder_shapes` is the one table of what a plain BERT encoder is made of. `open_checkpoint` and
-`check_encoder` find out, from file names, file sizes and the index alone, whether a checkpoint can
-be loaded at all, before a graph is built.
+`open_checkpoint` and `check_encoder` find out, from file names, file sizes and the index alone,
+whether a checkpoint can be loaded at all, before a graph is built.
 """
 
 import codecs
 import contextlib
-import hashlib
 import os
 import re
-from typing import Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.common import configs, files
+from adapter_bert.common import configs, files, model_variables
 from adapter_bert.common.errors import UserError
-
-Shapes = Dict[str, Tuple[int, ...]]
 
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # In checkpoints of tf.train.Checkpoint.
 GLOBAL_STEP = "global_step"
@@ -26,14 +22,14 @@ MOMENTS = ("/adam_m", "/adam_v")  # Adam's, beside each trained variable.
 
 # What a training's checkpoints are called: Estimator's name where they hold the whole model, and
 # another where they lack frozen weights, so that nobody gives them to BERT's code as a BERT.
-WHOLE, PARTIAL = "model.ckpt", "partial.ckpt"
-TRAINING_FILES = ("checkpoint", WHOLE + "-*", PARTIAL + "-*")
+MODEL_CHECKPOINT, PARTIAL_CHECKPOINT = "model.ckpt", "partial.ckpt"
+TRAINING_FILES = ("checkpoint", MODEL_CHECKPOINT + "-*", PARTIAL_CHECKPOINT + "-*")
 
-_ENDS = (".data-00000-of-00001", ".index")  # Of the files of one, which is no shard of many.
+_SUFFIXES = (".data-00000-of-00001", ".index")  # Of the files of one, which is no shard of many.
 IDENTITY = "_RUN_IDENTITY"  # A training's checkpoint says by it which run it is of.
 
 # What reading a damaged checkpoint raises: where it ends too early, TensorFlow an IndexError.
-_UNREADABLE = (tf.errors.OpError, IndexError, OSError)
+_READ_ERRORS = (tf.errors.OpError, IndexError, OSError)
 
 
 class PretrainedBert(NamedTuple):
@@ -52,55 +48,6 @@ class PretrainedBert(NamedTuple):
     init_checkpoint: str
     do_lower_case: Optional[bool]
     config_file: Optional[str] = None
-
-
-class EncoderSizes(NamedTuple):
-    """The sizes of an encoder, by their names in bert_config.json."""
-
-    vocab_size: int
-    hidden_size: int
-    num_hidden_layers: int
-    intermediate_size: int
-    max_position_embeddings: int
-    type_vocab_size: int
-
-
-def encoder_shapes(config: "Union[configs.BertConfig, EncoderSizes]") -> Shapes:
-    """The tensors of a plain BERT encoder, in the order in which `modeling.BertModel` makes them.
-
-    Args:
-      config: `configs.BertConfig`, or anything with the same sizes as attributes.
-
-    Returns:
-      A dictionary from the names of Google's checkpoints to shapes (tuples of int).
-    """
-    hidden, intermediate = config.hidden_size, config.intermediate_size
-    shapes: Shapes = {
-        "bert/embeddings/word_embeddings": (config.vocab_size, hidden),
-        "bert/embeddings/token_type_embeddings": (config.type_vocab_size, hidden),
-        "bert/embeddings/position_embeddings": (config.max_position_embeddings, hidden),
-    }
-
-    def dense(scope, rows, columns):
-        shapes[scope + "/kernel"] = (rows, columns)
-        shapes[scope + "/bias"] = (columns,)
-
-    def layer_norm(scope):
-        shapes[scope + "/LayerNorm/beta"] = (hidden,)
-        shapes[scope + "/LayerNorm/gamma"] = (hidden,)
-
-    layer_norm("bert/embeddings")
-    for index in range(config.num_hidden_layers):
-        layer = f"bert/encoder/layer_{index}"
-        for projection in ("query", "key", "value"):
-            dense(f"{layer}/attention/self/{projection}", hidden, hidden)
-        dense(layer + "/attention/output/dense", hidden, hidden)
-        layer_norm(layer + "/attention/output")
-        dense(layer + "/intermediate/dense", hidden, intermediate)
-        dense(layer + "/output/dense", intermediate, hidden)
-        layer_norm(layer + "/output")
-    dense("bert/pooler/dense", hidden, hidden)
-    return shapes
 
 
 def open_checkpoint(prefix: str, flag: str = "--init_checkpoint"):
@@ -126,7 +73,7 @@ def open_checkpoint(prefix: str, flag: str = "--init_checkpoint"):
         reader = _new_reader(prefix, where)
         if files.exists(prefix + ".index"):
             _check_data(prefix, reader, where)
-    except _UNREADABLE as error:
+    except _READ_ERRORS as error:
         raise UserError(
             f"{where} cannot be read as a TensorFlow checkpoint ({files.reason(error)})."
         ) from error
@@ -140,15 +87,15 @@ def _new_reader(prefix: str, where: str):
     """
     try:
         return tf.train.NewCheckpointReader(prefix)
-    except _UNREADABLE as error:
+    except _READ_ERRORS as error:
         index = prefix + ".index"
         if files.exists(index):
-            kind = _kind_of_file(index)
+            kind = _describe_file(index)
             raise UserError(f"{where} cannot be read: its index, {index}, is {kind}.") from error
-        raise UserError(f"{where} is {_kind_of_file(prefix)}, not a checkpoint.") from error
+        raise UserError(f"{where} is {_describe_file(prefix)}, not a checkpoint.") from error
 
 
-def _kind_of_file(path: str) -> str:
+def _describe_file(path: str) -> str:
     """Returns what a file is that is no part of a checkpoint, by how it begins."""
     try:
         with files.open_file(path, "rb") as reader:
@@ -195,21 +142,21 @@ def check_encoder_shapes(
     Raises:
       UserError: they are no BERT, or one of another size.
     """
-    wanted = encoder_shapes(config)
-    missing = [name for name in wanted if name not in shapes]
-    if is_of_task_alone(shapes):
+    expected = model_variables.encoder_shapes(config)
+    missing = [name for name in expected if name not in shapes]
+    if is_task_only(shapes):
         raise UserError(
             f"{where} holds only what a task trained; give the pretrained BERT below it, and the"
             " task's folder as --adapter."
         )
-    if len(missing) == len(wanted) and OBJECT_GRAPH in shapes:
+    if len(missing) == len(expected) and OBJECT_GRAPH in shapes:
         raise UserError(
             f"{where} is an object-based checkpoint of TensorFlow 2; convert it by"
             " `python convert_checkpoint.py from_tf2`."
         )
-    if len(missing) == len(wanted):
-        raise UserError(f"{where} holds no BERT encoder, but {_a_few(shapes)}.")
-    for name, shape in wanted.items():
+    if len(missing) == len(expected):
+        raise UserError(f"{where} holds no BERT encoder, but {_abbreviate(shapes)}.")
+    for name, shape in expected.items():
         if name in shapes and tuple(shapes[name]) != shape:
             raise UserError(
                 f"{where} is a checkpoint of another size: its {name} has the shape "
@@ -217,8 +164,8 @@ def check_encoder_shapes(
             )
     if missing:
         raise UserError(
-            f"{where} lacks {len(missing)} of the {len(wanted)} tensors that bert_config.json asks "
-            f"for, the first of them {missing[0]}."
+            f"{where} lacks {len(missing)} of the {len(expected)} tensors that bert_config.json "
+            f"asks for, the first of them {missing[0]}."
         )
     num_layers = _count_layers(shapes)
     if num_layers > config.num_hidden_layers:
@@ -228,7 +175,7 @@ def check_encoder_shapes(
         )
 
 
-def is_of_task_alone(names: Iterable[str]) -> bool:
+def is_task_only(names: Iterable[str]) -> bool:
     """Returns whether tensors of these names are those of a training that keeps BERT apart."""
     names = list(names)
     return "bert/embeddings/word_embeddings" not in names and any(
@@ -236,7 +183,7 @@ def is_of_task_alone(names: Iterable[str]) -> bool:
     )
 
 
-def prefix_at(path: str) -> str:
+def resolve_prefix(path: str) -> str:
     """Returns the prefix of a folder's last checkpoint; any other path as it is.
 
     A folder that records no checkpoint is returned as it is, too.
@@ -250,18 +197,18 @@ def prefix_at(path: str) -> str:
     return path
 
 
-def check_shapes(prefix: str, shapes: Shapes) -> None:
+def check_shapes(prefix: str, shapes: model_variables.Shapes) -> None:
     """Raises UserError if --init_checkpoint holds a tensor in another shape than the model.
 
     Args:
       prefix: the checkpoint's prefix.
       shapes: dict from names to shapes; those that it lacks are not asked for.
     """
-    found = dict(tf.train.list_variables(prefix))
+    actual = dict(tf.train.list_variables(prefix))
     for name, shape in shapes.items():
-        if name in found and found[name] != list(shape):
+        if name in actual and actual[name] != list(shape):
             raise UserError(
-                f"--init_checkpoint {prefix}: its {name} has the shape {found[name]}, the model's"
+                f"--init_checkpoint {prefix}: its {name} has the shape {actual[name]}, the model's"
                 f" has {list(shape)}."
             )
 
@@ -277,42 +224,10 @@ def read_tensor(reader, name: str, where: str) -> np.ndarray:
     """A tensor of an open checkpoint; raises UserError if it is damaged, `where` begins it."""
     try:
         return reader.get_tensor(name)
-    except _UNREADABLE as error:
+    except _READ_ERRORS as error:
         raise UserError(
             f"{where} is damaged: its {name} cannot be read ({files.reason(error)})."
         ) from error
-
-
-def fingerprint(get_tensor: Callable, config: Union[configs.BertConfig, EncoderSizes]) -> str:
-    """What tells one pretrained encoder from another, whatever file its weights come from.
-
-    The `sha256_of` all tensors of `encoder_shapes`.
-
-    Args:
-      get_tensor: function from a name to an array, such as a checkpoint reader's.
-      config: `configs.BertConfig` or `EncoderSizes`.
-
-    Returns:
-      str, 64 hexadecimal digits.
-    """
-    return sha256_of(get_tensor, encoder_shapes(config))
-
-
-def sha256_of(get_tensor: Callable, shapes: Shapes) -> str:
-    """SHA-256 of tensors, as 64 hexadecimal digits.
-
-    In the order of their names: for each a line with name and shape, and its float32 values,
-    little-endian.
-
-    Args:
-      get_tensor: function from a name to an array.
-      shapes: dict from names to shapes.
-    """
-    sha256 = hashlib.sha256()
-    for name, shape in sorted(shapes.items()):
-        sha256.update(f"{name} {list(shape)}\n".encode())
-        sha256.update(np.ascontiguousarray(get_tensor(name), "<f4").data)
-    return sha256.hexdigest()
 
 
 def trained_tensors(prefix: str, flag: str = "--output_dir") -> Dict[str, np.ndarray]:
@@ -350,8 +265,8 @@ def write(prefix: str, tensors: Dict[str, np.ndarray]) -> None:
     Raises:
       UserError: it cannot be written.
     """
-    no_gpu = tf.ConfigProto(device_count={"GPU": 0})
-    with tf.Graph().as_default(), tf.Session(config=no_gpu) as session:
+    cpu_config = tf.ConfigProto(device_count={"GPU": 0})
+    with tf.Graph().as_default(), tf.Session(config=cpu_config) as session:
         inputs = [tf.placeholder(value.dtype, value.shape) for value in tensors.values()]
         partial = prefix + ".partial"
         save = tf.raw_ops.SaveV2(
@@ -360,14 +275,14 @@ def write(prefix: str, tensors: Dict[str, np.ndarray]) -> None:
             shape_and_slices=[""] * len(tensors),
             tensors=inputs,
         )
-        with files.written(prefix):
+        with files.convert_write_errors(prefix):
             session.run(save, dict(zip(inputs, tensors.values())))
             # An index never stands beside another checkpoint's data.
             if files.exists(prefix + ".index"):
                 files.remove(prefix + ".index")
                 files.sync(os.path.dirname(prefix) or ".")
-            for end in _ENDS:
-                files.replace(partial + end, prefix + end)
+            for suffix in _SUFFIXES:
+                files.replace(partial + suffix, prefix + suffix)
 
 
 class Saver(tf.train.Saver):
@@ -389,7 +304,9 @@ class Saver(tf.train.Saver):
         Raises:
           UserError: it cannot be written.
         """
-        with files.written(save_path if global_step is None else f"{save_path}-{global_step}"):
+        with files.convert_write_errors(
+            save_path if global_step is None else f"{save_path}-{global_step}"
+        ):
             prefix = super().save(
                 sess,
                 save_path,
@@ -400,7 +317,7 @@ class Saver(tf.train.Saver):
                 **options,
             )
             folder = os.path.dirname(prefix) or "."
-            for path in (*(prefix + end for end in _ENDS), folder):
+            for path in (*(prefix + suffix for suffix in _SUFFIXES), folder):
                 files.sync(path)
             if write_state:
                 self._RecordLastCheckpoint(prefix)
@@ -468,34 +385,34 @@ def last_step(output_dir: Optional[str]) -> int:
 def _check_prefix(prefix: str, where: str) -> None:
     """Raises UserError unless `prefix` is that of a checkpoint, or a file of the first format."""
     if files.isdir(prefix):
-        inside = " or ".join(_checkpoints_in(prefix)) or "of which this folder holds none"
+        prefixes = " or ".join(_checkpoints_in(prefix)) or "of which this folder holds none"
         raise UserError(
-            f"{where} is a folder; expected the prefix of a whole checkpoint, {inside}."
+            f"{where} is a folder; expected the prefix of a whole checkpoint, {prefixes}."
         )
-    part = re.match(r"(.+)\.(index|meta|data-\d+-of-\d+)$", prefix)
-    if part and files.exists(prefix):
+    file_match = re.match(r"(.+)\.(index|meta|data-\d+-of-\d+)$", prefix)
+    if file_match and files.exists(prefix):
         raise UserError(
             f"{where} is one of a checkpoint's files; expected the prefix that they share: "
-            f"{part.group(1)}."
+            f"{file_match.group(1)}."
         )
     if not files.exists(prefix + ".index") and not files.exists(prefix):
-        beside = " and ".join(_checkpoints_in(os.path.dirname(prefix) or "."))
+        siblings = " and ".join(_checkpoints_in(os.path.dirname(prefix) or "."))
         raise UserError(
             f"{where} does not exist: there is no file {prefix}.index; the whole checkpoints in "
-            f"its folder are: {beside or 'none'}."
+            f"its folder are: {siblings or 'none'}."
         )
 
 
 def _checkpoints_in(folder: str) -> List[str]:
-    """The prefixes of a folder's checkpoints but for `PARTIAL` ones, which nobody loads alone.
+    """Returns the prefixes of a folder's checkpoints, sorted; none if there is no such folder.
 
-    Sorted; none if there is no such folder.
+    `PARTIAL_CHECKPOINT` ones, which nobody loads alone, are left out.
     """
     names = files.listdir(folder) if files.isdir(folder) else []
     return sorted(
         os.path.join(folder, name[: -len(".index")])
         for name in names
-        if name.endswith(".index") and not name.startswith(PARTIAL + "-")
+        if name.endswith(".index") and not name.startswith(PARTIAL_CHECKPOINT + "-")
     )
 
 
@@ -503,27 +420,27 @@ def _check_data(prefix: str, reader, where: str) -> None:
     """Raises UserError unless the data files are complete in number and long enough."""
     folder, name = os.path.split(prefix)
     pattern = re.compile(re.escape(name) + r"\.data-\d{5}-of-(\d{5})$")
-    found = [pattern.match(file) for file in files.listdir(folder or ".")]
-    count = max((int(match.group(1)) for match in found if match), default=1)
+    matches = [pattern.match(file) for file in files.listdir(folder or ".")]
+    count = max((int(match.group(1)) for match in matches if match), default=1)
     shards = [f"{prefix}.data-{i:05d}-of-{count:05d}" for i in range(count)]
     missing = [shard for shard in shards if not files.exists(shard)]
     if missing:
         raise UserError(f"{where} is incomplete: there is no file {missing[0]}.")
-    held = sum(files.size(shard) for shard in shards)
+    num_bytes = sum(files.size(shard) for shard in shards)
     dtypes = reader.get_variable_to_dtype_map()
-    needed = sum(
+    required_bytes = sum(
         int(np.prod(shape, dtype=np.int64)) * dtypes[name].size
         for name, shape in reader.get_variable_to_shape_map().items()
         if dtypes[name] != tf.string  # A string's length is not in the index.
     )
-    if held < needed:
+    if num_bytes < required_bytes:
         raise UserError(
-            f"{where} is truncated: its data files hold {held:,} bytes, its tensors need "
-            f"{needed:,}."
+            f"{where} is truncated: its data files hold {num_bytes:,} bytes, its tensors need "
+            f"{required_bytes:,}."
         )
 
 
-def encoder_sizes(shapes: Dict[str, Sequence[int]], where: str) -> EncoderSizes:
+def encoder_sizes(shapes: Dict[str, Sequence[int]], where: str) -> model_variables.EncoderSizes:
     """The sizes of an encoder that its tensors' shapes tell.
 
     Args:
@@ -533,11 +450,13 @@ def encoder_sizes(shapes: Dict[str, Sequence[int]], where: str) -> EncoderSizes:
     Raises:
       UserError: a tensor that tells a size is missing, or is no matrix.
     """
-    vocab_size, hidden_size = _matrix(shapes, "bert/embeddings/word_embeddings", where)
-    positions, _ = _matrix(shapes, "bert/embeddings/position_embeddings", where)
-    segments, _ = _matrix(shapes, "bert/embeddings/token_type_embeddings", where)
-    _, intermediate_size = _matrix(shapes, "bert/encoder/layer_0/intermediate/dense/kernel", where)
-    return EncoderSizes(
+    vocab_size, hidden_size = _matrix_shape(shapes, "bert/embeddings/word_embeddings", where)
+    positions, _ = _matrix_shape(shapes, "bert/embeddings/position_embeddings", where)
+    segments, _ = _matrix_shape(shapes, "bert/embeddings/token_type_embeddings", where)
+    _, intermediate_size = _matrix_shape(
+        shapes, "bert/encoder/layer_0/intermediate/dense/kernel", where
+    )
+    return model_variables.EncoderSizes(
         vocab_size=vocab_size,
         hidden_size=hidden_size,
         num_hidden_layers=_count_layers(shapes),
@@ -547,12 +466,12 @@ def encoder_sizes(shapes: Dict[str, Sequence[int]], where: str) -> EncoderSizes:
     )
 
 
-def _matrix(shapes: Dict[str, Sequence[int]], name: str, where: str) -> Tuple[int, int]:
+def _matrix_shape(shapes: Dict[str, Sequence[int]], name: str, where: str) -> Tuple[int, int]:
     """The two sizes of a BERT's tensor of that name; UserError if it has not two."""
     if name not in shapes:
         raise UserError(
             f"{where} expected the variables of a BERT, but there is no {name}, only"
-            f" {_a_few(shapes)}."
+            f" {_abbreviate(shapes)}."
         )
     if len(shapes[name]) != 2:
         raise UserError(
@@ -567,7 +486,7 @@ def _count_layers(names: Iterable[str]) -> int:
     return len({name.split("/")[2] for name in names if name.startswith("bert/encoder/layer_")})
 
 
-def _a_few(names: Iterable[str]) -> str:
+def _abbreviate(names: Iterable[str]) -> str:
     """The first names, for an error's sentence."""
     names = sorted(names)
     return ", ".join(names[:3] + ["..."] * (len(names) > 3)) or "nothing"

@@ -14,9 +14,8 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from adapter_bert.common import configs, files
+from adapter_bert.common import configs, files, model_variables
 from adapter_bert.common.errors import UserError
-from adapter_bert.formats import checkpoints
 
 Tensors = Dict[str, np.ndarray]
 
@@ -66,12 +65,12 @@ _TIED = {
 FILES = (CONFIG, _WEIGHTS, VOCABULARY)
 
 
-def read(folder: str, what: str) -> Tuple[configs.BertConfig, Tensors, str]:
+def read(folder: str, argument: str) -> Tuple[configs.BertConfig, Tensors, str]:
     """Reads a HuggingFace BERT.
 
     Args:
       folder: holds config.json, model.safetensors and vocab.txt.
-      what: what the error calls it, such as "SOURCE_DIR".
+      argument: what the error calls it, such as "SOURCE_DIR".
 
     Returns:
       (`configs.BertConfig`, dict from Google's names to float32 arrays, path of the vocabulary).
@@ -84,7 +83,7 @@ def read(folder: str, what: str) -> Tuple[configs.BertConfig, Tensors, str]:
     missing = [path for path in paths if not files.exists(path)]
     if missing:
         raise UserError(
-            f"{what} {folder} is not a HuggingFace BERT: there is no file "
+            f"{argument} {folder} is not a HuggingFace BERT: there is no file "
             f"{' and no file '.join(missing)}."
         )
     config_file, weights_file, vocab_file = paths
@@ -103,17 +102,17 @@ def write(folder: str, config: configs.BertConfig, tensors: Tensors) -> None:
     """
     fields = {name: getattr(config, name) for name in _CONFIG_FIELDS}
     fields["hidden_act"] = activation_name(config.hidden_act)
-    pretrained = any(name.startswith("cls/") for name in tensors)
-    fields["architectures"] = ["BertForPreTraining" if pretrained else "BertModel"]
+    has_heads = any(name.startswith("cls/") for name in tensors)
+    fields["architectures"] = ["BertForPreTraining" if has_heads else "BertModel"]
     with files.open_file(os.path.join(folder, CONFIG), "w") as writer:
         writer.write(
             json.dumps({**configs.FIXED_FIELDS, **fields}, indent=2, sort_keys=True) + "\n"
         )
     renamed = {}
     for name, value in tensors.items():
-        prefix = "bert." if pretrained and name.startswith("bert/") else ""
+        prefix = "bert." if has_heads and name.startswith("bert/") else ""
         value = value.T if name.endswith("/kernel") else value
-        renamed[prefix + name_of(name)] = value
+        renamed[prefix + parameter_name(name)] = value
     write_safetensors(os.path.join(folder, _WEIGHTS), renamed)
 
 
@@ -156,12 +155,12 @@ def _read_weights(path: str) -> Tensors:
     return tensors
 
 
-def read_safetensors(path: str, left_out: Sequence[str] = ()) -> Tensors:
+def read_safetensors(path: str, ignored: Sequence[str] = ()) -> Tensors:
     """Reads a file of safetensors of any floating type.
 
     Args:
       path: the file.
-      left_out: names of tensors that are not read.
+      ignored: names of tensors that are not read.
 
     Returns:
       A dict from names to float32 arrays.
@@ -178,7 +177,7 @@ def read_safetensors(path: str, left_out: Sequence[str] = ()) -> Tensors:
         raise UserError(f"{path}: is damaged or not a safetensors file ({error}).") from error
     tensors = {}
     for name, entry in entries:
-        if name in left_out:
+        if name in ignored:
             continue
         if entry["dtype"] not in _DECODERS:
             raise UserError(
@@ -226,8 +225,8 @@ def _to_google(tensors: Tensors, config: configs.BertConfig, path: str) -> Tenso
     """
     tensors = _without_tied(tensors, path)
     shapes = google_shapes(config, [name.replace(".", "/") for name in tensors])
-    names = {name_of(name): name for name in shapes}
-    _check_same(set(names), set(tensors), path)
+    names = {parameter_name(name): name for name in shapes}
+    _check_names(set(names), set(tensors), path)
     result = {}
     for name, google_name in names.items():
         value, shape = tensors[name], shapes[google_name]
@@ -242,7 +241,7 @@ def _to_google(tensors: Tensors, config: configs.BertConfig, path: str) -> Tenso
     return result
 
 
-def google_shapes(config: configs.BertConfig, names: Iterable[str]) -> checkpoints.Shapes:
+def google_shapes(config: configs.BertConfig, names: Iterable[str]) -> model_variables.Shapes:
     """Google's names and shapes of an encoder, and of each pretraining head there is.
 
     Args:
@@ -250,7 +249,7 @@ def google_shapes(config: configs.BertConfig, names: Iterable[str]) -> checkpoin
       names: of tensors; a head's begin with "cls/" and its name.
     """
     heads = {name.split("/")[1] for name in names if name.startswith("cls/")}
-    shapes = checkpoints.encoder_shapes(config)
+    shapes = model_variables.encoder_shapes(config)
     for name, shape in _pretraining_shapes(config).items():
         if name.split("/")[1] in heads:
             shapes[name] = shape
@@ -260,15 +259,15 @@ def google_shapes(config: configs.BertConfig, names: Iterable[str]) -> checkpoin
 def _without_tied(tensors: Tensors, path: str) -> Tensors:
     """Leaves out second copies of a tensor, which must equal the first."""
     tensors = dict(tensors)
-    for copy, original in _TIED.items():
-        if copy in tensors:
-            value = tensors.pop(copy)
+    for duplicate, original in _TIED.items():
+        if duplicate in tensors:
+            value = tensors.pop(duplicate)
             if not np.array_equal(value, tensors.setdefault(original, value)):
-                raise UserError(f"{path}: {copy} must equal {original} in BERT, but does not.")
+                raise UserError(f"{path}: {duplicate} must equal {original} in BERT, but does not.")
     return tensors
 
 
-def _pretraining_shapes(config: configs.BertConfig) -> checkpoints.Shapes:
+def _pretraining_shapes(config: configs.BertConfig) -> model_variables.Shapes:
     """The tensors of BERT's two pretraining heads: Google's names and shapes."""
     hidden = config.hidden_size
     return {
@@ -288,7 +287,7 @@ def activation_name(hidden_act: Optional[str]) -> str:
     return "gelu_new" if name == "gelu" else name
 
 
-def name_of(name: str) -> str:
+def parameter_name(name: str) -> str:
     """HuggingFace's name for a tensor of Google's, without the "bert." of models with a head.
 
     bert/encoder/layer_0/attention/self/query/kernel -> encoder.layer.0.attention.self.query.weight
@@ -298,13 +297,13 @@ def name_of(name: str) -> str:
     return name
 
 
-def _check_same(wanted: Set[str], actual: Set[str], path: str) -> None:
+def _check_names(expected: Set[str], actual: Set[str], path: str) -> None:
     """Raises UserError, naming them, if tensors are missing or have no place."""
     problems = [
-        f"{len(names)} {verdict} ({', '.join(sorted(names)[:10])}{', ...' * (len(names) > 10)})"
-        for names, verdict in (
-            (wanted - actual, "tensors that its config asks for are missing"),
-            (actual - wanted, "of its tensors have no place in BERT"),
+        f"{len(names)} {problem} ({', '.join(sorted(names)[:10])}{', ...' * (len(names) > 10)})"
+        for names, problem in (
+            (expected - actual, "tensors that its config asks for are missing"),
+            (actual - expected, "of its tensors have no place in BERT"),
         )
         if names
     ]

@@ -25,11 +25,8 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-import tuning
-from adapter_bert.common import configs, files, task_kinds
+from adapter_bert.common import configs, files, model_variables, task_kinds
 from adapter_bert.common.errors import UserError
-from adapter_bert.formats import checkpoints
-from adapter_bert.ops import layers
 
 FOLDER = "adapter"
 CONFIG_FILE, TENSORS_FILE = FILES = ("adapter_config.json", "adapter.safetensors")
@@ -38,7 +35,7 @@ FORMAT = "adapter-bert task adapter"
 FORMAT_VERSION = 1
 Difference = Tuple[str, Any, Any]  # A setting's name, and its values in two descriptions.
 _MAX_LAYERS = 1000
-_LARGEST_CONFIG = 16 << 20  # Bytes. A label list is the one part that grows.
+_MAX_CONFIG_BYTES = 16 << 20  # Bytes. A label list is the one part that grows.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +44,7 @@ class Backbone:
 
     Attributes:
       name: of its folder, for people.
-      fingerprint: see `checkpoints.fingerprint`.
+      fingerprint: see `model_variables.fingerprint`.
       config: the fields of its bert_config.json.
     """
 
@@ -149,7 +146,7 @@ def load(folder: str, flag: str = "--adapter") -> TaskAdapter:
         tensors are not those that the description calls for.
     """
     where = f"{flag} {folder}"
-    folder = files.current(folder)
+    folder = files.current_folder(folder)
     description, record = _read_description(folder, where)
     content = _read(f"{folder}/{TENSORS_FILE}", where)
     if hashlib.sha256(content).hexdigest() != record.pop("sha256"):
@@ -175,62 +172,7 @@ def load(folder: str, flag: str = "--adapter") -> TaskAdapter:
 
 def describe(folder: str, flag: str = "--adapter") -> Description:
     """The `Description` in a folder, without its tensors; raises UserError as `load` does."""
-    return _read_description(files.current(folder), f"{flag} {folder}")[0]
-
-
-class OfRun(NamedTuple):
-    """A `TaskAdapter` of a training, the folder or checkpoint that holds it, and output_dir."""
-
-    adapter: TaskAdapter
-    path: str
-    output_dir: str
-
-
-def of_run(path: str, flag: str = "--init_checkpoint") -> Optional[OfRun]:
-    """Finds the task adapter of a training by its output_dir, a checkpoint of it, or itself.
-
-    Args:
-      path: a folder, a checkpoint's prefix, or its .index.
-      flag: what errors call it.
-
-    Returns:
-      `OfRun`; of a checkpoint with its own tensors, which may be of an earlier step than those of
-      the finished adapter. None where the path names neither, as that of a whole BERT.
-
-    Raises:
-      UserError: a file is damaged; or a checkpoint's training has left no task adapter, which says
-        what the checkpoint does not.
-    """
-    path = path.rstrip("/")
-    if files.exists(f"{files.current(path)}/{CONFIG_FILE}"):
-        return OfRun(load(path, flag), path, os.path.dirname(path))
-    folder = f"{path}/{FOLDER}"
-    if files.exists(files.current(folder)):
-        return OfRun(load(folder, flag), folder, path)
-    if path.endswith(".index"):
-        path = path[: -len(".index")]
-    prefix = checkpoints.prefix_at(path)
-    if not files.exists(prefix + ".index"):
-        return None
-    names = checkpoints.open_checkpoint(prefix, flag).get_variable_to_shape_map()
-    if not checkpoints.is_of_task_alone(names):
-        return None
-    output_dir = os.path.dirname(prefix)
-    folder, where = os.path.join(output_dir, FOLDER), f"{flag} {prefix}"
-    if not files.exists(files.current(folder)):
-        raise UserError(
-            f"{where} holds only what a task trained, and {folder}, which says the rest, is not"
-            " there; run its training to the end."
-        )
-    finished = load(folder, flag)
-    tensors = checkpoints.trained_tensors(prefix, flag)
-    check_tensors(tensors, finished.description, where)
-    step = checkpoints.step_of(prefix, flag)
-    description = dataclasses.replace(finished.description, global_step=step, scores={})
-    made = TaskAdapter(description, tensors)
-    if tensors_digest(made) == tensors_digest(finished):
-        return OfRun(finished, folder, output_dir)
-    return OfRun(made, prefix, output_dir)
+    return _read_description(files.current_folder(folder), f"{flag} {folder}")[0]
 
 
 def shapes(description: Description) -> Dict[str, Tuple[int, ...]]:
@@ -246,18 +188,20 @@ def shapes(description: Description) -> Dict[str, Tuple[int, ...]]:
     num_layers, method, adapter = config.num_hidden_layers, description.tuning, description.adapter
     if num_layers > _MAX_LAYERS:
         raise UserError(f"A BERT of {num_layers} layers is not to be believed.")
-    adapts = adapter is not None and adapter.build() is not None
-    if adapts != (method.method == "adapters"):
+    has_adapters = adapter is not None and not adapter.is_none
+    if has_adapters != (method.method == "adapters"):
         raise UserError(f"--tuning={method.method} does not go with adapter {adapter}.")
-    method.check_depth(num_layers)
-    adapted = _adapted_layers(adapter, num_layers)
+    method.check_num_top_layers(num_layers)
+    adapted_layers = _adapted_layers(adapter, num_layers)
     result = {
         name: shape
-        for name, shape in checkpoints.encoder_shapes(config).items()
-        if tuning.is_trained(tuning.role_of(name, ["bert/"]), method, num_layers, adapted)
+        for name, shape in model_variables.encoder_shapes(config).items()
+        if model_variables.is_trained(
+            model_variables.role_of(name, ["bert/"]), method, num_layers, adapted_layers
+        )
     }
     sites = configs.SITES[adapter.sites] if adapter else ()
-    for layer, site in itertools.product(adapted, sites):
+    for layer, site in itertools.product(adapted_layers, sites):
         for name, shape in _adapter_shapes(adapter, config.hidden_size).items():
             result[f"bert/encoder/layer_{layer}/{site}/{name}"] = shape
     kind = task_kinds.get(description.kind)
@@ -280,12 +224,24 @@ def _adapted_layers(adapter: Optional[configs.AdapterConfig], num_layers: int) -
     return adapter.layers
 
 
-_adapter_shapes = functools.lru_cache(maxsize=None)(configs.AdapterConfig.shapes)
+@functools.lru_cache(maxsize=None)
+def _adapter_shapes(adapter: configs.AdapterConfig, width: int) -> model_variables.Shapes:
+    if adapter.fn.lower() == configs.FEEDFORWARD_ADAPTER:
+        return model_variables.adapter_shapes(adapter, width)
+    try:
+        from adapter_bert.ops import adapters  # Only the graph tells the variables of another one.
+    except ImportError:
+        raise UserError(
+            f"--adapter_fn={adapter.fn} needs TensorFlow, which is not installed."
+        ) from None
+    return adapters.shapes(adapter, width)
 
 
 def parameters(tensors: Dict[str, Any]) -> Dict[str, Any]:
     """What of a dict by variables' names stands for parameters: all but moving statistics."""
-    return {name: value for name, value in tensors.items() if not name.endswith(layers.MOVING)}
+    return {
+        name: value for name, value in tensors.items() if not name.endswith(model_variables.MOVING)
+    }
 
 
 def check_tensors(tensors: Dict[str, np.ndarray], description: Description, where: str) -> None:
@@ -301,20 +257,20 @@ def check_tensors(tensors: Dict[str, np.ndarray], description: Description, wher
         itself.
     """
     try:
-        wanted = shapes(description)
+        expected = shapes(description)
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
-    found = {name: value.shape for name, value in tensors.items()}
-    for names, verdict in (
-        (set(wanted) - set(found), "lacks {}, which such a task trains"),
-        (set(found) - set(wanted), "holds {}, which no such task trains"),
+    actual = {name: value.shape for name, value in tensors.items()}
+    for names, problem in (
+        (set(expected) - set(actual), "lacks {}, which such a task trains"),
+        (set(actual) - set(expected), "holds {}, which no such task trains"),
     ):
         if names:
-            raise UserError(f"{where} {verdict.format(json.dumps(min(names)))}.")
-    for name, shape in wanted.items():
-        if found[name] != shape:
+            raise UserError(f"{where} {problem.format(json.dumps(min(names)))}.")
+    for name, shape in expected.items():
+        if actual[name] != shape:
             raise UserError(
-                f"{where}: its {name} has the shape {list(found[name])}, expected {list(shape)}."
+                f"{where}: its {name} has the shape {list(actual[name])}, expected {list(shape)}."
             )
 
 
@@ -347,7 +303,7 @@ def digest(items: Iterable) -> str:
 def tensors_digest(adapter: TaskAdapter) -> str:
     """A short name for the tensors of a `TaskAdapter`."""
     shapes = {name: value.shape for name, value in adapter.tensors.items()}
-    return checkpoints.sha256_of(adapter.tensors.get, shapes)[:16]
+    return model_variables.sha256_of(adapter.tensors.get, shapes)[:16]
 
 
 def versions() -> Dict[str, str]:
@@ -355,29 +311,6 @@ def versions() -> Dict[str, str]:
     import tensorflow  # Of what was trained or converted just now; reading needs none.
 
     return {"tensorflow": tensorflow.__version__, "python": platform.python_version()}
-
-
-def backbone_of(init_checkpoint: str, config: configs.BertConfig) -> Backbone:
-    """The `Backbone` that a pretrained checkpoint holds; its name is that of the folder.
-
-    Args:
-      init_checkpoint: prefix of the checkpoint.
-      config: `configs.BertConfig`.
-
-    Raises:
-      UserError: the checkpoint is damaged.
-    """
-    where = f"--init_checkpoint {init_checkpoint}"
-    reader = checkpoints.open_checkpoint(init_checkpoint)
-    read = functools.partial(checkpoints.read_tensor, reader, where=where)
-    folder = os.path.dirname(os.path.abspath(init_checkpoint))
-    if os.path.basename(folder) == "variables":  # Of a TF-Hub module.
-        folder = os.path.dirname(folder)
-    return Backbone(
-        name=os.path.basename(folder),
-        fingerprint=checkpoints.fingerprint(read, config),
-        config=config.to_dict(),
-    )
 
 
 def compatibility_fields(description: Description) -> Dict[str, Any]:
@@ -388,7 +321,7 @@ def compatibility_fields(description: Description) -> Dict[str, Any]:
     length, for a head reads the first position alone.
     """
     adapter = description.adapter
-    parts = {
+    fields = {
         "kind": description.kind,
         "labels": list(description.labels),
         "do_lower_case": description.do_lower_case,
@@ -397,36 +330,36 @@ def compatibility_fields(description: Description) -> Dict[str, Any]:
         "hidden_act": description.backbone.config.get("hidden_act"),
         "num_attention_heads": description.backbone.config.get("num_attention_heads"),
     }
-    parts.update(dataclasses.asdict(description.tuning))
+    fields.update(dataclasses.asdict(description.tuning))
     if adapter:
         layers = None if adapter.layers is None else list(adapter.layers)
-        parts.update(
+        fields.update(
             adapter_fn=adapter.fn,
             adapter_size=adapter.size,
             adapter_activation=adapter.activation,
             adapter_layers=layers,
             **{f"adapter_{name}": value for name, value in adapter.variant().items()},
         )
-    return parts
+    return fields
 
 
-def _there_and_here(differences: Sequence[Difference]) -> List[str]:
+def _describe_differences(differences: Sequence[Difference]) -> List[str]:
     return [
-        f"{name} is {json.dumps(found)} there and {json.dumps(asked)} here"
-        for name, found, asked in differences
+        f"{name} is {json.dumps(there)} there and {json.dumps(here)} here"
+        for name, there, here in differences
     ]
 
 
 def check_fits(
-    given: Description,
-    wanted: Description,
+    actual: Description,
+    expected: Description,
     where: str,
-    describe: Callable[[Sequence[Difference]], Sequence[str]] = _there_and_here,
+    describe: Callable[[Sequence[Difference]], Sequence[str]] = _describe_differences,
 ) -> None:
     """Makes sure that a task adapter is of the model that a run asks for.
 
     Args:
-      given, wanted: `Description`.
+      actual, expected: `Description`.
       where: begins the error's sentence, such as "--adapter output/mrpc/adapter".
       describe: function of a list of (name, there, here), the settings that differ → phrases for
         the error, which by default call a setting by its name.
@@ -434,80 +367,27 @@ def check_fits(
     Raises:
       UserError: it is not; the sentence says what differs.
     """
-    found, asked = compatibility_fields(given), compatibility_fields(wanted)
+    actual_fields, expected_fields = compatibility_fields(actual), compatibility_fields(expected)
     differences = [
-        (name, found.get(name), asked.get(name))
-        for name in sorted(set(found) | set(asked))
-        if found.get(name) != asked.get(name)
+        (name, actual_fields.get(name), expected_fields.get(name))
+        for name in sorted(set(actual_fields) | set(expected_fields))
+        if actual_fields.get(name) != expected_fields.get(name)
     ]
     if differences:
         raise UserError(
-            f"{where} (task {given.task}, backbone {given.backbone.name}) does not fit:"
+            f"{where} (task {actual.task}, backbone {actual.backbone.name}) does not fit:"
             f" {'; '.join(describe(differences))}."
         )
 
 
-def to_checkpoint(adapter: TaskAdapter, prefix: str) -> None:
-    """Writes the tensors and the step as a TensorFlow checkpoint, as a training leaves them."""
-    step = np.array(adapter.description.global_step, np.int64)
-    checkpoints.write(prefix, {**adapter.tensors, checkpoints.GLOBAL_STEP: step})
-
-
-def to_full_checkpoint(
-    adapter: TaskAdapter, init_checkpoint: str, prefix: str, flag: str = "--init_checkpoint"
-) -> None:
-    """Writes backbone and task adapter as one checkpoint; see `full_checkpoint_use`.
-
-    Args:
-      adapter: `TaskAdapter`.
-      init_checkpoint: prefix of the pretrained checkpoint that it was trained on.
-      prefix: of the checkpoint to write.
-      flag: what the error calls the pretrained checkpoint.
-
-    Raises:
-      UserError: it was trained on another one.
-    """
-    config, where = adapter.description.backbone.bert_config(), f"{flag} {init_checkpoint}"
-    checkpoints.check_encoder(init_checkpoint, config, flag)
-    reader = checkpoints.open_checkpoint(init_checkpoint, flag)
-    tensors = {
-        name: checkpoints.read_tensor(reader, name, where)
-        for name in checkpoints.encoder_shapes(config)
-    }
-    found = checkpoints.fingerprint(tensors.get, config)
-    if found != adapter.description.backbone.fingerprint:
-        raise UserError(
-            f"{where} is not the backbone that the task adapter was"
-            f" trained on, {adapter.description.backbone.name}: their fingerprints differ."
-        )
-    to_checkpoint(adapter._replace(tensors={**tensors, **adapter.tensors}), prefix)
-
-
-def full_checkpoint_use(description: Description) -> str:
-    """Returns a sentence that says which code may load a full checkpoint of this task.
-
-    Other code than that loads it too, and silently ignores tensors: its scores are much worse.
-    """
-    adapter = description.adapter
-    if adapter is None:
-        return "BERT's own code can load it."
-    warning = "BERT's own code loads it and ignores the adapters without a message"
-    plain = configs.AdapterConfig(size=adapter.size, init_scale=adapter.init_scale)
-    if adapter != plain:
-        return f"Load it in this project only: {warning}, and adapter-bert has no such adapters."
-    return (
-        f"Load it in this project or in adapter-bert (hidden_size={adapter.size}) only: {warning}."
-    )
-
-
 def _read_description(folder: str, where: str) -> Tuple[Description, Dict[str, Any]]:
     """Returns (`Description`, the JSON object that it stands in)."""
-    content = _read(f"{folder}/{CONFIG_FILE}", where, _LARGEST_CONFIG)
+    content = _read(f"{folder}/{CONFIG_FILE}", where, _MAX_CONFIG_BYTES)
     where = f"{where}: {CONFIG_FILE}"
     try:
         record = files.parse_json(content.decode("utf-8"))
         json.dumps(record, ensure_ascii=False).encode("utf-8")  # Half a surrogate pair is no text.
-    except files.RepeatedKey as error:
+    except files.DuplicateKeyError as error:
         raise UserError(f"{where}: {error}; expected each key once.") from error
     except (ValueError, RecursionError) as error:
         raise UserError(f"{where} is no JSON ({error}).") from error
@@ -520,25 +400,25 @@ def _read_description(folder: str, where: str) -> Tuple[Description, Dict[str, A
         )
     if not isinstance(record.get("sha256"), str):
         raise UserError(f"{where}: expected sha256, the digest of {TENSORS_FILE}.")
-    described = {
+    fields = {
         name: value
         for name, value in record.items()
         if name not in ("format", "format_version", "sha256")
     }
-    return _from_json(Description, described, where), record
+    return _from_json(Description, fields, where), record
 
 
-def _read(path: str, where: str, largest: float = math.inf) -> bytes:
+def _read(path: str, where: str, max_bytes: float = math.inf) -> bytes:
     """The bytes of a file, of which it may hold so many."""
     try:
-        if files.size(path) > largest:
-            raise UserError(f"{where}: {os.path.basename(path)} is over {largest:,} bytes.")
+        if files.size(path) > max_bytes:
+            raise UserError(f"{where}: {os.path.basename(path)} is over {max_bytes:,} bytes.")
         with files.open_file(path, "rb") as reader:
             return reader.read()
     except FileNotFoundError as error:
-        inside = os.path.join(os.path.dirname(path), FOLDER)  # The folder may be that of a run.
-        found = files.exists(os.path.join(inside, CONFIG_FILE))
-        hint = f"; there is one in {inside}" if found else ""
+        subfolder = os.path.join(os.path.dirname(path), FOLDER)  # The folder may be that of a run.
+        has_adapter = files.exists(os.path.join(subfolder, CONFIG_FILE))
+        hint = f"; there is one in {subfolder}" if has_adapter else ""
         raise UserError(f"{where} is no task adapter: there is no file {path}{hint}.") from error
     except OSError as error:
         raise UserError(f"{where}: {path} cannot be read ({files.reason(error)}).") from error
@@ -560,41 +440,44 @@ def _to_json(record: Dict[str, Any], indent: Optional[int] = None) -> str:
     return json.dumps(record, indent=indent, sort_keys=True)
 
 
-def _from_json(kind, value, where):
+def _from_json(expected_type, value, where):
     """A JSON value as a value of a type: a dataclass of these, Optional, Tuple, Dict or a scalar.
 
     Raises:
       UserError: it is another one; a field is missing or unknown.
     """
-    if dataclasses.is_dataclass(kind):
-        return _dataclass_from_json(kind, value, where)
-    origin: Any = getattr(kind, "__origin__", None)
-    inner: Tuple[Any, ...] = getattr(kind, "__args__", ())
+    if dataclasses.is_dataclass(expected_type):
+        return _dataclass_from_json(expected_type, value, where)
+    origin: Any = getattr(expected_type, "__origin__", None)
+    type_arguments: Tuple[Any, ...] = getattr(expected_type, "__args__", ())
     if origin is typing.Union:  # Optional
-        return None if value is None else _from_json(inner[0], value, where)
+        return None if value is None else _from_json(type_arguments[0], value, where)
     if origin is tuple and isinstance(value, list):
-        return tuple(_from_json(inner[0], item, where) for item in value)
+        return tuple(_from_json(type_arguments[0], item, where) for item in value)
     if origin is dict and isinstance(value, dict):
-        return {name: _from_json(inner[1], item, f"{where}.{name}") for name, item in value.items()}
+        return {
+            name: _from_json(type_arguments[1], item, f"{where}.{name}")
+            for name, item in value.items()
+        }
     if type(value) is int and abs(value) >= 1 << 63:
         raise UserError(f"{where}: {str(value)[:20]}... is too large a number.")
-    if kind is float and type(value) is int:
+    if expected_type is float and type(value) is int:
         return float(value)
-    if kind is not Any and type(value) is not kind:
-        expected = getattr(kind, "__name__", str(kind))
+    if expected_type is not Any and type(value) is not expected_type:
+        expected = getattr(expected_type, "__name__", str(expected_type))
         raise UserError(f"{where}: expected {expected}, found {json.dumps(value)[:50]}.")
     return value
 
 
-def _dataclass_from_json(kind, value, where):
-    types = typing.get_type_hints(kind)
-    later = configs.VARIANTS if kind is configs.AdapterConfig else ()
-    found = set(value) if isinstance(value, dict) else set()
-    difference = sorted((set(types) ^ found) - (set(later) - found))
-    if difference or not isinstance(value, dict):
-        raise UserError(f"{where}: missing or unknown: {', '.join(difference[:5])}.")
+def _dataclass_from_json(expected_type, value, where):
+    types = typing.get_type_hints(expected_type)
+    optional = configs.VARIANTS if expected_type is configs.AdapterConfig else ()
+    names = set(value) if isinstance(value, dict) else set()
+    mismatched = sorted((set(types) ^ names) - (set(optional) - names))
+    if mismatched or not isinstance(value, dict):
+        raise UserError(f"{where}: missing or unknown: {', '.join(mismatched[:5])}.")
     fields = {name: _from_json(types[name], value[name], f"{where}.{name}") for name in value}
     try:
-        return kind(**fields)
+        return expected_type(**fields)
     except UserError as error:
         raise UserError(f"{where}: {error}") from None

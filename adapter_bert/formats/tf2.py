@@ -18,13 +18,13 @@ import tensorflow.compat.v1 as tf
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
-from adapter_bert.common import configs, files
+from adapter_bert.common import configs, files, model_variables
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints
 
 _CONFIG, _VOCABULARY, _CHECKPOINT = "bert_config.json", "vocab.txt", "bert_model.ckpt"
 _SAVED_MODEL = "saved_model.pb"
-_CASE = "do_lower_case/.ATTRIBUTES/VARIABLE_VALUE"
+_LOWER_CASE_KEY = "do_lower_case/.ATTRIBUTES/VARIABLE_VALUE"
 
 # The size of an attention head in every BERT that Google has released, for tensors whose shapes do
 # not tell it.
@@ -67,7 +67,7 @@ _NAMES = [
     )
 ]
 _PROJECTION = "embedding_projection/kernel"
-_WORDS = "word_embeddings/embeddings"
+_WORD_EMBEDDINGS = "word_embeddings/embeddings"
 
 # The activations of a Keras model, which an old one notes in keras_metadata.pb, and BERT's names.
 # "gelu" may be the exact form there: it differs from the tanh form by less than 1e-3.
@@ -75,7 +75,7 @@ _ACTIVATIONS = {"gelu": "gelu", "relu": "relu"}
 
 
 # What `parsed` raises; SystemError is protobuf's for a warning that is an error.
-DAMAGED = (DecodeError, RuntimeWarning, SystemError)
+PARSE_ERRORS = (DecodeError, RuntimeWarning, SystemError)
 
 
 class Encoder(NamedTuple):
@@ -84,7 +84,7 @@ class Encoder(NamedTuple):
     Attributes:
       config: `configs.BertConfig`.
       tensors: dict from Google's names to float32 arrays, in the shapes of
-        `checkpoints.encoder_shapes`.
+        `model_variables.encoder_shapes`.
       vocab_file: path of the WordPiece vocabulary.
       do_lower_case: whether its text was lower-cased; None if the source does not tell.
     """
@@ -95,8 +95,8 @@ class Encoder(NamedTuple):
     do_lower_case: Optional[bool]
 
 
-def parsed(message_type, content: Any):
-    """Returns the protocol buffer that bytes hold; raises one of `DAMAGED` if they hold none."""
+def parse_message(message_type, content: Any):
+    """Returns the protocol buffer that bytes hold; raises one of `PARSE_ERRORS` if none."""
     with warnings.catch_warnings():
         # Of bytes after a stray end of a group, protobuf for Python 3.7 only warns.
         warnings.simplefilter("error", RuntimeWarning)
@@ -139,7 +139,7 @@ def read(source: str, where: str) -> Encoder:
             raise UserError(f"{where} expected float32, but {name} is {dtypes[key].name}.")
     vocab_file = find_vocabulary(folder, where)
     tensors = {}
-    for name, shape in checkpoints.encoder_shapes(config).items():
+    for name, shape in model_variables.encoder_shapes(config).items():
         tensors[name] = checkpoints.read_tensor(reader, keys[name], where).reshape(shape)
     return Encoder(config, tensors, vocab_file, _lower_case_of(reader, where))
 
@@ -161,28 +161,30 @@ def _locate(source: str, where: str) -> Tuple[str, str]:
 
 def open_checkpoint(folder: str, prefix: str, where: str):
     """Opens a checkpoint as `checkpoints.open_checkpoint`, whose files must lie in the folder."""
-    parent, start = os.path.split(prefix)
+    parent, basename = os.path.split(prefix)
     names = files.listdir(parent) if files.isdir(parent) else []
-    paths = [os.path.join(parent, name) for name in names if name.startswith(start + ".")]
+    paths = [os.path.join(parent, name) for name in names if name.startswith(basename + ".")]
     check_inside(folder, paths, where)
     return checkpoints.open_checkpoint(prefix, where)
 
 
 def check_inside(folder: str, paths: Sequence[str], where: str) -> None:
     """Raises UserError if a path leaves the folder, as a symbolic link may."""
-    base = os.path.realpath(folder)
+    real_folder = os.path.realpath(folder)
     for path in paths:
-        real = os.path.realpath(path)
-        if os.path.commonpath([base, real]) != base:
-            raise UserError(f"{where} {path} leads out of the folder, to {real}; copy the file.")
+        real_path = os.path.realpath(path)
+        if os.path.commonpath([real_folder, real_path]) != real_folder:
+            raise UserError(
+                f"{where} {path} leads out of the folder, to {real_path}; copy the file."
+            )
 
 
 def _variables(reader, where: str) -> List[Tuple[str, str]]:
     """(name, key in the checkpoint) of each variable that the object graph names."""
     content = checkpoints.read_tensor(reader, checkpoints.OBJECT_GRAPH, where)
     try:
-        graph = parsed(trackable_object_graph_pb2.TrackableObjectGraph, content)
-    except (*DAMAGED, TypeError) as error:
+        graph = parse_message(trackable_object_graph_pb2.TrackableObjectGraph, content)
+    except (*PARSE_ERRORS, TypeError) as error:
         raise UserError(f"{where} its object graph is damaged ({error}).") from error
     return sorted(
         {
@@ -204,27 +206,31 @@ def _keys_of_encoder(variables: Sequence[Tuple[str, str]], where: str) -> Dict[s
         scope, name = _google_name(full_name)
         if name:
             scopes.setdefault(scope, []).append((name, key))
-    with_words = [
+    encoder_scopes = [
         s for s in scopes if any(name.endswith("word_embeddings") for name, _ in scopes[s])
     ]
-    if not with_words:
+    if not encoder_scopes:
         names = sorted({full_name for full_name, _ in variables})
         raise UserError(
-            f"{where} expected the variables of a BERT encoder, but there is no {_WORDS}, only"
-            f" {', '.join(names[:3]) or 'none'}."
+            f"{where} expected the variables of a BERT encoder, but there is no"
+            f" {_WORD_EMBEDDINGS}, only {', '.join(names[:3]) or 'none'}."
         )
-    shortest = min(with_words, key=lambda scope: (len(scope.split("/")) if scope else 0, scope))
-    scope = shortest + "/" if shortest else ""
+    outermost = min(
+        encoder_scopes, key=lambda scope: (len(scope.split("/")) if scope else 0, scope)
+    )
+    scope = outermost + "/" if outermost else ""
     if any(full_name == scope + _PROJECTION for full_name, _ in variables):
         raise UserError(
             f"{where} expected a BERT, but {scope}{_PROJECTION} is of an encoder with factorized"
             " embeddings, such as ALBERT."
         )
-    names = [name for name, _ in scopes[shortest]]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise UserError(f"{where} expected one BERT encoder, but there are several {twice[0]}.")
-    return dict(scopes[shortest])
+    names = [name for name, _ in scopes[outermost]]
+    duplicates = sorted({name for name in names if names.count(name) > 1})
+    if duplicates:
+        raise UserError(
+            f"{where} expected one BERT encoder, but there are several {duplicates[0]}."
+        )
+    return dict(scopes[outermost])
 
 
 def _google_name(full_name: str) -> Tuple[str, str]:
@@ -240,37 +246,39 @@ def _google_name(full_name: str) -> Tuple[str, str]:
 def _config_of(folder: str, shapes: Dict[str, Sequence[int]], where: str) -> configs.BertConfig:
     """The encoder's `configs.BertConfig`, checked against the shapes of its tensors."""
     query = shapes.get("bert/encoder/layer_0/attention/self/query/kernel", ())
-    heads = int(query[1]) if len(query) == 3 else None
-    flat: Dict[str, Sequence[int]] = {name: _flat(name, shape) for name, shape in shapes.items()}
+    num_heads = int(query[1]) if len(query) == 3 else None
+    flat_shapes: Dict[str, Sequence[int]] = {
+        name: _flatten_heads(name, shape) for name, shape in shapes.items()
+    }
     config = find_config(folder, where)
     if config is None:
-        config = config_from_shapes(flat, where, heads)
+        config = config_from_shapes(flat_shapes, where, num_heads)
         config.hidden_act = _activation_of(folder, where)
-    checkpoints.check_encoder_shapes(flat, config, where)
-    if heads not in (None, config.num_attention_heads):
+    checkpoints.check_encoder_shapes(flat_shapes, config, where)
+    if num_heads not in (None, config.num_attention_heads):
         raise UserError(
-            f"{where} has {heads} attention heads, but its {_CONFIG} says"
+            f"{where} has {num_heads} attention heads, but its {_CONFIG} says"
             f" {config.num_attention_heads}."
         )
     for name, shape in shapes.items():
-        expected = _by_heads(name, config)
-        if len(shape) != len(flat[name]) and tuple(shape) != expected:
+        expected = _shape_by_heads(name, config)
+        if len(shape) != len(flat_shapes[name]) and tuple(shape) != expected:
             raise UserError(f"{where} {name} has the shape {list(shape)}, expected {expected}.")
     return config
 
 
-def _by_heads(name: str, config: configs.BertConfig) -> Optional[Tuple[int, ...]]:
+def _shape_by_heads(name: str, config: configs.BertConfig) -> Optional[Tuple[int, ...]]:
     """The shape of a tensor of attention whose heads have an axis, None for other tensors."""
-    heads, width = config.num_attention_heads, config.hidden_size
+    num_heads, width = config.num_attention_heads, config.hidden_size
     if name.endswith("/attention/output/dense/kernel"):
-        return heads, width // heads, width
+        return num_heads, width // num_heads, width
     if "/attention/self/" in name:
-        shape = heads, width // heads
+        shape = num_heads, width // num_heads
         return (width, *shape) if name.endswith("/kernel") else shape
     return None
 
 
-def _flat(name: str, shape: Sequence[int]) -> List[int]:
+def _flatten_heads(name: str, shape: Sequence[int]) -> List[int]:
     """The shape of a tensor once its axes for heads and for the size of a head are one."""
     sizes = [int(size) for size in shape]
     if "/attention/self/" in name and len(sizes) == (3 if name.endswith("/kernel") else 2):
@@ -290,10 +298,10 @@ def _activation_of(folder: str, where: str) -> str:
     if not files.exists(path):
         return "gelu"
     with files.open_file(path, "rb") as reader:
-        noted = reader.read().decode("utf-8", "replace")
-    if re.search(r'"norm_first": true', noted):
+        metadata = reader.read().decode("utf-8", "replace")
+    if re.search(r'"norm_first": true', metadata):
         raise UserError(f"{where} normalizes before each layer (norm_first), which BERT does not.")
-    names = set(re.findall(r'"inner_activation": "(?:\w+>)?(\w+)"', noted))
+    names = set(re.findall(r'"inner_activation": "(?:\w+>)?(\w+)"', metadata))
     if len(names) > 1 or not names <= set(_ACTIVATIONS):
         raise UserError(
             f"{where} has the activation {', '.join(sorted(names))}, expected gelu or relu."
@@ -303,9 +311,9 @@ def _activation_of(folder: str, where: str) -> str:
 
 def _lower_case_of(reader, where: str) -> Optional[bool]:
     """The variable do_lower_case, which an encoder's SavedModel has beside its weights."""
-    if not reader.has_tensor(_CASE):
+    if not reader.has_tensor(_LOWER_CASE_KEY):
         return None
-    value = checkpoints.read_tensor(reader, _CASE, where)
+    value = checkpoints.read_tensor(reader, _LOWER_CASE_KEY, where)
     return bool(value) if np.shape(value) == () and value.dtype == bool else None
 
 
@@ -324,28 +332,28 @@ def find_config(folder: str, where: str) -> Optional[configs.BertConfig]:
 
 
 def config_from_shapes(
-    shapes: Dict[str, Sequence[int]], where: str, heads: Optional[int] = None
+    shapes: Dict[str, Sequence[int]], where: str, num_heads: Optional[int] = None
 ) -> configs.BertConfig:
     """Returns the config of an encoder by its shapes; rates and activation are those of Google's.
 
     Args:
       shapes: dict from Google's names to shapes.
       where: begins the errors' sentences.
-      heads: number of attention heads; None if their size is Google's, 64.
+      num_heads: number of attention heads; None if their size is Google's, 64.
 
     Raises:
       UserError: a tensor that tells a size is missing, or there is no whole number of heads.
     """
     sizes = checkpoints.encoder_sizes(shapes, where)
-    if heads is None and sizes.hidden_size % _HEAD_SIZE:
+    if num_heads is None and sizes.hidden_size % _HEAD_SIZE:
         raise UserError(
             f"{where} has no {_CONFIG}, and without one its hidden size must be a multiple of"
             f" {_HEAD_SIZE}, the size of an attention head, but it is {sizes.hidden_size}."
         )
-    heads = heads or sizes.hidden_size // _HEAD_SIZE
-    if not heads or sizes.hidden_size % heads:
-        raise UserError(f"{where} has {heads} heads, which do not divide {sizes.hidden_size}.")
-    return configs.BertConfig(num_attention_heads=heads, **sizes._asdict())
+    num_heads = num_heads or sizes.hidden_size // _HEAD_SIZE
+    if not num_heads or sizes.hidden_size % num_heads:
+        raise UserError(f"{where} has {num_heads} heads, which do not divide {sizes.hidden_size}.")
+    return configs.BertConfig(num_attention_heads=num_heads, **sizes._asdict())
 
 
 def find_vocabulary(folder: str, where: str) -> str:
@@ -358,10 +366,10 @@ def find_vocabulary(folder: str, where: str) -> str:
     """
     assets = os.path.join(folder, "assets")
     names = sorted(files.listdir(assets)) if files.isdir(assets) else []
-    texts = [name for name in names if name.endswith(".txt")]
-    if _VOCABULARY in texts:
-        texts = [_VOCABULARY]
-    paths = [os.path.join(assets, name) for name in texts]
+    text_files = [name for name in names if name.endswith(".txt")]
+    if _VOCABULARY in text_files:
+        text_files = [_VOCABULARY]
+    paths = [os.path.join(assets, name) for name in text_files]
     if not paths and files.exists(os.path.join(folder, _VOCABULARY)):
         paths = [os.path.join(folder, _VOCABULARY)]
     if len(paths) != 1:
@@ -375,8 +383,8 @@ def find_vocabulary(folder: str, where: str) -> str:
 
 def default_folder() -> str:
     """Returns where `checkpoint_of` keeps checkpoints: a part of the user's folder for caches."""
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return os.path.join(home, "adapter-bert", "bert")
+    cache_home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(cache_home, "adapter-bert", "bert")
 
 
 def checkpoint_of(encoder: Encoder) -> str:
@@ -388,14 +396,14 @@ def checkpoint_of(encoder: Encoder) -> str:
     Raises:
       UserError: it cannot be written.
     """
-    fingerprint = checkpoints.fingerprint(encoder.tensors.get, encoder.config)
+    fingerprint = model_variables.fingerprint(encoder.tensors.get, encoder.config)
     folder = os.path.join(default_folder(), fingerprint)
     prefix = os.path.join(folder, _CHECKPOINT)
     if files.exists(prefix + ".index"):
         return prefix
     partial = f"{folder}.{uuid.uuid4().hex[:8]}.partial"  # Another process may write it, too.
     try:
-        with files.written(folder):
+        with files.convert_write_errors(folder):
             files.makedirs(partial)
             checkpoints.write(os.path.join(partial, _CHECKPOINT), encoder.tensors)
             with contextlib.suppress(OSError):  # The other one was faster.

@@ -114,8 +114,8 @@ def read_saved_model(folder: str, where: str) -> saved_model_pb2.SavedModel:
     tf2.check_inside(folder, [path], where)
     try:
         with files.open_file(path, "rb") as reader:
-            return tf2.parsed(saved_model_pb2.SavedModel, reader.read())
-    except (*tf2.DAMAGED, OSError) as error:
+            return tf2.parse_message(saved_model_pb2.SavedModel, reader.read())
+    except (*tf2.PARSE_ERRORS, OSError) as error:
         raise UserError(f"{where} {path} cannot be read ({files.reason(error)}).") from error
 
 

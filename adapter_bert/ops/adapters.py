@@ -13,8 +13,9 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.common.configs import SITES, AdapterConfig
+from adapter_bert.common.configs import FEEDFORWARD_ADAPTER, SITES, AdapterConfig
 from adapter_bert.common.errors import UserError
+from adapter_bert.common.model_variables import ADAPTERS
 from adapter_bert.ops import layers, xla
 from adapter_bert.ops.layers import (
     create_initializer,
@@ -22,8 +23,6 @@ from adapter_bert.ops.layers import (
     get_shape_list,
     variable_name,
 )
-
-ADAPTERS = "adapters"  # Graph collection, as in adapter-bert: what an adapter function made.
 
 # Of the bottleneck [rows, m], before its activation; statistics as in `layers.batch_norm`.
 NORMALIZATIONS = {
@@ -90,8 +89,23 @@ def build(config: AdapterConfig) -> "Optional[Adapter]":
     )
 
 
+# `modeling.AdapterConfig(...).build()` is public; the class itself imports no TensorFlow.
+AdapterConfig.build = build  # type: ignore[attr-defined]
+
+
 def shapes(config: AdapterConfig, width: int) -> Dict[str, Tuple[int, ...]]:
-    """Returns the variables of one adapter, as `AdapterConfig.shapes`."""
+    """Returns the variables of one adapter of any function, read from its graph.
+
+    `model_variables.adapter_shapes` computes those of `feedforward_adapter` without TensorFlow.
+
+    Args:
+      config: `AdapterConfig`.
+      width: D, the width of the sub-layer's output.
+
+    Returns:
+      A dict from names, below the scope of the projection that the adapter follows, to tuples of
+      int; moving statistics are among them.
+    """
     # Nothing is run, or compiled: machines that train together start TensorFlow together.
     with tf.Graph().as_default(), xla.portable():
         adapter, x = build(config), tf.zeros([1, width])
@@ -129,19 +143,21 @@ def adapters_of_layers(
     if not isinstance(adapter_fn, Adapter):
         function = adapter_fn
         adapter_fn = Adapter(lambda output, statistics: function(output))
-    every = range(num_layers)
-    adapted = next(a for a in (adapter_layers, adapter_fn.layers, every) if a is not None)
-    strange = sorted(set(adapted) - set(every))
-    if strange:
+    layer_indices = range(num_layers)
+    adapted_layers = next(
+        a for a in (adapter_layers, adapter_fn.layers, layer_indices) if a is not None
+    )
+    unknown_layers = sorted(set(adapted_layers) - set(layer_indices))
+    if unknown_layers:
         raise ValueError(
             f"The encoder has layers 0 to {num_layers - 1}, but adapters are asked for in"
-            f" {', '.join(map(str, strange))}."
+            f" {', '.join(map(str, unknown_layers))}."
         )
     adapt = functools.partial(adapter_fn, statistics=statistics)
     adapters: List[Dict[str, Callable]] = []
-    for index in every:
-        own = adapt if gates is None else functools.partial(_gated, adapt, gates[:, index])
-        adapters.append(dict.fromkeys(adapter_fn.sites if index in adapted else (), own))
+    for index in layer_indices:
+        adapter = adapt if gates is None else functools.partial(_gated, adapt, gates[:, index])
+        adapters.append(dict.fromkeys(adapter_fn.sites if index in adapted_layers else (), adapter))
     return adapters
 
 
@@ -151,8 +167,8 @@ def _gated(adapt, gate, output, sublayer_input):
     gate is [B]; output, sublayer_input and the terms are [B * F, D].
     """
     terms = adapt(output, sublayer_input)
-    rows_each = get_shape_list(output)[0] // get_shape_list(gate)[0]
-    gate = tf.cast(tf.repeat(gate, rows_each)[:, tf.newaxis], output.dtype)
+    rows_per_example = get_shape_list(output)[0] // get_shape_list(gate)[0]
+    gate = tf.cast(tf.repeat(gate, rows_per_example)[:, tf.newaxis], output.dtype)
     if terms[0] is output:  # Only what is added to it comes and goes.
         return [output, *(gate * term for term in terms[1:])]
     return [*(gate * term for term in terms), (1 - gate) * output]
@@ -226,12 +242,12 @@ def feedforward_adapter(
             # These keep the scale of what they read, and of gradients; init_scale would end both.
             hidden = act(_project(hidden, f"_hidden{index}", hidden_size, hidden_size**-0.5))
         change = tf.reshape(_project(hidden, "2", shape[-1], init_scale), shape)
-    adapted = input_tensor if residual is None else residual
-    added = INTERACTIONS[interaction](adapted, change)
-    return (adapted, added) if return_terms else adapted + added
+    skip = input_tensor if residual is None else residual
+    update = INTERACTIONS[interaction](skip, change)
+    return (skip, update) if return_terms else skip + update
 
 
-_ADAPTER_FUNCTIONS = {"feedforward_adapter": feedforward_adapter}
+_ADAPTER_FUNCTIONS = {FEEDFORWARD_ADAPTER: feedforward_adapter}
 
 
 def _project(rows, name: str, units: int, init_scale: float):

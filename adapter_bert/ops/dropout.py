@@ -46,7 +46,7 @@ def dropout(input_tensor, dropout_prob: Optional[float], *, key: Optional[Dropou
     if key is None:
         return tf.nn.dropout(input_tensor, rate=dropout_prob)
     random = _random_source(key, tf.shape(input_tensor))
-    drop = _dropper(min(255, max(1, round(256 * dropout_prob))))
+    drop = _dropout_function(min(255, max(1, round(256 * dropout_prob))))
 
     @custom_gradient
     def run(x):
@@ -56,10 +56,10 @@ def dropout(input_tensor, dropout_prob: Optional[float], *, key: Optional[Dropou
 
 
 def _random_source(key: DropoutKey, shape):
-    """What decides over the elements of a Tensor of that shape: see `_dropper`."""
+    """What decides over the elements of a Tensor of that shape: see `_dropout_function`."""
     site = zlib.crc32(f"{key.seed}/{tf.get_variable_scope().name}".encode())
-    if xla.in_xla():
-        return _mixed_key(site, key)
+    if xla.is_in_xla():
+        return _mix_key(site, key)
     replica, step, micro_step = (
         tf.cast(part, tf.int64) for part in (key.replica, key.step, key.micro_step)
     )
@@ -68,7 +68,7 @@ def _random_source(key: DropoutKey, shape):
 
 
 @functools.lru_cache(maxsize=None)
-def _dropper(threshold):
+def _dropout_function(threshold):
     """The function that drops an element where its random byte is below the threshold.
 
     Its arguments are a Tensor, and either the bytes or the key from which to hash them: drawn by
@@ -78,7 +78,7 @@ def _dropper(threshold):
 
     @xla.fused
     def drop(x, random):
-        random_bytes = random if random.dtype == tf.uint8 else _hashed_bytes(tf.shape(x), random)
+        random_bytes = random if random.dtype == tf.uint8 else _hash_bytes(tf.shape(x), random)
         keep = tf.cast(tf.cast(random_bytes, tf.int32) >= threshold, tf.float32)
         return tf.cast(tf.cast(x, tf.float32) * keep * scale, x.dtype)
 
@@ -100,7 +100,7 @@ def _hash_key(seed):
     return tf.random.stateless_uniform([2], seed, -(2**31), 2**31 - 1, tf.int32)
 
 
-def _mixed_key(site: int, key: DropoutKey):
+def _mix_key(site: int, key: DropoutKey):
     """int32 Tensor [2], mixed of a `DropoutKey` and the site's number.
 
     Within a program for a TPU TensorFlow's generator is hundreds of operations on single numbers,
@@ -113,7 +113,7 @@ def _mixed_key(site: int, key: DropoutKey):
     return mixed
 
 
-def _hashed_bytes(shape, key):
+def _hash_bytes(shape, key):
     """int32 Tensor of that shape, values 0 to 255: the top bytes of the elements' hashed indices.
 
     Two rounds of multiply and xorshift with the constants of "lowbias32", whose every input bit

@@ -1,4 +1,4 @@
-"""What belongs to a graph and is forgotten with it, where TensorFlow would keep it for good.
+"""Data that is freed with its graph, where TensorFlow would keep it as long as the process lives.
 
 A process that evaluates a hundred times while it trains builds a hundred graphs.
 """
@@ -9,14 +9,14 @@ from typing import Callable
 import tensorflow.compat.v1 as tf
 
 _GRADIENT = "AdapterBertCustomGradient"
-_BELONGINGS = "_adapter_bert_belongings"
+_GRAPH_DICTS = "_adapter_bert_dicts"
 
 
-def belongings(graph: tf.Graph, owner: str) -> dict:
-    """A dict that lives as long as the graph, one for each owner."""
-    if not hasattr(graph, _BELONGINGS):
-        setattr(graph, _BELONGINGS, {})
-    return getattr(graph, _BELONGINGS).setdefault(owner, {})
+def graph_dict(graph: tf.Graph, owner: str) -> dict:
+    """Returns the owner's dict, which lives as long as the graph."""
+    if not hasattr(graph, _GRAPH_DICTS):
+        setattr(graph, _GRAPH_DICTS, {})
+    return getattr(graph, _GRAPH_DICTS).setdefault(owner, {})
 
 
 def custom_gradient(function: Callable) -> Callable:
@@ -36,7 +36,7 @@ def custom_gradient(function: Callable) -> Callable:
         # The inputs pass through too, as it is they whose gradients are given.
         with graph.gradient_override_map({"IdentityN": _GRADIENT}):
             output, *_ = tf.identity_n([output, *inputs])
-        belongings(graph, _GRADIENT)[output.op.name] = gradient
+        graph_dict(graph, _GRADIENT)[output.op.name] = gradient
         return output
 
     return run
@@ -44,5 +44,5 @@ def custom_gradient(function: Callable) -> Callable:
 
 @tf.RegisterGradient(_GRADIENT)
 def _gradients(operation, d_output, *_):
-    d_inputs = belongings(operation.graph, _GRADIENT)[operation.name](d_output)
+    d_inputs = graph_dict(operation.graph, _GRADIENT)[operation.name](d_output)
     return [None, *(d_inputs if isinstance(d_inputs, (list, tuple)) else [d_inputs])]

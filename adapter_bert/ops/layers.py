@@ -21,13 +21,11 @@ from typing import Any, Callable, Optional, Sequence
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.common import configs
+from adapter_bert.common.model_variables import LAYER_NORM, MOVING
 from adapter_bert.ops import xla
 from adapter_bert.ops.dropout import DropoutKey, dropout
 from adapter_bert.ops.graphs import custom_gradient
 
-LAYER_NORM = "layer_norm"  # Graph collection, as in adapter-bert: an adapted encoder's LayerNorms.
-# What the names of moving statistics end in: a forward pass reads them, and no gradient moves them.
-MOVING = ("/moving_mean", "/moving_variance")
 _STATISTICS = "batch_statistics"  # Graph collection of what `keep_statistics` leaves.
 
 
@@ -147,14 +145,14 @@ def _normalized_per_example(terms, gamma, beta, dtype):
 def _normalized_sum(terms, gamma, beta, dtype, training):
     @custom_gradient
     def run(gamma, beta, *terms):
-        output, *inner = _normalize(dtype, training)(gamma, beta, *terms)
-        inner = [xla.saved_for_backward(tensor) for tensor in inner]
+        output, *saved = _normalize(dtype, training)(gamma, beta, *terms)
+        saved = [xla.saved_for_backward(tensor) for tensor in saved]
 
         def gradient(d_output):
-            normal, inverse_stddev = inner or _normalize(dtype, True)(gamma, beta, *terms)[1:]
-            d_sum = _normalize_gradient(gamma, normal, inverse_stddev, d_output)
+            normalized, inverse_stddev = saved or _normalize(dtype, True)(gamma, beta, *terms)[1:]
+            d_sum = _normalize_gradient(gamma, normalized, inverse_stddev, d_output)
             d_terms = [tf.cast(d_sum, term.dtype) for term in terms]
-            d_gamma, d_beta = _column_sums(d_output * normal), _column_sums(d_output)
+            d_gamma, d_beta = _column_sums(d_output * normalized), _column_sums(d_output)
             return [tf.cast(d_gamma, gamma.dtype), tf.cast(d_beta, beta.dtype), *d_terms]
 
         return output, gradient
@@ -170,29 +168,29 @@ def _normalize(dtype, training):
     @xla.fused
     def normalize(gamma, beta, *terms):
         total = tf.add_n(_float32(*terms))
-        centred = total - tf.reduce_mean(total, -1, keepdims=True)
-        variance = tf.reduce_mean(centred * centred, -1, keepdims=True)
+        centered = total - tf.reduce_mean(total, -1, keepdims=True)
+        variance = tf.reduce_mean(centered * centered, -1, keepdims=True)
         inverse_stddev = tf.math.rsqrt(variance + 1e-12)
-        normal = centred * inverse_stddev
-        output = tf.cast(normal * gamma + beta, dtype)
-        return [output, tf.cast(normal, dtype), inverse_stddev] if training else [output]
+        normalized = centered * inverse_stddev
+        output = tf.cast(normalized * gamma + beta, dtype)
+        return [output, tf.cast(normalized, dtype), inverse_stddev] if training else [output]
 
     return normalize
 
 
 @xla.fused
-def _normalize_gradient(gamma, normal, inverse_stddev, d_output):
-    h, d = _float32(normal, d_output)
+def _normalize_gradient(gamma, normalized, inverse_stddev, d_output):
+    x_hat, d = _float32(normalized, d_output)
     d = d * gamma
-    along = h * tf.reduce_mean(d * h, -1, keepdims=True)
-    d_sum = inverse_stddev * (d - tf.reduce_mean(d, -1, keepdims=True) - along)
+    projection = x_hat * tf.reduce_mean(d * x_hat, -1, keepdims=True)
+    d_sum = inverse_stddev * (d - tf.reduce_mean(d, -1, keepdims=True) - projection)
     return tf.cast(d_sum, d_output.dtype)
 
 
 def _column_sums(x):
     """[D], the sums of [..., D] over all axes but the last."""
     rows = tf.reshape(x, [-1, get_shape_list(x)[-1]])
-    if x.dtype == tf.float32 or xla.in_xla():
+    if x.dtype == tf.float32 or xla.is_in_xla():
         return tf.reduce_sum(tf.cast(rows, tf.float32), 0)
     # TensorFlow's sums of bfloat16 stop growing at 256 times a summand; its products are summed in
     # float32.
@@ -246,12 +244,12 @@ def keep_statistics(statistics):
 
 def take_statistics():
     """The pairs that training's `batch_norm` has left in the graph since the last call, a list."""
-    left = tf.get_collection_ref(_STATISTICS)
-    taken, left[:] = left[:], []
-    return taken
+    collection = tf.get_collection_ref(_STATISTICS)
+    statistics, collection[:] = collection[:], []
+    return statistics
 
 
-def attend(
+def dot_product_attention(
     query,
     key,
     value,
@@ -273,15 +271,15 @@ def attend(
     """
     scale = 1.0 / math.sqrt(get_shape_list(query)[-1])
     # -10000 before the softmax is as good as removal, and stays finite in half precision.
-    blocked = -10000.0 * (1.0 - tf.cast(input_mask, tf.float32))[:, tf.newaxis, tf.newaxis, :]
+    additive_mask = -10000.0 * (1.0 - tf.cast(input_mask, tf.float32))[:, tf.newaxis, tf.newaxis, :]
     # A TPU computes them faster than it writes and reads them. Without a key they would be others.
-    recomputes = xla.in_xla() and (dropout_key is not None or not dropout_prob)
+    is_recomputed = xla.is_in_xla() and (dropout_key is not None or not dropout_prob)
     scope = tf.get_variable_scope()
 
     def probabilities(query, key):
         """[B, N, F, T], before and after dropout."""
         scores = tf.matmul(query, key, transpose_b=True)
-        probs = tf.nn.softmax(_scale_and_block(scale)(scores, blocked))
+        probs = tf.nn.softmax(_scale_and_mask(scale)(scores, additive_mask))
         with tf.variable_scope(scope, auxiliary_name_scope=False):
             return probs, dropout(probs, dropout_prob, key=dropout_key)
 
@@ -293,7 +291,7 @@ def attend(
         def gradient(d_context):
             probs, dropped = (
                 probabilities(*xla.recompute(d_context, query, key))
-                if recomputes
+                if is_recomputed
                 else saved_for_backward
             )
             d_value = tf.matmul(dropped, d_context, transpose_a=True)
@@ -307,12 +305,12 @@ def attend(
 
 
 @functools.lru_cache(maxsize=None)
-def _scale_and_block(scale):
+def _scale_and_mask(scale):
     @xla.fused
-    def scale_and_block(scores, blocked):
-        return tf.cast(scale * tf.cast(scores, tf.float32) + blocked, scores.dtype)
+    def scale_and_mask(scores, mask):
+        return tf.cast(scale * tf.cast(scores, tf.float32) + mask, scores.dtype)
 
-    return scale_and_block
+    return scale_and_mask
 
 
 @functools.lru_cache(maxsize=None)
@@ -324,12 +322,12 @@ def _softmax_gradient(scale):
     @xla.fused
     def softmax_gradient(probs, dropped, d_dropped, context, d_context):
         p, a, d = _float32(probs, dropped, d_dropped)
-        if xla.in_xla():  # There the longer sum costs nothing, and to keep the context does.
-            along = tf.reduce_sum(a * d, -1, keepdims=True)
+        if xla.is_in_xla():  # There the longer sum costs nothing, and to keep the context does.
+            row_sums = tf.reduce_sum(a * d, -1, keepdims=True)
         else:
             c, d_c = _float32(context, d_context)
-            along = tf.reduce_sum(c * d_c, -1, keepdims=True)
-        return tf.cast(scale * (a * d - p * along), probs.dtype)
+            row_sums = tf.reduce_sum(c * d_c, -1, keepdims=True)
+        return tf.cast(scale * (a * d - p * row_sums), probs.dtype)
 
     return softmax_gradient
 
@@ -349,7 +347,7 @@ def moving_variables():
 
 def _is_per_example(parameter, rank: int) -> bool:
     """Whether, where a variable of that rank is asked for, there is a Tensor with one for each of B
-    equal parts of the rows: the custom getter of `mixed_encoder.build` gives each task its own."""
+    equal parts of the rows: the custom getter of `encoder.build` gives each task its own."""
     return parameter.shape.ndims == rank + 1
 
 

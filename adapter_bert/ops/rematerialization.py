@@ -34,27 +34,32 @@ def recomputed(function: Callable, *inputs):
     scope = tf.get_variable_scope()
     variables = []
 
-    def remember(getter, *args, **kwargs):
+    def record_variable(getter, *args, **kwargs):
         variable = getter(*args, **kwargs)
-        if not any(known is variable for known in variables):  # Else its gradient counts twice.
+        # One that is recorded twice would get its gradient twice.
+        if not any(recorded is variable for recorded in variables):
             variables.append(variable)
         return variable
 
-    with tf.variable_scope(scope, custom_getter=remember, auxiliary_name_scope=False):
+    with tf.variable_scope(scope, custom_getter=record_variable, auxiliary_name_scope=False):
         output = function(*saved_for_backward)
 
     def backward(gradient):
-        first_new = len(output.graph.get_operations())
+        num_operations = len(output.graph.get_operations())
         # Behind the control dependency nothing starts before the backward pass arrives here, nor
         # does TensorFlow's optimizer see twice the same operation and merge both.
         with tf.control_dependencies([gradient]):
-            again = [tf.identity(tensor) for tensor in xla.recompute(gradient, *saved_for_backward)]
+            recomputed_inputs = [
+                tf.identity(tensor) for tensor in xla.recompute(gradient, *saved_for_backward)
+            ]
             with tf.variable_scope(scope, reuse=True, auxiliary_name_scope=False):
-                output_again = function(*again)
-        _check_repeatable(output.graph.get_operations()[first_new:])
+                recomputed_output = function(*recomputed_inputs)
+        _check_repeatable(output.graph.get_operations()[num_operations:])
         # The last gradient is that of `output`, through which nothing flows back.
-        sources = again + variables
-        gradients = tf.gradients(output_again, sources, gradient, stop_gradients=again)
+        sources = recomputed_inputs + variables
+        gradients = tf.gradients(
+            recomputed_output, sources, gradient, stop_gradients=recomputed_inputs
+        )
         return [*gradients, None]
 
     # The values of variables: one that is no resource has no other Tensor to take the gradient of.

@@ -34,15 +34,15 @@ def fused(function: Callable) -> Callable:
     """
 
     @functools.wraps(function)
-    def call(*tensors):
-        if _portable.get() or in_xla() or not can_fuse():
+    def call_fused(*tensors):
+        if _portable.get() or is_in_xla() or not can_fuse():
             return function(*tensors)
-        compiled = graphs.belongings(tf.get_default_graph(), __name__)
+        compiled = graphs.graph_dict(tf.get_default_graph(), __name__)
         if function not in compiled:
             compiled[function] = tf.function(function, jit_compile=True, autograph=False)
         return compiled[function](*tensors)
 
-    return call
+    return call_fused
 
 
 @contextlib.contextmanager
@@ -63,11 +63,11 @@ def can_fuse() -> bool:
     """
     if tf.__version__.startswith("1.") or devices.has_gpu():
         return False
-    _compile_first()
+    _compile_silently()
     return True
 
 
-def in_xla() -> bool:
+def is_in_xla() -> bool:
     """Whether what is built here is part of a program that XLA compiles whole, as a TPU's is."""
     return control_flow_util.GraphOrParentsInXlaContext(tf.get_default_graph())
 
@@ -78,19 +78,21 @@ def saved_for_backward(tensor):
     XLA takes a cast to bfloat16 and back for none. It would keep the float32 from which the tensor
     was cast, twice as large.
     """
-    return xla_optimization_barrier([tensor])[0] if in_xla() else tensor
+    return xla_optimization_barrier([tensor])[0] if is_in_xla() else tensor
 
 
-def recompute(after, *tensors):
-    """The tensors, of which a backward pass computes once more what a forward pass did not keep.
+def recompute(dependency, *tensors):
+    """Returns the tensors from which a backward pass recomputes what was not saved.
 
-    To XLA they are others than before, so that it does not find the same computation twice and keep
-    the first; and they are there as soon as `after` is, a gradient that the backward pass brings.
+    XLA takes them for others than before. Else it would find the same computation twice and keep
+    the first. They are there as soon as `dependency` is, a gradient of the backward pass.
     """
-    return list(xla_optimization_barrier([after, *tensors]))[1:] if in_xla() else list(tensors)
+    return (
+        list(xla_optimization_barrier([dependency, *tensors]))[1:] if is_in_xla() else list(tensors)
+    )
 
 
-def _compile_first():
+def _compile_silently():
     """XLA reports a process's first compilation on stderr, past every setting of the log.
 
     So the first one is of next to nothing, while stderr leads nowhere.
@@ -98,11 +100,11 @@ def _compile_first():
     with tf.Graph().as_default(), tf.Session(config=devices.session_config()) as session:
         x = tf.placeholder(tf.float32, [])
         doubled = tf.function(lambda value: 2.0 * value, jit_compile=True, autograph=False)(x)
-        stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+        stderr, devnull = os.dup(2), os.open(os.devnull, os.O_WRONLY)
         try:
-            os.dup2(nowhere, 2)
+            os.dup2(devnull, 2)
             session.run(doubled, {x: 0.0})
         finally:
             os.dup2(stderr, 2)
             os.close(stderr)
-            os.close(nowhere)
+            os.close(devnull)

@@ -15,23 +15,22 @@ import threading
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
-import scipy.special
 import tensorflow.compat.v1 as tf
 
 import modeling
-from adapter_bert.common import devices, files
+from adapter_bert.common import devices, files, task_kinds
 from adapter_bert.common.errors import UserError
-from adapter_bert.formats import checkpoints, task_adapter
-from adapter_bert.serving import encoder as mixed_encoder
+from adapter_bert.formats import adapter_checkpoints, checkpoints, task_adapter
+from adapter_bert.serving import encoder
 from adapter_bert.serving.batcher import BATCH_SIZE
 from adapter_bert.training import input_pipeline
 
-Source = Union[str, task_adapter.TaskAdapter]  # A folder, or the adapter itself.
+AdapterSource = Union[str, task_adapter.TaskAdapter]  # A folder, or the adapter itself.
 
-_FIRST_ROWS = {"task": 4, "pooler": 1, "bottleneck": 65, "output": 9}
+_INITIAL_ROWS = {"task": 4, "pooler": 1, "bottleneck": 65, "output": 9}
 _BATCH_SIZES = (1, 2, 4, 8, *range(12, BATCH_SIZE + 1, 4))
 _ADAPTER_SIZES = tuple(1 << power for power in range(13))
-_GROWTH = 1.25  # Copies each value 4 times on average, and leaves a tenth of the room unused.
+_GROWTH_FACTOR = 1.25  # Copies each value 4 times on average, and leaves a tenth unused.
 
 
 class UnknownTask(UserError):
@@ -58,30 +57,30 @@ class _Entry:
     Args:
       source: a folder, or the `task_adapter.TaskAdapter` itself.
       description: its `task_adapter.Description`.
-      digest: its `_digest_of` from before that was read, so that a folder which is replaced
+      digest: its `_digest` from before that was read, so that a folder which is replaced
         meanwhile is refused when it is read again.
       called: what errors call a folder.
     """
 
     def __init__(
         self,
-        source: Source,
+        source: AdapterSource,
         description: task_adapter.Description,
         digest: Optional[str],
-        called: str,
+        label: str,
     ):
         self.description = description
-        self.kind = mixed_encoder.architecture_of(description.adapter)
-        self.slots: Any = None  # In memory: `mixed_encoder.SlotIndices`.
-        self._source, self._digest, self._called = source, digest, called
+        self.architecture = encoder.architecture_of(description.adapter)
+        self.slots: Any = None  # In memory: `encoder.SlotIndices`.
+        self._source, self._digest, self._label = source, digest, label
 
     def read(self) -> task_adapter.TaskAdapter:
         """The `task_adapter.TaskAdapter`, which must be the one that was added."""
         if not isinstance(self._source, str):
             return self._source
-        where = f"{self._called} {self._source}"
-        adapter = task_adapter.load(self._source, self._called)
-        if _digest_of(self._source) != self._digest:
+        where = f"{self._label} {self._source}"
+        adapter = task_adapter.load(self._source, self._label)
+        if _digest(self._source) != self._digest:
             raise UserError(
                 f"{where} holds another adapter than the one that was added to the bank: add it"
                 " again."
@@ -121,7 +120,7 @@ class AdapterBank:
         if max_in_memory is not None and max_in_memory < 1:
             raise UserError(f"max_in_memory must be at least 1, but is {max_in_memory}.")
         checkpoints.check_encoder(init_checkpoint, config)
-        self.backbone = task_adapter.backbone_of(init_checkpoint, config)
+        self.backbone = adapter_checkpoints.backbone_of(init_checkpoint, config)
         precision = devices.choose_precision(
             precision, False, (config.hidden_size, config.intermediate_size)
         )
@@ -134,11 +133,11 @@ class AdapterBank:
     def add(
         self,
         name: str,
-        adapter: Source,
+        adapter: AdapterSource,
         *,
         replace: bool = False,
-        unread: bool = False,
-        called: str = "Folder",
+        lazy: bool = False,
+        label: str = "Folder",
     ) -> task_adapter.Description:
         """Adds a task, or replaces it: batches under way get all of the old one, later ones none.
 
@@ -147,9 +146,9 @@ class AdapterBank:
           adapter: folder of a task adapter, or a `task_adapter.TaskAdapter`, which then stays in
             the process's memory.
           replace: bool; whether there may be a task of that name.
-          unread: bool; leave the tensors of a folder unread until a batch asks for the task, which
+          lazy: bool; leave the tensors of a folder unread until a batch asks for the task, which
             is then refused if they are damaged or diverged.
-          called: what errors call a folder, such as the flag that named it.
+          label: what errors call a folder, such as the flag that named it.
 
         Returns:
           Its `task_adapter.Description`.
@@ -158,16 +157,16 @@ class AdapterBank:
           UserError: the name is taken; the adapter is damaged, or of another BERT, or trained more
             than a bank can hold, or diverged. The bank is then as it was.
         """
-        digest = _digest_of(adapter)
+        digest = _digest(adapter)
         is_folder = isinstance(adapter, str)
-        where = f"{called} {adapter}" if is_folder else f"The adapter of {name!r}"
-        description = _described(adapter, unread, called, where)
-        mixed_encoder.check(description, self.backbone, where)
-        entry = _Entry(adapter, description, digest, called)
+        where = f"{label} {adapter}" if is_folder else f"The adapter of {name!r}"
+        description = _read_description(adapter, lazy, label, where)
+        encoder.check_compatible(description, self.backbone, where)
+        entry = _Entry(adapter, description, digest, label)
         with self._lock:
             if name in self._entries and not replace:
                 raise UserError(f"There is a task {name!r} in the bank already.")
-            self._forget(name)
+            self._unload(name)
             self._entries = {**self._entries, name: entry}
         return description
 
@@ -175,7 +174,7 @@ class AdapterBank:
         """Removes a task; raises `UnknownTask`."""
         with self._lock:
             self._entry(name)
-            self._forget(name)
+            self._unload(name)
             self._entries = {other: e for other, e in self._entries.items() if other != name}
 
     def names(self) -> List[str]:
@@ -247,19 +246,21 @@ class AdapterBank:
 
     def _predict_batch(self, rows: List[Row]) -> List[Dict[str, Any]]:
         """`predict` for as many rows as one pass takes."""
-        names, read = dict.fromkeys(row.task for row in rows), {}
+        names, adapters_read = dict.fromkeys(row.task for row in rows), {}
         while True:
             with self._lock:
                 entries = {name: self._entry(name) for name in names}
-                absent = [e for e in entries.values() if e.slots is None and e not in read]
-                if not absent:
-                    self._bring(entries, read)
+                missing = [
+                    e for e in entries.values() if e.slots is None and e not in adapters_read
+                ]
+                if not missing:
+                    self._load_adapters(entries, adapters_read)
                     return self._run(rows, entries)
-            for entry in absent:  # Other threads' batches may go on meanwhile.
-                read[entry] = entry.read()
+            for entry in missing:  # Other threads' batches may go on meanwhile.
+                adapters_read[entry] = entry.read()
 
-    def _bring(
-        self, entries: Dict[str, _Entry], read: Dict[_Entry, task_adapter.TaskAdapter]
+    def _load_adapters(
+        self, entries: Dict[str, _Entry], adapters_read: Dict[_Entry, task_adapter.TaskAdapter]
     ) -> None:
         """Has the adapters of some entries in memory, and no more others than there is room for."""
         for name in entries:
@@ -267,18 +268,18 @@ class AdapterBank:
                 self._in_memory.move_to_end(name)
         for name, entry in entries.items():
             if entry.slots is None:
-                self._make_room(entries)
-                entry.slots = self._model.load(read[entry])
+                self._evict(entries)
+                entry.slots = self._model.load(adapters_read[entry])
                 self._in_memory[name] = None
 
-    def _make_room(self, keep: Dict[str, _Entry]) -> None:
+    def _evict(self, needed: Dict[str, _Entry]) -> None:
         """Forgets the tasks that were asked for longest ago, until there is room for one more."""
         if self._max_in_memory is not None:
-            others = [name for name in self._in_memory if name not in keep]
-            for name in others[: max(0, len(self._in_memory) + 1 - self._max_in_memory)]:
-                self._forget(name)
+            evictable = [name for name in self._in_memory if name not in needed]
+            for name in evictable[: max(0, len(self._in_memory) + 1 - self._max_in_memory)]:
+                self._unload(name)
 
-    def _forget(self, name: str) -> None:
+    def _unload(self, name: str) -> None:
         """Takes a task's adapter out of memory, if it is there."""
         if self._in_memory.pop(name, self) is None:
             self._model.free(self._entries[name].slots)
@@ -287,90 +288,89 @@ class AdapterBank:
     def _run(self, rows: List[Row], entries: Dict[str, _Entry]) -> List[Dict[str, Any]]:
         """One pass for each kind of adapters, in practice one for all."""
         results: List[Any] = [None] * len(rows)
-        kinds = {}
+        by_architecture = {}
         for index, row in enumerate(rows):
-            kinds.setdefault(entries[row.task].kind, []).append(index)
-        for kind, indices in kinds.items():
-            some = [rows[index] for index in indices]
-            descriptions = [entries[row.task].description for row in some]
+            by_architecture.setdefault(entries[row.task].architecture, []).append(index)
+        for architecture, indices in by_architecture.items():
+            group = [rows[index] for index in indices]
+            descriptions = [entries[row.task].description for row in group]
             outputs = self._model.run(
-                kind,
-                some,
-                [entries[row.task].slots for row in some],
-                any(description.kind == "span" for description in descriptions),
+                architecture,
+                group,
+                [entries[row.task].slots for row in group],
+                any(task_kinds.get(description.kind).reads_tokens for description in descriptions),
             )
-            for index, *row_and_output in zip(indices, some, descriptions, *outputs):
-                results[index] = _prediction(*row_and_output)
+            for index, *row_and_output in zip(indices, group, descriptions, *outputs):
+                results[index] = _make_prediction(*row_and_output)
         return results
 
 
-def _digest_of(source: Source) -> Optional[str]:
+def _digest(source: AdapterSource) -> Optional[str]:
     """What tells a folder's adapter from another; None where there is no folder's."""
     if not isinstance(source, str):
         return None
-    path = f"{files.current(source)}/{task_adapter.CONFIG_FILE}"  # Has the tensors' digest.
+    path = f"{files.current_folder(source)}/{task_adapter.CONFIG_FILE}"  # Has the tensors' digest.
     return files.sha256(path) if files.exists(path) else None
 
 
-def _described(source: Source, unread: bool, called: str, where: str) -> task_adapter.Description:
-    """The description of an adapter, whose tensors are checked; not a folder's, if `unread`."""
+def _read_description(
+    source: AdapterSource, lazy: bool, label: str, where: str
+) -> task_adapter.Description:
+    """The description of an adapter, whose tensors are checked; not a folder's, if `lazy`."""
     if isinstance(source, str):
-        if unread:
-            return task_adapter.describe(source, called)
-        source = task_adapter.load(source, called)
+        if lazy:
+            return task_adapter.describe(source, label)
+        source = task_adapter.load(source, label)
     else:
         task_adapter.check_tensors(source.tensors, source.description, where)
     task_adapter.check_finite(source.tensors, where)
     return source.description
 
 
-def _prediction(
-    row: Row, description: task_adapter.Description, logits, span_logits
+def _make_prediction(
+    row: Row, description: task_adapter.Description, logits, token_logits
 ) -> Dict[str, Any]:
     """A row's outputs as its task's own head would give them."""
-    if description.kind == "span":
-        start, end = span_logits[: len(row.input_ids)].T
-        return {"start_logits": start, "end_logits": end}
-    if description.kind == "regression":
-        return {"prediction": float(logits[0])}
-    squash = scipy.special.expit if description.kind == "multilabel" else scipy.special.softmax
-    return {"probabilities": squash(logits[: len(description.labels)])}
+    kind = task_kinds.get(description.kind)
+    if kind.reads_tokens:
+        logits = token_logits[: len(row.input_ids)]
+    return kind.decode(logits[..., : kind.num_outputs(len(description.labels))])
 
 
-def _padded(
-    rows: List[Row], slots: List[mixed_encoder.SlotIndices], lengths: Sequence[int], longest: int
+def _pad_batch(
+    rows: List[Row], slots: List[encoder.SlotIndices], lengths: Sequence[int], max_length: int
 ) -> tuple:
     """A batch of few shapes: each new one costs the compilation of its kernels.
 
     Returns:
-      What `mixed_encoder.inputs` has placeholders for. It has more rows than `rows` where that
+      Values for `encoder.placeholders`. It has more rows than `rows` where that
       makes a rounder number, and they are the last one again.
     """
-    lacking = _next(len(rows), _BATCH_SIZES) - len(rows)
-    rows, slots = rows + rows[-1:] * lacking, slots + slots[-1:] * lacking
-    length = min(longest, _next(max(len(row.input_ids) for row in rows), lengths))
+    num_missing = _round_up(len(rows), _BATCH_SIZES) - len(rows)
+    rows, slots = rows + rows[-1:] * num_missing, slots + slots[-1:] * num_missing
+    length = min(max_length, _round_up(max(len(row.input_ids) for row in rows), lengths))
     input_ids, input_mask, segment_ids = np.zeros([3, len(rows), length], np.int32)
     for index, row in enumerate(rows):
-        own = slice(len(row.input_ids))
-        input_ids[index, own], input_mask[index, own] = row.input_ids, 1
-        segment_ids[index, own] = row.segment_ids
-    adapter_size = _next(max(len(place.bottleneck) for place in slots), _ADAPTER_SIZES)
-    return mixed_encoder.batch_of(slots, adapter_size), input_ids, input_mask, segment_ids
+        span = slice(len(row.input_ids))
+        input_ids[index, span], input_mask[index, span] = row.input_ids, 1
+        segment_ids[index, span] = row.segment_ids
+    adapter_size = _round_up(max(len(row_slots.bottleneck) for row_slots in slots), _ADAPTER_SIZES)
+    return encoder.batch_slots(slots, adapter_size), input_ids, input_mask, segment_ids
 
 
-def _next(value: int, steps: Sequence[int]) -> int:
+def _round_up(value: int, steps: Sequence[int]) -> int:
     """The first of ascending steps that is not below a value, or the value beyond them all."""
     return next((step for step in steps if step >= value), value)
 
 
-class _Pool:
+class _RowPool:
     """The numbers of a table's rows, of which some are free."""
 
     def __init__(self, size: int, num_pads: int):
         self.size = size
         self._free = list(range(size - 1, num_pads - 1, -1))
 
-    def lacking(self, count: int) -> int:
+    def shortage(self, count: int) -> int:
         """How many more rows there must be for so many to be free."""
         return max(0, count - len(self._free))
 
@@ -378,10 +378,10 @@ class _Pool:
         self._free[:0] = range(self.size + count - 1, self.size - 1, -1)
         self.size += count
 
-    def take(self, count: int) -> List[int]:
+    def allocate(self, count: int) -> List[int]:
         return [self._free.pop() for _ in range(count)]
 
-    def give_back(self, rows: List[int]) -> None:
+    def free(self, rows: List[int]) -> None:
         self._free.extend(reversed(rows))
 
 
@@ -401,128 +401,132 @@ class _Model:
         self._config, self._init_checkpoint = config, init_checkpoint
         self._precision, self._lengths = precision, lengths
         self._pools = {
-            pool: _Pool(size, mixed_encoder.RESERVED_ROWS[pool])
-            for pool, size in _FIRST_ROWS.items()
+            pool: _RowPool(size, encoder.RESERVED_ROWS[pool])
+            for pool, size in _INITIAL_ROWS.items()
         }
         self._graph = tf.Graph()
         with self._graph.as_default():
-            self.tables = mixed_encoder.Tables(config, _FIRST_ROWS, precision)
-            self._inputs = mixed_encoder.inputs()
+            self.tables = encoder.Tables(config, _INITIAL_ROWS, precision)
+            self._inputs = encoder.placeholders()
             self._session = tf.Session(config=devices.session_config())
             self._session.run(tf.variables_initializer(list(self.tables.variables.values())))
-            self._updates, self._growth = self._make_updates(), self._make_growth()
-        self._fetches = {}  # By kind of adapters, and whether there are spans.
-        self._of_backbone = mixed_encoder.backbone_rows(config, init_checkpoint)
-        for name, value in mixed_encoder.first_rows(self._of_backbone).items():
+            self._updates, self._growth = self._build_updates(), self._build_growth()
+        self._fetches = {}  # By architecture, and whether there are token logits.
+        self._backbone_rows = encoder.backbone_rows(config, init_checkpoint)
+        for name, value in encoder.reserved_row_values(self._backbone_rows).items():
             rows, values, update = self._updates[name]
             self._session.run(update, {rows: [0], values: [value]})
 
-    def _make_updates(self):
+    def _build_updates(self):
         """By table: (placeholder of rows' numbers, of their values, operation that writes them)."""
-        rows = {pool: tf.placeholder(tf.int32, [None]) for pool in mixed_encoder.RESERVED_ROWS}
+        rows = {pool: tf.placeholder(tf.int32, [None]) for pool in encoder.RESERVED_ROWS}
         updates = {}
         for name, table in self.tables.variables.items():
-            some = rows[mixed_encoder.pool_of(name)]
+            indices = rows[encoder.pool_of(name)]
             values = tf.placeholder(tf.float32, [None, *table.shape[1:]])
             update = tf.raw_ops.ResourceScatterUpdate(
-                resource=table.handle, indices=some, updates=tf.cast(values, table.dtype)
+                resource=table.handle, indices=indices, updates=tf.cast(values, table.dtype)
             )
-            updates[name] = some, values, update
+            updates[name] = indices, values, update
         return updates
 
-    def _make_growth(self):
+    def _build_growth(self):
         """By pool: (placeholder of how many rows more, operation that gives its tables these)."""
         growth = {}
-        for pool in mixed_encoder.RESERVED_ROWS:
-            count, grown = tf.placeholder(tf.int32, []), []
+        for pool in encoder.RESERVED_ROWS:
+            num_new, assignments = tf.placeholder(tf.int32, []), []
             for name, table in self.tables.variables.items():
-                if mixed_encoder.pool_of(name) == pool:
-                    more = tf.zeros(tf.stack([count, *table.shape.as_list()[1:]]), table.dtype)
-                    grown.append(table.assign(tf.concat([table, more], 0), read_value=False))
-            growth[pool] = count, tf.group(*grown)
+                if encoder.pool_of(name) == pool:
+                    zeros = tf.zeros(tf.stack([num_new, *table.shape.as_list()[1:]]), table.dtype)
+                    assignments.append(table.assign(tf.concat([table, zeros], 0), read_value=False))
+            growth[pool] = num_new, tf.group(*assignments)
         return growth
 
-    def load(self, adapter: task_adapter.TaskAdapter) -> mixed_encoder.SlotIndices:
-        """Writes an adapter into the tables; returns its `mixed_encoder.SlotIndices`."""
+    def load(self, adapter: task_adapter.TaskAdapter) -> encoder.SlotIndices:
+        """Writes an adapter into the tables; returns its `encoder.SlotIndices`."""
         rows = {}
         try:
-            for pool, count in mixed_encoder.rows_needed(adapter).items():
-                rows[pool] = self._take(pool, count)
-            slots = mixed_encoder.slots_of(rows)
+            for pool, count in encoder.rows_needed(adapter).items():
+                rows[pool] = self._allocate(pool, count)
+            slots = encoder.slots_of(rows)
             self._write(adapter, slots)
         except BaseException:
-            self._give_back(rows)
+            self._free_rows(rows)
             raise
         return slots
 
-    def _write(self, adapter: task_adapter.TaskAdapter, slots: mixed_encoder.SlotIndices) -> None:
-        tensors = {**self._of_backbone, **adapter.tensors}
+    def _write(self, adapter: task_adapter.TaskAdapter, slots: encoder.SlotIndices) -> None:
+        tensors = {**self._backbone_rows, **adapter.tensors}
         feed = {}
-        for name, rows_and_values in mixed_encoder.table_rows(self._config, tensors, slots).items():
+        for name, rows_and_values in encoder.table_rows(self._config, tensors, slots).items():
             feed.update(zip(self._updates[name], rows_and_values))
         self._session.run([update for _, _, update in self._updates.values()], feed)
 
-    def free(self, slots: mixed_encoder.SlotIndices) -> None:
+    def free(self, slots: encoder.SlotIndices) -> None:
         """Gives the rows of a task back."""
-        self._give_back(mixed_encoder.rows_by_pool(slots))
+        self._free_rows(encoder.rows_by_pool(slots))
 
-    def _give_back(self, rows: Dict[str, List[int]]) -> None:
-        for pool, some in rows.items():
-            self._pools[pool].give_back(some)
+    def _free_rows(self, rows: Dict[str, List[int]]) -> None:
+        for pool, indices in rows.items():
+            self._pools[pool].free(indices)
 
-    def _take(self, name: str, count: int) -> List[int]:
+    def _allocate(self, name: str, count: int) -> List[int]:
         pool = self._pools[name]
-        if pool.lacking(count):
-            more = max(pool.lacking(count), int(pool.size * (_GROWTH - 1)))
+        if pool.shortage(count):
+            num_new = max(pool.shortage(count), int(pool.size * (_GROWTH_FACTOR - 1)))
             size, grow = self._growth[name]
-            self._session.run(grow, {size: more})
-            pool.grow(more)
-        return pool.take(count)
+            self._session.run(grow, {size: num_new})
+            pool.grow(num_new)
+        return pool.allocate(count)
 
     def run(
         self,
-        kind: mixed_encoder.Architecture,
+        architecture: encoder.Architecture,
         rows: List[Row],
-        slots: List[mixed_encoder.SlotIndices],
-        spans: bool,
+        slots: List[encoder.SlotIndices],
+        has_token_logits: bool,
     ) -> tuple:
         """The outputs of a batch.
 
         Args:
-          kind: `mixed_encoder.Architecture` of its adapters.
+          architecture: `encoder.Architecture` of its adapters.
           rows: list of `Row`.
-          slots: list of the `mixed_encoder.SlotIndices` of their tasks.
-          spans: whether a row asks for a span.
+          slots: list of the `encoder.SlotIndices` of their tasks.
+          has_token_logits: whether a row's task reads the output of each token.
 
         Returns:
-          (logits [B, L], span_logits [B, S, 2]), arrays; of None where there are no spans.
+          (logits [B, L], token_logits [B, S, L]), arrays; of None where no task reads tokens.
         """
-        if (kind, spans) not in self._fetches:
-            self._build(kind, spans)
-        batch = _padded(rows, slots, self._lengths, self._config.max_position_embeddings)
+        if (architecture, has_token_logits) not in self._fetches:
+            self._build(architecture, has_token_logits)
+        batch = _pad_batch(rows, slots, self._lengths, self._config.max_position_embeddings)
         feed = dict(zip(tf.nest.flatten(self._inputs), tf.nest.flatten(batch)))
-        logits, *span_logits = self._session.run(self._fetches[kind, spans], feed)
-        return logits, (span_logits[0] if spans else [None] * len(rows))
+        logits, *token_logits = self._session.run(
+            self._fetches[architecture, has_token_logits], feed
+        )
+        return logits, (token_logits[0] if has_token_logits else [None] * len(rows))
 
-    def _build(self, kind: mixed_encoder.Architecture, spans: bool) -> None:
+    def _build(self, architecture: encoder.Architecture, has_token_logits: bool) -> None:
         with self._graph.as_default():
-            known = len(tf.trainable_variables())
-            outputs = mixed_encoder.build(
+            num_known = len(tf.trainable_variables())
+            outputs = encoder.build(
                 self._config,
-                kind,
+                architecture,
                 self.tables,
                 *self._inputs,
-                spans=spans,
+                with_token_logits=has_token_logits,
                 precision=self._precision,
             )
-            new = tf.trainable_variables()[known:]
-            if new:  # The first time.
+            new_variables = tf.trainable_variables()[num_known:]
+            if new_variables:  # The first time.
                 assignment, _ = modeling.get_assignment_map_from_checkpoint(
-                    new, self._init_checkpoint
+                    new_variables, self._init_checkpoint
                 )
                 tf.train.init_from_checkpoint(self._init_checkpoint, assignment)
-                self._session.run(tf.variables_initializer(new))
-        self._fetches[kind, spans] = [tensor for tensor in outputs if tensor is not None]
+                self._session.run(tf.variables_initializer(new_variables))
+        self._fetches[architecture, has_token_logits] = [
+            tensor for tensor in outputs if tensor is not None
+        ]
 
     def close(self) -> None:
         self._session.close()

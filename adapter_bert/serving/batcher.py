@@ -18,11 +18,11 @@ from absl import logging
 BATCH_SIZE = 32  # Of one pass: more rows are no faster each, and need more memory.
 # Padding that a batch may have: tokens that take about as long as a batch's own overhead does with
 # BERTs of 6 and 12 layers on CPU, or a share of the batch, whichever is more.
-_FREE_PADDING = 64
-_PADDING_SHARE = 0.25
-_CHORES_EVERY = 1.0  # Seconds after which it is asked for again where there was none.
+_MAX_PADDING_TOKENS = 64
+_MAX_PADDING_RATIO = 0.25
+_CHORE_POLL_SECONDS = 1.0  # Seconds after which it is asked for again where there was none.
 # What a future raises that was cancelled and is answered all the same; Python 3.7's raises nothing.
-_GAVE_UP = getattr(futures, "InvalidStateError", futures.CancelledError)
+_ALREADY_CANCELLED = getattr(futures, "InvalidStateError", futures.CancelledError)
 
 
 class QueueFull(Exception):
@@ -39,24 +39,24 @@ class _Call:
     def __init__(self, count: int):
         self.future = futures.Future()
         self.outputs = [None] * count
-        self.missing = count
+        self.num_missing = count
 
-    def take(self, index: int, output) -> None:
+    def set_output(self, index: int, output) -> None:
         self.outputs[index] = output
-        self.missing -= 1
-        if not self.missing and not self.future.done():
-            self._settle(self.future.set_result, self.outputs)
+        self.num_missing -= 1
+        if not self.num_missing and not self.future.done():
+            self._resolve(self.future.set_result, self.outputs)
 
-    def fail(self, error: Exception) -> None:
+    def set_error(self, error: Exception) -> None:
         if not self.future.done():
-            self._settle(self.future.set_exception, error)
+            self._resolve(self.future.set_exception, error)
 
-    def _settle(self, settle, value):
-        with contextlib.suppress(_GAVE_UP):  # Its caller gave up in this moment.
-            settle(value)
+    def _resolve(self, setter, value):
+        with contextlib.suppress(_ALREADY_CANCELLED):  # Its caller gave up in this moment.
+            setter(value)
 
 
-class _Waiting(NamedTuple):
+class _QueuedRow(NamedTuple):
     """A row that waits; they compare by length, and of one length by arrival."""
 
     length: int
@@ -96,7 +96,7 @@ class Batcher:
         self._max_batch_size, self.max_queue_size = max_batch_size, max_queue_size
         self._observe = observe or (lambda size, seconds: None)
         self._chores = iter(chores)
-        self._waiting = []  # `_Waiting`, the shortest first.
+        self._queue = []  # `_QueuedRow`, the shortest first.
         self._arrival, self._closed = itertools.count(), False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._work, name="batches", daemon=True)
@@ -104,7 +104,7 @@ class Batcher:
 
     def __len__(self):
         """How many rows wait."""
-        return len(self._waiting)
+        return len(self._queue)
 
     @property
     def is_open(self) -> bool:
@@ -114,7 +114,7 @@ class Batcher:
     @property
     def is_full(self) -> bool:
         """Whether as many rows wait as may."""
-        return len(self._waiting) >= self.max_queue_size
+        return len(self._queue) >= self.max_queue_size
 
     def submit(self, rows: list) -> "futures.Future[list]":
         """Queues rows, all or none of them.
@@ -133,11 +133,11 @@ class Batcher:
         with self._changed:
             if self._closed:
                 raise Closed
-            if len(self._waiting) + len(rows) > self.max_queue_size:
+            if len(self._queue) + len(rows) > self.max_queue_size:
                 raise QueueFull
-            for place, row in enumerate(rows):
-                entry = _Waiting(self._length_of(row), next(self._arrival), row, call, place)
-                bisect.insort(self._waiting, entry)
+            for position, row in enumerate(rows):
+                entry = _QueuedRow(self._length_of(row), next(self._arrival), row, call, position)
+                bisect.insort(self._queue, entry)
             self._changed.notify()
         return call.future
 
@@ -151,45 +151,45 @@ class Batcher:
     def _work(self):
         while True:
             with self._changed:
-                if self._closed and not self._waiting:
+                if self._closed and not self._queue:
                     return
-                batch = self._next_batch() if self._waiting else []
+                batch = self._next_batch() if self._queue else []
                 chore = None if batch else next(self._chores, None)
                 if not batch and chore is None:
-                    self._changed.wait(_CHORES_EVERY)
+                    self._changed.wait(_CHORE_POLL_SECONDS)
             if chore is not None:
-                _do(chore)
+                _run_chore(chore)
             batch = [entry for entry in batch if not entry.call.future.done()]
             if batch:
                 start = time.perf_counter()
                 self._compute(batch)
                 self._observe(len(batch), time.perf_counter() - start)
 
-    def _next_batch(self) -> List[_Waiting]:
+    def _next_batch(self) -> List[_QueuedRow]:
         """Takes the row that has waited longest, and of its neighbours in length as many as pay."""
-        lengths = [entry.length for entry in self._waiting]
-        oldest = min(range(len(lengths)), key=lambda place: self._waiting[place].arrival)
+        lengths = [entry.length for entry in self._queue]
+        oldest = min(range(len(lengths)), key=lambda position: self._queue[position].arrival)
         windows = list(itertools.islice(_windows(lengths, oldest), self._max_batch_size))
         start, stop = windows[(1 << (len(windows).bit_length() - 1)) - 1]
-        batch = self._waiting[start:stop]
-        del self._waiting[start:stop]
+        batch = self._queue[start:stop]
+        del self._queue[start:stop]
         return batch
 
-    def _compute(self, batch: List[_Waiting]) -> None:
+    def _compute(self, batch: List[_QueuedRow]) -> None:
         """Answers a batch; one with an error in halves, until the row is alone that it is of."""
         try:
             outputs = self._predict([entry.row for entry in batch])
         except Exception as error:
             if len(batch) == 1:
                 logging.warning("A row cannot be computed: %s", error)
-                batch[0].call.fail(error)
+                batch[0].call.set_error(error)
                 return
             middle = len(batch) // 2
             self._compute(batch[:middle])
             self._compute(batch[middle:])
             return
         for entry, output in zip(batch, outputs):
-            entry.call.take(entry.row_index, output)
+            entry.call.set_output(entry.row_index, output)
 
 
 def _windows(lengths: List[int], index: int) -> Iterator[Tuple[int, int]]:
@@ -201,19 +201,19 @@ def _windows(lengths: List[int], index: int) -> Iterator[Tuple[int, int]]:
     start, stop, padding = index, index + 1, 0.0
     while True:
         yield start, stop
-        longest = lengths[stop - 1]
-        shorter = longest - lengths[start - 1] if start else math.inf
+        max_length = lengths[stop - 1]
+        shorter = max_length - lengths[start - 1] if start else math.inf
         longer = math.inf
         if stop < len(lengths):
-            longer = (lengths[stop] - longest) * (stop - start)
+            longer = (lengths[stop] - max_length) * (stop - start)
         padding += min(shorter, longer)
         tokens = sum(lengths[start:stop])
-        if padding > max(_FREE_PADDING, _PADDING_SHARE * tokens):
+        if padding > max(_MAX_PADDING_TOKENS, _MAX_PADDING_RATIO * tokens):
             return
         start, stop = (start - 1, stop) if shorter <= longer else (start, stop + 1)
 
 
-def _do(chore):
+def _run_chore(chore):
     try:
         chore()
     except Exception as error:  # Nobody waits for it.

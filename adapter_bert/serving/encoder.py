@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import modeling
-from adapter_bert.common import configs
+from adapter_bert.common import configs, model_variables
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints, task_adapter
 from adapter_bert.ops import adapters
@@ -24,7 +24,7 @@ from adapter_bert.ops import adapters
 # its head; and how many rows at a pool's begin are no task's: the backbone's pooler, and rows of 0.
 RESERVED_ROWS = {"task": 0, "pooler": 1, "bottleneck": 1, "output": 1}
 _BOTTLENECK = ("adapters/weights1", "adapters/biases1", "adapters/weights2")
-_SPAN_SCOPE = "cls/squad/"
+_HEAD = ("output_weights", "output_bias")
 
 
 class Architecture(NamedTuple):
@@ -52,10 +52,10 @@ class SlotIndices(NamedTuple):
 
 
 class Outputs(NamedTuple):
-    """float Tensors or arrays: logits [B, L], and span_logits [B, S, 2] or None."""
+    """float Tensors or arrays: logits [B, L], and token_logits [B, S, L] or None."""
 
     logits: Any
-    span_logits: Any = None
+    token_logits: Any = None
 
 
 def architecture_of(adapter: Optional[configs.AdapterConfig]) -> Architecture:
@@ -65,7 +65,7 @@ def architecture_of(adapter: Optional[configs.AdapterConfig]) -> Architecture:
     return Architecture(adapter.activation.lower(), adapter.placement, adapter.interaction)
 
 
-def check(
+def check_compatible(
     description: task_adapter.Description, backbone: task_adapter.Backbone, where: str
 ) -> None:
     """Makes sure that a task can have its place beside others.
@@ -78,32 +78,35 @@ def check(
     Raises:
       UserError: it was trained on another BERT, or trained more than tables hold.
     """
-    own, its = _identity(backbone), _identity(description.backbone)
-    for name in (name for name in own if own[name] != its[name]):
+    expected, actual = _backbone_identity(backbone), _backbone_identity(description.backbone)
+    for name in (name for name in expected if expected[name] != actual[name]):
         raise UserError(
             f"{where} was trained on another BERT, {description.backbone.name}, whose {name} is"
-            f" {its[name]}; expected {own[name]} ({backbone.name})."
+            f" {actual[name]}; expected {expected[name]} ({backbone.name})."
         )
-    trained = set(map(_table_of, task_adapter.shapes(description)))
-    strange = sorted(trained - set(row_shapes(backbone.bert_config())))
+    trained = set(map(_table_name, task_adapter.shapes(description)))
+    unsupported = sorted(trained - set(row_shapes(backbone.bert_config())))
     settings = description.adapter
-    if settings and not _is_plain(settings):
-        strange = ["adapters with normalization, of several layers or of a function of their own"]
-    if strange:
+    if settings and not _is_supported(settings):
+        unsupported = [
+            "adapters with normalization, of several layers or of a function of their own"
+        ]
+    if unsupported:
         raise UserError(
-            f"{where} (--tuning={description.tuning.method}) trained {strange[0]}; tasks that share"
-            " a model have plain adapters, LayerNorms, pooler and head of their own, and no more."
+            f"{where} (--tuning={description.tuning.method}) trained {unsupported[0]}; tasks that"
+            " share a model have plain adapters, LayerNorms, pooler and head of their own, and no"
+            " more."
         )
 
 
-def _is_plain(settings: configs.AdapterConfig) -> bool:
+def _is_supported(settings: configs.AdapterConfig) -> bool:
     """Whether adapters are what `_adapter_function` computes, whatever their size."""
     is_known = settings.fn.lower() == "feedforward_adapter"
     # An `Architecture` tells variants apart, and sites lie in the tables' names.
     return is_known and set(settings.variant()) <= {"sites", *Architecture._fields}
 
 
-def _identity(backbone: task_adapter.Backbone) -> Dict[str, Any]:
+def _backbone_identity(backbone: task_adapter.Backbone) -> Dict[str, Any]:
     """What tells a BERT from others; the sizes, as nothing else keeps a fingerprint's word."""
     names = "hidden_size", "num_hidden_layers", "num_attention_heads", "hidden_act"
     return {"fingerprint": backbone.fingerprint, **{n: backbone.config.get(n) for n in names}}
@@ -115,7 +118,7 @@ def backbone_rows(config: configs.BertConfig, init_checkpoint: str) -> Dict[str,
     where = f"--init_checkpoint {init_checkpoint}"
     return {
         name: checkpoints.read_tensor(reader, name, where)
-        for name in checkpoints.encoder_shapes(config)
+        for name in model_variables.encoder_shapes(config)
         if is_task_specific(name)
     }
 
@@ -123,7 +126,7 @@ def backbone_rows(config: configs.BertConfig, init_checkpoint: str) -> Dict[str,
 def rows_needed(adapter: task_adapter.TaskAdapter) -> Dict[str, int]:
     """How many rows of each pool a `task_adapter.TaskAdapter` takes: a dict by pool."""
     settings = adapter.description.adapter
-    (bias,) = (v for name, v in adapter.tensors.items() if _table_of(name) == "output_bias")
+    (bias,) = (v for name, v in adapter.tensors.items() if _table_name(name) == "output_bias")
     return {
         "task": 1,
         "pooler": int(any(map(_is_pooler, adapter.tensors))),
@@ -158,50 +161,51 @@ def table_rows(
       A dict from the names of all tables to (list of rows, float32 array [rows, ...]). Where the
       task adapts nothing, that is 0.
     """
-    values = {_table_of(name): value for name, value in tensors.items()}
+    values = {_table_name(name): value for name, value in tensors.items()}
     rows = rows_by_pool(slots)
     result = {}
     for name, shape in row_shapes(config).items():
-        some = rows[pool_of(name)]
+        indices = rows[pool_of(name)]
         value = values.get(name, np.zeros([]))
         value = value.T if name.endswith("adapters/weights1") else value
-        shape = (len(some), *shape)
-        there = value.ndim and some
-        result[name] = some, np.reshape(value, shape) if there else np.zeros(shape, "f4")
+        shape = (len(indices), *shape)
+        has_value = value.ndim and indices
+        result[name] = indices, np.reshape(value, shape) if has_value else np.zeros(shape, "f4")
     return result
 
 
-def first_rows(of_backbone: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
+def reserved_row_values(backbone_values: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
     """Row 0 of the tables that do not begin with 0, of `backbone_rows`: a dict by name."""
-    return {name: value for name, value in of_backbone.items() if _is_pooler(name)}
+    return {name: value for name, value in backbone_values.items() if _is_pooler(name)}
 
 
-def _table_of(name: str) -> str:
+def _table_name(name: str) -> str:
     """The table of a task adapter's tensor: the heads of all kinds share theirs."""
-    return name[len(_SPAN_SCOPE) :] if name.startswith(_SPAN_SCOPE) else name
+    variable = name.rpartition("/")[2]
+    return variable if variable in _HEAD else name
 
 
-def batch_of(slots: List[SlotIndices], adapter_size: int = 1) -> SlotIndices:
+def batch_slots(slots: List[SlotIndices], adapter_size: int = 1) -> SlotIndices:
     """The `SlotIndices` of a batch, int32 arrays, of those of its sequences.
 
     Args:
       slots: list of B `SlotIndices`.
       adapter_size: of the bottlenecks, to which they are padded.
     """
-    outputs = max(len(place.output) for place in slots)
+    outputs = max(len(task_slots.output) for task_slots in slots)
     batch = SlotIndices(
-        np.array([place.task for place in slots], np.int32),
-        np.array([place.pooler for place in slots], np.int32),
+        np.array([task_slots.task for task_slots in slots], np.int32),
+        np.array([task_slots.pooler for task_slots in slots], np.int32),
         np.zeros([len(slots), adapter_size], np.int32),
         np.zeros([len(slots), outputs], np.int32),
     )
-    for index, place in enumerate(slots):
-        batch.bottleneck[index, : len(place.bottleneck)] = place.bottleneck
-        batch.output[index, : len(place.output)] = place.output
+    for index, task_slots in enumerate(slots):
+        batch.bottleneck[index, : len(task_slots.bottleneck)] = task_slots.bottleneck
+        batch.output[index, : len(task_slots.output)] = task_slots.output
     return batch
 
 
-def inputs() -> tuple:
+def placeholders() -> tuple:
     """Placeholders for a batch: `SlotIndices`, and input_ids, input_mask and segment_ids [B, S]."""
     ranks = SlotIndices(task=1, pooler=1, bottleneck=2, output=2)
     slots = SlotIndices(*(tf.placeholder(tf.int32, [None] * rank) for rank in ranks))
@@ -250,13 +254,13 @@ def pool_of(name: str) -> str:
         return "bottleneck"
     if _is_pooler(name):
         return "pooler"
-    return "output" if name in ("output_weights", "output_bias") else "task"
+    return "output" if name in _HEAD else "task"
 
 
-def row_shapes(config: configs.BertConfig) -> checkpoints.Shapes:
+def row_shapes(config: configs.BertConfig) -> model_variables.Shapes:
     """A dict from the names of tables to the shape of a row."""
     width = config.hidden_size
-    encoder = checkpoints.encoder_shapes(config)
+    encoder = model_variables.encoder_shapes(config)
     shapes = {name: shape for name, shape in encoder.items() if is_task_specific(name)}
     for index in range(config.num_hidden_layers):
         for site in configs.SITES["both"]:
@@ -280,14 +284,14 @@ def _is_pooler(name: str) -> bool:
 
 def build(
     config: configs.BertConfig,
-    kind: Architecture,
+    architecture: Architecture,
     tables: Tables,
     slots: SlotIndices,
     input_ids,
     input_mask,
     segment_ids,
     *,
-    spans: bool,
+    with_token_logits: bool,
     precision: str,
 ) -> Outputs:
     """The encoder and heads on a batch of several tasks' sequences.
@@ -297,26 +301,28 @@ def build(
 
     Args:
       config: `configs.BertConfig`.
-      kind: `Architecture` of the adapters.
+      architecture: `Architecture` of the adapters.
       tables: `Tables`.
       slots: `SlotIndices` of the batch, integer Tensors.
       input_ids, input_mask, segment_ids: int32 Tensors [B, S].
-      spans: bool; compute span_logits, for which the last layer is computed at every position.
+      with_token_logits: bool; compute token_logits, for which the last layer is computed at every
+        position.
       precision: "float32" or "bfloat16".
 
     Returns:
       `Outputs`.
     """
 
-    def of_tasks(getter, name, *arguments, **options):
+    def gather_task_rows(getter, name, *arguments, **options):
         if is_task_specific(name):
             return tables.gather(name, slots)
         return getter(name, *arguments, **options)
 
     adapter = adapters.Adapter(
-        _adapter_function(kind, tables, slots), is_parallel=kind.placement == "parallel"
+        _adapter_function(architecture, tables, slots),
+        is_parallel=architecture.placement == "parallel",
     )
-    with tf.variable_scope("", custom_getter=of_tasks, reuse=tf.AUTO_REUSE):
+    with tf.variable_scope("", custom_getter=gather_task_rows, reuse=tf.AUTO_REUSE):
         encoder = modeling.BertModel(
             config,
             False,
@@ -326,21 +332,21 @@ def build(
             scope="bert",
             adapter_fn=adapter,
             dtype=tf.as_dtype(precision),
-            pooled_only=not spans,
+            pooled_only=not with_token_logits,
         )
     weights, bias = (tables.gather(name, slots) for name in ("output_weights", "output_bias"))
     pooled = encoder.get_pooled_output()
     logits = tf.matmul(weights, pooled[:, :, tf.newaxis])[:, :, 0] + bias
-    if not spans:
+    if not with_token_logits:
         return Outputs(logits)
-    span_logits = tf.matmul(encoder.get_sequence_output(), weights[:, :2], transpose_b=True)
-    return Outputs(logits, span_logits + bias[:, tf.newaxis, :2])
+    token_logits = tf.matmul(encoder.get_sequence_output(), weights, transpose_b=True)
+    return Outputs(logits, token_logits + bias[:, tf.newaxis])
 
 
-def _adapter_function(kind: Architecture, tables: Tables, slots: SlotIndices) -> Callable:
+def _adapter_function(architecture: Architecture, tables: Tables, slots: SlotIndices) -> Callable:
     """`adapters.feedforward_adapter` with weights of its own for each sequence."""
-    act = modeling.get_activation(kind.activation) or tf.identity
-    interact = adapters.INTERACTIONS[kind.interaction]
+    act = modeling.get_activation(architecture.activation) or tf.identity
+    interact = adapters.INTERACTIONS[architecture.interaction]
 
     def adapt(x, residual=None, statistics=None):
         del statistics
@@ -352,8 +358,8 @@ def _adapter_function(kind: Architecture, tables: Tables, slots: SlotIndices) ->
         shape = modeling.get_shape_list(x)
         rows = tf.reshape(x, [tf.shape(weights1)[0], -1, shape[-1]])
         hidden = act(tf.matmul(rows, weights1, transpose_b=True) + biases1[:, tf.newaxis])
-        change = tf.reshape(tf.matmul(hidden, weights2) + biases2[:, tf.newaxis], shape)
+        update = tf.reshape(tf.matmul(hidden, weights2) + biases2[:, tf.newaxis], shape)
         adapted = x if residual is None else residual
-        return adapted, interact(adapted, change)
+        return adapted, interact(adapted, update)
 
     return adapt

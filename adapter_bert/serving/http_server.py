@@ -18,13 +18,13 @@ try:
 except ImportError:  # Windows has none, and no such limit.
     resource = None  # type: ignore[assignment]  # In place of the module.
 
-_EXTRA_FILES = 256
+_RESERVED_FILES = 256
 _BACKLOG = 2048
 _LINGER_SECONDS = 1.0  # For a client that is refused to read why.
-_ERROR = b'{"error":"too many connections are open already; try again later"}'
+_REFUSAL_BODY = b'{"error":"too many connections are open already; try again later"}'
 _REFUSAL = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n"
-    b"connection: close\r\ncontent-length: %d\r\n\r\n%s" % (len(_ERROR), _ERROR)
+    b"connection: close\r\ncontent-length: %d\r\n\r\n%s" % (len(_REFUSAL_BODY), _REFUSAL_BODY)
 )
 
 
@@ -46,13 +46,13 @@ def listen(host: str, port: int) -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        bound = socket.socket(family, kind, protocol)
+        listener = socket.socket(family, kind, protocol)
         try:
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            bound.bind(address)
-            bound.listen(_BACKLOG)  # Only now is a taken port always told.
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(_BACKLOG)  # Only now is a taken port always told.
         except OSError:
-            bound.close()
+            listener.close()
             raise
     except (OSError, UnicodeError) as error:  # The latter for a name that no host can have.
         reason = getattr(error, "strerror", error)
@@ -60,21 +60,21 @@ def listen(host: str, port: int) -> socket.socket:
             f"--host={host} --port={port}: cannot listen there ({reason}); choose another"
             " port, or 0 for a free one."
         ) from None
-    return bound
+    return listener
 
 
-def address_of(bound: socket.socket) -> str:
+def url_of(listener: socket.socket) -> str:
     """The URL of a socket, for people."""
-    host, port = bound.getsockname()[:2]
+    host, port = listener.getsockname()[:2]
     if host in ("0.0.0.0", "::"):
         host = socket.gethostname()
     return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
 
-def server_of(
+def make_server(
     application: Callable, *, max_connections: int, read_seconds: float, stop_seconds: float
 ) -> uvicorn.Server:
-    """A `uvicorn.Server`; `server.run(sockets=[bound])` serves until Ctrl-C or SIGTERM.
+    """A `uvicorn.Server`; `server.run(sockets=[listener])` serves until Ctrl-C or SIGTERM.
 
     Args:
       application: of ASGI.
@@ -82,7 +82,7 @@ def server_of(
       read_seconds: what a request's head may take, and how long a connection may say nothing.
       stop_seconds: what answers under way may take when the server is to stop.
     """
-    _allow_files(max_connections + _EXTRA_FILES)
+    _raise_file_limit(max_connections + _RESERVED_FILES)
     limits = {"max_connections": max_connections, "read_seconds": read_seconds}
     config = uvicorn.Config(
         application,
@@ -101,11 +101,13 @@ def server_of(
     return uvicorn.Server(config)
 
 
-def run(server: uvicorn.Server, bound: socket.socket) -> None:
+def run(server: uvicorn.Server, listener: socket.socket) -> None:
     """Serves at a socket until Ctrl-C or SIGTERM; what is under way is answered first."""
     # Uvicorn raises the signal again when it is done: that must end this call, not the process.
-    with interrupts.handled(signal.default_int_handler), contextlib.suppress(KeyboardInterrupt):
-        server.run(sockets=[bound])
+    with interrupts.handle_signals(signal.default_int_handler), contextlib.suppress(
+        KeyboardInterrupt
+    ):
+        server.run(sockets=[listener])
 
 
 class _TimeoutProtocol(httptools_impl.HttpToolsProtocol):
@@ -113,57 +115,57 @@ class _TimeoutProtocol(httptools_impl.HttpToolsProtocol):
 
     max_connections: int
     read_seconds: float
-    _waiting = _unsent = None
+    _timer = _unsent_bytes = None
 
     def connection_made(self, transport):
         if len(self.connections) >= self.max_connections:
             _refuse(transport, self.loop)
             return
         super().connection_made(transport)
-        self._wait()
+        self._start_timer()
 
     def on_headers_complete(self):
         if not self.flow.write_paused:
-            self._stop_waiting()
+            self._cancel_timer()
         super().on_headers_complete()
 
     def on_response_complete(self):
         super().on_response_complete()
         if self.cycle.response_complete:  # Or else the next request is here already.
-            self._wait()  # For the rest of a body that was refused, and the next one's head.
+            self._start_timer()  # For the rest of a body that was refused, and the next one's head.
 
     def pause_writing(self):
         super().pause_writing()
-        if self._waiting is None:
-            self._wait()  # For the peer to take what it was sent, whatever else it asks.
+        if self._timer is None:
+            self._start_timer()  # For the peer to take what it was sent, whatever else it asks.
 
     def resume_writing(self):
         super().resume_writing()
         if not self.cycle.response_complete:
-            self._stop_waiting()
+            self._cancel_timer()
 
     def connection_lost(self, exc):
-        self._stop_waiting()
+        self._cancel_timer()
         super().connection_lost(exc)
 
-    def _wait(self):
-        self._stop_waiting()
-        self._unsent = None
-        self._waiting = self.loop.call_later(self.read_seconds, self._end)
+    def _start_timer(self):
+        self._cancel_timer()
+        self._unsent_bytes = None
+        self._timer = self.loop.call_later(self.read_seconds, self._on_timeout)
 
-    def _end(self):
+    def _on_timeout(self):
         """Ends the connection, unless its peer is still taking an answer."""
-        unsent = self.transport.get_write_buffer_size()
-        if unsent in (0, self._unsent):
+        unsent_bytes = self.transport.get_write_buffer_size()
+        if unsent_bytes in (0, self._unsent_bytes):
             self.transport.abort()
         else:
-            self._unsent = unsent
-            self._waiting = self.loop.call_later(self.read_seconds, self._end)
+            self._unsent_bytes = unsent_bytes
+            self._timer = self.loop.call_later(self.read_seconds, self._on_timeout)
 
-    def _stop_waiting(self):
-        if self._waiting is not None:
-            self._waiting.cancel()
-            self._waiting = None
+    def _cancel_timer(self):
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 def _refuse(transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
@@ -174,11 +176,11 @@ def _refuse(transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> No
     loop.call_later(_LINGER_SECONDS, transport.abort)
 
 
-def _allow_files(count: int) -> None:
+def _raise_file_limit(count: int) -> None:
     """Raises the number of files that the process may have open, if it is below."""
     if resource is None:
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    target = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    if soft != resource.RLIM_INFINITY and soft < target:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))

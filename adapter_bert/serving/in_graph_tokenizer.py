@@ -17,14 +17,14 @@ except (ImportError, tf.errors.NotFoundError):  # Not there, or of another Tenso
     tensorflow_text = None
 
 # BERT's limit is in characters, tensorflow-text's in bytes, of which a character has up to four.
-_LONGEST_WORD = 200
+_MAX_WORD_LENGTH = 200
 # What ends a word but for ASCII: white space, punctuation, `tokenization`'s ideographs.
 _IDEOGRAPHS = "".join(rf"\x{{{first:x}}}-\x{{{last:x}}}" for first, last in tokenization.IDEOGRAPHS)
-_SEPARATED = rf"([\p{{Z}}\p{{P}}{_IDEOGRAPHS}])"
-_TOO_LONG = rf"([0-9A-Za-z\x{{80}}-\x{{10ffff}}]{{{_LONGEST_WORD + 1},}})"
+_SEPARATOR_PATTERN = rf"([\p{{Z}}\p{{P}}{_IDEOGRAPHS}])"
+_LONG_WORD_PATTERN = rf"([0-9A-Za-z\x{{80}}-\x{{10ffff}}]{{{_MAX_WORD_LENGTH + 1},}})"
 
 
-def encoder(tokenizer: tokenization.FullTokenizer, do_lower_case: bool) -> Callable:
+def make_encoder(tokenizer: tokenization.FullTokenizer, do_lower_case: bool) -> Callable:
     """A function that turns texts into a BERT's input.
 
     Args:
@@ -55,13 +55,13 @@ def encoder(tokenizer: tokenization.FullTokenizer, do_lower_case: bool) -> Calla
     )
 
 
-def _encode(*texts_and_most, vocab: List[str], do_lower_case: bool, cls_id: int, sep_id: int):
-    *texts, most = texts_and_most
+def _encode(*texts_and_max_tokens, vocab: List[str], do_lower_case: bool, cls_id: int, sep_id: int):
+    *texts, max_tokens = texts_and_max_tokens
     tokenizer = tensorflow_text.FastBertTokenizer(
-        vocab, token_out_type=tf.int32, max_bytes_per_word=4 * _LONGEST_WORD
+        vocab, token_out_type=tf.int32, max_bytes_per_word=4 * _MAX_WORD_LENGTH
     )
-    segments = [tokenizer.tokenize(_normalized(text, do_lower_case)) for text in texts]
-    return packed(segments, most, cls_id, sep_id)
+    segments = [tokenizer.tokenize(_normalize(text, do_lower_case)) for text in texts]
+    return pack(segments, max_tokens, cls_id, sep_id)
 
 
 def lower(text):
@@ -74,7 +74,7 @@ def lower(text):
     return tf.strings.lower(text, "utf-8")
 
 
-def _normalized(text, do_lower_case: bool):
+def _normalize(text, do_lower_case: bool):
     """What BERT's tokenizer does to a text before it splits it.
 
     tensorflow-text would leave control characters in, and lower-case by Unicode's NFKC, which takes
@@ -85,12 +85,12 @@ def _normalized(text, do_lower_case: bool):
     if do_lower_case:
         text = tensorflow_text.normalize_utf8(lower(text), "NFD")
         text = tf.strings.regex_replace(text, r"\p{Mn}", "")
-    text = tf.strings.regex_replace(text, _SEPARATED, r" \1 ")
+    text = tf.strings.regex_replace(text, _SEPARATOR_PATTERN, r" \1 ")
     # A word with too many characters is made one with too many bytes.
-    return tf.strings.regex_replace(text, _TOO_LONG, r"\1\1\1\1")
+    return tf.strings.regex_replace(text, _LONG_WORD_PATTERN, r"\1\1\1\1")
 
 
-def packed(segments: list, max_tokens, cls_id: int, sep_id: int) -> tuple:
+def pack(segments: list, max_tokens, cls_id: int, sep_id: int) -> tuple:
     """[CLS] a [SEP] or [CLS] a [SEP] b [SEP], as `classifier_features` has it.
 
     Args:
@@ -102,7 +102,7 @@ def packed(segments: list, max_tokens, cls_id: int, sep_id: int) -> tuple:
       (input_ids, input_mask, segment_ids), int32 Tensors [B, S].
     """
     first, second = segments if len(segments) == 2 else (segments[0], segments[0][:, :0])
-    first, second = truncated(first, second, tf.maximum(max_tokens - 2 - _is_pair(second), 0))
+    first, second = truncate(first, second, tf.maximum(max_tokens - 2 - _is_pair(second), 0))
     cls, sep = (tf.fill([first.nrows(), 1], id) for id in (cls_id, sep_id))
     parts = [cls, first, sep, second, tf.RaggedTensor.from_tensor(sep, _is_pair(second))]
     ids = tf.concat(parts, 1)
@@ -116,17 +116,21 @@ def _is_pair(second):
     return tf.cast(second.row_lengths() > 0, tf.int32)
 
 
-def truncated(first, second, room) -> tuple:
+def truncate(first, second, max_tokens) -> tuple:
     """Cuts two ragged Tensors [B, None] to so many tokens together, int32 [B].
 
     Tokens go from the end of the longer one, of equal ones from the second, one by one, until they
     fit: both end at half of the room, or at what the other leaves of it.
     """
     lengths = [tf.cast(segment.row_lengths(), tf.int32) for segment in (first, second)]
-    kept = tf.minimum(lengths[0], tf.maximum(room - lengths[1], (room + 1) // 2))
-    return _cut(first, kept), _cut(second, tf.minimum(lengths[1], room - kept))
+    first_length = tf.minimum(
+        lengths[0], tf.maximum(max_tokens - lengths[1], (max_tokens + 1) // 2)
+    )
+    return _take_first(first, first_length), _take_first(
+        second, tf.minimum(lengths[1], max_tokens - first_length)
+    )
 
 
-def _cut(segment, lengths):
+def _take_first(segment, lengths):
     """The first `lengths` of each row of a ragged Tensor."""
     return tf.RaggedTensor.from_tensor(segment.to_tensor(), lengths)

@@ -5,8 +5,8 @@ from typing import Any, Callable, Dict, Iterable, Tuple
 
 import prometheus_client
 
-_BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
-_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_BATCH_SIZE_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128)
+_SECONDS_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
 class Metrics:
@@ -23,17 +23,17 @@ class Metrics:
             "request_seconds",
             "From the end of a request's head to its answer.",
             ["endpoint"],
-            buckets=_SECONDS,
+            buckets=_SECONDS_BUCKETS,
             **at,
         )
         self._instances = prometheus_client.Counter(
             "instances", "Instances answered, by task.", ["task"], **at
         )
         self._batch_rows = prometheus_client.Histogram(
-            "batch_rows", "Rows of a batch.", buckets=_BATCH_SIZES, **at
+            "batch_rows", "Rows of a batch.", buckets=_BATCH_SIZE_BUCKETS, **at
         )
         self._batch_seconds = prometheus_client.Histogram(
-            "batch_seconds", "What a batch takes to compute.", buckets=_SECONDS, **at
+            "batch_seconds", "What a batch takes to compute.", buckets=_SECONDS_BUCKETS, **at
         )
         self._gauges = {
             name: prometheus_client.Gauge(name, text, **at)
@@ -49,27 +49,27 @@ class Metrics:
         for name, function in functions.items():
             self._gauges[name].set_function(function)
 
-    def request(self, endpoint: str, status: Any, seconds: float) -> None:
+    def count_request(self, endpoint: str, status: Any, seconds: float) -> None:
         """Counts a request that was answered."""
         self._requests.labels(endpoint, str(status)).inc()
         self._seconds.labels(endpoint).observe(seconds)
 
-    def batch(self, rows: int, seconds: float) -> None:
+    def count_batch(self, rows: int, seconds: float) -> None:
         """Counts a batch."""
         self._batch_rows.observe(rows)
         self._batch_seconds.observe(seconds)
 
-    def answered(self, tasks: Iterable[str]) -> None:
+    def count_instances(self, tasks: Iterable[str]) -> None:
         """Counts an instance of each of these tasks' names."""
         for task in tasks:
             self._instances.labels(task).inc()
 
-    def forget(self, task: str) -> None:
+    def remove_task(self, task: str) -> None:
         """Drops the count of a task that is no more."""
         with contextlib.suppress(KeyError):
             self._instances.remove(task)
 
-    def text(self) -> Tuple[bytes, str]:
+    def render(self) -> Tuple[bytes, str]:
         """All of it in Prometheus' format: (bytes, content type)."""
         content = prometheus_client.generate_latest(self._registry)
         return content, prometheus_client.CONTENT_TYPE_LATEST

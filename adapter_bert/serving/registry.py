@@ -15,17 +15,16 @@ import threading
 from concurrent import futures
 from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
-from adapter_bert.common import files
+from adapter_bert.common import files, task_kinds
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import adapter_folders, task_adapter
-from adapter_bert.serving import bank as adapter_bank
-from adapter_bert.serving import request_texts as task_texts
+from adapter_bert.serving import bank, request_texts
 
 # Larger batches than this take longer to compute than to compile.
-_MAX_WARM_TOKENS = 2048
+_MAX_WARM_UP_TOKENS = 2048
 
 
-class UnservedTask(UserError):
+class TaskNotServed(UserError):
     """A task that is not served."""
 
 
@@ -36,42 +35,42 @@ class ServedTask(NamedTuple):
       name: what requests call it.
       version: counted from 1 since the server's start.
       description: `task_adapter.Description`.
-      texts: `task_texts.TaskTexts`.
+      texts: `request_texts.TaskTexts`.
       key: its name in the bank.
     """
 
     name: str
     version: int
     description: task_adapter.Description
-    texts: task_texts.TaskTexts
+    texts: request_texts.TaskTexts
     key: str
 
-    def rows(self, request: task_texts.EncodedRequest) -> List[adapter_bank.Row]:
-        """The `adapter_bank.Row`s of a `task_texts.EncodedRequest`."""
-        return [adapter_bank.Row(self.key, *ids) for ids in request.rows]
+    def rows(self, request: request_texts.EncodedRequest) -> List[bank.Row]:
+        """The `bank.Row`s of a `request_texts.EncodedRequest`."""
+        return [bank.Row(self.key, *ids) for ids in request.rows]
 
 
 class ServedTasks:
     """Tasks by name over one bank. Every method may be called from any thread.
 
     Args:
-      bank: `adapter_bank.AdapterBank`, which nobody else adds to.
-      encoding: `task_texts.TextEncoding` of the same BERT.
+      bank: `bank.AdapterBank`, which nobody else adds to.
+      encoding: `request_texts.TextEncoding` of the same BERT.
       root: folder below which adapters may be named and uploaded while the server runs, or None.
     """
 
     def __init__(
         self,
-        bank: adapter_bank.AdapterBank,
-        encoding: task_texts.TextEncoding,
+        adapter_bank: bank.AdapterBank,
+        encoding: request_texts.TextEncoding,
         root: Optional[str] = None,
     ):
-        self._bank, self._encoding, self._root = bank, encoding, root
+        self._bank, self._encoding, self._root = adapter_bank, encoding, root
         self._tasks, self._versions = {}, collections.Counter()
-        self._holds, self._retired = collections.Counter(), set()
+        self._lease_counts, self._retired = collections.Counter(), set()
         self._remover = futures.ThreadPoolExecutor(1)  # The bank may be busy with a batch.
         self._lock = threading.Lock()  # For moments.
-        self._changing = threading.RLock()  # For as long as an adapter is read and added.
+        self._change_lock = threading.RLock()  # For as long as an adapter is read and added.
 
     def __len__(self):
         return len(self._tasks)
@@ -84,11 +83,11 @@ class ServedTasks:
         return [task for _, task in sorted(self._tasks.items())]
 
     def get(self, name: str) -> ServedTask:
-        """The current `ServedTask` of a name; raises `UnservedTask`."""
+        """The current `ServedTask` of a name; raises `TaskNotServed`."""
         try:
             return self._tasks[name]
         except KeyError:
-            raise UnservedTask(f"There is no task {name[:100]!r} here.") from None
+            raise TaskNotServed(f"There is no task {name[:100]!r} here.") from None
 
     def put(self, name: str, folder: str) -> ServedTask:
         """Serves a task adapter, in place of the one of this name if there is one.
@@ -104,9 +103,9 @@ class ServedTasks:
           UserError: the name is none; the adapter is damaged or does not fit. What was served
             before stays.
         """
-        adapter_folders.check_name(name)
-        with self._changing:
-            task = self._added(name, folder)
+        adapter_folders.check_task_name(name)
+        with self._change_lock:
+            task = self._add_to_bank(name, folder)
             self._versions[name] = task.version
             with self._lock:
                 old = self._tasks.get(name)
@@ -117,19 +116,19 @@ class ServedTasks:
 
     def put_below_root(self, name: str, path: str) -> ServedTask:
         """`put` for a path that a request names; raises UserError for one not below the root."""
-        root = self._needed_root()
+        root = self._require_root()
         parts = path.split("/")
         if not path.isprintable() or "\\" in path or {"", ".", ".."} & set(parts):
             raise UserError(f"{path[:100]!r} is no folder below --adapter_dir.")
         folder = posixpath.join(root, path)
         if not files.is_remote(root):
-            inside, real = os.path.realpath(root), os.path.realpath(folder)
-            if os.path.commonpath([inside, real]) != inside:
+            real_root, real_folder = os.path.realpath(root), os.path.realpath(folder)
+            if os.path.commonpath([real_root, real_folder]) != real_root:
                 raise UserError(f"{path[:100]!r} leads out of --adapter_dir.")
-        found = adapter_folders.find_in(folder)
-        if found is None:
+        adapter_folder = adapter_folders.resolve(folder)
+        if adapter_folder is None:
             raise UserError(f"There is no task adapter {path[:100]!r} below --adapter_dir.")
-        return self.put(name, found)
+        return self.put(name, adapter_folder)
 
     def upload(self, name: str, contents: Dict[str, bytes]) -> ServedTask:
         """Saves a task adapter as `<root>/<name>/<number>`, and serves it.
@@ -142,19 +141,21 @@ class ServedTasks:
           Its `ServedTask`.
 
         Raises:
-          files.NotWritten: it cannot be saved.
+          files.WriteError: it cannot be saved.
           UserError: as of `put`; nothing is saved then.
         """
-        adapter_folders.check_name(name)  # Before it becomes a path.
-        place = posixpath.join(self._needed_root(), name)
-        with self._changing:
-            folder = posixpath.join(place, str(max([0, *adapter_folders.numbers_in(place)]) + 1))
+        adapter_folders.check_task_name(name)  # Before it becomes a path.
+        task_folder = posixpath.join(self._require_root(), name)
+        with self._change_lock:
+            folder = posixpath.join(
+                task_folder, str(max([0, *adapter_folders.version_numbers(task_folder)]) + 1)
+            )
             with files.atomic_folder(folder) as partial:
                 for file in task_adapter.FILES:
                     with files.open_file(posixpath.join(partial, file), "wb") as writer:
                         writer.write(contents[file])
                 # Before it has a number, by which a restart after a kill would serve it.
-                self._bank.remove(self._added(name, partial).key)
+                self._bank.remove(self._add_to_bank(name, partial).key)
             try:
                 return self.put(name, folder)
             except BaseException:
@@ -162,8 +163,8 @@ class ServedTasks:
                 raise
 
     def remove(self, name: str) -> ServedTask:
-        """Serves a task no longer; its files stay. Raises `UnservedTask`."""
-        with self._changing:
+        """Serves a task no longer; its files stay. Raises `TaskNotServed`."""
+        with self._change_lock:
             with self._lock:
                 task = self.get(name)
                 self._tasks = {other: t for other, t in self._tasks.items() if other != name}
@@ -173,7 +174,7 @@ class ServedTasks:
     @contextlib.contextmanager
     def lease(self) -> "Iterator[Lease]":
         """Yields a `Lease` that ends with the context."""
-        lease = Lease(self._hold, self._release)
+        lease = Lease(self._acquire, self._release)
         try:
             yield lease
         finally:
@@ -184,7 +185,7 @@ class ServedTasks:
     ) -> Iterator[Optional[Callable[[], None]]]:
         """Yields functions that have the bank compute a batch of each shape, the smallest first.
 
-        What compiles with a shape is compiled then: for a text and for a span task, if there are
+        What compiles with a shape is compiled then: for tasks on texts and on tokens, if there are
         such. Shapes that no task had come again when tasks have changed; until then None does.
 
         Args:
@@ -193,70 +194,74 @@ class ServedTasks:
         """
         sizes = [1 << power for power in range(max_batch_size.bit_length())]
         shapes = sorted(itertools.product(sizes, lengths), key=lambda shape: shape[0] * shape[1])
-        left = [
-            (size, length, is_span)
-            for (size, length), is_span in itertools.product(shapes, (False, True))
-            if size * length <= _MAX_WARM_TOKENS
+        pending = [
+            (size, length, reads_tokens)
+            for (size, length), reads_tokens in itertools.product(shapes, (False, True))
+            if size * length <= _MAX_WARM_UP_TOKENS
         ]
         while True:
-            tasks, untried, left = self._tasks, left, []
-            for batch in untried:
-                yield functools.partial(self._warm_up, *batch, left)
+            tasks, shapes_to_try, pending = self._tasks, pending, []
+            for batch in shapes_to_try:
+                yield functools.partial(self._warm_up, *batch, pending)
             while self._tasks is tasks:
                 yield None
 
-    def _warm_up(self, size: int, length: int, is_span: bool, left: list) -> None:
+    def _warm_up(self, size: int, length: int, reads_tokens: bool, pending: list) -> None:
         """Has the bank compute a batch; one that no task has is added to what is left."""
-        alike = [task for task in self.current() if (task.description.kind == "span") == is_span]
-        if not alike or length > max(task.description.max_seq_length for task in alike):
-            left.append((size, length, is_span))
+        candidates = [
+            task
+            for task in self.current()
+            if task_kinds.get(task.description.kind).reads_tokens == reads_tokens
+        ]
+        if not candidates or length > max(task.description.max_seq_length for task in candidates):
+            pending.append((size, length, reads_tokens))
             return
         with self.lease() as lease:
-            task = lease.get(max(alike, key=_adapter_size).name)
-            self._bank.predict([adapter_bank.Row(task.key, [0] * length, [0] * length)] * size)
+            task = lease.get(max(candidates, key=_adapter_size).name)
+            self._bank.predict([bank.Row(task.key, [0] * length, [0] * length)] * size)
 
     def close(self) -> None:
         """Ends when all that was removed has left the bank."""
         self._remover.shutdown()
 
-    def _added(self, name: str, folder: str) -> ServedTask:
+    def _add_to_bank(self, name: str, folder: str) -> ServedTask:
         """Has the bank hold a task adapter as the next version of a task, if it fits."""
         version = self._versions[name] + 1
         key, where = f"{name}@{version}", f"Task {name}:"
-        description = self._bank.add(key, folder, called=where)
+        description = self._bank.add(key, folder, label=where)
         try:
-            texts = task_texts.TaskTexts(description, self._encoding, f"{where} {folder}")
+            texts = request_texts.TaskTexts(description, self._encoding, f"{where} {folder}")
         except BaseException:
             self._bank.remove(key)
             raise
         return ServedTask(name, version, description, texts, key)
 
-    def _hold(self, name: str) -> ServedTask:
+    def _acquire(self, name: str) -> ServedTask:
         with self._lock:
             task = self.get(name)
-            self._holds[task.key] += 1
+            self._lease_counts[task.key] += 1
         return task
 
     def _release(self, key: str) -> None:
         with self._lock:
-            self._holds[key] -= 1
-            self._leave_if_free(key)
+            self._lease_counts[key] -= 1
+            self._remove_if_unused(key)
 
     def _retire(self, key: str) -> None:
         with self._lock:
             self._retired.add(key)
-            self._leave_if_free(key)
+            self._remove_if_unused(key)
 
-    def _leave_if_free(self, key: str) -> None:
+    def _remove_if_unused(self, key: str) -> None:
         """Has the bank forget a version that is retired, if nobody holds it."""
-        if self._holds[key]:
+        if self._lease_counts[key]:
             return
-        del self._holds[key]
+        del self._lease_counts[key]
         if key in self._retired:
             self._retired.remove(key)
             self._remover.submit(self._bank.remove, key)
 
-    def _needed_root(self) -> str:
+    def _require_root(self) -> str:
         if self._root is None:
             raise UserError(
                 "Adapters can be added to a server that was started with --adapter_dir."
@@ -267,18 +272,18 @@ class ServedTasks:
 class Lease:
     """The versions of tasks that a request is answered with."""
 
-    def __init__(self, hold: Callable[[str], ServedTask], release: Callable[[str], None]):
-        self._hold, self._release = hold, release
+    def __init__(self, acquire: Callable[[str], ServedTask], release: Callable[[str], None]):
+        self._acquire, self._release = acquire, release
         self._tasks, self._ended = {}, False
         self._lock = threading.Lock()
 
     def get(self, name: str) -> ServedTask:
-        """The `ServedTask` of a name, the same one each time; raises `UnservedTask`."""
+        """The `ServedTask` of a name, the same one each time; raises `TaskNotServed`."""
         with self._lock:
             if self._ended:
-                raise UnservedTask(f"The request for {name[:100]!r} has ended.")
+                raise TaskNotServed(f"The request for {name[:100]!r} has ended.")
             if name not in self._tasks:
-                self._tasks[name] = self._hold(name)
+                self._tasks[name] = self._acquire(name)
             return self._tasks[name]
 
     def end(self) -> None:

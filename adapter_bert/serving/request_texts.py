@@ -1,39 +1,21 @@
 """What a task is asked, as JSON has it → the rows that BERT reads; their outputs → the answer.
 
-An instance is {"text": ..., "text_b": ...}, or a text alone; of a span task {"question": ...,
-"context": ...}; of any task {"input_ids": [...], "segment_ids": [...]}, which may have padding that
-an "input_mask" tells. Texts become rows as in a training of the task.
+An instance has the fields of the task's kind, as {"text": ..., "text_b": ...}; it is a text alone
+where the kind requires only one. Of any task it may be {"input_ids": [...], "segment_ids": [...]},
+whose padding an "input_mask" tells. Texts become rows as in a training of the task.
 """
 
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
-
-import numpy as np
+from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
 import tokenization
-from adapter_bert.common import configs
+from adapter_bert.common import configs, task_kinds
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import task_adapter
-from adapter_bert.tasks import (
-    classifier_features,
-    multilabel,
-    squad_answers,
-    squad_data,
-    squad_features,
-)
+from adapter_bert.tasks import classifier_features
 
-Outputs = List[Dict[str, Any]]  # Of rows, as `adapter_bank.AdapterBank.predict` gives them.
+Outputs = List[Dict[str, Any]]  # Of rows, as `bank.AdapterBank.predict` gives them.
 
-_IDS = ("input_ids", "input_mask", "segment_ids")
-# Kind of task → its fields, of which the first ones are needed.
-_TEXTS = {"span": ("question", "context")}
-_NEEDED = {"span": 2}
-# Kind of task → what an answer to texts holds; a value alone has no name.
-ANSWERS = {
-    "classification": ("label", "probabilities"),
-    "multilabel": ("labels", "probabilities"),
-    "regression": (),
-    "span": ("answer", "probability"),
-}
+_ID_FIELDS = ("input_ids", "input_mask", "segment_ids")
 
 
 class EncodedRequest(NamedTuple):
@@ -42,11 +24,11 @@ class EncodedRequest(NamedTuple):
     Attributes:
       rows: list of (input_ids, segment_ids), lists of ints without padding; several where a
         context is read in windows.
-      answer: function of these rows' `Outputs`; returns a JSON value.
+      decode: function of these rows' `Outputs`; returns a JSON value.
     """
 
     rows: List[Tuple[List[int], List[int]]]
-    answer: Callable[[Outputs], Any]
+    decode: Callable[[Outputs], Any]
 
 
 class Tokenizers:
@@ -54,7 +36,7 @@ class Tokenizers:
 
     Args:
       vocab_file: path of a WordPiece vocabulary, or of a SentencePiece model.
-      sentencepiece: bool, which of them.
+      is_sentencepiece: bool, which of them.
 
     Attributes:
       digest: of the vocabulary, as a `task_adapter.Description` has it.
@@ -63,9 +45,9 @@ class Tokenizers:
       UserError: it cannot be read, or lacks a token that BERT's inputs need.
     """
 
-    def __init__(self, vocab_file: str, sentencepiece: bool = False):
-        self.sentencepiece = sentencepiece
-        model = vocab_file if sentencepiece else None
+    def __init__(self, vocab_file: str, is_sentencepiece: bool = False):
+        self.is_sentencepiece = is_sentencepiece
+        model = vocab_file if is_sentencepiece else None
         self._by_case = {
             lower_case: tokenization.FullTokenizer(vocab_file, lower_case, spm_model_file=model)
             for lower_case in (False, True)
@@ -74,7 +56,7 @@ class Tokenizers:
         self.vocab = self._by_case[False].vocab
         self.digest = task_adapter.digest(self.vocab)
 
-    def of(self, do_lower_case: bool) -> tokenization.FullTokenizer:
+    def get(self, do_lower_case: bool) -> tokenization.FullTokenizer:
         """The `tokenization.FullTokenizer`."""
         return self._by_case[do_lower_case]
 
@@ -115,41 +97,43 @@ class TaskTexts:
                 f"{where} was trained with another vocabulary, whose digest is"
                 f" {description.vocabulary!r}; expected {tokenizers.digest!r}."
             )
-        self._description, self._kind = description, description.kind
+        kind = self._kind = task_kinds.get(description.kind)
+        self._labels = description.labels
         self._config, self._max_text_length = encoding.config, encoding.max_text_length
-        self._tokenizer = tokenizers.of(description.do_lower_case)
-        self.fields = _TEXTS.get(self._kind, ("text", "text_b"))
-        length, longest = description.max_seq_length, self._config.max_position_embeddings
-        shortest = classifier_features.SHORTEST
-        if not shortest <= length <= longest:
+        self.fields = kind.fields
+        length, max_length = description.max_seq_length, self._config.max_position_embeddings
+        min_length = classifier_features.SHORTEST
+        if not min_length <= length <= max_length:
             raise UserError(
-                f"{where} has max_seq_length {length}; expected {shortest} to {longest}."
+                f"{where} has max_seq_length {length}; expected {min_length} to {max_length}."
             )
-        if self._kind == "span":
-            sentencepiece = tokenizers.sentencepiece
-            self._limits, self._choice = _span_settings(description, sentencepiece, where)
+        tokenizer = tokenizers.get(description.do_lower_case)
+        self._read_texts = kind.request_reader(description, tokenizer, where)
 
     def encode(self, instance: Any) -> EncodedRequest:
         """The `EncodedRequest` of an instance; raises UserError if it is none of this task."""
-        if isinstance(instance, str) and self._kind != "span":
-            instance = {"text": instance}
+        num_required = self._kind.num_required
+        if isinstance(instance, str) and num_required == 1:
+            instance = {self.fields[0]: instance}
         if not isinstance(instance, dict):
-            raise UserError(f"expected an object with {self._expected()}")
+            raise UserError(f"expected an object with {self._expected_fields()}")
         if "input_ids" in instance:
             return self._encode_ids(instance)
-        needed = _NEEDED.get(self._kind, 1)
-        strange = set(instance) - set(self.fields)
-        if strange or not set(self.fields[:needed]) <= set(instance):
-            found = ", ".join(sorted(instance)) or "nothing"
-            raise UserError(f"found {found[:100]}; expected {self._expected()}")
+        unknown_fields = set(instance) - set(self.fields)
+        if unknown_fields or not set(self.fields[:num_required]) <= set(instance):
+            present = ", ".join(sorted(instance)) or "nothing"
+            raise UserError(f"found {present[:100]}; expected {self._expected_fields()}")
         texts: List[Any] = [instance.get(name) for name in self.fields]
         for name, text in zip(self.fields, texts):
             if name in instance:
                 self._check_text(name, text)
-        return self._encode_span(*texts) if self._kind == "span" else self._encode_text(*texts)
+        return EncodedRequest(*self._read_texts(*texts))
 
-    def _expected(self) -> str:
-        texts = " and ".join(self.fields) if self._kind == "span" else "text (and text_b)"
+    def _expected_fields(self) -> str:
+        num_required = self._kind.num_required
+        texts = " and ".join(self.fields[:num_required])
+        if self.fields[num_required:]:
+            texts += f" (and {' and '.join(self.fields[num_required:])})"
         return f"{texts}, or input_ids and segment_ids"
 
     def _check_text(self, name: str, text) -> None:
@@ -161,42 +145,12 @@ class TaskTexts:
                 " (--max_text_length)"
             )
 
-    def _encode_text(self, text: str, text_b: Optional[str]) -> EncodedRequest:
-        example = classifier_features.InputExample("", text, text_b, label="0")
-        features = classifier_features.convert_single_example(
-            ex_index=np.inf,
-            example=example,
-            label_list=None,
-            max_seq_length=self._description.max_seq_length,
-            tokenizer=self._tokenizer,
-        )
-        return EncodedRequest([_unpadded(features)], self._answer)
-
-    def _encode_span(self, question: str, context: str) -> EncodedRequest:
-        _, words = squad_data.words_of(context)
-        example = squad_data.SquadExample("", question, words)
-        (tokenized,) = squad_features.tokenized([example], self._tokenizer, self._limits, False)
-        features = squad_features.window_features(
-            tokenized, 0, 0, self._tokenizer, self._limits.max_seq_length
-        )
-        if not features:
-            raise UserError("context has no words")
-
-        def answer(outputs):
-            windows = [
-                (feature, squad_answers.RawResult(feature.unique_id, *_span_logits(output)))
-                for feature, output in zip(features, outputs)
-            ]
-            found = squad_answers.choose_answer(words, windows, self._choice)
-            odds = {entry["text"]: entry["probability"] for entry in found.nbest}
-            return {"answer": found.text, "probability": _number(odds.get(found.text, 0.0))}
-
-        return EncodedRequest([_unpadded(feature) for feature in features], answer)
-
     def _encode_ids(self, instance: Dict[str, Any]) -> EncodedRequest:
-        strange = sorted(set(instance) - set(_IDS))
-        if strange:
-            raise UserError(f"found {strange[0][:100]!r}; expected {', '.join(_IDS)} alone")
+        unknown_fields = sorted(set(instance) - set(_ID_FIELDS))
+        if unknown_fields:
+            raise UserError(
+                f"found {unknown_fields[0][:100]!r}; expected {', '.join(_ID_FIELDS)} alone"
+            )
         config, ids = self._config, instance["input_ids"]
         _check_ids("input_ids", ids, config.vocab_size, config.max_position_embeddings)
         mask = instance.get("input_mask", [1] * len(ids))
@@ -214,68 +168,16 @@ class TaskTexts:
         return EncodedRequest([(ids[:length], segments[:length])], self._answer_ids)
 
     def _answer_ids(self, outputs: Outputs):
-        if self._kind != "span":
-            return self._answer(outputs)
-        names = ("start_logits", "end_logits")
-        return {
-            name: [_number(value) for value in logits]
-            for name, logits in zip(names, _span_logits(*outputs))
-        }
-
-    def _answer(self, outputs: Outputs):
-        """What the output of a row that is no span's comes down to."""
         (output,) = outputs
-        if self._kind == "regression":
-            return _number(output["prediction"])
-        probabilities, labels = output["probabilities"], self._description.labels
-        named = {label: _number(value) for label, value in zip(labels, probabilities)}
-        if self._kind == "multilabel":
-            threshold = multilabel.THRESHOLD
-            found = [label for label, value in zip(labels, probabilities) if value > threshold]
-            return {"labels": found, "probabilities": named}
-        return {"label": labels[int(np.argmax(probabilities))], "probabilities": named}
+        return self._kind.answer(output, self._labels)
 
 
-def _span_settings(
-    description: task_adapter.Description, sentencepiece: bool, where: str
-) -> Tuple[squad_features.Limits, squad_answers.AnswerSettings]:
-    """(`squad_features.Limits`, `squad_answers.AnswerSettings`) as the task's training had them."""
-    try:
-        settings = squad_features.trained_settings(description.training)
-        version_2 = settings.pop("version_2_with_negative")
-        limits = squad_features.Limits(max_seq_length=description.max_seq_length, **settings)
-        squad_features.check_limits(limits)
-    except UserError as error:
-        raise UserError(f"{where}: {error}") from None
-    choice = squad_answers.AnswerSettings(
-        do_lower_case=description.do_lower_case,
-        version_2_with_negative=version_2,
-        sentencepiece=sentencepiece,
-    )
-    return limits, choice
-
-
-def _unpadded(features):
-    """(input_ids, segment_ids) of any `InputFeatures`."""
-    length = sum(features.input_mask)
-    return features.input_ids[:length], features.segment_ids[:length]
-
-
-def _check_ids(name: str, values, size: int, longest: int) -> None:
+def _check_ids(name: str, values, size: int, max_length: int) -> None:
     if not isinstance(values, list) or not all(type(value) is int for value in values):
         raise UserError(f"{name} is no list of integers")
-    if not 0 < len(values) <= longest:
-        raise UserError(f"{name} has {len(values)} values; expected 1 to {longest}")
+    if not 0 < len(values) <= max_length:
+        raise UserError(f"{name} has {len(values)} values; expected 1 to {max_length}")
     if min(values) < 0 or max(values) >= size:
         raise UserError(
             f"{name} has values from {min(values)} to {max(values)}; expected 0 to {size - 1}"
         )
-
-
-def _span_logits(output):
-    return output["start_logits"].tolist(), output["end_logits"].tolist()
-
-
-def _number(value: float) -> float:
-    """A float32 in as few digits as tell it."""
-    return float(f"{value:.7g}")

@@ -13,6 +13,7 @@ class Classification(text_kind.TextKind):
     name = "classification"
     score = "accuracy"
     label_type = "class"
+    label_format = "the name of one class"
     min_labels = 2
     is_single_label = True
     answer_types = {"label": "DT_STRING", "probabilities": "DT_FLOAT"}

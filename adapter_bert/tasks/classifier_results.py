@@ -5,7 +5,7 @@ A task's predictions are a dict of arrays over its N rows: "loss" [N], and what 
 """
 
 import posixpath
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -19,8 +19,9 @@ Predictions = Dict[str, np.ndarray]
 _MAX_MATRIX_LABELS = 200
 
 
-def stacked(rows: list) -> Predictions:
-    """A list of N dicts of arrays as one dict of arrays [N, ...]."""
+def stacked(predictions: Iterable[Predictions]) -> Predictions:
+    """Returns N dicts of arrays as one dict of arrays [N, ...]."""
+    rows = list(predictions)
     return {name: np.stack([row[name] for row in rows]) for name in rows[0]} if rows else {}
 
 
@@ -48,6 +49,31 @@ def scores(task: Task, labels: np.ndarray, predictions: Predictions) -> Dict[str
     return result
 
 
+def score_fn(
+    task: Task, split: str, rows: Any, batch_size: int
+) -> Callable[[Predictions], Dict[str, Any]]:
+    """Returns the function that scores the predictions of a dev set's rows.
+
+    A second dev set's scores have its name, as eval_mismatched_accuracy.
+
+    Args:
+      task: `glue.Task`.
+      split: name of the dev set.
+      rows: `rows.TextRows` with "label_ids".
+      batch_size: of the evaluation, over whose batches BERT's "loss" is averaged.
+    """
+    second = split[len("dev_") :]
+
+    def score(predictions):
+        result = scores(task, rows["label_ids"], predictions)
+        if second:
+            return named("eval_" + second, result)
+        loss = mean_of_batches(predictions["loss"], batch_size)
+        return {**named("eval", result), "loss": loss}
+
+    return score
+
+
 def about(task: Task, stage: str) -> Dict[str, Any]:
     """What a file of scores tells of them: the task, its score, the labels of its matrix."""
     return {"task": task.name, "score": f"{stage}_{task.score}", "labels": list(task.labels)}
@@ -60,7 +86,7 @@ def named(start: str, scores: Dict[str, Any]) -> Dict[str, Any]:
 
 def summary(task: Task, stage: str, result: Dict[str, Any]) -> str:
     """A stage's scores on a line, the one that GLUE takes first."""
-    shown = metrics.numbers(result, stage + "_")
+    shown = metrics.scalars(result, stage + "_")
     return ", ".join(
         f"{name} {shown[name]:.1%}" if name.endswith("accuracy") else f"{name} {shown[name]:.4f}"
         for name in sorted(shown, key=lambda name: (name != task.score, name))
@@ -128,7 +154,7 @@ def write_test(
     path = posixpath.join(folder, f"test_scores{split[len('test') :]}.json")
     if labels is None:  # An earlier file's would stand beside other predictions.
         for stale in (path, posixpath.join(folder, _file_name("labels", split))):
-            with files.written(stale):
+            with files.convert_write_errors(stale):
                 if files.exists(stale):
                     files.remove(stale)
     written = write_predictions(folder, task, split, predictions)

@@ -7,7 +7,7 @@ as their files are published.
 import collections
 import itertools
 import os
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 from absl import logging
@@ -16,7 +16,12 @@ from adapter_bert.common import files
 from adapter_bert.common.errors import UserError
 from adapter_bert.tasks import table_readers, text_kind
 from adapter_bert.tasks.classifier_features import InputExample
-from adapter_bert.tasks.glue import SplitProcessor, Task
+from adapter_bert.tasks.glue import (
+    SplitProcessor,
+    Task,
+    TaskProcessor,
+    get_processor,
+)
 
 _ENDINGS = ("tsv", "txt", "csv", "jsonl")
 _FILE_NAMES = {"train": ("train",), "dev": ("dev", "valid", "validation"), "test": ("test",)}
@@ -179,6 +184,31 @@ LAYOUTS = {
 def layout_of(task_name: str) -> Optional[Layout]:
     """Returns the `Layout` of a further task by its name, in any case; None if there is none."""
     return LAYOUTS.get(task_name.lower().replace("-", "_"))
+
+
+def look_up(
+    task_name: Optional[str], custom: Optional[Layout] = None
+) -> Tuple[Union[Layout, TaskProcessor], str]:
+    """Looks a task up by its name, in any case.
+
+    Args:
+      task_name: the value of --task_name.
+      custom: the `Layout` of --task_name=custom.
+
+    Returns:
+      (`Layout` of a task that is read by columns, or else its `glue.TaskProcessor`; the name of
+      the folder of its data).
+
+    Raises:
+      UserError: the name is missing or unknown.
+    """
+    if not task_name:
+        raise UserError("--task_name is not given, for example --task_name=MRPC.")
+    layout = custom if task_name.lower() == "custom" else layout_of(task_name)
+    if layout is not None:
+        return layout, layout.name
+    processor = get_processor(task_name, [*LAYOUTS, "custom"])
+    return processor, processor.task.folder or processor.task.name
 
 
 def files_of(layout: Layout, split: str, data_dir: str) -> List[str]:

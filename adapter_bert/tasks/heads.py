@@ -1,13 +1,13 @@
 """BERT's own heads, of classification and of question answering, and what other heads share.
 
-A head is a function that `estimator.model_fn_builder` takes. Kinds of tasks import this module only
+A head is a function that `model_fn.model_fn_builder` takes. Kinds of tasks import this module only
 where they build one. B rows, S tokens, D the width of the output.
 """
 
 import tensorflow.compat.v1 as tf
 
 import modeling
-from adapter_bert.training import estimator
+from adapter_bert.training import model_fn
 
 
 def classification_loss(pooled_output, labels, num_labels, is_training, dropout_key=None):
@@ -57,7 +57,7 @@ def pooled_logits(pooled_output, num_outputs, is_training, dropout_key):
 
 
 def classifier_head(num_labels, class_weights=None):
-    """The head that `estimator.model_fn_builder` takes.
+    """The head that `model_fn.model_fn_builder` takes.
 
     Args:
       num_labels: int.
@@ -72,7 +72,7 @@ def classifier_head(num_labels, class_weights=None):
         if class_weights is not None:
             loss = tf.reduce_mean(tf.gather(class_weights, labels) * per_example_loss)
         weights = tf.cast(features.get("is_real_example", tf.ones_like(labels)), tf.float32)
-        return estimator.HeadOutput(
+        return model_fn.HeadOutput(
             loss=loss,
             predictions={"probabilities": probabilities, "loss": per_example_loss},
             metric_fn=metric_fn,
@@ -83,7 +83,7 @@ def classifier_head(num_labels, class_weights=None):
 
 
 def head_output(predictions, features):
-    """Returns the `estimator.HeadOutput` of a head whose loss is the mean of the rows' losses.
+    """Returns the `model_fn.HeadOutput` of a head whose loss is the mean of the rows' losses.
 
     Args:
       predictions: dict of Tensors [B, ...], of which "loss" [B] is each row's.
@@ -91,7 +91,7 @@ def head_output(predictions, features):
     """
     per_example_loss = predictions["loss"]
     weights = tf.cast(features.get("is_real_example", tf.ones_like(per_example_loss)), tf.float32)
-    return estimator.HeadOutput(
+    return model_fn.HeadOutput(
         loss=tf.reduce_mean(per_example_loss),
         predictions=predictions,
         metric_fn=lambda loss, weights: {"eval_loss": tf.metrics.mean(loss, weights=weights)},
@@ -136,7 +136,7 @@ def span_logits(sequence_output):
 
 
 def squad_head(encoder, features, is_training, dropout_key):
-    """The head that `estimator.model_fn_builder` takes.
+    """The head that `model_fn.model_fn_builder` takes.
 
     The loss is the mean of the cross entropies of the first and the last token, over the tokens
     that are there: BERT's script counts padding among them, of which a batch may have any amount.
@@ -156,7 +156,7 @@ def squad_head(encoder, features, is_training, dropout_key):
             )
         ]
         loss = tf.reduce_mean(tf.add_n(losses) / 2.0)
-    return estimator.HeadOutput(
+    return model_fn.HeadOutput(
         loss=loss,
         predictions={"start_logits": start, "end_logits": end},
         metric_fn=lambda loss: {"eval_loss": tf.metrics.mean(loss)},

@@ -17,6 +17,7 @@ class Multilabel(text_kind.TextKind):
     name = "multilabel"
     score = "micro_f1"
     label_type = "multilabel"
+    label_format = "a set of names, a,b,c or a list in .jsonl files"
     answer_types = {"labels": "DT_STRING", "probabilities": "DT_FLOAT"}
 
     def parse_label(self, text, where):

@@ -13,6 +13,7 @@ class Regression(text_kind.TextKind):
     score = "pearson"
     prediction = "prediction"
     label_type = "float"
+    label_format = "a number"
     min_labels = 0
     ablation_score = "spearman"
     answer_types = {"prediction": "DT_FLOAT"}
@@ -70,7 +71,7 @@ class Regression(text_kind.TextKind):
 
     def answer(self, outputs, labels):
         """Returns the number, without a name."""
-        return task_kinds.json_number(outputs["prediction"])
+        return task_kinds.round_float(outputs["prediction"])
 
     def export(self, logits, labels, is_label):
         """Builds the number."""

@@ -37,7 +37,7 @@ class Span(task_kinds.TaskKind):
     def answer(self, outputs, labels):
         """Returns the logits: ids do not tell which text a token stands for."""
         return {
-            name: [task_kinds.json_number(value) for value in logits]
+            name: [task_kinds.round_float(value) for value in logits]
             for name, logits in outputs.items()
         }
 
@@ -58,7 +58,7 @@ class Span(task_kinds.TaskKind):
             def answer(outputs):
                 return _answer(words, windows, outputs, settings)
 
-            return list(map(task_kinds.unpadded, windows)), answer
+            return list(map(task_kinds.strip_padding, windows)), answer
 
         return read
 
@@ -80,7 +80,7 @@ def _answer(words, windows, outputs, settings):
     ]
     best = squad_answers.choose_answer(words, list(zip(windows, results)), settings)
     odds = {entry["text"]: entry["probability"] for entry in best.nbest}
-    probability = task_kinds.json_number(odds.get(best.text, 0.0))
+    probability = task_kinds.round_float(odds.get(best.text, 0.0))
     return {"answer": best.text, "probability": probability}
 
 

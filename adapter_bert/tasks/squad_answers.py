@@ -232,7 +232,7 @@ def _text_of_pieces(tokens: List[str], original: str, settings: AnswerSettings) 
 
     The model may have written characters otherwise, so what both come down to is compared.
     """
-    joined = tokenization.joined_pieces(tokens)
+    joined = tokenization.join_pieces(tokens)
     wanted = "".join(_plain(char, settings.do_lower_case) for char in joined)
     parts = [_plain(char, settings.do_lower_case) for char in original]
     start = "".join(parts).find(wanted)

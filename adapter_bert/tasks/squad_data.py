@@ -176,7 +176,7 @@ def _articles(input_file: str) -> Iterator[Any]:
         raise UserError(f"{input_file} does not exist.") from error
     except OSError as error:
         raise UserError(f"{input_file} cannot be read: {files.reason(error)}.") from error
-    except files.RepeatedKey as error:
+    except files.DuplicateKeyError as error:
         raise UserError(f"{input_file}: {error}; expected each key once.") from error
     except (ijson.JSONError, UnicodeDecodeError) as error:
         raise UserError(f"{input_file}{_describe_position(input_file, error)}.") from error
@@ -212,10 +212,10 @@ def _items_of_data(reader):
 
 
 def _check_keys(keys: List[Set[str]], event: str, value: Any) -> None:
-    """Notes a parser's event in the keys of the objects that are open; `files.RepeatedKey`."""
+    """Records the keys of open JSON objects; raises `files.DuplicateKeyError` for a repeat."""
     if event == "map_key":
         if value in keys[-1]:
-            raise files.RepeatedKey(value)
+            raise files.DuplicateKeyError(value)
         keys[-1].add(value)
     elif event == "start_map":
         keys.append(set())

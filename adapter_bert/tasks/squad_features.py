@@ -67,6 +67,9 @@ class InputFeatures:
         self.is_impossible = is_impossible
 
 
+DOC_STRIDE, MAX_QUERY_LENGTH = 128, 64  # BERT's.
+
+
 class Limits(NamedTuple):
     """How much BERT reads at a time, in tokens, and how far a window is from the one before."""
 
@@ -97,7 +100,11 @@ def trained_settings(training: Dict[str, Any]) -> Dict[str, Any]:
     Raises:
       UserError: a value is none that the flag takes.
     """
-    settings = {"doc_stride": 128, "max_query_length": 64, "version_2_with_negative": False}
+    settings: Dict[str, Any] = {
+        "doc_stride": DOC_STRIDE,
+        "max_query_length": MAX_QUERY_LENGTH,
+        "version_2_with_negative": False,
+    }
     for name, default in settings.items():
         settings[name] = value = training.get(name, default)
         if type(value) is not type(default) or (name == "max_query_length" and value < 1):
@@ -232,7 +239,7 @@ def improve_span_of_pieces(
     the pieces "▁ ( 19 85 )", the answer "▁1985" is the third and the fourth; of "▁1985" the answer
     "▁85" is all.
     """
-    joined = tokenization.joined_pieces
+    joined = tokenization.join_pieces
     wanted = joined(answer)
     if not wanted:
         return first, last

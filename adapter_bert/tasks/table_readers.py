@@ -176,7 +176,7 @@ def _parse_objects(lines: Iterable[str], path: str) -> Tuple[Tuple[str, ...], Li
             continue
         try:
             record = files.parse_json(line)
-        except files.RepeatedKey as error:
+        except files.DuplicateKeyError as error:
             raise UserError(f"{path}, line {number}: {error}; expected each key once.") from error
         except (ValueError, RecursionError) as error:
             raise UserError(f"{path}, line {number}: found no JSON ({error}).") from error

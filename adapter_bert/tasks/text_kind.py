@@ -21,6 +21,7 @@ class TextKind(task_kinds.TaskKind):
       prediction: the name of what is predicted: "probabilities" [N, L] of the labels, or
         "prediction" [N].
       label_type: the value of --label_type that names this kind.
+      label_format: how a label is written in a table, for the help.
       min_labels: how many labels a task has at least; 0 if its labels are numbers.
       is_single_label: each row has one of the labels, so that labels can be counted, confused and
         weighted.
@@ -29,6 +30,7 @@ class TextKind(task_kinds.TaskKind):
 
     prediction = "probabilities"
     label_type: str
+    label_format: str
     min_labels = 1
     is_single_label = False
     ablation_score = "accuracy"
@@ -64,7 +66,7 @@ class TextKind(task_kinds.TaskKind):
     # Training.
 
     def head(self, num_labels: int, class_weights=None) -> Callable:
-        """Returns the head for `estimator.model_fn_builder`: its loss is that of `predict`.
+        """Returns the head for `model_fn.model_fn_builder`: its loss is that of `predict`.
 
         Args:
           num_labels: of the task.
@@ -142,7 +144,7 @@ class TextKind(task_kinds.TaskKind):
                 max_seq_length=description.max_seq_length,
                 tokenizer=tokenizer,
             )
-            return [task_kinds.unpadded(features)], answer
+            return [task_kinds.strip_padding(features)], answer
 
         def answer(outputs):
             (output,) = outputs
@@ -165,9 +167,15 @@ def by_label_type() -> Dict[str, TextKind]:
     return {kind.label_type: kind for kind in kinds if isinstance(kind, TextKind)}
 
 
+def label_formats() -> str:
+    """Returns what --help says of the values of --label_type."""
+    formats = (f"{name}: {kind.label_format}" for name, kind in by_label_type().items())
+    return "; ".join(formats) + "."
+
+
 def class_probabilities(probabilities: Sequence[float], labels: Sequence[str]) -> Dict[str, float]:
     """Returns each label's probability, as JSON has it."""
-    return {label: task_kinds.json_number(value) for label, value in zip(labels, probabilities)}
+    return {label: task_kinds.round_float(value) for label, value in zip(labels, probabilities)}
 
 
 def export_probabilities(probabilities, labels, is_label) -> Dict[str, Any]:

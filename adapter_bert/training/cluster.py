@@ -187,7 +187,7 @@ class _Records:
         """Changes this process's record; UserError if the file cannot be written."""
         self._record.update(changes)
         path = self._path(self.workers.index)
-        with files.written(path):
+        with files.convert_write_errors(path):
             files.makedirs(posixpath.dirname(path))
         files.write_object(path, self._record)
 

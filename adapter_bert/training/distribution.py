@@ -61,7 +61,7 @@ def choose(kind, use_tpu):
         )
     if kind == "none":
         return Distribution()
-    devices.need_tensorflow_2(flag)
+    devices.require_tensorflow_2(flag)
     if kind == "multi_worker":
         if not workers.addresses:
             raise UserError(f"{flag} needs {cluster.VARIABLE}, which is not set.")

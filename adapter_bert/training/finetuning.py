@@ -1,115 +1,58 @@
-"""A run, from its flags to the task adapter it leaves: what every script does alike.
+"""A run, from its settings to the task adapter that it leaves: what every script does alike.
 
-job = Job(values, given, output_dir, eval_batch_size, shortest)
-...                                    the script reads its data
-job.begin(task, head, num_rows, ...)   nothing is refused any more, and output_dir is ours
-job.train_and_evaluate(...), job.predict(arrays)
+    setup = set_up(config, start, folder, shortest)     the BERT, the devices, the precision
+    check(setup, task)                                  before texts are tokenized
+    estimator, output = begin(setup, task, data, head)  claims --output_dir
+    train_and_evaluate(config, estimator, train_rows, dev_sets, output, ...)
+    predict(config, estimator, rows, output)
 
-`FinishedJob` is one that trains nothing: it has --adapter, and none of a training's flags.
+`evaluation_of` takes the place of `begin` where a task adapter is only evaluated.
 """
 
 import dataclasses
 import math
 import posixpath
-from typing import NamedTuple, Tuple
+from typing import Any, Dict, List, NamedTuple, Tuple
 
 import numpy as np
-import tensorflow.compat.v1 as tf
 from absl import logging
 
-import tuning
-from adapter_bert.common import configs, devices, files, metrics, paths
-from adapter_bert.common.errors import UserError
-from adapter_bert.formats import checkpoints, task_adapter
-from adapter_bert.training import (
-    bert_flags,
-    cluster,
-    device_flags,
-    estimator,
-    training_flags,
-    tuning_flags,
+import optimization
+from adapter_bert.common import (
+    configs,
+    devices,
+    files,
+    metrics,
+    model_variables,
+    paths,
+    task_kinds,
 )
-from adapter_bert.training import output_dir as run_directory
-from adapter_bert.training.output_dir import Evaluations, write_results
+from adapter_bert.common.errors import UserError
+from adapter_bert.formats import adapter_checkpoints, checkpoints, task_adapter
+from adapter_bert.ops import adapters
+from adapter_bert.training import cluster, pretrained
+from adapter_bert.training import estimator as estimators
+from adapter_bert.training.config import FinetuningConfig
+from adapter_bert.training.estimator import Estimator, RunSettings
+from adapter_bert.training.model_fn import ModelSettings
+from adapter_bert.training.output_dir import OutputDir, identity, in_flags
 from adapter_bert.training.rows import as_rows
+from adapter_bert.training.starting_point import StartingPoint
 
 _FULL_CHECKPOINT = "full_model.ckpt"
 
-# The flags that say where lies what a run reads; a script has some of them.
+# The settings that name what a run reads; a script has some of them.
 _READ = ("adapter", *paths.BERT_FILES, "spm_model_file", "bert_hub_module_handle")
 _READ += ("data_dir", "train_file", "predict_file")
 
 
-# What errors call a recorded setting whose name is not that of the flag that decides it.
-_FLAG_NAMES = {
-    "task": "task (--task_name)",
-    "kind": "kind of task (--label_type)",
-    "labels": "labels (--data_dir)",
-    "method": "--tuning",
-    "hidden_act": "hidden_act (--bert_config_file)",
-    "num_attention_heads": "num_attention_heads (--bert_config_file)",
-    "num_train_steps": "number of steps (--num_train_epochs)",
-    "num_warmup_steps": "number of warm-up steps (--warmup_proportion)",
-    "evaluated_every": "--eval_every_steps",
-}
-# What errors call a recorded setting whose value is a digest, which they do not print.
-_DIGESTS = {
-    "vocabulary": "the vocabulary (--vocab_file)",
-    "backbone": "the BERT (--init_checkpoint)",
-    "data": "the training data (--data_dir, --train_file)",
-    "dev_data": "the dev data (--data_dir, --predict_file)",
-    "started_from": "the task adapter that it starts from (--adapter)",
-}
-# The settings that every run with adapters records, and no other run.
-_OF_ADAPTERS = ("adapter_fn", "adapter_size", "adapter_activation", "adapter_init_scale")
-
-
-def in_flags(differences):
-    """Returns phrases that say how settings differ, by the flags that decide them.
-
-    Where --tuning differs, and one of the methods has no adapters, their settings are left out.
-
-    Args:
-      differences: list of (name, before, now), as of `run_directory.claim`.
-    """
-    other_method = any(name == "method" for name, _, _ in differences)
-    return [
-        _difference(name, before, now)
-        for name, before, now in differences
-        if not (other_method and name in _OF_ADAPTERS and None in (before, now))
-    ]
-
-
-def _difference(name, before, now):
-    if name in _DIGESTS:
-        return f"{_DIGESTS[name]} is not the same"
-    if name.startswith("bert_config."):
-        flag = f"{name[len('bert_config.') :]} (--bert_config_file)"
-    else:
-        flag = _FLAG_NAMES.get(name, f"--{name}")
-    return run_directory.difference(flag, before, now)
-
-
-def output_dir(values, given, task):
-    """Returns --output_dir, by default the folder of the task and the method.
-
-    The method may be the one that the head in --init_checkpoint tells, see
-    `tuning_flags.use_head_of`.
-
-    Args:
-      values: parsed flags.
-      given: as of `Job`.
-      task: as of `training_flags.output_dir`.
-    """
-    trains = "train" in training_flags.stages(values)
-    if values.init_checkpoint and not (values.output_dir or given or trains):
-        tuning_flags.use_head_of(values.init_checkpoint, values)
-    return training_flags.output_dir(values, task)
-
-
 class Task(NamedTuple):
-    """What a run works on: name, kind and labels as in `task_adapter.Description`, and the score
-    (larger is better) that tells which of several task adapters is the best."""
+    """What a run works on.
+
+    Attributes:
+      name, kind, labels: as in `task_adapter.Description`.
+      score: name of the dev score, the larger the better, by which task adapters are compared.
+    """
 
     name: str
     kind: str
@@ -117,601 +60,604 @@ class Task(NamedTuple):
     score: str
 
 
-class EvalSet:
-    """Rows to evaluate on, what is made of their predictions, and how that scores.
+class Data(NamedTuple):
+    """What a run must know of its data.
 
-    Args:
-      arrays: as in `estimator.Runner`.
-      read_fn: function of an iterable of the rows' predictions → what is made of them.
-      score_fn: function of that → scores, as in `estimator.Runner.evaluate`.
+    Attributes:
+      num_examples: of the training data; not read where nothing is trained.
+      settings: JSON values by name that decide the weights too, as the data's digest.
+      dev_settings: those that decide the dev scores; they count where scores choose the weights.
     """
 
-    def __init__(self, arrays, read_fn, score_fn):
-        self.arrays = arrays
-        self.decoded = None  # Of the predictions that were read last.
-        self._read_fn, self._score_fn = read_fn, score_fn
+    num_examples: int = 0
+    settings: Dict[str, Any] = {}
+    dev_settings: Dict[str, Any] = {}
 
-    def read(self, predictions):
-        """Makes of the rows' predictions what is made of them."""
-        self.decoded = self._read_fn(predictions)
 
-    def scores(self, arrays, predictions):
-        """The score_fn that `estimator.Runner.evaluate` takes."""
-        del arrays
-        self.read(predictions)
+class DevSet:
+    """Rows to evaluate on, how their predictions are decoded, and how that scores.
+
+    Args:
+      rows: as in `estimator`.
+      decode_fn: function of an iterable of the rows' predictions → decoded predictions.
+      score_fn: function of these → scores, as in `Estimator.evaluate`.
+
+    Attributes:
+      rows: the same.
+      decoded: the last predictions, decoded; None before any.
+    """
+
+    def __init__(self, rows, decode_fn, score_fn):
+        self.rows, self.decoded = rows, None
+        self._decode_fn, self._score_fn = decode_fn, score_fn
+
+    def decode(self, predictions):
+        """Decodes the rows' predictions."""
+        self.decoded = self._decode_fn(predictions)
+
+    def scores(self, predictions):
+        """Returns the scores of the rows' predictions, which it decodes."""
+        self.decode(predictions)
         return self._score_fn(self.decoded)
 
 
+class Setup(NamedTuple):
+    """What a run has before it reads data.
+
+    Attributes:
+      config: `FinetuningConfig`; or a `TextConfig` and `DeviceConfig`, where nothing is trained.
+      start: `StartingPoint`.
+      bert: `checkpoints.PretrainedBert`.
+      tokenizer: `tokenization.FullTokenizer`.
+      backbone: `task_adapter.Backbone` of the BERT.
+      run: `RunSettings`.
+      use_tpu: bool.
+      precision: what the model computes in.
+      stages: those that this process runs, of train, eval and predict.
+    """
+
+    config: Any
+    start: StartingPoint
+    bert: checkpoints.PretrainedBert
+    tokenizer: Any
+    backbone: task_adapter.Backbone
+    run: RunSettings
+    use_tpu: bool
+    precision: str
+    stages: List[str]
+
+
+def set_up(config: FinetuningConfig, start: StartingPoint, folder: str, shortest: int) -> Setup:
+    """Loads the BERT, connects to the devices, and chooses the precision.
+
+    Args:
+      config: `FinetuningConfig`.
+      start: `StartingPoint`.
+      folder: output_dir.
+      shortest: the least --max_seq_length that holds a text.
+
+    Raises:
+      UserError: what a flag names is missing, broken or does not fit.
+    """
+    bert, tokenizer = pretrained.load(config)
+    pretrained.check_sequence_length(config.max_seq_length, bert.config, shortest)
+    config.tuning.check_num_top_layers(bert.config.num_hidden_layers)
+    if config.adapter:
+        config.adapter.check_layers(bert.config.num_hidden_layers)
+        adapters.get_adapter(config.adapter.fn)
+    run, use_tpu = estimators.connect_for_training(config, folder)
+    stages = config.stages if run.distribution.workers.is_chief else ["train"]
+    _check_evaluations(config, run)
+    estimators.check_paths_for_tpu(config, folder, bert.init_checkpoint)
+    precision = "float32"  # Of a worker until the chief tells, see `_shared_settings`.
+    if run.distribution.workers.is_chief or config.precision != "auto":
+        recorded = _recorded_precision(config, start, folder, bert)
+        precision = _choose_precision(config, bert, use_tpu, recorded)
+    _check_batch_norm(config, run, use_tpu)
+    backbone = adapter_checkpoints.backbone_of(bert.init_checkpoint, bert.config)
+    return Setup(config, start, bert, tokenizer, backbone, run, use_tpu, precision, stages)
+
+
+def set_up_evaluation(config, start: StartingPoint, folder: str, shortest: int) -> Setup:
+    """As `set_up`, to evaluate the task adapter of `start`.
+
+    Args:
+      config: `TextConfig` and `DeviceConfig`, with an eval_batch_size.
+      start, folder, shortest: as of `set_up`.
+    """
+    bert, tokenizer = pretrained.load(config)
+    pretrained.check_sequence_length(config.max_seq_length, bert.config, shortest)
+    run, use_tpu = estimators.connect(config, folder)
+    estimators.check_paths_for_tpu(config, folder, bert.init_checkpoint)
+    precision = _choose_precision(config, bert, use_tpu, _precision_of(start.adapter))
+    backbone = adapter_checkpoints.backbone_of(bert.init_checkpoint, bert.config)
+    return Setup(config, start, bert, tokenizer, backbone, run, use_tpu, precision, ["eval"])
+
+
+def _choose_precision(config, bert, use_tpu, recorded):
+    width = bert.config.hidden_size, bert.config.intermediate_size
+    return devices.choose_precision(config.precision, use_tpu, width, recorded)
+
+
 def _precision_of(adapter):
-    """The precision in which a task adapter was trained; None if it does not tell."""
+    """Returns the precision in which a task adapter was trained; None if it does not tell."""
     return adapter.description.training.get("precision")
 
 
-class _AnyJob:
-    """What both kinds of jobs have: a BERT, a place to compute, and task adapters as checkpoints.
+def _recorded_precision(config, start, folder, bert):
+    """Returns the precision of the run in output_dir, or of what is evaluated; None without both.
 
-    Args:
-      values: parsed flags, those of `bert_flags` and `device_flags.define` among them.
-      given: `task_adapter.TaskAdapter` of --adapter, or None.
-      shortest: the least --max_seq_length that holds a text.
+    Of a run's checkpoint, as its full_model.ckpt, the settings beside it tell.
     """
+    is_training = "train" in config.stages
+    if start.adapter and not is_training:
+        return _precision_of(start.adapter)
+    if is_training and config.overwrite_output_dir:
+        return None
+    folders = [folder] if is_training else [folder, posixpath.dirname(bert.init_checkpoint)]
+    recorded = [OutputDir(path).recorded("training").get("precision") for path in folders]
+    return next(filter(None, recorded), None)
 
-    precision: str
 
-    def __init__(self, values, given, shortest):
-        self._values = values
-        self._given = given
-        self.bert, self.tokenizer = bert_flags.pretrained_bert(values)
-        bert_flags.check_sequence_length(values, self.bert.config, shortest)
-
-    def _set_device(self, run, use_tpu):
-        """Computes where `estimator.RunSettings` say."""
-        self._run, self._use_tpu = run, use_tpu
-        self._scratch = run_directory.Scratch(run.output_dir)
-        if use_tpu:
-            device_flags.check_paths_for_tpu(
-                self._values, run.output_dir, self.bert.init_checkpoint
+def _check_evaluations(config, run):
+    """Raises UserError if several processes train, and one of them is to evaluate in between."""
+    if "train" not in config.stages or len(run.distribution.workers.addresses) < 2:
+        return
+    for name in ("eval_every_steps", "keep_best", "early_stopping_patience"):
+        if getattr(config, name):
+            raise UserError(
+                f"--{name} evaluates in the middle of the training, where"
+                " --distribution=multi_worker cannot: its chief evaluates at the end."
             )
 
-    def _choose_precision(self, recorded):
-        """What to compute in; `recorded` as of `devices.choose_precision`."""
-        width = self.bert.config.hidden_size, self.bert.config.intermediate_size
-        return devices.choose_precision(self._values.precision, self._use_tpu, width, recorded)
 
-    def _texts_and_backbone(self):
-        """Fields of a `task_adapter.Description`: the BERT, and how texts are read."""
-        return {
-            "max_seq_length": self._values.max_seq_length,
-            "do_lower_case": self._values.do_lower_case,
-            "vocabulary": task_adapter.digest(self.tokenizer.vocab),
-            "backbone": task_adapter.backbone_of(self.bert.init_checkpoint, self.bert.config),
-        }
-
-    def _check_given(self, wanted):
-        """Raises UserError unless --adapter is of that `task_adapter.Description`'s model."""
-        where = f"--adapter {self._values.adapter}"
-        task_adapter.check_fits(self._given.description, wanted, where, in_flags)
-
-    def _model_settings(self, description, **more):
-        """The `estimator.ModelSettings` of a `task_adapter.Description`, and more of its fields."""
-        adapter = description.adapter
-        return estimator.ModelSettings(
-            bert_config=self.bert.config,
-            init_checkpoint=self.bert.init_checkpoint,
-            task_checkpoint=self._given and self._as_checkpoint(self._given),
-            adapter_fn=adapter and adapter.build(),
-            tuning=description.tuning,
-            use_tpu=self._use_tpu,
-            precision=self.precision,
-            pooled_only=description.kind != "span",
-            **more,
+def _check_batch_norm(config, run, use_tpu):
+    """Raises UserError if a batch whose statistics are to be taken lies on several replicas."""
+    normalization = config.adapter and config.adapter.normalization
+    if normalization != "batch" or "train" not in config.stages:
+        return
+    if use_tpu or run.distribution.kind != "none":
+        among = "--use_tpu=True" if use_tpu else f"--distribution={config.distribution}"
+        raise UserError(
+            "--adapter_normalization=batch takes statistics of the whole batch, of which each"
+            f" replica of {among} sees a part; expected none or layer, or one device."
         )
 
-    def _as_checkpoint(self, adapter):
-        """Writes an adapter where TensorFlow can read it, for as long as the job lives."""
-        prefix = self._scratch.prefix()
-        task_adapter.to_checkpoint(adapter, prefix)
-        return prefix
 
-
-class FinishedJob(_AnyJob):
-    """A task adapter on the BERT that it was trained on, to be evaluated in any way.
+def describe(setup: Setup, task: Task, training: Dict[str, Any]) -> task_adapter.Description:
+    """Returns what the run trains or uses, so far without steps and scores.
 
     Args:
-      values, given, shortest: as of `Job`; given is not None.
-      output_dir: where results go.
-      eval_batch_size: int.
+      setup: `Setup`.
+      task: `Task`.
+      training: what decides the weights besides the settings of `setup`.
+    """
+    config, started_from = setup.config, setup.start.adapter
+    return task_adapter.Description(
+        task=task.name,
+        kind=task.kind,
+        labels=tuple(task.labels),
+        **_texts_and_backbone(setup),
+        tuning=config.tuning,
+        adapter=config.adapter,
+        global_step=0,
+        training={
+            "train_batch_size": config.train_batch_size,
+            "gradient_accumulation_steps": config.gradient_accumulation_steps,
+            "random_seed": config.random_seed,
+            "precision": setup.precision,
+            "started_from": started_from and task_adapter.tensors_digest(started_from),
+            **training,
+        },
+        scores={},
+        versions=task_adapter.versions(),
+    )
 
-    Attributes:
-      bert, tokenizer: see `bert_flags.pretrained_bert`.
-      precision: what it computes in.
+
+def _texts_and_backbone(setup):
+    """Returns fields of a `task_adapter.Description`: the BERT, and how texts are read."""
+    return {
+        "max_seq_length": setup.config.max_seq_length,
+        "do_lower_case": setup.config.do_lower_case,
+        "vocabulary": task_adapter.digest(setup.tokenizer.vocab),
+        "backbone": setup.backbone,
+    }
+
+
+def check(setup: Setup, task: Task) -> None:
+    """Raises UserError if --adapter, or what --init_checkpoint holds of a task, does not fit."""
+    description = describe(setup, task, {})
+    checkpoints.check_shapes(setup.bert.init_checkpoint, task_adapter.shapes(description))
+    if setup.start.adapter:
+        where = f"--adapter {setup.config.adapter_folder}"
+        task_adapter.check_fits(setup.start.adapter.description, description, where, in_flags)
+        _check_adapter_in_folder(setup)
+
+
+def _check_adapter_in_folder(setup):
+    """Raises UserError if a run with --adapter would replace what another adapter made."""
+    output, given = OutputDir(setup.run.output_dir), f"--adapter {setup.config.adapter_folder}"
+    is_it = paths.is_same_path(setup.config.adapter_folder, output.adapter_folder)
+    if "train" in setup.stages and is_it:
+        raise UserError(
+            f"{given} is that of --output_dir {output.path}; to train it further give another"
+            " --output_dir."
+        )
+    if "train" in setup.stages or is_it or not output.has_adapter():
+        return
+    held = task_adapter.tensors_digest(output.load_adapter())
+    if held != task_adapter.tensors_digest(setup.start.adapter):
+        raise UserError(
+            f"--output_dir {output.path} holds another task adapter than {given}, whose results"
+            " would be taken for its own; give another --output_dir."
+        )
+
+
+def begin(setup: Setup, task: Task, data: Data, head) -> Tuple[Estimator, OutputDir]:
+    """Claims --output_dir, and builds the model; what may be refused is refused before.
+
+    Args:
+      setup: `Setup`.
+      task: `Task`, which `check` has seen.
+      data: `Data`.
+      head: see `model_fn.model_fn_builder`.
 
     Raises:
-      UserError: as `Job` does.
+      UserError: the run in the folder is of another model; there are too few rows; or overwriting
+        would remove what the run reads.
     """
-
-    def __init__(self, values, given, output_dir, eval_batch_size, shortest):
-        super().__init__(values, given, shortest)
-        run, use_tpu = device_flags.evaluation_settings(values, output_dir, eval_batch_size)
-        self._set_device(run, use_tpu)
-        self.precision = self._choose_precision(_precision_of(given))
-
-    def begin(self, task, head):
-        """Makes the model; raises UserError if --adapter is of another one.
-
-        Args:
-          task, head: as of `Job.begin`.
-        """
-        wanted = dataclasses.replace(
-            self._given.description,
-            kind=task.kind,
-            labels=tuple(task.labels),
-            **self._texts_and_backbone(),
+    config, output = setup.config, OutputDir(setup.run.output_dir)
+    is_training, run = "train" in setup.stages, setup.run
+    training, schedule = dict(data.settings), {}
+    if is_training:
+        _warn_of_rate(config)
+        schedule = config.schedule(data.num_examples)._asdict()
+        interval = config.evaluation_interval(data.num_examples)
+        run = dataclasses.replace(run, eval_every_steps=interval)
+        if config.keep_best or config.early_stopping_patience:
+            training.update(
+                keep_best=config.keep_best,
+                early_stopping_patience=config.early_stopping_patience,
+                evaluated_every=interval,
+                **data.dev_settings,
+            )
+    output.score = "eval_" + task.score
+    output.description = describe(setup, task, {**training, **schedule})
+    settings = _settings(output.description)
+    if run.distribution.workers.is_chief:
+        output.claim(
+            {**settings, "pretrained": pretrained.recorded_flags(config, setup.bert)},
+            is_training,
+            overwrite=config.overwrite_output_dir,
+            reads=_reads(config),
+            describe=in_flags,
         )
-        self._check_given(wanted)
-        self._model = self._model_settings(wanted)
-        self._runner = estimator.Runner(self._model, self._run, head)
+    model = _model_settings(
+        setup,
+        output,
+        # Where the embeddings train, a TPU adds up a product's gradient faster than a gather's.
+        use_one_hot_embeddings=setup.use_tpu
+        and model_variables.is_trained(
+            model_variables.Role("embeddings"), config.tuning, setup.bert.config.num_hidden_layers
+        ),
+        random_seed=config.random_seed,
+        recompute_activations=config.recompute_activations,
+        gradient_accumulation_steps=config.gradient_accumulation_steps,
+        run_identity=identity(settings),
+        **schedule,
+    )
+    return Estimator(model, run, head), output
 
-    def stream(self, arrays):
-        """Yields (index, predictions) of each row, see `estimator.Runner.stream`."""
-        return self._runner.stream(arrays, self._model.task_checkpoint)
 
-
-class Job(_AnyJob):
-    """A run as its flags ask for it.
+def evaluation_of(setup: Setup, task: Task, head) -> Tuple[Estimator, OutputDir]:
+    """Builds the model of the task adapter that `setup` starts from, to be evaluated in any way.
 
     Args:
-      values: parsed flags.
-      given: `task_adapter.TaskAdapter` of --adapter, or None.
-      output_dir: where the run takes place.
-      eval_batch_size: int.
-      shortest: the least --max_seq_length that holds a text.
-
-    Attributes:
-      stages: those to run, of train, eval and predict.
-      bert, tokenizer: see `bert_flags.pretrained_bert`.
-      precision: what it computes in.
+      setup: of `set_up_evaluation`.
+      task, head: as of `begin`.
 
     Raises:
-      UserError: a flag is wrong, or what it names is missing, broken or does not fit.
+      UserError: the adapter is of another model.
     """
+    given = setup.start.adapter
+    assert given is not None
+    output = OutputDir(setup.run.output_dir)
+    output.description = dataclasses.replace(
+        given.description, kind=task.kind, labels=tuple(task.labels), **_texts_and_backbone(setup)
+    )
+    where = f"--adapter {setup.config.adapter_folder}"
+    task_adapter.check_fits(given.description, output.description, where, in_flags)
+    return Estimator(_model_settings(setup, output), setup.run, head), output
 
-    def __init__(self, values, given, output_dir, eval_batch_size, shortest):
-        self.stages = training_flags.stages(values)
-        super().__init__(values, given, shortest)
-        # A run in output_dir has its own head, and says by its settings what it is.
-        has_run = bool(run_directory.recorded(output_dir, "model"))
-        if not (given or has_run or "train" in self.stages):
-            tuning_flags.use_head_of(self.bert.init_checkpoint, values)
-        self._tuning, self._adapter = tuning_flags.tuning_settings(values, self.bert.config)
-        run, use_tpu = training_flags.run_settings(values, output_dir, eval_batch_size)
-        self._workers = run.distribution.workers
-        self._check_stages()
-        self._set_device(run, use_tpu)
-        self.precision = "float32"  # Of a worker until the chief tells, see `_shared_settings`.
-        if self._workers.is_chief or values.precision != "auto":
-            self.precision = self._choose_precision(self._recorded_precision())
-        self._check_batch_norm()
-        self._best_prefix = None
-        self._last_scores = None  # Of the last evaluation meanwhile.
 
-    def _recorded_precision(self):
-        """The precision of the run in output_dir, or of what is evaluated; None without both.
+def _model_settings(setup, output, **more):
+    description, given = output.description, setup.start.adapter
+    return ModelSettings(
+        bert_config=setup.bert.config,
+        init_checkpoint=setup.bert.init_checkpoint,
+        task_checkpoint=given and output.as_checkpoint(given),
+        adapter_fn=description.adapter and adapters.build(description.adapter),
+        tuning=description.tuning,
+        use_tpu=setup.use_tpu,
+        precision=setup.precision,
+        pooled_only=not task_kinds.get(description.kind).reads_tokens,
+        **more,
+    )
 
-        Of a run's checkpoint, as its full_model.ckpt, the settings beside it tell.
-        """
-        trains = "train" in self.stages
-        if self._given and not trains:
-            return _precision_of(self._given)
-        if trains and self._values.overwrite_output_dir:
-            return None
-        folders = [self._run.output_dir]
-        if not trains:
-            folders.append(posixpath.dirname(self.bert.init_checkpoint))
-        recorded = [run_directory.recorded(some, "training").get("precision") for some in folders]
-        return next(filter(None, recorded), None)
 
-    def _check_stages(self):
-        """What is evaluated meanwhile needs a dev set, and all workers in one process."""
-        for flag in ("eval_every_steps", "keep_best", "early_stopping_patience"):
-            if not self._values[flag].value or "train" not in self.stages:
-                continue
-            if "eval" not in self.stages:
-                raise UserError(f"--{flag} needs --do_eval, which reads the dev set.")
-            if len(self._workers.addresses) > 1:
-                raise UserError(
-                    f"--{flag} evaluates in the middle of the training, where"
-                    " --distribution=multi_worker cannot: its chief evaluates at the end."
-                )
-        if not self._workers.is_chief:
-            self.stages = [stage for stage in self.stages if stage == "train"]
+def _warn_of_rate(config):
+    """Warns of BERT's learning rate with adapters, where neither was chosen."""
+    rate = config.learning_rate
+    is_chosen = "tuning" in config.given or config.adapter_folder or rate is None
+    if config.tuning.method == "adapters" and not is_chosen:
+        optimization.warn_of_fine_tuning_rate(rate, "--tuning=full")
 
-    def _check_batch_norm(self):
-        """Its statistics, in training, are those of the rows that a device sees at a time."""
-        normalization = self._adapter and self._adapter.normalization
-        if normalization != "batch" or "train" not in self.stages:
-            return
-        among = "--use_tpu=True" if self._use_tpu else f"--distribution={self._values.distribution}"
-        if self._use_tpu or self._run.distribution.kind != "none":
-            raise UserError(
-                "--adapter_normalization=batch takes statistics of the whole batch, of which each"
-                f" replica of {among} sees a part; expected none or layer, or one device."
-            )
-        if self._run.train_batch_size == self._values.gradient_accumulation_steps:
-            raise UserError(
-                "--adapter_normalization=batch needs more than one row at a time, but"
-                f" --train_batch_size={self._run.train_batch_size} in"
-                f" --gradient_accumulation_steps={self._run.train_batch_size} has one."
-            )
 
-    def begin(self, task, head, num_rows, settings, dev_settings):
-        """Takes the directory, and makes the model; what may be refused is refused before.
+def _reads(config):
+    """Returns (flag, path) of what the run reads, where a flag says so."""
+    fields = {"adapter": "adapter_folder"}
+    named = [(name, getattr(config, fields.get(name, name), None)) for name in _READ]
+    return [(f"--{name}", path) for name, path in named if path]
 
-        Args:
-          task: `Task`.
-          head: see `estimator.model_fn_builder`.
-          num_rows: int, rows of the training data; not read where nothing is trained.
-          settings: dict of JSON values that decide the weights too, as the digest of the data.
-          dev_settings: dict of those that decide the dev scores, as the dev set's digest; they
-            count where the scores choose the weights.
 
-        Raises:
-          UserError: --adapter, what --init_checkpoint holds of a task, or the run in the directory
-            is of another model; too few rows; --adapter's results would replace those of the
-            adapter in the directory; or overwriting would remove what the run reads.
-        """
-        values, schedule, trains = self._values, {}, "train" in self.stages
-        if trains:
-            schedule = training_flags.schedule(values, self._tuning.method, num_rows)
-            self._eval_every = self._evaluation_interval(num_rows)
-        self._task = task
-        self._description = self._describe(
-            task, {**settings, **self._selection(dev_settings), **schedule}
-        )
-        shapes = task_adapter.shapes(self._description)
-        checkpoints.check_shapes(self.bert.init_checkpoint, shapes)
-        if self._given:
-            self._check_given(self._description)
-            self._check_adapter_there(trains)
-        if self._workers.is_chief:
-            self._held = run_directory.claim(
-                self._run.output_dir,
-                {
-                    **self._settings(),
-                    "pretrained": bert_flags.recorded_flags(values, self.bert),
-                },
-                trains,
-                overwrite=values.overwrite_output_dir,
-                reads=self._reads(),
-                describe=in_flags,
-            )
-        self._model = self._model_settings(self._description, **self._training_settings(schedule))
-        self._head = head
-        self._runner = estimator.Runner(self._model, self._run, head)
+def _settings(description):
+    """Returns what `OutputDir.claim` compares."""
+    return {
+        "model": {"task": description.task, **task_adapter.compatibility_fields(description)},
+        "training": {
+            "max_seq_length": description.max_seq_length,
+            "bert_config": description.backbone.config,
+            "adapter_init_scale": description.adapter and description.adapter.init_scale,
+            **description.training,
+        },
+    }
 
-    def _compute_in(self, precision):
-        """Changes the precision to the chief's."""
-        if precision == self.precision or precision not in configs.PRECISIONS[1:]:
-            return
-        logging.info("Computing in %s, as the chief does.", precision)
-        self.precision = precision
-        trained = {**self._description.training, "precision": precision}
-        self._description = dataclasses.replace(self._description, training=trained)
-        self._model = dataclasses.replace(
-            self._model,
-            precision=precision,
-            run_identity=run_directory.identity(self._settings()),
-        )
-        self._runner = estimator.Runner(self._model, self._run, self._head)
 
-    def _reads(self):
-        """(flag, path) of what the run reads, where a flag says so."""
-        values = self._values
-        given = [(name, values[name].value) for name in _READ if name in values]
-        return [(f"--{name}", path) for name, path in given if path]
+def train_and_evaluate(config, estimator, train_rows, dev_sets, output, about, summary):
+    """Trains and evaluates, as far as the settings ask for it; writes the scores.
 
-    def _check_adapter_there(self, is_training):
-        """Raises UserError if a run with --adapter would replace what --output_dir's own made."""
-        given, output_dir = f"--adapter {self._values.adapter}", self._run.output_dir
-        is_it = paths.same(self._values.adapter, self._adapter_folder)
-        if is_training and is_it:
-            raise UserError(
-                f"{given} is that of --output_dir {output_dir}; to train it further give another"
-                " --output_dir."
-            )
-        if is_training or is_it or not files.exists(files.current(self._adapter_folder)):
-            return
-        own = task_adapter.load(self._adapter_folder, "--output_dir")
-        if task_adapter.tensors_digest(own) != task_adapter.tensors_digest(self._given):
-            raise UserError(
-                f"--output_dir {output_dir} holds another task adapter than {given}, whose results"
-                " would be taken for its own; give another --output_dir."
-            )
+    Args:
+      config, estimator, train_rows, dev_sets, output: as of `finetune`.
+      about: dict, what eval_results.json says beside the scores.
+      summary: function of the scores → the line that reports them.
 
-    def _evaluation_interval(self, num_rows):
-        """After how many steps the dev set is read, meanwhile; 0 for never."""
-        values = self._values
-        if values.eval_every_steps or not (values.keep_best or values.early_stopping_patience):
-            return values.eval_every_steps
-        return max(1, num_rows // values.train_batch_size)
-
-    def _training_settings(self, schedule):
-        """Fields of `estimator.ModelSettings` that only a training reads."""
-        values, num_layers = self._values, self.bert.config.num_hidden_layers
-        return {
-            # Where the embeddings train, a TPU adds up a product's gradient faster than a gather's.
-            "use_one_hot_embeddings": self._use_tpu
-            and tuning.is_trained(tuning.Role("embeddings"), self._tuning, num_layers),
-            "random_seed": values.random_seed,
-            "recompute_activations": values.recompute_activations,
-            "gradient_accumulation_steps": values.gradient_accumulation_steps,
-            "run_identity": run_directory.identity(self._settings()),
-            **schedule,
-        }
-
-    def train(self, arrays, eval_sets=()):
-        """Trains, or goes on, to the end of the schedule; leaves the task adapter.
-
-        Args:
-          arrays: see `estimator.Runner`.
-          eval_sets: list of `EvalSet`, for evaluations meanwhile.
-
-        Returns:
-          The report's lines: parameters, adapter.
-        """
-        workers, seconds = self._workers, self._values.worker_timeout
-        # The others may have ended before a chief that is started again after the last step.
-        needs_all = not workers.is_chief or self._runner.last_step() < self._model.num_train_steps
-        with cluster.rendezvous(
-            workers,
-            self._run.output_dir,
-            self._shared_settings,
-            {"precision": self.precision},
-            seconds,
-            needs_all,
-            self._scratch.remove,
-        ):
-            self._train_to_the_end(arrays, eval_sets)
-        if not workers.is_chief:
-            return [f"Worker {workers.index} has done its part; the chief has the results."]
-        if self._values.keep_best:
-            result = task_adapter.load(self._adapter_folder, "--output_dir")
-        else:
-            result = self._trained_adapter()
-            if not self._is_saved(result):
-                task_adapter.save(self._adapter_folder, result)
-        saved = f"Adapter: {self._adapter_folder} ({files.megabytes(self._adapter_folder + '/')})"
-        report = [self._parameters(), saved]
-        if self._values.save_full_checkpoint:
-            prefix = posixpath.join(self._run.output_dir, _FULL_CHECKPOINT)
-            task_adapter.to_full_checkpoint(result, self.bert.init_checkpoint, prefix)
-            report.append(f"Full checkpoint: {prefix} ({files.megabytes(prefix + '.')})")
-            report.append(task_adapter.full_checkpoint_use(result.description))
+    Returns:
+      The report's lines.
+    """
+    report, scores = [], None
+    if train_rows is not None:
+        report, scores = finetune(config, estimator, train_rows, dev_sets, output)
+    if not dev_sets:
         return report
+    result = evaluate(config, estimator, dev_sets, output, scores)
+    path = output.write_results(result, about)
+    return [f"{summary(result)} at step {result['global_step']}", *report, f"Scores: {path}"]
 
-    def _train_to_the_end(self, arrays, eval_sets):
-        last, every = self._model.num_train_steps, self._eval_every
-        evaluations = self._evaluations()
-        for stop in [*range(every, last, every), last] if every else [last]:
-            done = self._runner.last_step()
-            if stop < done:
-                continue
-            if done < stop and self._workers.is_chief:
-                run_directory.remove_results(self._run.output_dir)
-            self._runner.train(arrays, stop)
-            if every and evaluations.at(stop) is None:
-                self._evaluate_during_training(eval_sets, evaluations)
-            if 0 < self._values.early_stopping_patience <= evaluations.since_best():
-                logging.info("Stopped early: the best score is %.4f.", evaluations.best())
-                break
 
-    def _shared_settings(self, decided):
-        """Returns what must be the same for all workers, see `cluster.rendezvous`."""
-        if self._values.precision == "auto":
-            self._compute_in(decided.get("precision"))
-        settings = {
-            f"{group}: {name}": value
-            for group, fields in self._settings().items()
-            for name, value in fields.items()
-        }
-        return {
-            **settings,
-            "number of replicas": self._run.distribution.num_replicas,
-            "last checkpoint in --output_dir": self._runner.last_step(),
-        }
+def finetune(config, estimator, train_rows, dev_sets, output):
+    """Trains, or resumes, to the end of the schedule; leaves the task adapter.
 
-    def train_and_evaluate(self, arrays, eval_sets, about, summary):
-        """Does as much of both as the stages ask for; writes the scores.
+    Args:
+      config: `FinetuningConfig`.
+      estimator: `Estimator`.
+      train_rows: see `estimator`.
+      dev_sets: list of `DevSet`, for evaluations during the training.
+      output: `OutputDir`.
 
-        Args:
-          arrays, eval_sets: as of `train`; no sets evaluate nothing.
-          about: dict, what eval_results.json says beside the scores.
-          summary: function of the scores → the line that tells them.
+    Returns:
+      (the report's lines, the scores of the last evaluation or None).
+    """
+    workers = estimator.run.distribution.workers
+    # The others may have ended before a chief that is started again after the last step.
+    needs_all = not workers.is_chief or estimator.last_step() < estimator.model.num_train_steps
+    held = {"estimator": estimator}
 
-        Returns:
-          The report's lines.
-        """
-        report = self.train(arrays, eval_sets) if "train" in self.stages else []
-        if not eval_sets:
-            return report
-        result = self.evaluate(eval_sets)
-        path = write_results(self._run.output_dir, result, about)
-        return [f"{summary(result)} at step {result['global_step']}", *report, f"Scores: {path}"]
+    def shared_settings(decided):
+        held["estimator"] = _with_precision(config, estimator, output, decided.get("precision"))
+        return _shared_settings(held["estimator"], output)
 
-    def evaluate(self, eval_sets):
-        """The scores of a list of `EvalSet`, together; they are kept with the adapter."""
-        trains, keep_best = "train" in self.stages, self._values.keep_best
-        scores, step = self._last_scores, self._result_step() if trains else None
-        if scores is None or scores["global_step"] != step:
-            for some in eval_sets:
-                some.decoded = None  # What was evaluated meanwhile is of another step.
-            scores = self._evaluations().at(step) if trains and keep_best else None
-            if scores is None:
-                scores = self._scores(eval_sets, self._result())
-        if trains and not keep_best:
-            self._save_with_scores(scores)
-        return {**scores, "precision": self.precision, **self._counts()}
+    with cluster.rendezvous(
+        workers,
+        output.path,
+        shared_settings,
+        {"precision": estimator.model.precision},
+        config.worker_timeout,
+        needs_all,
+        output.remove_scratch,
+    ):
+        scores = _train_to_the_end(config, held["estimator"], train_rows, dev_sets, output)
+    if not workers.is_chief:
+        return [f"Worker {workers.index} has done its part; the chief has the results."], None
+    if not config.keep_best:
+        output.save_adapter(output.trained_adapter())
+    return _report(config, estimator.model, output), scores
 
-    def predict(self, arrays):
-        """Yields each row's predictions, see `estimator.Runner.predict`."""
-        logging.info("Predicting %d examples.", len(as_rows(arrays)))
-        return self._runner.predict(arrays, self._result())
 
-    def decode(self, eval_set):
-        """What an `EvalSet` makes of the result's predictions, which are made if need be.
+def _train_to_the_end(config, estimator, train_rows, dev_sets, output):
+    """Returns the scores of the last evaluation, None without any."""
+    last, interval = estimator.model.num_train_steps, estimator.run.eval_every_steps
+    evaluations, scores = output.evaluations(), None
+    for stop in [*range(interval, last, interval), last] if interval else [last]:
+        done = estimator.last_step()
+        if stop < done:
+            continue
+        if done < stop and estimator.run.distribution.workers.is_chief:
+            output.remove_results()
+        estimator.train(train_rows, stop)
+        if interval and evaluations.at(stop) is None:
+            scores = _evaluate_during_training(config, estimator, dev_sets, output, evaluations)
+        if 0 < config.early_stopping_patience <= evaluations.since_best():
+            logging.info("Stopped early: the best score is %.4f.", evaluations.best())
+            break
+    return scores
 
-        Of the best step the scores were kept, not the predictions.
-        """
-        if eval_set.decoded is None:
-            eval_set.read(self.predict(eval_set.arrays))
-        return eval_set.decoded
 
-    def _evaluations(self):
-        return Evaluations(self._run.output_dir, self._score)
+def _evaluate_during_training(config, estimator, dev_sets, output, evaluations):
+    """Evaluates the last checkpoint; saves its adapter if the best is kept and this is it."""
+    scores = _scores(estimator, dev_sets, None)
+    step, score = scores["global_step"], scores[output.score]
+    logging.info("Step %d: %s %.4f on the dev set.", step, output.score, score)
+    if config.keep_best and score > max(evaluations.best(), _saved_score(output)):
+        _save_with_scores(output, scores)
+    evaluations.add(step, scores)  # Only now: a kill before it repeats the evaluation.
+    return scores
 
-    def _scores(self, eval_sets, checkpoint=None):
-        scores = {}
-        for rows in eval_sets:
-            logging.info("Evaluating on %d examples.", len(as_rows(rows.arrays)))
-            scores.update(self._runner.evaluate(rows.arrays, rows.scores, checkpoint))
-        return scores
 
-    def _evaluate_during_training(self, eval_sets, evaluations):
-        """Evaluates the last checkpoint; saves its adapter if the best is kept and this is it."""
-        self._last_scores = scores = self._scores(eval_sets)
-        step, now = scores["global_step"], scores[self._score]
-        logging.info("Step %d: %s %.4f on the dev set.", step, self._score, now)
-        if self._values.keep_best and now > max(evaluations.best(), self._saved_score()):
-            self._save_with_scores(scores)
-        evaluations.add(step, scores)  # Only now: a kill before it repeats the evaluation.
+def _saved_score(output):
+    """Returns the best score by the adapter that has it: the evaluations' file may be lost."""
+    if not files.exists(output.adapter_folder):
+        return -math.inf
+    return output.describe_adapter().scores.get(output.score, -math.inf)
 
-    def _saved_score(self):
-        """The best score by the adapter that has it: the evaluations' file may be lost."""
-        if not files.exists(self._adapter_folder):
-            return -math.inf
-        kept = task_adapter.describe(self._adapter_folder, "--output_dir")
-        return kept.scores.get(self._score, -math.inf)
 
-    def _save_with_scores(self, scores):
-        adapter = self._trained_adapter()
-        numbers = {n: v for n, v in metrics.numbers(scores).items() if n != "global_step"}
-        description = dataclasses.replace(adapter.description, scores=numbers)
-        task_adapter.save(self._adapter_folder, adapter._replace(description=description))
+def _save_with_scores(output, scores):
+    numbers = {n: v for n, v in metrics.scalars(scores).items() if n != "global_step"}
+    output.save_adapter(output.trained_adapter(numbers))
 
-    def _result(self):
-        """The prefix of what is evaluated: the given adapter, else the one that was made.
 
-        None for the last checkpoint, or --init_checkpoint if there is none and that holds it all.
-        """
-        if "train" in self.stages and not self._values.keep_best:
-            return None
-        if self._given and "train" not in self.stages:
-            return self._model.task_checkpoint
-        if not files.exists(files.current(self._adapter_folder)):
-            return None
-        if self._best_prefix is None:
-            made = task_adapter.load(self._adapter_folder, "--output_dir")
-            where = f"--output_dir {self._run.output_dir}: its task adapter"
-            task_adapter.check_fits(made.description, self._description, where, in_flags)
-            self._best_prefix = self._as_checkpoint(made)
-        return self._best_prefix
+def _with_precision(config, estimator, output, precision):
+    """Returns the estimator in the chief's precision, where that is for the chief to decide."""
+    model = estimator.model
+    is_other = precision != model.precision and precision in configs.PRECISIONS[1:]
+    if config.precision != "auto" or not is_other:
+        return estimator
+    logging.info("Computing in %s, as the chief does.", precision)
+    trained = {**output.description.training, "precision": precision}
+    output.description = dataclasses.replace(output.description, training=trained)
+    run_identity = identity(_settings(output.description))
+    return estimator.with_model(precision=precision, run_identity=run_identity)
 
-    def _result_step(self):
-        """The step of what this run has trained."""
-        if not self._values.keep_best:
-            return self._runner.last_step()
-        return task_adapter.describe(self._adapter_folder, "--output_dir").global_step
 
-    @property
-    def _score(self):
-        return "eval_" + self._task.score
+def _shared_settings(estimator, output):
+    """Returns what must be the same for all workers, see `cluster.rendezvous`."""
+    settings = {
+        f"{group}: {name}": value
+        for group, fields in _settings(output.description).items()
+        for name, value in fields.items()
+    }
+    return {
+        **settings,
+        "number of replicas": estimator.run.distribution.num_replicas,
+        "last checkpoint in --output_dir": estimator.last_step(),
+    }
 
-    @property
-    def _adapter_folder(self):
-        return posixpath.join(self._run.output_dir, task_adapter.FOLDER)
 
-    def _describe(self, task, training_settings):
-        """What the run makes or asks for: its `Description`, so far without steps and scores."""
-        values = self._values
-        return task_adapter.Description(
-            task=task.name,
-            kind=task.kind,
-            labels=tuple(task.labels),
-            **self._texts_and_backbone(),
-            tuning=self._tuning,
-            adapter=self._adapter,
-            global_step=0,
-            training={
-                "train_batch_size": values.train_batch_size,
-                "gradient_accumulation_steps": values.gradient_accumulation_steps,
-                "random_seed": values.random_seed,
-                "precision": self.precision,
-                "started_from": self._given and task_adapter.tensors_digest(self._given),
-                **training_settings,
-            },
-            scores={},
-            versions=task_adapter.versions(),
+def _report(config, model, output):
+    """Returns the report's lines on what was trained; writes the full checkpoint."""
+    counts = parameter_counts(output.description, model.bert_config)
+    trained, total = counts["trained_parameters"], counts["total_parameters"]
+    size = files.readable_size(output.adapter_folder + "/")
+    report = [
+        f"Trained: {trained:,} of {total:,} parameters ({trained / total:.2%})",
+        f"Adapter: {output.adapter_folder} ({size})",
+    ]
+    if config.save_full_checkpoint:
+        adapter = output.load_adapter() if config.keep_best else output.trained_adapter()
+        prefix = posixpath.join(output.path, _FULL_CHECKPOINT)
+        adapter_checkpoints.to_full_checkpoint(adapter, model.init_checkpoint, prefix)
+        report.append(f"Full checkpoint: {prefix} ({files.readable_size(prefix + '.')})")
+        report.append(adapter_checkpoints.full_checkpoint_use(adapter.description))
+    return report
+
+
+def evaluate(config, estimator, dev_sets, output, scores=None):
+    """Returns the scores of the result on all dev sets, together; saves them with the adapter.
+
+    Args:
+      config, estimator, dev_sets, output: as of `finetune`.
+      scores: those of the last evaluation during the training, or None.
+    """
+    is_training, step = "train" in config.stages, None
+    if is_training:
+        adapter_step = config.keep_best and output.describe_adapter().global_step
+        step = adapter_step or estimator.last_step()
+    if scores is None or scores["global_step"] != step:
+        for dev_set in dev_sets:
+            dev_set.decoded = None  # What was evaluated during the training is of another step.
+        scores = output.evaluations().at(step) if is_training and config.keep_best else None
+        if scores is None:
+            scores = _scores(estimator, dev_sets, _result(config, estimator, output))
+    if is_training and not config.keep_best:
+        _save_with_scores(output, scores)
+    counts = parameter_counts(output.description, estimator.model.bert_config)
+    return {**scores, "precision": estimator.model.precision, **counts}
+
+
+def _scores(estimator, dev_sets, checkpoint):
+    scores = {}
+    for dev_set in dev_sets:
+        logging.info("Evaluating on %d examples.", len(as_rows(dev_set.rows)))
+        scores.update(estimator.evaluate(dev_set.rows, dev_set.scores, checkpoint))
+    return scores
+
+
+def predict(config, estimator, rows, output):
+    """Yields each row's predictions by the result, see `Estimator.predict`."""
+    logging.info("Predicting %d examples.", len(as_rows(rows)))
+    return estimator.predict(rows, _result(config, estimator, output))
+
+
+def decoded(config, estimator, dev_set, output):
+    """Returns the decoded predictions of a `DevSet` by the result; predicts if need be.
+
+    Of the best step the scores were kept, not the predictions.
+    """
+    if dev_set.decoded is None:
+        dev_set.decode(predict(config, estimator, dev_set.rows, output))
+    return dev_set.decoded
+
+
+def _result(config, estimator, output):
+    """Returns the prefix of what is evaluated: the given adapter, else the one that was made.
+
+    None for the last checkpoint, or --init_checkpoint if there is none and that holds it all.
+    """
+    is_training, given = "train" in config.stages, estimator.model.task_checkpoint
+    if is_training and not config.keep_best:
+        return None
+    prefix = given if given and not is_training else output.adapter_checkpoint()
+    if prefix is None and not checkpoints.latest(output.path):
+        _check_is_trained(output, estimator.model.init_checkpoint)
+    return prefix
+
+
+def _check_is_trained(output, init_checkpoint):
+    """Raises UserError unless --init_checkpoint holds all that the model trains, and no more."""
+    names = set(task_adapter.shapes(output.description))
+    held = set(checkpoints.open_checkpoint(init_checkpoint).get_variable_to_shape_map())
+    untrained = sorted(names - held)
+    if untrained:
+        raise UserError(
+            f"Nothing is trained yet: --output_dir {output.path} holds no checkpoint, and"
+            f" --init_checkpoint {init_checkpoint} no {untrained[-1]}; train first (--do_train)."
+        )
+    ignored = sorted(name for name in held - names if "/adapters/" in name)
+    ignored = [name for name in ignored if not name.endswith(checkpoints.MOMENTS)]
+    if ignored:
+        raise UserError(
+            f"--init_checkpoint {init_checkpoint} holds {len(ignored)} tensors of adapters that"
+            f" this model would ignore, {ignored[0]} among them; give the flags that it was trained"
+            " with."
         )
 
-    def _selection(self, dev_settings):
-        """Which step's adapter is kept, as settings; none where it is the last one's."""
-        values = self._values
-        if "train" not in self.stages or not (values.keep_best or values.early_stopping_patience):
-            return {}
-        return {
-            "keep_best": values.keep_best,
-            "early_stopping_patience": values.early_stopping_patience,
-            "evaluated_every": self._eval_every,
-            **dev_settings,
-        }
 
-    def _settings(self):
-        """What `run_directory.claim` compares."""
-        made = self._description
-        return {
-            "model": {"task": made.task, **task_adapter.compatibility_fields(made)},
-            "training": {
-                "max_seq_length": made.max_seq_length,
-                "bert_config": made.backbone.config,
-                "adapter_init_scale": made.adapter and made.adapter.init_scale,
-                **made.training,
-            },
-        }
+def parameter_counts(description, bert_config):
+    """Returns how many parameters train, how many there are, and how many of these are BERT's own.
 
-    def _trained_adapter(self):
-        """The `TaskAdapter` in the last checkpoint."""
-        step = self._runner.last_step()
-        prefix = tf.train.latest_checkpoint(self._run.output_dir)
-        description = dataclasses.replace(self._description, global_step=step)
-        return task_adapter.TaskAdapter(description, checkpoints.trained_tensors(prefix))
+    Args:
+      description: `task_adapter.Description`.
+      bert_config: `configs.BertConfig`.
 
-    def _is_saved(self, adapter):
-        """Whether the folder holds that adapter already, perhaps with its scores.
-
-        It was then made by the programs that it names, whatever their versions are now.
-        """
-        if not files.exists(self._adapter_folder):
-            return False
-        held = task_adapter.load(self._adapter_folder, "--output_dir")
-        now = adapter.description.versions
-        same = dataclasses.replace(held.description, scores={}, versions=now) == adapter.description
-        return same and task_adapter.tensors_digest(held) == task_adapter.tensors_digest(adapter)
-
-    def _parameters(self):
-        """A line: how many parameters were trained, out of how many."""
-        counts = self._counts()
-        trained, total = counts["trained_parameters"], counts["total_parameters"]
-        return f"Trained: {trained:,} of {total:,} parameters ({trained / total:.2%})"
-
-    def _counts(self):
-        """How many parameters train, how many there are, and how many of these are BERT's own."""
-        trained = task_adapter.parameters(task_adapter.shapes(self._description))
-        encoder = checkpoints.encoder_shapes(self.bert.config)
-        counts = {"backbone_parameters": encoder, "total_parameters": {**encoder, **trained}}
-        if self._task.kind == "span":  # No gradient reaches the pooler, which they do not read.
-            trained = {name: shape for name, shape in trained.items() if "/pooler/" not in name}
-        counts["trained_parameters"] = trained
-        return {
-            name: sum(int(np.prod(shape)) for shape in shapes.values())
-            for name, shapes in counts.items()
-        }
+    Returns:
+      dict of ints: trained_parameters, total_parameters, backbone_parameters.
+    """
+    trained = task_adapter.parameters(task_adapter.shapes(description))
+    encoder = model_variables.encoder_shapes(bert_config)
+    counts = {"backbone_parameters": encoder, "total_parameters": {**encoder, **trained}}
+    if task_kinds.get(description.kind).reads_tokens:  # No gradient reaches the pooler.
+        trained = {name: shape for name, shape in trained.items() if "/pooler/" not in name}
+    counts["trained_parameters"] = trained
+    return {
+        name: sum(int(np.prod(shape)) for shape in shapes.values())
+        for name, shapes in counts.items()
+    }

@@ -23,18 +23,18 @@ class StopOnInterrupt(tf.train.SessionRunHook):
     def __enter__(self):
         self._asked = False
         self._handled = contextlib.ExitStack()
-        self._handled.enter_context(interrupts.handled(self._ask))
+        self._handled.enter_context(interrupts.handle_signals(self._ask))
         return self
 
     def after_create_session(self, session, coord):
         """Takes SIGTERM back from TensorFlow, which keeps it when it connects workers."""
-        interrupts.take_back()
+        interrupts.restore_handlers()
 
     def _ask(self, signum, frame):
         self._asked = True
         # Another one does not: a scheduler's may come twice, from itself and from `sweep`.
         signal.signal(signum, signal.default_int_handler)
-        name = interrupts.name_of(signum)
+        name = interrupts.signal_name(signum)
         logging.warning("Stopping after this step; %s once more stops at once.", name)
 
     def after_run(self, run_context, run_values):
@@ -65,7 +65,7 @@ class SaveHook(tf.train.SessionRunHook):
     """
 
     def __init__(self, output_dir, every_steps):
-        self._prefix = posixpath.join(output_dir, checkpoints.WHOLE)
+        self._prefix = posixpath.join(output_dir, checkpoints.MODEL_CHECKPOINT)
         self._every_steps = every_steps
 
     def after_create_session(self, session, coord):

@@ -7,10 +7,11 @@ settings.json says which model lies there and how it was trained:
      "pretrained": {...}, the flags that name its BERT; compared by none
      ...}                 what a script compares itself
 
-All files are written whole or not at all.
+All files are written atomically.
 """
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import math
@@ -21,6 +22,7 @@ import shutil
 import tempfile
 import uuid
 import weakref
+from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -28,7 +30,7 @@ from absl import logging
 
 from adapter_bert.common import files, paths
 from adapter_bert.common.errors import UserError
-from adapter_bert.formats import checkpoints, task_adapter
+from adapter_bert.formats import adapter_checkpoints, checkpoints, task_adapter
 from adapter_bert.training import cluster
 
 EVALUATIONS_FILE = "evaluations.json"
@@ -56,7 +58,7 @@ class Evaluations:
         found = files.read_object(self._path)
         try:
             for scores in found.values():
-                files.checked(scores[self._score], float)
+                files.require_type(scores[self._score], float)
             return {int(step): scores for step, scores in found.items()}
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(
@@ -81,24 +83,6 @@ class Evaluations:
         best = self.best()
         scores = [self._by_step[step][self._score] for step in sorted(self._by_step)]
         return len(scores) - 1 - scores.index(best) if scores else 0
-
-
-def write_results(folder, result, about):
-    """Writes eval_results.txt, BERT's, and eval_results.json, which has all there is.
-
-    Args:
-      folder: path.
-      result: dict from names to numbers, lists and texts.
-      about: dict, what else the latter tells.
-
-    Returns:
-      The path of eval_results.txt.
-    """
-    path = posixpath.join(folder, "eval_results.txt")
-    lines = [f"{key} = {str(result[key])}\n" for key in sorted(result) if np.ndim(result[key]) == 0]
-    files.write_atomically(path, "".join(lines))
-    files.write_object(posixpath.join(folder, "eval_results.json"), {**about, **result})
-    return path
 
 
 SETTINGS_FILE = "settings.json"
@@ -150,7 +134,7 @@ _RESULTS = (
 _LENGTH = {"num_train_steps", "num_warmup_steps"}
 
 
-class Scratch:
+class _Scratch:
     """Where a run's checkpoints for its own use lie, as long as this does.
 
     In a folder of this machine; in output_dir, if that is remote: a TPU's host reads no other.
@@ -172,7 +156,7 @@ class Scratch:
             self._finally(_remove_quietly, self._output_dir, name + ".*")
             return posixpath.join(self._output_dir, name)
         if self._folder is None:
-            with files.written("The folder for temporary files"):
+            with files.convert_write_errors("The folder for temporary files"):
                 self._folder = tempfile.mkdtemp()
             self._finally(shutil.rmtree, self._folder, ignore_errors=True)
         return posixpath.join(self._folder, name)
@@ -191,59 +175,255 @@ def difference(name, before, now):
     return f"{name} was {_show(before)}, is now {_show(now)}"
 
 
+# What errors call a recorded setting whose name is not that of the flag that decides it.
+_FLAG_NAMES = {
+    "task": "task (--task_name)",
+    "kind": "kind of task (--label_type)",
+    "labels": "labels (--data_dir)",
+    "method": "--tuning",
+    "hidden_act": "hidden_act (--bert_config_file)",
+    "num_attention_heads": "num_attention_heads (--bert_config_file)",
+    "num_train_steps": "number of steps (--num_train_epochs)",
+    "num_warmup_steps": "number of warm-up steps (--warmup_proportion)",
+    "evaluated_every": "--eval_every_steps",
+}
+# What errors call a recorded setting whose value is a digest, which they do not print.
+_DIGESTS = {
+    "vocabulary": "the vocabulary (--vocab_file)",
+    "backbone": "the BERT (--init_checkpoint)",
+    "data": "the training data (--data_dir, --train_file)",
+    "dev_data": "the dev data (--data_dir, --predict_file)",
+    "started_from": "the task adapter that it starts from (--adapter)",
+}
+# The settings that every run with adapters records, and no other run.
+_OF_ADAPTERS = ("adapter_fn", "adapter_size", "adapter_activation", "adapter_init_scale")
+
+
+def in_flags(differences):
+    """Returns phrases that say how settings differ, by the flags that decide them.
+
+    Where --tuning differs, and one of the methods has no adapters, their settings are left out.
+
+    Args:
+      differences: list of (name, before, now), as of `OutputDir.claim`.
+    """
+    other_method = any(name == "method" for name, _, _ in differences)
+    return [
+        _difference(name, before, now)
+        for name, before, now in differences
+        if not (other_method and name in _OF_ADAPTERS and None in (before, now))
+    ]
+
+
+def _difference(name, before, now):
+    if name in _DIGESTS:
+        return f"{_DIGESTS[name]} is not the same"
+    if name.startswith("bert_config."):
+        flag = f"{name[len('bert_config.') :]} (--bert_config_file)"
+    else:
+        flag = _FLAG_NAMES.get(name, f"--{name}")
+    return difference(flag, before, now)
+
+
 def _by_name(differences):
     return [difference(*each) for each in differences]
 
 
-def claim(output_dir, settings, is_training, overwrite=False, reads=(), describe=_by_name):
-    """Makes sure that a run may use the directory, and records its settings there if it trains.
-
-    A finished training may be continued to more steps, see `_is_longer`.
+class OutputDir:
+    """The folder of a run: whose it is, and what lies in it.
 
     Args:
-      output_dir: path; made if need be.
-      settings: {"model": dict, "training": dict, ...} of JSON values.
-      is_training: bool; whether the run trains.
-      overwrite: bool; whether a training run removes an earlier run's files first.
-      reads: as of `clear`.
-      describe: function of a list of (dotted name, before, now), the settings that differ →
-        phrases for the error, which by default call a setting by its name.
+      path: of the folder, which may not be there yet.
 
-    Returns:
-      For a run that trains, what holds the directory as long as it is referred to.
-
-    Raises:
-      UserError: another process trains there; another model lies there, or a run with other
-        training settings would go on with its weights (the differences are named), or replace its
-        task adapter; the last checkpoint there is lost, broken or another run's; or overwriting
-        would remove what the run reads.
+    Attributes:
+      path: the same.
+      adapter_folder: path of the task adapter that the run leaves.
+      description: `task_adapter.Description` of the model that the run trains or uses, so far
+        without steps and scores; None until `finetuning.begin`.
+      score: name of the dev score, the larger the better, by which the best step is chosen.
     """
-    path = posixpath.join(output_dir, SETTINGS_FILE)
-    adapter = posixpath.join(output_dir, task_adapter.FOLDER)
-    make(output_dir)
-    held = _hold(output_dir) if is_training else None
-    if is_training:
-        files.recover(adapter)
-        if overwrite:
-            clear(output_dir, reads)
-    _recover_record(output_dir)
-    checkpoint = _latest_checkpoint(output_dir, is_training)
-    # JSON has no tuples: what is compared is what will be read.
-    settings = json.loads(json.dumps(settings, sort_keys=True))
-    if checkpoint:
-        checkpoints.open_checkpoint(checkpoint, flag="--output_dir")
-        sections = _DECIDING if is_training else ("model",)
-        _compare(path, settings, sections, checkpoints.step_of(checkpoint), describe)
-        _check_identity(checkpoint, path, is_training)
-    elif is_training and files.exists(adapter):
-        raise UserError(
-            f"{adapter} is a finished task adapter, whose checkpoints are gone; give another"
-            " --output_dir, or --overwrite_output_dir."
+
+    def __init__(self, path):
+        self.path = path
+        self.adapter_folder = posixpath.join(path, task_adapter.FOLDER)
+        self._settings_file = posixpath.join(path, SETTINGS_FILE)
+        self.description: Any = None
+        self.score = None
+        self._held = None
+        self._scratch = _Scratch(path)
+        self._adapter_checkpoint = None
+
+    def make(self):
+        """Makes the folder, if need be; raises UserError if a run cannot write there."""
+        if set(self.path) & set("*?[\\"):
+            raise UserError(
+                f"--output_dir={self.path}: TensorFlow finds no checkpoint where the path holds"
+                " *, ?, [ or a backslash."
+            )
+        probe = posixpath.join(self.path, ".writable")
+        with files.convert_write_errors(f"--output_dir={self.path}"):
+            files.makedirs(self.path)
+            with files.open_file(probe, "w") as writer:
+                writer.write("")
+            with contextlib.suppress(FileNotFoundError):  # Another process's probe was the same.
+                files.remove(probe)
+
+    def recorded(self, section):
+        """Returns a section of the settings of the run in the folder; {} without a sound record."""
+        try:
+            return (_read(self._settings_file) or {}).get(section, {})
+        except UserError:  # `claim` refuses it where it counts.
+            return {}
+
+    def claim(self, settings, is_training, overwrite=False, reads=(), describe=_by_name):
+        """Makes sure that a run may use the folder, and records its settings there if it trains.
+
+        A finished training may be continued to more steps, see `_is_longer`. A training holds the
+        folder as long as this object lives.
+
+        Args:
+          settings: {"model": dict, "training": dict, ...} of JSON values.
+          is_training: bool; whether the run trains.
+          overwrite: bool; whether a training run removes an earlier run's files first.
+          reads: as of `clear`.
+          describe: function of a list of (dotted name, before, now), the settings that differ →
+            phrases for the error, which by default call a setting by its name.
+
+        Raises:
+          UserError: another process trains there; another model lies there, or a run with other
+            training settings would resume from its weights (the differences are named), or replace
+            its task adapter; the last checkpoint there is lost, broken or another run's; or
+            overwriting would remove what the run reads.
+        """
+        self.make()
+        if is_training:
+            self._held = _hold(self.path)
+            files.recover(self.adapter_folder)
+            if overwrite:
+                self.clear(reads)
+        _recover_record(self.path)
+        checkpoint = _latest_checkpoint(self.path, is_training)
+        # JSON has no tuples: what is compared is what will be read.
+        settings = json.loads(json.dumps(settings, sort_keys=True))
+        if checkpoint:
+            checkpoints.open_checkpoint(checkpoint, flag="--output_dir")
+            sections = _DECIDING if is_training else ("model",)
+            step = checkpoints.step_of(checkpoint)
+            _compare(self._settings_file, settings, sections, step, describe)
+            _check_identity(checkpoint, self._settings_file, is_training)
+        elif is_training and files.exists(self.adapter_folder):
+            raise UserError(
+                f"{self.adapter_folder} is a finished task adapter, whose checkpoints are gone;"
+                " give another --output_dir, or --overwrite_output_dir."
+            )
+        if is_training:
+            _remove_leftovers(self.path, checkpoint)
+            files.write_object(self._settings_file, settings)
+
+    def clear(self, reads=()):
+        """Removes an earlier run's files, as --overwrite_output_dir asks for.
+
+        Args:
+          reads: list of (flag, path), what the command reads; its checkpoint by the prefix.
+
+        Raises:
+          UserError: it would remove one of them; all is as it was.
+        """
+        found = _matching(self.path, _RUN_FILES)
+        for flag, path in reads:
+            if any(paths.is_removed_with(own, path) for own in found):
+                raise UserError(
+                    f"--overwrite_output_dir would remove {flag}={path} before it is read; give"
+                    " another --output_dir, or move it out of this one."
+                )
+        _remove(found, "--overwrite_output_dir removes %s")
+
+    def remove_results(self):
+        """Removes scores and predictions, before a training changes the weights they are of."""
+        _remove(
+            _matching(self.path, _RESULTS), "Removing %s: the training resumes to other weights."
         )
-    if is_training:
-        _remove_leftovers(output_dir, checkpoint)
-        files.write_object(path, settings)
-    return held
+
+    def evaluations(self):
+        """Returns the `Evaluations` during the training."""
+        return Evaluations(self.path, self.score)
+
+    def write_results(self, result, about):
+        """Writes eval_results.txt, BERT's, and eval_results.json, which has all there is.
+
+        Args:
+          result: dict from names to numbers, lists and texts.
+          about: dict, what else the latter tells.
+
+        Returns:
+          The path of eval_results.txt.
+        """
+        path = posixpath.join(self.path, "eval_results.txt")
+        names = sorted(name for name in result if np.ndim(result[name]) == 0)
+        files.write_atomically(path, "".join(f"{name} = {result[name]}\n" for name in names))
+        files.write_object(posixpath.join(self.path, "eval_results.json"), {**about, **result})
+        return path
+
+    def has_adapter(self):
+        """Returns whether a task adapter lies there, perhaps where a kill left it."""
+        return files.exists(files.current_folder(self.adapter_folder))
+
+    def load_adapter(self):
+        """Returns the `task_adapter.TaskAdapter` that lies there."""
+        return task_adapter.load(self.adapter_folder, "--output_dir")
+
+    def describe_adapter(self):
+        """Returns the `task_adapter.Description` of the one that lies there."""
+        return task_adapter.describe(self.adapter_folder, "--output_dir")
+
+    def trained_adapter(self, scores=None):
+        """Returns the `task_adapter.TaskAdapter` in the last checkpoint."""
+        step = checkpoints.last_step(self.path)
+        tensors = checkpoints.trained_tensors(tf.train.latest_checkpoint(self.path))
+        description = dataclasses.replace(
+            self.description, global_step=step, scores=dict(scores or {})
+        )
+        return task_adapter.TaskAdapter(description, tensors)
+
+    def save_adapter(self, adapter):
+        """Saves a task adapter, unless it lies there already, perhaps with its scores.
+
+        That one was made by the programs that it names, whatever their versions are now.
+        """
+        if files.exists(self.adapter_folder):
+            held, now = self.load_adapter(), adapter.description
+            described = dataclasses.replace(held.description, scores={}, versions=now.versions)
+            same_tensors = task_adapter.tensors_digest(held) == task_adapter.tensors_digest(adapter)
+            if described == now and same_tensors:
+                return
+        task_adapter.save(self.adapter_folder, adapter)
+
+    def as_checkpoint(self, adapter):
+        """Writes a task adapter where TensorFlow can read it, as long as this object lives.
+
+        Returns:
+          The checkpoint's prefix.
+        """
+        prefix = self._scratch.prefix()
+        adapter_checkpoints.to_checkpoint(adapter, prefix)
+        return prefix
+
+    def adapter_checkpoint(self):
+        """Returns the prefix of the task adapter that lies there as a checkpoint; None without one.
+
+        Raises:
+          UserError: the adapter does not fit the model.
+        """
+        if self._adapter_checkpoint is None and self.has_adapter():
+            adapter = self.load_adapter()
+            where = f"--output_dir {self.path}: its task adapter"
+            task_adapter.check_fits(adapter.description, self.description, where, in_flags)
+            self._adapter_checkpoint = self.as_checkpoint(adapter)
+        return self._adapter_checkpoint
+
+    def remove_scratch(self):
+        """Removes what `as_checkpoint` wrote, for a process that does not live to its end."""
+        self._scratch.remove()
 
 
 class _Held:
@@ -281,7 +461,7 @@ def _recover_record(output_dir):
     record = posixpath.join(output_dir, "checkpoint")
     if files.exists(record):
         return
-    names = (checkpoints.WHOLE, checkpoints.PARTIAL)
+    names = (checkpoints.MODEL_CHECKPOINT, checkpoints.PARTIAL_CHECKPOINT)
     indices = _matching(output_dir, [name + "-*.index" for name in names])
     found = [re.fullmatch(r"(.+-(\d+))\.index", posixpath.basename(path)) for path in indices]
     if any(found):
@@ -317,47 +497,6 @@ def _remove_leftovers(output_dir, checkpoint):
         leftovers.append(EVALUATIONS_FILE)
     for path in _matching(output_dir, leftovers):
         files.remove(path)
-
-
-def make(output_dir):
-    """Makes the directory, if need be; UserError if a run cannot write there."""
-    if set(output_dir) & set("*?[\\"):
-        raise UserError(
-            f"--output_dir={output_dir}: TensorFlow finds no checkpoint where the path holds"
-            " *, ?, [ or a backslash."
-        )
-    probe = posixpath.join(output_dir, ".writable")
-    with files.written(f"--output_dir={output_dir}"):
-        files.makedirs(output_dir)
-        with files.open_file(probe, "w") as writer:
-            writer.write("")
-        with contextlib.suppress(FileNotFoundError):  # Another process's probe was the same.
-            files.remove(probe)
-
-
-def clear(output_dir, reads=()):
-    """Removes an earlier run's files, as --overwrite_output_dir asks for.
-
-    Args:
-      output_dir: path.
-      reads: list of (flag, path), what the command reads; its checkpoint by the prefix.
-
-    Raises:
-      UserError: it would remove one of them; all is as it was.
-    """
-    found = _matching(output_dir, _RUN_FILES)
-    for flag, path in reads:
-        if any(paths.goes_with(own, path) for own in found):
-            raise UserError(
-                f"--overwrite_output_dir would remove {flag}={path} before it is read; give another"
-                " --output_dir, or move it out of this one."
-            )
-    _remove(found, "--overwrite_output_dir removes %s")
-
-
-def remove_results(output_dir):
-    """Removes scores and predictions, before a training goes on to other weights than theirs."""
-    _remove(_matching(output_dir, _RESULTS), "Removing %s: the training goes on to other weights.")
 
 
 def _remove(paths, message):
@@ -479,14 +618,6 @@ def _is_longer(before, now, step):
 def _overwriting(is_training):
     """The flags by which the run would take the directory's place; only a training does."""
     return "--overwrite_output_dir" + ("" if is_training else " with --do_train")
-
-
-def recorded(output_dir, section):
-    """Returns a section of the settings of the run in a folder; {} without a sound record."""
-    try:
-        return (_read(posixpath.join(output_dir, SETTINGS_FILE)) or {}).get(section, {})
-    except UserError:  # `claim` refuses it where it counts.
-        return {}
 
 
 def _read(path):

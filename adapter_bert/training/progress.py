@@ -190,7 +190,7 @@ def write_scalars(folder, step, scalars):
       scalars: dict from names to floats.
 
     Raises:
-      files.NotWritten: the file system has no room, or no leave.
+      files.WriteError: the file system has no room, or no leave.
     """
     with _writer(folder, f".{step}") as writer:
         writer.add_summary(_summary(scalars), step)
@@ -204,7 +204,7 @@ def write_settings(folder, settings):
       settings: dict from names to str, bool, int or float.
 
     Raises:
-      files.NotWritten: as of `write_scalars`.
+      files.WriteError: as of `write_scalars`.
     """
     with _writer(folder, ".hparams") as writer:
         writer.add_summary(hparams.session_start_pb(settings))
@@ -213,7 +213,7 @@ def write_settings(folder, settings):
 
 @contextlib.contextmanager
 def written():
-    """While entered, a file for TensorBoard that has no room is a `files.NotWritten`."""
+    """While entered, a file for TensorBoard that has no room is a `files.WriteError`."""
     try:
         yield
     except (IndexError, RuntimeError) as error:  # Of a file that may not grow, or of the disk.
@@ -222,13 +222,13 @@ def written():
         if not unwritten:
             raise
         path, reason = unwritten.groups()
-        raise files.NotWritten(f"{path} cannot be written ({reason}).") from error
+        raise files.WriteError(f"{path} cannot be written ({reason}).") from error
 
 
 @contextlib.contextmanager
 def _writer(folder, suffix):
     """Yields a FileWriter."""
-    with written(), files.written(folder):
+    with written(), files.convert_write_errors(folder):
         with tf.Graph().as_default():  # Outside of one TensorFlow 2 makes no such writer.
             writer = tf.summary.FileWriter(folder, filename_suffix=suffix)
         with writer:

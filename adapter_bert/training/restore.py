@@ -100,15 +100,15 @@ class _Saver(checkpoints.Saver):
 
         Args:
           sess: as there.
-          save_path: as there; Estimator's own basename gives way to `checkpoints.PARTIAL`.
+          save_path: as there; `checkpoints.PARTIAL_CHECKPOINT` replaces Estimator's basename.
           *arguments, **options: as there.
 
         Raises:
           UserError: it cannot be written.
         """
         folder, name = posixpath.split(save_path)
-        if self._is_partial and name == checkpoints.WHOLE:
-            save_path = posixpath.join(folder, checkpoints.PARTIAL)
+        if self._is_partial and name == checkpoints.MODEL_CHECKPOINT:
+            save_path = posixpath.join(folder, checkpoints.PARTIAL_CHECKPOINT)
         return super().save(sess, save_path, *arguments, **options)
 
     def restore(self, session, save_path):

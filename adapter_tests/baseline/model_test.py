@@ -10,24 +10,18 @@ import numpy as np
 import tensorflow as tf2
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.baseline import model as baseline_model
-from adapter_bert.baseline import texts as baseline_texts
-from adapter_bert.baseline.search_space import PRESETS, Settings
+from adapter_bert.baseline import model, texts
+from adapter_bert.baseline.search_space import PRESETS
 from adapter_bert.common import tf_estimator
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import tfhub
 from adapter_tests.support import tf2_modules, tiny
+from adapter_tests.support.baseline import SPACE
 
 hub = tfhub.library()
 
 TEXTS = [("the dog sees a bird", None), ("big man", None), ("", None), ("old", None)]
 PAIRS = [("the dog", "sees a bird"), ("big man", ""), ("", "not a cat"), ("old", "old")]
-SPACE = Settings(
-    *("tiny", False, False, False),
-    *(False, "tanh", False, 3, 0.0, 50, 0.0),
-    *(2, 64, "leaky_relu", "none", 0.0),
-    *(0.1, 0.001, 0.05, 0.01, 100_000),
-)
 ACTIVATIONS = {
     "relu": lambda x: np.maximum(x, 0),
     "relu6": lambda x: np.clip(x, 0, 6),
@@ -43,7 +37,7 @@ class ModelTestCase(tf.test.TestCase):
     def setUpClass(cls):
         super().setUpClass()
         cls.folder = tiny.write_text_module(os.path.join(tempfile.mkdtemp(), "module"))
-        cls.module = baseline_model.open_module(cls.folder)
+        cls.module = model.open_module(cls.folder)
 
     @classmethod
     def tearDownClass(cls):
@@ -52,23 +46,23 @@ class ModelTestCase(tf.test.TestCase):
 
     def settings(self, unit="word", kind="classification", num_labels=2, **changes):
         space = dataclasses.replace(SPACE, **changes)
-        return baseline_model.NetworkSettings(space, self.module, unit, kind, num_labels, 1)
+        return model.NetworkConfig(space, self.module, unit, kind, num_labels, 1)
 
-    def prepared(self, settings, texts=TEXTS):
-        """(features, `baseline_model.EmbeddedStrings`)."""
-        strings = baseline_texts.StringNumbers()
-        rows = baseline_texts.number_texts(texts, settings.space, settings.unit, 6, strings)
+    def prepared(self, config, sentences=TEXTS):
+        """(features, `model.EmbeddedStrings`)."""
+        strings = texts.StringVocabulary()
+        rows = texts.encode_texts(sentences, config.settings, config.unit, 6, strings)
         vectors = None
-        if not settings.space.fine_tune_module:
-            vectors = baseline_model.embeddings(self.module, strings.listed())
-        return rows, baseline_model.EmbeddedStrings(strings.listed(), vectors)
+        if not config.settings.fine_tune_module:
+            vectors = model.compute_embeddings(self.module, strings.strings())
+        return rows, model.EmbeddedStrings(strings.strings(), vectors)
 
-    def computed(self, settings, texts=TEXTS, is_training=False):
+    def computed(self, config, sentences=TEXTS, is_training=False):
         """(outputs [B, L], all variables by name), biases and statistics not at their start."""
-        rows, strings = self.prepared(settings, texts)
+        rows, strings = self.prepared(config, sentences)
         with tf.Graph().as_default(), tf.Session() as session:
             tf.set_random_seed(1)
-            network = baseline_model.Network(settings, strings)
+            network = model.Network(config, strings)
             features = {name: tf.constant(values) for name, values in rows.items()}
             outputs = network.outputs(features, is_training)
             initialize(session)
@@ -123,10 +117,10 @@ def towers(space, values, deep_inputs, pooled):
     return linear(deep_inputs, values, "deep/output") + linear(pooled, values, "wide/output")
 
 
-def convolved(space, values, texts, unit):
+def convolved(space, values, sentences, unit):
     """[B, F n], the slow way: text by text, n-gram by n-gram."""
     rows = []
-    for text in texts:
+    for text in sentences:
         words, row = text.split(), []
         for n in range(1, space.conv_max_ngram + 1):
             weights, bias = (values[f"deep/conv_{n}/{part}"] for part in ("weights", "bias"))
@@ -154,29 +148,33 @@ class TowersTest(ModelTestCase):
             {"hidden_normalization": "layer", "hidden_activation": "swish"},
             *({"hidden_activation": name} for name in ACTIVATIONS),
         ):
-            settings = self.settings(num_labels=4, **changes)
-            outputs, values = self.computed(settings)
-            self.assertAllClose(outputs, towers(settings.space, values, pooled, pooled), 1e-5, 1e-5)
+            config = self.settings(num_labels=4, **changes)
+            outputs, values = self.computed(config)
+            self.assertAllClose(
+                outputs, towers(config.settings, values, pooled, pooled), 1e-5, 1e-5
+            )
 
     def test_on_a_convolution(self):
-        texts = [text for text, _ in TEXTS]
-        pooled = np.array([embedded(text) for text in texts])
+        sentences = [text for text, _ in TEXTS]
+        pooled = np.array([embedded(text) for text in sentences])
         for unit, changes in (
             ("word", {}),
             ("word", {"conv_max_ngram": 2, "conv_batch_norm": True}),
             ("text", {"conv_activation": "swish"}),
         ):
-            settings = self.settings(unit, use_convolution=True, hidden_layers=1, **changes)
-            outputs, values = self.computed(settings)
-            inputs = convolved(settings.space, values, texts, unit)
-            self.assertAllClose(outputs, towers(settings.space, values, inputs, pooled), 1e-5, 1e-5)
+            config = self.settings(unit, use_convolution=True, hidden_layers=1, **changes)
+            outputs, values = self.computed(config)
+            inputs = convolved(config.settings, values, sentences, unit)
+            self.assertAllClose(
+                outputs, towers(config.settings, values, inputs, pooled), 1e-5, 1e-5
+            )
 
     def test_a_convolution_in_bfloat16_is_nearly_the_same(self):
         if tf.__version__.startswith("1."):
             self.skipTest("TensorFlow 1 has no convolution in bfloat16 on CPU")
-        settings = self.settings(use_convolution=True)
-        outputs, _ = self.computed(settings)
-        rounded, _ = self.computed(dataclasses.replace(settings, precision="bfloat16"))
+        config = self.settings(use_convolution=True)
+        outputs, _ = self.computed(config)
+        rounded, _ = self.computed(dataclasses.replace(config, precision="bfloat16"))
         self.assertNotAllClose(outputs, rounded, 1e-6, 1e-6)
         self.assertAllClose(outputs, rounded, 0.02, 0.02)
 
@@ -185,40 +183,42 @@ class TowersTest(ModelTestCase):
             return np.concatenate([u, v, np.abs(u - v), u * v], -1)
 
         sides = [[pair[side] for pair in PAIRS] for side in (0, 1)]
-        pooled = paired(*(np.array([embedded(text) for text in texts]) for texts in sides))
-        settings = self.settings(use_convolution=True, hidden_layers=0)
-        outputs, values = self.computed(settings, PAIRS)
-        inputs = paired(*(convolved(settings.space, values, texts, "word") for texts in sides))
-        self.assertAllClose(outputs, towers(settings.space, values, inputs, pooled), 1e-5, 1e-5)
+        pooled = paired(*(np.array([embedded(text) for text in sentences]) for sentences in sides))
+        config = self.settings(use_convolution=True, hidden_layers=0)
+        outputs, values = self.computed(config, PAIRS)
+        inputs = paired(
+            *(convolved(config.settings, values, sentences, "word") for sentences in sides)
+        )
+        self.assertAllClose(outputs, towers(config.settings, values, inputs, pooled), 1e-5, 1e-5)
 
     def test_a_module_that_trains_begins_as_a_frozen_one(self):
-        for unit, texts in (("word", TEXTS), ("text", PAIRS)):
+        for unit, sentences in (("word", TEXTS), ("text", PAIRS)):
             for use_convolution in (False, True):
                 changes = {"use_convolution": use_convolution}
-                frozen, values = self.computed(self.settings(unit, **changes), texts)
+                frozen, values = self.computed(self.settings(unit, **changes), sentences)
                 changes["fine_tune_module"] = True
-                trained, others = self.computed(self.settings(unit, **changes), texts)
+                trained, others = self.computed(self.settings(unit, **changes), sentences)
                 self.assertAllClose(frozen, trained, 1e-5, 1e-5)
                 self.assertEqual(set(others) - set(values), {"module/table"})
 
     def test_dropout_is_of_training_alone(self):
-        settings = self.settings(use_convolution=True, conv_dropout=0.4, hidden_dropout=0.5)
+        config = self.settings(use_convolution=True, conv_dropout=0.4, hidden_dropout=0.5)
         again = self.settings(use_convolution=True)
         (dropped, _), (plain, _) = (
-            self.computed(some, is_training=True) for some in (settings, again)
+            self.computed(some, is_training=True) for some in (config, again)
         )
         self.assertNotAllClose(dropped, plain)
-        self.assertAllClose(self.computed(settings)[0], plain)
+        self.assertAllClose(self.computed(config)[0], plain)
 
 
 class StepTest(ModelTestCase):
-    def stepped(self, settings):
+    def stepped(self, config):
         """(variables before, their gradients, variables after) one step of the model_fn."""
-        rows, strings = self.prepared(settings)
+        rows, strings = self.prepared(config)
         features = {**rows, "label_ids": np.array([0, 1, 1, 0], np.int32)}
         with tf.Graph().as_default(), tf.Session() as session:
             step = tf.train.get_or_create_global_step()
-            model_fn = baseline_model.model_fn_builder(settings, strings)
+            model_fn = model.model_fn_builder(config, strings)
             tensors = {name: tf.constant(values) for name, values in features.items()}
             spec = model_fn(tensors, None, tf_estimator.ModeKeys.TRAIN, {}, None)
             trained = {v.op.name: v for v in tf.trainable_variables()}
@@ -233,14 +233,14 @@ class StepTest(ModelTestCase):
             return before, found, session.run(trained)
 
     def test_each_tower_has_its_rate_and_regularization(self):
-        settings = self.settings(
+        config = self.settings(
             fine_tune_module=True,
             deep_learning_rate=0.5,
             deep_regularization=0.01,
             wide_learning_rate=0.005,
             wide_regularization=0.0,
         )
-        before, gradients, after = self.stepped(settings)
+        before, gradients, after = self.stepped(config)
         self.assertEqual(set(before), set(gradients))
         for name, gradient in gradients.items():
             rate, penalty = (0.005, 0.0) if name.startswith("wide/") else (0.5, 0.01)
@@ -253,12 +253,12 @@ class StepTest(ModelTestCase):
             self.assertAllClose(after[name], expected, 1e-5, 1e-6, msg=name)
 
     def test_moving_statistics_move(self):
-        settings = self.settings(hidden_layers=1, hidden_normalization="batch")
-        rows, strings = self.prepared(settings)
+        config = self.settings(hidden_layers=1, hidden_normalization="batch")
+        rows, strings = self.prepared(config)
         features = {**rows, "label_ids": np.array([0, 1, 1, 0], np.int32)}
         with tf.Graph().as_default(), tf.Session() as session:
             tf.train.get_or_create_global_step()
-            model_fn = baseline_model.model_fn_builder(settings, strings)
+            model_fn = model.model_fn_builder(config, strings)
             tensors = {name: tf.constant(values) for name, values in features.items()}
             spec = model_fn(tensors, None, tf_estimator.ModeKeys.TRAIN, {}, None)
             initialize(session)
@@ -273,9 +273,9 @@ class StepTest(ModelTestCase):
     def test_each_preset_builds_and_trains_a_step(self):
         for task, preset in PRESETS.items():
             unit = "text" if preset.module == "Universal-sentence-encoder" else "word"
-            settings = self.settings(unit)
-            settings = dataclasses.replace(settings, space=preset)
-            before, gradients, after = self.stepped(settings)
+            config = self.settings(unit)
+            config = dataclasses.replace(config, settings=preset)
+            before, gradients, after = self.stepped(config)
             self.assertEqual("module/table" in before, preset.fine_tune_module, task)
             self.assertEqual(
                 "deep/conv_3/weights" in before,
@@ -295,7 +295,7 @@ class TensorFlow2Test(TowersTest, StepTest):
     def setUpClass(cls):
         super().setUpClass()
         shutil.rmtree(cls.folder)
-        cls.module = baseline_model.open_module(tf2_modules.save_text_module(cls.folder))
+        cls.module = model.open_module(tf2_modules.save_text_module(cls.folder))
 
 
 class OpenModuleTest(tf.test.TestCase):
@@ -309,7 +309,7 @@ class OpenModuleTest(tf.test.TestCase):
 
     def assert_refused(self, handle, pattern):
         with self.assertRaisesRegex(UserError, pattern):
-            baseline_model.open_module(handle)
+            model.open_module(handle)
 
     def test_modules_that_are_none(self):
         missing = os.path.join(self.get_temp_dir(), "missing")
@@ -324,12 +324,12 @@ class OpenModuleTest(tf.test.TestCase):
             hub.add_signature(inputs=pixels, outputs=tf.reduce_mean(pixels, [1, 2]))
 
         def other_signature():
-            texts = tf.placeholder(tf.string, [None])
-            hub.add_signature("tokens", texts, tf.zeros([tf.size(texts), 2]))
+            sentences = tf.placeholder(tf.string, [None])
+            hub.add_signature("tokens", sentences, tf.zeros([tf.size(sentences), 2]))
 
         def words():
-            texts = tf.placeholder(tf.string, [None])
-            hub.add_signature(inputs=texts, outputs=tf.zeros([tf.size(texts), 5, 2]))
+            sentences = tf.placeholder(tf.string, [None])
+            hub.add_signature(inputs=sentences, outputs=tf.zeros([tf.size(sentences), 5, 2]))
 
         pattern = r"reads default \(float32 \(.*4, 4, 3\)\).*; expected a text embedding module"
         self.assert_refused(self.write("image", image), pattern)
@@ -347,7 +347,7 @@ class OpenModuleTest(tf.test.TestCase):
                 signature = [tf2.TensorSpec(shape, tf2.string)]
                 self.__call__ = tf2.function(result, input_signature=signature)
 
-        def texts(x):
+        def identity(x):
             return x
 
         def words(x):
@@ -357,10 +357,10 @@ class OpenModuleTest(tf.test.TestCase):
             return {"default": tf2.zeros([tf2.size(x), 2])}
 
         for name, shape, result, part in (
-            ("texts", [None], texts, "it gives .*; expected a text embedding module"),
+            ("texts", [None], identity, "it gives .*; expected a text embedding module"),
             ("words", [None], words, "it gives .*; expected a text embedding module"),
             ("named", [None], named, "it gives .*; expected a text embedding module"),
-            ("matrix", [None, 3], texts, "cannot apply it to strings"),
+            ("matrix", [None, 3], identity, "cannot apply it to strings"),
         ):
             folder = os.path.join(self.get_temp_dir(), name)
             tf2.saved_model.save(Other(shape, result), folder)

@@ -7,7 +7,7 @@ import unittest
 
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.baseline import search_space as baseline_space
+from adapter_bert.baseline import search_space
 from adapter_bert.baseline.search_space import PRESETS, SPACE, Choice, Range, Settings
 from adapter_bert.common.errors import UserError
 from adapter_bert.ops import layers
@@ -57,7 +57,7 @@ class TablesTest(tf.test.TestCase):
     def test_modules_are_table_6(self):
         rows = table("table6_modules.tsv")
         handles = {row["id"]: row["handle_after_the_tfhub_prefix"] for row in rows}
-        known = baseline_space.MODULES.items()
+        known = search_space.MODULES.items()
         self.assertEqual(
             {name: module.handle.split("google/")[1] for name, module in known}, handles
         )
@@ -86,8 +86,8 @@ class DomainTest(tf.test.TestCase):
         self.assertIn(2.0, some)
         self.assertNotIn(True, some)
         self.assertNotIn(3, some)
-        self.assertIn("any", Choice(("one",), open=True))
-        self.assertNotIn(1, Choice(("one",), open=True))
+        self.assertIn("any", Choice(("one",), is_open=True))
+        self.assertNotIn(1, Choice(("one",), is_open=True))
 
     def test_range(self):
         self.assertIn(50, Range(50, 200))
@@ -121,9 +121,9 @@ class ParseTest(tf.test.TestCase):
             ("hidden_normalization=none", ("hidden_normalization", ["none"])),
             ("module=English-big,/some/where", ("module", ["English-big", "/some/where"])),
         ):
-            self.assertEqual(baseline_space.parse(text), expected)
+            self.assertEqual(search_space.parse_setting(text), expected)
             self.assertEqual(
-                list(map(type, baseline_space.parse(text)[1])), list(map(type, expected[1]))
+                list(map(type, search_space.parse_setting(text)[1])), list(map(type, expected[1]))
             )
 
     def test_what_is_refused(self):
@@ -136,7 +136,7 @@ class ParseTest(tf.test.TestCase):
             ("conv_filters=60.5", "expected a whole number from 50 to 200"),
         ):
             with self.assertRaisesRegex(UserError, expected):
-                baseline_space.parse(text)
+                search_space.parse_setting(text)
 
 
 class ModuleTest(tf.test.TestCase):
@@ -148,9 +148,9 @@ class ModuleTest(tf.test.TestCase):
             ("/models/universal-sentence-encoder-lite/2", "text"),
             ("/models/mine", "word"),
         ):
-            self.assertEqual(baseline_space.module_named(name).unit, unit, name)
-        self.assertEqual(baseline_space.module_named("/models/mine").handle, "/models/mine")
-        self.assertIn("nnlm-en-dim128", baseline_space.module_named("english-BIG").handle)
+            self.assertEqual(search_space.find_module(name).unit, unit, name)
+        self.assertEqual(search_space.find_module("/models/mine").handle, "/models/mine")
+        self.assertIn("nnlm-en-dim128", search_space.find_module("english-BIG").handle)
 
     def test_short_names(self):
         for name, short in (
@@ -159,7 +159,7 @@ class ModuleTest(tf.test.TestCase):
             ("/models/mine/", "mine"),
             ("7", "7"),
         ):
-            self.assertEqual(baseline_space.short_name(name), short)
+            self.assertEqual(search_space.short_name(name), short)
 
 
 if __name__ == "__main__":

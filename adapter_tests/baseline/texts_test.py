@@ -4,7 +4,7 @@ import dataclasses
 
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.baseline import texts as baseline_texts
+from adapter_bert.baseline import texts
 from adapter_bert.baseline.search_space import PRESETS
 from adapter_bert.common.errors import UserError
 
@@ -23,25 +23,23 @@ class CleanedTest(tf.test.TestCase):
             (False, True, "It s GREAT value 5 für Ärger"),
             (True, True, "it s great value 5 für ärger"),
         ):
-            self.assertEqual(baseline_texts.cleaned(text, lowercase, remove), expected)
+            self.assertEqual(texts.clean(text, lowercase, remove), expected)
 
     def test_marks_belong_to_their_letters(self):
         for text in ("हिन्दी में की", "ภาษาไทยที่นี่", "A\u0308rger שָׁלוֹם"):
-            self.assertEqual(baseline_texts.cleaned(text, False, True), text)
-        self.assertEqual(
-            baseline_texts.cleaned("great❤\ufe0f! की, हाँ।", False, True), "great की हाँ"
-        )
+            self.assertEqual(texts.clean(text, False, True), text)
+        self.assertEqual(texts.clean("great❤\ufe0f! की, हाँ।", False, True), "great की हाँ")
 
     def test_half_a_surrogate_pair_is_left_out(self):
         # As "\\ud83d" in a .jsonl is read.
-        self.assertEqual(baseline_texts.cleaned("a\ud83d b \ud83d", False, False), "a b")
+        self.assertEqual(texts.clean("a\ud83d b \ud83d", False, False), "a b")
 
 
 class RowsTest(tf.test.TestCase):
-    def rows(self, texts, settings, unit="word", max_words=4):
-        strings = baseline_texts.StringNumbers()
-        rows = baseline_texts.number_texts(texts, settings, unit, max_words, strings)
-        listed = strings.listed()
+    def rows(self, pairs, settings, unit="word", max_words=4):
+        strings = texts.StringVocabulary()
+        rows = texts.encode_texts(pairs, settings, unit, max_words, strings)
+        listed = strings.strings()
 
         def spelled(numbers):
             if numbers.ndim > 1:
@@ -77,17 +75,13 @@ class RowsTest(tf.test.TestCase):
         self.assertAllEqual(mask, [[1, 1, 0, 0], [1, 1, 1, 0]])  # The longer one's.
 
     def test_an_empty_vocabulary_is_refused(self):
-        strings = baseline_texts.StringNumbers()
+        strings = texts.StringVocabulary()
         settings = dataclasses.replace(_PLAIN, remove_non_alphanumeric=True)
-        rows = baseline_texts.number_texts(
-            [("?!", None), ("...", None)], settings, "word", 4, strings
-        )
+        rows = texts.encode_texts([("?!", None), ("...", None)], settings, "word", 4, strings)
         with self.assertRaisesRegex(UserError, "^data: found no word in any of 2 training texts"):
-            baseline_texts.check(rows, settings, "data")
-        rows = baseline_texts.number_texts(
-            [("?!", None), ("a", None)], settings, "word", 4, strings
-        )
-        baseline_texts.check(rows, settings, "data")
+            texts.check_not_empty(rows, settings, "data")
+        rows = texts.encode_texts([("?!", None), ("a", None)], settings, "word", 4, strings)
+        texts.check_not_empty(rows, settings, "data")
 
 
 if __name__ == "__main__":

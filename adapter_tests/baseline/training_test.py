@@ -8,14 +8,14 @@ from unittest import mock
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.baseline import training as baseline_training
-from adapter_bert.baseline.training import Baseline, Data, LossIsNaN, Modules
+from adapter_bert.baseline import training
+from adapter_bert.baseline.training import Baseline, Dataset, LossIsNaN, ModuleCache
 from adapter_bert.common.errors import UserError
 from adapter_bert.tasks import classifier_results
 from adapter_bert.tasks.glue import Task
 from adapter_bert.training import progress
-from adapter_tests.baseline.model_test import SPACE
 from adapter_tests.support import tiny
+from adapter_tests.support.baseline import SPACE
 
 
 def task(kind):
@@ -39,7 +39,7 @@ def data(kind="classification", rows=200):
             "regression": truth.astype(np.float32),
             "multilabel": np.stack([truth, 1 - truth], 1),
         }[kind]
-    return Data(task(kind), texts, labels, dict.fromkeys(texts, True), 16, "toy data")
+    return Dataset(task(kind), texts, labels, dict.fromkeys(texts, True), 16, "toy data")
 
 
 class TrainingTest(tf.test.TestCase):
@@ -47,15 +47,15 @@ class TrainingTest(tf.test.TestCase):
         super().setUp()
         self.folder = tempfile.mkdtemp(dir=self.get_temp_dir())
         module = tiny.write_text_module(os.path.join(self.folder, "module"))
-        patch = mock.patch.object(baseline_training, "EVALUATE_EVERY", 500)
+        patch = mock.patch.object(training, "EVALUATE_EVERY", 500)
         patch.start()
         self.addCleanup(patch.stop)
         self.space = dataclasses.replace(SPACE, module=module, hidden_layers=1)
 
     def baseline(self, some=None, seed=1, steps=40, **changes):
         some = some or data()
-        model = Baseline(dataclasses.replace(self.space, **changes), some, Modules(some), seed)
-        patch = mock.patch.object(type(model._settings), "num_steps", steps)
+        model = Baseline(dataclasses.replace(self.space, **changes), some, ModuleCache(some), seed)
+        patch = mock.patch.object(type(model._network_config), "num_steps", steps)
         patch.start()
         self.addCleanup(patch.stop)
         return model, some
@@ -178,7 +178,7 @@ class TrainingTest(tf.test.TestCase):
         model, _ = self.baseline(steps=10)
         predicted = {"loss": np.array([0.5, np.nan])}
         with mock.patch.object(
-            baseline_training.DevSetHook, "_predicted", return_value=predicted
+            training.DevSetHook, "_predict", return_value=predicted
         ), self.assertRaises(LossIsNaN):
             model.train()
 
@@ -193,25 +193,23 @@ class ModulesTest(tf.test.TestCase):
     def test_each_thing_is_made_once(self):
         folder = tiny.write_text_module(os.path.join(self.get_temp_dir(), "module"))
         some = data()
-        modules = Modules(some)
+        modules = ModuleCache(some)
         space = dataclasses.replace(SPACE, module=folder)
-        real = baseline_training.baseline_model.embeddings
-        with mock.patch.object(
-            baseline_training.baseline_model, "embeddings", side_effect=real
-        ) as made:
+        real = training.model.compute_embeddings
+        with mock.patch.object(training.model, "compute_embeddings", side_effect=real) as made:
             for changes in ({}, {"hidden_layers": 0}, {"fine_tune_module": True}):
-                modules.prepared(dataclasses.replace(space, **changes))
+                modules.prepare(dataclasses.replace(space, **changes))
             self.assertEqual(made.call_count, 1)
-            modules.prepared(dataclasses.replace(space, lowercase=True))
+            modules.prepare(dataclasses.replace(space, lowercase=True))
             self.assertEqual(made.call_count, 2)
-            modules.prepared(space)
+            modules.prepare(space)
             self.assertEqual(made.call_count, 2)
             # Where memory is short, the last alone is kept.
-            with mock.patch.object(baseline_training, "_KEPT_BYTES", 1000):
+            with mock.patch.object(training, "_MAX_CACHE_BYTES", 1000):
                 for lowercase in (False, True, True, False):
-                    modules.prepared(dataclasses.replace(space, lowercase=lowercase))
+                    modules.prepare(dataclasses.replace(space, lowercase=lowercase))
             self.assertEqual(made.call_count, 4)
-        rows, strings = modules.prepared(space)
+        rows, strings = modules.prepare(space)
         text = strings.texts[rows["test"]["text"][5]]
         self.assertEqual(text, some.texts["test"][5][0])
         self.assertAllClose(

@@ -16,7 +16,7 @@ import tensorflow.compat.v1 as tf
 from absl import logging
 
 from adapter_bert.common import environment, paths
-from adapter_tests.common.tf_estimator_test import HAS_OWN
+from adapter_tests.support.tensorflows import HAS_ESTIMATOR
 
 SCRIPTS = (
     "run_classifier",
@@ -47,16 +47,18 @@ class MissingTest(tf.test.TestCase):
             ((), ["TensorFlow", "Estimator"], ["TensorFlow"]),
         ):
             with installed(*packages):
-                self.assertEqual(environment.missing(environment.TRAINING), training, packages)
-                self.assertEqual(environment.missing(environment.MODELS), models, packages)
+                self.assertEqual(
+                    environment.missing_packages(environment.TRAINING), training, packages
+                )
+                self.assertEqual(environment.missing_packages(environment.MODELS), models, packages)
 
     def test_reports_need_scipy(self):
         with installed("absl", "matplotlib"):
-            self.assertEqual(environment.missing(environment.REPORTS), ["SciPy"])
+            self.assertEqual(environment.missing_packages(environment.REPORTS), ["SciPy"])
 
     def test_this_python_has_all(self):
         for packages in (environment.TRAINING, environment.MODELS, environment.REPORTS):
-            self.assertEqual(environment.missing(packages), [])
+            self.assertEqual(environment.missing_packages(packages), [])
 
 
 class PrepareTest(tf.test.TestCase):
@@ -71,7 +73,7 @@ class PrepareTest(tf.test.TestCase):
         with contextlib.ExitStack() as stack:
             for patch in (
                 installed(*packages),
-                mock.patch.object(environment, "_PREPARED", self.prepared),
+                mock.patch.object(environment, "_DEMO_PYTHON", self.prepared),
                 mock.patch.object(sys, "executable", executable),
                 mock.patch.object(sys, "argv", argv),
                 mock.patch.object(sys, "meta_path", list(sys.meta_path)),
@@ -166,7 +168,7 @@ class ScriptTest(tf.test.TestCase):
                 done.stderr, r"^Error: Python [^\n]+ has no (TensorFlow|absl-py)[^\n]+\.\n$"
             )
 
-    @unittest.skipIf(HAS_OWN, "this TensorFlow has an Estimator of its own")
+    @unittest.skipIf(HAS_ESTIMATOR, "this TensorFlow has an Estimator of its own")
     def test_another_wheel_is_refused_in_a_sentence(self):
         folder = os.path.join(self.get_temp_dir(), "tensorflow_estimator-2.12.0.dist-info")
         os.makedirs(folder)
@@ -234,7 +236,7 @@ class ScriptTest(tf.test.TestCase):
         """Not even the last words of a process that crashes."""
         code = (
             "import os, sys; from adapter_bert.common import environment\n"
-            "with environment._without_notes():\n"
+            "with environment._filter_stderr():\n"
             "    os.write(2, b'WARNING: All log messages before absl::InitializeLog() ...\\n')\n"
             "    os.write(2, b'I0000 00:00:1.2 7 port.cc:153] oneDNN\\nF0000 no AVX\\n')\n"
             "    if len(sys.argv) < 2: os.abort()\n"

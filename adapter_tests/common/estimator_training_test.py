@@ -5,9 +5,12 @@ import os
 import unittest
 from unittest import mock
 
+import pytest
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.common import tf_estimator
+
+pytestmark = pytest.mark.estimator
 
 if tf.__version__.startswith("1."):
     estimator_training = None  # It imports modules that TensorFlow 1.15 has elsewhere.

@@ -207,11 +207,11 @@ class RecoverTest(FilesTestCase):
         self.assertEqual(self.content("b"), "first")
 
     def test_readers_find_what_a_kill_moved(self):
-        self.assertEqual(files.current(self.path + "/"), self.path)
+        self.assertEqual(files.current_folder(self.path + "/"), self.path)
         self.write_folder("first")
-        self.assertEqual(files.current(self.path), self.path)
+        self.assertEqual(files.current_folder(self.path), self.path)
         os.rename(self.path, self.path + ".replaced")
-        self.assertEqual(files.current(self.path), self.path + ".replaced")
+        self.assertEqual(files.current_folder(self.path), self.path + ".replaced")
 
     def test_a_place_that_cannot_be_written(self):
         self.write_folder("first")
@@ -367,14 +367,14 @@ class MegabytesTest(FilesTestCase):
         for name, size in (("a.index", 40000), ("a.data", 1200000), ("b.data", 5000000)):
             with open(os.path.join(self.root, name), "wb") as writer:
                 writer.write(bytes(size))
-        self.assertEqual(files.megabytes(os.path.join(self.root, "a.")), "1.2 MB")
-        self.assertEqual(files.megabytes(self.root + "/"), "6.2 MB")
+        self.assertEqual(files.readable_size(os.path.join(self.root, "a.")), "1.2 MB")
+        self.assertEqual(files.readable_size(self.root + "/"), "6.2 MB")
 
     def test_a_file_and_not_those_that_begin_like_it(self):
         for name, size in (("model-1", 1200000), ("model-10", 5000000)):
             with open(os.path.join(self.root, name), "wb") as writer:
                 writer.write(bytes(size))
-        self.assertEqual(files.megabytes(os.path.join(self.root, "model-1")), "1.2 MB")
+        self.assertEqual(files.readable_size(os.path.join(self.root, "model-1")), "1.2 MB")
 
 
 if __name__ == "__main__":

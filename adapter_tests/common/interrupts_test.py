@@ -21,25 +21,25 @@ class InterruptsTest(tf.test.TestCase):
 
     def test_all_are_handled_and_given_back(self):
         came, before = [], self.handlers()
-        with interrupts.handled(lambda number, frame: came.append(number)):
+        with interrupts.handle_signals(lambda number, frame: came.append(number)):
             for number in self.signals:
                 os.kill(os.getpid(), number)
         self.assertEqual(came, list(self.signals))
         self.assertEqual(self.handlers(), before)
-        names = [interrupts.name_of(number) for number in self.signals]
+        names = [interrupts.signal_name(number) for number in self.signals]
         self.assertEqual(names, ["Ctrl-C", "SIGTERM", "SIGHUP"])
 
     def test_an_inner_one_comes_first(self):
         came = []
-        with interrupts.handled(lambda *_: came.append("outer")):
-            with interrupts.handled(lambda *_: came.append("inner")):
+        with interrupts.handle_signals(lambda *_: came.append("outer")):
+            with interrupts.handle_signals(lambda *_: came.append("inner")):
                 os.kill(os.getpid(), signal.SIGTERM)
             os.kill(os.getpid(), signal.SIGTERM)
         self.assertEqual(came, ["inner", "outer"])
 
     def test_nohup_is_heeded(self):
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        with interrupts.handled(self.fail):
+        with interrupts.handle_signals(self.fail):
             os.kill(os.getpid(), signal.SIGHUP)
         self.assertIs(signal.getsignal(signal.SIGHUP), signal.SIG_IGN)
 
@@ -47,7 +47,7 @@ class InterruptsTest(tf.test.TestCase):
         before, found = self.handlers(), []
 
         def look():
-            with interrupts.handled(self.fail):
+            with interrupts.handle_signals(self.fail):
                 found.extend(self.handlers())
 
         thread = threading.Thread(target=look)

@@ -81,12 +81,12 @@ class ClassificationTest(tf.test.TestCase):
 class NumbersTest(tf.test.TestCase):
     def test_lists_and_texts_are_left_out(self):
         scores = {"f1": np.float32(0.5), "matrix": [[1, 0]], "step": 3, "precision": "float32"}
-        found = metrics.numbers(scores)
+        found = metrics.scalars(scores)
         self.assertEqual(found, {"f1": 0.5, "step": 3.0})
 
     def test_names_that_begin_alike(self):
         scores = {"eval_f1": 0.5, "eval_matrix": [[1]], "loss": 2.0, "eval_loss": 3}
-        self.assertEqual(metrics.numbers(scores, "eval_"), {"f1": 0.5, "loss": 3.0})
+        self.assertEqual(metrics.scalars(scores, "eval_"), {"f1": 0.5, "loss": 3.0})
 
 
 class MultilabelTest(tf.test.TestCase):

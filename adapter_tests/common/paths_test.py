@@ -7,10 +7,10 @@ from unittest import mock
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.common import paths
-from adapter_bert.common.errors import UserError
+from adapter_tests.support.refusals import RefusalTestCase
 
 
-class PathsTestCase(tf.test.TestCase):
+class PathsTestCase(RefusalTestCase):
     """Gives each test a folder, and an environment without BERT's variables and without a demo."""
 
     def setUp(self):
@@ -36,13 +36,6 @@ class PathsTestCase(tf.test.TestCase):
         with mock.patch.object(paths.logging, "info") as info:
             result = function(*args, **kwargs)
         return result, " ".join(call[0][0] % call[0][1:] for call in info.call_args_list)
-
-    def assert_refused(self, parts, function, *args, **kwargs):
-        with self.assertRaises(UserError) as caught:
-            function(*args, **kwargs)
-        for part in parts:
-            self.assertIn(part, str(caught.exception))
-        self.assertRegex(str(caught.exception), r"^[^\n]+\.$")
 
 
 class FindDataDirTest(PathsTestCase):

@@ -132,7 +132,7 @@ class ToyKindsTest(HeadCase):
         logits = self.POOLED @ self.WEIGHTS.T
         self.assertAllEqual(predictions["prediction"], (logits > 0).sum(1))
         self.assertAllClose(loss, predictions["loss"].mean())
-        settings = baseline_model.NetworkSettings(
+        config = baseline_model.NetworkConfig(
             next(iter(search_space.PRESETS.values())),
             baseline_model.TextModule("unused", 4),
             "word",
@@ -140,7 +140,7 @@ class ToyKindsTest(HeadCase):
             num_labels=4,
             random_seed=1,
         )
-        self.assertEqual(settings.num_outputs, 3)
+        self.assertEqual(config.num_outputs, 3)
 
     def test_glue_tables(self):
         task = glue.Task(

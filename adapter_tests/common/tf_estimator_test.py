@@ -6,14 +6,16 @@ import sys
 import unittest
 from unittest import mock
 
+import pytest
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.common import paths, tf_estimator
+from adapter_tests.support.tensorflows import HAS_ESTIMATOR
+
+pytestmark = pytest.mark.estimator
 
 if sys.version_info >= (3, 8):
     from importlib import metadata
-
-HAS_OWN = tuple(map(int, tf.__version__.split(".")[:2])) < (2, 16)
 
 
 class LoadTest(tf.test.TestCase):
@@ -56,7 +58,7 @@ class LoadTest(tf.test.TestCase):
         self.assertAllClose(next(estimator.predict(input_fn))["w"], 2.25)
 
 
-@unittest.skipIf(HAS_OWN, "this TensorFlow has an Estimator of its own")
+@unittest.skipIf(HAS_ESTIMATOR, "this TensorFlow has an Estimator of its own")
 class StandInTest(tf.test.TestCase):
     def test_what_is_gone_says_so_when_it_is_used(self):
         from tensorflow.python.tpu import tpu_embedding
@@ -66,7 +68,7 @@ class StandInTest(tf.test.TestCase):
                 getattr(tpu_embedding, name)(0.1)
 
     def test_what_tensorflow_still_has_is_its_own(self):
-        for name in tf_estimator._STAND_INS:
+        for name in tf_estimator._REPLACEMENTS:
             stand_in = sys.modules[name]
             if getattr(stand_in, "__file__", None) and "estimator_training" not in name:
                 self.assertIn(os.path.dirname(tf.__file__).split("_api")[0], stand_in.__file__)

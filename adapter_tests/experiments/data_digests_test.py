@@ -9,8 +9,7 @@ import tensorflow.compat.v1 as tf
 
 from adapter_bert.common import files
 from adapter_bert.common.errors import UserError
-from adapter_bert.experiments import data_digests as sweep_data
-from adapter_bert.experiments import grids as sweep_grids
+from adapter_bert.experiments import data_digests, grids
 from adapter_bert.tasks import custom_tasks, glue
 
 _NLI = "index\ta\tb\tlabel\n"
@@ -30,7 +29,7 @@ class SweepDataTest(tf.test.TestCase):
 
     def digests(self, task_name=None, script="run_classifier.py", **flags):
         given = {"data_dir": self.folder} if task_name else {}
-        (trial,) = sweep_grids.trials_of(
+        (trial,) = grids.expand_grids(
             [
                 {
                     "script": script,
@@ -40,7 +39,7 @@ class SweepDataTest(tf.test.TestCase):
                 }
             ]
         )
-        return sweep_data.Digests().of(sweep_data.source_of(trial))
+        return data_digests.DataDigests().compute(data_digests.data_source_of(trial))
 
     def assert_changes(self, splits, name, *arguments, **options):
         """Another content of a file changes the digests of these splits and of no other."""
@@ -80,8 +79,8 @@ class SweepDataTest(tf.test.TestCase):
             os.environ["GLUE_DIR"] = os.path.join(self.folder, folder)
             self.addCleanup(os.environ.pop, "GLUE_DIR", None)
             found.append(self.digests("rte", data_dir="$GLUE_DIR/RTE"))
-            (trial,) = sweep_grids.trials_of([{"task_name": "RTE"}])
-            found.append(sweep_data.Digests().of(sweep_data.source_of(trial)))
+            (trial,) = grids.expand_grids([{"task_name": "RTE"}])
+            found.append(data_digests.DataDigests().compute(data_digests.data_source_of(trial)))
         self.assertLen({str(digests) for digests in found}, 1)
 
     def test_a_split_without_a_file_is_a_share_of_the_training_rows(self):
@@ -163,26 +162,26 @@ class SweepDataTest(tf.test.TestCase):
     def test_a_file_is_read_again_when_it_has_changed(self):
         path = self.write("train.tsv", "one")
         self.write("dev.tsv", "one")
-        (trial,) = sweep_grids.trials_of([{"task_name": "RTE", "data_dir": self.folder}])
-        source, digests = sweep_data.source_of(trial), sweep_data.Digests()
-        before = digests.of(source)
+        (trial,) = grids.expand_grids([{"task_name": "RTE", "data_dir": self.folder}])
+        source, digests = data_digests.data_source_of(trial), data_digests.DataDigests()
+        before = digests.compute(source)
         with mock.patch.object(files, "sha256", wraps=files.sha256) as sha256:
-            self.assertEqual(digests.of(source), before)
+            self.assertEqual(digests.compute(source), before)
             self.assertEqual(sha256.call_count, 0)
             self.write("train.tsv", "other")
-            self.assertEqual(digests.of(source)["dev"], before["dev"])
-            self.assertNotEqual(digests.of(source)["train"], before["train"])
+            self.assertEqual(digests.compute(source)["dev"], before["dev"])
+            self.assertNotEqual(digests.compute(source)["train"], before["train"])
         sha256.assert_called_once_with(path)
 
     def test_where_data_lie_is_found_and_logged_once(self):
         self.write("RTE/train.tsv", "one")
         self.write("RTE/dev.tsv", "one")
-        (trial,) = sweep_grids.trials_of([{"task_name": "RTE"}])
-        digests = sweep_data.Digests()
+        (trial,) = grids.expand_grids([{"task_name": "RTE"}])
+        digests = data_digests.DataDigests()
         with mock.patch.dict(os.environ, GLUE_DIR=self.folder), self.assertLogs("absl") as logs:
-            before = digests.of(sweep_data.source_of(trial))
+            before = digests.compute(data_digests.data_source_of(trial))
             self.write("RTE/train.tsv", "other")
-            after = digests.of(sweep_data.source_of(trial))
+            after = digests.compute(data_digests.data_source_of(trial))
         self.assertNotEqual(before, after)
         self.assertLen([line for line in logs.output if "$GLUE_DIR" in line], 1)
 

@@ -22,14 +22,14 @@ def panels():
     return [
         Panel("one", "parameters", "accuracy (%)", [curve, point]),
         Panel("other", "parameters", "accuracy (%)", [point]),
-        Panel("bands", "rate", "difference", [band], zero=True),
+        Panel("bands", "rate", "difference", [band], has_zero_line=True),
         Heatmap("map", "last", "first", values, "points"),
     ]
 
 
 def drawn(some):
     """A figure and its renderer, once all is in its place."""
-    figure = figures.figure_of(some)
+    figure = figures.make_figure(some)
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     return figure, canvas.get_renderer()
@@ -147,7 +147,7 @@ class DrawTest(tf.test.TestCase):
         panel = Panel("one", "trial", "accuracy (%)", [line])
         scales = []
         for linear in (False, True):
-            figure, _ = drawn([panel._replace(linear=linear)])
+            figure, _ = drawn([panel._replace(is_linear=linear)])
             scales.append(figure.axes[0].get_xscale())
         self.assertEqual(scales, ["log", "linear"])
 
@@ -155,7 +155,7 @@ class DrawTest(tf.test.TestCase):
         for count in (1, 2, 3, 60):
             points = [(x, 5.0, None, None) for x in range(count)]
             series = Series("trial", STYLES[0], points)
-            panel = Panel("one", "trial", "accuracy (%)", [series], linear=True)
+            panel = Panel("one", "trial", "accuracy (%)", [series], is_linear=True)
             figure, _ = drawn([panel])
             ticks = figure.axes[0].get_xticks()
             self.assertAllEqual(ticks, np.round(ticks))

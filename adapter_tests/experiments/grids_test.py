@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 import run_classifier
 import run_squad
 from adapter_bert.common.errors import UserError
-from adapter_bert.experiments import grids as sweep_grids
+from adapter_bert.experiments import grids
 from adapter_bert.tasks import custom_tasks, glue
 from adapter_tests.support import command_lines
 
@@ -19,45 +19,43 @@ def flags_of(trials):
 
 class TrialsTest(tf.test.TestCase):
     def test_a_grid_is_every_choice_of_its_lists(self):
-        trials = sweep_grids.trials_of(
-            [{"adapter_size": [8, 64], "random_seed": [1, 2, 3], "a": 5}]
-        )
+        trials = grids.expand_grids([{"adapter_size": [8, 64], "random_seed": [1, 2, 3], "a": 5}])
         on = {"do_train": True, "do_eval": True, "a": 5}
         wanted = [{**on, "adapter_size": s, "random_seed": r} for s in (8, 64) for r in (1, 2, 3)]
         self.assertEqual(flags_of(trials), wanted)
 
     def test_a_trial_of_two_grids_comes_once(self):
-        grids = [{"adapter_size": [8, 64]}, {"adapter_size": [64.0, 256]}]
-        sizes = [flags["adapter_size"] for flags in flags_of(sweep_grids.trials_of(grids))]
+        trial_grids = [{"adapter_size": [8, 64]}, {"adapter_size": [64.0, 256]}]
+        sizes = [flags["adapter_size"] for flags in flags_of(grids.expand_grids(trial_grids))]
         self.assertEqual(sizes, [8, 64, 256])
 
     def test_only_keeps_the_trials_with_these_values(self):
-        grids = [{"adapter_size": [8, 64], "task_name": ["CoLA", "MRPC"]}, {"tuning": "full"}]
-        trials = sweep_grids.trials_of(grids, [("task_name", ["CoLA"]), ("adapter_size", [64])])
+        trial_grids = [{"adapter_size": [8, 64], "task_name": ["CoLA", "MRPC"]}, {"tuning": "full"}]
+        trials = grids.expand_grids(trial_grids, [("task_name", ["CoLA"]), ("adapter_size", [64])])
         self.assertLen(trials, 1)
         # What a training does that is not told.
-        trials = sweep_grids.trials_of(grids, [("tuning", ["adapters"])])
+        trials = grids.expand_grids(trial_grids, [("tuning", ["adapters"])])
         self.assertEqual([flags["adapter_size"] for flags in flags_of(trials)], [8, 8, 64, 64])
         with self.assertRaisesRegex(UserError, "no trial is left"):
-            sweep_grids.trials_of(grids, [("task_name", ["RTE"])])
+            grids.expand_grids(trial_grids, [("task_name", ["RTE"])])
 
     def test_changed_replaces_a_flag_where_it_is_and_else_adds_it(self):
-        grids = [{"adapter_size": 8}, {"tuning": "full"}]
+        trial_grids = [{"adapter_size": 8}, {"tuning": "full"}]
         self.assertEqual(
-            sweep_grids.changed(grids, {"adapter_size": [1, 2], "random_seed": [3]}),
+            grids.override_flags(trial_grids, {"adapter_size": [1, 2], "random_seed": [3]}),
             [{"adapter_size": [1, 2], "random_seed": [3]}, {"tuning": "full", "random_seed": [3]}],
         )
 
     def test_settings_are_numbers_truths_or_texts(self):
         self.assertEqual(
-            sweep_grids.parse_setting("--learning_rate=3e-4,1,True,CoLA,null", "--set"),
+            grids.parse_setting("--learning_rate=3e-4,1,True,CoLA,null", "--set"),
             ("learning_rate", [3e-4, 1, True, "CoLA", "null"]),
         )
         for wrong in ("learning_rate", "=3", "learning_rate="):
             with self.assertRaisesRegex(UserError, "^--only=.*: expected a flag and its values"):
-                sweep_grids.parse_setting(wrong, "--only")
+                grids.parse_setting(wrong, "--only")
         with self.assertRaisesRegex(UserError, "^--set=output_dir=here: a sweep gives"):
-            sweep_grids.parse_setting("output_dir=here", "--set")
+            grids.parse_setting("output_dir=here", "--set")
 
     def test_what_no_flag_can_be_is_refused(self):
         for grid, complaint in (
@@ -74,27 +72,27 @@ class TrialsTest(tf.test.TestCase):
             ({"adapter_size": []}, "no trial is left"),
         ):
             with self.assertRaisesRegex(UserError, "^--grid=a.json: .*" + complaint):
-                sweep_grids.trials_of([grid], source="--grid=a.json")
+                grids.expand_grids([grid], source="--grid=a.json")
         with self.assertRaisesRegex(UserError, "^--grid=a.json: no trial is left"):
-            sweep_grids.trials_of([], source="--grid=a.json")
+            grids.expand_grids([], source="--grid=a.json")
 
     def test_trials_are_counted_before_they_are_listed(self):
         grid = {f"flag_{i}": list(range(10)) for i in range(100)}
         with self.assertRaisesRegex(UserError, "^--grid=a.json: 10,[0,]+ trials, expected at most"):
-            sweep_grids.trials_of([grid], source="--grid=a.json")
+            grids.expand_grids([grid], source="--grid=a.json")
         many = {f"flag_{i}": list(range(10)) for i in range(7)}
         self.assertLess(len(json.dumps(many)), 300)
         with self.assertRaisesRegex(UserError, "^--grid=a.json: 10,000,000 trials, .*100,000"):
-            sweep_grids.trials_of([many], source="--grid=a.json")
+            grids.expand_grids([many], source="--grid=a.json")
         with self.assertRaisesRegex(UserError, "^grid: 120,000 trials"):
-            sweep_grids.trials_of([{"a": list(range(60_000))}, {"b": list(range(60_000))}])
+            grids.expand_grids([{"a": list(range(60_000))}, {"b": list(range(60_000))}])
         only = [(f"flag_{i}", [3, 4]) for i in range(6)]
-        trials = sweep_grids.trials_of([many, {**many, "flag_1": 5}], only)
+        trials = grids.expand_grids([many, {**many, "flag_1": 5}], only)
         self.assertLen(trials, 2**6 * 10)
 
     def test_keys_tell_trials_and_backbones_apart(self):
-        one, other = sweep_grids.trials_of([{"random_seed": [1, 2]}])
-        same = sweep_grids.trials_of([{"random_seed": [1.0, "1"], "do_eval": "true"}])[0]
+        one, other = grids.expand_grids([{"random_seed": [1, 2]}])
+        same = grids.expand_grids([{"random_seed": [1.0, "1"], "do_eval": "true"}])[0]
         self.assertEqual(one.key("a"), same.key("a"))
         self.assertLen({one.key("a"), one.key("b"), other.key("a")}, 3)
         # What a folder of results rests on must not change with the program.
@@ -104,12 +102,12 @@ class TrialsTest(tf.test.TestCase):
         self.assertEqual(one.key("a", data), one.key("a", dict(reversed(list(data.items())))))
 
     def test_a_column_s_name_is_a_text(self):
-        (trial,) = sweep_grids.trials_of([{"label_column": "1.0", "text_column": "true"}])
+        (trial,) = grids.expand_grids([{"label_column": "1.0", "text_column": "true"}])
         command = trial.command("out")
         self.assertContainsSubset(("--label_column=1.0", "--text_column=true"), command)
 
     def test_a_trial_is_about_its_task(self):
-        for axes, what in (
+        for axes, task in (
             ({"task_name": "CoLA"}, "CoLA"),
             ({"script": "run_squad.py"}, "squad"),
             ({"task_name": "custom", "data_dir": "$GLUE_DIR/mnli_9k"}, "mnli_9k"),
@@ -118,10 +116,10 @@ class TrialsTest(tf.test.TestCase):
             ({"task_name": "custom"}, "custom"),
             ({"task_name": "CoLA", "data_dir": "/data/reviews"}, "CoLA"),
         ):
-            self.assertEqual(sweep_grids.trials_of([axes])[0].what, what)
+            self.assertEqual(grids.expand_grids([axes])[0].task, task)
 
     def test_commands_fill_in_environment_variables(self):
-        trial = sweep_grids.trials_of([{"train_file": "$HERE_DIR/train.json"}])[0]
+        trial = grids.expand_grids([{"train_file": "$HERE_DIR/train.json"}])[0]
         with self.assertRaisesRegex(UserError, r"--train_file=.*\$HERE_DIR is not set"):
             trial.command("out")
         os.environ["HERE_DIR"] = "/data"
@@ -137,7 +135,7 @@ class FileTest(tf.test.TestCase):
         path = os.path.join(self.get_temp_dir(), "grid.json")
         with open(path, "w") as writer:
             writer.write(content)
-        return sweep_grids.read_file(path)
+        return grids.read_grids(path)
 
     def test_what_is_common_stands_in_each_grid(self):
         content = {"common": {"random_seed": [1, 2], "a": 1}, "grids": [{"a": 2}, {"b": 3}]}
@@ -160,7 +158,7 @@ class FileTest(tf.test.TestCase):
             with self.assertRaisesRegex(UserError, complaint):
                 self.read(content)
         with self.assertRaisesRegex(UserError, "cannot be read"):
-            sweep_grids.read_file(os.path.join(self.get_temp_dir(), "missing.json"))
+            grids.read_grids(os.path.join(self.get_temp_dir(), "missing.json"))
 
 
 class PresetsTest(tf.test.TestCase):
@@ -176,21 +174,21 @@ class PresetsTest(tf.test.TestCase):
             "learning_rates": 2 * 2 * 6 * 3,
             "variants": 2 * 3 * 3 * 2 * (1 + 2 + 2 + 3 + 2 + 1 + 1),
         }.items():
-            self.assertLen(sweep_grids.trials_of(sweep_grids.PRESETS[name][1]), count, name)
-        self.assertLen(sweep_grids.PRESETS, 8)
+            self.assertLen(grids.expand_grids(grids.PRESETS[name][1]), count, name)
+        self.assertLen(grids.PRESETS, 8)
 
     def test_tasks_and_flags_are_known_to_their_scripts(self):
         scripts = {"run_classifier.py": run_classifier, "run_squad.py": run_squad}
         tasks = {*(task.name for task in glue.TASKS.values()), *custom_tasks.LAYOUTS}
-        for name, (_, grids) in sweep_grids.PRESETS.items():
-            for trial in sweep_grids.trials_of(grids):
+        for name, (_, trial_grids) in grids.PRESETS.items():
+            for trial in grids.expand_grids(trial_grids):
                 arguments = [f"--{flag}={value}" for flag, value in trial.flags]
                 values = command_lines.parsed(scripts[trial.script].define_flags, *arguments)
                 if trial.script == "run_classifier.py":
                     self.assertIn(values.task_name, tasks, name)
 
     def test_epochs_of_further_tasks_are_those_of_table_4(self):
-        trials = sweep_grids.trials_of(sweep_grids.PRESETS["further_tasks"][1])
+        trials = grids.expand_grids(grids.PRESETS["further_tasks"][1])
         epochs = {
             (flags["task_name"], flags.get("tuning", "adapters")): flags["num_train_epochs"]
             for flags in flags_of(trials)

@@ -1,7 +1,6 @@
 """Tests of paper.py against the means that the paper gives, and its tables where they lie."""
 
 import os
-import unittest
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -9,12 +8,11 @@ import tensorflow.compat.v1 as tf
 from adapter_bert.experiments import paper
 from adapter_bert.tasks.custom_tasks import LAYOUTS
 from adapter_bert.tasks.glue import TASKS
-
-DATA = os.environ.get("ADAPTER_BERT_DATA")
+from adapter_tests.support.shared import SHARED, needs_shared
 
 
 def read_rows(name):
-    with open(os.path.join(DATA, "paper", name), encoding="utf-8") as reader:
+    with open(os.path.join(SHARED, "paper", name), encoding="utf-8") as reader:
         return [line.split("\t") for line in reader.read().splitlines()[1:]]
 
 
@@ -41,11 +39,11 @@ class PublishedTest(tf.test.TestCase):
     def test_order(self):
         tasks = ["own", "sms_spam", "WNLI", "MNLI", "CoLA", "newsgroups", "QNLI"]
         self.assertEqual(
-            sorted(tasks, key=paper.order),
+            sorted(tasks, key=paper.sort_key),
             ["CoLA", "MNLI", "QNLI", "WNLI", "newsgroups", "sms_spam", "own"],
         )
 
-    @unittest.skipUnless(DATA, "ADAPTER_BERT_DATA names no folder")
+    @needs_shared
     def test_against_the_tables(self):
         for ours, theirs in zip(paper.TABLE_1, read_rows("table1_glue_test.tsv")):
             self.assertEqual([f"{value:.1f}" for value in ours.scores.values()], theirs[3:-1])

@@ -8,8 +8,9 @@ from unittest import mock
 
 import tensorflow.compat.v1 as tf
 
+from adapter_bert.common import paths
 from adapter_bert.common.errors import UserError
-from adapter_bert.experiments import records as sweep_records
+from adapter_bert.experiments import records
 
 
 def record(key, finished="2026-01-01T00:00:00", status="done", **more):
@@ -37,27 +38,27 @@ class SweepRecordsTest(tf.test.TestCase):
             writer.write(text)
 
     def keys(self):
-        return [record["key"] for record in sweep_records.read(self.folder)]
+        return [record["key"] for record in records.read(self.folder)]
 
     def test_what_was_added_is_read_in_the_order_of_its_end(self):
-        self.assertEqual(sweep_records.read(self.folder), [])
-        self.assertEqual(sweep_records.read(os.path.join(self.folder, "missing")), [])
-        sweep_records.append(self.folder, (0, 2), record("b", "2026-01-02T00:00:00"))
-        sweep_records.append(self.folder, (1, 2), record("a", "2026-01-01T00:00:00"))
-        sweep_records.append(self.folder, (0, 1), record("c", "2026-01-03T00:00:00"))
+        self.assertEqual(records.read(self.folder), [])
+        self.assertEqual(records.read(os.path.join(self.folder, "missing")), [])
+        records.append(self.folder, (0, 2), record("b", "2026-01-02T00:00:00"))
+        records.append(self.folder, (1, 2), record("a", "2026-01-01T00:00:00"))
+        records.append(self.folder, (0, 1), record("c", "2026-01-03T00:00:00"))
         self.assertEqual(self.keys(), ["a", "b", "c"])
         self.assertEqual(
             sorted(os.listdir(self.folder)),
             ["results.0-of-2.jsonl", "results.1-of-2.jsonl", "results.jsonl"],
         )
-        self.assertEqual(sweep_records.read(self.folder)[0], record("a"))
+        self.assertEqual(records.read(self.folder)[0], record("a"))
 
     def test_the_later_of_two_counts_but_no_failure_hides_a_success(self):
         for day, status in enumerate(("failed", "done", "failed"), 1):
             finished = f"2026-01-0{day}T00:00:00"
-            sweep_records.append(self.folder, (0, 1), record("a", finished, status, day=day))
-        sweep_records.append(self.folder, (0, 1), record("b", status="failed", reason="x"))
-        found = {r["key"]: r for r in sweep_records.read(self.folder)}
+            records.append(self.folder, (0, 1), record("a", finished, status, day=day))
+        records.append(self.folder, (0, 1), record("b", status="failed", reason="x"))
+        found = {r["key"]: r for r in records.read(self.folder)}
         self.assertEqual((found["a"]["status"], found["a"]["day"]), ("done", 2))
         self.assertEqual(found["b"]["reason"], "x")
 
@@ -66,24 +67,24 @@ class SweepRecordsTest(tf.test.TestCase):
         for length in range(len(line) - 1):
             self.write(json.dumps(record("z")) + "\n" + line[:length])
             self.assertEqual(self.keys(), ["z"])
-            sweep_records.append(self.folder, (0, 1), record("b", "2026-01-02T00:00:00"))
+            records.append(self.folder, (0, 1), record("b", "2026-01-02T00:00:00"))
             self.assertEqual(self.keys(), ["z", "b"])
 
     def test_a_reader_parses_what_is_new(self):
-        reader = sweep_records.Reader(self.folder)
+        reader = records.Reader(self.folder)
         self.assertEqual(reader.read(), [])
         for number in range(10):
-            sweep_records.append(self.folder, (number % 2, 2), record(str(number), status="failed"))
+            records.append(self.folder, (number % 2, 2), record(str(number), status="failed"))
             with mock.patch.object(json, "loads", wraps=json.loads) as loads:
                 found = reader.read()
             self.assertEqual(loads.call_count, 1)
-            self.assertCountEqual(found, sweep_records.read(self.folder))
+            self.assertCountEqual(found, records.read(self.folder))
         self.write('{"key": "cut sh', mode="a")
-        sweep_records.append(self.folder, (0, 1), record("0"))
+        records.append(self.folder, (0, 1), record("0"))
         self.assertEqual(reader.read()[-1], record("0"))
         self.assertLen(reader.read(), 10)
         os.remove(os.path.join(self.folder, "results.0-of-2.jsonl"))
-        self.assertEqual(reader.read(), sweep_records.read(self.folder))
+        self.assertEqual(reader.read(), records.read(self.folder))
         self.write("{}\n", mode="a")
         with self.assertRaisesRegex(UserError, "line 3"):
             reader.read()
@@ -107,23 +108,23 @@ class SweepRecordsTest(tf.test.TestCase):
         for wrong in ("x", "[1]", '"text"', "{}", json.dumps(unscored), '{"key": 1}', *broken):
             self.write(good + wrong + "\n")
             with self.assertRaisesRegex(UserError, "results.jsonl, line 2: expected the record"):
-                sweep_records.read(self.folder)
+                records.read(self.folder)
         self.write(good + json.dumps(record("b"))[:-1] + ', "key": "c"}\n')
         with self.assertRaisesRegex(UserError, 'line 2: .* key "key" twice'):
-            sweep_records.read(self.folder)
+            records.read(self.folder)
         with open(os.path.join(self.folder, "results.jsonl"), "wb") as writer:
             writer.write(b"\xff\xfe")
         with self.assertRaisesRegex(UserError, "cannot be read"):
-            sweep_records.read(self.folder)
+            records.read(self.folder)
 
     def test_scores_that_are_no_numbers_are_refused_by_name(self):
         for name in ("eval_accuracy", "trained_parameters"):
             for value in (float("nan"), float("inf")):
                 scores = {"eval_accuracy": 0.5, "eval_loss": float("nan"), name: value}
-                records = (record("a"), record("b", scores=scores))
-                self.write("".join(json.dumps(each) + "\n" for each in records))
+                valid_records = (record("a"), record("b", scores=scores))
+                self.write("".join(json.dumps(each) + "\n" for each in valid_records))
                 with self.assertRaisesRegex(UserError, f"line 2: found {value} as {name}, "):
-                    sweep_records.read(self.folder)
+                    records.read(self.folder)
 
     def test_scores_of_a_failed_trial_are_not_read(self):
         for scores in (5, "a text", None, {"eval_accuracy": "a text"}, {"eval_accuracy": math.nan}):
@@ -138,7 +139,12 @@ class SweepRecordsTest(tf.test.TestCase):
 
     def test_a_folder_that_is_not_there_cannot_be_written(self):
         with self.assertRaisesRegex(UserError, "cannot be written"):
-            sweep_records.append(os.path.join(self.folder, "missing"), (0, 1), record("a"))
+            records.append(os.path.join(self.folder, "missing"), (0, 1), record("a"))
+
+    def test_those_of_earlier_versions(self):
+        """Those of results/ were written over months, the last before the modules moved."""
+        read = records.read(os.path.join(paths.PROJECT, "results", "records"))
+        self.assertGreater(len([r for r in read if r["status"] == records.DONE]), 250)
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ class MethodsTableTest(tf.test.TestCase):
     def test_turned(self):
         table = Table("all", ["", "x", "y"], [["a", "1", "2"], ["b", "3", "4"], ["c", "5", "6"]])
         turned = Table("all", ["", "a", "b", "c"], [["x", "1", "3", "5"], ["y", "2", "4", "6"]])
-        self.assertEqual(report_tables.transposed(table), turned)
+        self.assertEqual(report_tables.transpose(table), turned)
 
 
 class OtherTablesTest(tf.test.TestCase):
@@ -130,11 +130,11 @@ class OtherTablesTest(tf.test.TestCase):
         )
 
     def test_the_papers(self):
-        (table,) = report_tables.published_1(["CoLA", "MRPC", "airline"])
+        (table,) = report_tables.paper_table_1(["CoLA", "MRPC", "airline"])
         self.assertEqual(table.columns[1:4], ["CoLA", "MRPC", "mean"])
         self.assertEqual(table.rows[0][1:], ["60.5", "89.3", "74.9", "9.0×", "100%"])
-        self.assertEqual(report_tables.published_1(["airline"]), [])
-        (table,) = report_tables.published_2(["CoLA", "airline", "sms_spam"])
+        self.assertEqual(report_tables.paper_table_1(["airline"]), [])
+        (table,) = report_tables.paper_table_2(["CoLA", "airline", "sms_spam"])
         self.assertEqual(
             table.rows,
             [
@@ -145,14 +145,14 @@ class OtherTablesTest(tf.test.TestCase):
                 ["trained per task", "–", "100%", "52.9%", "1.14%"],
             ],
         )
-        self.assertEqual(report_tables.published_2(["CoLA"]), [])
+        self.assertEqual(report_tables.paper_table_2(["CoLA"]), [])
 
 
 class TextTest(tf.test.TestCase):
     def test_markdown(self):
         table = Table("", ["", "x"], [["a", "1"]])
-        self.assertEqual(report_tables.markdown(table), "|  | x |\n| --- | --- |\n| a | 1 |")
-        titled = report_tables.markdown(table._replace(heading="Title"))
+        self.assertEqual(report_tables.to_markdown(table), "|  | x |\n| --- | --- |\n| a | 1 |")
+        titled = report_tables.to_markdown(table._replace(heading="Title"))
         self.assertTrue(titled.startswith("## Title\n\n|  | x |\n"))
 
     def test_tsv(self):
@@ -161,16 +161,16 @@ class TextTest(tf.test.TestCase):
             {"task": "MRPC", "level": 1e-7, "points": 1 / 3, "trained": 5},
         ]
         self.assertEqual(
-            report_tables.tsv(numbers),
+            report_tables.to_tsv(numbers),
             "task\tlevel\tpoints\ttrained\nCoLA\t\t25.125\t22713986\nMRPC\t1e-07\t0.333333\t5\n",
         )
 
     def test_seeds(self):
         cells = [cell("a", "CoLA", 1.0), cell("a", "MRPC", 1.0)]
-        self.assertEqual(report_tables.seeds_of(cells), "3 seeds")
+        self.assertEqual(report_tables.count_seeds(cells), "3 seeds")
         cells[1] = cells[1]._replace(choice=cells[1].choice._replace(seeds=1))
-        self.assertEqual(report_tables.seeds_of(cells), "1 to 3 seeds")
-        self.assertEqual(report_tables.seeds_of(cells[1:]), "1 seed")
+        self.assertEqual(report_tables.count_seeds(cells), "1 to 3 seeds")
+        self.assertEqual(report_tables.count_seeds(cells[1:]), "1 seed")
 
 
 if __name__ == "__main__":

@@ -3,11 +3,9 @@
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.experiments import figures, report_tables
-from adapter_bert.experiments import reports as reporting
-from adapter_bert.experiments.reports import REPORTS, Source
-from adapter_tests.experiments.ablation_results_test import ABLATION
-from adapter_tests.support.records import record, seeds
+from adapter_bert.experiments import figures, report_tables, reports
+from adapter_bert.experiments.reports import REPORTS, Results
+from adapter_tests.support.records import ABLATION, record, seeds
 
 
 def rows_by_label(table):
@@ -36,7 +34,7 @@ class GlueTest(tf.test.TestCase):
         records = self.records()
         for entry, accuracy in zip(records[4:8], (0.70, 0.69, 0.71, 0.72)):
             entry["scores"]["eval_accuracy"] = accuracy
-        report = reporting.table1(Source(records))
+        report = reports.table1(Results(records))
         first, second, paper = report.tables
         columns = ["CoLA", "SST-2", "mean", "total parameters", "trained per task"]
         self.assertEqual(first.columns, ["", *columns])
@@ -63,10 +61,10 @@ class GlueTest(tf.test.TestCase):
     def test_mnli_has_two_dev_sets(self):
         mnli = record("MNLI", 0.8, tuning="full")
         mnli["scores"]["eval_mismatched_accuracy"] = 0.82
-        report = reporting.table1(Source([mnli]))
+        report = reports.table1(Results([mnli]))
         self.assertEqual(report.tables[0].columns[1:3], ["MNLI-m", "MNLI-mm"])
         self.assertEqual(report.tables[0].rows[0][1:4], ["80.0", "82.0", "81.0"])
-        report = reporting.table1(Source([record("MNLI", 0.8, tuning="full")]))
+        report = reports.table1(Results([record("MNLI", 0.8, tuning="full")]))
         self.assertEqual(report.tables[0].columns[1:3], ["MNLI-m", "mean"])
 
     def test_figure1(self):
@@ -75,7 +73,7 @@ class GlueTest(tf.test.TestCase):
             records.append(record(task, value, tuning="full"))
             records.append(record(task, value - 0.05, adapter_size=8, trained=140))
         records.append(record("QNLI", 0.9, adapter_size=8))  # Full fine-tuning is missing.
-        report = reporting.figure1(Source(records))
+        report = reports.figure1(Results(records))
         # Size 64, of CoLA alone, would be a percentile over other tasks.
         (eight,) = report.numbers
         # CoLA 41 - 52, SST-2 88.5 - 91, MRPC and RTE -5: sorted -11, -5, -5, -2.5. Places 0.6, 1.5
@@ -96,7 +94,7 @@ class GlueTest(tf.test.TestCase):
         for setting in ({"adapter_size": 8}, {"adapter_size": 64, "trained": 300}, top):
             records.append(record("MRPC", 0.79, **setting))
         records.append(record("CoLA", 0.50, score="matthews", **top))
-        report = reporting.figure1(Source(records))
+        report = reports.figure1(Results(records))
         # Two tasks at three levels are more than three tasks, with SST-2, at one.
         self.assertEqual(
             {(row["method"], row["level"]): (row["CoLA"], row["MRPC"]) for row in report.numbers},
@@ -107,7 +105,7 @@ class GlueTest(tf.test.TestCase):
             },
         )
         self.assertIn("percentiles over CoLA, MRPC,", report.caption)
-        self.assertIn("top layers\t1\t12345678\t", report_tables.tsv(report.numbers))
+        self.assertIn("top layers\t1\t12345678\t", report_tables.to_tsv(report.numbers))
 
 
 class FurtherTasksTest(tf.test.TestCase):
@@ -128,7 +126,7 @@ class FurtherTasksTest(tf.test.TestCase):
         ]
 
     def test_table2(self):
-        report = reporting.table2(Source(self.records()))
+        report = reports.table2(Results(self.records()))
         first, paper = report.tables
         columns = ["no-BERT baseline", "full fine-tuning", "variable fine-tuning", "adapters"]
         self.assertEqual(first.columns, ["", *columns])
@@ -151,11 +149,11 @@ class FurtherTasksTest(tf.test.TestCase):
         records = self.records()
         for entry in records[:2]:
             entry["scores"]["eval_accuracy"] = 0.95
-        report = reporting.table2(Source(records))
+        report = reports.table2(Results(records))
         self.assertEqual(rows_by_label(report.tables[0])["airline"][2], "85.0 ± 1.0")
 
     def test_figure3(self):
-        report = reporting.figure3(Source(self.records()))
+        report = reports.figure3(Results(self.records()))
         found = curves(report.panels[0])
         self.assertEqual(found["adapters"], [(100.0, -14.0), (300.0, -23.0)])
         self.assertEqual(found["top layers"], [(1000.0, 6.0), (2000.0, -4.0)])
@@ -172,7 +170,7 @@ class ParametersFigureTest(tf.test.TestCase):
             record("CoLA", 0.1, score="matthews", tuning="head", trained=5),
             record("SQuAD", 60.0, score="f1", script="run_squad.py", trained=100),
         ]
-        report = reporting.figure4(Source(records))
+        report = reports.figure4(Results(records))
         self.assertEqual([panel.title for panel in report.panels], ["CoLA", "MRPC"])
         cola, mrpc = report.panels
         self.assertEqual(cola.y_label, "Validation Matthews correlation (× 100)")
@@ -184,7 +182,7 @@ class ParametersFigureTest(tf.test.TestCase):
         self.assertAllClose(mrpc.series[0].points[1][2:], [80.0, 84.0])
         self.assertEqual(mrpc.series[1].points[0][2:], (None, None))
 
-        report = reporting.figure5(Source(records))
+        report = reports.figure5(Results(records))
         self.assertEqual([panel.title for panel in report.panels], ["SQuAD"])
         self.assertEqual(curves(report.panels[0]), {"adapters": [(100, 60.0)]})
 
@@ -194,19 +192,19 @@ class ParametersFigureTest(tf.test.TestCase):
             record("MRPC", 0.8, adapter_size=64, learning_rate=3e-4, trained=300),
             record("MRPC", 0.9, adapter_size=64, learning_rate=1e-3, trained=300),
         ]
-        (panel,) = reporting.figure4(Source(records)).panels
+        (panel,) = reports.figure4(Results(records)).panels
         self.assertEqual(curves(panel), {"adapters": [(100, 70.0), (300, 80.0)]})
 
     def test_other_adapters_are_named(self):
         records = [record("MRPC", 0.8, adapter_size=8, adapter_init_scale=0.01)]
-        report = reporting.figure4(Source(records))
+        report = reports.figure4(Results(records))
         self.assertIn("--adapter_init_scale=0.01.", report.caption)
         self.assertIn("one way only; one seed, the other settings", report.caption)
 
 
 class ScaleAndAblationTest(tf.test.TestCase):
     def test_spans(self):
-        report = reporting.figure6(Source([], [ABLATION]))
+        report = reports.figure6(Results([], [ABLATION]))
         (panel,) = report.panels
         self.assertAllClose(panel.values, [[-0.5, -6.0], [np.nan, 1.0]])
         self.assertEqual((panel.x_label, panel.y_label)[0][:4], "Last")
@@ -231,7 +229,7 @@ class ScaleAndAblationTest(tf.test.TestCase):
             record("CoLA", 0.9, adapter_init_scale=0.0, score="matthews"),
             *(record("RTE", 0.5, adapter_init_scale=s) for s in scales[:2]),  # No curve.
         ]
-        report = reporting.figure6(Source(records))
+        report = reports.figure6(Results(records))
         (panel,) = report.panels
         self.assertEqual(
             curves(panel),
@@ -255,7 +253,7 @@ class LearningRateTest(tf.test.TestCase):
             *(record("MRPC", 0.8 - 100 * r, learning_rate=r, tuning="full") for r in rates[1:]),
             *(record("CoLA", 0.5, learning_rate=r) for r in rates[:2]),  # No curve.
         ]
-        report = reporting.figure7(Source(records))
+        report = reports.figure7(Results(records))
         (panel,) = report.panels
         self.assertEqual(panel.title, "MRPC")
         self.assertEqual(
@@ -281,7 +279,7 @@ class VariantsTest(tf.test.TestCase):
             *seeds("CoLA", [0.9, 0.9]),  # Other initial weights: figure 6.
             *seeds("CoLA", [0.9, 0.9], adapter_size=8, **init),  # No variant of this size.
         ]
-        report = reporting.variants(Source(records))
+        report = reports.variants(Results(records))
         (table,) = report.tables
         self.assertEqual(table.columns[2:6], ["CoLA", "difference", "MRPC", "difference"])
         self.assertEqual(
@@ -303,7 +301,7 @@ class VariantsTest(tf.test.TestCase):
             record("CoLA", 0.22, num_train_epochs=10, train_pooler=True),
             record("CoLA", 0.24, num_train_epochs=20, adapter_activation="relu"),
         ]
-        report = reporting.variants(Source(records))
+        report = reports.variants(Results(records))
         rows = {name: row[1:3] for name, row in rows_by_label(report.tables[0]).items()}
         expected = {
             "default": ["30.0", "+0.0"],
@@ -320,7 +318,7 @@ class VariantsTest(tf.test.TestCase):
 class FilesTest(tf.test.TestCase):
     def test_nothing_is_no_crash(self):
         for name, kind in REPORTS.items():
-            self.assertEqual(kind.make(Source([])).numbers, [], name)
+            self.assertEqual(kind.make(Results([])).numbers, [], name)
 
     def test_a_lone_training(self):
         for entry, expected in (
@@ -328,14 +326,14 @@ class FilesTest(tf.test.TestCase):
             (record("airline", 0.5, test=0.5, tuning="full"), ["table2", "figure4"]),
             (record("SQuAD", 50.0, score="f1", script="run_squad.py"), ["figure5"]),
         ):
-            reports = {name: kind.make(Source([entry])) for name, kind in REPORTS.items()}
-            found = [name for name, report in reports.items() if report.numbers]
+            rendered_reports = {name: kind.make(Results([entry])) for name, kind in REPORTS.items()}
+            found = [name for name, report in rendered_reports.items() if report.numbers]
             self.assertEqual(found, expected)
             for name in found:
-                self.assertIn(name + ".md", reporting.rendered(name, reports[name]))
+                self.assertIn(name + ".md", reports.render(name, rendered_reports[name]))
 
     def test_files_that_are_the_same_each_time(self):
-        source = Source(
+        source = Results(
             [
                 *seeds("CoLA", [0.2, 0.3], score="matthews"),
                 *seeds("CoLA", [0.3, 0.4], score="matthews", tuning="full"),
@@ -344,7 +342,7 @@ class FilesTest(tf.test.TestCase):
         )
         files = {}
         for name in ("table1", "figure1", "figure4"):
-            files.update(reporting.rendered(name, REPORTS[name].make(source)))
+            files.update(reports.render(name, REPORTS[name].make(source)))
         self.assertEqual(
             set(files),
             {
@@ -363,12 +361,12 @@ class FilesTest(tf.test.TestCase):
         )
         self.assertEqual(rows[0][:4], ["adapters", "64", "CoLA", "eval_matthews"])
         self.assertEqual(rows[0][4:], ["25", "5", "2", "200", "adapter_size=64"])
-        again = reporting.rendered("figure4", REPORTS["figure4"].make(source))
+        again = reports.render("figure4", REPORTS["figure4"].make(source))
         for name, content in again.items():
             self.assertEqual(content, files[name], name)
 
     def test_every_method_has_a_style_of_its_own(self):
-        styles = list(reporting._STYLES.values())
+        styles = list(reports._STYLES.values())
         self.assertLen(set(map(str, styles)), 5)
         self.assertContainsSubset(map(str, styles), list(map(str, figures.STYLES)))
 

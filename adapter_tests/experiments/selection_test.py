@@ -117,10 +117,10 @@ class ComparableTest(tf.test.TestCase):
         nearly = [record("MRPC", 0.5, adapter_size=size, learning_rate=1e-4) for size in (8, 64)]
         other = [record("MRPC", 0.5, adapter_size=64, learning_rate=1e-3)]
         alone = [record("CoLA", 0.5, seed, adapter_size=64) for seed in (1, 2)]
-        found = selection.comparable([*other, *curve, *nearly, *alone], "adapter_size")
+        found = selection.select_comparable([*other, *curve, *nearly, *alone], "adapter_size")
         self.assertCountEqual(map(str, found), map(str, [*curve, *nearly, *alone]))
         single = [record("CoLA", 0.5, tuning="full", learning_rate=rate) for rate in (1e-5, 5e-5)]
-        self.assertCountEqual(map(str, selection.comparable(single, None)), map(str, single))
+        self.assertCountEqual(map(str, selection.select_comparable(single, None)), map(str, single))
 
 
 class ChooseBestTest(tf.test.TestCase):
@@ -147,7 +147,7 @@ class MethodsTest(tf.test.TestCase):
             record("MRPC", 0.5, script="run_baseline.py"),
         ]
         counts = [
-            len(selection.of_method(records, method))
+            len(selection.filter_by_method(records, method))
             for method in (ADAPTERS, FULL, TOP_LAYERS, NO_BERT)
         ]
         self.assertEqual(counts, [2, 1, 1, 1])
@@ -163,23 +163,27 @@ class UsualDesignTest(tf.test.TestCase):
             record("MRPC", 0.1, adapter_size=64, adapter_init_scale=0.01),
             *seeds("MRPC", [0.1, 0.2, 0.3], adapter_size=64),
         ]
-        self.assertEqual(selection.usual_design(records, ADAPTERS), {"adapter_init_scale": 0.01})
-        self.assertEqual(selection.usual(records, ADAPTERS), records[:2])
+        self.assertEqual(
+            selection.find_usual_design(records, ADAPTERS), {"adapter_init_scale": 0.01}
+        )
+        self.assertEqual(selection.select_usual(records, ADAPTERS), records[:2])
 
     def test_else_the_nearest_to_the_default(self):
         records = [
             record("MRPC", 0.1, adapter_init_scale=0.01, adapter_activation="relu"),
             record("MRPC", 0.1, adapter_init_scale=0.01),
         ]
-        self.assertEqual(selection.usual(records, ADAPTERS), records[1:])
+        self.assertEqual(selection.select_usual(records, ADAPTERS), records[1:])
         records.append(record("MRPC", 0.1, adapter_init_scale=0.001))
-        self.assertEqual(selection.usual(records, ADAPTERS), records[2:])
+        self.assertEqual(selection.select_usual(records, ADAPTERS), records[2:])
 
     def test_difference(self):
         usual = {"adapter_init_scale": 0.01}
-        found = selection.difference(record("MRPC", 0.1, adapter_depth=2, adapter_size=8), usual)
+        found = selection.design_difference(
+            record("MRPC", 0.1, adapter_depth=2, adapter_size=8), usual
+        )
         self.assertEqual(found, {"adapter_depth": 2, "adapter_init_scale": 0.001})
-        self.assertEqual(selection.difference(record("MRPC", 0.1, **usual), usual), {})
+        self.assertEqual(selection.design_difference(record("MRPC", 0.1, **usual), usual), {})
 
     def test_layer_norms_that_train_anyway(self):
         plain = record("MRPC", 0.1)
@@ -193,11 +197,11 @@ class UsualDesignTest(tf.test.TestCase):
         ):
             said = {**one, "flags": {**one["flags"], "layer_norms": value}}
             self.assertEqual(selection.design(said) == selection.design(one), is_same, value)
-            found = selection.difference(said, selection.design(one))
+            found = selection.design_difference(said, selection.design(one))
             self.assertEqual(found, {} if is_same else {"layer_norms": value})
 
     def test_none_of_a_method(self):
-        self.assertEqual(selection.usual([record("MRPC", 0.1)], FULL), [])
+        self.assertEqual(selection.select_usual([record("MRPC", 0.1)], FULL), [])
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ class CompareTest(tf.test.TestCase):
         self.assertEqual(found, (2, 2, 0, 1))
 
     def test_described(self):
-        lines = significance.described(significance.Comparison(1200, 10, 2, 188))
+        lines = significance.describe(significance.Comparison(1200, 10, 2, 188))
         self.assertEqual(lines[0].split(), ["second", "right", "second", "wrong"])
         self.assertEqual(lines[1].split(), ["first", "right", "1,200", "10"])
         self.assertEqual(lines[2].split(), ["first", "wrong", "2", "188"])

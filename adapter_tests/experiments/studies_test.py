@@ -1,14 +1,16 @@
-"""Tests of studies.py: what a search came to, from its file to tables and curves."""
+"""Tests of studies.py: results of run_baseline.py and run_ablation.py, in tables and curves."""
 
 import dataclasses
 import json
 import os
+import tempfile
 
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.baseline.search_space import PRESETS, SPACE
 from adapter_bert.common.errors import UserError
 from adapter_bert.experiments import studies
+from adapter_tests.support.records import ABLATION, ABLATION_FILE
 
 
 def trial(number, score, pruned=False, preset="airline", **changes):
@@ -47,7 +49,7 @@ class SearchResultsTest(tf.test.TestCase):
         self.assertEqual(studies.best_trial(self.read())["number"], 1)
 
     def test_numbers(self):
-        numbers = studies.search_numbers(self.read())
+        numbers = studies.search_rows(self.read())
         self.assertEqual([row["points"] for row in numbers], [50.0, 75.0, None, 62.5, 75.0])
         self.assertEqual([row["trial"] for row in numbers], [0, 1, 2, 3, 4])
         self.assertEqual(list(numbers[0])[-len(SPACE) :], list(SPACE))
@@ -59,7 +61,7 @@ class SearchResultsTest(tf.test.TestCase):
         self.assertEqual(rows, [["Airline", "5", "2", "1", "75.0", "0.12"]])
         self.assertLen(columns, 6)
         others = self.read(TRIALS[4:])
-        columns, rows = studies.selected([search, others], ["A", "B"], "–")
+        columns, rows = studies.selected_settings([search, others], ["A", "B"], "–")
         self.assertEqual(columns, ["", "A", "B"])
         rows = {name: values for name, *values in rows}
         self.assertEqual(list(rows), [name.replace("_", " ") for name in SPACE])
@@ -69,12 +71,12 @@ class SearchResultsTest(tf.test.TestCase):
         self.assertEqual(rows["hidden layers"], ["1", "0"])
         self.assertEqual(rows["hidden size"], ["128", "–"])
         flat = self.read([trial(0, 0.5, use_convolution=False)])
-        rows = dict(studies.selected([flat], ["A"], "–")[1])
+        rows = dict(studies.selected_settings([flat], ["A"], "–")[1])
         self.assertEqual((rows["conv filters"], rows["lowercase"]), ("–", "no"))
 
     def test_panel(self):
         panel = studies.search_panel(self.read(), "Airline", "accuracy (%)")
-        self.assertTrue(panel.linear)
+        self.assertTrue(panel.is_linear)
         points = {series.label: [p[:2] for p in series.points] for series in panel.series}
         self.assertEqual(points["trial"], [(0, 50.0), (1, 75.0), (4, 75.0)])
         self.assertEqual(points["stopped early"], [(3, 62.5)])
@@ -101,6 +103,48 @@ class SearchResultsTest(tf.test.TestCase):
                 studies.read_search(self.write(content))
         with self.assertRaisesRegex(UserError, r"^--searches: nowhere: cannot be read \(.*No such"):
             studies.read_search("nowhere")
+
+
+class AblationResultsTest(tf.test.TestCase):
+    def write(self, content):
+        path = os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "ablation.json")
+        with open(path, "w") as writer:
+            json.dump(content, writer)
+        return path
+
+    def test_it_is_read_in_points(self):
+        found = studies.read_ablation(self.write(ABLATION_FILE))
+        self.assertEqual({**found, "spans": {}}, {**ABLATION, "spans": {}})
+        self.assertEqual(found["spans"].keys(), ABLATION["spans"].keys())
+        for span, points in ABLATION["spans"].items():
+            self.assertAllClose(found["spans"][span], points)
+
+    def test_a_regression_has_no_majority(self):
+        content = {name: value for name, value in ABLATION_FILE.items() if name != "majority"}
+        found = studies.read_ablation(self.write(content))
+        self.assertEqual(studies.ablation_table([found]).rows[0][-1], "–")
+        methods = [cell.method for cell in studies.ablation_cells(found)]
+        self.assertEqual(methods, ["all adapters", "no adapters", *["layers removed"] * 3])
+
+    def test_broken_files(self):
+        with self.assertRaisesRegex(UserError, "--ablations: missing.json: cannot be read"):
+            studies.read_ablation("missing.json")
+        spans = [[[0, 1]], [[0, 2, 0.5]], [[1, 0, 0.5]]]
+        spans += [[["0", "1", 0.5]], [[0.0, 1, 0.5]], [[0, 1, "0.5"]], [[0, 1, 10**400]], 5]
+        changes = [{"spans": some} for some in spans]
+        changes += [{"all": "x"}, {"all": []}, {"none": None}, {"majority": "x"}, {"task": ["a"]}]
+        changes += [{"num_layers": 10**9}, {"num_layers": None}, {"score": 1}]
+        changes += [{"num_layers": 0, "spans": []}]
+        for broken in ({"task": "CoLA"}, *({**ABLATION_FILE, **change} for change in changes)):
+            with self.assertRaisesRegex(UserError, "is no ablation.json"):
+                studies.read_ablation(self.write(broken))
+        nested = os.path.join(self.get_temp_dir(), "nested.json")
+        with open(nested, "w") as writer:
+            writer.write("[" * 100000)
+        with self.assertRaisesRegex(UserError, "is not valid JSON"):
+            studies.read_ablation(nested)
+        with self.assertRaisesRegex(UserError, "expected a JSON object"):
+            studies.read_ablation(self.write([]))
 
 
 if __name__ == "__main__":

@@ -19,13 +19,10 @@ import tensorflow.compat.v1 as tf
 
 from adapter_bert.common import devices, files, paths
 from adapter_bert.common.errors import UserError
-from adapter_bert.experiments import grids as sweep_grids
-from adapter_bert.experiments import records as sweep_records
-from adapter_bert.experiments import sweep as sweeps
+from adapter_bert.experiments import grids, records, sweep
 from adapter_bert.formats import task_adapter
 from adapter_bert.training import progress
-from adapter_tests.formats import task_adapter_test as task_adapters_test
-from adapter_tests.support import tiny
+from adapter_tests.support import task_adapters, tiny
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
@@ -81,12 +78,11 @@ SWEEPER = """
 import sys
 sys.path[:0] = [{root!r}]
 from adapter_bert.common import errors, paths
-from adapter_bert.experiments import grids as sweep_grids
-from adapter_bert.experiments import sweep as sweeps
+from adapter_bert.experiments import grids, sweep
 paths.PROJECT = {scripts!r}
-trials = sweep_grids.trials_of([{{"adapter_size": {sizes}, **{flags}}}])
-sweep = sweeps.Sweep(trials, sweeps.Settings({folder!r}, jobs={jobs}, shard={shard}))
-sys.exit(errors.exit_code(sweep.run))
+trials = grids.expand_grids([{{"adapter_size": {sizes}, **{flags}}}])
+runner = sweep.Sweep(trials, sweep.Settings({folder!r}, jobs={jobs}, shard={shard}))
+sys.exit(errors.exit_code(runner.run))
 """
 
 
@@ -101,9 +97,7 @@ class SweepsTestCase(tf.test.TestCase):
         os.makedirs(self.scripts)
         with open(os.path.join(self.scripts, "run_classifier.py"), "w") as writer:
             writer.write(SCRIPT)
-        adapter = task_adapter.TaskAdapter(
-            task_adapters_test.description(), task_adapters_test.tensors()
-        )
+        adapter = task_adapter.TaskAdapter(task_adapters.description(), task_adapters.tensors())
         task_adapter.save(os.path.join(self.scripts, "adapter"), adapter)
         before, paths.PROJECT = paths.PROJECT, self.scripts
         self.addCleanup(setattr, paths, "PROJECT", before)
@@ -121,11 +115,11 @@ class SweepsTestCase(tf.test.TestCase):
             return [int(size) for size in reader.read().split()]
 
     def sweep(self, sizes, flags=(), **settings):
-        trials = sweep_grids.trials_of([{"adapter_size": list(sizes), **dict(flags)}])
-        return sweeps.Sweep(trials, sweeps.Settings(self.folder, **settings))
+        trials = grids.expand_grids([{"adapter_size": list(sizes), **dict(flags)}])
+        return sweep.Sweep(trials, sweep.Settings(self.folder, **settings))
 
     def sweeper(self, sizes, jobs=1, shard=(0, 1), **flags):
-        """A process that sweeps."""
+        """A process that sweep."""
         program = SWEEPER.format(
             root=ROOT,
             scripts=self.scripts,
@@ -147,35 +141,35 @@ class SweepsTestCase(tf.test.TestCase):
     def scores(self):
         return {
             record["flags"]["adapter_size"]: record["scores"]["eval_f1"]
-            for record in sweep_records.read(self.folder)
+            for record in records.read(self.folder)
             if record["status"] == "done"
         }
 
-    def reasons(self, sweep):
-        records = sweep.records().values()
-        return {record["flags"]["adapter_size"]: record.get("reason") for record in records}
+    def reasons(self, runner):
+        recorded = runner.records().values()
+        return {record["flags"]["adapter_size"]: record.get("reason") for record in recorded}
 
-    def trial_folder(self, size, sweep):
+    def trial_folder(self, size, runner):
         (name,) = (
-            sweep.name(key)
-            for key, trial in sweep.trials.items()
+            runner.name(key)
+            for key, trial in runner.trials.items()
             if dict(trial.flags)["adapter_size"] == size
         )
         return os.path.join(self.folder, "trials", name)
 
-    def log(self, size, sweep):
-        with open(os.path.join(self.trial_folder(size, sweep), "log.txt")) as reader:
+    def log(self, size, runner):
+        with open(os.path.join(self.trial_folder(size, runner), "log.txt")) as reader:
             return reader.read()
 
 
 class SweepsTest(SweepsTestCase):
     def test_every_trial_is_run_once_and_recorded(self):
         self.go()
-        sweep = self.sweep([8, 64], {"do_predict": True})
-        self.assertLen(sweep.commands(), 2)
-        sweep.run()
+        runner = self.sweep([8, 64], {"do_predict": True})
+        self.assertLen(runner.commands(), 2)
+        runner.run()
         self.assertEqual(self.starts(), [8, 64])
-        record = list(sweep.records().values())[1]
+        record = list(runner.records().values())[1]
         self.assertEqual(record["scores"], {"eval_f1": 0.64, "test_f1": 0.32})
         self.assertEqual((record["task"], record["score"]), ("MRPC", "eval_f1"))
         self.assertEqual(record["backbone"], {"name": "tiny", "fingerprint": "f" * 64})
@@ -203,8 +197,8 @@ class SweepsTest(SweepsTestCase):
             third.run()
         self.assertEqual(measured.call_count, 1)
         given = {
-            size: re.findall("--precision=([a-z0-9]+)", self.log(size, sweep))
-            for sweep, sizes in ((first, (8, 64)), (second, (4,)), (third, (2, 16)))
+            size: re.findall("--precision=([a-z0-9]+)", self.log(size, runner))
+            for runner, sizes in ((first, (8, 64)), (second, (4,)), (third, (2, 16)))
             for size in sizes
         }
         half = ["bfloat16"]
@@ -212,16 +206,16 @@ class SweepsTest(SweepsTestCase):
 
     def test_custom_data_are_recorded_by_the_name_of_their_folder(self):
         self.go()
-        sweep = self.sweep([8], {"task_name": "custom", "data_dir": "/data/reviews"})
-        sweep.run()
-        self.assertEqual([record["task"] for record in sweep.records().values()], ["reviews"])
+        runner = self.sweep([8], {"task_name": "custom", "data_dir": "/data/reviews"})
+        runner.run()
+        self.assertEqual([record["task"] for record in runner.records().values()], ["reviews"])
 
     def test_a_failure_is_recorded_and_the_sweep_goes_on(self):
         self.go()
         sizes = [13, 9, 40, 66, 8]
-        sweep = self.sweep(sizes)
-        sweep.run()
-        reasons = self.reasons(sweep)
+        runner = self.sweep(sizes)
+        runner.run()
+        reasons = self.reasons(runner)
         self.assertRegex(reasons.pop(40), "eval_results.json: cannot be read")
         self.assertRegex(reasons.pop(66), "eval_results.json: found nan as eval_f1, expected")
         self.assertEqual(reasons, {13: "13 brings bad luck.", 9: "killed by signal 9", 8: None})
@@ -232,54 +226,52 @@ class SweepsTest(SweepsTestCase):
         self.sweep(sizes, retry_failed=True).run()
         self.assertEqual(self.starts(), [*sizes, 13, 9, 40, 66])
         # Not that of the first time, which the log has too.
-        self.assertEqual(self.reasons(sweep)[13], "ValueError: x")
+        self.assertEqual(self.reasons(runner)[13], "ValueError: x")
 
     def test_a_full_disk_at_a_trials_end_is_its_failure(self):
         self.go()
         full = RuntimeError("/there/events.out.tfevents.1; No space left on device")
-        sweep = self.sweep([8])
+        runner = self.sweep([8])
         with mock.patch.object(progress.tf.summary, "FileWriter", side_effect=full):
-            sweep.run()
+            runner.run()
         sentence = "/there/events.out.tfevents.1 cannot be written (No space left on device)."
-        self.assertEqual(self.reasons(sweep), {8: sentence})
+        self.assertEqual(self.reasons(runner), {8: sentence})
         self.sweep([8], retry_failed=True).run()
         self.assertEqual(self.scores(), {8: 0.08})
 
     def test_seconds_count_whatever_the_clock_does(self):
         self.go()
-        sweep = self.sweep([8])
+        runner = self.sweep([8])
         with mock.patch.object(time, "time", side_effect=itertools.count(2e9, -1000)):
-            sweep.run()
-        (record,) = sweep.records().values()
+            runner.run()
+        (record,) = runner.records().values()
         self.assertBetween(record["seconds"], 0.01, 600)
 
     def test_further_flags_are_the_trials_own(self):
         self.go()
         places = ("--feature_cache_dir=/tmp/a", "--tpu_name=first", "--spm_model_file=/tmp/b")
         flags = ("--precision=float32", "--random_seed=5", *places)
-        sweep = self.sweep([8], further_flags=flags)
-        self.assertContainsSubset(flags, sweep.commands()[0])
-        sweep.run()
-        (record,) = sweep.records().values()
+        runner = self.sweep([8], extra_flags=flags)
+        self.assertContainsSubset(flags, runner.commands()[0])
+        runner.run()
+        (record,) = runner.records().values()
         self.assertEqual(
             (record["flags"]["precision"], record["flags"]["random_seed"]), ("float32", 5)
         )
         self.assertNoCommonElements(
             ("feature_cache_dir", "tpu_name", "spm_model_file"), record["flags"]
         )
-        same = sweep_grids.trials_of(
-            [{"adapter_size": 8, "precision": "float32", "random_seed": 5}]
-        )
-        self.assertEqual(sweeps.Sweep(same, sweeps.Settings(self.folder)).commands(), [])
+        same = grids.expand_grids([{"adapter_size": 8, "precision": "float32", "random_seed": 5}])
+        self.assertEqual(sweep.Sweep(same, sweep.Settings(self.folder)).commands(), [])
         self.assertLen(self.sweep([8]).commands(), 1)
 
     def test_a_file_system_without_locks(self):
         self.go()
         error = OSError(errno.ENOSYS, "Function not implemented")
         with mock.patch.object(fcntl, "flock", side_effect=error):
-            sweep = self.sweep([8])
-            sweep.run()
-            self.assertEqual(sweep.running(), {})
+            runner = self.sweep([8])
+            runner.run()
+            self.assertEqual(runner.running(), {})
         self.assertEqual(self.scores(), {8: 0.08})
 
     def test_what_is_kept(self):
@@ -289,9 +281,9 @@ class SweepsTest(SweepsTestCase):
             ("scores", 2, {"other.txt"}),
             ("all", 3, {"adapter", "other.txt", *CHECKPOINTS}),
         ):
-            sweep = self.sweep([size], keep=keep)
-            sweep.run()
-            found = set(os.listdir(self.trial_folder(size, sweep)))
+            runner = self.sweep([size], keep=keep)
+            runner.run()
+            found = set(os.listdir(self.trial_folder(size, runner)))
             always = {"log.txt", ".lock", "eval_results.json"}
             found = {name for name in found - always if "tfevents" not in name}
             self.assertEqual(found, left)
@@ -305,18 +297,18 @@ class SweepsTest(SweepsTestCase):
                 killed = mock.patch.object(os, "remove", side_effect=SystemExit)
             with killed, contextlib.suppress(SystemExit):
                 self.sweep([size], keep=keep).run()
-        sweep = self.sweep([1, 2, 3], keep="scores")
+        runner = self.sweep([1, 2, 3], keep="scores")
         self.assertEqual(sorted(self.scores()), [1, 2, 3])
-        self.assertContainsSubset(left, os.listdir(self.trial_folder(1, sweep)))
-        self.assertIn("adapter", os.listdir(self.trial_folder(2, sweep)))
+        self.assertContainsSubset(left, os.listdir(self.trial_folder(1, runner)))
+        self.assertIn("adapter", os.listdir(self.trial_folder(2, runner)))
         for _ in range(2):  # Whatever comes there later stays, and what was kept.
-            sweep.run()
+            runner.run()
             for size, kept in ((1, {"adapter"}), (2, set()), (3, {"adapter", *left})):
-                found = set(os.listdir(self.trial_folder(size, sweep)))
+                found = set(os.listdir(self.trial_folder(size, runner)))
                 self.assertEqual(found & {"adapter", *left, ".unkept"}, kept)
-            with open(os.path.join(self.trial_folder(1, sweep), "model.ckpt-9"), "w"):
+            with open(os.path.join(self.trial_folder(1, runner), "model.ckpt-9"), "w"):
                 pass
-        self.assertIn("model.ckpt-9", os.listdir(self.trial_folder(1, sweep)))
+        self.assertIn("model.ckpt-9", os.listdir(self.trial_folder(1, runner)))
         self.assertEqual(self.starts(), [1, 2, 3])
 
     def test_another_bert_makes_other_trials(self):
@@ -388,18 +380,18 @@ class SweepsTest(SweepsTestCase):
         self.go()
         self.write_mrpc("glue")
         with mock.patch.object(files, "sha256", wraps=files.sha256) as sha256:
-            sweep = self.sweep([2, 8, 64], {"task_name": "MRPC", "random_seed": [1, 2, 3]})
-            sweep.run()
-        self.assertLen(sweep.records(), 9)
+            runner = self.sweep([2, 8, 64], {"task_name": "MRPC", "random_seed": [1, 2, 3]})
+            runner.run()
+        self.assertLen(runner.records(), 9)
         read = [os.path.basename(call[0][0]) for call in sha256.call_args_list]
         self.assertCountEqual(read, ["bert_model.ckpt.index", "train.tsv", "dev.tsv"])
 
     def test_two_jobs_run_side_by_side(self):
         sweeper = self.sweeper([1, 2, 3], jobs=2)
         self.wait_for(lambda: len(self.starts()) == 2)
-        sweep = self.sweep([1, 2, 3])
-        self.wait_for(lambda: set(sweep.running().values()) == {"step 1/2"})
-        self.assertLen(sweep.running(), 2)
+        runner = self.sweep([1, 2, 3])
+        self.wait_for(lambda: set(runner.running().values()) == {"step 1/2"})
+        self.assertLen(runner.running(), 2)
         self.go()
         self.assertEqual(sweeper.wait(), 0)
         self.assertEqual(sorted(self.starts()), [1, 2, 3])
@@ -438,23 +430,23 @@ class SweepsTest(SweepsTestCase):
     def test_sigterm_has_trials_save_their_step(self):
         sweeper = self.sweeper([1, 2])
         self.wait_for(lambda: self.starts() == [1])
-        sweep = self.sweep([1, 2])
+        runner = self.sweep([1, 2])
         sweeper.send_signal(signal.SIGTERM)
         self.assertEqual(sweeper.wait(), 130)
-        self.assertTrue(os.path.exists(os.path.join(self.trial_folder(1, sweep), "saved")))
-        self.assertEqual(sweep.running(), {})
-        self.assertEqual(sweep_records.read(self.folder), [])
+        self.assertTrue(os.path.exists(os.path.join(self.trial_folder(1, runner), "saved")))
+        self.assertEqual(runner.running(), {})
+        self.assertEqual(records.read(self.folder), [])
 
     def test_two_folders_of_one_name_would_be_one_task(self):
-        def sweep(*folders):
+        def sweep_over(*folders):
             return self.sweep([8], {"task_name": "custom", "data_dir": list(folders)})
 
         with self.assertRaisesRegex(
             UserError,
             "^--data_dir=/there/mails and --data_dir=/here/mails would be one task, mails",
         ):
-            sweep("/here/mails/", "/here/reviews", "/there/mails")
-        self.assertLen(sweep("/here/mails", "/here/mails/", "/there/reviews").trials, 3)
+            sweep_over("/here/mails/", "/here/reviews", "/there/mails")
+        self.assertLen(sweep_over("/here/mails", "/here/mails/", "/there/reviews").trials, 3)
 
     def test_two_labels_of_one_folder_would_be_one_task(self):
         common = {"task_name": "custom", "data_dir": "/here/mails", "text_column": ["a", "b"]}
@@ -472,20 +464,70 @@ class SweepsTest(SweepsTestCase):
         self.sweep([1]).check_flags()
         for settings, complaint in (
             ({"folder": "gs://bucket/sweep"}, "needs a local folder"),
-            ({"further_flags": ("--adapter_size=3",)}, "--adapter_size is a flag of the trials"),
-            ({"further_flags": ("precision",)}, "precision: expected a flag"),
-            ({"further_flags": ("--output_dir=x",)}, "output_dir: a sweep gives each"),
-            ({"further_flags": ("--do_eval=False",)}, "a trial is trained and evaluated"),
+            ({"extra_flags": ("--adapter_size=3",)}, "--adapter_size is a flag of the trials"),
+            ({"extra_flags": ("precision",)}, "precision: expected a flag"),
+            ({"extra_flags": ("--output_dir=x",)}, "output_dir: a sweep gives each"),
+            ({"extra_flags": ("--do_eval=False",)}, "a trial is trained and evaluated"),
         ):
-            trials = sweep_grids.trials_of([{"adapter_size": 1}])
+            trials = grids.expand_grids([{"adapter_size": 1}])
             with self.assertRaisesRegex(UserError, complaint):
-                sweeps.Sweep(trials, sweeps.Settings(**{"folder": self.folder, **settings}))
+                sweep.Sweep(trials, sweep.Settings(**{"folder": self.folder, **settings}))
         with self.assertRaisesRegex(UserError, r"--init_checkpoint=.*\$NO_DIR is not set"):
             self.sweep([1], {"init_checkpoint": "$NO_DIR/bert_model.ckpt"})
         os.environ["BERT_BASE_DIR"] = self.scripts
         with self.assertRaisesRegex(UserError, "index does not exist|no bert"):
             self.sweep([1])
         self.assertEqual(self.starts(), [])
+
+
+class TrialFolderTest(tf.test.TestCase):
+    def test_a_lock_is_one_holders(self):
+        folder = os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "trial")
+        one, other = sweep.TrialFolder(folder), sweep.TrialFolder(folder)
+        lock = one.lock()
+        self.assertIsNone(other.lock())
+        os.close(lock)
+        self.assertIsNotNone(other.lock())
+
+    def test_whether_it_runs_is_seen_where_nothing_can_be_written(self):
+        folder = os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "trial")
+        trial, real = sweep.TrialFolder(folder), os.open
+
+        def read_only(path, flags, *more, **options):
+            if flags & (os.O_CREAT | os.O_WRONLY | os.O_RDWR):
+                raise OSError(errno.EROFS, "Read-only file system")
+            return real(path, flags, *more, **options)
+
+        self.assertFalse(trial.is_running())
+        self.assertFalse(os.path.exists(folder))
+        lock = trial.lock()
+        with open(os.path.join(folder, "log.txt"), "w"):
+            pass
+        with mock.patch.object(os, "open", read_only):
+            self.assertTrue(trial.is_running())
+            os.close(lock)
+            self.assertFalse(trial.is_running())
+
+    def test_it_can_be_interrupted_though_its_sweep_cannot(self):
+        """A shell's script starts what stands before "&" so."""
+        folder = os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "trial")
+        trial = sweep.TrialFolder(folder)
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        self.addCleanup(signal.signal, signal.SIGINT, before)
+        lock = trial.lock()
+        program = "import signal; print(signal.getsignal(2) is signal.default_int_handler)"
+        process = trial.start([sys.executable, "-c", program], lock)
+        os.close(lock)
+        self.assertEqual(process.wait(), 0)
+        self.assertEqual(trial.last_line(), "True")
+
+    def test_the_reason_is_the_last_error_else_the_last_line(self):
+        for said, reason in (
+            ("Error: a\nError: b.\nmore\n", "b."),
+            ("Traceback\r\nValueError: x\n\n", "ValueError: x"),
+            ("", ""),
+        ):
+            self.assertEqual(sweep.failure_reason(said), reason)
 
 
 if __name__ == "__main__":

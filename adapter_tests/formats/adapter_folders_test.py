@@ -25,7 +25,7 @@ class FoldersTest(tf.test.TestCase):
         served.save_all(self.root, ["sms", "stars", "topics"])
         pattern = os.path.join(self.root, "s*", "adapter")
         self.assertEqual(
-            adapter_folders.named([pattern, os.path.join(self.root, "topics")]),
+            adapter_folders.match_patterns([pattern, os.path.join(self.root, "topics")]),
             {name: os.path.join(self.root, name, "adapter") for name in ("sms", "stars", "topics")},
         )
 
@@ -39,7 +39,7 @@ class FoldersTest(tf.test.TestCase):
         ):
             patterns = [os.path.join(self.root, one) for one in pattern.split(",")]
             with self.subTest(pattern), self.assertRaisesRegex(UserError, sentence):
-                adapter_folders.named(patterns)
+                adapter_folders.match_patterns(patterns)
 
     def test_what_folders_are_called(self):
         for folder, name in (
@@ -52,16 +52,16 @@ class FoldersTest(tf.test.TestCase):
             ("output/adapter/3", "adapter"),
             ("gs://bucket/mrpc/adapter", "mrpc"),
         ):
-            self.assertEqual(adapter_folders.name_of(folder), name)
+            self.assertEqual(adapter_folders.task_name(folder), name)
 
     def test_folders_that_are_no_adapters_are_passed_over(self):
         served.save_all(self.root, ["sms", "stars"])
         os.makedirs(os.path.join(self.root, "empty", "adapter"))
         os.makedirs(os.path.join(self.root, ".hidden"))
-        found = adapter_folders.below(self.root)
+        found = adapter_folders.find_all(self.root)
         self.assertEqual(sorted(found), ["sms", "stars"])
         with self.assertRaisesRegex(UserError, "--adapter_dir=.* is no folder"):
-            adapter_folders.below(os.path.join(self.root, "nothing"))
+            adapter_folders.find_all(os.path.join(self.root, "nothing"))
 
     def test_an_adapter_that_no_task_can_be_called_after_is_told(self):
         served.save_all(self.root, ["sms"])
@@ -69,7 +69,7 @@ class FoldersTest(tf.test.TestCase):
             shutil.copytree(os.path.join(self.root, "sms"), os.path.join(self.root, name))
         os.makedirs(os.path.join(self.root, "_empty"))
         with self.assertLogs("absl", "WARNING") as logs:
-            self.assertEqual(list(adapter_folders.below(self.root)), ["sms"])
+            self.assertEqual(list(adapter_folders.find_all(self.root)), ["sms"])
         self.assertLen(logs.output, 2)
         for line, name in zip(logs.output, ("_old", "sms+bf16")):
             self.assertIn(f"Not served: {name}: '{name}' is no name of a task; expected", line)
@@ -85,20 +85,20 @@ class FoldersTest(tf.test.TestCase):
 
         with mock.patch.object(files, "listdir", list_some):
             with self.assertLogs("absl", "WARNING") as logs:
-                self.assertEqual(list(adapter_folders.below(self.root)), ["stars"])
+                self.assertEqual(list(adapter_folders.find_all(self.root)), ["stars"])
             (line,) = logs.output
             sentence = f"{closed} cannot be read (Permission denied)."
             self.assertIn(f"Not served: sms: {sentence}", line)
             with self.assertRaisesRegex(UserError, re.escape(sentence)):
-                adapter_folders.named([closed])
+                adapter_folders.match_patterns([closed])
             closed = self.root
             with self.assertRaisesRegex(UserError, "--adapter_dir=.* cannot be read"):
-                adapter_folders.below(self.root)
+                adapter_folders.find_all(self.root)
         error = PermissionError(errno.EACCES, "Permission denied", "s://bucket")
         with mock.patch.object(files, "glob", side_effect=error):
             sentence = r"--adapters=s://bucket/\* cannot be read \(Permission denied\)"
             with self.assertRaisesRegex(UserError, sentence):
-                adapter_folders.named(["s://bucket/*"])
+                adapter_folders.match_patterns(["s://bucket/*"])
 
     @unittest.skipIf(tf.__version__.startswith("1."), "TensorFlow 1 has no ram://")
     def test_patterns_of_folders_elsewhere(self):
@@ -106,25 +106,25 @@ class FoldersTest(tf.test.TestCase):
         for name in ("sms", "stars", "topics"):
             files.makedirs(f"{root}/{name}/adapter")
             files.write_object(f"{root}/{name}/adapter/{task_adapter.CONFIG_FILE}", {})
-        found = adapter_folders.named([f"{root}/s*/adapter", f"{root}/topics/adapter"])
+        found = adapter_folders.match_patterns([f"{root}/s*/adapter", f"{root}/topics/adapter"])
         expected = {name: f"{root}/{name}/adapter" for name in ("sms", "stars", "topics")}
         self.assertEqual(found, expected)
         with self.assertRaisesRegex(UserError, "there is no such folder"):
-            adapter_folders.named([f"{root}/x*/adapter"])
+            adapter_folders.match_patterns([f"{root}/x*/adapter"])
 
     def test_what_a_kill_left_is_no_task_of_its_own(self):
         task_adapter.save(os.path.join(self.root, "sms"), served.prepare()[1]["sms"])
         folder = os.path.join(self.root, "sms")
         shutil.copytree(folder, folder + ".partial")
         for _ in range(2):
-            self.assertEqual(adapter_folders.below(self.root), {"sms": folder})
+            self.assertEqual(adapter_folders.find_all(self.root), {"sms": folder})
             pattern = os.path.join(self.root, "*")
-            self.assertEqual(adapter_folders.named([pattern]), {"sms": folder})
+            self.assertEqual(adapter_folders.match_patterns([pattern]), {"sms": folder})
             if os.path.exists(folder):
                 os.rename(folder, folder + ".replaced")
         self.assertEqual(task_adapter.describe(folder).task, "sms")
         for name in ("sms.partial", "sms.replaced"):
-            self.assertFalse(adapter_folders.is_name(name))
+            self.assertFalse(adapter_folders.is_task_name(name))
 
 
 if __name__ == "__main__":

@@ -19,12 +19,11 @@ import tensorflow.compat.v1 as tf
 import modeling
 import tuning
 from adapter_bert.common.errors import UserError
-from adapter_bert.formats import adapterhub, huggingface
-from adapter_bert.formats import task_adapter as task_adapters
+from adapter_bert.formats import adapter_checkpoints, adapterhub, huggingface
 from adapter_bert.tasks import heads
-from adapter_tests.formats.task_adapter_test import description
 from adapter_tests.support import tiny
 from adapter_tests.support.refusals import RefusalTestCase
+from adapter_tests.support.task_adapters import description, random_adapter
 
 PEERS = os.environ.get("ADAPTER_BERT_PEERS")
 
@@ -38,20 +37,6 @@ with torch.no_grad():
 numpy.save(sys.argv[2], logits.numpy())
 model.save_adapter(sys.argv[3], name, use_safetensors=True)
 """
-
-
-def task_adapter(size=4, layers=None, layer_norms="all", labels=("no", "yes"), **adapter):
-    """A task adapter of `tiny.config()` with random weights of some size."""
-    adapter = modeling.AdapterConfig(size, layers=layers, **adapter)
-    method = tuning.Tuning(layer_norms=layer_norms)
-    rng = np.random.RandomState(3)
-    kind = "classification" if labels else "regression"
-    described = description(labels=labels, kind=kind, adapter=adapter, tuning=method)
-    tensors = {
-        name: rng.normal(0, 0.5, shape).astype(np.float32)
-        for name, shape in task_adapters.shapes(described).items()
-    }
-    return task_adapters.TaskAdapter(described, tensors)
 
 
 class AdapterHubTestCase(RefusalTestCase):
@@ -76,7 +61,7 @@ class AdapterHubTestCase(RefusalTestCase):
 
 class WriteTest(AdapterHubTestCase):
     def test_names_and_layouts(self):
-        made = task_adapter()
+        made = random_adapter()
         adapterhub.write(self.folder, made)
         self.assertEqual(set(os.listdir(self.folder)), set(adapterhub.FILES))
         adapters, head, norms = (
@@ -103,7 +88,7 @@ class WriteTest(AdapterHubTestCase):
     def test_the_variants_that_the_package_has(self):
         sites_of = {"both": (True, True), "attention": (True, False), "feed_forward": (False, True)}
         for sites, placement in itertools.product(sites_of, ("sequential", "parallel")):
-            adapterhub.write(self.folder, task_adapter(sites=sites, placement=placement))
+            adapterhub.write(self.folder, random_adapter(sites=sites, placement=placement))
             with open(os.path.join(self.folder, "adapter_config.json")) as reader:
                 config = json.load(reader)["config"]
             self.assertEqual((config["mh_adapter"], config["output_adapter"]), sites_of[sites])
@@ -116,7 +101,7 @@ class WriteTest(AdapterHubTestCase):
                 self.assertEqual(int(hidden // factor), size, (hidden, size))
 
     def test_what_the_format_has_no_place_for(self):
-        made = task_adapter()
+        made = random_adapter()
         for changes, part in (
             ({"adapter": None, "tuning": tuning.Tuning("full")}, "--tuning=full"),
             ({"tuning": tuning.Tuning(train_pooler=True)}, "--train_pooler"),
@@ -143,7 +128,7 @@ class ReadTest(AdapterHubTestCase):
             {"labels": ()},
             {"labels": ("a", "b", "c")},
         ):
-            made = task_adapter(**options)
+            made = random_adapter(**options)
             adapterhub.write(self.folder, made)
             if options.get("layer_norms") == "none":
                 os.remove(os.path.join(self.folder, "layer_norms.safetensors"))
@@ -173,20 +158,20 @@ class ReadTest(AdapterHubTestCase):
             ("head_config.json", {"layers": 2}, "layers 1, this one 2"),
             ("head_config.json", {"label2id": {"no": 0, "yes": 2}}, "label2id"),
         ):
-            adapterhub.write(self.folder, task_adapter())
+            adapterhub.write(self.folder, random_adapter())
             self.edit(file, **fields)
             self.assert_refused(part)
 
     def test_damaged_files(self):
         self.assert_refused("there is no")
         for file in adapterhub.FILES:
-            adapterhub.write(self.folder, task_adapter())
+            adapterhub.write(self.folder, random_adapter())
             with open(os.path.join(self.folder, file), "r+b") as stream:
                 stream.truncate(20)
             self.assert_refused(file)
 
     def test_another_shape(self):
-        adapterhub.write(self.folder, task_adapter())
+        adapterhub.write(self.folder, random_adapter())
         tensors = self.load("adapter.safetensors")
         name = "bert.encoder.layer.0.output.adapters.MRPC.adapter_up.weight"
         tensors[name] = np.zeros([8, 5], np.float32)
@@ -208,7 +193,7 @@ class PackageTest(AdapterHubTestCase):
             {"placement": "parallel", "activation": "swish"},
             {"placement": "parallel", "sites": "attention", "activation": "relu6"},
         ):
-            made = task_adapter(**options)
+            made = random_adapter(**options)
             source = os.path.join(self.folder, "source")
             os.makedirs(source, exist_ok=True)
             adapterhub.write(source, made)
@@ -229,9 +214,11 @@ class PackageTest(AdapterHubTestCase):
         """Our logits."""
         prefix = os.path.join(self.folder, "full.ckpt")
         checkpoint = os.path.join(bert, "bert_model.ckpt")
-        backbone = task_adapters.backbone_of(checkpoint, tiny.config())
+        backbone = adapter_checkpoints.backbone_of(checkpoint, tiny.config())
         described = dataclasses.replace(made.description, backbone=backbone)
-        task_adapters.to_full_checkpoint(made._replace(description=described), checkpoint, prefix)
+        adapter_checkpoints.to_full_checkpoint(
+            made._replace(description=described), checkpoint, prefix
+        )
         adapter = made.description.adapter
         with tf.Graph().as_default(), tf.Session() as session:
             encoder = modeling.BertModel(

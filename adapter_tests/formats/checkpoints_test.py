@@ -1,91 +1,19 @@
-"""Tests of checkpoints.py: the encoder's table against BertModel and Google's own indexes, each way
-in which a checkpoint can be broken, and what a run's own checkpoints tell."""
+"""Tests of checkpoints.py: each way in which a checkpoint can be broken, and what a run's
+checkpoints tell."""
 
-import hashlib
 import os
 import re
-import tempfile
-import unittest
 from unittest import mock
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 import modeling
-from adapter_bert.common import files
+from adapter_bert.common import files, model_variables
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints
-from adapter_tests.support.refusals import RefusalTestCase
-
-SHARED = os.environ.get("ADAPTER_BERT_DATA")
-needs_shared = unittest.skipUnless(SHARED, "ADAPTER_BERT_DATA does not name the shared folder")
-
-TINY = modeling.BertConfig(
-    vocab_size=11,
-    hidden_size=64,
-    num_hidden_layers=2,
-    num_attention_heads=1,
-    intermediate_size=96,
-    max_position_embeddings=16,
-    type_vocab_size=2,
-)
-
-
-def changed(config, **sizes):
-    return modeling.BertConfig.from_dict(dict(config.to_dict(), **sizes))
-
-
-class CheckpointTestCase(RefusalTestCase):
-    """Writes checkpoints into a folder of the test's own."""
-
-    def setUp(self):
-        super().setUp()
-        self.folder = tempfile.mkdtemp(dir=self.get_temp_dir())
-        self.prefix = os.path.join(self.folder, "bert_model.ckpt")
-
-    def save(self, tensors, prefix=None, **saver_options):
-        """Writes a checkpoint with the Saver and returns its prefix."""
-        prefix = prefix or self.prefix
-        with tf.Graph().as_default(), tf.Session() as session:
-            variables = {
-                name: tf.get_variable(f"v{index}", initializer=value, use_resource=False)
-                for index, (name, value) in enumerate(tensors.items())
-            }
-            session.run(tf.global_variables_initializer())
-            saver = tf.train.Saver(variables, **saver_options)
-            saver.save(session, prefix, write_meta_graph=False, write_state=False)
-        return prefix
-
-    def save_encoder(self, config, **others):
-        shapes = checkpoints.encoder_shapes(config)
-        return self.save(
-            dict({name: np.zeros(shape, np.float32) for name, shape in shapes.items()}, **others)
-        )
-
-
-class EncoderShapesTest(CheckpointTestCase):
-    def test_bert_base_has_the_published_number_of_parameters(self):
-        shapes = checkpoints.encoder_shapes(modeling.BertConfig(30522, type_vocab_size=2))
-        self.assertEqual(sum(int(np.prod(shape)) for shape in shapes.values()), 109482240)
-
-    def test_equals_the_variables_of_the_model(self):
-        with tf.Graph().as_default():
-            modeling.BertModel(TINY, False, tf.zeros([1, 3], tf.int32), adapter_fn=None)
-            variables = [(v.op.name, tuple(v.shape.as_list())) for v in tf.trainable_variables()]
-        self.assertEqual(list(checkpoints.encoder_shapes(TINY).items()), variables)
-
-    @needs_shared
-    def test_equals_the_indexes_of_official_checkpoints(self):
-        for model in ("chinese_L-12_H-768_A-12", "uncased_L-4_H-256_A-4"):
-            folder = os.path.join(SHARED, "checkpoints", "indexes", model)
-            config = modeling.BertConfig.from_json_file(os.path.join(folder, "bert_config.json"))
-            index = tf.train.NewCheckpointReader(os.path.join(folder, "bert_model.ckpt"))
-            official = {
-                name: tuple(shape)
-                for name, shape in index.get_variable_to_shape_map().items()
-                if name.startswith("bert/")
-            }
-            self.assertEqual(checkpoints.encoder_shapes(config), official)
+from adapter_tests.support.checkpoint_cases import TINY, CheckpointTestCase, changed
+from adapter_tests.support.shared import SHARED, needs_shared
 
 
 class OpenCheckpointTest(CheckpointTestCase):
@@ -336,12 +264,12 @@ class CheckEncoderTest(CheckpointTestCase):
 
 class EncoderSizesTest(CheckpointTestCase):
     def test_they_are_those_of_the_config(self):
-        shapes = {name: list(shape) for name, shape in checkpoints.encoder_shapes(TINY).items()}
+        shapes = {name: list(shape) for name, shape in model_variables.encoder_shapes(TINY).items()}
         shapes["cls/predictions/output_bias"] = [11]
         self.assertEqual(checkpoints.encoder_sizes(shapes, "Here"), (11, 64, 2, 96, 16, 2))
 
     def test_a_tensor_that_tells_a_size_is_missing(self):
-        shapes = checkpoints.encoder_shapes(TINY)
+        shapes = model_variables.encoder_shapes(TINY)
         for name in (
             "bert/embeddings/word_embeddings",
             "bert/embeddings/position_embeddings",
@@ -357,7 +285,7 @@ class EncoderSizesTest(CheckpointTestCase):
             )
 
     def test_a_tensor_of_another_rank(self):
-        shapes = checkpoints.encoder_shapes(TINY)
+        shapes = model_variables.encoder_shapes(TINY)
         for name, shape in (
             ("bert/embeddings/word_embeddings", [11]),
             ("bert/encoder/layer_0/intermediate/dense/kernel", [2, 64, 96]),
@@ -481,45 +409,6 @@ class WriteTest(CheckpointTestCase):
         self.assert_refused(
             [prefix + " cannot be written"], checkpoints.write, prefix, {"a": np.zeros(1)}
         )
-
-
-class FingerprintTest(CheckpointTestCase):
-    def tensors(self):
-        random = np.random.RandomState(0)
-        return {
-            name: random.normal(size=shape).astype(np.float32)
-            for name, shape in checkpoints.encoder_shapes(TINY).items()
-        }
-
-    def test_it_is_the_sha256_of_names_shapes_and_values(self):
-        tensors = self.tensors()
-        expected = hashlib.sha256()
-        for name in sorted(tensors):
-            shape = ", ".join(str(size) for size in tensors[name].shape)
-            expected.update(f"{name} [{shape}]\n".encode() + tensors[name].tobytes())
-        self.assertEqual(checkpoints.fingerprint(tensors.get, TINY), expected.hexdigest())
-
-    def test_what_lies_beside_the_encoder_does_not_count(self):
-        tensors = self.tensors()
-        plain = self.save(tensors)
-        more = self.save(
-            {**tensors, "global_step": np.int64(3), "cls/predictions/output_bias": np.zeros(11)},
-            prefix=os.path.join(self.folder, "more.ckpt"),
-        )
-        found = {
-            checkpoints.fingerprint(tf.train.NewCheckpointReader(prefix).get_tensor, TINY)
-            for prefix in (plain, more)
-        }
-        self.assertEqual(found, {checkpoints.fingerprint(tensors.get, TINY)})
-
-    def test_every_tensor_counts(self):
-        tensors = self.tensors()
-        found = {checkpoints.fingerprint(tensors.get, TINY)}
-        for name, value in tensors.items():
-            changed = value.copy()
-            changed.flat[-1] += 1e-6 + abs(changed.flat[-1]) * 1e-6
-            found.add(checkpoints.fingerprint({**tensors, name: changed}.get, TINY))
-        self.assertLen(found, 1 + len(tensors))
 
 
 if __name__ == "__main__":

@@ -11,68 +11,18 @@ import safetensors
 import safetensors.numpy
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.formats import checkpoints, huggingface
+from adapter_bert.common import model_variables
+from adapter_bert.formats import huggingface
 from adapter_tests.support import tiny
+from adapter_tests.support.huggingface import (
+    CONFIG,
+    ENCODER,
+    as_google,
+    random_tensors,
+    write_source,
+)
 from adapter_tests.support.refusals import RefusalTestCase
 
-CONFIG = {
-    "architectures": ["BertModel"],
-    "attention_probs_dropout_prob": 0.2,
-    "hidden_act": "gelu",
-    "hidden_dropout_prob": 0.3,
-    "hidden_size": 4,
-    "initializer_range": 0.05,
-    "intermediate_size": 6,
-    "layer_norm_eps": 1e-12,
-    "max_position_embeddings": 8,
-    "model_type": "bert",
-    "num_attention_heads": 2,
-    "num_hidden_layers": 2,
-    "pad_token_id": 0,
-    "position_embedding_type": "absolute",
-    "type_vocab_size": 2,
-    "vocab_size": 9,
-}
-
-# HuggingFace's name, its shape, Google's name (its kernels are transposed); L is a layer's number.
-EMBEDDINGS = [
-    ("embeddings.word_embeddings.weight", (9, 4), "bert/embeddings/word_embeddings"),
-    ("embeddings.token_type_embeddings.weight", (2, 4), "bert/embeddings/token_type_embeddings"),
-    ("embeddings.position_embeddings.weight", (8, 4), "bert/embeddings/position_embeddings"),
-    ("embeddings.LayerNorm.weight", (4,), "bert/embeddings/LayerNorm/gamma"),
-    ("embeddings.LayerNorm.bias", (4,), "bert/embeddings/LayerNorm/beta"),
-]
-LAYER = [
-    ("attention.self.query.weight", (4, 4), "attention/self/query/kernel"),
-    ("attention.self.query.bias", (4,), "attention/self/query/bias"),
-    ("attention.self.key.weight", (4, 4), "attention/self/key/kernel"),
-    ("attention.self.key.bias", (4,), "attention/self/key/bias"),
-    ("attention.self.value.weight", (4, 4), "attention/self/value/kernel"),
-    ("attention.self.value.bias", (4,), "attention/self/value/bias"),
-    ("attention.output.dense.weight", (4, 4), "attention/output/dense/kernel"),
-    ("attention.output.dense.bias", (4,), "attention/output/dense/bias"),
-    ("attention.output.LayerNorm.weight", (4,), "attention/output/LayerNorm/gamma"),
-    ("attention.output.LayerNorm.bias", (4,), "attention/output/LayerNorm/beta"),
-    ("intermediate.dense.weight", (6, 4), "intermediate/dense/kernel"),
-    ("intermediate.dense.bias", (6,), "intermediate/dense/bias"),
-    ("output.dense.weight", (4, 6), "output/dense/kernel"),
-    ("output.dense.bias", (4,), "output/dense/bias"),
-    ("output.LayerNorm.weight", (4,), "output/LayerNorm/gamma"),
-    ("output.LayerNorm.bias", (4,), "output/LayerNorm/beta"),
-]
-POOLER = [
-    ("pooler.dense.weight", (4, 4), "bert/pooler/dense/kernel"),
-    ("pooler.dense.bias", (4,), "bert/pooler/dense/bias"),
-]
-ENCODER = (
-    EMBEDDINGS
-    + [
-        (f"encoder.layer.{i}.{theirs}", shape, f"bert/encoder/layer_{i}/{google}")
-        for i in range(2)
-        for theirs, shape, google in LAYER
-    ]
-    + POOLER
-)
 PREDICTIONS = [
     (
         "cls.predictions.transform.dense.weight",
@@ -92,29 +42,6 @@ SEQ_RELATIONSHIP = [
     ("cls.seq_relationship.weight", (2, 4), "cls/seq_relationship/output_weights"),
     ("cls.seq_relationship.bias", (2,), "cls/seq_relationship/output_bias"),
 ]
-
-
-def random_tensors(table, seed=0):
-    rng = np.random.RandomState(seed)
-    return {name: rng.normal(size=shape).astype(np.float32) for name, shape, _ in table}
-
-
-def as_google(table, tensors):
-    """What must come out: {Google's name: array}."""
-    return {
-        google: tensors[name].T if google.endswith("kernel") else tensors[name]
-        for name, _, google in table
-    }
-
-
-def write_source(folder, tensors, **config):
-    """Writes a HuggingFace BERT of these tensors; config changes fields of `CONFIG`."""
-    with open(os.path.join(folder, "config.json"), "w") as stream:
-        json.dump(dict(CONFIG, **config), stream)
-    with open(os.path.join(folder, "vocab.txt"), "w", encoding="utf-8") as stream:
-        stream.write("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n##ä\nb\nc\n")
-    tensors = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
-    safetensors.numpy.save_file(tensors, os.path.join(folder, "model.safetensors"))
 
 
 class HuggingFaceTestCase(RefusalTestCase):
@@ -381,7 +308,7 @@ class FingerprintTest(HuggingFaceTestCase):
         config = tiny.config()
         prefix = os.path.join(tiny.write_bert(os.path.join(self.source, "bert")), "bert_model.ckpt")
         reader = tf.train.NewCheckpointReader(prefix)
-        names = checkpoints.encoder_shapes(config)
+        names = model_variables.encoder_shapes(config)
         tensors = {name: reader.get_tensor(name) for name in names}
         vocab_file = os.path.join(self.source, "vocab.txt")
         with open(vocab_file, "w") as writer:
@@ -389,8 +316,8 @@ class FingerprintTest(HuggingFaceTestCase):
         huggingface.write(self.source, config, tensors)
         read_config, read, _ = huggingface.read(self.source, "SOURCE_DIR")
         self.assertEqual(
-            checkpoints.fingerprint(read.get, read_config),
-            checkpoints.fingerprint(reader.get_tensor, config),
+            model_variables.fingerprint(read.get, read_config),
+            model_variables.fingerprint(reader.get_tensor, config),
         )
 
 

@@ -7,6 +7,7 @@ import os
 import random
 import struct
 import tempfile
+from unittest import mock
 
 import numpy as np
 import safetensors
@@ -16,38 +17,12 @@ import tensorflow.compat.v1 as tf
 import modeling
 import tuning
 from adapter_bert.common.errors import UserError
-from adapter_bert.formats import checkpoints, task_adapter
-from adapter_bert.ops import layers
-from adapter_bert.tasks import heads as classification_heads
+from adapter_bert.formats import task_adapter
+from adapter_bert.ops import adapters, layers
+from adapter_bert.tasks import heads
 from adapter_tests.support import tiny
 from adapter_tests.support.refusals import RefusalTestCase
-
-
-def description(**changes):
-    """A description of a tiny task adapter."""
-    values = {
-        "task": "MRPC",
-        "kind": "classification",
-        "labels": ("0", "1"),
-        "max_seq_length": 16,
-        "do_lower_case": True,
-        "vocabulary": "0123456789abcdef",
-        "backbone": task_adapter.Backbone("tiny", "f" * 64, tiny.config().to_dict()),
-        "tuning": tuning.Tuning(),
-        "adapter": modeling.AdapterConfig(size=4),
-        "global_step": 12,
-        "training": {"learning_rate": 3e-4, "data": "abc"},
-        "scores": {"eval_accuracy": 0.75},
-        "versions": {"tensorflow": "2.15.1"},
-    }
-    return task_adapter.Description(**{**values, **changes})
-
-
-def tensors(seed=0, **changes):
-    rng = np.random.RandomState(seed)
-    shapes = task_adapter.shapes(description(**changes))
-    return {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
-
+from adapter_tests.support.task_adapters import description, tensors
 
 # Every field is another than the default.
 VARIANT = modeling.AdapterConfig(
@@ -192,10 +167,33 @@ class ShapesTest(TaskAdaptersTestCase):
                 adapter_fn=adapter and adapter.build(),
             )
             pooled, labels = encoder.get_pooled_output(), tf.zeros([1], tf.int32)
-            classification_heads.classification_loss(pooled, labels, len(described.labels), False)
+            heads.classification_loss(pooled, labels, len(described.labels), False)
             trained = tuning.trained_variables(described.tuning)
             trained += layers.moving_variables()
             return {variable.op.name: tuple(variable.shape.as_list()) for variable in trained}
+
+    def test_a_registered_adapter_has_the_variables_of_its_graph(self):
+        def my_adapter(input_tensor, statistics=None, **options):
+            collections = [modeling.ADAPTERS, tf.GraphKeys.GLOBAL_VARIABLES]
+            with tf.variable_scope("adapters"):
+                scale = tf.get_variable("scale", [input_tensor.shape[-1]], collections=collections)
+            return input_tensor * scale
+
+        described = description(adapter=modeling.AdapterConfig(fn="my_adapter"))
+        functions = mock.patch.dict(adapters._ADAPTER_FUNCTIONS, my_adapter=my_adapter)
+        with functions:
+            shapes = task_adapter.shapes(described)
+        self.assertEqual(
+            {name for name in shapes if "/adapters/" in name},
+            {
+                f"bert/encoder/layer_{layer}/{site}/adapters/scale"
+                for layer in range(2)
+                for site in ("attention/output", "output")
+            },
+        )
+        task_adapter._adapter_shapes.cache_clear()
+        with self.assertRaisesRegex(UserError, "--adapter_fn=my_adapter: there is no such"):
+            task_adapter.shapes(described)
 
     def test_parameters_are_all_but_moving_statistics(self):
         shapes = task_adapter.shapes(description(adapter=VARIANT, tuning=tuning.Tuning()))
@@ -498,7 +496,7 @@ class CheckFitsTest(TaskAdaptersTestCase):
     def test_what_may_not(self):
         adapter = description().adapter
         backbone = description().backbone
-        heads = {**backbone.config, "num_attention_heads": 1}
+        one_head_config = {**backbone.config, "num_attention_heads": 1}
         relu = {**backbone.config, "hidden_act": "relu"}
         for changes, part in (
             ({"labels": ("1", "0")}, 'labels is ["0", "1"] there and ["1", "0"] here'),
@@ -507,7 +505,10 @@ class CheckFitsTest(TaskAdaptersTestCase):
             ({"vocabulary": "other"}, "vocabulary is"),
             ({"backbone": dataclasses.replace(backbone, fingerprint="0" * 64)}, "backbone is"),
             ({"backbone": dataclasses.replace(backbone, config=relu)}, "hidden_act is"),
-            ({"backbone": dataclasses.replace(backbone, config=heads)}, "num_attention_heads is"),
+            (
+                {"backbone": dataclasses.replace(backbone, config=one_head_config)},
+                "num_attention_heads is",
+            ),
             ({"adapter": dataclasses.replace(adapter, size=8)}, "adapter_size is 4 there and 8"),
             ({"adapter": dataclasses.replace(adapter, activation="relu")}, "adapter_activation is"),
             ({"adapter": dataclasses.replace(adapter, layers=(1,))}, "adapter_layers is null"),
@@ -543,52 +544,18 @@ class CheckFitsTest(TaskAdaptersTestCase):
         )
 
 
-class CheckpointsTest(TaskAdaptersTestCase):
-    def test_to_checkpoint(self):
-        prefix = os.path.join(self.root, "adapter.ckpt")
-        saved = self.save()
-        task_adapter.to_checkpoint(saved, prefix)
-        reader = tf.train.NewCheckpointReader(prefix)
-        self.assertEqual(set(reader.get_variable_to_shape_map()), {*saved.tensors, "global_step"})
-        self.assertEqual(reader.get_tensor("global_step"), 12)
-        for name, value in saved.tensors.items():
-            np.testing.assert_array_equal(reader.get_tensor(name), value)
-
-    def test_to_full_checkpoint(self):
-        bert = os.path.join(tiny.write_bert(os.path.join(self.root, "bert")), "bert_model.ckpt")
-        backbone = task_adapter.backbone_of(bert, tiny.config())
-        self.assertEqual(backbone.name, "bert")
-        saved = self.save(backbone=backbone)
-        prefix = os.path.join(self.root, "full.ckpt")
-        task_adapter.to_full_checkpoint(saved, bert, prefix)
-        full, plain = tf.train.NewCheckpointReader(prefix), tf.train.NewCheckpointReader(bert)
-        names = set(checkpoints.encoder_shapes(tiny.config()))
-        self.assertEqual(
-            set(full.get_variable_to_shape_map()), {*names, *saved.tensors, "global_step"}
-        )
-        for name in names:
-            expected = saved.tensors.get(name, plain.get_tensor(name))
-            np.testing.assert_array_equal(full.get_tensor(name), expected, err_msg=name)
-
-    def test_whose_code_can_use_a_full_checkpoint(self):
-        own = task_adapter.full_checkpoint_use
-        plain = modeling.AdapterConfig(48, init_scale=0.1)
-        for adapter, expected in (
-            (None, "^BERT's own code can load it"),
-            (plain, r"adapter-bert \(hidden_size=48\) only: BERT's own code .* ignores"),
-            (dataclasses.replace(plain, activation="relu"), "^Load it in this project only:"),
-            (dataclasses.replace(plain, layers=(1,)), "^Load it in this project only:"),
-            (dataclasses.replace(plain, depth=2), "^Load it in this project only:"),
-        ):
-            described = dataclasses.replace(self.save().description, adapter=adapter)
-            self.assertRegex(own(described), expected)
-
-    def test_to_full_checkpoint_of_another_backbone(self):
-        bert = os.path.join(tiny.write_bert(os.path.join(self.root, "bert")), "bert_model.ckpt")
-        prefix = os.path.join(self.root, "full.ckpt")
-        with self.assertRaisesRegex(UserError, "is not the backbone .* tiny"):
-            task_adapter.to_full_checkpoint(self.save(), bert, prefix)
-        self.assertFalse(os.path.exists(prefix + ".index"))
+class OldFilesTest(tf.test.TestCase):
+    def test_a_task_adapter_of_an_earlier_version(self):
+        """support/old_files has one, written at c5f2c13."""
+        folder = os.path.join(os.path.dirname(tiny.__file__), "old_files")
+        with open(os.path.join(folder, "expected.json")) as reader:
+            expected = json.load(reader)
+        adapter = task_adapter.load(os.path.join(folder, "adapter"))
+        self.assertEqual(task_adapter.tensors_digest(adapter), expected["tensors"])
+        self.assertEqual(adapter.description.task, expected["task"])
+        self.assertEqual(list(adapter.description.labels), expected["labels"])
+        self.assertEqual(adapter.description.adapter.depth, 2)
+        self.assertTrue(adapter.description.tuning.train_pooler)
 
 
 if __name__ == "__main__":

@@ -14,10 +14,10 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 import modeling
 import run_classifier
-from adapter_bert.common import paths
+from adapter_bert.common import model_variables, paths
 from adapter_bert.formats import checkpoints, tfhub
-from adapter_tests.formats.checkpoints_test import TINY, CheckpointTestCase, changed
 from adapter_tests.support import command_lines, tf2_modules, tiny
+from adapter_tests.support.checkpoint_cases import TINY, CheckpointTestCase, changed
 
 hub = tfhub.library()
 
@@ -62,7 +62,7 @@ class HubTest(HubTestCase):
         self.assertEqual(found.vocab_file, os.path.join(self.assets, "vocab.txt"))
         self.assertIs(found.do_lower_case, True)
         reader = checkpoints.open_checkpoint(found.init_checkpoint)
-        self.assertEqual(set(exported), set(checkpoints.encoder_shapes(TINY)))
+        self.assertEqual(set(exported), set(model_variables.encoder_shapes(TINY)))
         for name, value in exported.items():
             self.assertAllEqual(reader.get_tensor(name), value)
 

@@ -8,12 +8,12 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import modeling
+from adapter_bert.common import model_variables
 from adapter_bert.common.errors import UserError
-from adapter_bert.ops import adapters as adapter_modules
-from adapter_bert.ops import layers, xla
+from adapter_bert.ops import adapters, layers, xla
 from adapter_bert.ops.adapters import AdapterConfig
-from adapter_tests.modeling_test import numpy_bert
 from adapter_tests.support import tiny
+from adapter_tests.support.numpy_bert import numpy_bert
 
 # One of each, and several together.
 VARIANTS = (
@@ -118,9 +118,9 @@ class FeedforwardAdapterTest(tf.test.TestCase):
 
     def test_every_combination_equals_numpy(self):
         for normalization, depth, interaction, beside, trains in itertools.product(
-            adapter_modules.NORMALIZATIONS,
+            adapters.NORMALIZATIONS,
             (1, 2, 3),
-            adapter_modules.INTERACTIONS,
+            adapters.INTERACTIONS,
             (None, self.Y),
             (False, True),
         ):
@@ -253,8 +253,8 @@ class BertTest(tf.test.TestCase):
                 new = set(tf.trainable_variables()) - plain
                 self.assertEqual(sum(v.shape.num_elements() for v in new), count * each)
                 self.assertEqual(new, set(tf.get_collection("adapters")))
-                shapes = AdapterConfig(size=5, **variant).shapes(8)
-                moving = {name for name in shapes if name.endswith(layers.MOVING)}
+                shapes = adapters.shapes(AdapterConfig(size=5, **variant), 8)
+                moving = {name for name in shapes if name.endswith(model_variables.MOVING)}
                 self.assertLen(moving, 2 if variant.get("normalization") == "batch" else 0)
                 sizes = [np.prod(s) for name, s in shapes.items() if name not in moving]
                 self.assertEqual(sum(sizes), each)
@@ -262,7 +262,7 @@ class BertTest(tf.test.TestCase):
     def test_shapes_start_nothing(self):
         # On several machines TensorFlow's runtime starts with all of them, or not at all.
         with mock.patch.object(xla, "can_fuse") as can_fuse:
-            AdapterConfig(size=5).shapes(8)
+            adapters.shapes(AdapterConfig(size=5), 8)
         can_fuse.assert_not_called()
 
     def test_near_identity_at_the_start(self):
@@ -352,7 +352,7 @@ class AdapterConfigTest(tf.test.TestCase):
     def test_defaults_are_adapter_berts(self):
         self.assertEqual(AdapterConfig().variant(), {})
         self.assertEqual(
-            AdapterConfig().shapes(8),
+            model_variables.adapter_shapes(AdapterConfig(), 8),
             {
                 "adapters/weights1": (8, 64),
                 "adapters/biases1": (1, 64),
@@ -404,11 +404,14 @@ class AdapterConfigTest(tf.test.TestCase):
 
     def test_no_adapter(self):
         self.assertIsNone(AdapterConfig(fn="none").build())
-        self.assertEqual(AdapterConfig(fn="none").shapes(8), {})
+        self.assertEqual(adapters.shapes(AdapterConfig(fn="none"), 8), {})
+        for name in ("none", "", "None"):
+            self.assertTrue(AdapterConfig(fn=name).is_none)
+        self.assertFalse(AdapterConfig().is_none)
 
     def test_names_of_adapters(self):
-        get = adapter_modules.get_adapter
-        self.assertIs(get("Feedforward_Adapter"), adapter_modules.feedforward_adapter)
+        get = adapters.get_adapter
+        self.assertIs(get("Feedforward_Adapter"), adapters.feedforward_adapter)
         self.assertIs(get(len), len)
         for no_adapter in (None, "", "none", "None"):
             self.assertIsNone(get(no_adapter))
@@ -431,7 +434,7 @@ class AdaptersOfLayersTest(tf.test.TestCase):
             (AdapterConfig(sites="feed_forward").build(), None, [["output"]] * 3),
             (tf.identity, (1,), [[], ["attention/output", "output"], []]),
         ):
-            found = adapter_modules.adapters_of_layers(adapter_fn, adapted, 3, None)
+            found = adapters.adapters_of_layers(adapter_fn, adapted, 3, None)
             self.assertEqual([list(functions) for functions in found], expected)
 
     def test_layers_that_are_not_there(self):
@@ -441,7 +444,7 @@ class AdaptersOfLayersTest(tf.test.TestCase):
                 (AdapterConfig(), adapted),
             ):
                 with self.assertRaisesRegex(ValueError, f"has layers 0 to 2, but .* {wrong}\\."):
-                    adapter_modules.adapters_of_layers(adapter.build(), given, 3, None)
+                    adapters.adapters_of_layers(adapter.build(), given, 3, None)
 
     def test_gates(self):
         """gate * adapted + (1 - gate) * output, where a sequence has one gate for its tokens."""
@@ -460,9 +463,9 @@ class AdaptersOfLayersTest(tf.test.TestCase):
             with tf.Graph().as_default(), self.session() as session:
                 output, residual = tf.constant(self.OUTPUT), tf.constant(self.RESIDUAL)
                 layers_, gates = (0, 1), tf.constant(self.GATES)
-                adapters = adapter_modules.adapters_of_layers(adapter_fn, layers_, 2, None, gates)
+                layer_adapters = adapters.adapters_of_layers(adapter_fn, layers_, 2, None, gates)
                 with tf.variable_scope("", reuse=tf.AUTO_REUSE):
-                    terms = [functions["output"](output, residual) for functions in adapters]
+                    terms = [functions["output"](output, residual) for functions in layer_adapters]
                 self.assertEqual([len(each) for each in terms], [count] * 2)
                 values = {n[len("adapters/") :]: v for n, v in load_random(session).items()}
                 found = session.run([tf.add_n(each) for each in terms])
@@ -473,10 +476,10 @@ class AdaptersOfLayersTest(tf.test.TestCase):
     def test_a_gate_leaves_the_output_itself_alone(self):
         with tf.Graph().as_default():
             output = tf.constant(self.OUTPUT)
-            adapters = adapter_modules.adapters_of_layers(
+            layer_adapters = adapters.adapters_of_layers(
                 AdapterConfig().build(), None, 2, None, tf.constant(self.GATES)
             )
-            self.assertIs(adapters[1]["output"](output, None)[0], output)
+            self.assertIs(layer_adapters[1]["output"](output, None)[0], output)
 
 
 class OwnFunctionTest(tf.test.TestCase):

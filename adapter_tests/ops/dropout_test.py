@@ -44,7 +44,7 @@ class DropoutTest(tf.test.TestCase):
 
     def test_keys_in_a_program_compiled_whole(self):
         def key_of(site, *parts):
-            return session.run(dropout._mixed_key(site, dropout.DropoutKey(0, *parts)))
+            return session.run(dropout._mix_key(site, dropout.DropoutKey(0, *parts)))
 
         with tf.Graph().as_default(), self.session() as session:
             variants = [(7, 1), (8, 1), (7, 2), (7, 1, 1), (7, 1, 0, 1), (7, 1, 1, 1), (7, 0, 0, 0)]
@@ -74,7 +74,7 @@ class DropoutTest(tf.test.TestCase):
     def test_hashed_bytes_look_random(self):
         with tf.Graph().as_default(), self.session() as session:
             key = tf.placeholder(tf.int32, [2])
-            hashed = dropout._hashed_bytes(tf.constant([512, 512]), key)
+            hashed = dropout._hash_bytes(tf.constant([512, 512]), key)
             draws = [session.run(hashed, {key: k}) for k in ([0, 0], [0, 1], [1, 0], [-9, 2**30])]
         for draw in draws:
             # Chi-squared with 255 degrees of freedom has mean 255 and deviation 22.6.

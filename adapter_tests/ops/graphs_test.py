@@ -34,10 +34,10 @@ class CustomGradientTest(tf.test.TestCase):
 class BelongingsTest(tf.test.TestCase):
     def test_one_dict_for_each_graph_and_owner(self):
         a, b = tf.Graph(), tf.Graph()
-        graphs.belongings(a, "x")["key"] = 1
-        self.assertEqual(graphs.belongings(a, "x"), {"key": 1})
-        self.assertEqual(graphs.belongings(a, "y"), {})
-        self.assertEqual(graphs.belongings(b, "x"), {})
+        graphs.graph_dict(a, "x")["key"] = 1
+        self.assertEqual(graphs.graph_dict(a, "x"), {"key": 1})
+        self.assertEqual(graphs.graph_dict(a, "y"), {})
+        self.assertEqual(graphs.graph_dict(b, "x"), {})
 
     def test_the_graph_of_a_model_is_forgotten(self):
         def build():

@@ -9,8 +9,6 @@ from adapter_bert.ops import layers
 from adapter_bert.ops.dropout import DropoutKey
 from adapter_tests.support.ways import as_for_a_tpu, both_ways
 
-RANDOM = np.random.RandomState(0)
-
 
 def derivative(function, x, d_output, step=1e-5):
     """d(sum(function(x) * d_output)) / dx by central differences, in float64."""
@@ -27,10 +25,14 @@ def derivative(function, x, d_output, step=1e-5):
 class BothWaysTest(tf.test.TestCase):
     """Every stretch, compiled by XLA where it can be, and operation by operation."""
 
+    def setUp(self):
+        super().setUp()
+        self.random = np.random.RandomState(0)
+
     def check(self, function, reference, inputs):
         """Compares `function` of Tensors, and its gradients, with `reference` of NumPy arrays."""
         inputs = [np.asarray(x, np.float64) for x in inputs]
-        d_output = RANDOM.normal(size=reference(*inputs).shape)
+        d_output = self.random.normal(size=reference(*inputs).shape)
         for way in both_ways():
             with way, tf.Graph().as_default(), self.session() as session:
                 tensors = [tf.constant(x, tf.float32) for x in inputs]
@@ -51,10 +53,10 @@ class BothWaysTest(tf.test.TestCase):
         def reference(x):
             return x * 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
-        self.check(layers.gelu, reference, [RANDOM.normal(0, 3, [4, 5])])
+        self.check(layers.gelu, reference, [self.random.normal(0, 3, [4, 5])])
 
     def test_layer_norm(self):
-        gamma, beta = RANDOM.normal(size=[2, 6])
+        gamma, beta = self.random.normal(size=[2, 6])
 
         def reference(x, y):
             x = x + y
@@ -70,12 +72,12 @@ class BothWaysTest(tf.test.TestCase):
             self.assertEqual(set(variables), set(initial))
             return layers._normalized_sum([x, y], *values, tf.float32, trains)
 
-        inputs = [RANDOM.normal(size=[2, 3, 6]) for _ in range(2)]
+        inputs = [self.random.normal(size=[2, 3, 6]) for _ in range(2)]
         self.check(function, reference, inputs)
         self.check(functools.partial(function, trains=False), reference, inputs)
 
     def test_layer_norm_of_its_variables(self):
-        x = RANDOM.normal(size=[2, 3, 6])
+        x = self.random.normal(size=[2, 3, 6])
 
         def reference(gamma, beta):
             centred = x - x.mean(-1, keepdims=True)
@@ -85,13 +87,13 @@ class BothWaysTest(tf.test.TestCase):
             terms = [tf.constant(x, tf.float32)]
             return layers._normalized_sum(terms, gamma, beta, tf.float32, trains)
 
-        inputs = RANDOM.normal(size=[2, 6])
+        inputs = self.random.normal(size=[2, 6])
         self.check(function, reference, inputs)
         self.check(functools.partial(function, trains=False), reference, inputs)
 
     def test_parameters_of_each_sequence(self):
-        x, gamma, beta = RANDOM.normal(size=[6, 4]), *RANDOM.normal(size=[2, 3, 4])
-        kernel, bias = RANDOM.normal(size=[3, 4, 5]), RANDOM.normal(size=[3, 5])
+        x, gamma, beta = self.random.normal(size=[6, 4]), *self.random.normal(size=[2, 3, 4])
+        kernel, bias = self.random.normal(size=[3, 4, 5]), self.random.normal(size=[3, 5])
         each = np.repeat(np.arange(3), 2)  # Three sequences of two positions.
         centred = x - x.mean(-1, keepdims=True)
         normal = centred / np.sqrt((centred**2).mean(-1, keepdims=True))
@@ -123,9 +125,9 @@ class BothWaysTest(tf.test.TestCase):
             return np.einsum("bnft,bnth->bnfh", probs, v)
 
         def function(q, k, v):
-            return layers.attend(q, k, v, tf.constant(mask))
+            return layers.dot_product_attention(q, k, v, tf.constant(mask))
 
-        inputs = [RANDOM.normal(size=[2, 2, 4, 3]) for _ in range(3)]
+        inputs = [self.random.normal(size=[2, 2, 4, 3]) for _ in range(3)]
         self.check(function, reference, inputs)
         self.check(function, reference, [inputs[0][:, :, :1], *inputs[1:]])
 
@@ -142,11 +144,11 @@ class BothWaysTest(tf.test.TestCase):
     def attention_with_dropout(self, key):
         """Pairs of Tensors to compare, and 1 for every probability that stays."""
         shape = [1, 1, 6, 6]
-        q, k = (tf.constant(RANDOM.normal(size=shape), tf.float32) for _ in "qk")
+        q, k = (tf.constant(self.random.normal(size=shape), tf.float32) for _ in "qk")
         v = tf.eye(6)[tf.newaxis, tf.newaxis]
         with tf.variable_scope("self"):
-            output = layers.attend(q, k, v, tf.ones([1, 6]), 0.5, dropout_key=key)
-        d_output = tf.constant(RANDOM.normal(size=shape), tf.float32)
+            output = layers.dot_product_attention(q, k, v, tf.ones([1, 6]), 0.5, dropout_key=key)
+        d_output = tf.constant(self.random.normal(size=shape), tf.float32)
         probs = tf.nn.softmax(tf.matmul(q, k, transpose_b=True) / math.sqrt(6))
         kept = tf.stop_gradient(tf.cast(tf.not_equal(output, 0), tf.float32))
         expected = probs * kept * 2
@@ -157,6 +159,7 @@ class BothWaysTest(tf.test.TestCase):
 class Bfloat16Test(tf.test.TestCase):
     def setUp(self):
         super().setUp()
+        self.random = np.random.RandomState(0)
         if tf.__version__.startswith("1."):
             self.skipTest("TensorFlow 1 has no bfloat16 products.")
 
@@ -174,7 +177,7 @@ class Bfloat16Test(tf.test.TestCase):
     def test_gradients_of_variables_are_float32_sums(self):
         rows = 4096
         with tf.Graph().as_default(), self.session() as session:
-            x = tf.constant(RANDOM.normal(size=[rows, 8]), tf.bfloat16)
+            x = tf.constant(self.random.normal(size=[rows, 8]), tf.bfloat16)
             output = layers.layer_norm(x)
             variables = sorted(tf.global_variables(), key=lambda variable: variable.name)
             beta, gamma = tf.gradients(output, variables)
@@ -193,8 +196,8 @@ class Bfloat16Test(tf.test.TestCase):
 
 
 class BatchNormTest(tf.test.TestCase):
-    X = RANDOM.normal(3, 2, size=[7, 4])
-    GAMMA, BETA, MEAN, VARIANCE = RANDOM.uniform(0.5, 2, size=[4, 4])
+    X = np.random.RandomState(0).normal(3, 2, size=[7, 4])
+    GAMMA, BETA, MEAN, VARIANCE = np.random.RandomState(1).uniform(0.5, 2, size=[4, 4])
 
     def run_on(self, x, dtype, statistics=None):
         """(output, gradients of its squares' sum for x, beta and gamma, values of statistics)."""

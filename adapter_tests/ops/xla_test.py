@@ -50,7 +50,7 @@ class FusedTest(tf.test.TestCase):
             tensor = tf.constant(2.0)
             self.assertIs(xla.saved_for_backward(tensor), tensor)
             self.assertIs(xla.recompute(tf.constant(1.0), tensor)[0], tensor)
-            self.assertFalse(xla.in_xla())
+            self.assertFalse(xla.is_in_xla())
 
     @unittest.skipIf(tf.__version__.startswith("1."), "TensorFlow 1 shows no XLA program.")
     def test_anew_is_computed_twice(self):

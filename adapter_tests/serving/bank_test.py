@@ -15,8 +15,8 @@ import modeling
 import tuning
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import task_adapter
-from adapter_bert.ops import adapters as adapter_modules
-from adapter_bert.serving import encoder as mixed_encoder
+from adapter_bert.ops import adapters
+from adapter_bert.serving import encoder
 from adapter_bert.serving.bank import AdapterBank, Row, UnknownTask
 from adapter_tests.support import own_models, tiny
 
@@ -49,11 +49,11 @@ def _prepare():
     """(folder of a BERT, `SingleTaskModels` over it, task adapters by the names in `TASKS`)."""
     folder = os.path.join(tempfile.mkdtemp(dir=tf.test.get_temp_dir()), "bert")
     bert = tiny.write_bert(folder, initializer_range=0.4)
-    adapters = {
+    task_adapters = {
         name: own_models.task_adapter(bert, seed, **changes)
         for seed, (name, changes) in enumerate(TASKS.items())
     }
-    return bert, own_models.SingleTaskModels(bert), adapters
+    return bert, own_models.SingleTaskModels(bert), task_adapters
 
 
 class BankTestCase(tf.test.TestCase):
@@ -112,7 +112,7 @@ class PredictTest(BankTestCase):
 
     def test_mixtures_of_2_8_and_32_tasks(self):
         shapes = [(2, 2), (8, 3), (1, 2), (16, 7)]
-        adapters = {
+        task_adapters = {
             f"task{seed}": own_models.task_adapter(
                 self.bert, seed, adapter=A(size), labels=tuple(map(str, range(labels)))
             )
@@ -120,11 +120,11 @@ class PredictTest(BankTestCase):
             for size, labels in [shapes[seed % 4]]
         }
         bank = self.bank()
-        for name, adapter in adapters.items():
+        for name, adapter in task_adapters.items():
             bank.add(name, adapter)
         for count in (2, 8, 32):
-            rows = self.rows(list(adapters)[:count] * (32 // count), seed=count)
-            with mock.patch.dict(self.adapters, adapters):
+            rows = self.rows(list(task_adapters)[:count] * (32 // count), seed=count)
+            with mock.patch.dict(self.adapters, task_adapters):
                 self.assert_own(rows[: 2 * count], bank.predict(rows)[: 2 * count])
 
     def test_order_and_company_do_not_matter(self):
@@ -243,7 +243,7 @@ class TasksTest(BankTestCase):
         bank, rows = self.bank(["pooler"]), self.rows(["pooler"])
         sizes = [pool.size for pool in bank._model._pools.values()]
         for _ in range(10):
-            broken = mock.patch.object(mixed_encoder, "table_rows", side_effect=MemoryError)
+            broken = mock.patch.object(encoder, "table_rows", side_effect=MemoryError)
             with broken, self.assertRaises(MemoryError):
                 bank.predict(rows)
         self.assert_own(rows, bank.predict(rows))
@@ -261,7 +261,7 @@ class TasksTest(BankTestCase):
                 with self.assertRaisesRegex(UserError, "its output_bias holds .* no finite number"):
                     bank.add("plain", adapter)
         self.assertEqual(bank.names(), [])
-        bank.add("plain", adapter, unread=True)
+        bank.add("plain", adapter, lazy=True)
         with self.assertRaisesRegex(UserError, "its output_bias holds .* no finite number"):
             bank.predict(self.rows(["plain"]))
 
@@ -281,7 +281,7 @@ class TasksTest(BankTestCase):
     def test_one_that_is_not_read_until_it_is_asked_for(self):
         bank, rows = self.bank(["small"]), self.rows(["plain", "small"])
         folder = self.saved("plain")
-        self.assertEqual(bank.add("plain", folder, unread=True), self.adapters["plain"].description)
+        self.assertEqual(bank.add("plain", folder, lazy=True), self.adapters["plain"].description)
         self.assert_own(rows, bank.predict(rows))
         with open(os.path.join(folder, "adapter.safetensors"), "r+b") as writer:
             writer.seek(-1, os.SEEK_END)
@@ -289,7 +289,7 @@ class TasksTest(BankTestCase):
         with self.assertRaisesRegex(UserError, "is damaged"):
             bank.add("plain", folder, replace=True)
         self.assert_own(rows, bank.predict(rows))
-        bank.add("plain", folder, replace=True, unread=True)
+        bank.add("plain", folder, replace=True, lazy=True)
         with self.assertRaisesRegex(UserError, "is damaged"):
             bank.predict(rows)
         self.assert_own(rows[1:], bank.predict(rows[1:]))
@@ -318,15 +318,15 @@ class TasksTest(BankTestCase):
             other = own_models.task_adapter(self.bert, **changes)
             with self.assertRaisesRegex(UserError, part):
                 bank.add("other", self.saved("other", other))
-        functions = {"mine": adapter_modules.feedforward_adapter}
-        with mock.patch.dict(adapter_modules._ADAPTER_FUNCTIONS, functions):
+        functions = {"mine": adapters.feedforward_adapter}
+        with mock.patch.dict(adapters._ADAPTER_FUNCTIONS, functions):
             other = own_models.task_adapter(self.bert, adapter=A(4, fn="mine"))
             with self.assertRaisesRegex(UserError, "function of their own.* have plain adapters"):
                 bank.add("other", other)
         with self.assertRaisesRegex(UserError, "^Folder missing is no task adapter"):
             bank.add("other", "missing")
         with self.assertRaisesRegex(UserError, "^--tasks missing is no task adapter"):
-            bank.add("other", "missing", called="--tasks")
+            bank.add("other", "missing", label="--tasks")
         with self.assertRaisesRegex(UserError, "max_in_memory must be at least 1"):
             self.bank(max_in_memory=0)
         self.assertEqual(bank.names(), ["plain"])

@@ -6,7 +6,7 @@ from concurrent import futures
 
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.serving import batcher as batching
+from adapter_bert.serving import batcher
 from adapter_bert.serving.batcher import Batcher, Closed, QueueFull
 
 
@@ -31,35 +31,35 @@ class _Worker:
 
 class BatchingTest(tf.test.TestCase):
     def batcher(self, predict, max_batch_size=4, max_queue_size=100, **options):
-        batcher = Batcher(
+        row_batcher = Batcher(
             predict,
             lambda row: row,
             max_batch_size=max_batch_size,
             max_queue_size=max_queue_size,
             **options,
         )
-        self.addCleanup(batcher.close)
-        return batcher
+        self.addCleanup(row_batcher.close)
+        return row_batcher
 
     def busy(self, row=1, **options):
         """(a batcher that computes that row, its worker, the row's future)."""
         worker = _Worker()
-        batcher = self.batcher(worker, **options)
+        row_batcher = self.batcher(worker, **options)
         self.addCleanup(worker.release, 100)
-        first = batcher.submit([row])
+        first = row_batcher.submit([row])
         self.assertEqual(worker.begun.get(timeout=10), [row])
-        return batcher, worker, first
+        return row_batcher, worker, first
 
     def test_a_row_alone_does_not_wait_for_others(self):
-        batcher = self.batcher(lambda rows: [row + 1 for row in rows])
-        self.assertEqual(batcher.submit([5]).result(10), [6])
-        self.assertEqual(len(batcher), 0)
+        row_batcher = self.batcher(lambda rows: [row + 1 for row in rows])
+        self.assertEqual(row_batcher.submit([5]).result(10), [6])
+        self.assertEqual(len(row_batcher), 0)
 
     def test_what_gathers_meanwhile_shares_batches_by_length_and_oldest_first(self):
         sizes = []
-        batcher, worker, first = self.busy(observe=lambda size, seconds: sizes.append(size))
-        found = [batcher.submit(rows) for rows in ([200, 3], [4, 201], [5, 6, 7], [300])]
-        self.assertEqual(len(batcher), 8)
+        row_batcher, worker, first = self.busy(observe=lambda size, seconds: sizes.append(size))
+        found = [row_batcher.submit(rows) for rows in ([200, 3], [4, 201], [5, 6, 7], [300])]
+        self.assertEqual(len(row_batcher), 8)
         worker.release(6)
         self.assertEqual(first.result(10), [2])
         self.assertEqual(
@@ -67,12 +67,12 @@ class BatchingTest(tf.test.TestCase):
         )
         batches = [worker.begun.get(timeout=10) for _ in range(4)]
         self.assertEqual(batches, [[200, 201], [3, 4, 5, 6], [7], [300]])
-        batcher.close()
+        row_batcher.close()
         self.assertEqual(sizes, [1, 2, 4, 1, 1])
 
     def test_batches_are_of_few_sizes(self):
-        batcher, worker, _ = self.busy(max_batch_size=9)
-        found = batcher.submit([20] * 15)
+        row_batcher, worker, _ = self.busy(max_batch_size=9)
+        found = row_batcher.submit([20] * 15)
         worker.release(6)
         self.assertEqual(found.result(10), [40] * 15)
         sizes = [len(worker.begun.get(timeout=10)) for _ in range(4)]
@@ -90,7 +90,7 @@ class BatchingTest(tf.test.TestCase):
             ([100, 100, 100, 100, 125], 0, [(0, 1), (0, 2), (0, 3), (0, 4), (0, 5)]),
             ([100, 100, 100, 100, 126], 0, [(0, 1), (0, 2), (0, 3), (0, 4)]),
         ):
-            self.assertEqual(list(batching._windows(lengths, place)), expected)
+            self.assertEqual(list(batcher._windows(lengths, place)), expected)
 
     def test_chores_are_done_while_nothing_waits(self):
         done, go, busy, finished = [], *(threading.Event() for _ in range(3))
@@ -100,9 +100,9 @@ class BatchingTest(tf.test.TestCase):
             go.wait(10)
 
         chores = [long_chore, lambda: done.append("chore"), finished.set]
-        batcher = self.batcher(lambda rows: [done.append("row") for _ in rows], chores=chores)
+        row_batcher = self.batcher(lambda rows: [done.append("row") for _ in rows], chores=chores)
         self.assertTrue(busy.wait(10))
-        found = batcher.submit([1])
+        found = row_batcher.submit([1])
         go.set()
         found.result(10)
         self.assertTrue(finished.wait(10))
@@ -118,73 +118,75 @@ class BatchingTest(tf.test.TestCase):
             raise ValueError
 
         finished = threading.Event()
-        batcher = self.batcher(
+        row_batcher = self.batcher(
             lambda rows: [row + 1 for row in rows], chores=[broken, finished.set]
         )
         self.assertTrue(finished.wait(10))
-        self.assertEqual(batcher.submit([1]).result(10), [2])
+        self.assertEqual(row_batcher.submit([1]).result(10), [2])
 
     def test_the_end_does_not_wait_for_chores(self):
         done = []
-        batcher = self.batcher(None, chores=(lambda: done.append(1) for _ in iter(int, 1)))
-        batcher.close()
-        self.assertFalse(batcher.is_open)
+        row_batcher = self.batcher(None, chores=(lambda: done.append(1) for _ in iter(int, 1)))
+        row_batcher.close()
+        self.assertFalse(row_batcher.is_open)
 
     def test_an_error_is_that_of_its_call_alone(self):
-        batcher, worker, _ = self.busy()
-        good, bad, also_good = (batcher.submit(rows) for rows in ([2], [3, 13], [4]))
+        row_batcher, worker, _ = self.busy()
+        good, bad, also_good = (row_batcher.submit(rows) for rows in ([2], [3, 13], [4]))
         worker.release(100)
         self.assertEqual(good.result(10), [4])
         self.assertEqual(also_good.result(10), [8])
         with self.assertRaisesRegex(ValueError, "row 13"):
             bad.result(10)
-        self.assertEqual(batcher.submit([9]).result(10), [18])
+        self.assertEqual(row_batcher.submit([9]).result(10), [18])
 
     def test_a_full_queue_takes_a_call_whole_or_not_at_all(self):
-        batcher, worker, _ = self.busy(max_queue_size=3)
-        batcher.submit([2, 3])
+        row_batcher, worker, _ = self.busy(max_queue_size=3)
+        row_batcher.submit([2, 3])
         with self.assertRaises(QueueFull):
-            batcher.submit([4, 5])
-        self.assertFalse(batcher.is_full)
-        batcher.submit([6])
-        self.assertTrue(batcher.is_full)
+            row_batcher.submit([4, 5])
+        self.assertFalse(row_batcher.is_full)
+        row_batcher.submit([6])
+        self.assertTrue(row_batcher.is_full)
         worker.release(2)
         self.assertEqual(worker.begun.get(timeout=10), [2, 3])
 
     def test_what_is_cancelled_is_not_computed(self):
-        batcher, worker, _ = self.busy()
-        dropped, kept = batcher.submit([2, 200]), batcher.submit([3])
+        row_batcher, worker, _ = self.busy()
+        dropped, kept = row_batcher.submit([2, 200]), row_batcher.submit([3])
         self.assertTrue(dropped.cancel())
         worker.release(100)
         self.assertEqual(kept.result(10), [6])
-        batcher.close()
+        row_batcher.close()
         self.assertEqual(list(worker.begun.queue), [[3]])
 
     def test_a_call_cancelled_while_it_is_computed_hurts_nobody(self):
         for row in (1, 13):
-            batcher, worker, first = self.busy(row)
+            row_batcher, worker, first = self.busy(row)
             first.cancel()
             worker.release(2)
-            self.assertEqual(batcher.submit([2]).result(10), [4])
+            self.assertEqual(row_batcher.submit([2]).result(10), [4])
 
     def test_the_end_computes_what_waits_and_refuses_the_rest(self):
-        batcher, worker, first = self.busy()
-        waiting = batcher.submit([2])
-        ending = threading.Thread(target=batcher.close)
+        row_batcher, worker, first = self.busy()
+        waiting = row_batcher.submit([2])
+        ending = threading.Thread(target=row_batcher.close)
         ending.start()
         worker.release(2)
         ending.join(10)
         self.assertEqual((first.result(0), waiting.result(0)), ([2], [4]))
-        self.assertFalse(batcher.is_open)
+        self.assertFalse(row_batcher.is_open)
         with self.assertRaises(Closed):
-            batcher.submit([3])
+            row_batcher.submit([3])
 
     def test_each_of_many_threads_gets_its_own(self):
-        batcher = self.batcher(lambda rows: [-row for row in rows], max_queue_size=10000)
+        row_batcher = self.batcher(lambda rows: [-row for row in rows], max_queue_size=10000)
 
         def ask(start):
             rows = list(range(start, start + 300, 7))
-            return all(batcher.submit(rows).result(10) == [-row for row in rows] for _ in range(20))
+            return all(
+                row_batcher.submit(rows).result(10) == [-row for row in rows] for _ in range(20)
+            )
 
         with futures.ThreadPoolExecutor(8) as pool:
             self.assertEqual(list(pool.map(ask, range(0, 800, 100))), [True] * 8)

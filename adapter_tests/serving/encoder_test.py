@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 from adapter_bert.common.errors import UserError
-from adapter_bert.serving import encoder as mixed_encoder
+from adapter_bert.serving import encoder
 from adapter_bert.serving.encoder import SlotIndices
 from adapter_tests.support import own_models, tiny
 
@@ -16,21 +16,19 @@ from adapter_tests.support import own_models, tiny
 class BatchTest(tf.test.TestCase):
     def test_it_is_padded_with_row_0(self):
         small, large = SlotIndices(3, 0, [5], [7, 8]), SlotIndices(4, 1, [1, 9, 2], [6])
-        task, pooler, bottleneck, output = mixed_encoder.batch_of([small, large, small], 4)
+        task, pooler, bottleneck, output = encoder.batch_slots([small, large, small], 4)
         self.assertAllEqual(task, [3, 4, 3])
         self.assertAllEqual(pooler, [0, 1, 0])
         self.assertAllEqual(bottleneck, [[5, 0, 0, 0], [1, 9, 2, 0], [5, 0, 0, 0]])
         self.assertAllEqual(output, [[7, 8], [6, 0], [7, 8]])
-        self.assertAllEqual(
-            mixed_encoder.batch_of([SlotIndices(3, 0, [], [7])], 1).bottleneck, [[0]]
-        )
+        self.assertAllEqual(encoder.batch_slots([SlotIndices(3, 0, [], [7])], 1).bottleneck, [[0]])
 
 
 class TablesTest(tf.test.TestCase):
     def test_shapes(self):
         sizes = {"task": 2, "pooler": 3, "bottleneck": 5, "output": 7}
         with tf.Graph().as_default():
-            tables = mixed_encoder.Tables(tiny.config(), sizes)
+            tables = encoder.Tables(tiny.config(), sizes)
             with self.session() as session:
                 session.run([v.initializer for v in tables.variables.values()])
                 found = {n: v.shape for n, v in session.run(tables.variables).items()}
@@ -59,9 +57,7 @@ class TablesTest(tf.test.TestCase):
             **head,
         }
         tensors = {name: np.asarray(value, np.float32) for name, value in tensors.items()}
-        rows = mixed_encoder.table_rows(
-            tiny.config(), tensors, SlotIndices(4, 0, [9, 2, 5], [3, 6])
-        )
+        rows = encoder.table_rows(tiny.config(), tensors, SlotIndices(4, 0, [9, 2, 5], [3, 6]))
         expected = {
             scope + "weights1": ([9, 2, 5], np.arange(24).reshape(8, 3).T),
             scope + "biases1": ([9, 2, 5], [1, 2, 3]),
@@ -73,7 +69,7 @@ class TablesTest(tf.test.TestCase):
         for name, (places, values) in expected.items():
             self.assertAllEqual(rows[name][0], places)
             self.assertAllEqual(rows[name][1], values)
-        self.assertEqual(set(rows), set(mixed_encoder.row_shapes(tiny.config())))
+        self.assertEqual(set(rows), set(encoder.row_shapes(tiny.config())))
 
 
 class CheckTest(tf.test.TestCase):
@@ -83,11 +79,11 @@ class CheckTest(tf.test.TestCase):
             4, sites="attention", placement="parallel", interaction="multiply"
         )
         made = own_models.task_adapter(bert, adapter=adapter).description
-        mixed_encoder.check(made, made.backbone, "Here")
+        encoder.check_compatible(made, made.backbone, "Here")
         later = {**adapter.variant(), "of_a_later_version": 1}
         changed = mock.patch.object(modeling.AdapterConfig, "variant", lambda self: later)
         with changed, self.assertRaisesRegex(UserError, "^Here .* have plain adapters"):
-            mixed_encoder.check(made, made.backbone, "Here")
+            encoder.check_compatible(made, made.backbone, "Here")
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ class HttpServerTest(tf.test.TestCase):
     def serving(self, max_connections=100, read_seconds=20.0):
         """The port of a server of `echo`."""
         with http_server.listen("127.0.0.1", 0) as bound:
-            server = http_server.server_of(
+            server = http_server.make_server(
                 echo,
                 max_connections=max_connections,
                 read_seconds=read_seconds,
@@ -151,7 +151,7 @@ class HttpServerTest(tf.test.TestCase):
         return sum(map(len, iter(lambda: connection.recv(1 << 20), b"")))
 
     def test_a_thousand_idle_connections(self):
-        http_server._allow_files(3000)  # Both ends are this process's here.
+        http_server._raise_file_limit(3000)  # Both ends are this process's here.
         with self.serving(max_connections=2000) as port:
             for _ in range(1000):
                 self.connect(port)
@@ -160,7 +160,7 @@ class HttpServerTest(tf.test.TestCase):
     def test_a_taken_port_and_an_address_of_others(self):
         with http_server.listen("127.0.0.1", 0) as bound:
             port = bound.getsockname()[1]
-            self.assertEqual(http_server.address_of(bound), f"http://127.0.0.1:{port}/")
+            self.assertEqual(http_server.url_of(bound), f"http://127.0.0.1:{port}/")
             with self.assertRaisesRegex(UserError, f"--port={port}: cannot listen there .*in use"):
                 http_server.listen("127.0.0.1", port)
         with self.assertRaisesRegex(UserError, "--host=192.0.2.1 --port=0: cannot listen"):
@@ -180,7 +180,7 @@ class HttpServerTest(tf.test.TestCase):
         before = signal.getsignal(signal.SIGTERM)
         for number in (signal.SIGTERM, signal.SIGINT):
             with http_server.listen("127.0.0.1", 0) as bound:
-                server = http_server.server_of(
+                server = http_server.make_server(
                     echo, max_connections=10, read_seconds=5, stop_seconds=5
                 )
                 port = bound.getsockname()[1]

@@ -32,7 +32,7 @@ class TruncatedTest(tf.test.TestCase):
             )
             room = tf.constant([room for _, _, room in lengths])
             found = [
-                part.row_lengths() for part in in_graph_tokenizer.truncated(first, second, room)
+                part.row_lengths() for part in in_graph_tokenizer.truncate(first, second, room)
             ]
             found = np.transpose(session.run(found)).tolist()
         for (a, b, room), kept in zip(lengths, found):
@@ -61,7 +61,7 @@ class PackedTest(tf.test.TestCase):
         with tf.Graph().as_default(), self.session() as session:
             segments = [tf.ragged.constant(some, tf.int32) for some in (firsts, seconds)]
             most = tf.constant([most for _, _, most in lengths])
-            found = np.stack(session.run(in_graph_tokenizer.packed(segments, most, 1, 2)), 1)
+            found = np.stack(session.run(in_graph_tokenizer.pack(segments, most, 1, 2)), 1)
         texts = [[" ".join(map(str, ids)) for ids in some] for some in (firsts, seconds)]
         for row, first, second, (_, _, most) in zip(found, *texts, lengths):
             example = classifier_features.InputExample("", first, second, "0")
@@ -116,7 +116,7 @@ class EncoderTest(tf.test.TestCase):
     def graph(cls, lower_case):
         """(tokenizer, function of (first texts, second texts) that returns rows of ids)."""
         tokenizer = tokenization.FullTokenizer(cls.vocab_file, lower_case)
-        encode = in_graph_tokenizer.encoder(tokenizer, lower_case)
+        encode = in_graph_tokenizer.make_encoder(tokenizer, lower_case)
         with tf.Graph().as_default():
             texts = [tf.placeholder(tf.string, [None]) for _ in range(2)]
             rows = encode(*texts, tf.fill(tf.shape(texts[0]), 12))
@@ -158,7 +158,7 @@ class EncoderTest(tf.test.TestCase):
         with open(path, "w", encoding="utf-8") as writer:
             writer.write("\n".join(["dog", *tiny.VOCABULARY]) + "\n")
         tokenizer = tokenization.FullTokenizer(path, True)
-        encode = in_graph_tokenizer.encoder(tokenizer, True)
+        encode = in_graph_tokenizer.make_encoder(tokenizer, True)
         with tf.Graph().as_default(), self.session() as session:
             (row,), _, _ = session.run(encode(tf.constant(["the dog"]), tf.constant([9])))
         names = ("[CLS]", "the", "dog", "[SEP]")
@@ -177,7 +177,7 @@ class EncoderTest(tf.test.TestCase):
             (tokenizer, "wordpiece_tokenizer", "not SentencePiece"),
         ):
             with mock.patch.object(holder, name, None), self.assertRaisesRegex(UserError, part):
-                in_graph_tokenizer.encoder(tokenizer, True)
+                in_graph_tokenizer.make_encoder(tokenizer, True)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from adapter_bert.serving.prometheus import Metrics
 
 def values(metrics):
     """(name, labels) → value of all that is told."""
-    content, _ = metrics.text()
+    content, _ = metrics.render()
     return {
         (sample.name, *sorted(sample.labels.values())): sample.value
         for family in parser.text_string_to_metric_families(content.decode())
@@ -25,11 +25,11 @@ class ServingMetricsTest(tf.test.TestCase):
     def test_what_is_counted(self):
         metrics, queue = Metrics(), [7]
         metrics.watch(queue_rows=lambda: len(queue), tasks=lambda: 5, tasks_in_memory=lambda: 3)
-        metrics.request("predict", 200, 0.03)
-        metrics.request("predict", 200, 0.3)
-        metrics.request("predict", 404, 0.001)
-        metrics.batch(3, 0.02)
-        metrics.answered(["sms", "stars", "sms"])
+        metrics.count_request("predict", 200, 0.03)
+        metrics.count_request("predict", 200, 0.3)
+        metrics.count_request("predict", 404, 0.001)
+        metrics.count_batch(3, 0.02)
+        metrics.count_instances(["sms", "stars", "sms"])
         found = values(metrics)
         for key, value in (
             (("requests_total", "200", "predict"), 2),
@@ -51,15 +51,15 @@ class ServingMetricsTest(tf.test.TestCase):
 
     def test_a_task_that_is_no_more_is_not_told_of(self):
         metrics = Metrics()
-        metrics.answered(["sms", "stars"])
-        metrics.forget("sms")
-        metrics.forget("never")
+        metrics.count_instances(["sms", "stars"])
+        metrics.remove_task("sms")
+        metrics.remove_task("never")
         names = {key[1:] for key in values(metrics) if key[0] == "adapter_bert_instances_total"}
         self.assertEqual(names, {("stars",)})
 
     def test_servers_do_not_share_counts(self):
         one, two = Metrics(), Metrics()
-        one.batch(1, 0.1)
+        one.count_batch(1, 0.1)
         self.assertEqual(values(two)[("adapter_bert_batch_rows_count",)], 0)
 
 

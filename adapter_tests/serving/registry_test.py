@@ -9,8 +9,8 @@ import tensorflow.compat.v1 as tf
 
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import adapter_folders, task_adapter
-from adapter_bert.serving import request_texts as task_texts
-from adapter_bert.serving.registry import UnservedTask
+from adapter_bert.serving import request_texts
+from adapter_bert.serving.registry import TaskNotServed
 from adapter_tests.support import served
 
 
@@ -18,7 +18,7 @@ class ServedTasksTest(tf.test.TestCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.bank = served.bank()
+        cls.bank = served.make_bank()
 
     @classmethod
     def tearDownClass(cls):
@@ -54,7 +54,7 @@ class ServedTasksTest(tf.test.TestCase):
         self.assertEqual([task.name for task in self.tasks.current()], ["sms", "stars"])
         self.assertEqual(self.tasks.get("sms").description.labels, ("ham", "spam"))
         self.assertEqual(self.tasks.get("sms").version, 1)
-        with self.assertRaisesRegex(UnservedTask, "no task 'spam' here"):
+        with self.assertRaisesRegex(TaskNotServed, "no task 'spam' here"):
             self.tasks.get("spam")
 
     def test_shapes_are_computed_before_somebody_asks(self):
@@ -120,19 +120,19 @@ class ServedTasksTest(tf.test.TestCase):
             held = one.get("sms")
             two.get("sms")
             self.tasks.remove("sms")
-            with self.assertRaises(UnservedTask):
+            with self.assertRaises(TaskNotServed):
                 two.get("spam")
             self.assertEqual(two.get("sms"), held)
             self.predicted(held)
         self.tasks.close()
         self.assertEqual(self.bank.names(), ["stars@1"])
-        with self.assertRaises(UnservedTask):
+        with self.assertRaises(TaskNotServed):
             self.tasks.remove("sms")
 
     def test_a_lease_that_ended_takes_nothing(self):
         with self.tasks.lease() as lease:
             pass
-        with self.assertRaises(UnservedTask):
+        with self.assertRaises(TaskNotServed):
             lease.get("sms")
 
     def test_versions_go_on_after_a_removal(self):
@@ -186,9 +186,9 @@ class ServedTasksTest(tf.test.TestCase):
             task = self.tasks.upload("fresh", self.contents(adapter))
             self.assertEqual(task.version, number)
         self.assertEqual(sorted(os.listdir(os.path.join(self.root, "fresh"))), ["1", "2"])
-        found = adapter_folders.below(self.root)
+        found = adapter_folders.find_all(self.root)
         self.assertEqual(found["fresh"], os.path.join(self.root, "fresh", "2"))
-        with contextlib.closing(served.bank()) as bank:
+        with contextlib.closing(served.make_bank()) as bank:
             again = served.tasks_of(bank, self.root).get("fresh")
             (output,) = bank.predict(again.rows(again.texts.encode("the dog sees")))
         self.assertAllClose(output["probabilities"], self.predicted(task))
@@ -196,14 +196,14 @@ class ServedTasksTest(tf.test.TestCase):
     def test_an_upload_goes_before_what_was_trained(self):
         task = self.tasks.upload("sms", self.contents(served.other("sms")))
         self.assertEqual(
-            adapter_folders.below(self.root)["sms"], os.path.join(self.root, "sms", "1")
+            adapter_folders.find_all(self.root)["sms"], os.path.join(self.root, "sms", "1")
         )
         again = self.tasks.put_below_root("again", "sms")
         self.assertAllClose(self.predicted(again), self.predicted(task))
 
     def test_an_error_of_any_kind_leaves_nothing(self):
         contents = self.contents(served.other("sms"))
-        broken = mock.patch.object(task_texts, "TaskTexts", side_effect=MemoryError)
+        broken = mock.patch.object(request_texts, "TaskTexts", side_effect=MemoryError)
         with broken, self.assertRaises(MemoryError):
             self.tasks.upload("sms", contents)
         self.assertEqual(os.listdir(os.path.join(self.root, "sms")), ["adapter"])
@@ -214,10 +214,10 @@ class ServedTasksTest(tf.test.TestCase):
         contents, numbers = self.contents(served.other("sms")), []
 
         def killed(*_):
-            numbers.extend(adapter_folders.numbers_in(os.path.join(self.root, "sms")))
+            numbers.extend(adapter_folders.version_numbers(os.path.join(self.root, "sms")))
             raise KeyboardInterrupt
 
-        checked = mock.patch.object(task_texts, "TaskTexts", killed)
+        checked = mock.patch.object(request_texts, "TaskTexts", killed)
         with checked, self.assertRaises(KeyboardInterrupt):
             self.tasks.upload("sms", contents)
         self.assertEqual(numbers, [])

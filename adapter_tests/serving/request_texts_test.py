@@ -8,10 +8,10 @@ import tensorflow.compat.v1 as tf
 
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import task_adapter
-from adapter_bert.serving import request_texts as task_texts
+from adapter_bert.serving import request_texts
 from adapter_bert.tasks import squad_data, squad_features
-from adapter_tests.formats.task_adapter_test import description
 from adapter_tests.support import tiny
+from adapter_tests.support.task_adapters import description
 
 CLS, SEP = tiny.VOCABULARY.index("[CLS]"), tiny.VOCABULARY.index("[SEP]")
 
@@ -27,13 +27,13 @@ class TaskTextsTest(tf.test.TestCase):
         path = os.path.join(tempfile.mkdtemp(dir=tf.test.get_temp_dir()), "vocab.txt")
         with open(path, "w") as writer:
             writer.write("\n".join(tiny.VOCABULARY) + "\n")
-        cls.tokenizers = task_texts.Tokenizers(path)
+        cls.tokenizers = request_texts.Tokenizers(path)
 
     def texts(self, max_text_length=100, **changes):
         fields = {"vocabulary": task_adapter.digest(tiny.VOCABULARY), "max_seq_length": 16}
         about = description(**{**fields, **changes})
-        reading = task_texts.TextEncoding(tiny.config(), self.tokenizers, max_text_length)
-        return task_texts.TaskTexts(about, reading, "Task mine")
+        reading = request_texts.TextEncoding(tiny.config(), self.tokenizers, max_text_length)
+        return request_texts.TaskTexts(about, reading, "Task mine")
 
     def span(self, **training):
         settings = {"doc_stride": 3, "max_query_length": 4, **training}
@@ -63,15 +63,15 @@ class TaskTextsTest(tf.test.TestCase):
     def test_answers_of_each_kind(self):
         scores = {"probabilities": np.array([0.25, 0.625, 0.125], np.float32)}
         names = ("x", "y", "z")
-        found = self.texts(labels=names).encode("a").answer([scores])
+        found = self.texts(labels=names).encode("a").decode([scores])
         odds = {"x": 0.25, "y": 0.625, "z": 0.125}
         self.assertEqual(found, {"label": "y", "probabilities": odds})
         scores = {"probabilities": np.array([0.75, 0.625, 0.5], np.float32)}
-        found = self.texts(kind="multilabel", labels=names).encode("a").answer([scores])
+        found = self.texts(kind="multilabel", labels=names).encode("a").decode([scores])
         odds = {"x": 0.75, "y": 0.625, "z": 0.5}
         self.assertEqual(found, {"labels": ["x", "y"], "probabilities": odds})
         number = self.texts(kind="regression", labels=())
-        self.assertEqual(number.encode("a").answer([{"prediction": np.float32(0.1)}]), 0.1)
+        self.assertEqual(number.encode("a").decode([{"prediction": np.float32(0.1)}]), 0.1)
 
     def test_a_context_is_read_in_windows(self):
         question = {"question": "who sees", "context": "The dog Sees a cat and a Bird. "}
@@ -92,7 +92,7 @@ class TaskTextsTest(tf.test.TestCase):
             {"start_logits": start[: len(row)], "end_logits": end[: len(row)]}
             for (row, _), (start, end) in zip(asked.rows, logits)
         ]
-        answer = asked.answer(outputs)
+        answer = asked.decode(outputs)
         self.assertEqual(answer["answer"], "a Bird")
         self.assertGreater(answer["probability"], 0.9)
 
@@ -100,7 +100,7 @@ class TaskTextsTest(tf.test.TestCase):
         context = "the dog sees a cat and a bird . the old man hears the young woman ."
         example = squad_data.SquadExample("", "a dog", context.split())
         features = []
-        tokenizer = self.tokenizers.of(True)
+        tokenizer = self.tokenizers.get(True)
         squad_features.convert_examples_to_features(
             [example], tokenizer, 12, 3, 4, False, features.append
         )
@@ -114,7 +114,7 @@ class TaskTextsTest(tf.test.TestCase):
             {"question": "a", "context": "the dog"}
         )
         logits = np.array([9, 0, 0, 0, 0, 0], np.float32)
-        found = asked.answer([{"start_logits": logits, "end_logits": logits}])
+        found = asked.decode([{"start_logits": logits, "end_logits": logits}])
         self.assertEqual(found["answer"], "")
         self.assertGreater(found["probability"], 0.9)
 
@@ -129,10 +129,10 @@ class TaskTextsTest(tf.test.TestCase):
         }
         asked = texts.encode(padded)
         self.assertEqual(asked.rows, [(row, [0, 0, 1, 1])])
-        found = asked.answer([{"probabilities": np.array([0.25, 0.75], np.float32)}])
+        found = asked.decode([{"probabilities": np.array([0.25, 0.75], np.float32)}])
         self.assertEqual(found["label"], "1")
         logits = {"start_logits": np.arange(4.0), "end_logits": np.zeros(4)}
-        found = self.span().encode({"input_ids": row}).answer([logits])
+        found = self.span().encode({"input_ids": row}).decode([logits])
         self.assertEqual(found, {"start_logits": [0, 1, 2, 3], "end_logits": [0] * 4})
 
     def test_what_is_no_instance(self):

@@ -17,8 +17,7 @@ pytest.importorskip("starlette", reason="requirements-serving.txt is not install
 from starlette.testclient import TestClient
 
 from adapter_bert.formats import task_adapter
-from adapter_bert.serving import batcher as batching
-from adapter_bert.serving import prometheus, rest_api
+from adapter_bert.serving import batcher, prometheus, rest_api
 from adapter_tests.support import own_models, served, tiny
 
 TEXT = "The dog sees a big bird."
@@ -30,7 +29,7 @@ class RestApiTestCase(tf.test.TestCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.bank = served.bank()
+        cls.bank = served.make_bank()
         cls.models = own_models.SingleTaskModels(served.prepare()[0])
 
     @classmethod
@@ -51,15 +50,15 @@ class RestApiTestCase(tf.test.TestCase):
 
     def client(self, predict=None, token=None, may_change=True, max_queue_size=1024, **limits):
         limits = rest_api.Limits(**limits)
-        batcher = batching.Batcher(
+        row_batcher = batcher.Batcher(
             predict or self.bank.predict,
             lambda row: len(row.input_ids),
             max_batch_size=32,
             max_queue_size=max_queue_size,
         )
-        self.addCleanup(batcher.close)
-        self.batcher, self.metrics = batcher, prometheus.Metrics()
-        api = rest_api.RestApi(self.tasks, batcher, self.metrics, limits, token, may_change)
+        self.addCleanup(row_batcher.close)
+        self.batcher, self.metrics = row_batcher, prometheus.Metrics()
+        api = rest_api.RestApi(self.tasks, row_batcher, self.metrics, limits, token, may_change)
         self.addCleanup(api.close)
         return TestClient(api.application(), "http://127.0.0.1", raise_server_exceptions=False)
 
@@ -67,10 +66,13 @@ class RestApiTestCase(tf.test.TestCase):
         """What a task adapter's own model predicts."""
         return self.models.predictions(adapter, row, segments or [0] * len(row))
 
-    def assert_error(self, response, status, pattern):
+    def assert_error(self, response, status, *parts):
         self.assertEqual(response.status_code, status, response.text)
-        self.assertEqual(list(response.json()), ["error"])
-        self.assertRegex(response.json()["error"], pattern)
+        (error,) = response.json().items()
+        self.assertEqual(error[0], "error")
+        self.assertNotIn("\n", error[1])
+        for part in parts:
+            self.assertIn(part, error[1])
 
 
 class PredictionsTest(RestApiTestCase):
@@ -153,40 +155,32 @@ class PredictionsTest(RestApiTestCase):
 
     def test_what_is_no_request(self):
         client = self.client(max_instances=3, max_body_bytes=2000)
-        for body, pattern in (
-            (b"{", "the body is no JSON .*line 1 column 2"),
-            (b"", "the body is no JSON"),
-            (b"\xff\xfe", "the body is no JSON"),
-            (b"[" * 1999, "the body is no JSON"),
-            (b'{"instances": [NaN]}', "NaN is no number of JSON"),
-            (b"[]", 'expected {"instances"'),
-            (b"{}", "one of them"),
-            (b'{"instances": [], "inputs": []}', "one of them"),
-            (b'{"instances": ["a"], "signature": "x"}', 'expected {"instances"'),
-            (b'{"instances": ["a"], "signature_name": "x"}', "expected serving_default"),
-            (b'{"instances": "a"}', "instances: expected a list"),
-            (b'{"instances": []}', "found 0 instances; expected 1 to 3"),
-            (b'{"instances": ["a", "a", "a", "a"]}', "found 4 instances"),
-            (b'{"instances": ["a", 5]}', r"instances\[1\]: expected an object"),
-            (b'{"instances": [{"text": 5}]}', r"instances\[0\]: text is no string"),
-            (b'{"inputs": "a"}', "inputs: expected an object of lists"),
-            (b'{"inputs": {"text": "a"}}', "inputs: expected an object of lists"),
-            (b'{"inputs": {"text": ["a"], "text_b": []}}', "of different lengths"),
+        deep = b"[" * 1999
+        for bodies, part in (
+            ((b"{", b"", b"\xff\xfe", deep, b'{"instances": [NaN]}'), "JSON"),
+            ((b"[]", b"{}", b'{"instances": [], "inputs": []}'), '"inputs"'),
+            ((b'{"instances": ["a"], "signature": "x"}',), '"inputs"'),
+            ((b'{"instances": ["a"], "signature_name": "x"}',), "serving_default"),
+            ((b'{"instances": "a"}',), "instances:"),
+            ((b'{"instances": []}', b'{"instances": ["a", "a", "a", "a"]}'), "1 to 3"),
+            ((b'{"instances": ["a", 5]}',), "instances[1]:"),
+            ((b'{"instances": [{"text": 5}]}',), "instances[0]: text"),
+            ((b'{"inputs": "a"}', b'{"inputs": {"text": "a"}}'), "inputs:"),
+            ((b'{"inputs": {"text": ["a"], "text_b": []}}',), "inputs"),
         ):
-            with self.subTest(body[:40]):
-                response = client.post("/v1/models/sms:predict", content=body)
-                self.assert_error(response, 400, pattern)
-        response = client.post("/v1/models:predict", json={"instances": ["a"]})
-        self.assert_error(response, 400, 'the name of its "task"')
-        response = client.post("/v1/models:predict", json={"inputs": {"text": ["a"]}})
-        self.assert_error(response, 400, "in rows alone")
+            for body in bodies:
+                with self.subTest(body[:40]):
+                    response = client.post("/v1/models/sms:predict", content=body)
+                    self.assert_error(response, 400, part)
+        for body, part in (({"instances": ["a"]}, '"task"'), ({"inputs": {"text": ["a"]}}, "rows")):
+            self.assert_error(client.post("/v1/models:predict", json=body), 400, part)
         ask = {"instances": ["the dog"]}
         self.assertEqual(client.post("/v1/models/sms:predict", json=ask).status_code, 200)
 
     def test_columns_of_answers_that_differ(self):
         asked = [{"question": "who", "context": "The man sees."}, {"input_ids": [2, 3]}]
         response = self.client().post("/v1/models/squad:predict", json={"inputs": asked})
-        self.assert_error(response, 400, "inputs: .* expected texts alone or token ids alone")
+        self.assert_error(response, 400, "inputs:")
 
     def test_half_a_surrogate_pair_is_a_text(self):
         body = b'{"instances": ["the \\ud83d dog"]}'
@@ -202,20 +196,20 @@ class PredictionsTest(RestApiTestCase):
             client.get("/v1/models/nothing/metadata"),
             client.delete("/v1/models/nothing"),
         ):
-            self.assert_error(response, 404, "no task 'nothing' here")
-        self.assert_error(client.get("/v2"), 404, "Not Found: /v2")
+            self.assert_error(response, 404, "'nothing'")
+        self.assert_error(client.get("/v2"), 404, "/v2")
         response = client.get("/v1/models/sms:predict")
-        self.assert_error(response, 405, "Not Allowed")
+        self.assert_error(response, 405)
         self.assertEqual(response.headers["allow"], "POST")
         response = client.post("/v1/models/sms", json=ask)
-        self.assert_error(response, 405, "Not Allowed")
+        self.assert_error(response, 405)
         self.assertEqual(set(response.headers["allow"].split(", ")) - {"HEAD"}, {*_CHANGES, "GET"})
 
     def test_large_bodies_are_refused_declared_or_not(self):
         client, url = self.client(max_body_bytes=100), "/v1/models/sms:predict"
-        self.assert_error(client.post(url, content=b"x" * 101), 413, "over 100 bytes")
+        self.assert_error(client.post(url, content=b"x" * 101), 413, "100 bytes")
         parts = (b"x" * 50 for _ in range(3))
-        self.assert_error(client.post(url, content=parts), 413, "over 100 bytes")
+        self.assert_error(client.post(url, content=parts), 413, "100 bytes")
 
     def test_many_requests_at_once(self):
         client, texts = self.client(), [" ".join(tiny.WORDS[:n]) for n in range(1, 12)]
@@ -259,23 +253,23 @@ class OverloadTest(RestApiTestCase):
         with self.blocked(max_queue_size=2) as (client, url, first, go):
             waiting = self.batcher.submit(self.tasks.get("stars").rows(self.asked("a")))
             both = {"instances": ["a", "the"]}
-            self.assert_error(client.post(url, json=both), 503, "too many rows wait")
+            self.assert_error(client.post(url, json=both), 503)
             waiting2 = self.batcher.submit(self.tasks.get("stars").rows(self.asked("a")))
             response = client.post(url, json={"instances": ["a"]})
-            self.assert_error(response, 503, "too many rows wait")
+            self.assert_error(response, 503)
             self.assertEqual(response.headers["retry-after"], "1")
             go.set()
             self.assertEqual(first.result().status_code, 200)
             self.assertEqual(len(waiting.result(20) + waiting2.result(20)), 2)
         three = {"instances": ["a", "the", "dog"]}
-        self.assert_error(client.post(url, json=three), 413, "make 3 windows")
+        self.assert_error(client.post(url, json=three), 413, "3")
 
     def asked(self, text):
         return self.tasks.get("stars").texts.encode(text)
 
     def test_an_answer_that_takes_too_long(self):
         with self.blocked(answer_seconds=1.0) as (client, url, first, _):
-            self.assert_error(first.result(), 504, "no answer within 1 seconds")
+            self.assert_error(first.result(), 504, "1 seconds")
 
     def test_an_error_of_the_computation(self):
         def broken(rows):
@@ -283,16 +277,16 @@ class OverloadTest(RestApiTestCase):
 
         client = self.client(broken)
         response = client.post("/v1/models/sms:predict", json={"instances": ["a"]})
-        self.assert_error(response, 500, "its log says why")
+        self.assert_error(response, 500)
         self.assertNotIn("secret", response.text)
 
     def test_an_adapter_that_is_no_longer_on_disk_fails_its_requests_alone(self):
-        with contextlib.closing(served.bank(max_in_memory=1)) as bank:
+        with contextlib.closing(served.make_bank(max_in_memory=1)) as bank:
             self.tasks = served.tasks_of(bank, self.root)
             client, ask = self.client(bank.predict), {"instances": ["a"]}
             os.remove(os.path.join(self.root, "sms", "adapter", "adapter.safetensors"))
             response = client.post("/v1/models/sms:predict", json=ask)
-            self.assert_error(response, 500, "sms/adapter is no task adapter")
+            self.assert_error(response, 500, "sms/adapter")
             self.assertEqual(client.post("/v1/models/topics:predict", json=ask).status_code, 200)
             self.tasks.close()
 
@@ -300,9 +294,9 @@ class OverloadTest(RestApiTestCase):
         client = self.client()
         self.assertEqual(client.get("/readyz").status_code, 200)
         self.batcher.close()
-        self.assert_error(client.get("/readyz"), 503, "is stopping")
+        self.assert_error(client.get("/readyz"), 503)
         response = client.post("/v1/models/sms:predict", json={"instances": ["a"]})
-        self.assert_error(response, 503, "is stopping")
+        self.assert_error(response, 503)
         self.assertEqual(client.get("/healthz").status_code, 200)
 
 
@@ -383,7 +377,7 @@ class ChangesTest(RestApiTestCase):
             self.assertAllClose(self.predicted(client, name), expected, 1e-5, 1e-5)
         response = client.delete("/v1/models/extra")
         self.assertEqual(response.json(), {"name": "extra", "version": "1"})
-        self.assert_error(client.get("/v1/models/extra"), 404, "no task 'extra'")
+        self.assert_error(client.get("/v1/models/extra"), 404, "'extra'")
         self.assertTrue(os.path.exists(os.path.join(self.root, "later", "adapter_config.json")))
 
     def test_an_upload(self):
@@ -400,33 +394,32 @@ class ChangesTest(RestApiTestCase):
         self.assertAllClose(self.predicted(client, "up"), expected, 1e-5, 1e-5)
         one = {"adapter_config.json": files["adapter_config.json"]}
         response = client.put("/v1/models/up", files=one)
-        self.assert_error(response, 400, "expected a form of the two files")
+        self.assert_error(response, 400, "adapter.safetensors")
         small = self.client(max_upload_bytes=1000)
-        self.assert_error(small.put("/v1/models/up", files=files), 413, "over 1,000 bytes")
+        self.assert_error(small.put("/v1/models/up", files=files), 413, "1,000 bytes")
         with open(os.path.join(self.root, "taken"), "w"):  # Where the task's folder should be.
             response = client.put("/v1/models/taken", files=files)
-        self.assert_error(response, 507, "taken/1 cannot be written")
+        self.assert_error(response, 507, "taken/1")
 
     def test_what_is_refused(self):
         client = self.client()
-        for name, body, pattern in (
-            ("new", {"adapter": "../sms"}, "no folder below --adapter_dir"),
-            ("new", {"adapter": "/etc"}, "no folder below --adapter_dir"),
-            ("new", {"adapter": 5}, "expected"),
-            ("new", {"folder": "sms"}, "expected"),
-            ("new", {"adapter": "nothing"}, "no task adapter 'nothing'"),
-            ("-new", {"adapter": "sms"}, "no name of a task"),
-            ("..%2Fnew", {"adapter": "sms"}, "Not Found"),
+        for name, body, status, part in (
+            ("new", {"adapter": "../sms"}, 400, "--adapter_dir"),
+            ("new", {"adapter": "/etc"}, 400, "--adapter_dir"),
+            ("new", {"adapter": 5}, 400, "adapter"),
+            ("new", {"folder": "sms"}, 400, "adapter"),
+            ("new", {"adapter": "nothing"}, 400, "'nothing'"),
+            ("-new", {"adapter": "sms"}, 400, "'-new'"),
+            ("..%2Fnew", {"adapter": "sms"}, 404, ""),
         ):
             with self.subTest(body):
-                response = client.put(f"/v1/models/{name}", json=body)
-                self.assert_error(response, 404 if pattern == "Not Found" else 400, pattern)
+                self.assert_error(client.put(f"/v1/models/{name}", json=body), status, part)
         bare = self.client(may_change=False)
         for response in (
             bare.put("/v1/models/sms", json={"adapter": "sms/adapter"}),
             bare.delete("/v1/models/sms"),
         ):
-            self.assert_error(response, 403, "without --token")
+            self.assert_error(response, 403, "--token")
         self.assertEqual(self.tasks.get("sms").version, 1)
 
     def test_without_a_token_changes_are_for_who_asked_this_machine(self):

@@ -158,7 +158,7 @@ class SavedModelsTest(tf.test.TestCase):
             self.skipTest("tensorflow-text is not installed.")
         tokenizer = tokenization.FullTokenizer(os.path.join(self.bert, "vocab.txt"), True)
         adapters = self.adapters({"max_seq_length": 9}, {"max_seq_length": 16})
-        path = self.write(adapters, in_graph_tokenizer.encoder(tokenizer, True))
+        path = self.write(adapters, in_graph_tokenizer.make_encoder(tokenizer, True))
         others = TEXTS[1:] + TEXTS[:1]
         tasks = ["task0", "task1"] * 3
         single, pair = called(

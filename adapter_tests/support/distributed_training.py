@@ -16,7 +16,7 @@ import modeling
 import tuning
 from adapter_bert.ops import xla
 from adapter_bert.tasks import heads as classification_heads
-from adapter_bert.training import cluster, distribution, estimator
+from adapter_bert.training import cluster, distribution, estimator, model_fn
 from adapter_tests.support import tiny
 
 assert environment
@@ -31,7 +31,7 @@ def make_devices(count):
 
 def train(distributed, bert, method, head, output_dir):
     adapter_fn = modeling.AdapterConfig(size=3).build() if method == "adapters" else None
-    model = estimator.ModelSettings(
+    model = model_fn.ModelSettings(
         bert_config=tiny.config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0),
         init_checkpoint=os.path.join(bert, "bert_model.ckpt"),
         adapter_fn=adapter_fn,
@@ -50,7 +50,7 @@ def train(distributed, bert, method, head, output_dir):
         "classifier": classification_heads.classifier_head(2),
         "span": classification_heads.squad_head,
     }
-    estimator.Runner(model, run, heads[head]).train(arrays)
+    estimator.Estimator(model, run, heads[head]).train(arrays)
 
 
 def main(kind, devices, folder, *cases):

@@ -8,6 +8,7 @@ import tensorflow.compat.v1 as tf
 import modeling
 import tuning
 from adapter_bert.common import devices, task_kinds
+from adapter_bert.formats import adapter_checkpoints
 from adapter_bert.formats import task_adapter as task_adapters
 from adapter_tests.support import tiny
 
@@ -31,7 +32,7 @@ def task_adapter(bert, seed=0, *, adapter=None, method="adapters", **changes):
         "max_seq_length": 16,
         "do_lower_case": True,
         "vocabulary": task_adapters.digest(tiny.VOCABULARY),
-        "backbone": task_adapters.backbone_of(os.path.join(bert, "bert_model.ckpt"), config),
+        "backbone": adapter_checkpoints.backbone_of(os.path.join(bert, "bert_model.ckpt"), config),
         "tuning": method,
         "adapter": (adapter or modeling.AdapterConfig(4)) if method.method == "adapters" else None,
         "global_step": 10,

@@ -5,6 +5,26 @@ import itertools
 BACKBONE = 10_000  # Parameters of the BERT that they are of.
 _KEYS = itertools.count()
 
+# An ablation.json, as run_ablation.py writes it.
+ABLATION_FILE = {
+    "task": "CoLA",
+    "score": "accuracy",
+    "num_layers": 2,
+    "all": 0.75,
+    "none": 0.69,
+    "majority": 0.6875,
+    "spans": [[0, 0, 0.745], [0, 1, 0.69], [1, 1, 0.76]],
+}
+
+# The same in points.
+ABLATION = {
+    **{name: ABLATION_FILE[name] for name in ("task", "score", "num_layers")},
+    "all": 75.0,
+    "none": 69.0,
+    "majority": 68.75,
+    "spans": {(0, 0): 74.5, (0, 1): 69.0, (1, 1): 76.0},
+}
+
 
 def record(task, value, seed=1, *, test=None, score="accuracy", trained=200, script=None, **flags):
     """A finished training that scores `value` on the dev set and `test` on the test set."""

@@ -7,10 +7,11 @@ from adapter_bert.common.errors import UserError
 
 class RefusalTestCase(tf.test.TestCase):
     def assert_refused(self, parts, function, *args, **kwargs):
-        """Checks that a call raises a UserError of one sentence, which holds each of the parts."""
+        """Checks that a call raises a UserError of one sentence with all parts; returns it."""
         with self.assertRaises(UserError) as caught:
             function(*args, **kwargs)
         self.assert_one_sentence(caught.exception, *parts)
+        return caught.exception
 
     def assert_one_sentence(self, error, *parts):
         """Checks that an error says each of the parts, in one sentence."""

@@ -8,6 +8,7 @@ import re
 import shutil
 import tempfile
 
+import pytest
 import tensorflow.compat.v1 as tf
 
 import run_classifier
@@ -40,6 +41,7 @@ def contents(folder):
     }
 
 
+@pytest.mark.without_xla  # Whatever computes the model.
 class AnyScriptTestCase(tf.test.TestCase):
     """Runs a script. A subclass names the module, SCRIPT, and adds `base_flags` of every run."""
 
@@ -69,6 +71,13 @@ class AnyScriptTestCase(tf.test.TestCase):
         code, report, stderr = self.call(output_dir or self.output_dir, *arguments)
         self.assertIsNone(code, stderr)
         return report
+
+    def refuse(self, parts, *arguments, output_dir=None):
+        """Runs the script, which must exit with 1 and one sentence with all parts; returns that."""
+        code, _, stderr = self.call(output_dir or self.output_dir, *arguments)
+        with self.subTest(arguments=arguments, stderr=stderr):
+            self.assert_one_sentence(code, stderr, parts)
+        return stderr
 
     def assert_one_sentence(self, code, stderr, parts):
         self.assertEqual(code, 1)

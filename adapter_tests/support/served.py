@@ -8,9 +8,7 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 from adapter_bert.formats import adapter_folders, task_adapter
-from adapter_bert.serving import bank as adapter_bank
-from adapter_bert.serving import registry
-from adapter_bert.serving import request_texts as task_texts
+from adapter_bert.serving import bank, registry, request_texts
 from adapter_tests.support import own_models, tiny
 
 TASKS = {
@@ -39,10 +37,10 @@ def other(name, seed=100):
     return own_models.task_adapter(prepare()[0], seed, **{"task": name, **TASKS[name]})
 
 
-def bank(**options):
-    """An empty `adapter_bank.AdapterBank`."""
+def make_bank(**options):
+    """An empty `bank.AdapterBank`."""
     prefix = os.path.join(prepare()[0], "bert_model.ckpt")
-    return adapter_bank.AdapterBank(tiny.config(), prefix, **options)
+    return bank.AdapterBank(tiny.config(), prefix, **options)
 
 
 def save_all(root, names=tuple(TASKS)):
@@ -54,9 +52,9 @@ def save_all(root, names=tuple(TASKS)):
 
 def tasks_of(some_bank, root=None):
     """`registry.ServedTasks` over a bank, of all that lies below root."""
-    tokenizers = task_texts.Tokenizers(os.path.join(prepare()[0], "vocab.txt"))
-    reading = task_texts.TextEncoding(tiny.config(), tokenizers, 1000)
+    tokenizers = request_texts.Tokenizers(os.path.join(prepare()[0], "vocab.txt"))
+    reading = request_texts.TextEncoding(tiny.config(), tokenizers, 1000)
     tasks = registry.ServedTasks(some_bank, reading, root)
-    for name, folder in adapter_folders.below(root).items() if root else ():
+    for name, folder in adapter_folders.find_all(root).items() if root else ():
         tasks.put(name, folder)
     return tasks

@@ -116,6 +116,24 @@ def write_mrpc(folder, rows=24, seed=0):
     return folder
 
 
+def write_squad(path, num_questions=24, seed=0, impossible=False):
+    """Writes questions whose answer is the word after the one that they ask for; returns path."""
+    random, paragraphs = np.random.RandomState(seed), []
+    for index in range(num_questions):
+        words = random.choice(WORDS, 12, replace=True).tolist()
+        place = random.randint(11)
+        start = len(" ".join(words[: place + 1])) + 1
+        answer = {"text": words[place + 1], "answer_start": start}
+        none = impossible and index % 3 == 0
+        qa = {"id": f"q{index}", "question": words[place], "answers": [] if none else [answer]}
+        if impossible:
+            qa["is_impossible"] = none
+        paragraphs.append({"context": " ".join(words), "qas": [qa]})
+    with open(path, "w") as writer:
+        json.dump({"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]}, writer)
+    return path
+
+
 def word_vectors(width=3, seed=0):
     """dict from each of `WORDS` to its embedding, float32 [width]."""
     values = np.random.RandomState(seed).randn(len(WORDS), width).astype(np.float32)

@@ -21,6 +21,7 @@ class Ordinal(text_kind.TextKind):
     score = "mean_error"
     prediction = "prediction"
     label_type = "steps"
+    label_format = "one of some names in order"
     min_labels = 2
     answer_types = {"level": "DT_STRING"}
 

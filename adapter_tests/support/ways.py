@@ -16,5 +16,5 @@ def both_ways():
 def as_for_a_tpu():
     """What is built is what XLA compiles whole, but for barriers, which it alone knows."""
     barriers = mock.patch.object(xla, "xla_optimization_barrier", tuple)
-    with barriers, mock.patch.object(xla, "in_xla", lambda: True):
+    with barriers, mock.patch.object(xla, "is_in_xla", lambda: True):
         yield

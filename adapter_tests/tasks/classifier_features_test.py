@@ -4,7 +4,6 @@ ADAPTER_BERT_DATA names the shared folder) the original's features of real data.
 import itertools
 import os
 import random
-import unittest
 from unittest import mock
 
 import numpy as np
@@ -16,8 +15,7 @@ from adapter_bert.tasks import classifier_features as cf
 from adapter_bert.tasks import glue
 from adapter_bert.training import rows
 from adapter_tests.support import tiny
-
-SHARED = os.environ.get("ADAPTER_BERT_DATA")
+from adapter_tests.support.shared import SHARED, needs_shared
 
 
 class WordTokenizer:
@@ -253,7 +251,7 @@ class LabelListTest(tf.test.TestCase):
             self.assertEqual(found.label_id, 1.5)
 
 
-@unittest.skipUnless(SHARED, "ADAPTER_BERT_DATA does not name the shared folder")
+@needs_shared
 class GoldenTest(tf.test.TestCase):
     def test_features_are_the_originals(self):
         tokenizer = tokenization.FullTokenizer(

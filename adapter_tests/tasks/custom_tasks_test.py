@@ -3,7 +3,6 @@
 import collections
 import json
 import os
-import unittest
 
 import hypothesis
 import hypothesis.strategies as st
@@ -11,8 +10,9 @@ import tensorflow.compat.v1 as tf
 
 from adapter_bert.common.errors import UserError
 from adapter_bert.tasks import custom_tasks
+from adapter_tests.support.file_cases import FileTestCase, as_tuples, files_of, many
+from adapter_tests.support.shared import SHARED, needs_shared
 from adapter_tests.support.tiny import CountedText
-from adapter_tests.tasks.glue_test import SHARED, FileTestCase, as_tuples, files_of, many
 
 PAIRS = custom_tasks.Layout("custom", "one", "kind", text_b="two")
 
@@ -48,9 +48,8 @@ class TableProcessorTest(FileTestCase):
             [("train-2", "a", None, "1.5"), ("train-3", "b", None, "-2")],
         )
         for text in ("much", "nan", "1e999", "1e39", "1_0", ""):
-            self.write("dev.tsv", f"one\tscore\na\t{text}\n")
-            with self.assertRaisesRegex(ValueError, "line 2: .* expected a number"):
-                self.examples("dev", layout=layout)
+            path = self.write("dev.tsv", f"one\tscore\na\t{text}\n")
+            self.assert_refused([f"{path}, line 2", text], self.examples, "dev", layout=layout)
 
     def test_sets_of_labels(self):
         layout = custom_tasks.Layout("custom", "one", "tags", kind="multilabel")
@@ -63,39 +62,34 @@ class TableProcessorTest(FileTestCase):
             [[label for _, _, _, label in rows] for rows in found],
             [[("x", "y"), (), ("z",)], [("z", "x"), ()], [()]],
         )
-        self.write("dev.tsv", "one\ttags\nd\t" + "[" * 100_000 + "\n")
         os.remove(os.path.join(self.folder, "dev.jsonl"))
-        with self.assertRaisesRegex(ValueError, r"dev.tsv, line 2: found the label '\[\["):
-            self.examples("dev", layout=layout)
-        os.remove(os.path.join(self.folder, "dev.tsv"))
-        self.write("dev.jsonl", '{"one": "d", "tags": ["w"]}\n')
-        with self.assertRaisesRegex(ValueError, "dev.jsonl, line 1: found the label 'w'"):
-            self.examples("dev", layout=layout)
+        for name, content, parts in (
+            ("dev.tsv", "one\ttags\nd\t" + "[" * 100_000 + "\n", ["line 2", "'[["]),
+            ("dev.jsonl", '{"one": "d", "tags": ["w"]}\n', ["line 1", "'w'"]),
+        ):
+            path = self.write(name, content)
+            self.assert_refused([path, *parts], self.examples, "dev", layout=layout)
+            os.remove(path)
 
     def test_lists_of_labels_are_on_one_line_each(self):
         layout = custom_tasks.Layout("custom", "one", "tags", kind="multilabel")
         texts = {"one": "a", "tags": ["x\ty", " p\nq ", "\u2028", 7]}
         self.write("train.jsonl", json.dumps(texts) + "\n")
         self.assertEqual(self.processor(layout).get_labels(), ["7", "p q", "x y"])
-        for tags, found in (
-            (["x,y"], '"x,y" in a list'),
-            ([None], "null in a list"),
-            (["a\ud800"], r"half a surrogate pair .*'a\\ud800'"),
-        ):
-            self.write("train.jsonl", json.dumps({"one": "a", "tags": tags}) + "\n")
-            with self.assertRaisesRegex(UserError, "train.jsonl, line 1: found " + found):
-                self.processor(layout)
+        for label, named in (("x,y", "x,y"), (None, "null"), ("a\ud800", r"a\ud800")):
+            path = self.write("train.jsonl", json.dumps({"one": "a", "tags": [label]}) + "\n")
+            self.assert_refused([f"{path}, line 1", named], self.processor, layout)
 
     def test_lists_of_labels_as_python_prints_them(self):
         layout = custom_tasks.Layout("custom", "one", "tags", kind="multilabel")
         for text in ("['x', 'y']", "['x' 'y']", "[x, y]"):
             path = self.write("train.csv", f'one,tags\na,"x,y"\nb,"{text}"\n')
-            self.assert_refused([f"{path}, line 3: found {text}", "JSON"], self.processor, layout)
+            self.assert_refused([f"{path}, line 3", text], self.processor, layout)
 
     def test_only_empty_sets_of_labels(self):
         layout = custom_tasks.Layout("custom", "one", "tags", kind="multilabel")
         path = self.write("train.tsv", "one\ttags\na\t\nb\t[]\n")
-        self.assert_refused([path, "no label in 2 rows"], self.processor, layout)
+        self.assert_refused([path, "2 rows"], self.processor, layout)
 
     def test_null_where_a_text_should_be(self):
         for name in ("one", "two", "kind"):
@@ -106,7 +100,7 @@ class TableProcessorTest(FileTestCase):
             self.assertLen(self.examples("train"), 2)  # What is not read may be null.
             rows[1][name] = None
             self.write("train.jsonl", "\n".join(map(json.dumps, rows)) + "\n")
-            self.assert_refused([f"{path}, line 2", f"{name} is null"], self.examples, "train")
+            self.assert_refused([f"{path}, line 2", name, "null"], self.examples, "train")
 
     def test_a_label_column_that_ends_in_a_star(self):
         layout = custom_tasks.Layout("custom", "one", "kind*")
@@ -122,7 +116,7 @@ class TableProcessorTest(FileTestCase):
     def test_a_label_that_training_has_not(self):
         self.write("train.tsv", "one\ttwo\tkind\na\tb\tyes\nc\td\tno\n")
         path = self.write("dev.tsv", "one\ttwo\tkind\na\tb\tmaybe\n")
-        self.assert_refused([f"{path}, line 2", "'maybe'", "one of no, yes"], self.examples, "dev")
+        self.assert_refused([f"{path}, line 2", "'maybe'", "no, yes"], self.examples, "dev")
 
     def test_a_label_is_checked_without_a_look_at_all_others(self):
         rows = "".join(f"a\tb\tlabel {i % 50}\n" for i in range(200))
@@ -150,13 +144,13 @@ class TableProcessorTest(FileTestCase):
 
     def test_too_few_rows_to_share_out(self):
         path = self.write("train.tsv", "one\ttwo\tkind\na\tb\tyes\nc\td\tno\n")
-        self.assert_refused([path, "2 rows are too few", "dev"], self.examples, "dev")
+        self.assert_refused([path, "2 rows", "dev"], self.examples, "dev")
 
     def test_refused(self):
-        self.assert_refused([self.folder, "no train.tsv or ", "--data_dir"], self.processor)
+        self.assert_refused([self.folder, "train.tsv", "--data_dir"], self.processor)
         self.write("train.tsv", "one\ttwo\tkind\na\tb\tyes\n")
         self.write("train.csv", "one,two,kind\na,b,yes\n")
-        self.assert_refused(["train.tsv and", "train.csv", "one of them"], self.processor)
+        self.assert_refused(["train.tsv", "train.csv"], self.processor)
 
     def test_other_names_of_files(self):
         self.write("train.txt", "one\ttwo\tkind\na\tb\tyes\nc\td\tno\n")
@@ -187,17 +181,17 @@ class TableProcessorTest(FileTestCase):
 
     def test_one_label_only(self):
         path = self.write("train.tsv", "one\ttwo\tkind\na\tb\tyes\nc\td\tyes\n")
-        self.assert_refused([path, "only the label 'yes' in 2 rows"], self.processor)
+        self.assert_refused([path, "'yes'"], self.processor)
 
     def test_a_row_without_a_label(self):
         path = self.write("train.csv", 'one,two,kind\na,b,yes\n"a\nc",d,no\ne,f, \n')
-        self.assert_refused([f"{path}, line 5", "no label"], self.processor)
+        self.assert_refused([f"{path}, line 5"], self.processor)
 
     def test_dev_and_train_need_labels(self):
         for split in ("train", "dev"):
             self.write("train.tsv", "one\ttwo\tkind\na\tb\tyes\nc\td\tno\n")
             path = self.write(split + ".tsv", "one\ttwo\na\tb\n")
-            self.assert_refused(["--label_column=kind is not among", path], self.examples, split)
+            self.assert_refused(["--label_column=kind", path], self.examples, split)
 
 
 class PropertiesTest(FileTestCase):
@@ -393,19 +387,20 @@ class LayoutsTest(FileTestCase):
             processor = custom_tasks.TableProcessor(
                 custom_tasks.LAYOUTS["newsgroups"], folder, labels=("a", "b")
             )
-            parts = [f"{folder}: found no {missing} in --data_dir."]
-            self.assert_refused(parts, processor.get_train_examples, folder)
+            parts = [folder, missing, "--data_dir"]
+            error = self.assert_refused(parts, processor.get_train_examples, folder)
+            self.assertNotIn(there, str(error).replace(folder, ""))
 
     def test_nothing_is_left(self):
         path = self.write("Consumer_Complaints.csv", "Issue,Consumer complaint narrative\na,\n")
         layout = custom_tasks.LAYOUTS["customer_complaints"]
-        self.assert_refused([path, "all 1 rows"], custom_tasks.TableProcessor, layout, self.folder)
+        self.assert_refused([path], custom_tasks.TableProcessor, layout, self.folder)
 
     def test_no_texts_in_the_folders(self):
         for name in ("20news-bydate-train", "20news-bydate-test"):
             os.makedirs(os.path.join(self.folder, name))
         layout = custom_tasks.LAYOUTS["newsgroups"]
-        self.assert_refused(["found no text"], custom_tasks.TableProcessor, layout, self.folder)
+        self.assert_refused([self.folder], custom_tasks.TableProcessor, layout, self.folder)
 
     def test_left_out_and_other_spellings(self):
         self.write(
@@ -421,7 +416,7 @@ class LayoutsTest(FileTestCase):
         )
         self.assertEqual(counts, {"Yes": 20, "No": 20})
 
-    @unittest.skipUnless(SHARED, "ADAPTER_BERT_DATA does not name the shared folder")
+    @needs_shared
     def test_published_files_give_the_papers_counts(self):
         """Table 3 of the paper; of US economic performance the paper has 63 rows less."""
         for name, sizes, classes in (

@@ -4,14 +4,14 @@ the shared folder) the original's answers."""
 import json
 import os
 import tempfile
-import unittest
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.tasks import squad_answers as sa
 from adapter_bert.tasks import squad_data, squad_features
-from adapter_tests.tasks.squad_features_test import SHARED, minilm_tokenizer, squad_golden
+from adapter_tests.support.shared import needs_shared
+from adapter_tests.support.squad import minilm_tokenizer, squad_golden
 
 WORDS = ["Steve", "Smith's", "cat", "sat."]
 TOKENS = ["[CLS]", "who", "[SEP]", "steve", "smith", "'", "s", "cat", "sat", ".", "[SEP]"]
@@ -236,7 +236,7 @@ class WriteTest(tf.test.TestCase):
         with open(paths[2]) as reader:
             self.assertEqual(json.load(reader), {"q1": 1.5})
 
-    @unittest.skipUnless(SHARED, "ADAPTER_BERT_DATA does not name the shared folder")
+    @needs_shared
     def test_answers_are_the_originals(self):
         tokenizer = minilm_tokenizer()
         for version in (1, 2):

@@ -9,19 +9,8 @@ import tensorflow.compat.v1 as tf
 
 from adapter_bert.common.errors import UserError
 from adapter_bert.tasks import squad_data
-from adapter_tests.tasks.glue_test import FileTestCase, many
-
-SHARED = os.environ.get("ADAPTER_BERT_DATA")
-CONTEXT = "The cat sat on  the\u202fmat. It slept."
-
-
-def question(qas_id="q1", text="Who sat?", answers=(("cat", 4),), **fields):
-    answers = [{"text": text, "answer_start": start} for text, start in answers]
-    return {"id": qas_id, "question": text, "answers": answers, **fields}
-
-
-def squad(*questions, context=CONTEXT):
-    return {"data": [{"title": "t", "paragraphs": [{"context": context, "qas": list(questions)}]}]}
+from adapter_tests.support.file_cases import FileTestCase, many
+from adapter_tests.support.squad import CONTEXT, question, squad
 
 
 class ReadTest(FileTestCase):

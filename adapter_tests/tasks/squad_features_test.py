@@ -1,10 +1,7 @@
 """Tests of squad_features.py: windows by hand, and (where ADAPTER_BERT_DATA names the shared
 folder) the original's features of real data."""
 
-import gzip
 import json
-import os
-import unittest
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -14,25 +11,9 @@ from adapter_bert.common.errors import UserError
 from adapter_bert.tasks import squad_data, squad_features
 from adapter_bert.training import rows
 from adapter_tests.support import tiny
-from adapter_tests.tasks.glue_test import FileTestCase
-from adapter_tests.tasks.squad_data_test import CONTEXT, question, squad
-
-SHARED = os.environ.get("ADAPTER_BERT_DATA")
-
-
-def squad_golden(version):
-    """(what the original computed, its input, the input's path), from the shared folder."""
-    prefix = os.path.join(SHARED, "goldens", f"squad_v{version}_public")
-    with gzip.open(prefix + ".json.gz") as reader:
-        golden = json.loads(reader.read().decode("utf-8"))
-    path = prefix + "_input.json"
-    with open(path, encoding="utf-8") as reader:
-        return golden, json.load(reader), path
-
-
-def minilm_tokenizer():
-    folder = os.path.join(SHARED, "checkpoints", "minilm-l6-uncased")
-    return tokenization.FullTokenizer(os.path.join(folder, "vocab.txt"))
+from adapter_tests.support.file_cases import FileTestCase
+from adapter_tests.support.shared import needs_shared
+from adapter_tests.support.squad import CONTEXT, minilm_tokenizer, question, squad, squad_golden
 
 
 class LetterTokenizer:
@@ -286,7 +267,7 @@ class SentencePieceTest(FileTestCase):
             self.assertEqual("".join(tokens).replace("\u2581", ""), expected, feature.tokens)
 
 
-@unittest.skipUnless(SHARED, "ADAPTER_BERT_DATA does not name the shared folder")
+@needs_shared
 class GoldenTest(FileTestCase):
     def test_features_are_the_originals(self):
         tokenizer = minilm_tokenizer()

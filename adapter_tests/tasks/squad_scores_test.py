@@ -1,13 +1,12 @@
 """Tests of squad_scores.py: by hand, by brute force, and (where ADAPTER_BERT_DATA names the shared
 folder) the official scripts' scores."""
 
-import unittest
-
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.tasks import squad_scores as ss
-from adapter_tests.tasks.squad_features_test import SHARED, squad_golden
+from adapter_tests.support.shared import needs_shared
+from adapter_tests.support.squad import squad_golden
 
 
 class AnswersTest(tf.test.TestCase):
@@ -110,7 +109,7 @@ class ScoresTest(tf.test.TestCase):
             if best > sums[-9.0]:
                 self.assertAlmostEqual(sums[threshold], best)
 
-    @unittest.skipUnless(SHARED, "ADAPTER_BERT_DATA does not name the shared folder")
+    @needs_shared
     def test_scores_are_the_official_ones(self):
         for version in (1, 2):
             golden, content, _ = squad_golden(version)

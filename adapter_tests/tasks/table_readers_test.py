@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 
 from adapter_bert.common.errors import UserError
 from adapter_bert.tasks import table_readers
-from adapter_tests.tasks.glue_test import FileTestCase, files_of, many
+from adapter_tests.support.file_cases import FileTestCase, files_of, many
 
 
 class ReadTsvTest(FileTestCase):

@@ -13,6 +13,7 @@ import unittest
 from unittest import mock
 
 import numpy as np
+import pytest
 import tensorflow.compat.v1 as tf
 
 import modeling
@@ -21,6 +22,8 @@ from adapter_bert.formats import checkpoints
 from adapter_bert.ops import xla
 from adapter_bert.training import cluster, distribution
 from adapter_tests.support import distributed_training, tiny
+
+pytestmark = pytest.mark.estimator
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TWO = '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}'
@@ -80,6 +83,7 @@ class ChooseTest(tf.test.TestCase):
 
 
 @unittest.skipIf(TF1, "--distribution needs TensorFlow 2")
+@pytest.mark.slow
 class TrainingTest(tf.test.TestCase):
     """20 steps of the same global batches as on one device."""
 
@@ -161,6 +165,7 @@ class TrainingTest(tf.test.TestCase):
 
 
 @unittest.skipIf(TF1, "--distribution needs TensorFlow 2")
+@pytest.mark.slow
 class KilledWorkerTest(tf.test.TestCase):
     """`python run_classifier.py` in two processes, one of which is killed and started again."""
 
@@ -227,7 +232,7 @@ class KilledWorkerTest(tf.test.TestCase):
         self.assertNotIn("dev:", other)
         resumed, (chief, _) = self.run_both("resumed", killed=1)
         self.assertRegex(chief, r"worker 1 \(.*\) is lost: restarting")
-        self.assertRegex(chief, "Going on from the checkpoint of step [1-9]")
+        self.assertRegex(chief, "Resuming from the checkpoint of step [1-9]")
         prefixes = [tf.train.latest_checkpoint(folder) for folder in (straight, resumed)]
         self.assertEqual(*map(checkpoints.step_of, prefixes))
         self.assertEqual(*map(checkpoints.identity_of, prefixes))

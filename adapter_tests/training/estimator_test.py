@@ -2,22 +2,27 @@
 
 import contextlib
 import dataclasses
+import functools
 import os
 import signal
 import tempfile
 from unittest import mock
 
 import numpy as np
+import pytest
 import tensorflow.compat.v1 as tf
 
 import modeling
+import run_classifier
+import run_squad
 import tuning
-from adapter_bert.common import tf_estimator
+from adapter_bert.common import devices, tf_estimator
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints
-from adapter_bert.tasks import heads
-from adapter_bert.training import estimator, input_pipeline, rows
-from adapter_tests.support import tiny
+from adapter_bert.tasks import heads, squad_task
+from adapter_bert.training import config, distribution, estimator, input_pipeline, model_fn, rows
+from adapter_tests.support import command_lines, tiny
+from adapter_tests.support.refusals import RefusalTestCase
 
 
 def weights(output_dir):
@@ -62,8 +67,8 @@ class TrainingTestCase(tf.test.TestCase):
             output_dir, train_batch_size=batch_size, save_checkpoints_steps=save
         )
         settings.update(model)
-        model_settings = estimator.ModelSettings(**settings)
-        return estimator.Runner(model_settings, run, heads.classifier_head(2))
+        model_settings = model_fn.ModelSettings(**settings)
+        return estimator.Estimator(model_settings, run, heads.classifier_head(2))
 
     def start(self, *method, **options):
         """A checkpoint of all that a training starts from: a step of warmup has the rate 0."""
@@ -88,6 +93,8 @@ class TrainingTestCase(tf.test.TestCase):
         self.assertEmpty(different)
 
 
+@pytest.mark.estimator
+@pytest.mark.without_xla
 class FreezingTest(TrainingTestCase):
     _starts = {}
 
@@ -139,8 +146,8 @@ class FreezingTest(TrainingTestCase):
         runner = self.runner(self.new_dir())
         with tf.Graph().as_default(), self.assertRaisesRegex(ValueError, "on 1 of .* unused"):
             features = {name: tf.constant(value) for name, value in tiny.arrays().items()}
-            model_fn = estimator.model_fn_builder(runner._model, head)
-            model_fn(features, None, tf_estimator.ModeKeys.TRAIN, {"batch_size": 5})
+            build = model_fn.model_fn_builder(runner.model, head)
+            build(features, None, tf_estimator.ModeKeys.TRAIN, {"batch_size": 5})
 
     def test_train_pooler(self):
         method = tuning.Tuning("adapters", train_pooler=True)
@@ -172,6 +179,9 @@ class FreezingTest(TrainingTestCase):
             self.assertAllEqual(adapted, plain)
 
 
+@pytest.mark.estimator
+@pytest.mark.without_xla
+@pytest.mark.slow
 class ResumingTest(TrainingTestCase):
     def test_two_runs_of_one_seed_are_equal_and_of_two_differ(self):
         folders = [self.new_dir() for _ in range(3)]
@@ -226,7 +236,7 @@ class ResumingTest(TrainingTestCase):
         )
         with self.assertLogs("absl", "WARNING") as logs, self.assertRaises(KeyboardInterrupt):
             runner.train(tiny.arrays())
-        said = "the same command, without --overwrite_output_dir, goes on from step 3,"
+        said = "the same command, without --overwrite_output_dir, resumes from step 3,"
         self.assertIn(said, logs.output[-1])
         self.assertEqual(signal.getsignal(signal.SIGINT), before)
         self.assertEqual(checkpoints.last_step(folder), 3)
@@ -255,7 +265,7 @@ class ResumingTest(TrainingTestCase):
 
 
 def accuracy_and_loss(arrays, predictions):
-    """A score_fn for `estimator.Runner.evaluate`, from the probabilities alone."""
+    """A score_fn for `estimator.Estimator.evaluate`, from the probabilities alone."""
     probabilities = np.array([row["probabilities"] for row in predictions])
     labels = arrays["label_ids"]
     right = probabilities[np.arange(len(labels)), labels]
@@ -263,6 +273,8 @@ def accuracy_and_loss(arrays, predictions):
     return {"accuracy": float(accuracy), "loss": float(-np.log(right).mean())}
 
 
+@pytest.mark.estimator
+@pytest.mark.without_xla
 class EvaluationTest(TrainingTestCase):
     def test_scores_do_not_depend_on_the_batch_size(self):
         folder = self.new_dir()
@@ -271,13 +283,8 @@ class EvaluationTest(TrainingTestCase):
         results = []
         for batch_size in (1, 5, 13, 32):
             runner = self.runner(folder)
-            runner._run = estimator.RunSettings(
-                folder, eval_batch_size=batch_size, predict_batch_size=batch_size
-            )
-            runner._evaluator = estimator.build_estimator(
-                runner._model, runner._run, heads.classifier_head(2)
-            )
-            result = runner.evaluate(rows, accuracy_and_loss)
+            runner.run = dataclasses.replace(runner.run, eval_batch_size=batch_size)
+            result = runner.evaluate(rows, functools.partial(accuracy_and_loss, rows))
             results.append([result["accuracy"], result["loss"]])
             self.assertEqual(result["global_step"], 4)
         self.assertAllClose(results, [results[0]] * 4, rtol=1e-5)
@@ -289,7 +296,7 @@ class EvaluationTest(TrainingTestCase):
         runner.train(rows)
         predictions = list(runner.predict(rows))
         self.assertEqual(np.shape([row["probabilities"] for row in predictions]), (13, 2))
-        found = runner.evaluate(rows, accuracy_and_loss)
+        found = runner.evaluate(rows, functools.partial(accuracy_and_loss, rows))
         self.assertEqual(found.pop("global_step"), 4)
         self.assertAllClose(found, accuracy_and_loss(rows, predictions), rtol=1e-5)
         losses = [row["loss"] for row in predictions]
@@ -302,11 +309,6 @@ class EvaluationTest(TrainingTestCase):
         }
         self.assertAllClose(shown, found)
 
-    def test_untrained_is_refused(self):
-        runner = self.runner(self.new_dir())
-        with self.assertRaisesRegex(UserError, "do_train"):
-            runner.evaluate(tiny.arrays(), accuracy_and_loss)
-
     def test_a_tasks_own_checkpoint_is_evaluated(self):
         trained, empty = self.new_dir(), self.new_dir()
         rows = tiny.arrays()
@@ -318,6 +320,8 @@ class EvaluationTest(TrainingTestCase):
         self.assertAllEqual(expected, [row["probabilities"] for row in found])
 
 
+@pytest.mark.estimator
+@pytest.mark.without_xla
 class TaskCheckpointTest(TrainingTestCase):
     """A training that starts from another's adapter."""
 
@@ -335,6 +339,8 @@ class TaskCheckpointTest(TrainingTestCase):
             self.assertAllEqual(before[name], after[name], name)
 
 
+@pytest.mark.estimator
+@pytest.mark.without_xla
 class PaddingTest(TrainingTestCase):
     """Results with batches by length, beside those with fixed shapes, as a TPU has them."""
 
@@ -352,15 +358,18 @@ class PaddingTest(TrainingTestCase):
         self.folder = self.new_dir()
 
     def fixed_runner(self):
-        """A Runner that plans as on a TPU, and runs here."""
+        """An Estimator that plans as on a TPU, and runs here."""
         runner = self.runner(self.folder)
-        runner._model = dataclasses.replace(runner._model, use_tpu=True)
+        runner.model = dataclasses.replace(runner.model, use_tpu=True)
         return runner
 
     def test_scores_and_predictions(self):
         runner, fixed = self.runner(self.folder, learning_rate=0.03), self.fixed_runner()
         runner.train(self.rows)
-        scores, expected = (some.evaluate(self.rows, accuracy_and_loss) for some in (runner, fixed))
+        scores, expected = (
+            some.evaluate(self.rows, functools.partial(accuracy_and_loss, self.rows))
+            for some in (runner, fixed)
+        )
         self.assertAllClose(scores, expected, rtol=0, atol=1e-5)
         for count in (24, 13):
             rows = {name: values[:count] for name, values in self.rows.items()}
@@ -431,7 +440,7 @@ class PaddingTest(TrainingTestCase):
         for bucket_of in (input_pipeline.bucket_of, lambda length, longest: longest):
             folder = self.new_dir()
             runner = self.runner(folder, bert_config=bert_config, learning_rate=1e-3)
-            runner = estimator.Runner(runner._model, runner._run, head)
+            runner = estimator.Estimator(runner.model, runner.run, head)
             with mock.patch.object(input_pipeline, "bucket_of", bucket_of):
                 runner.train(self.rows)
             trained.append(weights(folder))
@@ -442,6 +451,8 @@ class PaddingTest(TrainingTestCase):
         self.assertGreater(np.abs(moved).max(), 1e-3)
 
 
+@pytest.mark.estimator
+@pytest.mark.slow
 class LessMemoryTest(TrainingTestCase):
     """Batches in parts and recomputed layers take the steps of plain training."""
 
@@ -489,15 +500,16 @@ class LessMemoryTest(TrainingTestCase):
             self.assertNear(whole[0], in_parts[0], 1e-2)
 
 
+@pytest.mark.estimator
 class ModelFnTest(TrainingTestCase):
     def build(self, **model):
         settings = {"bert_config": tiny.config(), "num_train_steps": 5, **model}
-        model_fn = estimator.model_fn_builder(
-            estimator.ModelSettings(**settings), heads.classifier_head(2)
+        build = model_fn.model_fn_builder(
+            model_fn.ModelSettings(**settings), heads.classifier_head(2)
         )
         with tf.Graph().as_default():
             features = {name: tf.constant(values) for name, values in tiny.arrays().items()}
-            return model_fn(features, None, tf_estimator.ModeKeys.TRAIN, {"batch_size": 12})
+            return build(features, None, tf_estimator.ModeKeys.TRAIN, {"batch_size": 12})
 
     def test_an_incomplete_checkpoint_is_refused(self):
         prefix = os.path.join(self.new_dir(), "incomplete.ckpt")
@@ -545,8 +557,229 @@ class ModelFnTest(TrainingTestCase):
                 runner.train(tiny.arrays())
 
     def test_default_schedules(self):
-        self.assertEqual(estimator.default_schedule("adapters"), (3e-4, 5.0))
-        self.assertEqual(estimator.default_schedule("full"), (5e-5, 3.0))
+        self.assertEqual(config.default_schedule("adapters"), (3e-4, 5.0))
+        self.assertEqual(config.default_schedule("full"), (5e-5, 3.0))
+
+
+@pytest.mark.without_xla
+class BatchNormTest(TrainingTestCase):
+    """Adapters with batch normalization: their moving statistics are kept, and do not train."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        # Weights so large that predictions depend on the statistics.
+        cls.bert = tiny.write_bert(os.path.join(tempfile.mkdtemp(), "bert"), initializer_range=0.5)
+        cls.pretrained = weights(cls.bert_prefix())
+
+    def runner(self, output_dir, **options):
+        adapter = modeling.AdapterConfig(size=3, init_scale=0.5, normalization="batch")
+        return super().runner(output_dir, adapter_fn=adapter.build(), **options)
+
+    def moving(self, values):
+        return {name: value for name, value in values.items() if "/moving_" in name}
+
+    def probabilities(self, runner, checkpoint=None):
+        rows = runner.predict(tiny.arrays(rows=7), checkpoint)
+        return np.array([row["probabilities"] for row in rows])
+
+    def test_a_checkpoint_holds_them_and_no_moments_of_theirs(self):
+        folder = self.new_dir()
+        self.runner(folder).train(tiny.arrays())
+        names = {name for name in weights(folder) if "/BatchNorm/" in name}
+        scopes = [
+            f"bert/encoder/layer_{i}/{site}/adapters/BatchNorm/"
+            for i in range(2)
+            for site in ("attention/output", "output")
+        ]
+        parts = ("gamma", "beta", "moving_mean", "moving_variance")
+        moments = {f"{s}{p}/adam_{m}" for s in scopes for p in ("gamma", "beta") for m in "mv"}
+        self.assertEqual(names, moments | {scope + part for scope in scopes for part in parts})
+        for name, value in self.moving(weights(folder)).items():
+            start = 1.0 if "variance" in name else 0.0
+            self.assertGreater(np.abs(value - start).max(), 0.01, name)
+
+    def test_another_process_predicts_the_same(self):
+        folder = self.new_dir()
+        runner = self.runner(folder)
+        runner.train(tiny.arrays())
+        expected = self.probabilities(runner)
+        # A row's prediction depends on no other row.
+        runner.run = dataclasses.replace(runner.run, predict_batch_size=3)
+        self.assertAllClose(self.probabilities(runner), expected, rtol=1e-5)
+        task = os.path.join(self.new_dir(), "task.ckpt")
+        trained = checkpoints.trained_tensors(tf.train.latest_checkpoint(folder))
+        checkpoints.write(task, {**trained, "global_step": np.int64(4)})
+        other = self.runner(self.new_dir(), task_checkpoint=task, random_seed=8)
+        self.assertAllEqual(self.probabilities(other, task), expected)
+        own = self.full_checkpoint(folder)
+        other = self.runner(self.new_dir(), init_checkpoint=own, random_seed=8)
+        self.assertAllEqual(self.probabilities(other), expected)
+        without = {n: v for n, v in {**self.pretrained, **trained}.items() if "/moving_" not in n}
+        checkpoints.write(own, without)
+        other = self.runner(self.new_dir(), init_checkpoint=own)
+        with self.assertRaisesRegex(UserError, "no bert/encoder/.*/moving_variance; train first"):
+            self.probabilities(other)
+
+    def test_further_training_starts_from_them(self):
+        first = self.new_dir()
+        self.runner(first).train(tiny.arrays())
+        trained = checkpoints.trained_tensors(tf.train.latest_checkpoint(first))
+        found = []
+        for more in (0, 7):
+            folder = self.new_dir()
+            task = os.path.join(folder, "task.ckpt")
+            given = {n: v + more if "/moving_" in n else v for n, v in trained.items()}
+            checkpoints.write(task, given)
+            self.runner(folder, task_checkpoint=task, steps=1).train(tiny.arrays())
+            found.append(self.moving(weights(folder)))
+        for name, value in found[0].items():  # The first step keeps a tenth.
+            self.assertAllClose(found[1][name] - value, [0.7] * 3, rtol=1e-4, msg=name)
+
+    def test_a_stopped_run_goes_on_to_the_same_weights(self):
+        straight, resumed = self.new_dir(), self.new_dir()
+        self.runner(straight, steps=6).train(tiny.arrays())
+        self.runner(resumed, steps=6).train(tiny.arrays(), stop=3)
+        self.runner(resumed, steps=6).train(tiny.arrays())
+        self.assertSameWeights(straight, resumed)
+
+    def test_parts_of_a_batch_and_recomputed_activations(self):
+        """The statistics of a step are the mean of its parts', computed once or twice."""
+        found = []
+        for parts, recompute in ((1, False), (1, True), (2, False), (2, True)):
+            folder = self.new_dir()
+            self.runner(
+                folder,
+                steps=1,
+                num_warmup_steps=1,
+                batch_size=12,
+                bert_config=tiny.config(hidden_dropout_prob=0, attention_probs_dropout_prob=0),
+                gradient_accumulation_steps=parts,
+                recompute_activations=recompute,
+            ).train(tiny.arrays())
+            found.append(weights(folder))
+        for one, two in (found[:2], found[2:]):
+            for name, value in one.items():
+                self.assertAllClose(value, two[name], rtol=1e-3, atol=1e-6, msg=name)
+        # In the first layer a part's mean is of its rows alone, and so is the mean of the means.
+        scope = "bert/encoder/layer_0/attention/output/adapters/BatchNorm/"
+        whole, in_parts = found[0], found[2]
+        means = [values[scope + "moving_mean"] for values in (whole, in_parts)]
+        self.assertAllClose(*means, rtol=1e-4, atol=1e-6)
+        self.assertGreater(np.abs(means[0]).max(), 0.01)
+        variances = [values[scope + "moving_variance"] - 0.1 for values in (whole, in_parts)]
+        self.assertAllLess(variances[1] / variances[0], 1.0)
+
+
+def classifier_config(*arguments):
+    values = command_lines.parsed(run_classifier.define_flags, *arguments)
+    return run_classifier.ClassifierConfig.from_flags(values)
+
+
+class ConnectTest(RefusalTestCase):
+    def test_every_flag_arrives(self):
+        values = classifier_config(
+            "--eval_batch_size=7",
+            "--train_batch_size=2",
+            "--predict_batch_size=3",
+            "--save_checkpoints_steps=4",
+            "--iterations_per_loop=5",
+            "--num_tpu_cores=6",
+        )
+        run, use_tpu = estimator.connect_for_training(values, "out")
+        self.assertFalse(use_tpu)
+        self.assertEqual(
+            (run.output_dir, run.train_batch_size, run.predict_batch_size, run.eval_batch_size),
+            ("out", 2, 3, 7),
+        )
+        self.assertEqual(
+            (run.save_checkpoints_steps, run.iterations_per_loop, run.num_tpu_cores), (4, 5, 6)
+        )
+        self.assertEqual((run.tpu_cluster, run.master), (None, None))
+
+    def test_a_batch_without_equal_parts(self):
+        def parts(count, batch_size, use_tpu=False):
+            values = classifier_config(
+                f"--gradient_accumulation_steps={count}", f"--train_batch_size={batch_size}"
+            )
+            with mock.patch.object(devices, "find_tpu", return_value=(use_tpu, None)):
+                estimator.connect_for_training(values, "out")
+
+        parts(4, 12)
+        parts(1, 7)
+        parts(2, 32, use_tpu=True)  # Parts of 2 on each of 8 cores.
+        named = ["--gradient_accumulation_steps=5", "--train_batch_size=12"]
+        self.assert_refused(named, parts, 5, 12)
+        self.assert_refused(["--num_tpu_cores=8"], parts, 8, 32, use_tpu=True)
+
+    def test_a_tpu_under_tensorflow_1_recomputes_nothing(self):
+        def settings(version, use_tpu=True):
+            found = mock.patch.object(devices, "find_tpu", return_value=(use_tpu, None))
+            with found, mock.patch.object(devices.tf, "__version__", version):
+                estimator.connect_for_training(classifier_config("--recompute_activations"), "out")
+
+        settings("2.15.1")
+        settings("1.15.5", use_tpu=False)
+        self.assert_refused(["--recompute_activations", "TPU"], settings, "1.15.5")
+
+    def test_a_batch_that_replicas_cannot_share(self):
+        def settings(*arguments, eval_batch_size=8, use_tpu=False, replicas=1):
+            distributed = distribution.Distribution("mirrored", replicas)
+            with mock.patch.object(
+                devices, "find_tpu", return_value=(use_tpu, None)
+            ), mock.patch.object(distribution, "choose", return_value=distributed):
+                config = classifier_config(*arguments, f"--eval_batch_size={eval_batch_size}")
+                estimator.connect_for_training(config, "out")
+
+        settings("--train_batch_size=12", replicas=3)
+        settings("--train_batch_size=12", "--predict_batch_size=7", eval_batch_size=5, replicas=4)
+        settings("--num_tpu_cores=4", "--predict_batch_size=4", eval_batch_size=4, use_tpu=True)
+        for parts, arguments, options in (
+            (["--train_batch_size=32", "3", "--distribution=mirrored"], [], {"replicas": 3}),
+            (["--train_batch_size=12", "8"], ["--train_batch_size=12"], {"use_tpu": True}),
+            (["--eval_batch_size=12", "8"], [], {"use_tpu": True, "eval_batch_size": 12}),
+            (["--predict_batch_size=6", "8"], ["--predict_batch_size=6"], {"use_tpu": True}),
+        ):
+            self.assert_refused(parts, settings, *arguments, **options)
+        # The refusal names a flag that the script has.
+        values = command_lines.parsed(run_squad.define_flags, "--predict_batch_size=6")
+        config = squad_task.SquadConfig.from_flags(values)
+        with mock.patch.object(devices, "find_tpu", return_value=(True, None)):
+            parts = ["--predict_batch_size=6", "8"]
+            self.assert_refused(parts, estimator.connect_for_training, config, "out")
+
+
+class TpuTest(tf.test.TestCase):
+    def settings(self, cluster, *arguments):
+        """(the run's settings, what `find_tpu` was asked) where it finds this cluster."""
+        found = mock.patch.object(devices, "find_tpu", return_value=(True, cluster))
+        with found as find:
+            run, use_tpu = estimator.connect(classifier_config("--use_tpu", *arguments), "out")
+        self.assertTrue(use_tpu)
+        return run, find.call_args[0]
+
+    def test_the_tpu(self):
+        arguments = ("--tpu_name=n", "--tpu_zone=z", "--gcp_project=p", "--master=")
+        run, asked = self.settings("cluster", *arguments)
+        self.assertEqual(asked, (True, "n", "z", "p", "", 8))
+        # TensorFlow takes one of both alone.
+        self.assertEqual((run.tpu_cluster, run.master), ("cluster", None))
+        run, asked = self.settings(None, "--master=grpc://h:1")
+        self.assertEqual(asked, (True, None, None, None, "grpc://h:1", 8))
+        self.assertEqual((run.tpu_cluster, run.master), (None, "grpc://h:1"))
+
+    def test_paths_that_a_tpus_host_cannot_read(self):
+        def check(output_dir, init_checkpoint, *arguments):
+            config = classifier_config(*arguments)
+            estimator.check_paths_for_tpu(config, output_dir, init_checkpoint)
+
+        check("out", "bert.ckpt")
+        check("out", "bert.ckpt", "--tpu_name=local")
+        check("gs://b/out", "gs://b/bert.ckpt", "--tpu_name=my-tpu")
+        with self.assertRaisesRegex(UserError, "--output_dir=out: .* TPU my-tpu .* gs:// path"):
+            check("out", "gs://b/bert.ckpt", "--tpu_name=my-tpu")
+        with self.assertRaisesRegex(UserError, "--init_checkpoint=bert.ckpt: .* grpc://h:1"):
+            check("gs://b/out", "bert.ckpt", "--master=grpc://h:1")
 
 
 if __name__ == "__main__":

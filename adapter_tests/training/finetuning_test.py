@@ -14,16 +14,19 @@ import unittest
 from unittest import mock
 
 import numpy as np
+import pytest
 import safetensors.numpy
 import tensorflow.compat.v1 as tf
 
 import run_classifier
-from adapter_bert.common import configs, devices, files
+from adapter_bert.common import configs, devices, files, model_variables
 from adapter_bert.formats import checkpoints, task_adapter
-from adapter_bert.training import distribution, estimator, finetuning
-from adapter_bert.training import output_dir as run_directory
+from adapter_bert.training import distribution, estimator, output_dir
+from adapter_bert.training.output_dir import OutputDir
 from adapter_tests.support import command_lines, tiny
 from adapter_tests.support.script_cases import FOLDER, ScriptTestCase, contents, read
+
+pytestmark = pytest.mark.estimator
 
 # How often a run dies: once in the middle of its training, then at any moment; more finds more.
 KILLS = int(os.environ.get("ADAPTER_BERT_KILLS", "1"))
@@ -53,8 +56,8 @@ def all_tensors(prefix):
 
 def predictions_counted():
     """A context that counts how often rows are predicted."""
-    real = estimator.Runner._predictions
-    return mock.patch.object(estimator.Runner, "_predictions", autospec=True, side_effect=real)
+    real = estimator.Estimator._as_computed
+    return mock.patch.object(estimator.Estimator, "_as_computed", autospec=True, side_effect=real)
 
 
 class JobsTestCase(ScriptTestCase):
@@ -115,7 +118,7 @@ class SavedTest(JobsTestCase):
         self.assertEqual(contents(self.path("adapter")), contents(self.adapter))
 
     def test_other_methods_save_what_they_trained(self):
-        everything = set(checkpoints.encoder_shapes(tiny.config()))
+        everything = set(model_variables.encoder_shapes(tiny.config()))
         layer = {name for name in everything if "/layer_1/" in name}
         pooler = {name for name in everything if "/pooler/" in name}
         # 8 wide, 2 layers, 16 in between, 40 positions, 2 segments, adapters of 3, 2 labels.
@@ -159,7 +162,7 @@ class SavedTest(JobsTestCase):
         report = self.succeed("--save_full_checkpoint", "--do_train")
         self.assertIn("(hidden_size=3) only: BERT's own code", report)
         full = tf.train.NewCheckpointReader(self.path("full_model.ckpt"))
-        names = {*checkpoints.encoder_shapes(tiny.config()), *ADAPTERS, *HEAD, "global_step"}
+        names = {*model_variables.encoder_shapes(tiny.config()), *ADAPTERS, *HEAD, "global_step"}
         self.assertEqual(set(full.get_variable_to_shape_map()), names)
         # BERT's README: a fine-tuned checkpoint as --init_checkpoint, into another folder.
         expected = self.predict(self.output_dir)
@@ -201,13 +204,13 @@ class SavedTest(JobsTestCase):
                 shutil.copy(os.path.join(other, name + end), self.path(name + end))
             tf.train.update_checkpoint_state(self.output_dir, self.path(name))
             for stages in (["--do_train"], ["--do_predict"]):
-                code, _, stderr = self.call(self.output_dir, *flags[1:], *stages)
-                self.assert_one_sentence(code, stderr, [self.path(name), "another run"])
+                self.refuse([self.path(name)], *flags[1:], *stages)
 
     def test_going_on_from_another_beginning_is_refused(self):
         shutil.copytree(self.trained, self.output_dir)
-        code, _, stderr = self.call(self.output_dir, "--do_train", "--adapter_init_scale=0.5")
-        self.assert_one_sentence(code, stderr, ["--adapter_init_scale was 0.001, is now 0.5"])
+        self.refuse(
+            ["--adapter_init_scale", "0.001", "0.5"], "--do_train", "--adapter_init_scale=0.5"
+        )
 
     def test_a_directory_of_a_version_without_variants(self):
         """Its settings.json has none of their names: it goes on with the defaults alone."""
@@ -215,9 +218,7 @@ class SavedTest(JobsTestCase):
         settings = json.loads(read(self.path("settings.json")))
         names = ("normalization", "depth", "sites", "placement", "interaction")
         self.assertEqual({"adapter_" + name for name in names} & set(settings["model"]), set())
-        more = "--adapter_depth=2"
-        code, _, stderr = self.call(self.output_dir, "--do_train", more)
-        self.assert_one_sentence(code, stderr, ["adapter_depth was not set, is now 2"])
+        self.refuse(["--adapter_depth", "2"], "--do_train", "--adapter_depth=2")
         self.succeed("--do_train")
 
 
@@ -300,11 +301,18 @@ class InitCheckpointTest(JobsTestCase):
         tf.train.update_checkpoint_state(rewound, last)
         self.assertEqual(results, self.predict(rewound))
         # The run's own folder is no place for the results of its earlier step.
-        code, _, stderr = self.call(run, "--do_predict", "--init_checkpoint=" + earlier)
-        self.assert_one_sentence(code, stderr, [earlier, "another task adapter"])
+        self.refuse(
+            [earlier],
+            "--do_predict",
+            "--init_checkpoint=" + earlier,
+            output_dir=run,
+        )
         shutil.rmtree(os.path.join(run, "adapter"))
-        code, _, stderr = self.call(self.output_dir, "--do_predict", "--init_checkpoint=" + earlier)
-        self.assert_one_sentence(code, stderr, [earlier, "holds only what a task trained"])
+        self.refuse(
+            [earlier],
+            "--do_predict",
+            "--init_checkpoint=" + earlier,
+        )
 
     def test_berts_checkpoint_with_a_head_is_a_full_fine_tuning(self):
         """Alone in a folder, as BERT's code leaves it: with Adam's moments, and a record."""
@@ -349,10 +357,13 @@ class InitCheckpointTest(JobsTestCase):
         self.assertEqual(results, expected)
         self.assertIn("holds a head and its adapters: --adapter_size=3", log)
         other = os.path.join(self.folder, "other")
-        code, _, stderr = self.call(
-            other, "--do_predict", "--tuning=full", "--init_checkpoint=" + full
+        self.refuse(
+            [full, "16"],
+            "--do_predict",
+            "--tuning=full",
+            "--init_checkpoint=" + full,
+            output_dir=other,
         )
-        self.assert_one_sentence(code, stderr, [full, "16 tensors of adapters"])
 
 
 class PrecisionTest(JobsTestCase):
@@ -424,18 +435,16 @@ class VariantTest(ScriptTestCase):
         batch = "--adapter_normalization=batch"
         replicas = distribution.Distribution("mirrored", 2)
         with mock.patch.object(distribution, "choose", return_value=replicas):
-            code, _, stderr = self.call(self.output_dir, "--do_train", batch)
-        self.assert_one_sentence(code, stderr, [batch, "--distribution="])
+            self.refuse([batch, "--distribution="], "--do_train", batch)
         found = mock.patch.object(devices, "find_tpu", return_value=(True, None))
         with found:
-            code, _, stderr = self.call(self.output_dir, "--do_train", "--use_tpu", batch)
-        self.assert_one_sentence(code, stderr, [batch, "replica of --use_tpu=True"])
+            self.refuse([batch, "--use_tpu=True"], "--do_train", "--use_tpu", batch)
         parts = "--gradient_accumulation_steps=8"
-        code, _, stderr = self.call(self.output_dir, "--do_train", batch, parts)
-        self.assert_one_sentence(code, stderr, [batch, "--train_batch_size=8", parts])
+        self.refuse([batch, "--train_batch_size=8", parts], "--do_train", batch, parts)
         self.assertFalse(os.path.exists(self.output_dir))
 
 
+@pytest.mark.slow
 class BestTest(ScriptTestCase):
     def scores_by_step(self):
         """The f1 of each checkpoint, evaluated alone."""
@@ -486,7 +495,7 @@ class BestTest(ScriptTestCase):
         for name in set(last.get_variable_to_shape_map()) - {checkpoints.IDENTITY}:
             np.testing.assert_array_equal(last.get_tensor(name), without.get_tensor(name))
         # All that it left, overwriting removes.
-        run_directory.clear(self.output_dir)
+        OutputDir(self.output_dir).clear()
         self.assertEqual(os.listdir(self.output_dir), [])
 
     def test_going_on_in_another_way_is_refused(self):
@@ -498,21 +507,17 @@ class BestTest(ScriptTestCase):
         # One for each of two steps, and one more of the first if that is the best.
         best = task_adapter.describe(self.path("adapter")).global_step
         self.assertEqual(counted.call_count, {1: 3, 2: 2}[best])
-        code, _, stderr = self.call(self.output_dir, *flags)
-        self.assert_one_sentence(code, stderr, ["--keep_best was true, is now not set"])
+        self.refuse(["--keep_best", "true"], *flags)
         other = tiny.write_mrpc(os.path.join(self.folder, "other"), seed=5)
         shutil.copy(os.path.join(self.data, "train.tsv"), other)
-        code, _, stderr = self.call(self.output_dir, *keeping, "--data_dir=" + other)
-        self.assert_one_sentence(code, stderr, ["dev data (--data_dir, --predict_file) is not"])
+        self.refuse(["--data_dir", "--predict_file"], *keeping, "--data_dir=" + other)
         self.assert_settings_have_flags()
         self.succeed("--do_eval", "--data_dir=" + other)
         self.assertEqual(contents(self.path("adapter")), before)
 
     def test_it_needs_the_dev_set(self):
         for flag in ("--eval_every_steps=2", "--keep_best", "--early_stopping_patience=1"):
-            code, _, stderr = self.call(self.output_dir, "--do_train", flag)
-            name = flag.split("=")[0]
-            self.assert_one_sentence(code, stderr, [f"{name} needs --do_eval"])
+            self.refuse([flag.split("=")[0], "--do_eval"], "--do_train", flag)
 
     def test_early_stopping(self):
         # At this rate nothing changes: no evaluation is better than the first.
@@ -539,28 +544,30 @@ class BestTest(ScriptTestCase):
 
 class InFlagsTest(tf.test.TestCase):
     def test_differences(self):
+        """Each is one text, with the flag, the old value and the new one."""
         method = ("method", "adapters", "full")
+        tuned = ["--tuning", "adapters", "full"]
         for differences, expected in (
-            ([method], ['--tuning was "adapters", is now "full"']),
-            ([("adapter_size", 64, 8)], ["--adapter_size was 64, is now 8"]),
-            ([("backbone", "a" * 64, "b" * 64)], ["the BERT (--init_checkpoint) is not the same"]),
+            ([method], [tuned]),
+            ([("adapter_size", 64, 8)], [["--adapter_size", "64", "8"]]),
+            ([("backbone", "a" * 64, "b" * 64)], [["--init_checkpoint"]]),
             (
                 [("bert_config.hidden_act", "gelu", "relu")],
-                ['hidden_act (--bert_config_file) was "gelu", is now "relu"'],
+                [["hidden_act", "--bert_config_file", "gelu", "relu"]],
             ),
             # What follows from the other method, and what does not.
-            ([("adapter_size", 64, None), method], ['--tuning was "adapters", is now "full"']),
-            ([("adapter_size", 64, None)], ["--adapter_size was 64, is now not set"]),
+            ([("adapter_size", 64, None), method], [tuned]),
+            ([("adapter_size", 64, None)], [["--adapter_size", "64"]]),
             (
                 [("adapter_depth", None, 2), method, ("learning_rate", 3e-4, 5e-5)],
-                [
-                    "--adapter_depth was not set, is now 2",
-                    '--tuning was "adapters", is now "full"',
-                    "--learning_rate was 0.0003, is now 5e-05",
-                ],
+                [["--adapter_depth", "2"], tuned, ["--learning_rate", "0.0003", "5e-05"]],
             ),
         ):
-            self.assertEqual(finetuning.in_flags(differences), expected)
+            texts = output_dir.in_flags(differences)
+            self.assertLen(texts, len(expected))
+            for text, parts in zip(texts, expected):
+                for part in parts:
+                    self.assertIn(part, text)
 
 
 class FoundAdapterTest(JobsTestCase):
@@ -578,20 +585,16 @@ class FoundAdapterTest(JobsTestCase):
         self.assertEqual(self.predict(self.output_dir), self.predict(self.trained))
 
     def test_another_models_is_refused(self):
-        for flags, part in (
-            (["--adapter_size=8"], "--adapter_size was 3, is now 8"),
-            (["--tuning=head"], '--tuning was "adapters", is now "head"'),
-        ):
-            code, _, stderr = self.call(self.output_dir, "--do_predict", *flags)
-            self.assert_one_sentence(code, stderr, ["--output_dir", "does not fit", part])
+        for flag, old, new in (("--adapter_size", "3", "8"), ("--tuning", "adapters", "head")):
+            self.refuse(["--output_dir", flag, old, new], "--do_predict", f"{flag}={new}")
             self.assertEqual(os.listdir(self.output_dir), ["adapter"])
 
     def test_training_does_not_replace_it(self):
-        code, _, stderr = self.call(self.output_dir, "--do_train")
-        self.assert_one_sentence(code, stderr, ["finished task adapter", "--overwrite_output_dir"])
+        self.refuse(["--overwrite_output_dir"], "--do_train")
         self.assertEqual(contents(self.path("adapter")), contents(self.adapter))
 
 
+@pytest.mark.slow
 class AdapterFlagTest(JobsTestCase):
     def test_the_same_predictions_with_another_seed(self):
         expected = self.predict(self.trained)
@@ -653,33 +656,27 @@ class AdapterFlagTest(JobsTestCase):
             task_adapter.save(folder, task_adapter.TaskAdapter(description, changed))
         own = "--adapter=" + self.adapter
         for arguments, parts in (
-            ([own, "--adapter_size=4"], ["--adapter_size was 3, is now 4"]),
-            ([own, "--adapter_activation=relu"], ['--adapter_activation was "gelu"']),
-            ([own, "--tuning=head"], ['--tuning was "adapters", is now "head"']),
+            ([own, "--adapter_size=4"], ["--adapter_size", "3", "4"]),
+            ([own, "--adapter_activation=relu"], ["--adapter_activation", "gelu", "relu"]),
+            ([own, "--tuning=head"], ["--tuning", "adapters", "head"]),
             (
                 [own, "--bert_config_file=" + heads],
-                ["num_attention_heads (--bert_config_file) was 2, is now 1"],
+                ["num_attention_heads", "--bert_config_file", "2", "1"],
             ),
-            (
-                [own, "--init_checkpoint=" + bert + "/bert_model.ckpt"],
-                ["the BERT (--init_checkpoint) is not the same"],
-            ),
-            (["--adapter=" + self.folder], ["is no task adapter", "adapter_config.json"]),
-            (["--adapter=" + lacking], ['lacks "output_bias"']),
-            (["--adapter=" + extra], ['holds "bert/pooler/dense/bias"']),
-            (["--adapter=" + shaped], ["weights1 has the shape [8, 4]"]),
+            ([own, "--init_checkpoint=" + bert + "/bert_model.ckpt"], ["--init_checkpoint"]),
+            (["--adapter=" + self.folder], [self.folder, "adapter_config.json"]),
+            (["--adapter=" + lacking], [lacking, '"output_bias"']),
+            (["--adapter=" + extra], [extra, '"bert/pooler/dense/bias"']),
+            (["--adapter=" + shaped], [shaped, "weights1", "[8, 4]"]),
         ):
             for stage in ("--do_predict", "--do_train"):
-                code, _, stderr = self.call(self.output_dir, stage, *arguments)
-                with self.subTest(arguments=arguments, stage=stage, stderr=stderr):
-                    self.assert_one_sentence(code, stderr, ["--adapter", *parts])
+                self.refuse(["--adapter", *parts], stage, *arguments)
 
     def test_it_is_not_replaced_by_its_own_further_training(self):
         shutil.copytree(self.trained, self.output_dir)
         own = "--adapter=" + self.path("adapter/")
         for arguments in ([own], [own, "--overwrite_output_dir"]):
-            code, _, stderr = self.call(self.output_dir, "--do_train", *arguments)
-            self.assert_one_sentence(code, stderr, ["--adapter", "another --output_dir"])
+            self.refuse(["--adapter", "--output_dir"], "--do_train", *arguments)
             self.assertEqual(contents(self.path("adapter")), contents(self.adapter))
 
     def test_its_results_do_not_replace_another_adapters(self):
@@ -688,8 +685,7 @@ class AdapterFlagTest(JobsTestCase):
         other = os.path.join(self.folder, "other")
         task_adapter.save(other, given)
         shutil.copytree(self.adapter, self.path("adapter"))
-        code, _, stderr = self.call(self.output_dir, "--do_predict", "--adapter=" + other)
-        self.assert_one_sentence(code, stderr, ["another task adapter", "another --output_dir"])
+        self.refuse(["--output_dir"], "--do_predict", "--adapter=" + other)
         self.assertEqual(os.listdir(self.output_dir), ["adapter"])
         # A copy of the one that lies there is no other.
         self.predict(self.output_dir, "--adapter=" + self.adapter)
@@ -720,17 +716,20 @@ class AdapterFlagTest(JobsTestCase):
             self.succeed("--do_train", *flags, output_dir=made)
             expected = self.predict(made, *flags)
             self.assertEqual(self.predict(used, f"--adapter={made}/adapter"), expected)
-            code, _, stderr = self.call(
-                used, "--do_predict", f"--adapter={made}/adapter", "--adapter_normalization=none"
+            self.refuse(
+                ["--adapter_normalization"],
+                "--do_predict",
+                f"--adapter={made}/adapter",
+                "--adapter_normalization=none",
+                output_dir=used,
             )
-            self.assert_one_sentence(code, stderr, ["--adapter_normalization was"])
 
     def test_a_training_checkpoint_is_no_pretrained_bert(self):
         prefix = os.path.join(self.trained, "partial.ckpt-3")
-        code, _, stderr = self.call(self.output_dir, "--init_checkpoint=" + prefix)
-        self.assert_one_sentence(code, stderr, [prefix, "--adapter"])
+        self.refuse([prefix, "--adapter"], "--init_checkpoint=" + prefix)
 
 
+@pytest.mark.slow
 class ProcessTest(JobsTestCase):
     """The script as a process of its own, perhaps one that something ends early."""
 
@@ -788,7 +787,7 @@ class ProcessTest(JobsTestCase):
         self.assertRegex(line, rf"^step {before + 1}/120 ")
         self.assertEqual(process.returncode, 130)
         self.assertBetween(step, before + 1, 119)
-        self.assertRegex(stderr, rf"the same command, .*, goes on from step {step}\b")
+        self.assertRegex(stderr, rf"the same command, .*, resumes from step {step}\b")
         self.assertRegex(stderr, r"\nInterrupted\.\n\Z")
         self.assertNotIn("Traceback", stderr)
 

@@ -1,10 +1,11 @@
-"""Tests of output_dir.py: who may use a folder, and what happens to the files in it."""
+"""Tests of output_dir.py: who may use a folder, and what a run does to the files in it."""
 
 import copy
 import errno
 import fcntl
 import fnmatch
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -15,8 +16,10 @@ import tensorflow.compat.v1 as tf
 
 from adapter_bert.common import files
 from adapter_bert.common.errors import UserError
-from adapter_bert.formats import checkpoints
-from adapter_bert.training import output_dir as run_directory
+from adapter_bert.formats import checkpoints, task_adapter
+from adapter_bert.training import output_dir
+from adapter_tests.support.refusals import RefusalTestCase
+from adapter_tests.support.script_cases import ScriptTestCase, contents, read, write
 
 SETTINGS = {
     "model": {
@@ -29,20 +32,27 @@ SETTINGS = {
 }
 
 
+def claim_in(folder, settings, is_training, overwrite=False, reads=()):
+    """Claims a folder; returns what holds it."""
+    output = output_dir.OutputDir(folder)
+    output.claim(settings, is_training, overwrite, reads)
+    return output
+
+
 def changed(section, **values):
     settings = copy.deepcopy(SETTINGS)
     settings[section].update(values)
     return settings
 
 
-class RunDirectoryTestCase(tf.test.TestCase):
+class RunDirectoryTestCase(RefusalTestCase):
     def setUp(self):
         super().setUp()
         self.folder = os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "output", "mrpc")
         self.settings_file = os.path.join(self.folder, "settings.json")
 
     def claim(self, settings=SETTINGS, is_training=True, overwrite=False):
-        return run_directory.claim(self.folder, settings, is_training, overwrite)
+        return claim_in(self.folder, settings, is_training, overwrite)
 
     def train(self, settings=SETTINGS, step=5, name="partial.ckpt", identity=None):
         """Leaves behind what a run that saved a checkpoint does."""
@@ -67,20 +77,13 @@ class RunDirectoryTestCase(tf.test.TestCase):
             return json.load(reader)
 
     def assert_refused(self, *parts, **claim):
-        """Checks that a claim fails with one sentence that holds each of parts."""
-        with self.assertRaises(UserError) as caught:
-            self.claim(**claim)
-        message = str(caught.exception)
-        for part in parts:
-            self.assertIn(part, message)
-        self.assertTrue(message.endswith("."), message)
-        self.assertNotIn("\n", message)
-        return message
+        """Checks that a claim fails with one sentence that has each of parts; returns it."""
+        return str(super().assert_refused(parts, self.claim, **claim))
 
 
 class ScratchTest(RunDirectoryTestCase):
     def test_local_checkpoints_lie_elsewhere_and_go_with_it(self):
-        scratch = run_directory.Scratch(self.folder)
+        scratch = output_dir._Scratch(self.folder)
         first, second = scratch.prefix(), scratch.prefix()
         self.assertNotEqual(first, second)
         folder = os.path.dirname(first)
@@ -93,7 +96,7 @@ class ScratchTest(RunDirectoryTestCase):
     def test_they_go_when_asked_to(self):
         remote = [] if tf.__version__.startswith("1.") else ["ram://bucket/asked"]
         for folder in (self.folder, *remote):
-            scratch = run_directory.Scratch(folder)
+            scratch = output_dir._Scratch(folder)
             prefixes = [scratch.prefix() for _ in range(2)]
             for prefix in prefixes:
                 with files.open_file(prefix + ".index", "w") as writer:
@@ -104,21 +107,21 @@ class ScratchTest(RunDirectoryTestCase):
 
     def test_those_of_a_remote_run_lie_where_overwriting_finds_them(self):
         # Two workers of one training, or two evaluations, may be there at a time.
-        scratches = [run_directory.Scratch("ram://bucket/mrpc") for _ in range(2)]
+        scratches = [output_dir._Scratch("ram://bucket/mrpc") for _ in range(2)]
         prefixes = [scratch.prefix() for scratch in scratches for _ in range(2)]
         self.assertLen(set(prefixes), 4)
         for prefix in prefixes:
             folder, name = os.path.split(prefix)
             self.assertEqual(folder, "ram://bucket/mrpc")
             self.assertTrue(fnmatch.fnmatch(name + ".index", "task_*.ckpt.*"), name)
-        self.assertIn("task_*.ckpt.*", run_directory._RUN_FILES)
+        self.assertIn("task_*.ckpt.*", output_dir._RUN_FILES)
 
     def test_a_machine_without_a_place_for_it(self):
         full = OSError(28, "No space left on device")
-        place = mock.patch.object(run_directory.tempfile, "mkdtemp", side_effect=full)
+        place = mock.patch.object(output_dir.tempfile, "mkdtemp", side_effect=full)
         message = "folder for temporary files .*No space left"
         with place, self.assertRaisesRegex(UserError, message):
-            run_directory.Scratch(self.folder).prefix()
+            output_dir._Scratch(self.folder).prefix()
 
 
 class ClaimTest(RunDirectoryTestCase):
@@ -360,17 +363,17 @@ class ClaimTest(RunDirectoryTestCase):
             self.assertEqual(latest, os.path.join(self.folder, f"{name}-{step}"))
 
     def test_a_checkpoint_of_another_run(self):
-        own = run_directory.identity(SETTINGS)
+        own = output_dir.identity(SETTINGS)
         self.train(step=5, identity=own)
         self.claim(is_training=True)
         self.claim(is_training=False)
         # What is not set is the same as what an earlier version did not know.
-        self.assertEqual(run_directory.identity(changed("training", added=None)), own)
-        self.assertEqual(run_directory.identity({**SETTINGS, "more": {"of": "a script"}}), own)
+        self.assertEqual(output_dir.identity(changed("training", added=None)), own)
+        self.assertEqual(output_dir.identity({**SETTINGS, "more": {"of": "a script"}}), own)
         # A continued training may be killed before its first own checkpoint.
         longer = changed("training", num_train_steps=80, num_warmup_steps=8)
-        self.assertEqual(run_directory.identity(longer), own)
-        other = run_directory.identity(changed("training", random_seed=99))
+        self.assertEqual(output_dir.identity(longer), own)
+        other = output_dir.identity(changed("training", random_seed=99))
         self.assertNotEqual(other, own)
         self.train(step=5, identity=other)
         for trains in (True, False):
@@ -383,7 +386,7 @@ class ClaimTest(RunDirectoryTestCase):
         """Whatever their types: settings.json may be written again by another program."""
         self.train(changed("training", warmup=0, weights=[1, 2.5]))
         edited = changed("training", warmup=0.0, weights=[True, 2.5])
-        self.train(edited, identity=run_directory.identity(edited))
+        self.train(edited, identity=output_dir.identity(edited))
         for settings in (edited, changed("training", warmup=False, weights=[1.0, 2.5])):
             self.claim(settings)
             self.claim(settings, is_training=False)
@@ -391,7 +394,7 @@ class ClaimTest(RunDirectoryTestCase):
     def test_a_record_that_names_another_folders_checkpoint(self):
         self.train(changed("training", random_seed=99), identity="9" * 64)
         shutil.move(self.folder, self.folder + "_other")
-        self.train(step=3, identity=run_directory.identity(SETTINGS))
+        self.train(step=3, identity=output_dir.identity(SETTINGS))
         tf.train.update_checkpoint_state(self.folder, self.folder + "_other/partial.ckpt-5")
         for trains in (True, False):
             self.assert_refused("another run", "_other/partial.ckpt-5", is_training=trains)
@@ -460,11 +463,11 @@ class OverwriteTest(RunDirectoryTestCase):
         ):
             reads = [("--one", "/elsewhere"), ("--other", os.path.join(self.folder, name))]
             with self.assertRaisesRegex(UserError, "^--overwrite_output_dir .*--other=/.*[.]$"):
-                run_directory.claim(self.folder, SETTINGS, True, True, reads)
+                claim_in(self.folder, SETTINGS, True, True, reads)
             self.assertEqual(self.files(), before)
         others = ("", "notes.txt", "full_model", "evaluation", "partial.ckpt-55", "partial")
         reads = [("--other", os.path.join(self.folder, name)) for name in others]
-        run_directory.claim(self.folder, SETTINGS, True, True, reads)
+        claim_in(self.folder, SETTINGS, True, True, reads)
         self.assertEqual(self.files(), {"settings.json"})
 
     def test_it_also_helps_against_what_is_broken(self):
@@ -498,6 +501,193 @@ class UnwritableTest(RunDirectoryTestCase):
         denied = PermissionError(errno.EACCES, "Permission denied")
         with mock.patch.object(files, "remove", side_effect=denied):
             self.assert_refused(f"--output_dir={self.folder}", "Permission denied")
+
+
+RESULTS = ("eval_results.txt", "eval_results.json", "test_results.tsv", "predictions.tsv")
+RESULTS += ("dev_predictions.tsv", "submission/MRPC.tsv")
+
+
+class OverwritingRunTest(ScriptTestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.trained = os.path.join(cls.root, "trained")
+        train = ["--do_train", "--num_train_epochs=0.4", "--save_full_checkpoint"]
+        code, _, stderr = cls.call(cls.trained, *train)
+        assert code is None, stderr
+
+    def refuse_overwriting(self, parts, *arguments, output_dir=None):
+        before = contents(output_dir or self.output_dir)
+        given = ["--do_train", "--overwrite_output_dir", *arguments]
+        self.refuse(parts, *given, output_dir=output_dir)
+        self.assertEqual(contents(output_dir or self.output_dir), before)
+
+    def test_what_it_reads_is_not_removed(self):
+        shutil.copytree(self.trained, self.output_dir)
+        data = shutil.copytree(self.data, self.path("eval/data"))
+        config = os.path.join(self.bert, "bert_config.json")
+        config = write(self.path("submission/bert_config.json"), read(config))
+        vocabulary = os.path.join(self.bert, "vocab.txt")
+        vocabulary = write(self.path("predictions_vocab.tsv"), read(vocabulary))
+        given = shutil.copytree(self.path("adapter"), self.path("eval/given"))
+        link = os.path.join(self.folder, "link")
+        os.symlink(self.output_dir, link)
+        for flag, path in (
+            ("init_checkpoint", self.path("full_model.ckpt")),
+            ("init_checkpoint", os.path.join(link, "full_model.ckpt")),
+            ("data_dir", data),
+            ("bert_config_file", config),
+            ("vocab_file", vocabulary),
+            ("adapter", given),
+        ):
+            named = f"--{flag}={path}"
+            self.refuse_overwriting(["--overwrite_output_dir", named, "--output_dir"], named)
+
+    def test_what_it_reads_and_does_not_remove_may_lie_there(self):
+        shutil.copytree(self.trained, self.output_dir)
+        for name in os.listdir(self.data):
+            shutil.copy(os.path.join(self.data, name), self.output_dir)
+        for name in os.listdir(self.bert):
+            shutil.copy(os.path.join(self.bert, name), self.output_dir)
+        found = ["bert_config_file=bert_config.json", "vocab_file=vocab.txt"]
+        found.append("init_checkpoint=bert_model.ckpt")
+        flags = [f"--{flag}={self.path(name)}" for flag, name in (f.split("=") for f in found)]
+        flags += ["--data_dir=" + self.output_dir, "--num_train_epochs=0.4"]
+        self.succeed("--do_train", "--overwrite_output_dir", *flags)
+        self.assertFalse(os.path.exists(self.path("full_model.ckpt.index")))
+
+    def test_what_is_refused_removes_nothing(self):
+        wider = os.path.join(self.trained, "full_model.ckpt")
+        other = os.path.join(self.folder, "other")
+        self.succeed("--do_train", "--num_train_epochs=0.4", "--tuning=head", output_dir=other)
+        full = ["--init_checkpoint=" + wider, "--adapter_size=4"]
+        part = "layer_0/attention/output/adapters/weights1 has the shape [8, 3]"
+        self.refuse_overwriting(
+            [full[0].replace("=", " "), part, "[8, 4]"], *full, output_dir=other
+        )
+        remote = "--feature_cache_dir=gs://bucket/cache"
+        self.refuse_overwriting([remote], remote, output_dir=other)
+        no_room = OSError(28, "No space left on device")
+        with mock.patch.object(tempfile, "mkdtemp", side_effect=no_room):
+            none = "--feature_cache_dir=none"
+            self.refuse_overwriting(["temporary files", "No space left"], none, output_dir=other)
+
+
+class ResumedRunTest(ScriptTestCase):
+    def rewind(self, step):
+        """Leaves what a training leaves that is killed after a step's checkpoint."""
+        shutil.rmtree(self.path("adapter"))
+        tf.train.update_checkpoint_state(self.output_dir, self.path(f"partial.ckpt-{step}"))
+
+    def found(self):
+        return {name for name in RESULTS if os.path.exists(self.path(name))}
+
+    def test_results_of_other_weights_do_not_stay(self):
+        train = ["--do_train", "--num_train_epochs=1", "--save_checkpoints_steps=1"]
+        self.succeed(*train)
+        self.rewind(step=1)
+        self.succeed("--do_eval", "--do_predict")
+        for name in ("predictions_old.tsv", "submission/all.zip"):
+            write(self.path(name), "mine")
+        labels = read(self.path("dev_labels.tsv"))
+        self.assertEqual(self.found(), set(RESULTS))
+        killed = mock.patch.object(task_adapter, "save", side_effect=KeyboardInterrupt)
+        with killed:
+            code, _, _ = self.call(self.output_dir, *train)
+        self.assertEqual(code, 130)
+        self.assertEqual(self.found(), set())
+        for name in ("predictions_old.tsv", "submission/all.zip"):
+            self.assertEqual(read(self.path(name)), "mine")
+        self.assertEqual(read(self.path("dev_labels.tsv")), labels)
+        # Those of the weights that lie there stay.
+        self.succeed("--do_eval", "--do_predict")
+        self.succeed(*train)
+        self.assertEqual(self.found(), set(RESULTS))
+
+    def test_what_was_stopped_early_is_not_trained_on(self):
+        stopped = ["--num_train_epochs=5", "--learning_rate=1e-30", "--early_stopping_patience=1"]
+        self.succeed(*stopped)
+        self.succeed("--do_predict")
+        self.assertEqual(self.found(), set(RESULTS))
+        self.succeed(*stopped)
+        self.assertEqual(self.found(), set(RESULTS))
+
+    def test_more_epochs_go_on_from_the_finished_ones(self):
+        """The schedule is that of the new length, from the old step; results are of its end."""
+        self.succeed("--num_train_epochs=0.4", "--save_full_checkpoint")
+        self.succeed("--do_predict")
+        for name in ("ablation.json", "notes.txt"):
+            write(self.path(name), "{}")
+        with self.assertLogs("absl", "WARNING") as log:
+            self.succeed("--do_train", "--num_train_epochs=1")
+        self.assertRegex("\n".join(log.output), "of 1 steps continues to step 3")
+        self.assertEqual(task_adapter.describe(self.path("adapter")).global_step, 3)
+        self.assertEqual(self.found(), set())
+        for name, stays in (("full_model.ckpt.index", False), ("ablation.json", False)):
+            self.assertEqual(os.path.exists(self.path(name)), stays, name)
+        self.assertTrue(os.path.exists(self.path("notes.txt")))
+        # As a training of 3 steps that finds a checkpoint of step 1.
+        resumed = os.path.join(self.folder, "resumed")
+        self.succeed("--do_train", "--num_train_epochs=0.4", output_dir=resumed)
+        settings = read(self.path("settings.json"))
+        write(os.path.join(resumed, "settings.json"), settings)
+        self.succeed("--do_train", "--num_train_epochs=1", output_dir=resumed)
+        for name in ("adapter.safetensors", "adapter_config.json"):
+            self.assertEqual(
+                read(self.path("adapter/" + name), "rb"),
+                read(os.path.join(resumed, "adapter", name), "rb"),
+            )
+
+
+class EvaluationsTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+
+    def test_before_the_first(self):
+        evaluations = output_dir.Evaluations(self.folder, "f1")
+        self.assertEqual((evaluations.best(), evaluations.since_best()), (-math.inf, 0))
+        self.assertIsNone(evaluations.at(0))
+        self.assertEqual(os.listdir(self.folder), [])
+
+    def test_a_restart_finds_them(self):
+        found = []
+        for step, f1 in ((5, 0.25), (10, 0.5), (100, 0.5), (105, np.float32(0.125))):
+            output_dir.Evaluations(self.folder, "f1").add(step, {"f1": f1, "loss": 9.0})
+            evaluations = output_dir.Evaluations(self.folder, "f1")
+            self.assertEqual(evaluations.at(step), {"f1": f1, "loss": 9.0})
+            found.append((evaluations.best(), evaluations.since_best()))
+        self.assertEqual(found, [(0.25, 0), (0.5, 0), (0.5, 1), (0.5, 2)])
+        self.assertEqual(os.listdir(self.folder), ["evaluations.json"])
+
+    def test_a_damaged_file(self):
+        broken = ["", "[]", '{"a": {"f1": 1}}', '{"5": 1}', "[" * 100000, '{"5": {}}']
+        broken += [f'{{"5": {{"f1": {score}}}}}' for score in ('"0.5"', "null", "[1]", "9" * 400)]
+        for text in broken:
+            with open(os.path.join(self.folder, "evaluations.json"), "w") as writer:
+                writer.write(text)
+            with self.assertRaisesRegex(UserError, "evaluations.json: (expected|is not)"):
+                output_dir.Evaluations(self.folder, "f1")
+
+
+class ResultsTest(tf.test.TestCase):
+    def test_both_files(self):
+        folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        result = {
+            "eval_f1": 0.5,
+            "eval_confusion_matrix": [[1, 0], [2, 3]],
+            "loss": np.float32(0.25),
+            "precision": "float32",
+        }
+        path = output_dir.OutputDir(folder).write_results(
+            result, {"task": "MRPC", "labels": ["0", "1"]}
+        )
+        self.assertEqual(path, os.path.join(folder, "eval_results.txt"))
+        with open(path) as reader:
+            self.assertEqual(reader.read(), "eval_f1 = 0.5\nloss = 0.25\nprecision = float32\n")
+        with open(os.path.join(folder, "eval_results.json")) as reader:
+            record = json.load(reader)
+        self.assertEqual(record, {**result, "task": "MRPC", "labels": ["0", "1"]})
 
 
 if __name__ == "__main__":

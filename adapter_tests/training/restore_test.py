@@ -3,6 +3,7 @@
 import os
 
 import numpy as np
+import pytest
 import tensorflow.compat.v1 as tf
 
 import modeling
@@ -10,6 +11,8 @@ from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints
 from adapter_bert.training import restore
 from adapter_tests.support import tiny
+
+pytestmark = pytest.mark.estimator
 
 
 class ScaffoldTest(tf.test.TestCase):

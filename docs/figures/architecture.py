@@ -20,6 +20,8 @@ AT_TOP = ("modeling", "optimization", "tokenization", "tuning")
 COLUMNS = {
     "optimization": 0,
     "formats": 1,
+    "tuning": 0,
+    "modeling": 1,
     "ops": 0,
     "tokenization": 1,
     "baseline": 0,

@@ -1,17 +1,16 @@
-"""Tests of training_flags.py: BERT's flags with BERT's types and defaults, ours, what they give."""
-
-from unittest import mock
+"""Tests of config.py: BERT's flags with BERT's types and defaults, ours, what they give."""
 
 import tensorflow.compat.v1 as tf
 from absl import flags
 
 import modeling
 import run_classifier
-import run_squad
+import tuning
 from adapter_bert.common import configs
 from adapter_bert.common.errors import UserError
-from adapter_bert.training import distribution, training_flags
+from adapter_bert.training.config import FinetuningConfig
 from adapter_tests.support import command_lines
+from adapter_tests.support.refusals import RefusalTestCase
 
 # As BERT's run_classifier.py defines them; there the learning rate is 5e-5 and the epochs are 3.0.
 BERT_FLAGS = {
@@ -84,6 +83,10 @@ def parsed(*arguments):
     return command_lines.parsed(run_classifier.define_flags, *arguments)
 
 
+def config_of(*arguments):
+    return run_classifier.ClassifierConfig.from_flags(parsed(*arguments))
+
+
 class OutputDirTest(tf.test.TestCase):
     def test_each_method_has_a_folder_of_its_own(self):
         for arguments, expected in (
@@ -93,8 +96,7 @@ class OutputDirTest(tf.test.TestCase):
             (["--tuning=top_layers", "--num_top_layers=2"], "output/mrpc_top_layers"),
             (["--tuning=full", "--output_dir=there"], "there"),
         ):
-            values = command_lines.parsed(training_flags.define, *arguments)
-            self.assertEqual(training_flags.output_dir(values, "mrpc"), expected)
+            self.assertEqual(config_of(*arguments).folder_of("mrpc"), expected)
 
 
 class DefineTest(tf.test.TestCase):
@@ -129,8 +131,8 @@ class DefineTest(tf.test.TestCase):
 
     def test_two_scripts_in_one_process(self):
         first, second = flags.FlagValues(), flags.FlagValues()
-        training_flags.define(first)
-        training_flags.define(second)
+        FinetuningConfig.define_flags(first)
+        FinetuningConfig.define_flags(second)
         run_classifier.define_flags(flags.FlagValues())
         first(["a", "--adapter_size=8"])
         second(["b"])
@@ -172,7 +174,7 @@ class DefineTest(tf.test.TestCase):
                 parsed(argument)
 
 
-class StagesTest(tf.test.TestCase):
+class StagesTest(RefusalTestCase):
     def test_stages(self):
         for arguments, expected in (
             ([], ["train", "eval"]),
@@ -182,16 +184,18 @@ class StagesTest(tf.test.TestCase):
             (["--do_predict", "--do_train=false"], ["predict"]),
             (["--do_predict", "--do_eval", "--do_train"], ["train", "eval", "predict"]),
         ):
-            self.assertEqual(training_flags.stages(parsed(*arguments)), expected)
+            self.assertEqual(config_of(*arguments).stages, expected)
 
     def test_all_off(self):
-        with self.assertRaisesRegex(UserError, "--do_train, --do_eval and --do_predict"):
-            training_flags.stages(parsed("--do_train=false"))
+        parts = ["--do_train", "--do_eval", "--do_predict"]
+        self.assert_refused(parts, config_of, "--do_train=false")
 
 
-class ScheduleTest(tf.test.TestCase):
+class ScheduleTest(RefusalTestCase):
     def schedule(self, *arguments, method="adapters", num_examples=3668):
-        return training_flags.schedule(parsed(*arguments), method, num_examples)
+        top = ["--num_top_layers=1"] if method == "top_layers" else []
+        config = config_of("--tuning=" + method, *top, *arguments)
+        return config.schedule(num_examples)._asdict()
 
     def test_defaults_of_each_method(self):
         # MRPC has 3668 rows: 3668 / 32 = 114.625 batches of 32; a tenth of the steps warms up.
@@ -222,22 +226,15 @@ class ScheduleTest(tf.test.TestCase):
         epochs = self.schedule("--num_train_epochs=3")
         self.assertEqual((epochs["learning_rate"], epochs["num_train_steps"]), (3e-4, 343))
 
-    def test_a_rate_of_full_fine_tuning_for_adapters_that_nobody_asked_for(self):
-        for rate in ("2e-5", "1e-4"):
-            with self.assertLogs("absl", "WARNING") as log:
-                self.schedule("--learning_rate=" + rate)
-            self.assertRegex(log.output[0], "Adapters.*3e-4.*--tuning=full")
-            self.assertLen(log.output, 1)
-        for arguments in (
-            ["--learning_rate=2e-5", "--tuning=adapters"],
-            ["--learning_rate=2e-5", "--adapter=folder"],
-            ["--learning_rate=3e-4"],
-            [],
+    def test_the_interval_of_evaluations(self):
+        for arguments, expected in (
+            ([], 0),
+            (["--eval_every_steps=7"], 7),
+            (["--eval_every_steps=7", "--keep_best"], 7),
+            (["--keep_best"], 114),  # An epoch of 3668 rows in batches of 32.
+            (["--early_stopping_patience=2", "--train_batch_size=5000"], 1),
         ):
-            with self.assertRaises(AssertionError), self.assertLogs("absl", "WARNING"):
-                self.schedule(*arguments)
-        with self.assertRaises(AssertionError), self.assertLogs("absl", "WARNING"):
-            self.schedule("--learning_rate=2e-5", "--tuning=full", method="full")
+            self.assertEqual(config_of(*arguments).evaluation_interval(3668), expected)
 
     def test_no_warmup(self):
         self.assertEqual(self.schedule("--warmup_proportion=0")["num_warmup_steps"], 0)
@@ -253,105 +250,139 @@ class ScheduleTest(tf.test.TestCase):
         self.assertEqual(most["num_train_steps"], 2**31 - 1)
 
     def test_values_that_cannot_be(self):
+        for flag, values in (
+            ("learning_rate", ("0", "-1e-3", "nan", "inf")),
+            ("num_train_epochs", ("0", "-1", "nan", "inf", "0.001", "1e308")),
+            ("warmup_proportion", ("2", "1", "-0.1", "nan")),
+        ):
+            for value in values:
+                parts = [f"--{flag}", str(float(value))]
+                self.assert_refused(parts, self.schedule, f"--{flag}={value}")
+        for arguments, parts in (
+            (["--train_batch_size=20000"], ["3668", "20000"]),
+            (["--train_batch_size=1", "--num_train_epochs=585482"], ["2147483647"]),
+        ):
+            self.assert_refused(parts, self.schedule, *arguments)
+
+
+class TuningTest(RefusalTestCase):
+    def settings(self, *arguments):
+        config = config_of(*arguments)
+        return config.tuning, config.adapter
+
+    def test_adapters(self):
+        method, adapter = self.settings()
+        self.assertEqual((method, adapter), (tuning.Tuning(), modeling.AdapterConfig()))
+        method, adapter = self.settings(
+            "--adapter_size=8",
+            "--adapter_activation=relu",
+            "--adapter_init_scale=0.01",
+            "--train_pooler",
+        )
+        self.assertEqual(method, tuning.Tuning(train_pooler=True))
+        self.assertEqual(adapter, modeling.AdapterConfig(8, "relu", 0.01, "feedforward_adapter"))
+
+    def test_variants(self):
+        _, adapter = self.settings(
+            "--adapter_normalization=batch",
+            "--adapter_depth=3",
+            "--adapter_sites=feed_forward",
+            "--adapter_placement=parallel",
+            "--adapter_interaction=multiply",
+            "--adapter_activation=leaky_relu",
+        )
+        expected = modeling.AdapterConfig(
+            activation="leaky_relu",
+            normalization="batch",
+            depth=3,
+            sites="feed_forward",
+            placement="parallel",
+            interaction="multiply",
+        )
+        self.assertEqual(adapter, expected)
+
+    def test_the_help_names_every_activation(self):
+        text = parsed()["adapter_activation"].help
+        for name in ("elu", "gelu", "leaky_relu", "linear", "relu6", "sigmoid", "swish", "tanh"):
+            self.assertIn(f" {name}", text)
+
+    def test_some_layers(self):
+        method, adapter = self.settings("--adapter_layers=1")
+        self.assertEqual((method.layer_norms, adapter.layers), ("adapted", (1,)))
+        method, adapter = self.settings("--adapter_layers=0-1", "--layer_norms=all")
+        self.assertEqual((method.layer_norms, adapter.layers), ("all", (0, 1)))
+        method, adapter = self.settings("--layer_norms=none")
+        self.assertEqual((method.layer_norms, adapter.layers), ("none", None))
+
+    def test_layers_are_indices_and_ranges(self):
+        for text, layers in (
+            ("6-11", (6, 7, 8, 9, 10, 11)),
+            ("0,2,4-5", (0, 2, 4, 5)),
+            (" 3 , 1 - 2, 2", (1, 2, 3)),
+        ):
+            self.assertEqual(configs.parse_layers(text), layers)
+        for text, part in (
+            ("11-6", "'11-6' is no layer and no range"),
+            ("upper", "'upper' is no layer"),
+            ("1,,2", "'' is no layer"),
+            ("", "'' is no layer"),
+            ("-1", "'-1' is no layer"),
+            ("0-1000000000", "'0-1000000000' is no layer"),
+        ):
+            with self.assertRaisesRegex(UserError, f"--adapter_layers={text}: .*{part}"):
+                configs.parse_layers(text)
+
+    def test_layers_that_the_encoder_lacks(self):
+        for text, refused in (("0-11", False), ("12", True), ("6-12", True)):
+            _, adapter = self.settings("--adapter_layers=" + text)
+            if refused:
+                self.assert_refused(["--adapter_layers", "12 layers"], adapter.check_layers, 12)
+            else:
+                adapter.check_layers(12)
+
+    def test_other_methods_have_no_adapters(self):
+        for arguments, expected in (
+            (["--tuning=full"], tuning.Tuning("full")),
+            (["--tuning=layer_norm"], tuning.Tuning("layer_norm")),
+            (["--tuning=head"], tuning.Tuning("head")),
+            (["--tuning=top_layers", "--num_top_layers=2"], tuning.Tuning("top_layers", 2)),
+        ):
+            self.assertEqual(self.settings(*arguments), (expected, None))
+
+    def test_flags_of_adapters_that_other_methods_do_not_use_are_named(self):
+        with self.assertLogs("absl", "WARNING") as logs:
+            self.settings("--tuning=head", "--adapter_size=8", "--adapter_sites=attention")
+        for flag, line in zip(("size=8", "sites=attention"), logs.output):
+            self.assertIn(f"--adapter_{flag} is not used: --tuning=head has no adapters.", line)
+        self.assertLen(logs.output, 2)
+
+    def test_refused(self):
         for arguments, part in (
-            (["--learning_rate=0"], "--learning_rate must be a number above 0, but is 0.0"),
-            (["--learning_rate=-1e-3"], "--learning_rate"),
-            (["--learning_rate=nan"], "--learning_rate"),
-            (["--learning_rate=inf"], "--learning_rate"),
-            (["--num_train_epochs=0"], "--num_train_epochs must be a number above 0, but is 0.0"),
-            (["--num_train_epochs=-1"], "--num_train_epochs"),
-            (["--num_train_epochs=nan"], "--num_train_epochs"),
-            (["--num_train_epochs=inf"], "--num_train_epochs"),
-            (["--warmup_proportion=2"], "--warmup_proportion must lie in [0, 1), but is 2.0"),
-            (["--warmup_proportion=1"], "--warmup_proportion"),
-            (["--warmup_proportion=-0.1"], "--warmup_proportion"),
-            (["--warmup_proportion=nan"], "--warmup_proportion"),
-            (["--train_batch_size=20000"], "3668 training examples in batches of 20000"),
-            (["--num_train_epochs=0.001"], "make no step"),
-            (["--num_train_epochs=1e308"], "--num_train_epochs=1e+308"),
-            (["--train_batch_size=1", "--num_train_epochs=585482"], "at most 2147483647"),
+            (["--adapter_size=0"], "--adapter_size must be at least 1, but is 0"),
+            (["--adapter_size=-3"], "--adapter_size must be at least 1, but is -3"),
+            (["--adapter_fn=none"], "--tuning=full"),
+            (["--adapter_activation=swosh"], "--adapter_activation"),
+            (["--adapter_depth=0"], "--adapter_depth=0: expected one of 1 to 100"),
+            (["--adapter_normalization=layer", "--adapter_size=1"], "--adapter_normalization"),
+            (["--adapter_init_scale=-1"], "--adapter_init_scale"),
+            (["--adapter_init_scale=nan"], "--adapter_init_scale"),
+            (["--tuning=top_layers"], "--num_top_layers"),
+            (["--num_top_layers=2"], "--tuning=top_layers"),
+            (["--tuning=top_layers", "--num_top_layers=0"], "--num_top_layers"),
+            (["--keep_best", "--do_train"], "--keep_best needs --do_eval"),
+            (["--eval_every_steps=2", "--do_train"], "--eval_every_steps needs --do_eval"),
+            (["--gradient_accumulation_steps=5"], "--train_batch_size=32"),
+            (
+                ["--adapter_normalization=batch", "--gradient_accumulation_steps=32"],
+                "more than one row",
+            ),
+            (["--tuning=full", "--adapter_layers=1"], "--adapter_layers=1 goes with"),
+            (["--tuning=head", "--layer_norms=none"], "--layer_norms=none goes with"),
+            (["--tuning=layer_norm", "--layer_norms=all"], "--layer_norms=all goes with"),
         ):
             with self.assertRaises(UserError) as caught:
-                self.schedule(*arguments)
+                self.settings(*arguments)
             self.assertIn(part, str(caught.exception))
-
-
-class RunSettingsTest(tf.test.TestCase):
-    def test_every_flag_arrives(self):
-        values = parsed(
-            "--train_batch_size=2",
-            "--predict_batch_size=3",
-            "--save_checkpoints_steps=4",
-            "--iterations_per_loop=5",
-            "--num_tpu_cores=6",
-        )
-        run, use_tpu = training_flags.run_settings(values, "out", eval_batch_size=7)
-        self.assertFalse(use_tpu)
-        self.assertEqual(
-            (run.output_dir, run.train_batch_size, run.predict_batch_size, run.eval_batch_size),
-            ("out", 2, 3, 7),
-        )
-        self.assertEqual(
-            (run.save_checkpoints_steps, run.iterations_per_loop, run.num_tpu_cores), (4, 5, 6)
-        )
-        self.assertEqual((run.tpu_cluster, run.master), (None, None))
-
-    def test_a_batch_without_equal_parts(self):
-        def parts(count, batch_size, use_tpu=False):
-            values = parsed(
-                f"--gradient_accumulation_steps={count}", f"--train_batch_size={batch_size}"
-            )
-            with mock.patch.object(
-                training_flags.device_flags.devices, "find_tpu", return_value=(use_tpu, None)
-            ):
-                training_flags.run_settings(values, "out", 8)
-
-        parts(4, 12)
-        parts(1, 7)
-        parts(2, 32, use_tpu=True)  # Parts of 2 on each of 8 cores.
-        message = "--gradient_accumulation_steps=5 does not divide --train_batch_size=12 into"
-        with self.assertRaisesRegex(UserError, message):
-            parts(5, 12)
-        with self.assertRaisesRegex(UserError, "each of the 8 replicas of --num_tpu_cores=8"):
-            parts(8, 32, use_tpu=True)
-
-    def test_a_tpu_under_tensorflow_1_recomputes_nothing(self):
-        def settings(version, use_tpu=True):
-            devices = training_flags.device_flags.devices
-            found = mock.patch.object(devices, "find_tpu", return_value=(use_tpu, None))
-            with found, mock.patch.object(devices.tf, "__version__", version):
-                training_flags.run_settings(parsed("--recompute_activations"), "out", 8)
-
-        settings("2.15.1")
-        settings("1.15.5", use_tpu=False)
-        with self.assertRaisesRegex(UserError, "--recompute_activations .* TPU .* TensorFlow 2"):
-            settings("1.15.5")
-
-    def test_a_batch_that_replicas_cannot_share(self):
-        def settings(*arguments, eval_batch_size=8, use_tpu=False, replicas=1):
-            distributed = distribution.Distribution("mirrored", replicas)
-            with mock.patch.object(
-                training_flags.device_flags.devices, "find_tpu", return_value=(use_tpu, None)
-            ), mock.patch.object(training_flags.distribution, "choose", return_value=distributed):
-                training_flags.run_settings(parsed(*arguments), "out", eval_batch_size)
-
-        settings("--train_batch_size=12", replicas=3)
-        settings("--train_batch_size=12", "--predict_batch_size=7", eval_batch_size=5, replicas=4)
-        settings("--num_tpu_cores=4", "--predict_batch_size=4", eval_batch_size=4, use_tpu=True)
-        for message, arguments, options in (
-            ("train_batch_size=32 .* 3 replicas of --distribution=mirrored", (), {"replicas": 3}),
-            ("train_batch_size=12 .* 8 replicas", ("--train_batch_size=12",), {"use_tpu": True}),
-            ("eval_batch_size=12 .* 8", (), {"use_tpu": True, "eval_batch_size": 12}),
-            ("predict_batch_size=6 .* 8", ("--predict_batch_size=6",), {"use_tpu": True}),
-        ):
-            with self.assertRaisesRegex(UserError, "--" + message + ".*choose a multiple"):
-                settings(*arguments, **options)
-        # The refusal names a flag that the script has.
-        values = command_lines.parsed(run_squad.define_flags, "--predict_batch_size=6")
-        with mock.patch.object(
-            training_flags.device_flags.devices, "find_tpu", return_value=(True, None)
-        ), self.assertRaisesRegex(UserError, "--predict_batch_size=6 .* 8"):
-            training_flags.run_settings(values, "out", values.predict_batch_size)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Tests of classifier_flags.py: the flags of a task, and the rows that they lead to."""
+"""Tests of classifier_data.py: the task that flags name, and its rows."""
 
 import os
 import tempfile
@@ -6,14 +6,16 @@ from unittest import mock
 
 import tensorflow.compat.v1 as tf
 
+import run_classifier
 import tokenization
 from adapter_bert.common.errors import UserError
-from adapter_bert.tasks import classifier_features, classifier_flags
+from adapter_bert.tasks import classifier_data, classifier_features
 from adapter_tests.support import command_lines, tiny
 
 
 def parsed(*arguments):
-    return command_lines.parsed(classifier_flags.define, *arguments)
+    values = command_lines.parsed(run_classifier.define_flags, *arguments)
+    return run_classifier.ClassifierConfig.from_flags(values)
 
 
 class FindTaskTest(tf.test.TestCase):
@@ -22,7 +24,7 @@ class FindTaskTest(tf.test.TestCase):
         self.data = tiny.write_mrpc(tempfile.mkdtemp(dir=self.get_temp_dir()))
 
     def find(self, *arguments, given=None):
-        return classifier_flags.find_task(parsed("--data_dir=" + self.data, *arguments), given)
+        return classifier_data.find_task(parsed("--data_dir=" + self.data, *arguments), given)
 
     def test_a_task_of_the_table(self):
         processor, data_dir = self.find("--task_name=mrpc")
@@ -75,9 +77,9 @@ class RowsTest(tf.test.TestCase):
         expected = classifier_features.features_to_arrays(
             classifier_features.convert_examples_to_features(examples, labels, 8, tokenizer)
         )
-        found = classifier_flags.encode_examples(examples, labels, values, tokenizer).take([0, 1])
+        found = classifier_data.encode_examples(examples, labels, values, tokenizer).take([0, 1])
         with mock.patch.object(tokenizer, "tokenize", side_effect=AssertionError):
-            again = classifier_flags.encode_examples(examples, labels, values, tokenizer).take(
+            again = classifier_data.encode_examples(examples, labels, values, tokenizer).take(
                 [0, 1]
             )
         for rows in (found, again):

@@ -1,0 +1,251 @@
+"""The variables of a BERT with adapters: names, shapes, roles, fingerprint; no TensorFlow needed.
+
+`encoder_shapes` is the one table of a plain BERT encoder, `adapter_shapes` that of an adapter.
+`role_of` gives every variable exactly one role, and `is_trained` is the one rule of what trains.
+"""
+
+import hashlib
+import re
+from collections import OrderedDict
+from typing import (
+    Callable,
+    Collection,
+    Dict,
+    Iterable,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+)
+
+import numpy as np
+
+from adapter_bert.common import configs
+
+Shapes = Dict[str, Tuple[int, ...]]
+
+# Graph collections, as in adapter-bert: variables of adapters, an adapted encoder's LayerNorms, and
+# the variables of a task's layers.
+ADAPTERS, LAYER_NORM, HEAD = "adapters", "layer_norm", "head"
+# Suffixes of moving statistics: a forward pass reads them, and no gradient updates them.
+MOVING = ("/moving_mean", "/moving_variance")
+
+
+class EncoderSizes(NamedTuple):
+    """The sizes of an encoder, by their names in bert_config.json."""
+
+    vocab_size: int
+    hidden_size: int
+    num_hidden_layers: int
+    intermediate_size: int
+    max_position_embeddings: int
+    type_vocab_size: int
+
+
+def encoder_shapes(config: "Union[configs.BertConfig, EncoderSizes]") -> Shapes:
+    """The tensors of a plain BERT encoder, in the order in which `modeling.BertModel` makes them.
+
+    Args:
+      config: `configs.BertConfig`, or anything with the same sizes as attributes.
+
+    Returns:
+      A dictionary from the names of Google's checkpoints to shapes (tuples of int).
+    """
+    hidden, intermediate = config.hidden_size, config.intermediate_size
+    shapes: Shapes = {
+        "bert/embeddings/word_embeddings": (config.vocab_size, hidden),
+        "bert/embeddings/token_type_embeddings": (config.type_vocab_size, hidden),
+        "bert/embeddings/position_embeddings": (config.max_position_embeddings, hidden),
+    }
+
+    def dense(scope, rows, columns):
+        shapes[scope + "/kernel"] = (rows, columns)
+        shapes[scope + "/bias"] = (columns,)
+
+    def layer_norm(scope):
+        shapes[scope + "/LayerNorm/beta"] = (hidden,)
+        shapes[scope + "/LayerNorm/gamma"] = (hidden,)
+
+    layer_norm("bert/embeddings")
+    for index in range(config.num_hidden_layers):
+        layer = f"bert/encoder/layer_{index}"
+        for projection in ("query", "key", "value"):
+            dense(f"{layer}/attention/self/{projection}", hidden, hidden)
+        dense(layer + "/attention/output/dense", hidden, hidden)
+        layer_norm(layer + "/attention/output")
+        dense(layer + "/intermediate/dense", hidden, intermediate)
+        dense(layer + "/output/dense", intermediate, hidden)
+        layer_norm(layer + "/output")
+    dense("bert/pooler/dense", hidden, hidden)
+    return shapes
+
+
+def adapter_shapes(adapter: configs.AdapterConfig, width: int) -> Shapes:
+    """Returns the variables of one `feedforward_adapter`, moving statistics among them.
+
+    Args:
+      adapter: `configs.AdapterConfig`.
+      width: D, the width of the sub-layer's output.
+
+    Returns:
+      A dictionary from names, below the scope of the projection that the adapter follows, to
+      shapes (tuples of int), in the order in which `feedforward_adapter` creates them.
+
+    Raises:
+      ValueError: the adapter has another function, whose variables only its graph tells.
+    """
+    if adapter.fn.lower() != configs.FEEDFORWARD_ADAPTER:
+        raise ValueError(f"The variables of the adapter {adapter.fn!r} are unknown.")
+    size, scope = adapter.size, "adapters/"
+    shapes: Shapes = {}
+
+    def dense(name, rows, columns):
+        shapes[f"{scope}weights{name}"] = (rows, columns)
+        shapes[f"{scope}biases{name}"] = (1, columns)
+
+    dense("1", width, size)
+    for name in _NORMALIZATION_VARIABLES[adapter.normalization]:
+        shapes[scope + name] = (size,)
+    for index in range(2, adapter.depth + 1):
+        dense(f"_hidden{index}", size, size)
+    dense("2", size, width)
+    return shapes
+
+
+# Value of `AdapterConfig.normalization` → its variables.
+_NORMALIZATION_VARIABLES = {
+    "none": (),
+    "layer": ("LayerNorm/beta", "LayerNorm/gamma"),
+    "batch": (
+        "BatchNorm/beta",
+        "BatchNorm/gamma",
+        "BatchNorm/moving_mean",
+        "BatchNorm/moving_variance",
+    ),
+}
+
+
+def fingerprint(get_tensor: Callable, config: Union[configs.BertConfig, EncoderSizes]) -> str:
+    """What tells one pretrained encoder from another, whatever file its weights come from.
+
+    The `sha256_of` all tensors of `encoder_shapes`.
+
+    Args:
+      get_tensor: function from a name to an array, such as a checkpoint reader's.
+      config: `configs.BertConfig` or `EncoderSizes`.
+
+    Returns:
+      str, 64 hexadecimal digits.
+    """
+    return sha256_of(get_tensor, encoder_shapes(config))
+
+
+def sha256_of(get_tensor: Callable, shapes: Shapes) -> str:
+    """SHA-256 of tensors, as 64 hexadecimal digits.
+
+    In the order of their names: for each a line with name and shape, and its float32 values,
+    little-endian.
+
+    Args:
+      get_tensor: function from a name to an array.
+      shapes: dict from names to shapes.
+    """
+    sha256 = hashlib.sha256()
+    for name, shape in sorted(shapes.items()):
+        sha256.update(f"{name} {list(shape)}\n".encode())
+        sha256.update(np.ascontiguousarray(get_tensor(name), "<f4").data)
+    return sha256.hexdigest()
+
+
+class Role(NamedTuple):
+    """What a variable is: kind is one of adapter, layer_norm, embeddings, layer, pooler, head;
+    layer is the index of its Transformer layer, None outside of them."""
+
+    kind: str
+    layer: Optional[int] = None
+
+
+UNCLAIMED = Role("unclaimed")  # Inside an encoder, but neither BERT's nor in a collection.
+
+# The variables of an encoder, by their names below its scope; the first that matches decides.
+_KINDS = OrderedDict(
+    (kind, re.compile(pattern))
+    for kind, pattern in [
+        ("adapter", r"encoder/layer_\d+/(attention/)?output/adapters/.+"),
+        (
+            "layer_norm",
+            r"(embeddings|encoder/layer_\d+/(attention/)?output)/LayerNorm/(beta|gamma)",
+        ),
+        ("embeddings", r"embeddings/(word|token_type|position)_embeddings"),
+        (
+            "layer",
+            r"encoder/layer_\d+/(attention/self/(query|key|value)"
+            r"|(attention/output|intermediate|output)/dense)/(kernel|bias)",
+        ),
+        ("pooler", r"pooler/dense/(kernel|bias)"),
+    ]
+)
+_LAYER = re.compile(r"encoder/layer_(\d+)/")
+
+
+def encoder_scopes(names: Iterable[str]) -> List[str]:
+    """The scopes of the encoders among variables of these names: each ends in "/", or is ""."""
+    table = "embeddings/word_embeddings"
+    return sorted(name[: -len(table)] for name in names if f"/{name}".endswith(f"/{table}"))
+
+
+def role_of(name: str, scopes: Sequence[str], collections: Sequence[str] = ()) -> Role:
+    """The one role of a variable.
+
+    Args:
+      name: the variable's name, without ":0".
+      scopes: what `encoder_scopes` gives for the graph.
+      collections: which of the collections adapters, layer_norm and head hold it.
+
+    Raises:
+      ValueError: nothing covers the variable.
+    """
+    scope = max(filter(name.startswith, scopes), key=len, default=None)
+    relative_name = "" if scope is None else name[len(scope) :]
+    layer_match = _LAYER.match(relative_name)
+    layer = int(layer_match.group(1)) if layer_match else None
+    if ADAPTERS in collections:
+        return Role("adapter", layer)
+    if HEAD in collections or scope is None:
+        return Role("head")
+    if LAYER_NORM in collections:
+        return Role("layer_norm", layer)
+    for kind, pattern in _KINDS.items():
+        if pattern.fullmatch(relative_name):
+            return Role(kind, layer)
+    raise ValueError(
+        f"Variable {name} lies in the encoder's scope {scope!r}, but is not BERT's, and no"
+        " collection claims it: whoever makes it must add it to the collection adapters or head."
+    )
+
+
+def is_trained(
+    role: Role, tuning: configs.Tuning, num_layers: int, adapted_layers: Collection[int] = ()
+) -> bool:
+    """Whether a variable of that role trains.
+
+    Args:
+      role: `Role`.
+      tuning: `configs.Tuning`.
+      num_layers: L, the encoder's number of layers.
+      adapted_layers: the indices of those that hold an adapter.
+    """
+    top_layers = tuning.num_top_layers or 0
+    if role.kind == "head" or tuning.method == "full" or top_layers == num_layers:
+        return True
+    if role.kind == "pooler":
+        return tuning.train_pooler or tuning.method == "top_layers"
+    if tuning.method == "top_layers":
+        return role.layer is not None and role.layer >= num_layers - top_layers
+    if role.kind == "layer_norm" and tuning.method in ("adapters", "layer_norm"):
+        return tuning.layer_norms == "all" or (
+            tuning.layer_norms == "adapted" and role.layer in adapted_layers
+        )
+    return role.kind == "adapter" and tuning.method == "adapters"

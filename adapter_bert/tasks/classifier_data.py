@@ -1,0 +1,153 @@
+"""A classification task and its data: the settings that name them, examples, rows."""
+
+import collections
+import dataclasses
+import itertools
+import math
+from typing import List, Optional, Sequence
+
+import tokenization
+from adapter_bert.common import paths
+from adapter_bert.common.errors import UserError
+from adapter_bert.common.settings import Settings, flag
+from adapter_bert.formats import task_adapter
+from adapter_bert.tasks import classifier_features, custom_tasks, glue, text_kind
+from adapter_bert.training import feature_cache
+from adapter_bert.training.rows import TextRows
+
+_KNOWN = ", ".join([*(task.name for task in glue.TASKS.values()), *custom_tasks.LAYOUTS, "custom"])
+_COLUMN = "--task_name=custom: the column, or the key in .jsonl files, of the "
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskConfig(Settings):
+    """Which task, and where its data lies."""
+
+    task_name: Optional[str] = flag(None, f"The task: {_KNOWN}.", "Task and data")
+    data_dir: Optional[str] = flag(
+        None,
+        "Folder with the task's files. Default: $GLUE_DIR/<task>, of AX $GLUE_DIR/diagnostic, else"
+        " the demo's.",
+        "Task and data",
+    )
+    text_column: Optional[str] = flag(None, _COLUMN + "text.", "Task and data")
+    text_b_column: Optional[str] = flag(None, _COLUMN + "second text of a pair.", "Task and data")
+    label_column: Optional[str] = flag(None, _COLUMN + "label.", "Task and data")
+    label_type: str = flag(
+        "class",
+        "--task_name=custom: how a label is written. " + text_kind.label_formats(),
+        "Task and data",
+        choices=sorted(text_kind.by_label_type()),
+    )
+
+
+def find_task(config: TaskConfig, given):
+    """Finds the task that settings name.
+
+    Args:
+      config: `TaskConfig`.
+      given: `task_adapter.TaskAdapter` of --adapter, or None.
+
+    Returns:
+      (`glue.SplitProcessor`, the folder of its data).
+
+    Raises:
+      UserError: there is no such task, or no data.
+    """
+    task, folder = custom_tasks.look_up(config.task_name, _custom_layout(config))
+    data_dir = paths.find_data_dir(config.data_dir, folder)
+    if isinstance(task, glue.TaskProcessor):
+        return task, data_dir
+    if given and given.description.kind != task.kind:
+        decided_by = " (--label_type)" if task.name == "custom" else ""
+        raise UserError(
+            f"--adapter is of a {given.description.kind} task, {given.description.task}; expected"
+            f" {task.kind}{decided_by}."
+        )
+    known = given.description.labels if given else None
+    return custom_tasks.TableProcessor(task, data_dir, known), data_dir
+
+
+def _custom_layout(config):
+    """Returns the `custom_tasks.Layout` of --task_name=custom; None for another task.
+
+    Raises:
+      UserError: a column of a custom task is missing, or one is given for another task.
+    """
+    if not config.task_name:
+        return None
+    if config.task_name.lower() == "custom":
+        if config.text_column is None or config.label_column is None:
+            raise UserError("--task_name=custom needs --text_column and --label_column.")
+        kind = text_kind.by_label_type()[config.label_type].name
+        columns = config.text_column, config.label_column, config.text_b_column
+        return custom_tasks.Layout("custom", *columns, kind)
+    names = ("text_column", "text_b_column", "label_column", "label_type")
+    for name in config.changed_flags(names):
+        raise UserError(f"--{name} goes with --task_name=custom, which reads data of any kind.")
+    return None
+
+
+def encode_examples(examples, labels, config, tokenizer):
+    """Returns the `TextRows` of examples, from the cache if it has them.
+
+    Args:
+      examples: list of `InputExample`.
+      labels: the task's, see `classifier_features.convert_single_example`.
+      config: `TextConfig`.
+      tokenizer: `tokenization.FullTokenizer`.
+    """
+    key = feature_cache.key_of(
+        itertools.chain(
+            [tokenizer.fingerprint, tuple(labels), config.max_seq_length],
+            ((e.text_a, e.text_b, e.label) for e in examples),
+        ),
+        [classifier_features, tokenization],
+    )
+
+    def make(add):
+        add(classifier_features.text_arrays(examples, labels, config.max_seq_length, tokenizer))
+
+    arrays = feature_cache.cached(config.feature_folder, key, make)
+    cls_id, sep_id = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
+    return TextRows(arrays, cls_id, sep_id, config.max_seq_length)
+
+
+def digest(*splits):
+    """Returns a short name for what lists of `InputExample`s hold."""
+    examples = itertools.chain.from_iterable(splits)
+    return task_adapter.digest((e.text_a, e.text_b, e.label) for e in examples)
+
+
+def class_weights(
+    text: Optional[str], labels: Sequence[str], trained_on: Sequence[str]
+) -> Optional[List[float]]:
+    """Returns --class_weights as a list of a float for each label; None for equal weights.
+
+    "balanced" gives each label the same say: N / (L n) for the n of N rows that have it.
+
+    Args:
+      text: the flag.
+      labels: the task's L labels.
+      trained_on: the labels of the training rows.
+
+    Raises:
+      UserError: it is no such list.
+    """
+    if text is None or not trained_on:
+        return None
+    if text == "balanced":
+        of = collections.Counter(trained_on)
+        counts = [of[label] for label in labels]
+        return [len(trained_on) / (len(labels) * count) if count else 0.0 for count in counts]
+    try:
+        weights = [float(part) for part in text.split(",")]
+    except ValueError:
+        weights = []
+    fit = len(weights) == len(labels) and all(0 <= weight < math.inf for weight in weights)
+    if not fit or not any(weights):
+        raise UserError(
+            f"--class_weights={text}: expected balanced, or a number from 0 up for each label of"
+            f" {', '.join(labels)}, not all of them 0."
+        )
+    return weights

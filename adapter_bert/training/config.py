@@ -1,0 +1,441 @@
+"""The settings of a run, as flags give them: BERT's flags with BERT's defaults, and further ones.
+
+A script's own settings inherit from these. They raise what follows from flags alone; what depends
+on data, on the pretrained BERT, on devices or on the disk is refused where these are read.
+"""
+
+import dataclasses
+import math
+import os
+from typing import Any, Dict, FrozenSet, List, NamedTuple, Optional, Tuple, Type, TypeVar
+
+from absl import flags, logging
+
+from adapter_bert.common import configs
+from adapter_bert.common.configs import AdapterConfig, Tuning
+from adapter_bert.common.errors import UserError
+from adapter_bert.common.settings import Settings, Supplied, flag
+from adapter_bert.training import feature_cache
+
+_MAX_STEPS = 2**31 - 1  # No training takes as many, and an int32 holds them.
+LARGEST_SEED = 2**32 - 1  # NumPy's.
+
+# (learning rate, epochs). At BERT's own, adapters predict only the majority class of MRPC; 3e-4 and
+# 5 are those of adapter-bert's README. What trains the backbone's own weights keeps BERT's.
+ADAPTER_SCHEDULE = (3e-4, 5.0)
+BERT_SCHEDULE = (5e-5, 3.0)
+_RATE, _BERT_RATE = (
+    f"{rate:.0e}".replace("e-0", "e-") for rate, _ in (ADAPTER_SCHEDULE, BERT_SCHEDULE)
+)
+_EPOCHS, _BERT_EPOCHS = (f"{epochs:g}" for _, epochs in (ADAPTER_SCHEDULE, BERT_SCHEDULE))
+
+
+def default_schedule(method: str) -> Tuple[float, float]:
+    """Returns the (learning rate, epochs) of a tuning method for which the user gives none."""
+    return BERT_SCHEDULE if method in ("full", "top_layers") else ADAPTER_SCHEDULE
+
+
+class Schedule(NamedTuple):
+    """How long a training is, and how its learning rate goes.
+
+    Attributes:
+      learning_rate: its peak.
+      num_train_steps, num_warmup_steps: steps to the end, and to the peak.
+    """
+
+    learning_rate: float
+    num_train_steps: int
+    num_warmup_steps: int
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainedConfig(Settings):
+    """Where the pretrained BERT lies."""
+
+    bert_config_file: Optional[str] = flag(
+        None,
+        "bert_config.json of the BERT. Default: from $BERT_BASE_DIR, else what `make demo`"
+        " prepared.",
+        "Pretrained BERT",
+    )
+    vocab_file: Optional[str] = flag(
+        None,
+        "WordPiece vocabulary of the BERT. Default: from $BERT_BASE_DIR, else what `make demo`"
+        " prepared.",
+        "Pretrained BERT",
+    )
+    init_checkpoint: Optional[str] = flag(
+        None,
+        "Prefix of the pretrained TensorFlow checkpoint. To evaluate or predict without --adapter,"
+        " run_classifier.py and run_squad.py also accept a run's folder or checkpoint. Default:"
+        " from $BERT_BASE_DIR, else what `make demo` prepared.",
+        "Pretrained BERT",
+    )
+    bert_hub_module_handle: Optional[str] = flag(
+        None,
+        "TF-Hub module (address or folder) to take weights, config and vocabulary from, in place"
+        " of --bert_config_file, --vocab_file and --init_checkpoint.",
+        "Pretrained BERT",
+    )
+    spm_model_file: Optional[str] = flag(
+        None, "SentencePiece model, in place of --vocab_file.", "Pretrained BERT"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizerConfig(PretrainedConfig):
+    """A pretrained BERT and its tokenizer."""
+
+    do_lower_case: bool = flag(
+        True, "Lower-case the text: True for uncased models, else False.", "Pretrained BERT"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class TextConfig(TokenizerConfig):
+    """A pretrained BERT, and how much text it reads at a time."""
+
+    max_seq_length: int = flag(
+        128, "WordPieces of a text or pair, longer ones are cut.", "Task and data"
+    )
+    feature_cache_dir: Optional[str] = flag(
+        None,
+        "Where texts are kept as token ids, to be read the next time. Default:"
+        " ~/.cache/adapter-bert/features; none keeps nothing.",
+        "Task and data",
+    )
+
+    @property
+    def feature_folder(self) -> Optional[str]:
+        """Where token ids are kept; None for nowhere."""
+        if self.feature_cache_dir == "none":
+            return None
+        return self.feature_cache_dir or feature_cache.default_folder()
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceConfig(Settings):
+    """Where, and how precisely, a model is computed."""
+
+    use_tpu: bool = flag(
+        False, "Run on a TPU; where there is none and none is named, without.", "Devices"
+    )
+    precision: str = flag(
+        "auto",
+        "Precision of what lies between the variables and the loss, which stay float32; auto:"
+        " that of the run or adapter that is used, else bfloat16 on a TPU and where it is measured"
+        " to be faster, else float32.",
+        "Devices",
+        choices=configs.PRECISIONS,
+    )
+    tpu_name: Optional[str] = flag(
+        None,
+        "Cloud TPU to use: name, grpc:// address, local. Default: one in this machine.",
+        "Devices",
+    )
+    tpu_zone: Optional[str] = flag(None, "GCE zone of the Cloud TPU.", "Devices")
+    gcp_project: Optional[str] = flag(None, "Project of the Cloud TPU.", "Devices")
+    master: Optional[str] = flag(
+        None, "Address of a TPU's TensorFlow master, in place of --tpu_name.", "Devices"
+    )
+    num_tpu_cores: int = flag(8, "Cores that the TPU has.", "Devices", lower=1)
+
+
+C = TypeVar("C", bound="FinetuningConfig")
+
+
+@dataclasses.dataclass(frozen=True)
+class FinetuningConfig(TextConfig, DeviceConfig):
+    """A training, its evaluations and predictions.
+
+    Attributes, besides the flags:
+      tuning: `configs.Tuning`, of --tuning, --num_top_layers, --train_pooler and --layer_norms.
+      adapter: `configs.AdapterConfig` of the flags --adapter_...; None where nothing is adapted.
+      given: the names of the flags that the command line has.
+    """
+
+    do_train: bool = flag(
+        False,
+        "Train. Without --do_train, --do_eval and --do_predict: train and evaluate.",
+        "What is done",
+    )
+    do_eval: bool = flag(
+        False, "Evaluate on the dev set, of SQuAD on --predict_file.", "What is done"
+    )
+    do_predict: bool = flag(False, "Predict the test set, of SQuAD --predict_file.", "What is done")
+    adapter_folder: Optional[str] = flag(
+        None,
+        "Folder of a task adapter, output_dir/adapter of an earlier run, to evaluate and predict"
+        " with, or to train further. Task and model flags you omit are read from the adapter.",
+        "What is done",
+        name="adapter",
+    )
+    train_batch_size: int = flag(32, "Examples in a training step.", "Training", lower=1)
+    learning_rate: Optional[float] = flag(
+        None,
+        f"Peak of Adam's learning rate. Default: {_RATE} for adapters, layer_norm and head (as"
+        f" adapter-bert's README trains; at BERT's {_BERT_RATE} they predict only the majority"
+        f" class), BERT's {_BERT_RATE} for full and top_layers.",
+        "Training",
+    )
+    num_train_epochs: Optional[float] = flag(
+        None,
+        f"Passes over the training data. Default: {_EPOCHS} where --learning_rate defaults to"
+        f" {_RATE}, BERT's {_BERT_EPOCHS} where to {_BERT_RATE}.",
+        "Training",
+    )
+    warmup_proportion: float = flag(
+        0.1,
+        "Share of the steps in which the learning rate rises, before it falls to 0.",
+        "Training",
+    )
+    random_seed: int = flag(
+        12345,
+        "Seed of initial values, dropout and the order of the data.",
+        "Training",
+        lower=0,
+        upper=LARGEST_SEED,
+    )
+    gradient_accumulation_steps: int = flag(
+        1,
+        "Equal parts in which each training batch is computed, one after the other, before its one"
+        " step is taken: the memory of a part for the step of the whole.",
+        "Training",
+        lower=1,
+    )
+    recompute_activations: bool = flag(
+        False,
+        "Compute each layer's activations a second time in the backward pass, in place of keeping"
+        " them: less memory, more time.",
+        "Training",
+    )
+    save_checkpoints_steps: int = flag(
+        1000,
+        "Steps between checkpoints, from which a stopped training resumes.",
+        "Training",
+        lower=1,
+    )
+    predict_batch_size: int = flag(
+        8, "Examples in a batch of predictions.", "Evaluation and prediction", lower=1
+    )
+    eval_every_steps: int = flag(
+        0,
+        "Evaluate on the dev set every so many steps; 0 evaluates at the end alone, or after each"
+        " epoch with --keep_best or --early_stopping_patience.",
+        "Evaluation and prediction",
+        lower=0,
+    )
+    keep_best: bool = flag(
+        False,
+        "Keep the task adapter of the evaluation with the best score, in place of the last.",
+        "Evaluation and prediction",
+    )
+    early_stopping_patience: int = flag(
+        0,
+        "Stop after so many evaluations without a better score; 0 trains to the end.",
+        "Evaluation and prediction",
+        lower=0,
+    )
+    output_dir: Optional[str] = flag(
+        None,
+        "Where checkpoints and results go. Default: output/<task> with adapters, else"
+        " output/<task>_<method>, as in output/mrpc_full.",
+        "Output",
+    )
+    overwrite_output_dir: bool = flag(
+        False, "Remove an earlier run's files in output_dir before a training.", "Output"
+    )
+    save_full_checkpoint: bool = flag(
+        False,
+        "After the training write BERT and adapters together, as output_dir/full_model.ckpt, for"
+        " adapter-bert's code. BERT's own code ignores the adapters without a message: it can use"
+        " only those of --tuning=full, top_layers, layer_norm and head.",
+        "Output",
+    )
+    layer_norms: Optional[str] = flag(
+        None,
+        "LayerNorms that train with adapters; adapted: in the layers that have one. Default: all,"
+        " with --adapter_layers adapted.",
+        "What trains",
+        choices=configs.LAYER_NORMS,
+    )
+    iterations_per_loop: int = flag(
+        1000,
+        "Steps that a TPU takes between two looks at it, for progress and checkpoints.",
+        "Devices",
+        lower=1,
+    )
+    distribution: str = flag(
+        "none",
+        "What trains together: "
+        + "; ".join("{}: {}".format(*item) for item in configs.DISTRIBUTIONS.items())
+        + ". --train_batch_size is that of all together.",
+        "Devices",
+        choices=configs.DISTRIBUTIONS,
+    )
+    worker_timeout: float = flag(
+        300.0,
+        "Seconds that a worker of TF_CONFIG's cluster waits for the others to come.",
+        "Devices",
+        lower=1.0,
+        upper=1e6,
+    )
+    tuning: Tuning = Tuning()
+    adapter: Optional[AdapterConfig] = AdapterConfig()
+    given: FrozenSet[str] = frozenset()
+
+    @classmethod
+    def define_flags(cls, flag_values: flags.FlagValues) -> None:
+        """Defines the flags of all fields, of `Tuning` and of `AdapterConfig`."""
+        super().define_flags(flag_values)
+        Tuning.define_flags(flag_values)
+        AdapterConfig.define_flags(flag_values)
+
+    @classmethod
+    def from_flags(
+        cls: Type[C], values: flags.FlagValues, supplied: Optional[Supplied] = None
+    ) -> C:
+        """Returns the settings of parsed flags, as `Settings.from_flags`."""
+        fields = cls.values_of(values, supplied)
+        method, adapter = (part.values_of(values, supplied) for part in (Tuning, AdapterConfig))
+        for name, value in (
+            ("adapter_layers", adapter["layers"]),
+            ("layer_norms", fields["layer_norms"]),
+        ):
+            if value is not None and method["method"] != "adapters":
+                raise UserError(
+                    f"--{name}={values[name].value} goes with --tuning=adapters, not with"
+                    f" --tuning={method['method']}."
+                )
+        layer_norms = fields["layer_norms"] or ("adapted" if adapter["layers"] else "all")
+        adapter_config: Optional[AdapterConfig] = AdapterConfig(**adapter)
+        given = frozenset(name for name in values if values[name].present)
+        if method["method"] != "adapters":
+            for name in sorted(given):
+                if name.startswith("adapter_"):
+                    logging.warning(
+                        "--%s=%s is not used: --tuning=%s has no adapters.",
+                        name,
+                        values[name].value,
+                        method["method"],
+                    )
+            adapter_config = None
+        return cls(
+            **fields,
+            tuning=Tuning(**method, layer_norms=layer_norms),
+            adapter=adapter_config,
+            given=given,
+        )
+
+    def __post_init__(self):
+        stages = self.stages
+        if "train" in stages:
+            self._check_schedule()
+        if self.adapter and self.adapter.is_none:
+            raise UserError(
+                f"--tuning=adapters with --adapter_fn={self.adapter.fn} leaves nothing to adapt;"
+                " for BERT without adapters choose --tuning=full."
+            )
+        for name in ("eval_every_steps", "keep_best", "early_stopping_patience"):
+            if getattr(self, name) and "train" in stages and "eval" not in stages:
+                raise UserError(f"--{name} needs --do_eval, which reads the dev set.")
+        self._check_accumulation()
+
+    def _check_schedule(self):
+        rate, epochs = self._rate_and_epochs()
+        for name, value in (("learning_rate", rate), ("num_train_epochs", epochs)):
+            if not 0 < value < math.inf:
+                raise UserError(f"--{name} must be a number above 0, but is {value}.")
+        if not 0 <= self.warmup_proportion < 1:
+            raise UserError(
+                f"--warmup_proportion must lie in [0, 1), but is {self.warmup_proportion}."
+            )
+
+    def _check_accumulation(self):
+        parts, batch_size = self.gradient_accumulation_steps, self.train_batch_size
+        if batch_size % parts:
+            raise UserError(
+                f"--gradient_accumulation_steps={parts} does not divide"
+                f" --train_batch_size={batch_size} into equal parts."
+            )
+        normalization = self.adapter and self.adapter.normalization
+        if "train" in self.stages and normalization == "batch" and parts == batch_size:
+            raise UserError(
+                "--adapter_normalization=batch needs more than one row at a time, but"
+                f" --train_batch_size={batch_size} in --gradient_accumulation_steps={parts} has"
+                " one."
+            )
+
+    @property
+    def stages(self) -> List[str]:
+        """The stages to run, of train, eval and predict; train and eval if no flag names any.
+
+        Raises:
+          UserError: all that are named are switched off.
+        """
+        asked = {"train": self.do_train, "eval": self.do_eval, "predict": self.do_predict}
+        chosen = [stage for stage in asked if asked[stage]]
+        if not chosen and any("do_" + stage in self.given for stage in asked):
+            raise UserError("Nothing to do: --do_train, --do_eval and --do_predict are all off.")
+        return chosen or ["train", "eval"]
+
+    @property
+    def eval_batch_size(self) -> int:
+        """Examples in a batch of the evaluation, where no flag says otherwise."""
+        return self.predict_batch_size
+
+    def folder_of(self, task: str) -> str:
+        """Returns --output_dir, by default a folder that each task and method has to itself."""
+        return self.output_dir or default_folder(task, self.tuning.method)
+
+    def _rate_and_epochs(self) -> Tuple[float, float]:
+        rate, epochs = default_schedule(self.tuning.method)
+        rate = rate if self.learning_rate is None else self.learning_rate
+        return rate, epochs if self.num_train_epochs is None else self.num_train_epochs
+
+    def schedule(self, num_examples: int) -> Schedule:
+        """Returns the `Schedule` of a training; raises UserError if it has no step, or too many."""
+        rate, epochs = self._rate_and_epochs()
+        for name, value in (("learning_rate", rate), ("num_train_epochs", epochs)):
+            if getattr(self, name) is None:
+                logging.info(
+                    "--%s: %g, the default for --tuning=%s", name, value, self.tuning.method
+                )
+        length = num_examples / self.train_batch_size * epochs
+        if length < 1:
+            raise UserError(
+                f"{num_examples} training examples in batches of {self.train_batch_size} for"
+                f" {epochs} epochs make no step: lower --train_batch_size or raise"
+                " --num_train_epochs."
+            )
+        if length > _MAX_STEPS:
+            raise UserError(
+                f"--num_train_epochs={epochs:g} makes {length:g} steps of --train_batch_size="
+                f"{self.train_batch_size}; expected at most {_MAX_STEPS}."
+            )
+        steps = int(length)
+        return Schedule(rate, steps, int(steps * self.warmup_proportion))
+
+    def evaluation_interval(self, num_examples: int) -> int:
+        """Returns after how many steps of a training the dev set is read; 0 for never."""
+        if self.eval_every_steps or not (self.keep_best or self.early_stopping_patience):
+            return self.eval_every_steps
+        return max(1, num_examples // self.train_batch_size)
+
+
+def default_folder(task: str, method: str) -> str:
+    """Returns the default of --output_dir: a folder that each task and method has to itself."""
+    return os.path.join("output", task if method == "adapters" else f"{task}_{method}")
+
+
+def flags_of_adapter(method: Tuning, adapter: Optional[AdapterConfig]) -> Dict[str, Any]:
+    """Returns the flags that make these settings: a dict from names to values."""
+    values: Dict[str, Any] = {
+        "num_top_layers": method.num_top_layers,
+        "train_pooler": method.train_pooler,
+    }
+    if adapter:
+        values["layer_norms"] = method.layer_norms
+        for field in dataclasses.fields(adapter):
+            values["adapter_" + field.name] = getattr(adapter, field.name)
+    return values

@@ -1,0 +1,196 @@
+"""The model_fn of every script: a pure function of the model's settings and its head.
+
+    def head(encoder, features, is_training, dropout_key): ...   # → HeadOutput
+    model_fn = model_fn_builder(ModelSettings(...), head)        # what an Estimator takes
+
+Loading weights, choosing variables, optimizing and progress are written here, once.
+"""
+
+import dataclasses
+from typing import Any, Callable, Dict, NamedTuple, Optional
+
+import tensorflow.compat.v1 as tf
+from absl import logging
+
+import modeling
+import optimization
+import tuning
+from adapter_bert.common import devices, tf_estimator
+from adapter_bert.ops.layers import variable_name
+from adapter_bert.training import config as training_config
+from adapter_bert.training import progress, restore
+from tuning import Tuning
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelSettings:
+    """What decides the weights that come out of a training, besides the data.
+
+    Attributes:
+      bert_config: `modeling.BertConfig`.
+      init_checkpoint: prefix of the pretrained checkpoint, None for random weights. What does not
+        train is read from it at every start, and never written.
+      task_checkpoint: prefix of a checkpoint that training starts from: it holds the variables that
+        train and moving statistics, all of them and no other.
+      adapter_fn: as in `modeling.BertModel`.
+      tuning: `tuning.Tuning`; None chooses by the graph, see `tuning.default_tuning`.
+      learning_rate: peak of the schedule.
+      num_train_steps, num_warmup_steps: length of the schedule and of its rise; None where
+        nothing is trained.
+      use_tpu: the model runs on a TPU.
+      use_one_hot_embeddings: as in `modeling.BertModel`.
+      random_seed: of initial values and dropout masks; None for TensorFlow's own dropout.
+      precision: "float32" or "bfloat16", of what lies between the variables and the outputs.
+      pooled_only: the head reads the pooled output alone, see `modeling.BertModel`.
+      recompute_activations: as in `modeling.BertModel`.
+      gradient_accumulation_steps: number of equal parts in which a batch is computed, one after
+        the other, before the optimizer takes its one step.
+      run_identity: digest of all that decides the weights, the data too, by which checkpoints say
+        which run they are of; None for none.
+    """
+
+    bert_config: modeling.BertConfig
+    init_checkpoint: Optional[str] = None
+    task_checkpoint: Optional[str] = None
+    adapter_fn: Any = "feedforward_adapter"
+    tuning: Optional[Tuning] = None
+    learning_rate: float = training_config.ADAPTER_SCHEDULE[0]
+    num_train_steps: Optional[int] = None
+    num_warmup_steps: Optional[int] = None
+    use_tpu: bool = False
+    use_one_hot_embeddings: bool = False
+    random_seed: Optional[int] = None
+    precision: str = "float32"
+    pooled_only: bool = False
+    recompute_activations: bool = False
+    gradient_accumulation_steps: int = 1
+    run_identity: Optional[str] = None
+
+
+class HeadOutput(NamedTuple):
+    """What a head makes of the encoder's output for a batch.
+
+    Attributes:
+      loss: scalar float Tensor, the batch's mean.
+      predictions: dict of Tensors [B, ...].
+      metric_fn, metric_inputs: `metric_fn(*metric_inputs)` → dict of tf.metrics.
+    """
+
+    loss: tf.Tensor
+    predictions: Dict[str, tf.Tensor]
+    metric_fn: Callable
+    metric_inputs: list
+
+
+def model_fn_builder(settings, head):
+    """The model_fn of every script.
+
+    Args:
+      settings: `ModelSettings`.
+      head: function (encoder, features, is_training, dropout_key) → `HeadOutput`.
+
+    Returns:
+      model_fn(features, labels, mode, params) for TPUEstimator; `labels` is not used, they lie
+      among the features.
+    """
+
+    def model_fn(features, labels, mode, params, config=None):
+        del labels
+        if mode == tf_estimator.ModeKeys.TRAIN:
+            return _training_spec(settings, head, features, params, config)
+        output = _forward(settings, head, features, is_training=False)
+        trained = tuning.trained_variables(settings.tuning)
+        scaffold_fn = _scaffold_fn(settings, trained, config)
+        if mode == tf_estimator.ModeKeys.PREDICT:
+            return tf_estimator.tpu.TPUEstimatorSpec(
+                mode, predictions=output.predictions, scaffold_fn=scaffold_fn
+            )
+        return tf_estimator.tpu.TPUEstimatorSpec(
+            mode,
+            loss=output.loss,
+            eval_metrics=(output.metric_fn, output.metric_inputs),
+            scaffold_fn=scaffold_fn,
+        )
+
+    return model_fn
+
+
+def _forward(settings, head, features, is_training, micro_step=0):
+    dropout_key = None
+    if is_training and settings.random_seed is not None:
+        step = tf.train.get_or_create_global_step()
+        replica = devices.tpu_replica() if settings.use_tpu else devices.replica()
+        dropout_key = modeling.DropoutKey(settings.random_seed, step, micro_step, replica)
+    encoder = modeling.BertModel(
+        settings.bert_config,
+        is_training,
+        features["input_ids"],
+        features["input_mask"],
+        features["segment_ids"],
+        settings.use_one_hot_embeddings,
+        scope="bert",
+        adapter_fn=settings.adapter_fn,
+        dropout_key=dropout_key,
+        dtype=tf.as_dtype(settings.precision),
+        pooled_only=settings.pooled_only,
+        recompute_activations=settings.recompute_activations and is_training,
+        adapter_gates=features.get("adapter_gates"),
+    )
+    return head(encoder, features, is_training, dropout_key)
+
+
+def _training_spec(settings, head, features, params, config):
+    """The TPUEstimatorSpec of a training step: gradients, the optimizer, and progress shown."""
+    loss, gradients, trained = optimization.mean_gradients(
+        lambda part, index: _forward(settings, head, part, True, micro_step=index).loss,
+        lambda: tuning.trained_variables(settings.tuning),
+        features,
+        settings.gradient_accumulation_steps,
+    )
+    tuning.check_gradients(trained, gradients)
+    reached = [v for v, gradient in zip(trained, gradients) if gradient is not None]
+    is_chief = config is None or config.is_chief
+    if is_chief and devices.replica() == 0:
+        logging.info(tuning.summary(reached))
+        if settings.tuning is None and tuning.default_tuning().method == "adapters":
+            optimization.warn_of_fine_tuning_rate(settings.learning_rate, "adapter_fn=None")
+        logging.vlog(1, "Trained: %s", ", ".join(variable_name(variable) for variable in reached))
+    learning_rate = optimization.warmup_then_linear_decay(
+        tf.train.get_or_create_global_step(),
+        settings.learning_rate,
+        settings.num_train_steps,
+        settings.num_warmup_steps,
+    )
+    scaffold_fn = _scaffold_fn(settings, trained, config)
+    step = optimization.take_step(gradients, trained, learning_rate, settings.use_tpu)
+    scalars = {
+        "loss": loss,
+        "learning_rate": step.learning_rate,
+        "gradient_norm": step.gradient_norm,
+    }
+    host_call = None
+    if settings.use_tpu:  # Its tensors cannot be fetched: they are sent to the host.
+        host_call = progress.keep, {name: scalars[name][tf.newaxis] for name in scalars}
+    output_dir = config and config.model_dir
+    batch_size = params.get("train_batch_size", params["batch_size"])
+    fetched = None if host_call else scalars
+    hook = progress.ProgressHook(settings.num_train_steps, batch_size, fetched, output_dir)
+    return tf_estimator.tpu.TPUEstimatorSpec(
+        tf_estimator.ModeKeys.TRAIN,
+        loss=loss,
+        train_op=step.train_op,
+        host_call=host_call,
+        training_hooks=[hook] if is_chief else [],
+        scaffold_fn=scaffold_fn,
+    )
+
+
+def _scaffold_fn(settings, trained, config):
+    return restore.scaffold_fn(
+        trained,
+        settings.init_checkpoint,
+        settings.task_checkpoint,
+        settings.use_tpu,
+        config,
+        settings.run_identity,
+    )

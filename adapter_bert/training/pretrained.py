@@ -1,0 +1,121 @@
+"""The pretrained BERT that settings name: its config, weights and tokenizer."""
+
+import os
+from typing import Dict
+
+import tokenization
+from adapter_bert.common import configs, files, paths
+from adapter_bert.common.errors import UserError
+from adapter_bert.formats import checkpoints, tfhub
+from adapter_bert.training.config import PretrainedConfig, TokenizerConfig
+
+
+def load(config: TokenizerConfig):
+    """Finds the pretrained BERT, and makes its tokenizer; its parts must belong together.
+
+    Args:
+      config: `TokenizerConfig`.
+
+    Returns:
+      (`checkpoints.PretrainedBert`, `tokenization.FullTokenizer`).
+
+    Raises:
+      UserError: something is missing, broken or of another model.
+    """
+    bert = find(config)
+    vocab_file = str(bert.vocab_file)
+    lower_case = config.do_lower_case
+    if bert.do_lower_case not in (None, lower_case):
+        raise UserError(
+            f"--do_lower_case={lower_case} does not fit"
+            f" --bert_hub_module_handle={config.bert_hub_module_handle}, which says"
+            f" {bert.do_lower_case}."
+        )
+    tokenization.validate_case_matches_checkpoint(lower_case, bert.init_checkpoint)
+    tokenizer = tokenization.FullTokenizer(
+        vocab_file, lower_case, spm_model_file=config.spm_model_file
+    )
+    tokenizer.check_special_tokens()
+    tokenization.check_vocab_casing(tokenizer.vocab, lower_case, vocab_file)
+    tokenization.check_vocab_size(tokenizer.vocab, bert.config.vocab_size, vocab_file)
+    return bert, tokenizer
+
+
+def find(config: PretrainedConfig, reads_texts: bool = True) -> checkpoints.PretrainedBert:
+    """Returns the `checkpoints.PretrainedBert` that settings name.
+
+    Args:
+      config: `PretrainedConfig`.
+      reads_texts: bool; else its vocabulary may be missing, and is None unless a flag names it.
+
+    Raises:
+      UserError: something is missing, or the weights are not those of the config.
+    """
+    if config.bert_hub_module_handle:
+        return _from_hub(config)
+    config_file = paths.find_bert("bert_config_file", config.bert_config_file)
+    vocab_file = config.spm_model_file or config.vocab_file
+    if reads_texts and not vocab_file:
+        vocab_file = paths.find_bert("vocab_file", None)
+    bert = checkpoints.PretrainedBert(
+        config=configs.BertConfig.from_json_file(config_file),
+        vocab_file=vocab_file,
+        init_checkpoint=paths.find_bert("init_checkpoint", config.init_checkpoint),
+        do_lower_case=None,
+        config_file=config_file,
+    )
+    checkpoints.check_encoder(bert.init_checkpoint, bert.config)
+    return bert
+
+
+def _from_hub(config):
+    given = ["--" + name for name in (*paths.BERT_FILES, "spm_model_file") if getattr(config, name)]
+    if given:
+        raise UserError(
+            "--bert_hub_module_handle takes the place of {}: give one or the other.".format(
+                ", ".join(given)
+            )
+        )
+    return tfhub.read_bert(config.bert_hub_module_handle)
+
+
+def recorded_flags(config: PretrainedConfig, bert: checkpoints.PretrainedBert) -> Dict[str, str]:
+    """Returns the flags that name a BERT from any folder: a run records them.
+
+    Args:
+      config: `PretrainedConfig`.
+      bert: the `checkpoints.PretrainedBert` that they name.
+
+    Returns:
+      dict from names to paths or addresses.
+    """
+    handle = config.bert_hub_module_handle
+    if handle:
+        is_folder = files.isdir(handle)
+        return {"bert_hub_module_handle": _absolute(handle) if is_folder else handle}
+    return {
+        "bert_config_file": _absolute(bert.config_file),
+        "spm_model_file" if config.spm_model_file else "vocab_file": _absolute(bert.vocab_file),
+        "init_checkpoint": _absolute(bert.init_checkpoint),
+    }
+
+
+def _absolute(path):
+    return path if files.is_remote(path) else os.path.abspath(path)
+
+
+def check_sequence_length(length: int, config: configs.BertConfig, shortest: int) -> None:
+    """Raises UserError unless --max_seq_length has room for a text and the model for it.
+
+    Args:
+      length: --max_seq_length.
+      config: `configs.BertConfig`.
+      shortest: the least length that holds a text.
+    """
+    if length > config.max_position_embeddings:
+        raise UserError(
+            f"--max_seq_length={length} is over the {config.max_position_embeddings} positions"
+            " that the BERT was trained with (max_position_embeddings)."
+        )
+    if length < shortest:
+        raise UserError(f"--max_seq_length={length} is too short, it must be {shortest} or more.")

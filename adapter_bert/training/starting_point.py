@@ -1,0 +1,163 @@
+"""What a run starts from besides its BERT: a task adapter, which also supplies flags.
+
+--adapter names its folder. Where nothing is trained, --init_checkpoint may name a run or its
+checkpoint in its place, or a checkpoint with a task's head, as BERT's README predicts.
+"""
+
+import os
+from typing import Any, Callable, Dict, NamedTuple, Optional
+
+from absl import flags, logging
+
+from adapter_bert.common import files, paths
+from adapter_bert.common.errors import UserError
+from adapter_bert.common.settings import Supplied
+from adapter_bert.formats import adapter_checkpoints, checkpoints, task_adapter
+from adapter_bert.training import config
+from adapter_bert.training.output_dir import OutputDir
+
+
+class StartingPoint(NamedTuple):
+    """What a run starts from.
+
+    Attributes:
+      adapter: `task_adapter.TaskAdapter`, None without one.
+      supplied: `Supplied`; the flags that it supplies.
+    """
+
+    adapter: Optional[task_adapter.TaskAdapter] = None
+    supplied: Supplied = Supplied()
+
+
+def find(
+    values: flags.FlagValues,
+    task: Optional[str] = None,
+    settings_of: Optional[Callable[[Dict[str, Any]], Dict[str, Any]]] = None,
+) -> StartingPoint:
+    """Returns the `StartingPoint` that flags name.
+
+    Args:
+      values: parsed flags.
+      task: what the default of --output_dir calls the task; None where nothing can be trained.
+      settings_of: function from an adapter's `training` to what it supplies of the script's own
+        flags; it raises UserError.
+
+    Raises:
+      UserError: the adapter is missing or damaged.
+    """
+    is_training = "do_train" in values and (
+        values.do_train or not (values.do_eval or values.do_predict)
+    )
+    if values.adapter is not None:
+        path, adapter = values.adapter, task_adapter.load(values.adapter)
+        return StartingPoint(adapter, _supplied_by(adapter, path, values, {}, settings_of))
+    if is_training or not values.init_checkpoint:
+        return StartingPoint(None, Supplied() if is_training else _of_head(None, values, task))
+    run = adapter_checkpoints.find_run_adapter(values.init_checkpoint)
+    if not run:
+        prefix = checkpoints.resolve_prefix(values.init_checkpoint)
+        supplied = _of_head(prefix, values, task)
+        return StartingPoint(None, supplied._replace(replacements={"init_checkpoint": prefix}))
+    recorded = OutputDir(run.output_dir).recorded("pretrained")
+    bert = {"init_checkpoint": None, "adapter": run.path, **_bert_of_run(values, recorded)}
+    logging.info(
+        "--init_checkpoint=%s is a run's: using its task adapter, %s, on its BERT, %s.",
+        values.init_checkpoint,
+        run.path,
+        bert["init_checkpoint"]
+        or bert.get("bert_hub_module_handle", values.bert_hub_module_handle)
+        or "as found",
+    )
+    return StartingPoint(
+        run.adapter, _supplied_by(run.adapter, run.path, values, bert, settings_of)
+    )
+
+
+def _supplied_by(adapter, path, values, replacements, settings_of) -> Supplied:
+    """Returns what a task adapter supplies of the flags that are not given."""
+    description, method = adapter.description, adapter.description.tuning.method
+    defaults = {
+        "task_name": description.task,
+        "max_seq_length": description.max_seq_length,
+        "do_lower_case": description.do_lower_case,
+        "tuning": method,
+    }
+    if "tuning" in values and (not values["tuning"].present or values.tuning == method):
+        defaults.update(config.flags_of_adapter(description.tuning, description.adapter))
+    if settings_of:
+        try:
+            defaults.update(settings_of(description.training))
+        except UserError as error:
+            raise UserError(f"--adapter {path}: {error}") from None
+    return Supplied(defaults, replacements)
+
+
+def _bert_of_run(values: flags.FlagValues, recorded: Dict[str, Any]) -> Dict[str, str]:
+    """Returns the flags that name the BERT of a run, in place of --init_checkpoint.
+
+    Flags that are given stay. Where the run does not tell, or its files are gone, the checkpoint
+    beside --bert_config_file is taken, or else that of `paths.find_bert`.
+
+    Args:
+      values: parsed flags.
+      recorded: what `pretrained.recorded_flags` gave when the run was trained; {} if it does not
+        tell.
+    """
+    if values.bert_hub_module_handle:
+        return {}
+    recorded = {name: path for name, path in recorded.items() if isinstance(path, str)}
+    vocabulary = values.vocab_file or values.spm_model_file
+    handle = recorded.get("bert_hub_module_handle")
+    if handle and not (values.bert_config_file or vocabulary):
+        return {"bert_hub_module_handle": handle}
+    given = {"vocab_file": vocabulary, "spm_model_file": vocabulary, "init_checkpoint": None}
+    given["bert_config_file"] = values.bert_config_file
+    found = {
+        name: path
+        for name, path in recorded.items()
+        # A TF-Hub address is no path to ask for.
+        if name in given
+        and not given[name]
+        and (files.exists(path) or files.exists(path + ".index"))
+    }
+    config_file = found.get("bert_config_file", values.bert_config_file)
+    if config_file and "init_checkpoint" not in found:
+        prefix = os.path.join(os.path.dirname(config_file), paths.BERT_FILES["init_checkpoint"])
+        if files.exists(prefix + ".index"):
+            found["init_checkpoint"] = prefix
+    return found
+
+
+def _of_head(prefix: Optional[str], values: flags.FlagValues, task: Optional[str]) -> Supplied:
+    """Returns the flags that fit a checkpoint that holds a task's head beside the BERT.
+
+    A run in --output_dir has its own head, and its settings describe it.
+
+    Args:
+      prefix: of the checkpoint; None for that of `paths.find_bert`.
+      values: parsed flags.
+      task: as of `find`.
+    """
+    if not task or values.bert_hub_module_handle:
+        return Supplied()
+    folder = values.output_dir or config.default_folder(task, values.tuning)
+    has_run = bool(OutputDir(folder).recorded("model"))
+    if has_run and (values.output_dir or prefix is None):
+        return Supplied()
+    checkpoint = prefix or paths.find_bert("init_checkpoint", None)
+    found = {"init_checkpoint": checkpoint}  # It is looked for once.
+    shapes = checkpoints.open_checkpoint(checkpoint).get_variable_to_shape_map()
+    if not task_adapter.has_head(shapes):
+        return Supplied({}, found)
+    sizes = {shape[-1] for name, shape in shapes.items() if name.endswith("/adapters/weights1")}
+    name, value = ("adapter_size", max(sizes)) if sizes else ("tuning", "full")
+    if values[name].present:
+        return Supplied({}, found)
+    logging.info(
+        "--init_checkpoint %s holds a head and %s adapters: --%s=%s.",
+        checkpoint,
+        "its" if sizes else "no",
+        name,
+        value,
+    )
+    return Supplied({name: value}, found)

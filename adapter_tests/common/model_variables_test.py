@@ -1,0 +1,106 @@
+"""Tests of model_variables.py: shapes against graphs and Google's checkpoints, fingerprint."""
+
+import hashlib
+import itertools
+import os
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import modeling
+from adapter_bert.common import configs, model_variables
+from adapter_bert.ops import adapters
+from adapter_tests.formats.checkpoints_test import SHARED, TINY, CheckpointTestCase, needs_shared
+
+
+class EncoderShapesTest(tf.test.TestCase):
+    def test_bert_base_has_the_published_number_of_parameters(self):
+        shapes = model_variables.encoder_shapes(modeling.BertConfig(30522, type_vocab_size=2))
+        self.assertEqual(sum(int(np.prod(shape)) for shape in shapes.values()), 109482240)
+
+    def test_equals_the_variables_of_the_model(self):
+        with tf.Graph().as_default():
+            modeling.BertModel(TINY, False, tf.zeros([1, 3], tf.int32), adapter_fn=None)
+            variables = [(v.op.name, tuple(v.shape.as_list())) for v in tf.trainable_variables()]
+        self.assertEqual(list(model_variables.encoder_shapes(TINY).items()), variables)
+
+    @needs_shared
+    def test_equals_the_indexes_of_official_checkpoints(self):
+        for model in ("chinese_L-12_H-768_A-12", "uncased_L-4_H-256_A-4"):
+            folder = os.path.join(SHARED, "checkpoints", "indexes", model)
+            config = modeling.BertConfig.from_json_file(os.path.join(folder, "bert_config.json"))
+            index = tf.train.NewCheckpointReader(os.path.join(folder, "bert_model.ckpt"))
+            official = {
+                name: tuple(shape)
+                for name, shape in index.get_variable_to_shape_map().items()
+                if name.startswith("bert/")
+            }
+            self.assertEqual(model_variables.encoder_shapes(config), official)
+
+
+class AdapterShapesTest(tf.test.TestCase):
+    def test_equals_the_variables_of_the_graph(self):
+        variants = configs.VARIANTS
+        for normalization, depth, interaction, placement in itertools.product(
+            variants["normalization"], (1, 2, 4), variants["interaction"], variants["placement"]
+        ):
+            adapter = configs.AdapterConfig(
+                size=3,
+                fn="Feedforward_Adapter",
+                normalization=normalization,
+                depth=depth,
+                interaction=interaction,
+                placement=placement,
+            )
+            with self.subTest(adapter=adapter):
+                self.assertEqual(
+                    list(model_variables.adapter_shapes(adapter, 8).items()),
+                    list(adapters.shapes(adapter, 8).items()),
+                )
+
+    def test_of_another_function_only_the_graph_tells(self):
+        with self.assertRaisesRegex(ValueError, "'my_adapter'"):
+            model_variables.adapter_shapes(configs.AdapterConfig(fn="my_adapter"), 8)
+
+
+class FingerprintTest(CheckpointTestCase):
+    def tensors(self):
+        random = np.random.RandomState(0)
+        return {
+            name: random.normal(size=shape).astype(np.float32)
+            for name, shape in model_variables.encoder_shapes(TINY).items()
+        }
+
+    def test_it_is_the_sha256_of_names_shapes_and_values(self):
+        tensors = self.tensors()
+        expected = hashlib.sha256()
+        for name in sorted(tensors):
+            shape = ", ".join(str(size) for size in tensors[name].shape)
+            expected.update(f"{name} [{shape}]\n".encode() + tensors[name].tobytes())
+        self.assertEqual(model_variables.fingerprint(tensors.get, TINY), expected.hexdigest())
+
+    def test_what_lies_beside_the_encoder_does_not_count(self):
+        tensors = self.tensors()
+        plain = self.save(tensors)
+        more = self.save(
+            {**tensors, "global_step": np.int64(3), "cls/predictions/output_bias": np.zeros(11)},
+            prefix=os.path.join(self.folder, "more.ckpt"),
+        )
+        found = {
+            model_variables.fingerprint(tf.train.NewCheckpointReader(prefix).get_tensor, TINY)
+            for prefix in (plain, more)
+        }
+        self.assertEqual(found, {model_variables.fingerprint(tensors.get, TINY)})
+
+    def test_every_tensor_counts(self):
+        tensors = self.tensors()
+        found = {model_variables.fingerprint(tensors.get, TINY)}
+        for name, value in tensors.items():
+            changed = value.copy()
+            changed.flat[-1] += 1e-6 + abs(changed.flat[-1]) * 1e-6
+            found.add(model_variables.fingerprint({**tensors, name: changed}.get, TINY))
+        self.assertLen(found, 1 + len(tensors))
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,10 @@
+"""Settings of a small model without BERT."""
+
+from adapter_bert.baseline.search_space import Settings
+
+SPACE = Settings(
+    *("tiny", False, False, False),
+    *(False, "tanh", False, 3, 0.0, 50, 0.0),
+    *(2, 64, "leaky_relu", "none", 0.0),
+    *(0.1, 0.001, 0.05, 0.01, 100_000),
+)

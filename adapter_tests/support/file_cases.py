@@ -1,0 +1,39 @@
+"""Test cases and hypothesis strategies for readers of files."""
+
+import os
+
+import hypothesis
+import hypothesis.strategies as st
+
+from adapter_tests.support.refusals import RefusalTestCase
+
+
+class FileTestCase(RefusalTestCase):
+    """Writes files into a folder of the test's own."""
+
+    def setUp(self):
+        super().setUp()
+        self.folder = os.path.join(self.get_temp_dir(), self.id().rpartition(".")[2])
+        os.makedirs(self.folder)
+
+    def write(self, name, content):
+        path = os.path.join(self.folder, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as stream:
+            stream.write(content if isinstance(content, bytes) else content.encode("utf-8"))
+        return path
+
+
+many = hypothesis.settings(max_examples=200, deadline=None, database=None, derandomize=True)
+
+
+def files_of(*words):
+    """A hypothesis strategy for the bytes of small files, as like as not malformed."""
+    odd = [b"\t", b"\n", b"\r\n", b'"', b",", b"\0", b"\xff", b"\xef\xbb\xbf", b"\xff\xfe"]
+    odd += [b"\xe2\x80\xa8", b"{", b"}", b'":', b"[1]", *words]
+    part = st.one_of(st.sampled_from(odd), st.sampled_from(words), st.binary(max_size=4))
+    return st.lists(part, max_size=30).map(b"".join)
+
+
+def as_tuples(examples):
+    return [(e.guid, e.text_a, e.text_b, e.label) for e in examples]

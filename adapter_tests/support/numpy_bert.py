@@ -1,0 +1,51 @@
+"""BERT in NumPy, written from the papers: what the model is compared with."""
+
+import numpy as np
+
+
+def numpy_bert(values, config, input_ids, input_mask, token_type_ids, adapters, adapt=None):
+    """BERT and its adapters in NumPy, written from the papers; values: name → array.
+
+    `adapt` takes the default adapters' place: a function of (output, residual, scope).
+    """
+
+    def dense(x, name):
+        return x @ values[name + "/kernel"] + values[name + "/bias"]
+
+    def norm(x, name):
+        x = x - x.mean(-1, keepdims=True)
+        x = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-12)
+        return x * values[name + "/LayerNorm/gamma"] + values[name + "/LayerNorm/beta"]
+
+    def gelu(x):
+        return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+    def close(x, residual, name):
+        x = dense(x, name + "/dense")
+        if adapters:
+            w = {k: values[name + "/adapters/" + k] for k in ("weights1", "weights2")}
+            b = {k: values[name + "/adapters/" + k] for k in ("biases1", "biases2")}
+            x = x + gelu(x @ w["weights1"] + b["biases1"]) @ w["weights2"] + b["biases2"]
+        if adapt:
+            x = adapt(x, residual, name)
+        return norm(x + residual, name)
+
+    x = values["bert/embeddings/word_embeddings"][input_ids]
+    x = x + values["bert/embeddings/token_type_embeddings"][token_type_ids]
+    x = x + values["bert/embeddings/position_embeddings"][: input_ids.shape[1]]
+    x = norm(x, "bert/embeddings")
+    heads, size = config.num_attention_heads, config.hidden_size // config.num_attention_heads
+    for layer in range(config.num_hidden_layers):
+        name = f"bert/encoder/layer_{layer}"
+        q, k, v = (dense(x, f"{name}/attention/self/{p}") for p in ("query", "key", "value"))
+        context = np.zeros_like(x)
+        for head in range(heads):
+            part = slice(head * size, (head + 1) * size)
+            scores = np.einsum("bfh,bth->bft", q[..., part], k[..., part]) / np.sqrt(size)
+            scores = np.where(input_mask[:, None, :] == 1, scores, -1e9)
+            probs = np.exp(scores - scores.max(-1, keepdims=True))
+            probs /= probs.sum(-1, keepdims=True)
+            context[..., part] = np.einsum("bft,bth->bfh", probs, v[..., part])
+        x = close(context, x, name + "/attention/output")
+        x = close(gelu(dense(x, name + "/intermediate/dense")), x, name + "/output")
+    return x, np.tanh(dense(x[:, 0], "bert/pooler/dense"))

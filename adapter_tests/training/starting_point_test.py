@@ -1,0 +1,60 @@
+"""Tests of starting_point.py: --adapter, and what --init_checkpoint names in its place."""
+
+import dataclasses
+import os
+import tempfile
+
+import tensorflow.compat.v1 as tf
+
+import modeling
+import run_classifier
+import tuning
+from adapter_bert.formats import task_adapter
+from adapter_bert.training import starting_point
+from adapter_tests.support import command_lines, own_models, tiny
+
+
+def parsed(*arguments):
+    return command_lines.parsed(run_classifier.define_flags, *arguments)
+
+
+class AdapterTest(tf.test.TestCase):
+    def test_it_answers_every_flag_of_adapters(self):
+        root = tempfile.mkdtemp(dir=self.get_temp_dir())
+        adapter = modeling.AdapterConfig(
+            3,
+            "relu",
+            0.5,
+            "Feedforward_adapter",
+            (1,),
+            "layer",
+            2,
+            "attention",
+            "parallel",
+            "multiply",
+        )
+        for field in dataclasses.fields(adapter):
+            self.assertNotEqual(getattr(adapter, field.name), field.default, field.name)
+        method = tuning.Tuning(train_pooler=True, layer_norms="none")
+        made = own_models.task_adapter(
+            tiny.write_bert(os.path.join(root, "bert")), adapter=adapter, method=method
+        )
+        task_adapter.save(os.path.join(root, "adapter"), made)
+        values = parsed("--adapter=" + os.path.join(root, "adapter"))
+        start = starting_point.find(values, "mrpc")
+        config = run_classifier.ClassifierConfig.from_flags(values, start.supplied)
+        self.assertEqual((config.tuning, config.adapter), (method, adapter))
+        self.assertFalse(values["adapter_size"].present)
+        self.assertEqual(values.adapter_size, 64)  # Parsed flags stay as they are.
+
+
+class BertOfRunTest(tf.test.TestCase):
+    def test_a_recorded_address_beside_flags_that_are_given(self):
+        folder = tiny.write_bert(tempfile.mkdtemp(dir=self.get_temp_dir()))
+        values = parsed("--vocab_file=" + os.path.join(folder, "vocab.txt"))
+        recorded = {"bert_hub_module_handle": "https://hub.example/bert/1"}
+        self.assertEqual(starting_point._bert_of_run(values, recorded), {})
+
+
+if __name__ == "__main__":
+    tf.test.main()
