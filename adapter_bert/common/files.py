@@ -159,9 +159,17 @@ def rename(path: str, to: str, overwrite: bool = False) -> None:
 
 
 def copy(path: str, to: str) -> None:
-    """Copies a file; either may be remote."""
-    with open_file(path, "rb") as reader, open_file(to, "wb") as writer:
-        shutil.copyfileobj(reader, writer)
+    """Copies a file; either may be remote.
+
+    Raises:
+      UserError: there is no such file, or it cannot be opened.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            reader = stack.enter_context(open_file(path, "rb"))
+        except OSError as error:  # The caller may take it for one of what it writes.
+            raise UserError(f"{path} cannot be read ({reason(error)}).") from error
+        shutil.copyfileobj(reader, stack.enter_context(open_file(to, "wb")))
 
 
 def _gfile(path: str, function: str, *arguments: Any, **options: Any) -> Any:
@@ -428,7 +436,7 @@ def read_object(
     Raises:
       UserError: it cannot be read, is no JSON object, or has a key twice.
     """
-    where = where or path
+    where = where or _visible(path)
     try:
         with open_file(path) as reader:
             found = parse_json(reader.read())
@@ -512,7 +520,12 @@ def written(path: str) -> Iterator[None]:
         # TensorFlow's own errors, of checkpoints and summaries, are known by their code.
         if not isinstance(error, OSError) and not hasattr(error, "error_code"):
             raise
-        raise NotWritten(f"{path} cannot be written ({reason(error)}).") from error
+        raise NotWritten(f"{_visible(path)} cannot be written ({reason(error)}).") from error
+
+
+def _visible(path: str) -> str:
+    """Returns the path as errors show it, in quotes if it is blank."""
+    return path if path.strip() else repr(path)
 
 
 def reason(error: Exception) -> str:

@@ -25,6 +25,7 @@ from adapter_bert.common.errors import UserError
 
 DONE, FAILED = "done", "failed"
 _FILES = "results*.jsonl"
+_NUMBERS = ("adapter_size", "num_top_layers", "learning_rate", "adapter_init_scale")  # Flags.
 
 
 def now():
@@ -188,8 +189,9 @@ def _is_record(value):
             files.checked(value[name], str)
         for digest in files.checked(value.get("data", {}), dict).values():
             files.checked(digest, str)
-        for setting in files.checked(value["flags"], dict).values():
-            files.checked(setting, type(setting) if isinstance(setting, (str, bool)) else float)
+        for name, setting in files.checked(value["flags"], dict).items():
+            is_number = name in _NUMBERS or not isinstance(setting, (str, bool))
+            files.checked(setting, float if is_number else type(setting))
         return _ENDS[files.checked(value["status"], str)](value)
     except (KeyError, TypeError, ValueError):
         return False
