@@ -2,14 +2,18 @@
 and (where ADAPTER_BERT_DATA names the shared folder) the real files and the original's features."""
 
 import os
+import tempfile
 import unittest
 
 import hypothesis
 import hypothesis.strategies as st
 import tensorflow.compat.v1 as tf
 
+import tokenization
 from adapter_bert.common.errors import UserError
+from adapter_bert.tasks import classifier_features
 from adapter_bert.tasks import glue as ct
+from adapter_tests.support import mutations, tiny
 from adapter_tests.support.refusals import RefusalTestCase
 
 SHARED = os.environ.get("ADAPTER_BERT_DATA")
@@ -506,6 +510,53 @@ class PropertiesTest(FileTestCase):
             self.assertTrue(examples)
             if name not in ("qqp", "xnli"):
                 self.assertEqual(len(examples), rows)
+
+
+def tiny_tokenizer():
+    """Returns a `tokenization.FullTokenizer` of `tiny.VOCABULARY`."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "vocab.txt")
+        with open(path, "w") as writer:
+            writer.write("\n".join([*tiny.VOCABULARY, ""]))
+        return tokenization.FullTokenizer(path)
+
+
+def make_features(processor, split, folder, tokenizer):
+    """Makes the features of a split, as a training or a prediction does."""
+    examples = processor.get_examples(split, folder)
+    classifier_features.text_arrays(examples, processor.get_labels(), 16, tokenizer)
+
+
+def rows_of(task, split):
+    """Returns the bytes of a file that a `ct.Split` reads."""
+    lines = ["\t".join(f"column {c}" for c in range(split.width))] if split.header else []
+    for row in range(30):
+        fields = [f"the dog {row} sees {column}" for column in range(split.width)]
+        if split.label is not None:
+            fields[split.label] = task.labels[row % len(task.labels)] if task.labels else "2.5"
+        if split.language is not None:
+            fields[split.language] = task.language
+        lines.append("\t".join(fields))
+    return ("\n".join(lines) + "\n").encode()
+
+
+class DamagedFilesTest(tf.test.TestCase):
+    def test_a_tasks_damaged_files_are_read_or_refused(self):
+        tokenizer = tiny_tokenizer()
+        for task in ct.TASKS.values():
+            contents = {
+                split.file.format(language=task.language): rows_of(task, split)
+                for split in task.splits.values()
+            }
+
+            def read(folder, task=task):
+                processor = ct.get_processor(task.name)
+                for stage in filter(task.splits_of, ("train", "dev", "test")):
+                    for split in processor.splits_of(stage, folder):
+                        make_features(processor, split, folder, tokenizer)
+
+            with self.subTest(task.name):
+                mutations.check(contents, read)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import tensorflow.compat.v1 as tf
 from adapter_bert.common import files
 from adapter_bert.common.errors import UserError
 from adapter_bert.training import cluster
-from adapter_tests.support import tiny
+from adapter_tests.support import mutations, tiny
 
 TIMEOUT = 30
 
@@ -411,6 +411,20 @@ class StartAgainTest(tf.test.TestCase):
         with mock.patch.object(os, "execv", done.execv):
             cluster._start_again(done.clean_up, "worker 1")
         self.assertEqual([call[0] for call in done.method_calls], ["clean_up", "execv"])
+
+
+class DamagedConfigTest(tf.test.TestCase):
+    def test_a_damaged_tf_config_is_read_or_refused(self):
+        machines = {"chief": ["a:1234"], "worker": ["b:1", "c:2"]}
+        config = {"cluster": machines, "task": {"type": "worker", "index": 1}}
+
+        def read(folder):
+            content = b"".join(mutations.files_in(folder).values()).replace(b"\0", b"")
+            value = content.decode("utf-8", "surrogateescape")
+            with mock.patch.dict(os.environ, {cluster.VARIABLE: value}):
+                cluster.from_environment()
+
+        mutations.check({"TF_CONFIG.json": json.dumps(config).encode()}, read, ("TF_CONFIG",))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.common.errors import UserError
-from adapter_bert.training.output_dir import Evaluations, write_results
+from adapter_bert.training.output_dir import EVALUATIONS_FILE, Evaluations, write_results
+from adapter_tests.support import mutations
 
 
 class EvaluationsTest(tf.test.TestCase):
@@ -59,6 +60,20 @@ class ResultsTest(tf.test.TestCase):
         with open(os.path.join(folder, "eval_results.json")) as reader:
             record = json.load(reader)
         self.assertEqual(record, {**result, "task": "MRPC", "labels": ["0", "1"]})
+
+
+class DamagedFilesTest(tf.test.TestCase):
+    def test_damaged_evaluations_are_read_or_refused(self):
+        scores = {"eval_f1": 0.5, "eval_accuracy": 0.6, "loss": 0.7}
+        by_step = {str(step): {**scores, "global_step": step} for step in (3, 6, 9)}
+
+        def read(folder):
+            evaluations = Evaluations(folder, "eval_f1")
+            evaluations.best(), evaluations.since_best(), evaluations.at(3)
+            evaluations.add(12, {"eval_f1": 0.7})
+            evaluations.best(), evaluations.since_best()
+
+        mutations.check({EVALUATIONS_FILE: json.dumps(by_step).encode()}, read)
 
 
 if __name__ == "__main__":

@@ -15,8 +15,9 @@ import tensorflow.compat.v1 as tf
 
 from adapter_bert.common import files
 from adapter_bert.common.errors import UserError
-from adapter_bert.formats import checkpoints
+from adapter_bert.formats import checkpoints, task_adapter
 from adapter_bert.training import output_dir as run_directory
+from adapter_tests.support import mutations, own_models, tiny
 
 SETTINGS = {
     "model": {
@@ -498,6 +499,38 @@ class UnwritableTest(RunDirectoryTestCase):
         denied = PermissionError(errno.EACCES, "Permission denied")
         with mock.patch.object(files, "remove", side_effect=denied):
             self.assert_refused(f"--output_dir={self.folder}", "Permission denied")
+
+
+class DamagedFilesTest(tf.test.TestCase):
+    def test_a_runs_damaged_files_are_read_or_refused(self):
+        settings = {"model": {"a": 1, "b": [1, {"c": "x"}]}, "training": {"learning_rate": 0.1}}
+
+        def write(folder):
+            bert = tiny.write_bert(os.path.join(self.get_temp_dir(), "bert"))
+            prefix = os.path.join(folder, "partial.ckpt-10")
+            task_adapter.to_checkpoint(own_models.task_adapter(bert), prefix)
+            with open(os.path.join(folder, "checkpoint"), "w") as writer:
+                writer.write('model_checkpoint_path: "partial.ckpt-10"\n')
+                writer.write('all_model_checkpoint_paths: "partial.ckpt-10"\n')
+            with open(os.path.join(folder, run_directory.SETTINGS_FILE), "w") as writer:
+                json.dump(settings, writer)
+
+        def read(folder):
+            run_directory.claim(folder, settings, is_training=True)
+            checkpoints.last_step(folder)
+            checkpoint = tf.train.latest_checkpoint(folder)
+            if checkpoint:
+                checkpoints.trained_tensors(checkpoint)
+
+        contents = mutations.written_by(write)
+        for name in contents:
+            accepted = (name.partition(".index")[0].partition(".data")[0], "--output_dir")
+
+            def damage(contents, name=name):
+                return mutations.damaged_files(contents, [name])
+
+            with self.subTest(name):
+                mutations.check(contents, read, accepted, damage)
 
 
 if __name__ == "__main__":
