@@ -133,7 +133,7 @@ clean:
 	@touch $@
 
 # The compiler of TPU programs; nothing of the project needs it.
-.venv-tpu/installed: benchmarks/requirements-tpu.txt
+.venv-tpu/installed: tools/requirements-tpu.txt
 	@python=$$(./find_python.sh 3.12 3.13) && echo "$$python -m venv .venv-tpu" && \
 	    $$python -m venv .venv-tpu
 	.venv-tpu/bin/python $(PIP_INSTALL) -r $<
