@@ -37,6 +37,8 @@ NUMBERS = (
     *("0.5", "0.999", "1e-9", "1e308", "nan", "inf", "-0.0"),
 )
 ARGUMENTS = "arguments.json"
+# What errors call convert_checkpoint.py's arguments that are no flags.
+POSITIONAL = ("COMMAND", "CHECKPOINT", "_DIR", "PATH", "bert_config.json")
 
 
 class Begins(Exception):
@@ -57,10 +59,10 @@ def names_of(contents):
     values = given.values() if isinstance(given, dict) else given
     texts = (re.sub(r"^--\w+=", "", str(value)) for value in values)
     shown = [str(UserError(text.rstrip("/") or text)) or repr(text) for text in texts]
-    arguments = [name for name in given if "_file" in name] if isinstance(given, dict) else []
-    arguments += ["--", "COMMAND", "_DIR", "PATH", "bert_config.json"]  # convert_checkpoint.py's.
+    paths = [name for name in given if "_file" in name] if isinstance(given, dict) else []
     # A text of one or two characters occurs by chance, but not where a sentence begins.
-    return (*arguments, *(text if len(text) > 2 else f"Error: {text}:" for text in shown))
+    texts = (text if len(text) > 2 else "Error: " + text for text in shown)
+    return ("--", *POSITIONAL, *paths, *texts)
 
 
 def value_of(flag):

@@ -80,6 +80,8 @@ class ObjectTest(FilesTestCase):
     def test_a_blank_path_is_quoted(self):
         with self.assertRaisesRegex(UserError, "^' ': cannot be read"):
             files.read_object(" ")
+        with self.assertRaisesRegex(UserError, "^' ' does not exist"):
+            files.sha256(" ")
         with self.assertRaisesRegex(UserError, "^'' cannot be written"), files.written(""):
             open("")  # noqa: SIM115  It does not open.
 
