@@ -497,7 +497,9 @@ class DamagedFilesTest(tf.test.TestCase):
         adapter = own_models.task_adapter(bert)
 
         def write(folder):
-            task_adapter.to_full_checkpoint(adapter, prefix, os.path.join(folder, "full.ckpt"))
+            adapter_checkpoints.to_full_checkpoint(
+                adapter, prefix, os.path.join(folder, "full.ckpt")
+            )
 
         def read(folder):
             prefix, made = (os.path.join(folder, name) for name in ("full.ckpt", "made"))

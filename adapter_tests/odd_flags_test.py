@@ -37,6 +37,8 @@ NUMBERS = (
     *("0.5", "0.999", "1e-9", "1e308", "nan", "inf", "-0.0"),
 )
 ARGUMENTS = "arguments.json"
+# What errors call convert_checkpoint.py's arguments that are no flags.
+POSITIONAL = ("COMMAND", "CHECKPOINT", "_DIR", "PATH", "bert_config.json")
 
 
 class Begins(Exception):
@@ -57,10 +59,10 @@ def names_of(contents):
     values = given.values() if isinstance(given, dict) else given
     texts = (re.sub(r"^--\w+=", "", str(value)) for value in values)
     shown = [str(UserError(text.rstrip("/") or text)) or repr(text) for text in texts]
-    arguments = [name for name in given if "_file" in name] if isinstance(given, dict) else []
-    arguments += ["--", "COMMAND", "_DIR", "PATH", "bert_config.json"]  # convert_checkpoint.py's.
+    paths = [name for name in given if "_file" in name] if isinstance(given, dict) else []
     # A text of one or two characters occurs by chance, but not where a sentence begins.
-    return (*arguments, *(text if len(text) > 2 else f"Error: {text}:" for text in shown))
+    texts = (text if len(text) > 2 else "Error: " + text for text in shown)
+    return ("--", *POSITIONAL, *paths, *texts)
 
 
 def value_of(flag):
@@ -104,7 +106,7 @@ def given_in(folder):
 
 
 class OddFlagsTest(tf.test.TestCase):
-    JOB = ((finetuning.Job, "train"), (finetuning.Job, "predict"))
+    RUN = ((finetuning, "finetune"), (finetuning, "predict"), (finetuning, "evaluate"))
 
     @classmethod
     def setUpClass(cls):
@@ -161,7 +163,7 @@ class OddFlagsTest(tf.test.TestCase):
     def test_run_classifier(self):
         given = {**self.bert, **self.cache, **self.mrpc, "output_dir": "out", "do_train": True}
         given.update(max_seq_length=16, train_batch_size=4)
-        self.check("run_classifier", given, *self.JOB)
+        self.check("run_classifier", given, *self.RUN)
 
     def test_run_squad(self):
         context = "The big dog sees a small bird and hears the old cat ."
@@ -175,18 +177,18 @@ class OddFlagsTest(tf.test.TestCase):
         given = {**self.bert, **self.cache, "train_file": path, "predict_file": path}
         given.update(max_seq_length=24, max_query_length=8, doc_stride=4, train_batch_size=4)
         given["output_dir"] = "out"
-        self.check("run_squad", given, *self.JOB)
+        self.check("run_squad", given, *self.RUN)
 
     def test_run_ablation(self):
         given = {**self.bert, **self.cache, **self.mrpc, "output_dir": "out"}
         given.update(max_seq_length=16, adapter=self.adapter)
-        self.check("run_ablation", given, (finetuning.FinishedJob, "begin"))
+        self.check("run_ablation", given, (finetuning, "evaluation_of"))
 
     def test_run_baseline(self):
         from adapter_bert.baseline import training
 
         given = {**self.mrpc, "module": self.path("no module"), "output_dir": "out", "trials": 1}
-        self.check("run_baseline", given, (training.Modules, "opened"))
+        self.check("run_baseline", given, (training.ModuleCache, "open_module"))
 
     def test_run_sweep(self):
         from adapter_bert.experiments import sweep
@@ -202,7 +204,7 @@ class OddFlagsTest(tf.test.TestCase):
         from adapter_bert.experiments import reports
 
         given = {"records": os.path.join(ROOT, "results/records"), "report": "table1"}
-        self.check("run_report", {**given, "report_dir": "out"}, (reports, "rendered"))
+        self.check("run_report", {**given, "report_dir": "out"}, (reports, "render"))
 
     @unittest.skipIf(tf2_modules.IS_TF1, "needs TensorFlow 2")
     def test_export_model(self):

@@ -14,7 +14,7 @@ import tokenization
 from adapter_bert.common import tf_estimator
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints, task_adapter
-from adapter_bert.tasks import squad_features, squad_scores, squad_task
+from adapter_bert.tasks import squad_scores, squad_task
 from adapter_bert.training.output_dir import OutputDir
 from adapter_tests.support import command_lines, mutations, tiny
 from adapter_tests.support.script_cases import AnyScriptTestCase
@@ -340,24 +340,24 @@ class DamagedFilesTest(tf.test.TestCase):
                 f"--{stage}_file=" + os.path.join(folder, "squad.json"),
                 f"--version_2_with_negative={version_2}",
                 "--feature_cache_dir=none",
+                *("--max_seq_length=16", "--doc_stride=4", "--max_query_length=8"),
             )
-            limits = squad_features.Limits(16, 4, 8)
-            read(values, stage == "train", tokenizer, limits)
+            read(squad_task.SquadConfig.from_flags(values), tokenizer)
 
         mutations.check({"squad.json": json.dumps(content, indent=1).encode()}, read_folder)
 
     def test_a_damaged_training_file_is_read_or_refused(self):
-        def read(*arguments):
-            rows, _, _ = run_squad._rows(*arguments)
+        def read(config, tokenizer):
+            rows, _, _ = squad_task.windows(config, tokenizer, True)
             rows.take([0])
 
         for version_2 in (False, True):
             self.check("train", version_2, read)
 
     def test_a_damaged_file_to_predict_and_score_is_read_or_refused(self):
-        def read(values, is_training, *texts):
-            rows, _, digest = run_squad._rows(values, is_training, *texts)
-            reader = run_squad._Reader(values, *texts, digest, True)
+        def read(config, tokenizer):
+            rows, _, digest = squad_task.windows(config, tokenizer, False)
+            reader = squad_task.Reader(config, tokenizer, digest, True)
             logits = dict.fromkeys(("start_logits", "end_logits"), np.zeros(16))
             reader.scores(reader.answers([logits] * len(rows)))
 

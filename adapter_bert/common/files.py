@@ -503,9 +503,9 @@ def sha256(path: str) -> str:
             for content in iter(lambda: reader.read(1 << 20), b""):
                 digest.update(content)
     except FileNotFoundError as error:
-        raise UserError(f"{path} does not exist.") from error
+        raise UserError(f"{_visible(path)} does not exist.") from error
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({reason(error)}).") from error
+        raise UserError(f"{_visible(path)} cannot be read ({reason(error)}).") from error
     return digest.hexdigest()
 
 

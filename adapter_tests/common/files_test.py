@@ -80,7 +80,11 @@ class ObjectTest(FilesTestCase):
     def test_a_blank_path_is_quoted(self):
         with self.assertRaisesRegex(UserError, "^' ': cannot be read"):
             files.read_object(" ")
-        with self.assertRaisesRegex(UserError, "^'' cannot be written"), files.written(""):
+        with self.assertRaisesRegex(UserError, "^' ' does not exist"):
+            files.sha256(" ")
+        with self.assertRaisesRegex(UserError, "^'' cannot be written"), files.convert_write_errors(
+            ""
+        ):
             open("")  # noqa: SIM115  It does not open.
 
     def test_a_key_that_an_object_has_twice_is_refused(self):

@@ -384,7 +384,8 @@ class DamagedFilesTest(tf.test.TestCase):
 
         def read(folder):
             given = f"--{flag}=" + os.path.join(folder, "" if flag == "records" else name)
-            source = run_report._source(command_lines.parsed(run_report.define_flags, given))
+            values = command_lines.parsed(run_report.define_flags, given)
+            source = run_report._read_results(run_report.ReportConfig.from_flags(values))
             for report in reports:
                 REPORTS[report].make(source)
 

@@ -143,7 +143,7 @@ class DamagedFilesTest(tf.test.TestCase):
 
         def read(folder):
             paths = (os.path.join(folder, name) for name in names)
-            significance.described(significance.compare(*paths))
+            significance.describe(significance.compare(*paths))
 
         mutations.check(dict(zip(names, (predictions, predictions, labels))), read)
 

@@ -215,7 +215,7 @@ class DamagedRequestsTest(tf.test.TestCase):
         limits = rest_api.Limits(max_body_bytes=1 << 18, read_seconds=0.3)
         api = rest_api.RestApi(tasks, batcher, prometheus.Metrics(), limits)
         bound = http_server.listen("127.0.0.1", 0)
-        cls.server = http_server.server_of(
+        cls.server = http_server.make_server(
             api.application(), max_connections=64, read_seconds=0.3, stop_seconds=1
         )
         cls.thread = threading.Thread(target=cls.server.run, kwargs={"sockets": [bound]})

@@ -12,6 +12,7 @@ import shutil
 import signal
 import struct
 import tempfile
+import warnings
 import zlib
 
 import hypothesis
@@ -232,7 +233,8 @@ def refusal(contents, read):
     logging.set_verbosity(logging.FATAL)
     try:
         _write(folder, contents)
-        with _bounded(), contextlib.redirect_stdout(io.StringIO()):
+        with warnings.catch_warnings(), _bounded(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore", RuntimeWarning)  # NumPy's, of numbers that overflow.
             read(folder)
         return None
     except UserError as error:
