@@ -125,15 +125,8 @@ clean:
 	.venv-peers/bin/python $(PIP_INSTALL) -r $<
 	@touch $@
 
-# What changes the code for robustness/mutants.py; nothing of the project needs it.
-.venv-mutants/installed: robustness/requirements-mutants.txt
-	@python=$$(./find_python.sh 3.11) && echo "$$python -m venv .venv-mutants" && \
-	    $$python -m venv .venv-mutants
-	.venv-mutants/bin/python $(PIP_INSTALL) -r $<
-	@touch $@
-
 # The compiler of TPU programs; nothing of the project needs it.
-.venv-tpu/installed: benchmarks/requirements-tpu.txt
+.venv-tpu/installed: tools/requirements-tpu.txt
 	@python=$$(./find_python.sh 3.12 3.13) && echo "$$python -m venv .venv-tpu" && \
 	    $$python -m venv .venv-tpu
 	.venv-tpu/bin/python $(PIP_INSTALL) -r $<

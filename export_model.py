@@ -88,7 +88,7 @@ def run(values):
             *_tokenizer(config, bert.vocab_file, descriptions)
         )
     path = saved_model.write(
-        config.export_dir, bert.config, bert.init_checkpoint, adapters, encode_texts
+        str(config.export_dir), bert.config, bert.init_checkpoint, adapters, encode_texts
     )
     tasks = ", ".join(f"{name} ({a.description.kind})" for name, a in adapters.items())
     size = files.readable_size(path + "/variables/")

@@ -20,7 +20,7 @@ from adapter_bert.common import errors
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import adapter_checkpoints, checkpoints, task_adapter
 from adapter_tests.support import huggingface as huggingface_files
-from adapter_tests.support import task_adapters, tf2_modules, tiny
+from adapter_tests.support import mutations, own_models, task_adapters, tf2_modules, tiny
 from adapter_tests.support.huggingface import ENCODER, as_google, random_tensors
 from adapter_tests.support.refusals import RefusalTestCase
 from adapter_tests.support.shared import SHARED, needs_shared
@@ -488,6 +488,26 @@ class CommandLineTest(ConvertTestCase):
         with self.assertRaises(SystemExit) as caught:
             self.run_main()
         self.assertEqual(caught.exception.code, 2)
+
+
+class DamagedFilesTest(tf.test.TestCase):
+    def test_a_damaged_checkpoint_of_adapter_bert_is_converted_or_refused(self):
+        bert = tiny.write_bert(os.path.join(self.get_temp_dir(), "bert"))
+        prefix = os.path.join(bert, "bert_model.ckpt")
+        adapter = own_models.task_adapter(bert)
+
+        def write(folder):
+            adapter_checkpoints.to_full_checkpoint(
+                adapter, prefix, os.path.join(folder, "full.ckpt")
+            )
+
+        def read(folder):
+            prefix, made = (os.path.join(folder, name) for name in ("full.ckpt", "made"))
+            convert_checkpoint.main(["describe", prefix])
+            options = ["--task=MRPC", "--labels=0,1", "--max_seq_length=16"]
+            convert_checkpoint.main(["from_adapter_bert", prefix, bert, made, *options])
+
+        mutations.check(mutations.written_by(write), read, ("full.ckpt", "--labels"))
 
 
 if __name__ == "__main__":

@@ -201,7 +201,7 @@ def parse_python(script, *arguments):
         command = [a for a in arguments if a != "--help"]
         parses_arguments(lambda: convert_checkpoint.main(command))
         return
-    with mock.patch.object(sys, "path", [os.path.join(ROOT, "benchmarks"), *sys.path]):
+    with mock.patch.object(sys, "path", [os.path.dirname(os.path.join(ROOT, script)), *sys.path]):
         names = runpy.run_path(os.path.join(ROOT, script))
     if "define_flags" in names:
         _, rest = parsed(names["define_flags"], script, arguments)

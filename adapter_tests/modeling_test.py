@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 from adapter_bert.common.errors import UserError
-from adapter_tests.support import tiny
+from adapter_tests.support import mutations, tiny
 from adapter_tests.support.numpy_bert import numpy_bert
 from adapter_tests.support.shared import SHARED, needs_shared
 
@@ -512,6 +512,21 @@ class GoldenTest(tf.test.TestCase):
             pooled, sequence = session.run([model.get_pooled_output(), model.get_sequence_output()])
         self.assertAllClose(pooled, golden["forward/pooled_output"], atol=1e-4, rtol=0)
         self.assertAllClose(sequence[:2], golden["forward/sequence_output"], atol=1e-4, rtol=0)
+
+
+class DamagedFilesTest(tf.test.TestCase):
+    def test_a_damaged_config_is_built_or_refused(self):
+        def read(folder):
+            path = os.path.join(folder, "bert_config.json")
+            config = modeling.BertConfig.from_json_file(path)
+            sizes = (config.vocab_size, config.hidden_size, config.intermediate_size)
+            if max(sizes) > 1000 or config.num_hidden_layers > 3:
+                return  # Valid. The checkpoint, which is smaller, would be refused next.
+            with tf.Graph().as_default():
+                modeling.BertModel(config, True, tf.zeros([2, 2], tf.int32)).get_pooled_output()
+
+        contents = {"bert_config.json": tiny.config().to_json_string().encode()}
+        mutations.check(contents, read, ("_config.json",))
 
 
 if __name__ == "__main__":

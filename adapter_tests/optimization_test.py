@@ -21,7 +21,7 @@ from adapter_bert.ops import layers
 from adapter_tests.support import tiny
 from adapter_tests.support.shared import SHARED, needs_shared
 
-sys.path.append(os.path.join(os.path.dirname(os.path.dirname(__file__)), "benchmarks"))
+sys.path.append(os.path.join(os.path.dirname(os.path.dirname(__file__)), "tools"))
 
 import hlo_text  # noqa: E402
 import tpu_program  # noqa: E402

@@ -16,7 +16,7 @@ from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints, task_adapter
 from adapter_bert.tasks import squad_scores, squad_task
 from adapter_bert.training.output_dir import OutputDir
-from adapter_tests.support import command_lines, tiny
+from adapter_tests.support import command_lines, mutations, tiny
 from adapter_tests.support.script_cases import AnyScriptTestCase
 
 # Without articles, of which the scores know nothing.
@@ -316,6 +316,53 @@ class LibraryTest(tf.test.TestCase):
             )
             self.assertEqual([tensor.shape.as_list() for tensor in logits], [[3, 10]] * 2)
             self.assertLen(tf.get_collection("head"), 2)
+
+
+class DamagedFilesTest(tf.test.TestCase):
+    def check(self, stage, version_2, read):
+        """Checks read(values, what run_squad._rows takes) with damaged files of SQuAD."""
+        context = "The big dog sees a small bird and hears the old cat . " * 2
+        answers = [{"text": "bird", "answer_start": 25}]
+        question = {"question": "What sees the dog ?", "answers": answers}
+        if version_2:
+            question["is_impossible"] = False
+        qas = [{"id": f"q{i}", **question} for i in range(4)]
+        if version_2:
+            qas[0].update(answers=[], is_impossible=True)
+        paragraphs = [{"context": context, "qas": qas[i : i + 2]} for i in (0, 2)]
+        content = {"version": "v2.0", "data": [{"title": "T", "paragraphs": paragraphs}]}
+        bert = tiny.write_bert(os.path.join(self.get_temp_dir(), "bert"))
+        tokenizer = tokenization.FullTokenizer(os.path.join(bert, "vocab.txt"))
+
+        def read_folder(folder):
+            values = command_lines.parsed(
+                run_squad.define_flags,
+                f"--{stage}_file=" + os.path.join(folder, "squad.json"),
+                f"--version_2_with_negative={version_2}",
+                "--feature_cache_dir=none",
+                *("--max_seq_length=16", "--doc_stride=4", "--max_query_length=8"),
+            )
+            read(squad_task.SquadConfig.from_flags(values), tokenizer)
+
+        mutations.check({"squad.json": json.dumps(content, indent=1).encode()}, read_folder)
+
+    def test_a_damaged_training_file_is_read_or_refused(self):
+        def read(config, tokenizer):
+            rows, _, _ = squad_task.windows(config, tokenizer, True)
+            rows.take([0])
+
+        for version_2 in (False, True):
+            self.check("train", version_2, read)
+
+    def test_a_damaged_file_to_predict_and_score_is_read_or_refused(self):
+        def read(config, tokenizer):
+            rows, _, digest = squad_task.windows(config, tokenizer, False)
+            reader = squad_task.Reader(config, tokenizer, digest, True)
+            logits = dict.fromkeys(("start_logits", "end_logits"), np.zeros(16))
+            reader.scores(reader.answers([logits] * len(rows)))
+
+        for version_2 in (False, True):
+            self.check("predict", version_2, read)
 
 
 if __name__ == "__main__":

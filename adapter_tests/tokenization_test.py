@@ -17,7 +17,7 @@ import tensorflow.compat.v1 as tf
 
 import tokenization
 from adapter_bert.common.errors import UserError
-from adapter_tests.support import tiny
+from adapter_tests.support import mutations, tiny
 from adapter_tests.support.shared import SHARED, needs_shared
 
 UNCASED_VOCAB = "checkpoints/minilm-l6-uncased/vocab.txt"
@@ -803,6 +803,35 @@ def _processor(model):
     processor = sentencepiece.SentencePieceProcessor()
     processor.LoadFromSerializedProto(model)
     return processor
+
+
+class DamagedFilesTest(tf.test.TestCase):
+    TEXT = "The dog, sees a BIRD. 狗 \u2028 naïve"
+
+    def test_a_damaged_vocabulary_is_read_or_refused(self):
+        def read(folder):
+            path = os.path.join(folder, "vocab.txt")
+            for lower_case in (True, False):
+                tokenizer = tokenization.FullTokenizer(path, lower_case)
+                tokenizer.check_special_tokens()
+                tokenizer.convert_tokens_to_ids(tokenizer.tokenize(self.TEXT))
+                tokenization.check_vocab_casing(tokenizer.vocab, False, path)
+                tokenization.check_vocab_size(tokenizer.vocab, len(tiny.VOCABULARY), path)
+
+        mutations.check({"vocab.txt": "\n".join([*tiny.VOCABULARY, ""]).encode()}, read)
+
+    def test_a_damaged_sentencepiece_model_is_read_or_refused(self):
+        sentences = ["the dog sees a bird", "the cat hears a man", "a woman likes the small cat"]
+        options = {"vocab_size": 40, "pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1}
+        options["control_symbols"] = "[CLS],[SEP]"
+
+        def read(folder):
+            path = os.path.join(folder, "spm.model")
+            tokenizer = tokenization.FullTokenizer(None, True, spm_model_file=path)
+            tokenizer.convert_tokens_to_ids(tokenizer.tokenize(self.TEXT))
+            tokenization.check_vocab_size(tokenizer.vocab, len(tokenizer.vocab), path)
+
+        mutations.check({"spm.model": tiny.train_sentencepiece(sentences, **options)}, read)
 
 
 if __name__ == "__main__":

@@ -159,9 +159,17 @@ def rename(path: str, destination: str, overwrite: bool = False) -> None:
 
 
 def copy(path: str, destination: str) -> None:
-    """Copies a file; either may be remote."""
-    with open_file(path, "rb") as reader, open_file(destination, "wb") as writer:
-        shutil.copyfileobj(reader, writer)
+    """Copies a file; either may be remote.
+
+    Raises:
+      UserError: there is no such file, or it cannot be opened.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            reader = stack.enter_context(open_file(path, "rb"))
+        except OSError as error:  # The caller may take it for one of what it writes.
+            raise UserError(f"{path} cannot be read ({reason(error)}).") from error
+        shutil.copyfileobj(reader, stack.enter_context(open_file(destination, "wb")))
 
 
 def _gfile(path: str, function: str, *arguments: Any, **options: Any) -> Any:
@@ -430,7 +438,7 @@ def read_object(
     Raises:
       UserError: it cannot be read, is no JSON object, or has a key twice.
     """
-    where = where or path
+    where = where or _visible(path)
     try:
         with open_file(path) as reader:
             content = parse_json(reader.read())
@@ -495,9 +503,9 @@ def sha256(path: str) -> str:
             for content in iter(lambda: reader.read(1 << 20), b""):
                 digest.update(content)
     except FileNotFoundError as error:
-        raise UserError(f"{path} does not exist.") from error
+        raise UserError(f"{_visible(path)} does not exist.") from error
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({reason(error)}).") from error
+        raise UserError(f"{_visible(path)} cannot be read ({reason(error)}).") from error
     return digest.hexdigest()
 
 
@@ -514,7 +522,12 @@ def convert_write_errors(path: str) -> Iterator[None]:
         # TensorFlow's own errors, of checkpoints and summaries, are known by their code.
         if not isinstance(error, OSError) and not hasattr(error, "error_code"):
             raise
-        raise WriteError(f"{path} cannot be written ({reason(error)}).") from error
+        raise WriteError(f"{_visible(path)} cannot be written ({reason(error)}).") from error
+
+
+def _visible(path: str) -> str:
+    """Returns the path as errors show it, in quotes if it is blank."""
+    return path if path.strip() else repr(path)
 
 
 def reason(error: Exception) -> str:

@@ -25,6 +25,7 @@ from adapter_bert.common.errors import UserError
 
 DONE, FAILED = "done", "failed"
 _FILES = "results*.jsonl"
+_NUMBERS = ("adapter_size", "num_top_layers", "learning_rate", "adapter_init_scale")  # Flags.
 
 
 def now():
@@ -188,10 +189,9 @@ def _is_record(value):
             files.require_type(value[name], str)
         for digest in files.require_type(value.get("data", {}), dict).values():
             files.require_type(digest, str)
-        for setting in files.require_type(value["flags"], dict).values():
-            files.require_type(
-                setting, type(setting) if isinstance(setting, (str, bool)) else float
-            )
+        for name, setting in files.require_type(value["flags"], dict).items():
+            is_number = name in _NUMBERS or not isinstance(setting, (str, bool))
+            files.require_type(setting, float if is_number else type(setting))
         return _VALIDATORS[files.require_type(value["status"], str)](value)
     except (KeyError, TypeError, ValueError):
         return False

@@ -197,7 +197,8 @@ def group_by(records, key):
     groups = collections.defaultdict(list)
     for record in records:
         groups[key(record)].append(record)
-    return {name: groups[name] for name in sorted(groups)}
+    ranked = sorted(groups, key=lambda name: (name is not None, name))  # None: no such flag.
+    return {name: groups[name] for name in ranked}
 
 
 def choose_best(records, split=VALIDATION):

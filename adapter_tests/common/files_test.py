@@ -77,6 +77,16 @@ class ObjectTest(FilesTestCase):
             with self.assertRaisesRegex(UserError, "thing: "):
                 files.read_object(self.path)
 
+    def test_a_blank_path_is_quoted(self):
+        with self.assertRaisesRegex(UserError, "^' ': cannot be read"):
+            files.read_object(" ")
+        with self.assertRaisesRegex(UserError, "^' ' does not exist"):
+            files.sha256(" ")
+        with self.assertRaisesRegex(UserError, "^'' cannot be written"), files.convert_write_errors(
+            ""
+        ):
+            open("")  # noqa: SIM115  It does not open.
+
     def test_a_key_that_an_object_has_twice_is_refused(self):
         for text in ('{"size": 8, "size": 64}', '{"a": [{"b": {"size": 8, "c": 1, "size": 8}}]}'):
             with open(self.path, "w") as writer:

@@ -7,10 +7,11 @@ import tensorflow.compat.v1 as tf
 
 import run_classifier
 import run_squad
+import run_sweep
 from adapter_bert.common.errors import UserError
 from adapter_bert.experiments import grids
 from adapter_bert.tasks import custom_tasks, glue
-from adapter_tests.support import command_lines
+from adapter_tests.support import command_lines, mutations
 
 
 def flags_of(trials):
@@ -197,6 +198,30 @@ class PresetsTest(tf.test.TestCase):
         self.assertEqual(epochs["corporate_messaging", "adapters"], 50)
         self.assertEqual(epochs["sms_spam", "adapters"], 20)
         self.assertLen(epochs, 34)
+
+
+class DamagedFilesTest(tf.test.TestCase):
+    def test_a_damaged_grid_is_read_or_refused(self):
+        grid = {
+            "common": {"task_name": ["MRPC", "CoLA"], "random_seed": [1, 2, 3]},
+            "grids": [
+                {"adapter_size": [8, 64], "learning_rate": [3e-4, 1e-3]},
+                {"tuning": "full", "script": "run_squad.py", "train_file": "squad.json"},
+            ],
+        }
+
+        def read(folder):
+            given = ["--set=learning_rate=1e-4", "--set=adapter_size=8,16"]
+            given.append("--grid=" + os.path.join(folder, "grid.json"))
+            for trial in run_sweep._trials(command_lines.parsed(run_sweep.define_flags, *given))[
+                :50
+            ]:
+                trial.command("output")
+                trial.key("backbone")
+                str(trial.what), str(trial.method)
+
+        contents = {"grid.json": json.dumps(grid).encode()}
+        mutations.check(contents, read, ("--grid=", "is not set."))
 
 
 if __name__ == "__main__":

@@ -99,6 +99,7 @@ class SweepRecordsTest(tf.test.TestCase):
             {"scores": {"eval_accuracy": "0.5"}},
             {"scores": {"eval_accuracy": 10**400}},
             {"flags": {"adapter_size": [8]}},
+            {"flags": {"adapter_size": "8"}},
             {"backbone": {"name": "b", "fingerprint": ["f"]}},
             {"status": "failed", "reason": None},
             {"data": "a1"},

@@ -1,10 +1,17 @@
 """Tests of reports.py: each report from records made by hand, with gaps, and its files."""
 
+import dataclasses
+import json
+import os
+
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+import run_report
+from adapter_bert.baseline import search_space
 from adapter_bert.experiments import figures, report_tables, reports
 from adapter_bert.experiments.reports import REPORTS, Results
+from adapter_tests.support import command_lines, mutations
 from adapter_tests.support.records import ABLATION, record, seeds
 
 
@@ -369,6 +376,50 @@ class FilesTest(tf.test.TestCase):
         styles = list(reports._STYLES.values())
         self.assertLen(set(map(str, styles)), 5)
         self.assertContainsSubset(map(str, styles), list(map(str, figures.STYLES)))
+
+
+class DamagedFilesTest(tf.test.TestCase):
+    def check(self, name, content, names, flag, reports):
+        """Checks that reports of a damaged file are made or refused."""
+
+        def read(folder):
+            given = f"--{flag}=" + os.path.join(folder, "" if flag == "records" else name)
+            values = command_lines.parsed(run_report.define_flags, given)
+            source = run_report._read_results(run_report.ReportConfig.from_flags(values))
+            for report in reports:
+                REPORTS[report].make(source)
+
+        mutations.check({name: content.encode()}, read, names)
+
+    def test_damaged_records_are_read_or_refused(self):
+        trials = [
+            *seeds("CoLA", (0.1, 0.2), (0.1, 0.3), score="matthews", adapter_size=8),
+            *seeds("MRPC", (0.7, 0.8), (0.7, 0.8), score="f1", adapter_size=64),
+            *seeds("MRPC", (0.7, 0.8), (0.7, 0.8), score="f1", tuning="full", learning_rate=1e-4),
+            *seeds("MRPC", (0.7, 0.8), (0.7, 0.8), score="f1", tuning="full", learning_rate=1e-5),
+            *seeds("MRPC", (0.7, 0.8), (0.7, 0.8), tuning="top_layers", num_top_layers=1),
+            *seeds("MRPC", (0.7, 0.8), (0.7, 0.8), tuning="top_layers", num_top_layers=2),
+        ]
+        lines = [json.dumps({**trial, "key": str(i)}) for i, trial in enumerate(trials)]
+        names = ("--records", "results.jsonl")
+        self.check("results.jsonl", "\n".join([*lines, ""]), names, "records", REPORTS)
+
+    def test_a_damaged_ablation_is_read_or_refused(self):
+        spans = [[i, j, 0.5 + 0.01 * (i + j)] for i in range(3) for j in range(i, 3)]
+        content = {"task": "MRPC", "score": "accuracy", "num_layers": 3, "num_rows": 10}
+        content.update({"all": 0.8, "none": 0.6, "majority": 0.6, "spans": spans})
+        name = "ablation.json"
+        self.check(name, json.dumps(content), (name,), "ablations", ["figure6"])
+
+    def test_a_damaged_search_is_read_or_refused(self):
+        settings = dataclasses.asdict(search_space.PRESETS["airline"])
+        trial = {"pruned": False, "samples": 100, "seconds": 1.5, "settings": settings}
+        content = {"task": "airline", "score": "eval_accuracy", "sampler": "tpe", "pruner": "none"}
+        content["trials"] = [
+            {**trial, "number": i, "score": 0.1 * i, "pruned": i == 2} for i in range(5)
+        ]
+        name = "search.json"
+        self.check(name, json.dumps(content), (name,), "searches", ["searches"])
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from adapter_bert.common.errors import UserError
 from adapter_bert.experiments import significance
 from adapter_bert.tasks import classifier_results
 from adapter_bert.tasks.glue import TASKS, Task
+from adapter_tests.support import mutations
 
 
 class McNemarTest(tf.test.TestCase):
@@ -131,6 +132,20 @@ class OwnFilesTest(tf.test.TestCase):
         probabilities = np.array([[0.9, 0.8, 0.1], [0.2, 0.1, 0.1], [0.6, 0.4, 0.7]])
         labels = np.array([[1, 1, 0], [0, 0, 0], [1, 1, 1]])
         self.assertEqual(self.compare(task, labels, probabilities), (2, 0, 0, 1))
+
+
+class DamagedFilesTest(tf.test.TestCase):
+    def test_damaged_predictions_are_compared_or_refused(self):
+        rows = "".join(f"{i}\t{'ab'[i % 2]}\t0.4\t0.6\n" for i in range(12))
+        predictions = ("index\tlabel\ta\tb\n" + rows).encode()
+        labels = ("index\tlabel\n" + "".join(f"{i}\ta\n" for i in range(12))).encode()
+        names = ("first.tsv", "second.tsv", "labels.tsv")
+
+        def read(folder):
+            paths = (os.path.join(folder, name) for name in names)
+            significance.describe(significance.compare(*paths))
+
+        mutations.check(dict(zip(names, (predictions, predictions, labels))), read)
 
 
 if __name__ == "__main__":

@@ -16,12 +16,13 @@ import numpy as np
 import safetensors.numpy
 import tensorflow.compat.v1 as tf
 
+import convert_checkpoint
 import modeling
 import tuning
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import adapter_checkpoints, adapterhub, huggingface
 from adapter_bert.tasks import heads
-from adapter_tests.support import tiny
+from adapter_tests.support import mutations, own_models, tiny
 from adapter_tests.support.refusals import RefusalTestCase
 from adapter_tests.support.task_adapters import description, random_adapter
 
@@ -255,6 +256,20 @@ class PackageTest(AdapterHubTestCase):
         saved = os.path.join(self.folder, "saved")
         subprocess.run([PEERS, "-c", code, batch, logits, saved], check=True)
         return np.load(logits)
+
+
+class DamagedFilesTest(tf.test.TestCase):
+    def test_a_damaged_adapter_is_converted_or_refused(self):
+        bert = tiny.write_bert(os.path.join(self.get_temp_dir(), "bert"))
+        adapter = own_models.task_adapter(bert)
+
+        def read(folder):
+            convert_checkpoint.main(["describe", folder])
+            made = os.path.join(folder, "made")
+            convert_checkpoint.main(["from_adapterhub", folder, bert, made, "--max_seq_length=16"])
+
+        contents = mutations.written_by(lambda folder: adapterhub.write(folder, adapter))
+        mutations.check(contents, read, (*adapterhub.FILES, "SOURCE_DIR", "PATH"))
 
 
 if __name__ == "__main__":

@@ -3,8 +3,10 @@ checkpoints tell."""
 
 import os
 import re
+import tempfile
 from unittest import mock
 
+import hypothesis.strategies as st
 import numpy as np
 import tensorflow.compat.v1 as tf
 
@@ -12,6 +14,7 @@ import modeling
 from adapter_bert.common import files, model_variables
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints
+from adapter_tests.support import mutations, tiny
 from adapter_tests.support.checkpoint_cases import TINY, CheckpointTestCase, changed
 from adapter_tests.support.shared import SHARED, needs_shared
 
@@ -409,6 +412,46 @@ class WriteTest(CheckpointTestCase):
         self.assert_refused(
             [prefix + " cannot be written"], checkpoints.write, prefix, {"a": np.zeros(1)}
         )
+
+
+@st.composite
+def other_tensors(draw, contents):
+    """A sound checkpoint of wrong tensors: missing, renamed, of other shapes and types."""
+    with tempfile.TemporaryDirectory() as folder:
+        prefix = os.path.join(folder, "bert_model.ckpt")
+        for name, content in contents.items():
+            with open(os.path.join(folder, name), "wb") as writer:
+                writer.write(content)
+        reader = tf.train.NewCheckpointReader(prefix)
+        names = sorted(reader.get_variable_to_shape_map())
+        tensors = {name: reader.get_tensor(name) for name in names}
+        odd = ("x", "bert", "global_step", "/", "bert/encoder/layer_99/x")
+        for name in draw(st.lists(st.sampled_from(names), min_size=1, max_size=5, unique=True)):
+            value = tensors.pop(name)
+            changes = [value.astype(dtype) for dtype in (np.float64, np.int64, np.complex64)]
+            changes += [value > 0, np.full(value.shape, b"text", object), value * np.nan]
+            changes += [value[..., None], value[:1], value[:0], value.reshape(-1), np.float32(3)]
+            changes.append(None)  # It is gone.
+            change = changes[draw(st.integers(0, len(changes) - 1))]
+            if change is not None:
+                tensors[draw(st.sampled_from((*[name] * 5, name + "x", *odd)))] = change
+        checkpoints.write(prefix, tensors)
+        return mutations.files_in(folder)
+
+
+class DamagedFilesTest(tf.test.TestCase):
+    def test_a_damaged_checkpoint_is_read_or_refused(self):
+        def read(folder):
+            prefix = os.path.join(folder, "bert_model.ckpt")
+            checkpoints.check_encoder(prefix, tiny.config())
+            checkpoints.check_tensors(prefix)
+            checkpoints.step_of(prefix)
+            checkpoints.trained_tensors(prefix)
+
+        contents = mutations.written_by(tiny.write_bert)
+        contents = {name: contents[name] for name in contents if ".ckpt." in name}
+        for damage in (mutations.damaged_files, other_tensors):
+            mutations.check(contents, read, ("bert_model.ckpt",), damage)
 
 
 if __name__ == "__main__":

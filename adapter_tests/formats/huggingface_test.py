@@ -11,9 +11,10 @@ import safetensors
 import safetensors.numpy
 import tensorflow.compat.v1 as tf
 
+import convert_checkpoint
 from adapter_bert.common import model_variables
 from adapter_bert.formats import huggingface
-from adapter_tests.support import tiny
+from adapter_tests.support import mutations, tiny
 from adapter_tests.support.huggingface import (
     CONFIG,
     ENCODER,
@@ -319,6 +320,21 @@ class FingerprintTest(HuggingFaceTestCase):
             model_variables.fingerprint(read.get, read_config),
             model_variables.fingerprint(reader.get_tensor, config),
         )
+
+
+class DamagedFilesTest(tf.test.TestCase):
+    def test_a_damaged_bert_is_converted_or_refused(self):
+        bert = tiny.write_bert(os.path.join(self.get_temp_dir(), "bert"))
+        contents = mutations.written_by(
+            lambda folder: convert_checkpoint.main(["to_huggingface", bert, folder])
+        )
+
+        def read(folder):
+            convert_checkpoint.main(["from_huggingface", folder, os.path.join(folder, "made")])
+
+        mutations.check(contents, read, huggingface.FILES)
+        error = mutations.refusal({**contents, "vocab.txt": mutations.FOLDER}, read)
+        mutations.assert_one_sentence(error, ["vocab.txt cannot be read"])
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import struct
 import tempfile
 from unittest import mock
 
+import hypothesis.strategies as st
 import numpy as np
 import safetensors
 import safetensors.numpy
@@ -19,8 +20,9 @@ import tuning
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import task_adapter
 from adapter_bert.ops import adapters, layers
+from adapter_bert.serving import request_texts
 from adapter_bert.tasks import heads
-from adapter_tests.support import tiny
+from adapter_tests.support import mutations, own_models, tiny
 from adapter_tests.support.refusals import RefusalTestCase
 from adapter_tests.support.task_adapters import description, tensors
 
@@ -556,6 +558,52 @@ class OldFilesTest(tf.test.TestCase):
         self.assertEqual(list(adapter.description.labels), expected["labels"])
         self.assertEqual(adapter.description.adapter.depth, 2)
         self.assertTrue(adapter.description.tuning.train_pooler)
+
+
+@st.composite
+def resealed(draw, contents):
+    """A task adapter with another description or header, and the right checksums."""
+    config, content = (contents[name] for name in task_adapter.FILES)
+    (length,) = struct.unpack_from("<Q", content)
+    header = json.loads(content[8 : 8 + length].decode())
+    record = json.loads(config.decode())
+    record.pop("sha256")
+    if draw(st.integers(0, 9)) < 7:
+        record = draw(mutations.damaged_value(record))
+    else:
+        header = draw(mutations.damaged_value(header))
+    if isinstance(header, dict):
+        text = json.dumps(record, sort_keys=True)
+        header = {**header, "__metadata__": {"adapter_config": text}}
+    packed = mutations.json_bytes(header)
+    content = struct.pack("<Q", len(packed)) + packed + content[8 + length :]
+    if isinstance(record, dict):
+        record = {**record, "sha256": hashlib.sha256(content).hexdigest()}
+    return dict(zip(task_adapter.FILES, (mutations.json_bytes(record), content)))
+
+
+class DamagedFilesTest(tf.test.TestCase):
+    def test_a_damaged_or_resealed_adapter_is_read_or_refused(self):
+        bert = tiny.write_bert(os.path.join(self.get_temp_dir(), "bert"))
+        tokenizers = request_texts.Tokenizers(os.path.join(bert, "vocab.txt"))
+        encoding = request_texts.TextEncoding(tiny.config(), tokenizers, 1000)
+
+        def read(folder):
+            adapter = task_adapter.load(folder)
+            request_texts.TaskTexts(adapter.description, encoding, "The task")
+            json.dumps(task_adapter.compatibility_fields(adapter.description))
+
+        span = {"kind": "span", "labels": ()}
+        span["training"] = {"doc_stride": 3, "max_query_length": 4}
+        names = (*task_adapter.FILES, "--adapter", "ADAPTER_DIR", "PATH", "The task")
+        for options in ({}, span):
+            adapter = own_models.task_adapter(bert, task="task", **options)
+            contents = mutations.written_by(
+                lambda folder, adapter=adapter: task_adapter.save(folder, adapter)
+            )
+            for damage in (mutations.damaged_files, resealed):
+                with self.subTest(adapter.description.kind, damage=damage.__name__):
+                    mutations.check(contents, read, names, damage)
 
 
 if __name__ == "__main__":

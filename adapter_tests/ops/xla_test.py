@@ -10,9 +10,7 @@ import tensorflow.compat.v1 as tf
 from adapter_bert.common import devices
 from adapter_bert.ops import xla
 
-sys.path.append(
-    os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "benchmarks")
-)
+sys.path.append(os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "tools"))
 
 import tpu_program  # noqa: E402
 

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import socket
+import tempfile
 import threading
 import time
 from concurrent import futures
@@ -19,8 +20,10 @@ pytest.importorskip("uvicorn", reason="requirements-serving.txt is not installed
 
 # isort: split
 from adapter_bert.common.errors import UserError
-from adapter_bert.serving import http_server
-from adapter_tests.support import tiny
+from adapter_bert.formats import task_adapter
+from adapter_bert.serving import batcher as batching
+from adapter_bert.serving import http_server, prometheus, rest_api
+from adapter_tests.support import mutations, served, tiny
 
 LARGE = 64 << 20
 
@@ -194,6 +197,134 @@ class HttpServerTest(tf.test.TestCase):
                 http_server.run(server, bound)
                 asking.join()
             self.assertEqual(signal.getsignal(signal.SIGTERM), before)
+
+
+class DamagedRequestsTest(tf.test.TestCase):
+    """Any request to the whole server is answered with 2xx or 4xx, or its connection is closed."""
+
+    REQUEST = "request.json"
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.bank = served.bank()
+        tasks = served.tasks_of(cls.bank, served.save_all(tempfile.mkdtemp()))
+        batcher = batching.Batcher(
+            cls.bank.predict, lambda row: len(row.input_ids), max_batch_size=32, max_queue_size=1024
+        )
+        limits = rest_api.Limits(max_body_bytes=1 << 18, read_seconds=0.3)
+        api = rest_api.RestApi(tasks, batcher, prometheus.Metrics(), limits)
+        bound = http_server.listen("127.0.0.1", 0)
+        cls.server = http_server.make_server(
+            api.application(), max_connections=64, read_seconds=0.3, stop_seconds=1
+        )
+        cls.thread = threading.Thread(target=cls.server.run, kwargs={"sockets": [bound]})
+        cls.thread.start()
+        cls.port = bound.getsockname()[1]
+        cls.to_close = [api, batcher, tasks, cls.bank, bound]
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.should_exit = True
+        cls.thread.join()
+        for used in cls.to_close:
+            used.close()
+        super().tearDownClass()
+
+    def exchange(self, request):
+        """Returns what the server sends until it closes the connection."""
+        received = b""
+        connection = socket.create_connection(("127.0.0.1", self.port), timeout=10)
+        with connection, contextlib.suppress(ConnectionResetError, BrokenPipeError):
+            connection.sendall(request)
+            for part in iter(lambda: connection.recv(1 << 16), b""):
+                received += part
+        return received
+
+    def send(self, first_line, body, content_type="application/json"):
+        """Sends a request; raises UserError if it is refused."""
+        head = f"{first_line} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {content_type}\r\n"
+        head += f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        self.judge(self.exchange(head.encode() + body))
+
+    def judge(self, answer):
+        if not answer:
+            raise UserError("HTTP: the connection was closed")
+        statuses = [int(part[:3]) for part in answer.split(b"HTTP/1.1 ")[1:]]
+        self.assertTrue(statuses, answer[:100])
+        self.assertNotIn(500, statuses, answer[:300])
+        if statuses[0] < 400:
+            return
+        head, _, body = answer.partition(b"\r\n\r\n")
+        if b"application/json" in head.lower():
+            length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
+            error = json.loads(body[:length].decode())
+            self.assertEqual(list(error), ["error"])
+            self.assertTrue(error["error"].isprintable() and len(error["error"]) < 2000, error)
+        raise UserError(f"HTTP {statuses[0]}")
+
+    def check(self, contents, send):
+        """Checks send(contents of a request), after which the server must still answer."""
+
+        def read(folder):
+            try:
+                send(mutations.files_in(folder))
+            finally:
+                health = b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+                self.assertIn(b"200 OK", self.exchange(health))
+
+        read.__qualname__ = self.id()
+        mutations.check(contents, read, ("HTTP",))
+
+    def test_damaged_bytes_on_the_socket(self):
+        body = json.dumps({"instances": [{"text": "the dog", "text_b": "a cat"}, "a bird"]})
+        request = "POST /v1/models/sms:predict HTTP/1.1\r\nHost: a\r\nConnection: close\r\n"
+        request += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}"
+
+        def send(contents):
+            self.judge(self.exchange(contents.get("request", b"")))
+
+        self.check({"request": request.encode()}, send)
+
+    def test_damaged_json(self):
+        pair, ids = {"text": "the dog", "text_b": "a cat"}, [2, 5, 3]
+        row = {"input_ids": ids, "segment_ids": [0, 0, 0], "input_mask": [1, 1, 1]}
+        columns = {"text": ["the dog", "a cat"], "text_b": ["a", "b"]}
+        span = {"question": "who", "context": "the dog sees a bird"}
+        several = [{"task": "sms", "text": "the dog"}, {"task": "sets", "text": "a"}]
+        for path, body in (
+            ("/sms:predict", {"instances": [pair, "a bird"]}),
+            ("/topics:predict", {"instances": [row]}),
+            ("/stars:predict", {"inputs": columns, "signature_name": "serving_default"}),
+            ("/squad:predict", {"instances": [span]}),
+            (":predict", {"instances": several}),
+        ):
+
+            def send(contents, path=path):
+                self.send("POST /v1/models" + path, contents.get(self.REQUEST, b""))
+
+            with self.subTest(path):
+                self.check({self.REQUEST: json.dumps(body).encode()}, send)
+
+    def test_damaged_paths(self):
+        def send(contents):
+            path = contents.get("path", b"")
+            request = b"GET " + path + b" HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+            self.judge(self.exchange(request))
+
+        self.check({"path": b"/v1/models/sms/metadata"}, send)
+
+    def test_damaged_uploads(self):
+        def send(contents):
+            parts = []
+            for name, content in contents.items():
+                head = f'Content-Disposition: form-data; name="{name}"; filename="{name}"'
+                parts.append(f"--x\r\n{head}\r\n\r\n".encode() + content)
+            body = b"\r\n".join([*parts, b"--x--\r\n"])
+            self.send("PUT /v1/models/uploaded", body, "multipart/form-data; boundary=x")
+
+        adapter = served.prepare()[1]["sms"]
+        self.check(mutations.written_by(lambda folder: task_adapter.save(folder, adapter)), send)
 
 
 if __name__ == "__main__":

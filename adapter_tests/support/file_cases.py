@@ -1,10 +1,14 @@
 """Test cases and hypothesis strategies for readers of files."""
 
 import os
+import tempfile
 
 import hypothesis
 import hypothesis.strategies as st
 
+import tokenization
+from adapter_bert.tasks import classifier_features
+from adapter_tests.support import tiny
 from adapter_tests.support.refusals import RefusalTestCase
 
 
@@ -37,3 +41,18 @@ def files_of(*words):
 
 def as_tuples(examples):
     return [(e.guid, e.text_a, e.text_b, e.label) for e in examples]
+
+
+def tiny_tokenizer():
+    """Returns a `tokenization.FullTokenizer` of `tiny.VOCABULARY`."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "vocab.txt")
+        with open(path, "w") as writer:
+            writer.write("\n".join([*tiny.VOCABULARY, ""]))
+        return tokenization.FullTokenizer(path)
+
+
+def make_features(processor, split, folder, tokenizer):
+    """Makes the features of a split, as a training or a prediction does."""
+    examples = processor.get_examples(split, folder)
+    classifier_features.text_arrays(examples, processor.get_labels(), 16, tokenizer)

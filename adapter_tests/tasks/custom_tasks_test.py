@@ -10,7 +10,15 @@ import tensorflow.compat.v1 as tf
 
 from adapter_bert.common.errors import UserError
 from adapter_bert.tasks import custom_tasks
-from adapter_tests.support.file_cases import FileTestCase, as_tuples, files_of, many
+from adapter_tests.support import mutations
+from adapter_tests.support.file_cases import (
+    FileTestCase,
+    as_tuples,
+    files_of,
+    make_features,
+    many,
+    tiny_tokenizer,
+)
 from adapter_tests.support.shared import SHARED, needs_shared
 from adapter_tests.support.tiny import CountedText
 
@@ -435,6 +443,62 @@ class LayoutsTest(FileTestCase):
             self.assertEqual(found, sizes, name)
             labels = {example.label for example in processor.get_train_examples(folder)}
             self.assertEqual(len(labels), classes, name)
+
+
+class DamagedFilesTest(tf.test.TestCase):
+    def check(self, layout, contents, names, refuses=True):
+        tokenizer = tiny_tokenizer()
+
+        def read(folder):
+            processor = custom_tasks.TableProcessor(layout, folder)
+            for split in ("train", "dev", "test"):
+                make_features(processor, split, folder, tokenizer)
+
+        mutations.check(contents, read, names, refuses=refuses)
+
+    def test_damaged_published_files_are_read_or_refused(self):
+        for layout in custom_tasks.LAYOUTS.values():
+            labels = layout.labels or ("a", "b", "c")
+            if layout.name == "newsgroups":
+                names = (f"{a}/{b}/{c}" for a in layout.files for b in labels for c in "12345")
+                contents = dict.fromkeys(names, b"Subject: the dog\n\nsees a bird\n")
+            else:
+                separator = "\t" if layout.columns else ","
+                names = layout.columns or (layout.text_a, layout.label)
+                lines = [] if layout.columns else [separator.join(names)]
+                for row in range(30):
+                    texts = {layout.text_a: f"the dog {row}"}
+                    texts[layout.label] = labels[row % len(labels)]
+                    lines.append(separator.join(texts.get(name, "x") for name in names))
+                contents = {layout.files[0]: ("\n".join(lines) + "\n").encode()}
+            with self.subTest(layout.name):
+                # Any text is one of newsgroups'.
+                refuses = layout.name != "newsgroups"
+                self.check(layout, contents, (*layout.files, "--data_dir"), refuses)
+
+    def test_damaged_custom_tables_are_read_or_refused(self):
+        for kind, labels in (
+            ("classification", ["yes", "no"]),
+            ("regression", ["0.5", "-3"]),
+            ("multilabel", ["yes,no", ""]),
+        ):
+            rows = [
+                {"body": f"the dog {i}", "title": "a bird", "label": labels[i % 2]}
+                for i in range(30)
+            ]
+            table = [list(rows[0]), *(list(row.values()) for row in rows)]
+            quoted = [[f'"{v}"' if "," in v else v for v in row] for row in table]
+            lines = {
+                "tsv": ["\t".join(row) for row in table],
+                "csv": [",".join(row) for row in quoted],
+                "jsonl": [json.dumps(row) for row in rows],
+            }
+            layout = custom_tasks.Layout("custom", "body", "label", "title", kind)
+            for extension in lines:
+                content = ("\n".join(lines[extension]) + "\n").encode()
+                contents = {f"{name}.{extension}": content for name in ("train", "dev", "test")}
+                with self.subTest(kind, extension=extension):
+                    self.check(layout, contents, ("train.", "dev.", "test.", "--data_dir"))
 
 
 if __name__ == "__main__":

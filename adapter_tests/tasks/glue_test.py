@@ -9,7 +9,15 @@ import tensorflow.compat.v1 as tf
 
 from adapter_bert.common.errors import UserError
 from adapter_bert.tasks import glue as ct
-from adapter_tests.support.file_cases import FileTestCase, as_tuples, files_of, many
+from adapter_tests.support import mutations
+from adapter_tests.support.file_cases import (
+    FileTestCase,
+    as_tuples,
+    files_of,
+    make_features,
+    many,
+    tiny_tokenizer,
+)
 from adapter_tests.support.shared import SHARED, needs_shared
 
 MNLI_ROW = "{}\tp\tq\tgenre\tb1\tb2\tp1\tp2\t{}\t{}"
@@ -471,6 +479,38 @@ class PropertiesTest(FileTestCase):
             self.assertTrue(examples)
             if name not in ("qqp", "xnli"):
                 self.assertEqual(len(examples), rows)
+
+
+def rows_of(task, split):
+    """Returns the bytes of a file that a `ct.Split` reads."""
+    lines = ["\t".join(f"column {c}" for c in range(split.width))] if split.header else []
+    for row in range(30):
+        fields = [f"the dog {row} sees {column}" for column in range(split.width)]
+        if split.label is not None:
+            fields[split.label] = task.labels[row % len(task.labels)] if task.labels else "2.5"
+        if split.language is not None:
+            fields[split.language] = task.language
+        lines.append("\t".join(fields))
+    return ("\n".join(lines) + "\n").encode()
+
+
+class DamagedFilesTest(tf.test.TestCase):
+    def test_a_tasks_damaged_files_are_read_or_refused(self):
+        tokenizer = tiny_tokenizer()
+        for task in ct.TASKS.values():
+            contents = {
+                split.file.format(language=task.language): rows_of(task, split)
+                for split in task.splits.values()
+            }
+
+            def read(folder, task=task):
+                processor = ct.get_processor(task.name)
+                for stage in filter(task.splits_of, ("train", "dev", "test")):
+                    for split in processor.splits_of(stage, folder):
+                        make_features(processor, split, folder, tokenizer)
+
+            with self.subTest(task.name):
+                mutations.check(contents, read)
 
 
 if __name__ == "__main__":

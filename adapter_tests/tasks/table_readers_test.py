@@ -11,6 +11,7 @@ import tensorflow.compat.v1 as tf
 
 from adapter_bert.common.errors import UserError
 from adapter_bert.tasks import table_readers
+from adapter_tests.support import mutations
 from adapter_tests.support.file_cases import FileTestCase, files_of, many
 
 
@@ -207,6 +208,15 @@ class PropertiesTest(FileTestCase):
             self.assertTrue(table.rows)
             for row in table.rows:
                 self.assertEqual(len(row.fields), len(table.columns))
+
+
+class DamagedFilesTest(tf.test.TestCase):
+    def test_a_damaged_table_is_read_or_refused(self):
+        def read(folder):
+            table_readers.read_table(os.path.join(folder, "table.tsv"))
+            table_readers.read_rows(os.path.join(folder, "table.tsv"), quotechar='"')
+
+        mutations.check({"table.tsv": b"a\tb\nthe dog\tthe cat\n1\t2\n"}, read)
 
 
 if __name__ == "__main__":

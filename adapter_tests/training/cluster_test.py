@@ -18,7 +18,7 @@ import tensorflow.compat.v1 as tf
 from adapter_bert.common import devices, files
 from adapter_bert.common.errors import UserError
 from adapter_bert.training import cluster, estimator
-from adapter_tests.support import tiny
+from adapter_tests.support import mutations, tiny
 from adapter_tests.support.script_cases import ScriptTestCase
 
 TIMEOUT = 30
@@ -525,6 +525,20 @@ class ScriptRendezvousTest(ScriptTestCase):
                 self.rendezvous(1, "--adapter=" + os.path.join(self.trained, "adapter"), then=left),
                 (1, 0),
             )
+
+
+class DamagedConfigTest(tf.test.TestCase):
+    def test_a_damaged_tf_config_is_read_or_refused(self):
+        machines = {"chief": ["a:1234"], "worker": ["b:1", "c:2"]}
+        config = {"cluster": machines, "task": {"type": "worker", "index": 1}}
+
+        def read(folder):
+            content = b"".join(mutations.files_in(folder).values()).replace(b"\0", b"")
+            value = content.decode("utf-8", "surrogateescape")
+            with mock.patch.dict(os.environ, {cluster.VARIABLE: value}):
+                cluster.from_environment()
+
+        mutations.check({"TF_CONFIG.json": json.dumps(config).encode()}, read, ("TF_CONFIG",))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import tensorflow.compat.v1 as tf
 from adapter_bert.common.errors import UserError
 from adapter_bert.tasks import table_readers
 from adapter_bert.training import feature_cache
+from adapter_tests.support import mutations
 
 
 class CacheTest(tf.test.TestCase):
@@ -198,6 +199,22 @@ class KeyTest(tf.test.TestCase):
         keys.append(feature_cache.key_of(parts[::-1], [table_readers]))
         self.assertLen(set(keys), len(keys))
         self.assertEqual(feature_cache.key_of(iter(parts), [table_readers]), keys[0])
+
+
+class DamagedFilesTest(tf.test.TestCase):
+    def test_a_damaged_cache_gives_the_arrays_that_were_made(self):
+        arrays = {"tokens": np.arange(50, dtype=np.int32), "label_ids": np.ones((7, 2), np.float32)}
+
+        def cached(folder):
+            return feature_cache.cached(folder, "key", lambda add: add(arrays))
+
+        def read(folder):
+            values = cached(folder)
+            self.assertEqual(set(values), set(arrays))
+            for name, value in arrays.items():
+                np.testing.assert_array_equal(values[name], value)
+
+        mutations.check(mutations.written_by(cached), read, refuses=False)
 
 
 if __name__ == "__main__":

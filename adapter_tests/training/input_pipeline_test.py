@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 
 from adapter_bert.common.errors import UserError
 from adapter_bert.training import input_pipeline
-from adapter_tests.support import tiny
+from adapter_tests.support import mutations, tiny
 from adapter_tests.support.refusals import RefusalTestCase
 
 Config = collections.namedtuple("Config", "model_dir tf_random_seed")
@@ -531,6 +531,18 @@ class TfRecordTest(RefusalTestCase):
         with open(self.path, "w") as writer:
             writer.write("Quality\t#1 ID\t#2 ID\n" * 10)
         refused(4)
+
+
+class DamagedFilesTest(tf.test.TestCase):
+    def test_a_damaged_tfrecord_is_read_or_refused(self):
+        def write(folder):
+            path = os.path.join(folder, "features.tf_record")
+            input_pipeline.write_tfrecord(tiny.arrays(), path)
+
+        def read(folder):
+            input_pipeline.read_tfrecord(os.path.join(folder, "features.tf_record"), 10)
+
+        mutations.check(mutations.written_by(write), read)
 
 
 if __name__ == "__main__":

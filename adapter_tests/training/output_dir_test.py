@@ -16,8 +16,10 @@ import tensorflow.compat.v1 as tf
 
 from adapter_bert.common import files
 from adapter_bert.common.errors import UserError
-from adapter_bert.formats import checkpoints, task_adapter
+from adapter_bert.formats import adapter_checkpoints, checkpoints, task_adapter
 from adapter_bert.training import output_dir
+from adapter_bert.training.output_dir import EVALUATIONS_FILE, Evaluations
+from adapter_tests.support import mutations, own_models, tiny
 from adapter_tests.support.refusals import RefusalTestCase
 from adapter_tests.support.script_cases import ScriptTestCase, contents, read, write
 
@@ -688,6 +690,52 @@ class ResultsTest(tf.test.TestCase):
         with open(os.path.join(folder, "eval_results.json")) as reader:
             record = json.load(reader)
         self.assertEqual(record, {**result, "task": "MRPC", "labels": ["0", "1"]})
+
+
+class DamagedFilesTest(tf.test.TestCase):
+    def test_a_runs_damaged_files_are_read_or_refused(self):
+        settings = {"model": {"a": 1, "b": [1, {"c": "x"}]}, "training": {"learning_rate": 0.1}}
+
+        def write(folder):
+            bert = tiny.write_bert(os.path.join(self.get_temp_dir(), "bert"))
+            prefix = os.path.join(folder, "partial.ckpt-10")
+            adapter_checkpoints.to_checkpoint(own_models.task_adapter(bert), prefix)
+            with open(os.path.join(folder, "checkpoint"), "w") as writer:
+                writer.write('model_checkpoint_path: "partial.ckpt-10"\n')
+                writer.write('all_model_checkpoint_paths: "partial.ckpt-10"\n')
+            with open(os.path.join(folder, output_dir.SETTINGS_FILE), "w") as writer:
+                json.dump(settings, writer)
+
+        def read(folder):
+            claim_in(folder, settings, is_training=True)
+            checkpoints.last_step(folder)
+            checkpoint = tf.train.latest_checkpoint(folder)
+            if checkpoint:
+                checkpoints.trained_tensors(checkpoint)
+
+        contents = mutations.written_by(write)
+        for name in contents:
+            accepted = (name.partition(".index")[0].partition(".data")[0], "--output_dir")
+
+            def damage(contents, name=name):
+                return mutations.damaged_files(contents, [name])
+
+            with self.subTest(name):
+                mutations.check(contents, read, accepted, damage)
+
+
+class DamagedEvaluationsTest(tf.test.TestCase):
+    def test_damaged_evaluations_are_read_or_refused(self):
+        scores = {"eval_f1": 0.5, "eval_accuracy": 0.6, "loss": 0.7}
+        by_step = {str(step): {**scores, "global_step": step} for step in (3, 6, 9)}
+
+        def read(folder):
+            evaluations = Evaluations(folder, "eval_f1")
+            evaluations.best(), evaluations.since_best(), evaluations.at(3)
+            evaluations.add(12, {"eval_f1": 0.7})
+            evaluations.best(), evaluations.since_best()
+
+        mutations.check({EVALUATIONS_FILE: json.dumps(by_step).encode()}, read)
 
 
 if __name__ == "__main__":

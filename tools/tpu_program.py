@@ -8,6 +8,8 @@ it becomes a custom call of that name, for which tpu_compiler.py puts XLA's all-
 """
 
 import contextlib
+import os
+import sys
 from typing import NamedTuple
 
 import numpy as np
@@ -15,10 +17,16 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.ops import control_flow_ops
 from tensorflow.python.tpu import tpu_function
 
-import plain_bert
-import workload
 from adapter_bert.common import tf_estimator
 from adapter_bert.training import model_fn
+
+# The step to compare with, and the features, are those of the benchmarks.
+sys.path.append(
+    os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "benchmarks")
+)
+
+import plain_bert
+import workload
 
 WORKS = {
     "train": tf_estimator.ModeKeys.TRAIN,

@@ -1,8 +1,8 @@
 """Compiles what TPUEstimator would run for a TPU v5e, without one; prints the compiler's figures.
 
-    python benchmarks/tpu_ahead_of_time.py --bert=base --batch_size=32 --topology=2x2
-    python benchmarks/tpu_ahead_of_time.py --work=plain
-    python benchmarks/tpu_ahead_of_time.py --table
+    python tools/tpu_ahead_of_time.py --bert=base --batch_size=32 --topology=2x2
+    python tools/tpu_ahead_of_time.py --work=plain
+    python tools/tpu_ahead_of_time.py --table
 
 A step is the one of model_fn.model_fn_builder in bfloat16, with random weights: forward, backward,
 the gradients' sum over replicas, clipping, Adam. The floors are the times that a core would need at
@@ -13,12 +13,7 @@ original's arithmetic, plain_bert.py's, to compare with. Exits with 1 and a sent
 not compile or has a dynamic shape.
 """
 
-import harness  # First of all: with it the project's modules are found.
-
-# isort: split
-from adapter_bert.common import environment  # noqa: F401  Before TensorFlow: it sets what TensorFlow reads.
-
-# isort: split
+import argparse
 import json
 import os
 import re
@@ -28,8 +23,16 @@ import tempfile
 from collections import Counter
 from typing import NamedTuple
 
+_FOLDER = os.path.dirname(os.path.abspath(__file__))
+_ROOT = os.path.dirname(_FOLDER)
+sys.path += [_ROOT, os.path.join(_ROOT, "benchmarks")]
+
+from adapter_bert.common import environment  # noqa: F401  Before TensorFlow: it sets what TensorFlow reads.
+
+# isort: split
 import tensorflow.compat.v1 as tf
 
+import harness
 import hlo_text
 import modeling
 import tpu_program
@@ -126,7 +129,7 @@ def _compile(serialized, replicas, python, setting):
         source, target = (os.path.join(folder, name) for name in ("program", "compiled"))
         with open(source, "wb") as writer:
             writer.write(serialized)
-        script = os.path.join(harness.FOLDER, "tpu_compiler.py")
+        script = os.path.join(_FOLDER, "tpu_compiler.py")
         done = subprocess.run(
             [python, script, source, str(replicas), target],
             capture_output=True,
@@ -218,8 +221,8 @@ def exchange(facts):
 
 
 def _parse():
-    parser = harness.arguments(__doc__, peers=False, repeats=False)
-    python = os.path.join(harness.ROOT, ".venv-tpu", "bin", "python")
+    parser = argparse.ArgumentParser(description=__doc__)
+    python = os.path.join(_ROOT, ".venv-tpu", "bin", "python")
     parser.add_argument("--jax_python", default=python, help="Python with requirements-tpu.txt")
     parser.add_argument("--bert", choices=sorted(_SIZES), default="base")
     parser.add_argument("--work", choices=[*tpu_program.WORKS, "all", _PLAIN], default="train")
@@ -258,9 +261,7 @@ def main():
         versions.add(facts["version"])
         harness.log(" ".join(rows[-1]))
     lines = [*harness.table(HEADER, rows), "", *sorted(set(lines)), "", *harness.machine(versions)]
-    section = " ".join(["tpu", *(argument.lstrip("-") for argument in sys.argv[1:])])
-    title = "Compiled ahead of time for a TPU v5e"
-    harness.write_section(values.results, section, title, lines)
+    print("\n".join(lines))
 
 
 if __name__ == "__main__":

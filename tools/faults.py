@@ -1,15 +1,17 @@
-"""Trainings that the machine fails: what the user is told, and whether anything finished is lost.
+"""Injects machine faults into trainings: full disks, lost power, SIGKILL, clocks that jump.
 
-    python robustness/faults.py [--faults=full_disk,clock] [--libfaketime=/path/to/libfaketime.so.1]
+    python tools/faults.py [--faults full_disk clock] [--libfaketime=/path/to/libfaketimeMT.so.1]
 
-Each fault meets real trainings of a tiny BERT, and is then lifted. After that the same command must
-go on to the task adapter of a training that nothing disturbed, to the last bit. Mounting a disk
-that is full or read-only takes root.
+Each fault hits real trainings of a tiny BERT and is then lifted. The same command must then resume
+to the task adapter of an undisturbed training, bit for bit. Prints a Markdown table. Full and
+read-only disks are mounted, which requires root.
 """
 
 import argparse
 import contextlib
 import ctypes
+import datetime
+import functools
 import os
 import random
 import re
@@ -17,31 +19,60 @@ import resource
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 
-import house  # First: it finds the project.
+_FOLDER = os.path.dirname(os.path.abspath(__file__))
+_PROJECT = os.path.dirname(_FOLDER)
+sys.path.append(_PROJECT)
+
 from adapter_tests.support import tiny
 
-_PROJECT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _FAULTS = {}
 _MOUNTING = ("full_disk", "full_disk_when_all_is_finished", "read_only")
 
 
 def fault(function):
-    """Puts a generator of (what was done, how it ended, verdict) into the table of faults."""
+    """Adds a generator of (fault, how the training ended, verdict) to the table of faults."""
     _FAULTS[function.__name__] = function
     return function
+
+
+@functools.lru_cache(maxsize=None)
+def _temporary():
+    return tempfile.TemporaryDirectory()
+
+
+def _root():
+    """Returns a folder that is deleted when the process ends."""
+    return _temporary().name
+
+
+@functools.lru_cache(maxsize=None)
+def _bert():
+    return tiny.write_bert(os.path.join(_root(), "bert"), initializer_range=0.4)
+
+
+def files_in(folder):
+    """Returns the bytes of each file below a folder, by relative path."""
+    contents = {}
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            path = os.path.join(parent, name)
+            with open(path, "rb") as reader:
+                contents[os.path.relpath(path, folder)] = reader.read()
+    return contents
 
 
 class Training:
     """A training of a few seconds in an output_dir of its own."""
 
     def __init__(self, name, *flags):
-        self.folder = os.path.join(house.root(), name)
-        data = os.path.join(house.root(), "MRPC")
+        self.folder = os.path.join(_root(), name)
+        data = os.path.join(_root(), "MRPC")
         if not os.path.exists(data):
             tiny.write_mrpc(data, rows=64)
-        bert = house.bert()
+        bert = _bert()
         self._command = [
             *(sys.executable, os.path.join(_PROJECT, "run_classifier.py"), "--task_name=MRPC"),
             *(f"--data_dir={data}", f"--bert_config_file={bert}/bert_config.json"),
@@ -63,7 +94,7 @@ class Training:
 
     def adapter(self):
         """The task adapter's bytes: dict by file, empty where there is none."""
-        return house.files_in(os.path.join(self.folder, "adapter"))
+        return files_in(os.path.join(self.folder, "adapter"))
 
     def step(self):
         """The step of the last checkpoint, 0 before there is one."""
@@ -133,7 +164,7 @@ def kill():
 @fault
 def full_disk():
     """Disks of all sizes that are too small."""
-    whole = sum(map(len, house.files_in(Training("undisturbed").folder).values())) >> 10
+    whole = sum(map(len, files_in(Training("undisturbed").folder).values())) >> 10
     for share in (0.1, 0.4, 0.7):
         training = Training(f"full{share}")
         with mounted(training.folder, max(4, int(share * whole))):
@@ -148,11 +179,11 @@ def full_disk_when_all_is_finished():
     training = Training("finished on a full disk")
     with mounted(training.folder, 1 << 20):
         training.run()
-        before = house.files_in(training.folder)
+        before = files_in(training.folder)
         used = int(subprocess.check_output(["du", "-sk", training.folder]).split()[0])
         remount(training.folder, f"size={used}k")
         code, said = training.run()
-        after = house.files_in(training.folder)
+        after = files_in(training.folder)
         lost = [n for n in before if n not in after or len(after[n]) < len(before[n]) // 2]
         yield "a full disk, all finished", f"{code}: {said}", f"lost: {lost or 'nothing'}"
 
@@ -194,7 +225,7 @@ def clock():
         return
     for name, jumps in (("back", ("-3650d",)), ("forward and back", ("+3650d", "+0"))):
         training = Training("clock " + name)
-        place = os.path.join(house.root(), "time")
+        place = os.path.join(_root(), "time")
         environment = {
             **os.environ,
             "LD_PRELOAD": _ARGUMENTS.libfaketime,
@@ -263,8 +294,8 @@ class Disk:
 
     def __init__(self, folder):
         self._folder = folder
-        library = os.path.join(house.root(), "power_loss.so")
-        source = os.path.join(_PROJECT, "robustness", "power_loss.c")
+        library = os.path.join(_root(), "power_loss.so")
+        source = os.path.join(_FOLDER, "power_loss.c")
         command = ["cc", "-shared", "-fPIC", "-o", library, source, "-ldl"]
         subprocess.check_call(command)
         self._key_of = ctypes.CDLL(library).power_loss_key
@@ -331,7 +362,7 @@ def power_loss():
     for keeps_names in (False, True):
         what = "content" if keeps_names else "content and names"
         name = f"disk {int(keeps_names)}"
-        disk = Disk(os.path.join(house.root(), name))
+        disk = Disk(os.path.join(_root(), name))
         training, randomly, steps = Training(name + "/training"), random.Random(3), []
         for _ in range(5):
             process = training.start(env=disk.environment)
@@ -345,9 +376,9 @@ def power_loss():
         said = "steps " + ", ".join(steps)
         yield f"power lost 5 times, with {what} not synced", said, verdict(training)
         code, said = training.run("--overwrite_output_dir", env=disk.environment)
-        before = house.files_in(training.folder)
+        before = files_in(training.folder)
         disk.lose_power(keeps_names)
-        after = house.files_in(training.folder)
+        after = files_in(training.folder)
         lost = sorted(n for n in before if after.get(n) != before[n] and "tfevents" not in n)
         same = "the same result" if training.adapter() == undisturbed() else "ANOTHER RESULT"
         result = f"{same}; lost: {', '.join(lost) or 'nothing'}"
@@ -360,20 +391,22 @@ _ARGUMENTS = None
 def main():
     global _ARGUMENTS
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--faults", type=house.names, default=list(_FAULTS))
+    parser.add_argument("--faults", nargs="+", choices=list(_FAULTS), default=list(_FAULTS))
     parser.add_argument("--libfaketime", help="the library of that name")
     _ARGUMENTS = parser.parse_args()
-    house.check_names(parser, "faults", _ARGUMENTS.faults, _FAULTS)
     others = [name for name in _ARGUMENTS.faults if name not in _MOUNTING]
     if os.geteuid() and others != _ARGUMENTS.faults:
-        parser.error(f"mounting disks takes root; without it --faults={','.join(others)}.")
+        parser.error(f"mounting disks requires root; without it: --faults {' '.join(others)}")
     print("| fault | exit code and last line | then |\n|---|---|---|", flush=True)
     undisturbed()
     for name in _ARGUMENTS.faults:
         for row in _FAULTS[name]():
-            text = " | ".join(row).replace(house.root(), "").replace(_PROJECT + "/", "")
+            text = " | ".join(row).replace(_root(), "").replace(_PROJECT + "/", "")
             print(f"| {text} |", flush=True)
-    print("\n" + house.provenance())
+    revision = subprocess.check_output(
+        ["git", "-C", _PROJECT, "describe", "--always", "--dirty"], universal_newlines=True
+    )
+    print(f"\n{datetime.date.today()}, revision {revision.strip()}.")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Tests of benchmarks/tpu_*.py and hlo_text.py: programs for a TPU, and what their text tells."""
+"""Tests of tools/tpu_*.py and hlo_text.py: programs for a TPU, and what their text tells."""
 
 import os
 import re
@@ -13,7 +13,8 @@ from adapter_bert.tasks import heads
 from adapter_bert.training import model_fn
 from adapter_tests.support import tiny
 
-FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "benchmarks")
+_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+FOLDER = os.path.join(_ROOT, "tools")
 sys.path.append(FOLDER)  # Its scripts import each other so.
 
 if tf.__version__.startswith("1."):

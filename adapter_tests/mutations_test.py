@@ -1,0 +1,86 @@
+"""Tests of support/mutations.py: what fails its property, and what damage it does."""
+
+import os
+import time
+from unittest import mock
+
+import hypothesis
+import tensorflow.compat.v1 as tf
+
+from adapter_bert.common.errors import UserError
+from adapter_tests.support import mutations
+
+CONTENTS = {"a.json": b'{"a": [1, 2, {"b": "c"}]}', "b.tsv": b"1\t2\n3\t4\n"}
+
+
+def on_damage(action):
+    """Returns a reader that calls action() for all but the valid files."""
+
+    def read(folder):
+        if mutations.files_in(folder) != CONTENTS:
+            action()
+
+    return read
+
+
+def raising(error):
+    def action():
+        raise error
+
+    return on_damage(action)
+
+
+class CheckTest(tf.test.TestCase):
+    def test_one_sentence_that_names_the_file_passes(self):
+        mutations.check(CONTENTS, raising(UserError("a.json: no.")))
+        mutations.check(CONTENTS, raising(UserError("--flag: no.")), ("--flag",))
+        mutations.check(CONTENTS, lambda folder: None, refuses=False)
+
+    def test_all_else_fails(self):
+        for read, pattern in (
+            (raising(UserError("no.")), "no name of"),
+            (lambda folder: None, "no damage was refused"),
+            (lambda folder: mutations.files_in(folder)["c"], "'c'"),
+            (raising(KeyError("x")), "x"),
+        ):
+            with self.assertRaisesRegex((AssertionError, KeyError), pattern):
+                mutations.check(CONTENTS, read)
+        with mock.patch.object(mutations, "_MAX_SECONDS", 1), self.assertRaisesRegex(
+            AssertionError, "not read within 1 seconds"
+        ):
+            mutations.refusal(CONTENTS, lambda folder: time.sleep(10))
+        with mock.patch.object(mutations, "_MAX_BYTES", 0), self.assertRaisesRegex(
+            AssertionError, "took"
+        ):
+            mutations.refusal(CONTENTS, lambda folder: None)
+
+
+class DamageTest(tf.test.TestCase):
+    def test_the_same_damage_each_time_and_most_of_it_is_some(self):
+        runs = []
+        for _ in range(2):
+            runs.append([])
+
+            @hypothesis.settings(database=None, deadline=None, derandomize=True)
+            @hypothesis.given(mutations.damaged_files(CONTENTS))
+            def draw(damaged):
+                runs[-1].append(damaged)
+
+            draw()
+        self.assertEqual(runs[0], runs[1])
+        changed = [damaged for damaged in runs[0] if damaged != CONTENTS]
+        self.assertGreater(len(changed), 0.8 * len(runs[0]))
+        for name in CONTENTS:
+            self.assertTrue(any(damaged[name] != CONTENTS[name] for damaged in changed))
+
+    def test_a_file_may_be_missing_or_a_folder(self):
+        def read(folder):
+            self.assertEqual(sorted(os.listdir(folder)), ["a.json"])
+            self.assertTrue(os.path.isdir(os.path.join(folder, "a.json")))
+
+        contents = {"a.json": mutations.FOLDER, "b.tsv": mutations.MISSING}
+        self.assertIsNone(mutations.refusal(contents, read))
+
+
+if __name__ == "__main__":
+    tf.test.main()

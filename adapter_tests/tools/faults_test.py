@@ -1,0 +1,90 @@
+"""Tests of tools/faults.py: what it kills, what a loss of power leaves, and who may mount disks."""
+
+import contextlib
+import io
+import os
+import shutil
+import subprocess
+import sys
+import unittest
+from unittest import mock
+
+import tensorflow.compat.v1 as tf
+
+_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.append(os.path.join(_ROOT, "tools"))
+
+import faults  # noqa: E402
+
+# Stands in for a training: goes on by one checkpoint, and then never ends.
+TRAINS = """
+import os, sys, time
+record, step = os.path.join(sys.argv[1], "checkpoint"), 0
+if os.path.exists(record):
+    step = int(open(record).read().split("-")[1])
+with open(record + ".new", "w") as writer:
+    writer.write(f"ckpt-{step + 4}")
+os.rename(record + ".new", record)
+time.sleep(60)
+"""
+
+
+class KilledTest(tf.test.TestCase):
+    def test_each_kill_meets_a_process_that_has_written_a_checkpoint(self):
+        folder, program = self.get_temp_dir(), os.path.join(self.get_temp_dir(), "trains.py")
+        with open(program, "w") as writer:
+            writer.write(TRAINS)
+
+        class Stand(faults.Training):
+            def __init__(self, name):
+                self.folder, self._command = folder, [sys.executable, program, folder]
+
+        with mock.patch.multiple(faults, Training=Stand, verdict=lambda training: "the same"):
+            ((_, ended, _),) = faults.kill()
+        self.assertEqual(ended, ", ".join(f"-9 at step {step}" for step in (4, 8, 12, 16, 20)))
+
+
+# Writes a and b, of which it syncs b with its name, and then other content and another name.
+WRITES = """
+import os, sys
+os.chdir(sys.argv[1])
+for name, text in (("a", "1"), ("b", "1")):
+    with open(name, "w") as writer:
+        writer.write(text)
+        writer.flush()
+        if name == "b":
+            os.fsync(writer.fileno())
+os.fsync(os.open(".", os.O_RDONLY))
+with open("b", "a") as writer:
+    writer.write("2")
+os.rename("a", "c")
+"""
+
+
+@unittest.skipIf(shutil.which("cc") is None, "needs a C compiler")
+class PowerLossTest(tf.test.TestCase):
+    def test_what_is_not_synced_is_lost(self):
+        for keeps_names, left in ((False, {"a": b"", "b": b"1"}), (True, {"b": b"1", "c": b""})):
+            folder = os.path.join(self.get_temp_dir(), f"disk{keeps_names}")
+            disk = faults.Disk(folder)
+            command = [sys.executable, "-c", WRITES, folder]
+            subprocess.check_call(command, env=disk.environment)
+            disk.lose_power(keeps_names)
+            self.assertEqual(faults.files_in(folder), left)
+            disk.lose_power(keeps_names)  # What is left is on disk.
+            self.assertEqual(faults.files_in(folder), left)
+
+
+class CommandLineTest(tf.test.TestCase):
+    def test_mounting_is_refused_without_root(self):
+        stderr = io.StringIO()
+        command = ["faults.py", "--faults", "kill", "read_only"]
+        with mock.patch.object(sys, "argv", command), mock.patch.object(
+            os, "geteuid", lambda: 1000
+        ), contextlib.redirect_stderr(stderr), self.assertRaises(SystemExit):
+            faults.main()
+        self.assertIn("requires root; without it: --faults kill\n", stderr.getvalue())
+
+
+if __name__ == "__main__":
+    tf.test.main()
