@@ -129,10 +129,6 @@ class TextKind(task_kinds.TaskKind):
 
     # Serving.
 
-    def answer(self, outputs: task_kinds.Outputs, labels: Sequence[str]) -> Any:
-        """Returns the answer's parts, as JSON."""
-        raise NotImplementedError
-
     def request_reader(self, description, tokenizer, where: str) -> Callable:
         """Returns a function from a text, and a second one or None, to its row."""
 
