@@ -18,7 +18,7 @@ from typing import Optional, Tuple
 from absl import flags, logging
 
 import tokenization
-from adapter_bert.common import cli, devices, files
+from adapter_bert.common import cli, devices, files, task_kinds
 from adapter_bert.common.errors import UserError
 from adapter_bert.common.settings import flag
 from adapter_bert.formats import adapter_checkpoints, adapter_folders, task_adapter
@@ -110,9 +110,10 @@ def _log_precision(adapters):
 
 def _tokenizer(config, vocab_file, descriptions):
     """(tokenizer, whether it lower-cases) of all tasks; UserError if they do not share one."""
-    if {description.kind for description in descriptions.values()} == {"span"}:
+    kinds = {description.kind for description in descriptions.values()}
+    if not any(task_kinds.get(kind).has_text_signature for kind in kinds):
         raise UserError(
-            "--raw_text: all of the tasks answer questions, for which there is no such signature."
+            f"--raw_text: no signature of texts fits tasks of {' or '.join(sorted(kinds))}."
         )
     casings = {description.do_lower_case for description in descriptions.values()}
     if len(casings) > 1:

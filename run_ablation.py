@@ -37,7 +37,7 @@ from adapter_bert.common.errors import UserError
 from adapter_bert.common.settings import flag
 from adapter_bert.experiments import grids
 from adapter_bert.formats import task_adapter
-from adapter_bert.tasks import classifier_data, classifier_features, classifier_results, heads
+from adapter_bert.tasks import classifier_data, classifier_features, text_kind
 from adapter_bert.tasks.classifier_data import TaskConfig
 from adapter_bert.training import finetuning, input_pipeline, progress, starting_point
 from adapter_bert.training.config import DeviceConfig, TextConfig
@@ -45,9 +45,6 @@ from adapter_bert.training.output_dir import OutputDir
 from adapter_bert.training.rows import VariedRows
 
 _JSON, _TEXT = "ablation.json", "ablation.txt"
-
-# The paper shows accuracy, of CoLA too; for numbers there is none.
-_SCORES = {"classification": "accuracy", "multilabel": "accuracy", "regression": "spearman"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,7 +169,7 @@ def _evaluate(setup, processor, examples):
     estimator, output = finetuning.evaluation_of(
         setup,
         finetuning.Task(task.name, task.kind, tuple(labels), task.score),
-        heads.head_of(task.kind, len(labels)),
+        text_kind.get(task.kind).head(len(labels)),
     )
     rows = classifier_data.encode_examples(examples, labels, setup.config, setup.tokenizer)
     num_layers = setup.bert.config.num_hidden_layers
@@ -182,13 +179,13 @@ def _evaluate(setup, processor, examples):
 
 
 def _predict_answers(estimator, rows, gates, task):
-    """`classifier_results.answers` [rows, gates, ...] of all rows with all gates."""
+    """Returns the answers [rows, gates, ...] of all rows with all gates."""
+    kind = text_kind.get(task.kind)
     unique_gates, gate_indices = np.unique(gates, axis=0, return_inverse=True)
     varied_rows = VariedRows(rows, "adapter_gates", unique_gates)
     predictions = estimator.stream(varied_rows, estimator.model.task_checkpoint)
     ordered_answers = input_pipeline.in_order(
-        (index, classifier_results.answers(task, row))
-        for index, row in progress.counted(predictions, len(varied_rows))
+        (index, kind.answers(row)) for index, row in progress.counted(predictions, len(varied_rows))
     )
     answers = np.array(ordered_answers)
     return answers.reshape(len(rows), len(unique_gates), *answers.shape[1:])[:, gate_indices]
@@ -203,11 +200,12 @@ def _record(task, num_layers, labels, answers):
       labels: array [N, ...], what is right.
       answers: array [N, 1 + L (L + 1) / 2, ...], see `_predict_answers`.
     """
+    kind = text_kind.get(task.kind)
     by_gates = [
-        classifier_results.answer_scores(task, labels, answers[:, index])
+        kind.scores(labels, answers[:, index], len(task.labels))
         for index in range(answers.shape[1])
     ]
-    names = [_SCORES[task.kind], "pearson" if task.kind == "regression" else task.score]
+    first, *others = dict.fromkeys([kind.ablation_score, task.score, kind.score])
 
     def table(name):
         full, *removed = (scores[name] for scores in by_gates)
@@ -219,11 +217,11 @@ def _record(task, num_layers, labels, answers):
         "labels": list(task.labels),
         "num_layers": num_layers,
         "num_rows": len(labels),
-        "score": names[0],
-        **table(names[0]),
-        "other_scores": {name: table(name) for name in names[1:] if name != names[0]},
+        "score": first,
+        **table(first),
+        "other_scores": {name: table(name) for name in others},
     }
-    if task.kind != "regression":
+    if task.labels:
         _, counts = np.unique(labels, axis=0, return_counts=True)
         record["majority"] = float(np.max(counts) / len(labels))
     return record

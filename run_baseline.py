@@ -29,7 +29,7 @@ from adapter_bert.common.errors import UserError
 from adapter_bert.common.settings import flag
 from adapter_bert.experiments import grids, records
 from adapter_bert.formats import checkpoints, task_adapter
-from adapter_bert.tasks import classifier_data, classifier_features, classifier_results
+from adapter_bert.tasks import classifier_data, classifier_features, classifier_results, text_kind
 from adapter_bert.tasks.classifier_data import TaskConfig
 from adapter_bert.training.config import LARGEST_SEED
 from adapter_bert.training.output_dir import SETTINGS_FILE, OutputDir
@@ -255,7 +255,7 @@ def _read_data(processor, data_dir, config):
     stages = ["train", "dev", *(["test"] if config.do_predict else [])]
     splits = [split for stage in stages for split in processor.splits_of(stage, data_dir)]
     examples = {split: processor.get_examples(split, data_dir) for split in splits}
-    if task.kind == "classification":
+    if text_kind.get(task.kind).is_single_label:
         _warn_of_rare_labels(examples["train"], labels, data_dir)
     return training.Dataset(
         task=task,

@@ -21,7 +21,13 @@ import modeling
 from adapter_bert.common import cli
 from adapter_bert.common.errors import UserError
 from adapter_bert.common.settings import flag
-from adapter_bert.tasks import classifier_data, classifier_features, classifier_results, heads
+from adapter_bert.tasks import (
+    classifier_data,
+    classifier_features,
+    classifier_results,
+    heads,
+    text_kind,
+)
 from adapter_bert.tasks.classifier_data import TaskConfig
 from adapter_bert.tasks.classifier_features import (  # noqa: F401  BERT's users import these from here.
     InputExample,
@@ -171,7 +177,8 @@ def run(values):
         for split in processor.splits_of(_SPLITS[stage], data_dir)
     }
     trained_on = examples.get("train", ())
-    if config.class_weights and task.kind != "classification":
+    kind = text_kind.get(task.kind)
+    if config.class_weights and not kind.is_single_label:
         raise UserError("--class_weights goes with labels that are classes (--label_type=class).")
     weights = classifier_data.class_weights(
         config.class_weights, labels, [example.label for example in trained_on]
@@ -193,7 +200,7 @@ def run(values):
         for split in examples
     }
     labeled = {split for split in rows if processor.has_labels(split)}
-    head = heads.head_of(task.kind, len(labels), weights)
+    head = kind.head(len(labels), weights)
     estimator, output = finetuning.begin(setup, run_task, data, head)
     del examples, trained_on, processor  # All texts: a training has no use for them.
     return _run_stages(config, estimator, output, task, rows, labeled)

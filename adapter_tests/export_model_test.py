@@ -84,7 +84,7 @@ class ExportModelTest(tf.test.TestCase):
         tensors = {**made.tensors, "output_bias": np.float32([0, np.nan])}
         task_adapter.save(diverged, made._replace(tensors=tensors))
         for arguments, part in (
-            ([f"--adapters={squad}", "--raw_text"], "--raw_text: .* answer questions"),
+            ([f"--adapters={squad}", "--raw_text"], "--raw_text: .* fits tasks of span"),
             ([], "--adapters is not given"),
             ([f"--adapters={one}", "--export_dir="], "--export_dir is not given"),
             (["--adapters=nothing"], "--adapters=nothing: there is no such folder"),

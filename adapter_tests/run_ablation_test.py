@@ -14,7 +14,7 @@ import tensorflow.compat.v1 as tf
 import run_ablation
 from adapter_bert.common import errors
 from adapter_bert.formats import task_adapter
-from adapter_bert.tasks import classifier_results
+from adapter_bert.tasks import classification
 from adapter_bert.training import model_fn
 from adapter_tests.support import command_lines, tiny
 from adapter_tests.support.script_cases import ScriptTestCase, contents, read, write
@@ -290,7 +290,8 @@ class RunsTest(AblationTestCase):
         self.assertEqual(contents(self.output_dir), before)
 
     def test_a_kill_in_its_middle_leaves_nothing(self):
-        answers, calls = classifier_results.answers, []
+        kind, calls = classification.KIND, []
+        answers = kind.answers
 
         def killed(*arguments):
             calls.append(arguments)
@@ -298,7 +299,7 @@ class RunsTest(AblationTestCase):
                 raise KeyboardInterrupt
             return answers(*arguments)
 
-        with mock.patch.object(classifier_results, "answers", killed):
+        with mock.patch.object(kind, "answers", killed):
             self.assertEqual(self.ablate()[0], 130)
         self.assertEqual(contents(self.output_dir), {})
         self.assertEqual(self.record()["num_rows"], 24)

@@ -25,6 +25,7 @@ from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints, tfhub
 from adapter_bert.ops import layers
 from adapter_bert.ops.dropout import DropoutKey, dropout
+from adapter_bert.tasks import text_kind
 from adapter_bert.training import progress
 
 BATCH_SIZE = 100  # As Wong et al. 2018.
@@ -77,7 +78,7 @@ class NetworkConfig:
     @property
     def num_outputs(self):
         """L."""
-        return 1 if self.kind == "regression" else self.num_labels
+        return text_kind.get(self.kind).num_outputs(self.num_labels)
 
     @property
     def num_steps(self):
@@ -376,28 +377,6 @@ def _get_weights(shape):
     )
 
 
-def make_predictions(kind, outputs, labels):
-    """Outputs as `classifier_results` takes a task's predictions.
-
-    Args:
-      kind: the task's.
-      outputs: float Tensor [B, L].
-      labels: Tensor [B], or [B, L] in a multilabel task.
-
-    Returns:
-      dict of Tensors: "loss" [B], and "prediction" [B] or "probabilities" [B, L].
-    """
-    if kind == "regression":
-        return {"loss": tf.square(outputs[:, 0] - labels), "prediction": outputs[:, 0]}
-    if kind == "multilabel":
-        losses = tf.nn.sigmoid_cross_entropy_with_logits(
-            labels=tf.cast(labels, tf.float32), logits=outputs
-        )
-        return {"loss": tf.reduce_mean(losses, 1), "probabilities": tf.sigmoid(outputs)}
-    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=outputs)
-    return {"loss": losses, "probabilities": tf.nn.softmax(outputs)}
-
-
 def model_fn_builder(network_config, strings, evaluation=None, show_progress=False):
     """The model_fn for Estimator.
 
@@ -415,7 +394,7 @@ def model_fn_builder(network_config, strings, evaluation=None, show_progress=Fal
 
         def predict(features, is_training=False):
             outputs = network.outputs(features, is_training)
-            return make_predictions(network_config.kind, outputs, features["label_ids"])
+            return text_kind.get(network_config.kind).predict(outputs, features["label_ids"])
 
         if mode == tf_estimator.ModeKeys.PREDICT:
             return tf_estimator.EstimatorSpec(mode, predict(features))

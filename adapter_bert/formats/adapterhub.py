@@ -15,7 +15,7 @@ from typing import Any, Dict, List, Tuple
 import numpy as np
 
 import tuning
-from adapter_bert.common import configs, files, model_variables
+from adapter_bert.common import configs, files, model_variables, task_kinds
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import huggingface, task_adapter
 
@@ -133,10 +133,11 @@ def _check_adapter(description: task_adapter.Description) -> configs.AdapterConf
         raise UserError(
             f"The package adapters has no such activation (--adapter_activation={activation})."
         )
-    if description.kind not in ("classification", "regression"):
+    if not task_kinds.get(description.kind).has_adapterhub_head:
+        known = [name for name in task_kinds.names() if task_kinds.get(name).has_adapterhub_head]
         raise UserError(
             f"A head of the kind {description.kind} has no counterpart here in AdapterHub's format,"
-            " expected classification or regression."
+            f" expected {' or '.join(known)}."
         )
     if description.tuning.train_pooler:
         raise UserError("AdapterHub's format has no place for a trained pooler (--train_pooler).")

@@ -25,13 +25,11 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from adapter_bert.common import configs, files, model_variables
+from adapter_bert.common import configs, files, model_variables, task_kinds
 from adapter_bert.common.errors import UserError
 
 FOLDER = "adapter"
 CONFIG_FILE, TENSORS_FILE = FILES = ("adapter_config.json", "adapter.safetensors")
-# What a head predicts: one of the labels, a number, a set of the labels, or a span of the text.
-KINDS = ("classification", "regression", "multilabel", "span")
 
 FORMAT = "adapter-bert task adapter"
 FORMAT_VERSION = 1
@@ -67,7 +65,7 @@ class Description:
 
     Attributes:
       task: its name, such as "MRPC".
-      kind: one of `KINDS`.
+      kind: the name of a `task_kinds.TaskKind`.
       labels: in the order of the head's outputs; none for regression and spans.
       max_seq_length: tokens to which texts were cut.
       do_lower_case: whether texts were lower-cased.
@@ -96,8 +94,7 @@ class Description:
     versions: Dict[str, str]
 
     def __post_init__(self):
-        if self.kind not in KINDS:
-            raise UserError(f"kind={self.kind}: expected one of {', '.join(KINDS)}.")
+        task_kinds.get(self.kind)  # Raises UserError if there is no such kind.
 
 
 class TaskAdapter(NamedTuple):
@@ -207,17 +204,14 @@ def shapes(description: Description) -> Dict[str, Tuple[int, ...]]:
     for layer, site in itertools.product(adapted_layers, sites):
         for name, shape in _adapter_shapes(adapter, config.hidden_size).items():
             result[f"bert/encoder/layer_{layer}/{site}/{name}"] = shape
-    outputs, scope = len(description.labels) or 1, ""
-    if description.kind == "span":  # The logits of an answer's first and last token.
-        outputs, scope = 2, "cls/squad/"
-    result[scope + "output_weights"] = (outputs, config.hidden_size)
-    result[scope + "output_bias"] = (outputs,)
-    return result
+    kind = task_kinds.get(description.kind)
+    return {**result, **kind.head_shapes(len(description.labels), config.hidden_size)}
 
 
 def has_head(names: Iterable[str]) -> bool:
     """Returns whether a head of some kind is among tensors of these names."""
-    return not {"output_weights", "cls/squad/output_weights"}.isdisjoint(names)
+    kinds = map(task_kinds.get, task_kinds.names())
+    return not {name for kind in kinds for name in kind.head_shapes(0, 0)}.isdisjoint(names)
 
 
 def _adapted_layers(adapter: Optional[configs.AdapterConfig], num_layers: int) -> Sequence[int]:

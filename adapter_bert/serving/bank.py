@@ -15,11 +15,10 @@ import threading
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
-import scipy.special
 import tensorflow.compat.v1 as tf
 
 import modeling
-from adapter_bert.common import devices, files
+from adapter_bert.common import devices, files, task_kinds
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import adapter_checkpoints, checkpoints, task_adapter
 from adapter_bert.serving import encoder
@@ -299,7 +298,7 @@ class AdapterBank:
                 architecture,
                 group,
                 [entries[row.task].slots for row in group],
-                any(description.kind == "span" for description in descriptions),
+                any(task_kinds.get(description.kind).reads_tokens for description in descriptions),
             )
             for index, *row_and_output in zip(indices, group, descriptions, *outputs):
                 results[index] = _make_prediction(*row_and_output)
@@ -329,16 +328,13 @@ def _read_description(
 
 
 def _make_prediction(
-    row: Row, description: task_adapter.Description, logits, span_logits
+    row: Row, description: task_adapter.Description, logits, token_logits
 ) -> Dict[str, Any]:
     """A row's outputs as its task's own head would give them."""
-    if description.kind == "span":
-        start, end = span_logits[: len(row.input_ids)].T
-        return {"start_logits": start, "end_logits": end}
-    if description.kind == "regression":
-        return {"prediction": float(logits[0])}
-    squash = scipy.special.expit if description.kind == "multilabel" else scipy.special.softmax
-    return {"probabilities": squash(logits[: len(description.labels)])}
+    kind = task_kinds.get(description.kind)
+    if kind.reads_tokens:
+        logits = token_logits[: len(row.input_ids)]
+    return kind.decode(logits[..., : kind.num_outputs(len(description.labels))])
 
 
 def _pad_batch(
@@ -415,7 +411,7 @@ class _Model:
             self._session = tf.Session(config=devices.session_config())
             self._session.run(tf.variables_initializer(list(self.tables.variables.values())))
             self._updates, self._growth = self._build_updates(), self._build_growth()
-        self._fetches = {}  # By kind of adapters, and whether there are spans.
+        self._fetches = {}  # By architecture, and whether there are token logits.
         self._backbone_rows = encoder.backbone_rows(config, init_checkpoint)
         for name, value in encoder.reserved_row_values(self._backbone_rows).items():
             rows, values, update = self._updates[name]
@@ -488,7 +484,7 @@ class _Model:
         architecture: encoder.Architecture,
         rows: List[Row],
         slots: List[encoder.SlotIndices],
-        has_spans: bool,
+        has_token_logits: bool,
     ) -> tuple:
         """The outputs of a batch.
 
@@ -496,19 +492,21 @@ class _Model:
           architecture: `encoder.Architecture` of its adapters.
           rows: list of `Row`.
           slots: list of the `encoder.SlotIndices` of their tasks.
-          has_spans: whether a row asks for a span.
+          has_token_logits: whether a row's task reads the output of each token.
 
         Returns:
-          (logits [B, L], span_logits [B, S, 2]), arrays; of None where there are no spans.
+          (logits [B, L], token_logits [B, S, L]), arrays; of None where no task reads tokens.
         """
-        if (architecture, has_spans) not in self._fetches:
-            self._build(architecture, has_spans)
+        if (architecture, has_token_logits) not in self._fetches:
+            self._build(architecture, has_token_logits)
         batch = _pad_batch(rows, slots, self._lengths, self._config.max_position_embeddings)
         feed = dict(zip(tf.nest.flatten(self._inputs), tf.nest.flatten(batch)))
-        logits, *span_logits = self._session.run(self._fetches[architecture, has_spans], feed)
-        return logits, (span_logits[0] if has_spans else [None] * len(rows))
+        logits, *token_logits = self._session.run(
+            self._fetches[architecture, has_token_logits], feed
+        )
+        return logits, (token_logits[0] if has_token_logits else [None] * len(rows))
 
-    def _build(self, architecture: encoder.Architecture, has_spans: bool) -> None:
+    def _build(self, architecture: encoder.Architecture, has_token_logits: bool) -> None:
         with self._graph.as_default():
             num_known = len(tf.trainable_variables())
             outputs = encoder.build(
@@ -516,7 +514,7 @@ class _Model:
                 architecture,
                 self.tables,
                 *self._inputs,
-                with_spans=has_spans,
+                with_token_logits=has_token_logits,
                 precision=self._precision,
             )
             new_variables = tf.trainable_variables()[num_known:]
@@ -526,7 +524,7 @@ class _Model:
                 )
                 tf.train.init_from_checkpoint(self._init_checkpoint, assignment)
                 self._session.run(tf.variables_initializer(new_variables))
-        self._fetches[architecture, has_spans] = [
+        self._fetches[architecture, has_token_logits] = [
             tensor for tensor in outputs if tensor is not None
         ]
 

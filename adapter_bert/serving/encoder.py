@@ -24,7 +24,7 @@ from adapter_bert.ops import adapters
 # its head; and how many rows at a pool's begin are no task's: the backbone's pooler, and rows of 0.
 RESERVED_ROWS = {"task": 0, "pooler": 1, "bottleneck": 1, "output": 1}
 _BOTTLENECK = ("adapters/weights1", "adapters/biases1", "adapters/weights2")
-_SPAN_SCOPE = "cls/squad/"
+_HEAD = ("output_weights", "output_bias")
 
 
 class Architecture(NamedTuple):
@@ -52,10 +52,10 @@ class SlotIndices(NamedTuple):
 
 
 class Outputs(NamedTuple):
-    """float Tensors or arrays: logits [B, L], and span_logits [B, S, 2] or None."""
+    """float Tensors or arrays: logits [B, L], and token_logits [B, S, L] or None."""
 
     logits: Any
-    span_logits: Any = None
+    token_logits: Any = None
 
 
 def architecture_of(adapter: Optional[configs.AdapterConfig]) -> Architecture:
@@ -181,7 +181,8 @@ def reserved_row_values(backbone_values: Dict[str, np.ndarray]) -> Dict[str, np.
 
 def _table_name(name: str) -> str:
     """The table of a task adapter's tensor: the heads of all kinds share theirs."""
-    return name[len(_SPAN_SCOPE) :] if name.startswith(_SPAN_SCOPE) else name
+    variable = name.rpartition("/")[2]
+    return variable if variable in _HEAD else name
 
 
 def batch_slots(slots: List[SlotIndices], adapter_size: int = 1) -> SlotIndices:
@@ -253,7 +254,7 @@ def pool_of(name: str) -> str:
         return "bottleneck"
     if _is_pooler(name):
         return "pooler"
-    return "output" if name in ("output_weights", "output_bias") else "task"
+    return "output" if name in _HEAD else "task"
 
 
 def row_shapes(config: configs.BertConfig) -> model_variables.Shapes:
@@ -290,7 +291,7 @@ def build(
     input_mask,
     segment_ids,
     *,
-    with_spans: bool,
+    with_token_logits: bool,
     precision: str,
 ) -> Outputs:
     """The encoder and heads on a batch of several tasks' sequences.
@@ -304,7 +305,8 @@ def build(
       tables: `Tables`.
       slots: `SlotIndices` of the batch, integer Tensors.
       input_ids, input_mask, segment_ids: int32 Tensors [B, S].
-      with_spans: bool; compute span_logits, for which the last layer is computed at every position.
+      with_token_logits: bool; compute token_logits, for which the last layer is computed at every
+        position.
       precision: "float32" or "bfloat16".
 
     Returns:
@@ -330,15 +332,15 @@ def build(
             scope="bert",
             adapter_fn=adapter,
             dtype=tf.as_dtype(precision),
-            pooled_only=not with_spans,
+            pooled_only=not with_token_logits,
         )
     weights, bias = (tables.gather(name, slots) for name in ("output_weights", "output_bias"))
     pooled = encoder.get_pooled_output()
     logits = tf.matmul(weights, pooled[:, :, tf.newaxis])[:, :, 0] + bias
-    if not with_spans:
+    if not with_token_logits:
         return Outputs(logits)
-    span_logits = tf.matmul(encoder.get_sequence_output(), weights[:, :2], transpose_b=True)
-    return Outputs(logits, span_logits + bias[:, tf.newaxis, :2])
+    token_logits = tf.matmul(encoder.get_sequence_output(), weights, transpose_b=True)
+    return Outputs(logits, token_logits + bias[:, tf.newaxis])
 
 
 def _adapter_function(architecture: Architecture, tables: Tables, slots: SlotIndices) -> Callable:

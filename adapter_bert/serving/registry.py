@@ -15,7 +15,7 @@ import threading
 from concurrent import futures
 from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
-from adapter_bert.common import files
+from adapter_bert.common import files, task_kinds
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import adapter_folders, task_adapter
 from adapter_bert.serving import bank, request_texts
@@ -185,7 +185,7 @@ class ServedTasks:
     ) -> Iterator[Optional[Callable[[], None]]]:
         """Yields functions that have the bank compute a batch of each shape, the smallest first.
 
-        What compiles with a shape is compiled then: for a text and for a span task, if there are
+        What compiles with a shape is compiled then: for tasks on texts and on tokens, if there are
         such. Shapes that no task had come again when tasks have changed; until then None does.
 
         Args:
@@ -195,8 +195,8 @@ class ServedTasks:
         sizes = [1 << power for power in range(max_batch_size.bit_length())]
         shapes = sorted(itertools.product(sizes, lengths), key=lambda shape: shape[0] * shape[1])
         pending = [
-            (size, length, is_span)
-            for (size, length), is_span in itertools.product(shapes, (False, True))
+            (size, length, reads_tokens)
+            for (size, length), reads_tokens in itertools.product(shapes, (False, True))
             if size * length <= _MAX_WARM_UP_TOKENS
         ]
         while True:
@@ -206,13 +206,15 @@ class ServedTasks:
             while self._tasks is tasks:
                 yield None
 
-    def _warm_up(self, size: int, length: int, is_span: bool, pending: list) -> None:
+    def _warm_up(self, size: int, length: int, reads_tokens: bool, pending: list) -> None:
         """Has the bank compute a batch; one that no task has is added to what is left."""
         candidates = [
-            task for task in self.current() if (task.description.kind == "span") == is_span
+            task
+            for task in self.current()
+            if task_kinds.get(task.description.kind).reads_tokens == reads_tokens
         ]
         if not candidates or length > max(task.description.max_seq_length for task in candidates):
-            pending.append((size, length, is_span))
+            pending.append((size, length, reads_tokens))
             return
         with self.lease() as lease:
             task = lease.get(max(candidates, key=_adapter_size).name)

@@ -1,33 +1,21 @@
 """What a task is asked, as JSON has it → the rows that BERT reads; their outputs → the answer.
 
-An instance is {"text": ..., "text_b": ...}, or a text alone; of a span task {"question": ...,
-"context": ...}; of any task {"input_ids": [...], "segment_ids": [...]}, which may have padding that
-an "input_mask" tells. Texts become rows as in a training of the task.
+An instance has the fields of the task's kind, as {"text": ..., "text_b": ...}; it is a text alone
+where the kind requires only one. Of any task it may be {"input_ids": [...], "segment_ids": [...]},
+whose padding an "input_mask" tells. Texts become rows as in a training of the task.
 """
 
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
-
-import numpy as np
+from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
 import tokenization
-from adapter_bert.common import configs
+from adapter_bert.common import configs, task_kinds
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import task_adapter
-from adapter_bert.tasks import classifier_features, squad_answers, squad_data, squad_features
+from adapter_bert.tasks import classifier_features
 
 Outputs = List[Dict[str, Any]]  # Of rows, as `bank.AdapterBank.predict` gives them.
 
 _ID_FIELDS = ("input_ids", "input_mask", "segment_ids")
-# Kind of task → its fields, of which the first ones are needed.
-_FIELDS = {"span": ("question", "context")}
-_NUM_REQUIRED_FIELDS = {"span": 2}
-# Kind of task → what an answer to texts holds; a value alone has no name.
-ANSWER_FIELDS = {
-    "classification": ("label", "probabilities"),
-    "multilabel": ("labels", "probabilities"),
-    "regression": (),
-    "span": ("answer", "probability"),
-}
 
 
 class EncodedRequest(NamedTuple):
@@ -109,30 +97,28 @@ class TaskTexts:
                 f"{where} was trained with another vocabulary, whose digest is"
                 f" {description.vocabulary!r}; expected {tokenizers.digest!r}."
             )
-        self._description, self._kind = description, description.kind
+        kind = self._kind = task_kinds.get(description.kind)
+        self._labels = description.labels
         self._config, self._max_text_length = encoding.config, encoding.max_text_length
-        self._tokenizer = tokenizers.get(description.do_lower_case)
-        self.fields = _FIELDS.get(self._kind, ("text", "text_b"))
+        self.fields = kind.fields
         length, max_length = description.max_seq_length, self._config.max_position_embeddings
         min_length = classifier_features.SHORTEST
         if not min_length <= length <= max_length:
             raise UserError(
                 f"{where} has max_seq_length {length}; expected {min_length} to {max_length}."
             )
-        if self._kind == "span":
-            self._limits, self._answer_settings = _span_settings(
-                description, tokenizers.is_sentencepiece, where
-            )
+        tokenizer = tokenizers.get(description.do_lower_case)
+        self._read_texts = kind.request_reader(description, tokenizer, where)
 
     def encode(self, instance: Any) -> EncodedRequest:
         """The `EncodedRequest` of an instance; raises UserError if it is none of this task."""
-        if isinstance(instance, str) and self._kind != "span":
-            instance = {"text": instance}
+        num_required = self._kind.num_required
+        if isinstance(instance, str) and num_required == 1:
+            instance = {self.fields[0]: instance}
         if not isinstance(instance, dict):
             raise UserError(f"expected an object with {self._expected_fields()}")
         if "input_ids" in instance:
             return self._encode_ids(instance)
-        num_required = _NUM_REQUIRED_FIELDS.get(self._kind, 1)
         unknown_fields = set(instance) - set(self.fields)
         if unknown_fields or not set(self.fields[:num_required]) <= set(instance):
             present = ", ".join(sorted(instance)) or "nothing"
@@ -141,10 +127,13 @@ class TaskTexts:
         for name, text in zip(self.fields, texts):
             if name in instance:
                 self._check_text(name, text)
-        return self._encode_span(*texts) if self._kind == "span" else self._encode_text(*texts)
+        return EncodedRequest(*self._read_texts(*texts))
 
     def _expected_fields(self) -> str:
-        texts = " and ".join(self.fields) if self._kind == "span" else "text (and text_b)"
+        num_required = self._kind.num_required
+        texts = " and ".join(self.fields[:num_required])
+        if self.fields[num_required:]:
+            texts += f" (and {' and '.join(self.fields[num_required:])})"
         return f"{texts}, or input_ids and segment_ids"
 
     def _check_text(self, name: str, text) -> None:
@@ -155,41 +144,6 @@ class TaskTexts:
                 f"{name} has {len(text):,} characters; expected at most {self._max_text_length:,}"
                 " (--max_text_length)"
             )
-
-    def _encode_text(self, text: str, text_b: Optional[str]) -> EncodedRequest:
-        example = classifier_features.InputExample("", text, text_b, label="0")
-        features = classifier_features.convert_single_example(
-            ex_index=np.inf,
-            example=example,
-            label_list=None,
-            max_seq_length=self._description.max_seq_length,
-            tokenizer=self._tokenizer,
-        )
-        return EncodedRequest([_strip_padding(features)], self._format_answer)
-
-    def _encode_span(self, question: str, context: str) -> EncodedRequest:
-        _, words = squad_data.words_of(context)
-        example = squad_data.SquadExample("", question, words)
-        (tokenized,) = squad_features.tokenized([example], self._tokenizer, self._limits, False)
-        features = squad_features.window_features(
-            tokenized, 0, 0, self._tokenizer, self._limits.max_seq_length
-        )
-        if not features:
-            raise UserError("context has no words")
-
-        def decode(outputs):
-            windows = [
-                (feature, squad_answers.RawResult(feature.unique_id, *_span_logits(output)))
-                for feature, output in zip(features, outputs)
-            ]
-            best = squad_answers.choose_answer(words, windows, self._answer_settings)
-            probabilities = {entry["text"]: entry["probability"] for entry in best.nbest}
-            return {
-                "answer": best.text,
-                "probability": _round_float(probabilities.get(best.text, 0.0)),
-            }
-
-        return EncodedRequest([_strip_padding(feature) for feature in features], decode)
 
     def _encode_ids(self, instance: Dict[str, Any]) -> EncodedRequest:
         unknown_fields = sorted(set(instance) - set(_ID_FIELDS))
@@ -211,54 +165,11 @@ class TaskTexts:
         length = sum(mask)
         if not length or 0 in mask[:length]:
             raise UserError("input_mask must have ones, and then zeros for padding")
-        return EncodedRequest([(ids[:length], segments[:length])], self._format_raw_answer)
+        return EncodedRequest([(ids[:length], segments[:length])], self._answer_ids)
 
-    def _format_raw_answer(self, outputs: Outputs):
-        if self._kind != "span":
-            return self._format_answer(outputs)
-        names = ("start_logits", "end_logits")
-        return {
-            name: [_round_float(value) for value in logits]
-            for name, logits in zip(names, _span_logits(*outputs))
-        }
-
-    def _format_answer(self, outputs: Outputs):
-        """What the output of a row that is no span's comes down to."""
+    def _answer_ids(self, outputs: Outputs):
         (output,) = outputs
-        if self._kind == "regression":
-            return _round_float(output["prediction"])
-        probabilities, labels = output["probabilities"], self._description.labels
-        by_label = {label: _round_float(value) for label, value in zip(labels, probabilities)}
-        if self._kind == "multilabel":
-            threshold = classifier_features.LABEL_THRESHOLD
-            selected = [label for label, value in zip(labels, probabilities) if value > threshold]
-            return {"labels": selected, "probabilities": by_label}
-        return {"label": labels[int(np.argmax(probabilities))], "probabilities": by_label}
-
-
-def _span_settings(
-    description: task_adapter.Description, is_sentencepiece: bool, where: str
-) -> Tuple[squad_features.Limits, squad_answers.AnswerSettings]:
-    """(`squad_features.Limits`, `squad_answers.AnswerSettings`) as the task's training had them."""
-    try:
-        settings = squad_features.trained_settings(description.training)
-        version_2 = settings.pop("version_2_with_negative")
-        limits = squad_features.Limits(max_seq_length=description.max_seq_length, **settings)
-        squad_features.check_limits(limits)
-    except UserError as error:
-        raise UserError(f"{where}: {error}") from None
-    answer_settings = squad_answers.AnswerSettings(
-        do_lower_case=description.do_lower_case,
-        version_2_with_negative=version_2,
-        sentencepiece=is_sentencepiece,
-    )
-    return limits, answer_settings
-
-
-def _strip_padding(features):
-    """(input_ids, segment_ids) of any `InputFeatures`."""
-    length = sum(features.input_mask)
-    return features.input_ids[:length], features.segment_ids[:length]
+        return self._kind.answer(output, self._labels)
 
 
 def _check_ids(name: str, values, size: int, max_length: int) -> None:
@@ -270,12 +181,3 @@ def _check_ids(name: str, values, size: int, max_length: int) -> None:
         raise UserError(
             f"{name} has values from {min(values)} to {max(values)}; expected 0 to {size - 1}"
         )
-
-
-def _span_logits(output):
-    return output["start_logits"].tolist(), output["end_logits"].tolist()
-
-
-def _round_float(value: float) -> float:
-    """A float32 in as few digits as tell it."""
-    return float(f"{value:.7g}")

@@ -33,7 +33,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from adapter_bert.common import files
+from adapter_bert.common import files, task_kinds
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import task_adapter
 from adapter_bert.serving import bank, batcher, http_server, prometheus, registry, request_texts
@@ -45,7 +45,6 @@ _PAGE_HEADERS = {
     "x-content-type-options": "nosniff",
 }
 _OPEN_PATHS = ("/", "/healthz", "/readyz")
-_OUTPUT_TYPES = {"label": "DT_STRING", "answer": "DT_STRING", "labels": "DT_STRING"}
 
 
 class Limits(NamedTuple):
@@ -458,10 +457,10 @@ def _signature(task: registry.ServedTask) -> Dict[str, Any]:
         shape = {"dim": [{"size": "-1", "name": ""}], "unknown_rank": False}
         return {"dtype": kind, "tensor_shape": shape, "name": name}
 
-    outputs = request_texts.ANSWER_FIELDS[task.description.kind] or ("prediction",)
+    outputs = task_kinds.get(task.description.kind).answer_types
     signature = {
         "inputs": {name: tensor(name, "DT_STRING") for name in task.texts.fields},
-        "outputs": {name: tensor(name, _OUTPUT_TYPES.get(name, "DT_FLOAT")) for name in outputs},
+        "outputs": {name: tensor(name, kind) for name, kind in outputs.items()},
         "method_name": "tensorflow/serving/predict",
     }
     return {"signature_def": {"serving_default": signature}}

@@ -7,7 +7,6 @@ nothing in it is compiled by XLA, which a server may lack.
 Axes in shape comments: B batch, S positions, L the most labels that a task has.
 """
 
-import collections
 import dataclasses
 import posixpath
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
@@ -16,7 +15,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import modeling
-from adapter_bert.common import configs, devices, files
+from adapter_bert.common import configs, devices, files, task_kinds
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import task_adapter
 from adapter_bert.ops import xla
@@ -153,55 +152,33 @@ class _Model(NamedTuple):
     tasks: _TaskConstants
 
     def outputs(self, index, *ids_mask_and_segments):
-        """What is predicted: a dict of Tensors with a row for each of int32 [B] indices of tasks.
+        """Returns Tensors by name, with a row for each of int32 [B] indices of tasks.
 
-        probabilities [B, L], labels [B, L] (their names) and label [B], the most probable;
-        prediction [B]; start_logits and end_logits [B, S]: those that any of the tasks has. What a
-        row's own task has not is 0 or "".
+        They are those that the kinds of the tasks export. Where a row's own task has no such
+        output, it is 0 or "".
         """
-        kinds, has_spans = set(self.tasks.kinds), "span" in self.tasks.kinds
+        tasks = self.tasks
+        kinds = [task_kinds.get(name) for name in dict.fromkeys(tasks.kinds)]
         model_outputs = encoder.build(
             self.config,
             self.architecture,
             self.tables,
-            self.tasks.slots_of(index),
+            tasks.slots_of(index),
             *ids_mask_and_segments,
-            with_spans=has_spans,
+            with_token_logits=any(kind.reads_tokens for kind in kinds),
             precision="float32",
         )
-        outputs = collections.OrderedDict()
-        if kinds & {"classification", "multilabel"}:
-            outputs.update(self._probabilities(index, model_outputs.logits))
-        if "regression" in kinds:
-            is_regression = self._is_of("regression", index)
-            outputs["prediction"] = model_outputs.logits[:, 0] * tf.cast(is_regression, tf.float32)
-        if has_spans:
-            is_span = tf.cast(self._is_of("span", index), tf.float32)
-            logits = tf.unstack(
-                model_outputs.span_logits * is_span[:, tf.newaxis, tf.newaxis], axis=2
-            )
-            outputs["start_logits"], outputs["end_logits"] = logits
-        return outputs
-
-    def _is_of(self, kind: str, index):
-        """bool [B]: whether rows' tasks are of that kind."""
-        return tf.gather([kind == task_kind for task_kind in self.tasks.kinds], index)
-
-    def _probabilities(self, index, logits):
-        tasks, max_labels = self.tasks, len(self.tasks.labels[0])
-        is_label = tf.sequence_mask(tf.gather(tasks.num_labels, index), max_labels)
-        logits = logits[:, :max_labels]
-        softmax = tf.nn.softmax(tf.where(is_label, logits, tf.fill(tf.shape(logits), -np.inf)))
-        is_multilabel = tf.tile(self._is_of("multilabel", index)[:, tf.newaxis], [1, max_labels])
-        probabilities = tf.where(is_multilabel, tf.sigmoid(logits), softmax)
-        probabilities = tf.where(is_label, probabilities, tf.zeros_like(logits))
         labels = tf.gather(tasks.labels, index)
-        best = tf.argmax(probabilities, -1, output_type=tf.int32)
-        return {
-            "probabilities": probabilities,
-            "labels": labels,
-            "label": tf.gather(labels, best, batch_dims=1),
-        }
+        is_label = tf.sequence_mask(tf.gather(tasks.num_labels, index), len(tasks.labels[0]))
+        outputs = {}
+        for kind in kinds:
+            logits = model_outputs.token_logits if kind.reads_tokens else model_outputs.logits
+            is_of_kind = tf.gather([kind.name == name for name in tasks.kinds], index)
+            for name, value in kind.export(logits, labels, is_label).items():
+                rows = tf.reshape(is_of_kind, [-1] + [1] * (value.shape.ndims - 1))
+                others = outputs.get(name, tf.zeros_like(value))
+                outputs[name] = tf.where_v2(rows, value, others)
+        return outputs
 
 
 def _signatures(model: _Model, encode: Optional[Callable]) -> Dict[str, Any]:
@@ -209,7 +186,7 @@ def _signatures(model: _Model, encode: Optional[Callable]) -> Dict[str, Any]:
     numbers = ("input_ids", "input_mask", "segment_ids")
     ids = {name: tf.placeholder(tf.int32, [None, None], name) for name in numbers}
     signatures = {"serving_default": _signature(model, ids, lambda index: ids.values())}
-    if encode and set(model.tasks.kinds) != {"span"}:
+    if encode and any(task_kinds.get(kind).has_text_signature for kind in model.tasks.kinds):
         max_tokens = model.tasks.max_tokens
         for name, columns in (("text", 1), ("text_pair", 2)):
             texts = {

@@ -11,11 +11,10 @@ from adapter_bert.common import paths
 from adapter_bert.common.errors import UserError
 from adapter_bert.common.settings import Settings, flag
 from adapter_bert.formats import task_adapter
-from adapter_bert.tasks import classifier_features, custom_tasks, glue
+from adapter_bert.tasks import classifier_features, custom_tasks, glue, text_kind
 from adapter_bert.training import feature_cache
 from adapter_bert.training.rows import TextRows
 
-_KINDS = {"class": "classification", "float": "regression", "multilabel": "multilabel"}
 _KNOWN = ", ".join([*(task.name for task in glue.TASKS.values()), *custom_tasks.LAYOUTS, "custom"])
 _COLUMN = "--task_name=custom: the column, or the key in .jsonl files, of the "
 
@@ -36,10 +35,9 @@ class TaskConfig(Settings):
     label_column: Optional[str] = flag(None, _COLUMN + "label.", "Task and data")
     label_type: str = flag(
         "class",
-        "--task_name=custom: labels are names of classes; numbers to be predicted; or sets of"
-        " labels, a,b,c or a list in .jsonl files.",
+        "--task_name=custom: how a label is written. " + text_kind.label_formats(),
         "Task and data",
-        choices=sorted(_KINDS),
+        choices=sorted(text_kind.by_label_type()),
     )
 
 
@@ -81,7 +79,7 @@ def _custom_layout(config):
     if config.task_name.lower() == "custom":
         if config.text_column is None or config.label_column is None:
             raise UserError("--task_name=custom needs --text_column and --label_column.")
-        kind = _KINDS[config.label_type]
+        kind = text_kind.by_label_type()[config.label_type].name
         columns = config.text_column, config.label_column, config.text_b_column
         return custom_tasks.Layout("custom", *columns, kind)
     names = ("text_column", "text_b_column", "label_column", "label_type")

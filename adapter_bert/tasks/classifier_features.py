@@ -14,7 +14,6 @@ from absl import logging
 from adapter_bert.common.errors import UserError
 
 SHORTEST = 4  # The least max_seq_length: the special tokens of a pair, and one of its own.
-LABEL_THRESHOLD = 0.5  # Above this probability a label is one of a row's set.
 
 _LOGGED_EXAMPLES = 3
 _PROGRESS_EVERY = 10000

@@ -1,17 +1,16 @@
 """What a classification task's predictions become: scores, and files.
 
-A task's predictions are a dict of arrays over its N rows: "loss" [N], and "probabilities" [N, L] of
-its L labels (each for itself in a multilabel task) or, for a regression, "prediction" [N].
+A task's predictions are a dict of arrays over its N rows: "loss" [N], and what its
+`text_kind.TextKind` predicts, "probabilities" [N, L] of its L labels or "prediction" [N].
 """
 
-import itertools
 import posixpath
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
 import numpy as np
 
 from adapter_bert.common import files, metrics
-from adapter_bert.tasks.classifier_features import LABEL_THRESHOLD
+from adapter_bert.tasks import text_kind
 from adapter_bert.tasks.glue import Task
 
 Predictions = Dict[str, np.ndarray]
@@ -38,10 +37,14 @@ def scores(task: Task, labels: np.ndarray, predictions: Predictions) -> Dict[str
       A dict of floats, those of `metrics` for the task's kind and "loss", the mean over rows; and
       for up to 200 classes "confusion_matrix", L lists of L counts.
     """
-    found = answers(task, predictions)
-    result = {**answer_scores(task, labels, found), "loss": float(np.mean(predictions["loss"]))}
-    if task.kind == "classification" and len(task.labels) <= _MAX_MATRIX_LABELS:
-        confusion = metrics.confusion_matrix(labels, found, len(task.labels))
+    kind, num_labels = text_kind.get(task.kind), len(task.labels)
+    answers = kind.answers(predictions)
+    result: Dict[str, Any] = {
+        **kind.scores(labels, answers, num_labels),
+        "loss": float(np.mean(predictions["loss"])),
+    }
+    if kind.is_single_label and num_labels <= _MAX_MATRIX_LABELS:
+        confusion = metrics.confusion_matrix(labels, answers, num_labels)
         result["confusion_matrix"] = confusion.tolist()
     return result
 
@@ -69,28 +72,6 @@ def score_fn(
         return {**named("eval", result), "loss": loss}
 
     return score
-
-
-def answers(task: Task, predictions: Predictions) -> np.ndarray:
-    """What a task's predictions, or those of one row, come down to.
-
-    Returns:
-      array [...] of label ids or of a regression's numbers; bool [..., L] in a multilabel task.
-    """
-    if task.kind == "regression":
-        return predictions["prediction"]
-    if task.kind == "multilabel":
-        return predictions["probabilities"] > LABEL_THRESHOLD
-    return np.argmax(predictions["probabilities"], axis=-1)
-
-
-def answer_scores(task: Task, labels: np.ndarray, predicted: np.ndarray) -> Dict[str, float]:
-    """The scores of `answers` [N, ...]: floats by name, those of `metrics` for the task's kind."""
-    if task.kind == "regression":
-        return metrics.regression(labels, predicted)
-    if task.kind == "multilabel":
-        return metrics.multilabel(labels, predicted)
-    return metrics.classification(labels, predicted, len(task.labels))
 
 
 def about(task: Task, stage: str) -> Dict[str, Any]:
@@ -135,18 +116,18 @@ def write_predictions(folder: str, task: Task, split: str, predictions: Predicti
       The paths, test_results.tsv first.
     """
     end = split[len("test") :] + ".tsv"
-    numbers = predictions["prediction"][:, None] if task.kind == "regression" else None
-    values = predictions["probabilities"] if numbers is None else numbers
-    texts = _texts(task, answers(task, predictions))
+    kind = text_kind.get(task.kind)
+    texts = kind.texts(kind.answers(predictions), task.labels)
+    values = predictions[kind.prediction]
     tables = {
-        "test_results" + end: [list(map(str, row)) for row in values],
+        "test_results" + end: [list(map(str, np.atleast_1d(row))) for row in values],
         _file_name("predictions", split): _prediction_rows(task, texts, predictions),
     }
     if split in task.submission:
         files.makedirs(posixpath.join(folder, "submission"))
         tables[f"submission/{task.submission[split]}.tsv"] = [
             ["index", "prediction"],
-            *([str(index), text] for index, text in enumerate(_submitted(task, texts))),
+            *([str(index), text] for index, text in enumerate(kind.submitted(texts))),
         ]
     return [_write_rows(folder, name, rows) for name, rows in tables.items()]
 
@@ -203,10 +184,12 @@ def write_answers(
       labels: as in `scores`.
       predictions: see above; None where they are written already.
     """
-    rows = [[str(index), text] for index, text in enumerate(_texts(task, labels))]
+    kind = text_kind.get(task.kind)
+    rows = [[str(index), text] for index, text in enumerate(kind.texts(labels, task.labels))]
     _write_rows(folder, _file_name("labels", split), [["index", "label"], *rows])
     if predictions is not None:
-        rows = _prediction_rows(task, _texts(task, answers(task, predictions)), predictions)
+        texts = kind.texts(kind.answers(predictions), task.labels)
+        rows = _prediction_rows(task, texts, predictions)
         _write_rows(folder, _file_name("predictions", split), rows)
 
 
@@ -223,24 +206,10 @@ def _write_rows(folder: str, name: str, rows: Iterable[Sequence[str]]) -> str:
 
 
 def _prediction_rows(task: Task, texts: List[str], predictions: Predictions) -> List[List[str]]:
-    """The rows of predictions.tsv: index, answer and, where there are labels, probabilities."""
+    """The rows of predictions.tsv: index, answer and, if they are predicted, probabilities."""
     rows = [[str(index), text] for index, text in enumerate(texts)]
-    if task.labels:
-        rows = [row + list(map(str, p)) for row, p in zip(rows, predictions["probabilities"])]
+    values = predictions[text_kind.get(task.kind).prediction]
+    if values.ndim == 1:
+        return [["index", "label"], *rows]
+    rows = [row + list(map(str, probabilities)) for row, probabilities in zip(rows, values)]
     return [["index", "label", *task.labels], *rows]
-
-
-def _texts(task: Task, labels: np.ndarray) -> List[str]:
-    """Labels as `scores` takes them, or `answers`, as texts."""
-    if task.kind == "regression":
-        return [str(value) for value in labels]
-    if task.kind == "multilabel":
-        return [",".join(itertools.compress(task.labels, row)) for row in labels]
-    return [task.labels[index] for index in labels]
-
-
-def _submitted(task: Task, texts: List[str]) -> List[str]:
-    """As GLUE's server takes them: STS-B's scores go from 0 to 5."""
-    if task.kind == "regression":
-        return [f"{np.clip(float(text), 0, 5):.3f}" for text in texts]
-    return texts

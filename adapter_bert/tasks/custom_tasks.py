@@ -6,23 +6,21 @@ as their files are published.
 
 import collections
 import itertools
-import json
 import os
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 from absl import logging
 
 from adapter_bert.common import files
 from adapter_bert.common.errors import UserError
-from adapter_bert.tasks import table_readers
+from adapter_bert.tasks import table_readers, text_kind
 from adapter_bert.tasks.classifier_features import InputExample
 from adapter_bert.tasks.glue import (
     SplitProcessor,
     Task,
     TaskProcessor,
     get_processor,
-    is_number,
 )
 
 _ENDINGS = ("tsv", "txt", "csv", "jsonl")
@@ -241,9 +239,6 @@ def files_of(layout: Layout, split: str, data_dir: str) -> List[str]:
     return found
 
 
-_SCORES = {"classification": "accuracy", "regression": "pearson", "multilabel": "micro_f1"}
-
-
 class TableProcessor(SplitProcessor):
     """The processor of a `Layout`.
 
@@ -258,12 +253,14 @@ class TableProcessor(SplitProcessor):
 
     def __init__(self, layout: Layout, data_dir: str, labels: Optional[Sequence[str]] = None):
         self._layout = layout
+        self._kind = text_kind.get(layout.kind)
         self._data_dir = data_dir
         self._tables = {}
         if labels is None:
             labels = layout.labels or self._read_labels()
-        kind, score = layout.kind, _SCORES[layout.kind]
-        super().__init__(Task(layout.name, tuple(labels), {}, kind=kind, score=score))
+        super().__init__(
+            Task(layout.name, tuple(labels), {}, kind=layout.kind, score=self._kind.score)
+        )
         self._known = frozenset(labels)
 
     def splits_of(self, stage: str, data_dir: str) -> List[str]:
@@ -360,22 +357,17 @@ class TableProcessor(SplitProcessor):
         return table._replace(rows=rows)
 
     def _read_labels(self) -> Sequence[str]:
-        if self._layout.kind == "regression":
+        if not self._kind.min_labels:
             return ()
         table = self._training_table()
         label = self._layout.label_in(table)
         if label is None:
             raise table.no_column(self._layout.label, "--label_column")
-        rows = [self._labels_of(table, row, label) for row in table.rows]
+        rows = [_names_in(self._parsed(table, row, label)) for row in table.rows]
         labels = sorted(set(itertools.chain.from_iterable(rows)))
         if not labels:
             raise UserError(f"{table.path}: found no label in {len(rows)} rows, expected some.")
-        if self._layout.kind == "multilabel":
-            return labels
-        if "" in labels:
-            line = table.rows[rows.index(("",))].line
-            raise UserError(f"{table.path}, line {line}: found no label, expected one in each row.")
-        if len(labels) < 2:
+        if len(labels) < self._kind.min_labels:
             raise UserError(
                 f"{table.path}: found only the label {labels[0]!r} in {len(rows)} rows,"
                 " expected two labels or more."
@@ -387,56 +379,34 @@ class TableProcessor(SplitProcessor):
         label = " ".join(table.text(row, column).split())
         return self._layout.aliases.get(label, label)
 
-    def _labels_of(
-        self, table: table_readers.Table, row: table_readers.Row, column: int
-    ) -> Tuple[str, ...]:
-        """A row's set of labels, or the one that it has; refused if no file can hold them."""
-        label, where = self._spelled(table, row, column), f"{table.path}, line {row.line}"
-        labels = _label_set(label, where) if self._layout.kind == "multilabel" else (label,)
-        for one in labels:
-            if any("\ud800" <= character <= "\udfff" for character in one):
+    def _parsed(self, table: table_readers.Table, row: table_readers.Row, column: int) -> Any:
+        """Returns a row's label, a str or a tuple of str, if a file can hold it."""
+        where = f"{table.path}, line {row.line}"
+        label = self._kind.parse_label(self._spelled(table, row, column), where)
+        for name in _names_in(label):
+            if any("\ud800" <= character <= "\udfff" for character in name):
                 raise UserError(
-                    f"{where}: found half a surrogate pair in the label {one!r}, expected text."
+                    f"{where}: found half a surrogate pair in the label {name!r}, expected text."
                 )
-        return labels
+        return label
 
     def _label(self, table: table_readers.Table, row: table_readers.Row, column: Optional[int]):
-        """A row's label, checked; where there is none any one stands in its place."""
-        kind, known = self._layout.kind, self.task.labels
+        """Returns a row's label, one of the task's; a placeholder where there is no column."""
         if column is None:
-            return {"multilabel": (), "regression": "0"}.get(kind, known and known[0])
-        where = f"{table.path}, line {row.line}"
-        if kind == "regression":
-            label = self._spelled(table, row, column)
-            if not is_number(label):
-                raise UserError(f"{where}: found the label {label!r}, expected a number.")
-            return label
-        labels = self._labels_of(table, row, column)
-        for one in labels:
-            if one not in self._known:
-                expected = ", ".join(known[:10]) + (", ..." if len(known) > 10 else "")
-                raise UserError(f"{where}: found the label {one!r}, expected one of {expected}.")
-        return labels if kind == "multilabel" else labels[0]
+            return self._kind.placeholder(self.task.labels)
+        label = self._parsed(table, row, column)
+        for name in _names_in(label):
+            if not self._kind.is_label(name, self._known):
+                expected = self._kind.describe_labels(self.task.labels)
+                raise UserError(
+                    f"{table.path}, line {row.line}: found the label {name!r}, expected {expected}."
+                )
+        return label
 
 
-def _label_set(text: str, where: str) -> Tuple[str, ...]:
-    """A set of labels as a tuple: "a,b" or the JSON list ["a", "b"]; nothing is the empty set."""
-    try:
-        labels = json.loads(text) if text.startswith("[") else text.split(",")
-    except (ValueError, RecursionError) as error:
-        if text.endswith("]"):  # As Python prints a list: its parts would be labels of their own.
-            raise UserError(
-                f'{where}: found {text}, which is no JSON; expected labels as in a,b or ["a", "b"].'
-            ) from error
-        labels = text.split(",")
-    for label in labels:
-        if label is None or "," in str(label):
-            raise UserError(
-                f"{where}: found {json.dumps(label)} in a list, expected labels that are neither"
-                " null nor have commas, which stand between labels elsewhere."
-            )
-    # JSON has white space that a line of a file has not.
-    return tuple(label for label in (" ".join(str(each).split()) for each in labels) if label)
+def _names_in(label) -> Tuple[str, ...]:
+    """Returns the labels in a set of them, or the one label that a row has."""
+    return label if isinstance(label, tuple) else (label,)
 
 
 def shared_out(rows: list, shares: Dict[str, int]) -> Dict[str, list]:

@@ -12,11 +12,11 @@ import os
 import typing
 from typing import Dict, Iterable, List, Optional, Set, Tuple
 
-import numpy as np
 from absl import logging
 
 from adapter_bert.common import files
 from adapter_bert.common.errors import UserError
+from adapter_bert.tasks import text_kind
 from adapter_bert.tasks.classifier_features import InputExample
 from adapter_bert.tasks.table_readers import read_rows
 
@@ -54,9 +54,7 @@ class Task(typing.NamedTuple):
     name: str
     labels: typing.Tuple[str, ...]  # The first one is the placeholder where a split has no labels.
     splits: typing.Dict[str, Split]
-    # "classification"; "regression", whose labels are numbers, so that `labels` is empty; or
-    # "multilabel", with a set of labels for each row.
-    kind: str = "classification"
+    kind: str = "classification"  # The name of a `text_kind.TextKind`.
     score: str = "accuracy"  # GLUE's score, a name that the task's metrics have.
     folder: typing.Optional[str] = None  # In $GLUE_DIR, if not the task's name.
     submission: typing.Dict[str, str] = {}  # From a test split to the name of its file for GLUE.
@@ -390,7 +388,7 @@ def _is_data(row: List[str], task: Task, split: Split) -> bool:
     """Whether the first row is no header: it has a label, or (without labels) a number in front."""
     if split.label is None:
         return row[0].isdigit()
-    return _is_label(_label(row[split.label], task), task)
+    return text_kind.get(task.kind).is_label(_label(row[split.label], task), task.labels)
 
 
 def _label(label: str, task: Task) -> str:
@@ -398,25 +396,11 @@ def _label(label: str, task: Task) -> str:
     return task.aliases.get(label, label)
 
 
-def _is_label(label: str, task: Task) -> bool:
-    return is_number(label) if task.kind == "regression" else label in task.labels
-
-
-def is_number(label: str) -> bool:
-    """Whether a regression's label is a number that a float32 holds."""
-    try:
-        number = float(label)
-    except ValueError:
-        return False
-    # Python reads 1_0 as 10.
-    return "_" not in label and abs(number) <= float(np.finfo(np.float32).max)
-
-
 def _example(row: List[str], number: int, task: Task, split: Split, path: str) -> InputExample:
-    placeholder = task.labels[0] if task.labels else "0"
-    label = placeholder if split.label is None else _label(row[split.label], task)
-    if not _is_label(label, task):
-        expected = f"one of {', '.join(task.labels)}" if task.labels else "a number"
+    kind = text_kind.get(task.kind)
+    label = kind.placeholder(task.labels) if split.label is None else _label(row[split.label], task)
+    if not kind.is_label(label, task.labels):
+        expected = kind.describe_labels(task.labels)
         hint = " (this file has no header)" if number == 0 else ""
         raise UserError(
             f"{path}, line {number + 1}: found the label {label!r}, expected {expected}{hint}."

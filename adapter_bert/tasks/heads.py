@@ -1,8 +1,7 @@
-"""The layers on BERT and their losses, as `model_fn.model_fn_builder` takes them.
+"""BERT's own heads, of classification and of question answering, and what other heads share.
 
-On the pooled output: classes, numbers, sets of labels. On each token: the span of an answer.
-
-B rows, S tokens, D the width of the output.
+A head is a function that `model_fn.model_fn_builder` takes. Kinds of tasks import this module only
+where they build one. B rows, S tokens, D the width of the output.
 """
 
 import tensorflow.compat.v1 as tf
@@ -24,14 +23,23 @@ def classification_loss(pooled_output, labels, num_labels, is_training, dropout_
     Returns:
       (loss [], per_example_loss [B], logits [B, num_labels], probabilities [B, num_labels]).
     """
-    logits = _linear(pooled_output, num_labels, is_training, dropout_key)
+    logits = pooled_logits(pooled_output, num_labels, is_training, dropout_key)
     one_hot_labels = tf.one_hot(labels, depth=num_labels)
     per_example_loss = -tf.reduce_sum(one_hot_labels * tf.nn.log_softmax(logits), axis=-1)
     return tf.reduce_mean(per_example_loss), per_example_loss, logits, tf.nn.softmax(logits)
 
 
-def _linear(pooled_output, num_outputs, is_training, dropout_key):
-    """The head's layer: [B, D] → [B, num_outputs]."""
+def pooled_logits(pooled_output, num_outputs, is_training, dropout_key):
+    """Adds a linear layer on the pooled output, the variables output_weights and output_bias.
+
+    Args:
+      pooled_output: float Tensor [B, D].
+      num_outputs: int.
+      is_training, dropout_key: as in `classification_loss`.
+
+    Returns:
+      float Tensor [B, num_outputs].
+    """
     collections = [modeling.HEAD, tf.GraphKeys.GLOBAL_VARIABLES]
     weights = tf.get_variable(
         "output_weights",
@@ -74,45 +82,18 @@ def classifier_head(num_labels, class_weights=None):
     return head
 
 
-def regression_head(encoder, features, is_training, dropout_key):
-    """As `classifier_head`, for labels that are numbers: one output, and its squared error."""
-    output = _linear(encoder.get_pooled_output(), 1, is_training, dropout_key)[:, 0]
-    return _head_output({"prediction": output}, tf.square(output - features["label_ids"]), features)
-
-
-def multilabel_head(num_labels):
-    """As `classifier_head`, for sets of labels [B, num_labels] of 0 and 1: a sigmoid for each."""
-
-    def head(encoder, features, is_training, dropout_key):
-        labels = tf.cast(features["label_ids"], tf.float32)
-        logits = _linear(encoder.get_pooled_output(), num_labels, is_training, dropout_key)
-        losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
-        return _head_output(
-            {"probabilities": tf.sigmoid(logits)}, tf.reduce_mean(losses, 1), features
-        )
-
-    return head
-
-
-def head_of(kind, num_labels, class_weights=None):
-    """The head of a task of that kind: classification, regression or multilabel.
+def head_output(predictions, features):
+    """Returns the `model_fn.HeadOutput` of a head whose loss is the mean of the rows' losses.
 
     Args:
-      num_labels, class_weights: see `classifier_head`.
+      predictions: dict of Tensors [B, ...], of which "loss" [B] is each row's.
+      features: dict of Tensors, as of any head.
     """
-    if kind == "regression":
-        return regression_head
-    if kind == "multilabel":
-        return multilabel_head(num_labels)
-    return classifier_head(num_labels, class_weights)
-
-
-def _head_output(predictions, per_example_loss, features):
-    """The `model_fn.HeadOutput` of a head whose loss is the mean [B] of its rows'."""
+    per_example_loss = predictions["loss"]
     weights = tf.cast(features.get("is_real_example", tf.ones_like(per_example_loss)), tf.float32)
     return model_fn.HeadOutput(
         loss=tf.reduce_mean(per_example_loss),
-        predictions={**predictions, "loss": per_example_loss},
+        predictions=predictions,
         metric_fn=lambda loss, weights: {"eval_loss": tf.metrics.mean(loss, weights=weights)},
         metric_inputs=[per_example_loss, weights],
     )

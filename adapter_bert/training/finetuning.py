@@ -18,7 +18,15 @@ import numpy as np
 from absl import logging
 
 import optimization
-from adapter_bert.common import configs, devices, files, metrics, model_variables, paths
+from adapter_bert.common import (
+    configs,
+    devices,
+    files,
+    metrics,
+    model_variables,
+    paths,
+    task_kinds,
+)
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import adapter_checkpoints, checkpoints, task_adapter
 from adapter_bert.ops import adapters
@@ -415,7 +423,7 @@ def _model_settings(setup, output, **more):
         tuning=description.tuning,
         use_tpu=setup.use_tpu,
         precision=setup.precision,
-        pooled_only=description.kind != "span",
+        pooled_only=not task_kinds.get(description.kind).reads_tokens,
         **more,
     )
 
@@ -689,7 +697,7 @@ def parameter_counts(description, bert_config):
     trained = task_adapter.parameters(task_adapter.shapes(description))
     encoder = model_variables.encoder_shapes(bert_config)
     counts = {"backbone_parameters": encoder, "total_parameters": {**encoder, **trained}}
-    if description.kind == "span":  # No gradient reaches the pooler, which they do not read.
+    if task_kinds.get(description.kind).reads_tokens:  # No gradient reaches the pooler.
         trained = {name: shape for name, shape in trained.items() if "/pooler/" not in name}
     counts["trained_parameters"] = trained
     return {

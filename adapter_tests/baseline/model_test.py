@@ -211,30 +211,6 @@ class TowersTest(ModelTestCase):
         self.assertAllClose(self.computed(config)[0], plain)
 
 
-class LossTest(ModelTestCase):
-    def run_loss(self, kind, outputs, labels):
-        with tf.Graph().as_default(), tf.Session() as session:
-            return session.run(
-                model.make_predictions(kind, tf.constant(outputs), tf.constant(labels))
-            )
-
-    def test_losses_and_predictions(self):
-        outputs = np.array([[1.0, -1.0, 0.5], [0.0, 2.0, 0.0]], np.float32)
-        found = self.run_loss("classification", outputs, np.array([0, 2], np.int32))
-        softmax = np.exp(outputs) / np.exp(outputs).sum(-1, keepdims=True)
-        self.assertAllClose(found["probabilities"], softmax)
-        self.assertAllClose(found["loss"], -np.log(softmax[[0, 1], [0, 2]]))
-        labels = np.array([[1, 0, 1], [0, 0, 1]], np.int32)
-        found = self.run_loss("multilabel", outputs, labels)
-        sigmoid = 1 / (1 + np.exp(-outputs))
-        self.assertAllClose(found["probabilities"], sigmoid)
-        chosen = np.where(labels, sigmoid, 1 - sigmoid)
-        self.assertAllClose(found["loss"], -np.log(chosen).mean(-1))
-        found = self.run_loss("regression", outputs[:, :1], np.array([3.0, -1.0], np.float32))
-        self.assertAllClose(found["prediction"], [1.0, 0.0])
-        self.assertAllClose(found["loss"], [4.0, 1.0])
-
-
 class StepTest(ModelTestCase):
     def stepped(self, config):
         """(variables before, their gradients, variables after) one step of the model_fn."""

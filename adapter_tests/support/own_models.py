@@ -7,10 +7,9 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 import tuning
-from adapter_bert.common import devices
+from adapter_bert.common import devices, task_kinds
 from adapter_bert.formats import adapter_checkpoints
 from adapter_bert.formats import task_adapter as task_adapters
-from adapter_bert.tasks import heads
 from adapter_tests.support import tiny
 
 
@@ -91,9 +90,7 @@ def _build(description):
         scope="bert",
         adapter_fn=settings and settings.build(),
     )
-    head = heads.squad_head
-    if description.kind != "span":
-        head = heads.head_of(description.kind, len(description.labels))
+    head = task_kinds.get(description.kind).head(len(description.labels))
     features = {"input_mask": tf.ones_like(ids), "label_ids": _labels(description)}
     predicted = head(encoder, features, False, None).predictions
     return (

@@ -72,20 +72,6 @@ class ScoresTest(tf.test.TestCase):
         with open(paths[1]) as reader:
             self.assertEqual([line.split("\t")[1] for line in reader][1:], ["x,y", "x", ""])
 
-    def test_answers_of_one_row_and_of_many_times_all(self):
-        odds = np.array([[[0.9, 0.8, 0.1], [0.2, 0.6, 0.7]], [[0.4, 0.3, 0.5], [0.0, 0.1, 0.0]]])
-        numbers = np.array([[0.5, -1.0], [2.0, 0.0]])
-        sets = [[[1, 1, 0], [0, 1, 1]], [[0, 0, 0], [0, 0, 0]]]
-        for kind, predictions, expected in (
-            ("classification", {"probabilities": odds}, [[0, 2], [2, 1]]),
-            ("multilabel", {"probabilities": odds}, sets),
-            ("regression", {"prediction": numbers}, numbers),
-        ):
-            task = Task("a task", ("x", "y", "z"), {}, kind=kind)
-            self.assertAllEqual(classifier_results.answers(task, predictions), expected)
-            one = {name: values[0, 1] for name, values in predictions.items()}
-            self.assertAllEqual(classifier_results.answers(task, one), expected[0][1])
-
     def test_every_tasks_score_is_among_them(self):
         for name, task in TASKS.items():
             if task.kind == "regression":

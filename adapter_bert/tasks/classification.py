@@ -1,0 +1,76 @@
+"""Classification: a text has one of several labels."""
+
+import numpy as np
+import scipy.special
+
+from adapter_bert.common.errors import UserError
+from adapter_bert.tasks import text_kind
+
+
+class Classification(text_kind.TextKind):
+    """A softmax over the labels; see `TextKind` for what the methods do."""
+
+    name = "classification"
+    score = "accuracy"
+    label_type = "class"
+    label_format = "the name of one class"
+    min_labels = 2
+    is_single_label = True
+    answer_types = {"label": "DT_STRING", "probabilities": "DT_FLOAT"}
+    has_adapterhub_head = True
+
+    def parse_label(self, text, where):
+        """Returns the cell's text, of which there must be some."""
+        if not text:
+            raise UserError(f"{where}: found no label, expected one in each row.")
+        return text
+
+    def head(self, num_labels, class_weights=None):
+        """Returns BERT's own head."""
+        from adapter_bert.tasks import heads
+
+        return heads.classifier_head(num_labels, class_weights)
+
+    def predict(self, logits, labels):
+        """Builds the cross entropy, and the probabilities of all labels."""
+        import tensorflow.compat.v1 as tf
+
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+        return {"loss": losses, "probabilities": tf.nn.softmax(logits)}
+
+    def answers(self, predictions):
+        """Returns the ids [...] of the most probable labels."""
+        return np.argmax(predictions["probabilities"], axis=-1)
+
+    def scores(self, labels, answers, num_labels):
+        """Returns `metrics.classification`."""
+        from adapter_bert.common import metrics  # scikit-learn, which no server needs.
+
+        return metrics.classification(labels, answers, num_labels)
+
+    def texts(self, answers, labels):
+        """Returns the labels' names."""
+        return [labels[index] for index in answers]
+
+    def decode(self, logits):
+        """Returns the probabilities [L]."""
+        return {"probabilities": scipy.special.softmax(logits)}
+
+    def answer(self, outputs, labels):
+        """Returns the most probable label, and the probabilities of all."""
+        return {
+            "label": labels[int(self.answers(outputs))],
+            "probabilities": text_kind.class_probabilities(outputs["probabilities"], labels),
+        }
+
+    def export(self, logits, labels, is_label):
+        """Builds the probabilities, the labels' names, and the most probable label."""
+        import tensorflow.compat.v1 as tf
+
+        logits = logits[:, : labels.shape[1]]
+        excluded = tf.fill(tf.shape(logits), -np.inf)
+        probabilities = tf.nn.softmax(tf.where(is_label, logits, excluded))
+        return text_kind.export_probabilities(probabilities, labels, is_label)
+
+
+KIND = Classification()

@@ -1,0 +1,81 @@
+"""Regression: a text has a number."""
+
+import numpy as np
+
+from adapter_bert.common import task_kinds
+from adapter_bert.tasks import text_kind
+
+
+class Regression(text_kind.TextKind):
+    """One output, and its squared error; see `TextKind` for what the methods do."""
+
+    name = "regression"
+    score = "pearson"
+    prediction = "prediction"
+    label_type = "float"
+    label_format = "a number"
+    min_labels = 0
+    ablation_score = "spearman"
+    answer_types = {"prediction": "DT_FLOAT"}
+    has_adapterhub_head = True
+
+    def num_outputs(self, num_labels):
+        """Returns 1: the number has no labels."""
+        return 1
+
+    def is_label(self, text, labels):
+        """Returns whether a text is a number that a float32 holds."""
+        try:
+            number = float(text)
+        except ValueError:
+            return False
+        # Python reads 1_0 as 10.
+        return "_" not in text and abs(number) <= float(np.finfo(np.float32).max)
+
+    def describe_labels(self, labels):
+        """Returns what stands for any number."""
+        return "a number"
+
+    def placeholder(self, labels):
+        """Returns 0, as it stands in a file."""
+        return "0"
+
+    def predict(self, logits, labels):
+        """Builds the number and its squared error."""
+        import tensorflow.compat.v1 as tf
+
+        number = logits[:, 0]
+        return {"loss": tf.square(number - labels), "prediction": number}
+
+    def answers(self, predictions):
+        """Returns the numbers [...]."""
+        return predictions["prediction"]
+
+    def scores(self, labels, answers, num_labels):
+        """Returns `metrics.regression`."""
+        from adapter_bert.common import metrics  # scikit-learn, which no server needs.
+
+        return metrics.regression(labels, answers)
+
+    def texts(self, answers, labels):
+        """Returns the numbers' digits."""
+        return [str(value) for value in answers]
+
+    def submitted(self, texts):
+        """Returns numbers from 0 to 5, as STS-B's are."""
+        return [f"{np.clip(float(text), 0, 5):.3f}" for text in texts]
+
+    def decode(self, logits):
+        """Returns the number."""
+        return {"prediction": float(logits[0])}
+
+    def answer(self, outputs, labels):
+        """Returns the number, without a name."""
+        return task_kinds.round_float(outputs["prediction"])
+
+    def export(self, logits, labels, is_label):
+        """Builds the number."""
+        return {"prediction": logits[:, 0]}
+
+
+KIND = Regression()

@@ -1,0 +1,101 @@
+"""Question answering: the answer to a question is a span of a context (Devlin et al. 2018, 4.2)."""
+
+from adapter_bert.common import task_kinds
+from adapter_bert.common.errors import UserError
+from adapter_bert.tasks import squad_answers, squad_data, squad_features
+
+
+class Span(task_kinds.TaskKind):
+    """Two logits for each token: that it is the answer's first, and its last.
+
+    See `TaskKind` for what the methods do.
+    """
+
+    name = "span"
+    reads_tokens = True
+    head_scope = "cls/squad/"
+    score = "f1"
+    fields = ("question", "context")
+    num_required = 2
+    answer_types = {"answer": "DT_STRING", "probability": "DT_FLOAT"}
+
+    def num_outputs(self, num_labels):
+        """Returns 2, for the first and the last token."""
+        return 2
+
+    def head(self, num_labels):
+        """Returns BERT's own head."""
+        from adapter_bert.tasks import heads
+
+        return heads.squad_head
+
+    def decode(self, logits):
+        """Returns start_logits and end_logits [S]."""
+        start, end = logits.T
+        return {"start_logits": start, "end_logits": end}
+
+    def answer(self, outputs, labels):
+        """Returns the logits: ids do not tell which text a token stands for."""
+        return {
+            name: [task_kinds.round_float(value) for value in logits]
+            for name, logits in outputs.items()
+        }
+
+    def request_reader(self, description, tokenizer, where):
+        """Returns a function from a question and its context to the windows of the context."""
+        limits, settings = _trained_settings(description, tokenizer, where)
+
+        def read(question, context):
+            _, words = squad_data.words_of(context)
+            example = squad_data.SquadExample("", question, words)
+            (tokenized,) = squad_features.tokenized([example], tokenizer, limits, False)
+            windows = squad_features.window_features(
+                tokenized, 0, 0, tokenizer, limits.max_seq_length
+            )
+            if not windows:
+                raise UserError("context has no words")
+
+            def answer(outputs):
+                return _answer(words, windows, outputs, settings)
+
+            return list(map(task_kinds.strip_padding, windows)), answer
+
+        return read
+
+    def export(self, logits, labels, is_label):
+        """Builds start_logits and end_logits [B, S]."""
+        return {"start_logits": logits[:, :, 0], "end_logits": logits[:, :, 1]}
+
+
+KIND = Span()
+
+
+def _answer(words, windows, outputs, settings):
+    """Returns the best answer in a context's windows, and its probability."""
+    results = [
+        squad_answers.RawResult(
+            window.unique_id, output["start_logits"].tolist(), output["end_logits"].tolist()
+        )
+        for window, output in zip(windows, outputs)
+    ]
+    best = squad_answers.choose_answer(words, list(zip(windows, results)), settings)
+    odds = {entry["text"]: entry["probability"] for entry in best.nbest}
+    probability = task_kinds.round_float(odds.get(best.text, 0.0))
+    return {"answer": best.text, "probability": probability}
+
+
+def _trained_settings(description, tokenizer, where):
+    """Returns (`squad_features.Limits`, `squad_answers.AnswerSettings`) of a task's training."""
+    try:
+        trained = squad_features.trained_settings(description.training)
+        version_2 = trained.pop("version_2_with_negative")
+        limits = squad_features.Limits(max_seq_length=description.max_seq_length, **trained)
+        squad_features.check_limits(limits)
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
+    settings = squad_answers.AnswerSettings(
+        do_lower_case=description.do_lower_case,
+        version_2_with_negative=version_2,
+        sentencepiece=tokenizer.wordpiece_tokenizer is None,
+    )
+    return limits, settings

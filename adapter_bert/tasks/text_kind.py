@@ -1,0 +1,196 @@
+"""What the kinds share that label a whole text or pair of texts: one row, and its pooled output.
+
+Their tasks are those of `glue` and `custom_tasks`. Axes: N rows, L outputs of the head.
+"""
+
+from typing import Any, Callable, Collection, Dict, List, Sequence
+
+import numpy as np
+
+from adapter_bert.common import task_kinds
+from adapter_bert.common.errors import UserError
+from adapter_bert.tasks import classifier_features
+
+
+class TextKind(task_kinds.TaskKind):
+    """Base of the kinds that label a text.
+
+    A task's predictions are a dict of arrays: "loss" [N], and `prediction`.
+
+    Attributes:
+      prediction: the name of what is predicted: "probabilities" [N, L] of the labels, or
+        "prediction" [N].
+      label_type: the value of --label_type that names this kind.
+      label_format: how a label is written in a table, for the help.
+      min_labels: how many labels a task has at least; 0 if its labels are numbers.
+      is_single_label: each row has one of the labels, so that labels can be counted, confused and
+        weighted.
+      ablation_score: the score that the paper's figure of ablations shows.
+    """
+
+    prediction = "probabilities"
+    label_type: str
+    label_format: str
+    min_labels = 1
+    is_single_label = False
+    ablation_score = "accuracy"
+    fields = ("text", "text_b")
+    has_text_signature = True
+
+    # Labels in files.
+
+    def parse_label(self, text: str, where: str) -> Any:
+        """Returns the label in a table's cell: a str, or a tuple of str for a set of labels.
+
+        Args:
+          text: the cell's.
+          where: begins an error's sentence.
+
+        Raises:
+          UserError: it is not written as a label of this kind is.
+        """
+        return text
+
+    def is_label(self, text: str, labels: Collection[str]) -> bool:
+        """Returns whether a text is a label of a task that has these labels."""
+        return text in labels
+
+    def describe_labels(self, labels: Sequence[str]) -> str:
+        """Returns what an error says that it expected."""
+        return f"one of {', '.join(labels[:10])}{', ...' if len(labels) > 10 else ''}"
+
+    def placeholder(self, labels: Sequence[str]) -> Any:
+        """Returns the label of examples whose label is unknown."""
+        return labels[0]
+
+    # Training.
+
+    def head(self, num_labels: int, class_weights=None) -> Callable:
+        """Returns the head for `model_fn.model_fn_builder`: its loss is that of `predict`.
+
+        Args:
+          num_labels: of the task.
+          class_weights: a factor for the loss of each label's rows, or None.
+
+        Raises:
+          UserError: there are class weights, but the rows do not have one label each.
+        """
+        if class_weights is not None:
+            raise UserError(
+                "--class_weights goes with labels that are classes (--label_type=class)."
+            )
+        from adapter_bert.tasks import heads
+
+        def head(encoder, features, is_training, dropout_key):
+            pooled, num_outputs = encoder.get_pooled_output(), self.num_outputs(num_labels)
+            logits = heads.pooled_logits(pooled, num_outputs, is_training, dropout_key)
+            return heads.head_output(self.predict(logits, features["label_ids"]), features)
+
+        return head
+
+    def predict(self, logits, labels) -> Dict[str, Any]:
+        """Builds the predictions and their loss.
+
+        Args:
+          logits: float Tensor [N, L].
+          labels: Tensor [N, ...], as `classifier_features` makes them of an example's.
+
+        Returns:
+          Tensors by name: "loss" [N], and `prediction`.
+        """
+        raise NotImplementedError
+
+    # Results.
+
+    def answers(self, predictions: Dict[str, np.ndarray]) -> np.ndarray:
+        """Returns what is predicted, in the form of the labels.
+
+        Args:
+          predictions: of a task's rows or of one row.
+        """
+        raise NotImplementedError
+
+    def scores(self, labels, answers, num_labels: int) -> Dict[str, float]:
+        """Returns the scores of `answers`, by the names that `metrics` gives them.
+
+        Args:
+          labels, answers: arrays [N, ...].
+          num_labels: of the task.
+        """
+        raise NotImplementedError
+
+    def texts(self, answers, labels: Sequence[str]) -> List[str]:
+        """Returns `answers`, or labels in that form, as they stand in files."""
+        raise NotImplementedError
+
+    def submitted(self, texts: List[str]) -> List[str]:
+        """Returns `texts` as GLUE's server takes them."""
+        return texts
+
+    # Serving.
+
+    def answer(self, outputs: task_kinds.Outputs, labels: Sequence[str]) -> Any:
+        """Returns the answer's parts, as JSON."""
+        raise NotImplementedError
+
+    def request_reader(self, description, tokenizer, where: str) -> Callable:
+        """Returns a function from a text, and a second one or None, to its row."""
+
+        def read(text, text_b):
+            features = classifier_features.convert_single_example(
+                ex_index=np.inf,
+                example=classifier_features.InputExample("", text, text_b, label="0"),
+                label_list=None,
+                max_seq_length=description.max_seq_length,
+                tokenizer=tokenizer,
+            )
+            return [task_kinds.strip_padding(features)], answer
+
+        def answer(outputs):
+            (output,) = outputs
+            return self.answer(output, description.labels)
+
+        return read
+
+
+def get(name: str) -> TextKind:
+    """Returns the kind of a name; raises `UserError` if its tasks do not label texts."""
+    kind = task_kinds.get(name)
+    if not isinstance(kind, TextKind):
+        raise UserError(f"kind={name}: expected a kind of task that labels a text.")
+    return kind
+
+
+def by_label_type() -> Dict[str, TextKind]:
+    """Returns the kinds that --label_type names."""
+    kinds = map(task_kinds.get, task_kinds.names())
+    return {kind.label_type: kind for kind in kinds if isinstance(kind, TextKind)}
+
+
+def label_formats() -> str:
+    """Returns what --help says of the values of --label_type."""
+    formats = (f"{name}: {kind.label_format}" for name, kind in by_label_type().items())
+    return "; ".join(formats) + "."
+
+
+def class_probabilities(probabilities: Sequence[float], labels: Sequence[str]) -> Dict[str, float]:
+    """Returns each label's probability, as JSON has it."""
+    return {label: task_kinds.round_float(value) for label, value in zip(labels, probabilities)}
+
+
+def export_probabilities(probabilities, labels, is_label) -> Dict[str, Any]:
+    """Builds a SavedModel's outputs out of probabilities [B, N]: see `TaskKind.export`.
+
+    Returns:
+      "probabilities" [B, N], 0 where the task has no label; "labels" [B, N]; and "label" [B], the
+      most probable.
+    """
+    import tensorflow.compat.v1 as tf
+
+    probabilities = tf.where(is_label, probabilities, tf.zeros_like(probabilities))
+    best = tf.argmax(probabilities, -1, output_type=tf.int32)
+    return {
+        "probabilities": probabilities,
+        "labels": labels,
+        "label": tf.gather(labels, best, batch_dims=1),
+    }

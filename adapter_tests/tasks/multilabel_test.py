@@ -1,0 +1,65 @@
+"""Tests of multilabel.py: head and loss beside NumPy, answers, sets of labels in files."""
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from adapter_bert.common.errors import UserError
+from adapter_bert.tasks.multilabel import KIND
+from adapter_tests.support.head_case import HeadCase
+
+
+class MultilabelTest(HeadCase):
+    def test_head(self):
+        labels = np.array([[1, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0]])
+        loss, predictions = self.run_head(KIND.head(3), labels)
+        expected = 1 / (1 + np.exp(-self.POOLED @ self.WEIGHTS.T))
+        losses = -np.log(np.where(labels, expected, 1 - expected)).mean(axis=1)
+        self.assertAllClose(predictions["probabilities"], expected, atol=1e-5)
+        self.assertAllClose(predictions["loss"], losses, atol=1e-5)
+        self.assertAllClose(loss, losses.mean(), atol=1e-5)
+
+    def test_class_weights_are_refused(self):
+        with self.assertRaisesRegex(UserError, "--class_weights goes with labels that are classes"):
+            KIND.head(2, [1.0, 2.0])
+
+    def test_loss_and_predictions(self):
+        logits = np.array([[1.0, -1.0, 0.5], [0.0, 2.0, 0.0]], np.float32)
+        labels = np.array([[1, 0, 1], [0, 0, 1]], np.int32)
+        found = self.run_predict(KIND, logits, labels)
+        sigmoid = 1 / (1 + np.exp(-logits))
+        self.assertAllClose(found["probabilities"], sigmoid)
+        self.assertAllClose(found["loss"], -np.log(np.where(labels, sigmoid, 1 - sigmoid)).mean(-1))
+        self.assertAllClose(KIND.decode(logits[0]), {"probabilities": sigmoid[0]})
+
+    def test_answers_of_one_row_and_of_many(self):
+        odds = np.array([[[0.9, 0.8, 0.1], [0.2, 0.6, 0.7]], [[0.4, 0.3, 0.5], [0.0, 0.1, 0.0]]])
+        sets = [[[1, 1, 0], [0, 1, 1]], [[0, 0, 0], [0, 0, 0]]]
+        self.assertAllEqual(KIND.answers({"probabilities": odds}), sets)
+        self.assertAllEqual(KIND.answers({"probabilities": odds[0, 1]}), sets[0][1])
+        self.assertEqual(
+            KIND.answer({"probabilities": np.array([0.25, 0.75])}, ("x", "y")),
+            {"labels": ["y"], "probabilities": {"x": 0.25, "y": 0.75}},
+        )
+
+    def test_labels_in_files(self):
+        for text, expected in (
+            ("a,b", ("a", "b")),
+            (" a ,, b  c", ("a", "b c")),
+            ('["a", "b\\nc"]', ("a", "b c")),
+            ("[b", ("[b",)),
+            ("", ()),
+        ):
+            self.assertEqual(KIND.parse_label(text, "f, line 2"), expected)
+        for text, part in (
+            ("['a', 'b']", "which is no JSON"),
+            ("[null]", "found null in a list"),
+            ('["a,b"]', 'found "a,b" in a list'),
+        ):
+            with self.assertRaisesRegex(UserError, f"^f, line 2: .*{part}"):
+                KIND.parse_label(text, "f, line 2")
+        self.assertEqual(KIND.placeholder(("x", "y")), ())
+        self.assertEqual(KIND.texts([[1, 1], [0, 0]], ("x", "y")), ["x,y", ""])
+
+
+if __name__ == "__main__":
+    tf.test.main()

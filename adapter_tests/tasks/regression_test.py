@@ -1,0 +1,48 @@
+"""Tests of regression.py: head and loss beside NumPy, answers, numbers in files."""
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from adapter_bert.common.errors import UserError
+from adapter_bert.tasks.regression import KIND
+from adapter_tests.support.head_case import HeadCase
+
+
+class RegressionTest(HeadCase):
+    def test_head(self):
+        labels = np.array([0.5, -1.0, 3.0, 0.0], np.float32)
+        loss, predictions = self.run_head(KIND.head(0), labels)
+        expected = self.POOLED @ self.WEIGHTS[0]
+        self.assertAllClose(predictions["prediction"], expected, atol=1e-5)
+        self.assertAllClose(predictions["loss"], (expected - labels) ** 2, atol=1e-5)
+        self.assertAllClose(loss, np.mean((expected - labels) ** 2), atol=1e-5)
+
+    def test_class_weights_are_refused(self):
+        with self.assertRaisesRegex(UserError, "--class_weights goes with labels that are classes"):
+            KIND.head(0, [1.0])
+
+    def test_loss_and_predictions(self):
+        logits = np.array([[1.0], [0.0]], np.float32)
+        found = self.run_predict(KIND, logits, np.array([3.0, -1.0], np.float32))
+        self.assertAllClose(found["prediction"], [1.0, 0.0])
+        self.assertAllClose(found["loss"], [4.0, 1.0])
+        self.assertEqual(KIND.decode(logits[0]), {"prediction": 1.0})
+
+    def test_answers_of_one_row_and_of_many(self):
+        numbers = np.array([[0.5, -1.0], [2.0, 0.0]])
+        self.assertAllEqual(KIND.answers({"prediction": numbers}), numbers)
+        self.assertEqual(KIND.answers({"prediction": numbers[0, 1]}), -1.0)
+        self.assertEqual(KIND.answer({"prediction": float(np.float32(0.1))}, ()), 0.1)
+
+    def test_labels_in_files(self):
+        for text in ("0.5", "-3", "1e3", "7."):
+            self.assertTrue(KIND.is_label(text, ()), text)
+        for text in ("", "two", "1_0", "nan", "inf", "1e39"):
+            self.assertFalse(KIND.is_label(text, ()), text)
+        self.assertTrue(KIND.is_label(KIND.placeholder(()), ()))
+        self.assertEqual(KIND.describe_labels(()), "a number")
+        self.assertEqual(KIND.submitted(["-0.5", "2.34567", "7"]), ["0.000", "2.346", "5.000"])
+
+
+if __name__ == "__main__":
+    tf.test.main()

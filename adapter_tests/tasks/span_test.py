@@ -1,0 +1,51 @@
+"""Tests of span.py: logits and loss beside NumPy, padding that is never an answer."""
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from adapter_bert.tasks.span import KIND
+from adapter_tests.support.head_case import FakeEncoder
+
+
+class HeadTest(tf.test.TestCase):
+    def test_against_numpy(self):
+        random = np.random.RandomState(0)
+        sequence, weights = random.normal(size=[2, 5, 4]), random.normal(size=[2, 4])
+        bias = np.array([0.5, -0.25])
+        lengths, starts, ends = [5, 3], [1, 0], [4, 2]
+        mask = (np.arange(5) < np.array(lengths)[:, None]).astype(np.int32)
+        features = {"input_mask": mask, "start_positions": starts, "end_positions": ends}
+        with tf.Graph().as_default(), tf.Session() as session:
+            tensors = {name: tf.constant(values) for name, values in features.items()}
+            output = KIND.head(0)(FakeEncoder(sequence), tensors, True, None)
+            session.run(tf.global_variables_initializer())
+            for variable, value in zip(tf.trainable_variables(), (weights, bias)):
+                variable.load(value, session)
+            names = [variable.op.name for variable in tf.trainable_variables()]
+            loss, predictions = session.run((output.loss, output.predictions))
+        self.assertEqual(names, ["cls/squad/output_weights", "cls/squad/output_bias"])
+        logits = np.moveaxis(sequence @ weights.T + bias, -1, 0)
+        losses = []
+        for row, length in enumerate(lengths):
+            for kind, positions in enumerate((starts, ends)):
+                odds = np.exp(logits[kind, row, :length])
+                losses.append(-np.log(odds[positions[row]] / odds.sum()))
+        self.assertAllClose(loss, np.mean(losses), rtol=1e-5)
+        for name, expected in zip(("start_logits", "end_logits"), logits):
+            self.assertAllClose(predictions[name][0], expected[0], atol=1e-5)
+            self.assertAllClose(predictions[name][1, :3], expected[1, :3], atol=1e-5)
+            self.assertAllLess(predictions[name][1, 3:], -9000)
+        self.assertEqual(
+            KIND.head_shapes(0, 4),
+            {"cls/squad/output_weights": (2, 4), "cls/squad/output_bias": (2,)},
+        )
+
+    def test_answer_to_ids(self):
+        outputs = KIND.decode(np.array([[1.0, 0.1], [2.0, -3.0]], np.float32))
+        self.assertEqual(
+            KIND.answer(outputs, ()), {"start_logits": [1.0, 2.0], "end_logits": [0.1, -3.0]}
+        )
+
+
+if __name__ == "__main__":
+    tf.test.main()
