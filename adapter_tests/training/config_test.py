@@ -278,7 +278,7 @@ class TuningTest(RefusalTestCase):
     def test_flags_of_adapters_that_other_methods_do_not_use_are_named(self):
         with self.assertLogs("absl", "WARNING") as logs:
             self.settings("--tuning=head", "--adapter_size=8", "--adapter_sites=attention")
-        for flag, line in zip(("size=8", "sites=attention"), logs.output):
+        for flag, line in zip(("sites=attention", "size=8"), logs.output):
             self.assertIn(f"--adapter_{flag} is not used: --tuning=head has no adapters.", line)
         self.assertLen(logs.output, 2)
 

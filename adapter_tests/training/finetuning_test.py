@@ -172,6 +172,17 @@ class SavedTest(JobsTestCase):
         )
         self.assertEqual(found, expected)
 
+    def test_a_full_checkpoint_without_moving_statistics(self):
+        flags = ["--adapter_normalization=batch"]
+        self.succeed("--save_full_checkpoint", "--do_train", *flags)
+        full = os.path.join(self.folder, "full.ckpt")
+        tensors = all_tensors(self.path("full_model.ckpt"))
+        checkpoints.write(full, {n: v for n, v in tensors.items() if "/moving_" not in n})
+        other = os.path.join(self.folder, "other")
+        for stage in ("--do_eval", "--do_predict"):
+            code, _, stderr = self.call(other, stage, *flags, "--init_checkpoint=" + full)
+            self.assert_one_sentence(code, stderr, [full, "/moving_variance", "--do_train"])
+
     def test_a_run_of_an_older_version_resumes(self):
         """Its checkpoint has the name of a whole model's, and does not say which run it is of."""
         self.succeed("--do_train", "--save_checkpoints_steps=1")
