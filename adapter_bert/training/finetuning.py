@@ -48,7 +48,7 @@ _READ += ("data_dir", "train_file", "predict_file")
 
 
 class Task(NamedTuple):
-    """What a run works on.
+    """What a run works on; `glue.Task` has the same.
 
     Attributes:
       name, kind, labels: as in `task_adapter.Description`.
