@@ -168,7 +168,7 @@ def _evaluate(setup, processor, examples):
     # `output` holds the checkpoint that the estimator reads.
     estimator, output = finetuning.evaluation_of(
         setup,
-        finetuning.Task(task.name, task.kind, tuple(labels), task.score),
+        task,
         text_kind.get(task.kind).head(len(labels)),
     )
     rows = classifier_data.encode_examples(examples, labels, setup.config, setup.tokenizer)

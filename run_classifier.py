@@ -12,15 +12,10 @@ from adapter_bert.common import environment
 if __name__ == "__main__":
     environment.prepare()
 
-import dataclasses
-from typing import Optional
-
 from absl import flags
 
 import modeling
 from adapter_bert.common import cli
-from adapter_bert.common.errors import UserError
-from adapter_bert.common.settings import flag
 from adapter_bert.tasks import (
     classifier_data,
     classifier_features,
@@ -28,7 +23,7 @@ from adapter_bert.tasks import (
     heads,
     text_kind,
 )
-from adapter_bert.tasks.classifier_data import TaskConfig
+from adapter_bert.tasks.classifier_data import ClassifierConfig
 from adapter_bert.tasks.classifier_features import (  # noqa: F401  BERT's users import these from here.
     InputExample,
     InputFeatures,
@@ -44,7 +39,6 @@ from adapter_bert.tasks.glue import (  # noqa: F401  And these.
     XnliProcessor,
 )
 from adapter_bert.training import finetuning, input_pipeline, model_fn, starting_point
-from adapter_bert.training.config import FinetuningConfig
 
 
 def create_model(
@@ -135,20 +129,6 @@ def file_based_input_fn_builder(input_file, seq_length, is_training, drop_remain
     return input_pipeline.input_fn_of(arrays, is_training, drop_remainder)
 
 
-@dataclasses.dataclass(frozen=True)
-class ClassifierConfig(TaskConfig, FinetuningConfig):
-    """The settings of this script."""
-
-    eval_batch_size: int = flag(
-        8, "Examples in a batch of the evaluation.", "Evaluation and prediction", lower=1
-    )
-    class_weights: Optional[str] = flag(
-        None,
-        "Factors of the training loss: balanced, or one for each label in their order, as in 1,5.",
-        "Training",
-    )
-
-
 def define_flags(flag_values=flags.FLAGS):
     """Defines all flags of this script."""
     ClassifierConfig.define_flags(flag_values)
@@ -169,44 +149,19 @@ def run(values):
     task, labels = processor.task, processor.get_labels()
     folder = config.folder_of(str(config.task_name).lower())
     setup = finetuning.set_up(config, start, folder, classifier_features.SHORTEST)
-    run_task = finetuning.Task(task.name, task.kind, tuple(labels), task.score)
-    finetuning.check(setup, run_task)
-    examples = {
-        split: processor.get_examples(split, data_dir)
-        for stage in setup.stages
-        for split in processor.splits_of(_SPLITS[stage], data_dir)
-    }
-    trained_on = examples.get("train", ())
-    kind = text_kind.get(task.kind)
-    if config.class_weights and not kind.is_single_label:
-        raise UserError("--class_weights goes with labels that are classes (--label_type=class).")
-    weights = classifier_data.class_weights(
-        config.class_weights, labels, [example.label for example in trained_on]
-    )
-    data = finetuning.Data(
-        num_examples=len(trained_on),
-        settings={
-            "data": classifier_data.digest(trained_on),
-            **({"class_weights": weights} if weights else {}),
-        },
-        dev_settings={
-            "dev_data": classifier_data.digest(
-                *(examples[split] for split in examples if split.startswith("dev"))
-            )
-        },
-    )
+    finetuning.check(setup, task)
+    examples = classifier_data.read_examples(processor, setup.stages, data_dir)
+    weights = classifier_data.class_weights(config.class_weights, task, examples.get("train", ()))
+    data = classifier_data.data_of(examples, weights)
     rows = {
         split: classifier_data.encode_examples(examples[split], labels, config, setup.tokenizer)
         for split in examples
     }
     labeled = {split for split in rows if processor.has_labels(split)}
-    head = kind.head(len(labels), weights)
-    estimator, output = finetuning.begin(setup, run_task, data, head)
-    del examples, trained_on, processor  # All texts: a training has no use for them.
+    head = text_kind.get(task.kind).head(len(labels), weights)
+    estimator, output = finetuning.begin(setup, task, data, head)
+    del examples, processor  # All texts: a training has no use for them.
     return _run_stages(config, estimator, output, task, rows, labeled)
-
-
-_SPLITS = {"train": "train", "eval": "dev", "predict": "test"}
 
 
 def _run_stages(config, estimator, output, task, rows, labeled):

@@ -25,7 +25,7 @@ from adapter_bert.common import errors, model_variables, tf_estimator
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import task_adapter, tfhub
 from adapter_bert.ops import xla
-from adapter_bert.tasks import classifier_data, table_readers
+from adapter_bert.tasks import classifier_data, glue, table_readers
 from adapter_bert.training import finetuning
 from adapter_tests.support import command_lines, tf2_modules, tiny
 from adapter_tests.support.script_cases import FOLDER, ScriptTestCase, contents, read, write
@@ -36,22 +36,25 @@ def read_probabilities(path):
 
 
 class ClassWeightsTest(tf.test.TestCase):
+    def weights(self, text, labels, rows):
+        examples = [run_classifier.InputExample("", "", label=label) for label in rows]
+        return classifier_data.class_weights(text, glue.Task("T", tuple(labels), {}), examples)
+
     def test_balanced_weights(self):
         labels, rows = ["a", "b", "c"], ["a"] * 6 + ["b"] * 2
-        found = classifier_data.class_weights("balanced", labels, rows)
-        self.assertAllClose(found, [8 / (3 * 6), 8 / (3 * 2), 0.0])
-        self.assertEqual(classifier_data.class_weights("1,0.5,2", labels, rows), [1.0, 0.5, 2.0])
-        self.assertIsNone(classifier_data.class_weights(None, labels, rows))
+        self.assertAllClose(self.weights("balanced", labels, rows), [8 / (3 * 6), 8 / (3 * 2), 0.0])
+        self.assertEqual(self.weights("1,0.5,2", labels, rows), [1.0, 0.5, 2.0])
+        self.assertIsNone(self.weights(None, labels, rows))
         for text in ("1,2", "1,2,x", "1,2,-1", "1,2,nan", "1,2,inf", "0,0,0", "Balanced", ""):
             with self.assertRaisesRegex(UserError, "--class_weights=.* a, b, c"):
-                classifier_data.class_weights(text, labels, rows)
+                self.weights(text, labels, rows)
 
     def test_each_row_is_counted_once(self):
         labels, rows = (
             [tiny.CountedText(f"label {i % 50}") for i in range(count)] for count in (50, 200)
         )
         before = tiny.CountedText.comparisons
-        found = classifier_data.class_weights("balanced", labels, rows)
+        found = self.weights("balanced", labels, rows)
         self.assertLess(tiny.CountedText.comparisons - before, 2 * (50 + 200))
         self.assertAllClose(found, np.ones(50))
 

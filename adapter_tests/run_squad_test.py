@@ -203,7 +203,7 @@ class Version1Test(SquadTestCase):
             (["--do_eval", "--predict_file=" + unlabelled], [unlabelled, "q0"]),
             (["--do_predict", "--predict_file=" + wordless], [wordless]),
             (["--do_train", "--version_2_with_negative", "--train_file=" + wordless], [wordless]),
-            (["--do_train", "--train_file=none.json"], ["--train_file", "none.json"]),
+            (["--do_train", "--train_file=none.json"], ["none.json"]),
             (["--do_train", "--max_seq_length=6"], ["--max_seq_length=6"]),
             (["--do_train", "--doc_stride=0"], ["--doc_stride=0"]),
             (["--do_train", "--train_pooler"], ["--train_pooler"]),

@@ -17,6 +17,7 @@ from absl import app, flags, logging
 
 from adapter_bert.common import environment, errors
 from adapter_bert.common.errors import UserError
+from adapter_bert.common.settings import SECTIONS
 
 
 class _HelpFlag(flags.BooleanFlag):
@@ -99,40 +100,6 @@ def main_of(run, accepts_arguments=False):
         print("\n".join(run(flags.FLAGS, *arguments)))
 
     return main
-
-
-# In the order in which --help has them.
-SECTIONS = (
-    "What is done",
-    "Trials",
-    "Tasks",
-    "Task and data",
-    "Tables and figures",
-    "Comparison of two classifiers",
-    "Pretrained BERT",
-    "What trains",
-    "Adapters",
-    "Model",
-    "Search",
-    "Training",
-    "Evaluation and prediction",
-    "Output",
-    "Network",
-    "Limits",
-    "Devices",
-)
-
-
-def section(title, flag_values):
-    """The arguments by which one of absl's DEFINE functions puts a flag into a section.
-
-    Args:
-      title: one of `SECTIONS`.
-      flag_values: `absl.flags.FlagValues`, where the flag is defined.
-    """
-    if title not in SECTIONS:
-        raise ValueError(f"{title!r} is none of SECTIONS")
-    return {"flag_values": flag_values, "module_name": title}
 
 
 def help_text(flag_values):

@@ -4,7 +4,7 @@ import collections
 import dataclasses
 import itertools
 import math
-from typing import List, Optional, Sequence
+from typing import Any, Dict, Iterable, List, Optional, Sequence
 
 import tokenization
 from adapter_bert.common import paths
@@ -12,11 +12,15 @@ from adapter_bert.common.errors import UserError
 from adapter_bert.common.settings import Settings, flag
 from adapter_bert.formats import task_adapter
 from adapter_bert.tasks import classifier_features, custom_tasks, glue, text_kind
-from adapter_bert.training import feature_cache
+from adapter_bert.training import feature_cache, finetuning
+from adapter_bert.training.config import FinetuningConfig
 from adapter_bert.training.rows import TextRows
 
 _KNOWN = ", ".join([*(task.name for task in glue.TASKS.values()), *custom_tasks.LAYOUTS, "custom"])
+_SPLITS = {"train": "train", "eval": "dev", "predict": "test"}  # What stages read.
 _COLUMN = "--task_name=custom: the column, or the key in .jsonl files, of the "
+
+Splits = Dict[str, List["classifier_features.InputExample"]]  # By the splits' names.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +42,20 @@ class TaskConfig(Settings):
         "--task_name=custom: how a label is written. " + text_kind.label_formats(),
         "Task and data",
         choices=sorted(text_kind.by_label_type()),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassifierConfig(TaskConfig, FinetuningConfig):
+    """The settings of run_classifier.py."""
+
+    eval_batch_size: int = flag(
+        8, "Examples in a batch of the evaluation.", "Evaluation and prediction", lower=1
+    )
+    class_weights: Optional[str] = flag(
+        None,
+        "Factors of the training loss: balanced, or one for each label in their order, as in 1,5.",
+        "Training",
     )
 
 
@@ -113,33 +131,67 @@ def encode_examples(examples, labels, config, tokenizer):
     return TextRows(arrays, cls_id, sep_id, config.max_seq_length)
 
 
-def digest(*splits):
-    """Returns a short name for what lists of `InputExample`s hold."""
+def read_examples(processor, stages: Iterable[str], data_dir: str) -> Splits:
+    """Returns the examples of all splits that stages read, by split.
+
+    Args:
+      processor: `glue.SplitProcessor`.
+      stages: of train, eval and predict.
+      data_dir: the folder of the task's data.
+    """
+    return {
+        split: processor.get_examples(split, data_dir)
+        for stage in stages
+        for split in processor.splits_of(_SPLITS[stage], data_dir)
+    }
+
+
+def data_of(examples: Splits, weights: Optional[List[float]]) -> "finetuning.Data":
+    """Returns what a run must know of its examples, as `read_examples` returns them.
+
+    Args:
+      examples: by split.
+      weights: what `class_weights` returns.
+    """
+    settings: Dict[str, Any] = {"data": digest(examples.get("train", ()))}
+    if weights:
+        settings["class_weights"] = weights
+    dev_sets = [examples[split] for split in examples if split.startswith("dev")]
+    return finetuning.Data(
+        len(examples.get("train", ())), settings, {"dev_data": digest(*dev_sets)}
+    )
+
+
+def digest(*splits: Iterable["classifier_features.InputExample"]) -> str:
+    """Returns a short name for what lists of examples hold."""
     examples = itertools.chain.from_iterable(splits)
     return task_adapter.digest((e.text_a, e.text_b, e.label) for e in examples)
 
 
 def class_weights(
-    text: Optional[str], labels: Sequence[str], trained_on: Sequence[str]
+    text: Optional[str], task: glue.Task, examples: Sequence["classifier_features.InputExample"]
 ) -> Optional[List[float]]:
     """Returns --class_weights as a list of a float for each label; None for equal weights.
 
-    "balanced" gives each label the same say: N / (L n) for the n of N rows that have it.
+    "balanced" gives each label the same say: N / (L n) for the n of N examples that have it.
 
     Args:
       text: the flag.
-      labels: the task's L labels.
-      trained_on: the labels of the training rows.
+      task: `glue.Task`, with L labels.
+      examples: those to train on.
 
     Raises:
-      UserError: it is no such list.
+      UserError: it is no such list, or the labels are no classes.
     """
-    if text is None or not trained_on:
+    if text and not text_kind.get(task.kind).is_single_label:
+        raise UserError("--class_weights goes with labels that are classes (--label_type=class).")
+    if text is None or not examples:
         return None
+    labels = task.labels
     if text == "balanced":
-        of = collections.Counter(trained_on)
+        of = collections.Counter(example.label for example in examples)
         counts = [of[label] for label in labels]
-        return [len(trained_on) / (len(labels) * count) if count else 0.0 for count in counts]
+        return [len(examples) / (len(labels) * count) if count else 0.0 for count in counts]
     try:
         weights = [float(part) for part in text.split(",")]
     except ValueError:

@@ -7,7 +7,7 @@ on data, on the pretrained BERT, on devices or on the disk is refused where thes
 import dataclasses
 import math
 import os
-from typing import Any, Dict, FrozenSet, List, NamedTuple, Optional, Tuple, Type, TypeVar
+from typing import Any, Dict, FrozenSet, List, Optional, Tuple, Type, TypeVar
 
 from absl import flags, logging
 
@@ -17,7 +17,6 @@ from adapter_bert.common.errors import UserError
 from adapter_bert.common.settings import Settings, Supplied, flag
 from adapter_bert.training import feature_cache
 
-_MAX_STEPS = 2**31 - 1  # No training takes as many, and an int32 holds them.
 LARGEST_SEED = 2**32 - 1  # NumPy's.
 
 # (learning rate, epochs). At BERT's own, adapters predict only the majority class of MRPC; 3e-4 and
@@ -33,19 +32,6 @@ _EPOCHS, _BERT_EPOCHS = (f"{epochs:g}" for _, epochs in (ADAPTER_SCHEDULE, BERT_
 def default_schedule(method: str) -> Tuple[float, float]:
     """Returns the (learning rate, epochs) of a tuning method for which the user gives none."""
     return BERT_SCHEDULE if method in ("full", "top_layers") else ADAPTER_SCHEDULE
-
-
-class Schedule(NamedTuple):
-    """How long a training is, and how its learning rate goes.
-
-    Attributes:
-      learning_rate: its peak.
-      num_train_steps, num_warmup_steps: steps to the end, and to the peak.
-    """
-
-    learning_rate: float
-    num_train_steps: int
-    num_warmup_steps: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -342,7 +328,7 @@ class FinetuningConfig(TextConfig, DeviceConfig):
         self._check_accumulation()
 
     def _check_schedule(self):
-        rate, epochs = self._rate_and_epochs()
+        rate, epochs = self.rate_and_epochs()
         for name, value in (("learning_rate", rate), ("num_train_epochs", epochs)):
             if not 0 < value < math.inf:
                 raise UserError(f"--{name} must be a number above 0, but is {value}.")
@@ -388,39 +374,11 @@ class FinetuningConfig(TextConfig, DeviceConfig):
         """Returns --output_dir, by default a folder that each task and method has to itself."""
         return self.output_dir or default_folder(task, self.tuning.method)
 
-    def _rate_and_epochs(self) -> Tuple[float, float]:
+    def rate_and_epochs(self) -> Tuple[float, float]:
+        """Returns --learning_rate and --num_train_epochs, by default those of the method."""
         rate, epochs = default_schedule(self.tuning.method)
         rate = rate if self.learning_rate is None else self.learning_rate
         return rate, epochs if self.num_train_epochs is None else self.num_train_epochs
-
-    def schedule(self, num_examples: int) -> Schedule:
-        """Returns the `Schedule` of a training; raises UserError if it has no step, or too many."""
-        rate, epochs = self._rate_and_epochs()
-        for name, value in (("learning_rate", rate), ("num_train_epochs", epochs)):
-            if getattr(self, name) is None:
-                logging.info(
-                    "--%s: %g, the default for --tuning=%s", name, value, self.tuning.method
-                )
-        length = num_examples / self.train_batch_size * epochs
-        if length < 1:
-            raise UserError(
-                f"{num_examples} training examples in batches of {self.train_batch_size} for"
-                f" {epochs} epochs make no step: lower --train_batch_size or raise"
-                " --num_train_epochs."
-            )
-        if length > _MAX_STEPS:
-            raise UserError(
-                f"--num_train_epochs={epochs:g} makes {length:g} steps of --train_batch_size="
-                f"{self.train_batch_size}; expected at most {_MAX_STEPS}."
-            )
-        steps = int(length)
-        return Schedule(rate, steps, int(steps * self.warmup_proportion))
-
-    def evaluation_interval(self, num_examples: int) -> int:
-        """Returns after how many steps of a training the dev set is read; 0 for never."""
-        if self.eval_every_steps or not (self.keep_best or self.early_stopping_patience):
-            return self.eval_every_steps
-        return max(1, num_examples // self.train_batch_size)
 
 
 def default_folder(task: str, method: str) -> str:

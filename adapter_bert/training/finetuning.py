@@ -40,6 +40,7 @@ from adapter_bert.training.rows import as_rows
 from adapter_bert.training.starting_point import StartingPoint
 
 _FULL_CHECKPOINT = "full_model.ckpt"
+_MAX_STEPS = 2**31 - 1  # No training takes as many, and an int32 holds them.
 
 # The settings that name what a run reads; a script has some of them.
 _READ = ("adapter", *paths.BERT_FILES, "spm_model_file", "bert_hub_module_handle")
@@ -47,7 +48,7 @@ _READ += ("data_dir", "train_file", "predict_file")
 
 
 class Task(NamedTuple):
-    """What a run works on.
+    """What a run works on; `glue.Task` has the same.
 
     Attributes:
       name, kind, labels: as in `task_adapter.Description`.
@@ -293,6 +294,47 @@ def _check_adapter_in_folder(setup):
         )
 
 
+def schedule(config: FinetuningConfig, num_examples: int) -> Dict[str, Any]:
+    """Returns the learning rate and the length of a training, as `ModelSettings` has them.
+
+    Args:
+      config: `FinetuningConfig`.
+      num_examples: of the training data.
+
+    Raises:
+      UserError: there is no step, or too many.
+    """
+    rate, epochs = config.rate_and_epochs()
+    for name, value in (("learning_rate", rate), ("num_train_epochs", epochs)):
+        if getattr(config, name) is None:
+            method = config.tuning.method
+            logging.info("--%s: %g, the default for --tuning=%s", name, value, method)
+    length = num_examples / config.train_batch_size * epochs
+    if length < 1:
+        raise UserError(
+            f"{num_examples} training examples in batches of {config.train_batch_size} for"
+            f" {epochs} epochs make no step: lower --train_batch_size or raise --num_train_epochs."
+        )
+    if length > _MAX_STEPS:
+        raise UserError(
+            f"--num_train_epochs={epochs:g} makes {length:g} steps of --train_batch_size="
+            f"{config.train_batch_size}; expected at most {_MAX_STEPS}."
+        )
+    steps = int(length)
+    return {
+        "learning_rate": rate,
+        "num_train_steps": steps,
+        "num_warmup_steps": int(steps * config.warmup_proportion),
+    }
+
+
+def evaluation_interval(config: FinetuningConfig, num_examples: int) -> int:
+    """Returns after how many steps of a training the dev set is read; 0 for never."""
+    if config.eval_every_steps or not (config.keep_best or config.early_stopping_patience):
+        return config.eval_every_steps
+    return max(1, num_examples // config.train_batch_size)
+
+
 def begin(setup: Setup, task: Task, data: Data, head) -> Tuple[Estimator, OutputDir]:
     """Claims --output_dir, and builds the model; what may be refused is refused before.
 
@@ -308,11 +350,12 @@ def begin(setup: Setup, task: Task, data: Data, head) -> Tuple[Estimator, Output
     """
     config, output = setup.config, OutputDir(setup.run.output_dir)
     is_training, run = "train" in setup.stages, setup.run
-    training, schedule = dict(data.settings), {}
+    training: Dict[str, Any] = dict(data.settings)
+    steps: Dict[str, Any] = {}
     if is_training:
         _warn_of_rate(config)
-        schedule = config.schedule(data.num_examples)._asdict()
-        interval = config.evaluation_interval(data.num_examples)
+        steps = schedule(config, data.num_examples)
+        interval = evaluation_interval(config, data.num_examples)
         run = dataclasses.replace(run, eval_every_steps=interval)
         if config.keep_best or config.early_stopping_patience:
             training.update(
@@ -322,7 +365,7 @@ def begin(setup: Setup, task: Task, data: Data, head) -> Tuple[Estimator, Output
                 **data.dev_settings,
             )
     output.score = "eval_" + task.score
-    output.description = describe(setup, task, {**training, **schedule})
+    output.description = describe(setup, task, {**training, **steps})
     settings = _settings(output.description)
     if run.distribution.workers.is_chief:
         output.claim(
@@ -344,7 +387,7 @@ def begin(setup: Setup, task: Task, data: Data, head) -> Tuple[Estimator, Output
         recompute_activations=config.recompute_activations,
         gradient_accumulation_steps=config.gradient_accumulation_steps,
         run_identity=identity(settings),
-        **schedule,
+        **steps,
     )
     return Estimator(model, run, head), output
 

@@ -48,7 +48,7 @@ _MAX_BYTES = 1 << 30
 _EXAMPLES = int(os.environ.get("ADAPTER_BERT_EXAMPLES", "0"))
 
 
-def times(strategy, content):
+def _times(strategy, content):
     """Returns a strategy that applies strategy(content) one to three times."""
 
     @st.composite
@@ -63,7 +63,7 @@ def times(strategy, content):
 
 def damaged_bytes(content):
     """Returns a strategy for bytes flipped, cut, doubled, moved and overwritten."""
-    return times(_changed_bytes, content)
+    return _times(_changed_bytes, content)
 
 
 @st.composite
@@ -93,7 +93,7 @@ def damaged_lines(separator):
         head, tail = fields[:field], fields[field + 1 :]
         changes = [[], [b""], [lines[row]] * 2, [lines[-1 - row]]]
         rows = ([*head, odd, *tail], [*head, odd, *tail], head + tail, [*fields, odd])
-        changes += [[separator.join(row)] for row in (*rows, fields[field:] + head)]
+        changes += [[separator.join(fields)] for fields in (*rows, fields[field:] + head)]
         lines[row : row + 1] = draw(st.sampled_from(changes))
         return b"\n".join(lines)
 
@@ -131,7 +131,7 @@ def damaged_json(content):
         value = json.loads(content.decode())
     except ValueError:
         return damaged_bytes(content)
-    return times(damaged_value, value).map(json_bytes)
+    return _times(damaged_value, value).map(json_bytes)
 
 
 @st.composite

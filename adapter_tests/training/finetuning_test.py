@@ -21,9 +21,10 @@ import tensorflow.compat.v1 as tf
 import run_classifier
 from adapter_bert.common import configs, devices, files, model_variables
 from adapter_bert.formats import checkpoints, task_adapter
-from adapter_bert.training import distribution, estimator, output_dir
+from adapter_bert.training import distribution, estimator, finetuning, output_dir
 from adapter_bert.training.output_dir import OutputDir
 from adapter_tests.support import command_lines, tiny
+from adapter_tests.support.refusals import RefusalTestCase
 from adapter_tests.support.script_cases import FOLDER, ScriptTestCase, contents, read
 
 pytestmark = pytest.mark.estimator
@@ -170,6 +171,17 @@ class SavedTest(JobsTestCase):
             os.path.join(self.folder, "other"), "--init_checkpoint=" + self.path("full_model.ckpt")
         )
         self.assertEqual(found, expected)
+
+    def test_a_full_checkpoint_without_moving_statistics(self):
+        flags = ["--adapter_normalization=batch"]
+        self.succeed("--save_full_checkpoint", "--do_train", *flags)
+        full = os.path.join(self.folder, "full.ckpt")
+        tensors = all_tensors(self.path("full_model.ckpt"))
+        checkpoints.write(full, {n: v for n, v in tensors.items() if "/moving_" not in n})
+        other = os.path.join(self.folder, "other")
+        for stage in ("--do_eval", "--do_predict"):
+            code, _, stderr = self.call(other, stage, *flags, "--init_checkpoint=" + full)
+            self.assert_one_sentence(code, stderr, [full, "/moving_variance", "--do_train"])
 
     def test_a_run_of_an_older_version_resumes(self):
         """Its checkpoint has the name of a whole model's, and does not say which run it is of."""
@@ -540,6 +552,104 @@ class BestTest(ScriptTestCase):
         os.remove(os.path.join(kept, "evaluations.json"))
         self.assertIn("at step 3", self.succeed(*keeping, output_dir=kept))
         self.assertEqual(contents(os.path.join(kept, "adapter")), before)
+
+
+def classifier_config(*arguments):
+    values = command_lines.parsed(run_classifier.define_flags, *arguments)
+    return run_classifier.ClassifierConfig.from_flags(values)
+
+
+class ScheduleTest(RefusalTestCase):
+    def schedule(self, *arguments, method="adapters", num_examples=3668):
+        top = ["--num_top_layers=1"] if method == "top_layers" else []
+        config = classifier_config("--tuning=" + method, *top, *arguments)
+        return finetuning.schedule(config, num_examples)
+
+    def test_defaults_of_each_method(self):
+        # MRPC has 3668 rows: 3668 / 32 = 114.625 batches of 32; a tenth of the steps warms up.
+        small = {"learning_rate": 3e-4, "num_train_steps": 573, "num_warmup_steps": 57}
+        berts = {"learning_rate": 5e-5, "num_train_steps": 343, "num_warmup_steps": 34}
+        expected = {
+            "adapters": small,
+            "layer_norm": small,
+            "head": small,
+            "full": berts,
+            "top_layers": berts,
+        }
+        self.assertEqual(set(expected), set(configs.METHODS))
+        for method, schedule in expected.items():
+            self.assertEqual(self.schedule(method=method), schedule, method)
+
+    def test_the_users_values_win(self):
+        arguments = ["--learning_rate=1e-3", "--num_train_epochs=2", "--warmup_proportion=0.25"]
+        for method in configs.METHODS:
+            self.assertEqual(
+                self.schedule(*arguments, "--train_batch_size=4", method=method, num_examples=100),
+                {"learning_rate": 1e-3, "num_train_steps": 50, "num_warmup_steps": 12},
+            )
+
+    def test_each_default_stands_alone(self):
+        rate = self.schedule("--learning_rate=1e-5")
+        self.assertEqual((rate["learning_rate"], rate["num_train_steps"]), (1e-5, 573))
+        epochs = self.schedule("--num_train_epochs=3")
+        self.assertEqual((epochs["learning_rate"], epochs["num_train_steps"]), (3e-4, 343))
+
+    def test_the_interval_of_evaluations(self):
+        for arguments, expected in (
+            ([], 0),
+            (["--eval_every_steps=7"], 7),
+            (["--eval_every_steps=7", "--keep_best"], 7),
+            (["--keep_best"], 114),  # An epoch of 3668 rows in batches of 32.
+            (["--early_stopping_patience=2", "--train_batch_size=5000"], 1),
+        ):
+            config = classifier_config(*arguments)
+            self.assertEqual(finetuning.evaluation_interval(config, 3668), expected)
+
+    def test_no_warmup(self):
+        self.assertEqual(self.schedule("--warmup_proportion=0")["num_warmup_steps"], 0)
+
+    def test_warmup_is_of_whole_steps(self):
+        # 15 of 15.9 batches: 0.13 of 15 is less than 2, 0.13 of 15.9 is not.
+        arguments = ["--train_batch_size=10", "--num_train_epochs=1", "--warmup_proportion=0.13"]
+        found = self.schedule(*arguments, num_examples=159)
+        self.assertEqual((found["num_train_steps"], found["num_warmup_steps"]), (15, 1))
+
+    def test_the_most_steps(self):
+        most = self.schedule("--train_batch_size=1", "--num_train_epochs=1", num_examples=2**31 - 1)
+        self.assertEqual(most["num_train_steps"], 2**31 - 1)
+
+    def test_values_that_cannot_be(self):
+        for flag, values in (
+            ("learning_rate", ("0", "-1e-3", "nan", "inf")),
+            ("num_train_epochs", ("0", "-1", "nan", "inf", "0.001", "1e308")),
+            ("warmup_proportion", ("2", "1", "-0.1", "nan")),
+        ):
+            for value in values:
+                parts = [f"--{flag}", str(float(value))]
+                self.assert_refused(parts, self.schedule, f"--{flag}={value}")
+        for arguments, parts in (
+            (["--train_batch_size=20000"], ["3668", "20000"]),
+            (["--train_batch_size=1", "--num_train_epochs=585482"], ["2147483647"]),
+        ):
+            self.assert_refused(parts, self.schedule, *arguments)
+
+
+class WarnOfRateTest(tf.test.TestCase):
+    def test_a_rate_of_full_fine_tuning_for_adapters_that_nobody_asked_for(self):
+        for rate in ("2e-5", "1e-4"):
+            with self.assertLogs("absl", "WARNING") as log:
+                finetuning._warn_of_rate(classifier_config("--learning_rate=" + rate))
+            self.assertRegex(log.output[0], "Adapters.*3e-4.*--tuning=full")
+            self.assertLen(log.output, 1)
+        for arguments in (
+            ["--learning_rate=2e-5", "--tuning=adapters"],
+            ["--learning_rate=2e-5", "--adapter=folder"],
+            ["--learning_rate=2e-5", "--tuning=full"],
+            ["--learning_rate=3e-4"],
+            [],
+        ):
+            with self.assertRaises(AssertionError), self.assertLogs("absl", "WARNING"):
+                finetuning._warn_of_rate(classifier_config(*arguments))
 
 
 class InFlagsTest(tf.test.TestCase):

@@ -35,7 +35,7 @@ WAY = (
     ("tasks/classifier_features.py", "token ids"),
     ("training/rows.py", "all rows, as arrays"),
     ("training/input_pipeline.py", "a padded batch"),
-    ("training/estimator.py", "model_fn: a step"),
+    ("training/model_fn.py", "model_fn: a step"),
     ("modeling.py", "BertModel: a layer's output"),
     ("ops/adapters.py", "feedforward_adapter: output + change"),
 )

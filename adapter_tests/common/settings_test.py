@@ -1,0 +1,96 @@
+"""Tests of settings.py: the flags that a dataclass makes, and what they become."""
+
+import dataclasses
+from typing import Optional, Tuple
+
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+from adapter_bert.common.errors import UserError
+from adapter_bert.common.settings import Settings, Supplied, flag
+
+
+def parse_even(text):
+    if int(text) % 2:
+        raise UserError(f"--even={text}: expected an even number.")
+    return int(text)
+
+
+@dataclasses.dataclass(frozen=True)
+class Base(Settings):
+    size: int = flag(8, "Width.", "Model", lower=1, upper=16)
+    rate: Optional[float] = flag(None, "Rate.", "Training")
+    fast: bool = flag(False, "Fast.", "Training")
+
+
+@dataclasses.dataclass(frozen=True)
+class Own(Base):
+    size: int = flag(4, "Narrow.", "Model", lower=1)
+    kind: str = flag("a", "Kind.", "Model", choices=("a", "b"))
+    names: Tuple[str, ...] = flag((), "Names.", "Tasks")
+    each: Tuple[str, ...] = flag((), "Each.", "Tasks", is_multiple=True)
+    even: Optional[int] = flag(None, "Even.", "Model", parse=parse_even)
+    folder: Optional[str] = flag(None, "Folder.", "Output", name="adapter")
+    computed: str = "x"
+
+
+def parsed(settings, *arguments):
+    values = flags.FlagValues()
+    settings.define_flags(values)
+    values(["script.py", *arguments])
+    return values
+
+
+class SettingsTest(tf.test.TestCase):
+    def test_flags_have_the_fields_types_and_defaults(self):
+        values = parsed(Own)
+        found = {name: (values[name].flag_type(), values[name].default) for name in values}
+        self.assertEqual(
+            found,
+            {
+                "size": ("int", 4),
+                "rate": ("float", None),
+                "fast": ("bool", False),
+                "kind": ("string enum", "a"),
+                "names": ("comma separated list of strings", []),
+                "each": ("multi string", []),
+                "even": ("string", None),
+                "adapter": ("string", None),
+            },
+        )
+        self.assertEqual(Own.from_flags(values), Own())
+
+    def test_values(self):
+        values = parsed(
+            *(Own, "--size=2", "--rate=1e-3", "--fast", "--kind=b", "--names=a,b", "--each=a,b"),
+            *("--each=c", "--even=6", "--adapter=there"),
+        )
+        expected = Own(2, 1e-3, True, "b", ("a", "b"), ("a,b", "c"), 6, "there")
+        self.assertEqual(Own.from_flags(values), expected)
+        with self.assertRaisesRegex(UserError, "--even=5: expected an even number"):
+            Own.from_flags(parsed(Own, "--even=5"))
+
+    def test_bounds_and_choices(self):
+        for argument in ("--size=0", "--size=17", "--size=x", "--rate=x"):
+            with self.assertRaisesRegex(flags.IllegalFlagValueError, argument):
+                parsed(Base, argument)
+        with self.assertRaises(flags.IllegalFlagValueError):
+            parsed(Own, "--kind=c")
+        with self.assertRaisesRegex(ValueError, "'Outptu' is none of SECTIONS"):
+            flag(1, "Size.", "Outptu")
+
+    def test_what_is_supplied(self):
+        values = parsed(Base, "--rate=0.5")
+        supplied = Supplied({"rate": 0.1, "size": 2}, {"fast": True})
+        self.assertEqual(Base.from_flags(values, supplied), Base(2, 0.5, True))
+        self.assertEqual((values.size, values.fast), (8, False))  # Parsed flags stay.
+
+    def test_changed_flags(self):
+        own = Own(size=4, rate=0.1, folder="there")
+        self.assertEqual(
+            own.changed_flags(["size", "rate", "adapter"]), {"rate": 0.1, "adapter": "there"}
+        )
+
+
+if __name__ == "__main__":
+    tf.test.main()
