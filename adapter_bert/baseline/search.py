@@ -9,7 +9,6 @@ processes and machines share; what a kill interrupts is tried again.
 import contextlib
 import dataclasses
 import importlib
-import json
 import os
 import posixpath
 import time
@@ -40,7 +39,7 @@ _RETRIES = 3  # Of a trial whose process was killed.
 _OPENINGS = 3  # Tries, a second apart.
 _LOCK = "search.lock"
 _PRESENT = "search.present"
-_ENTERING = 1  # Seconds; each that enters holds the lock alone for an instant.
+_JOURNAL_START = b'{"op_code":'
 
 
 class SearchSettings(NamedTuple):
@@ -121,6 +120,9 @@ def load_optuna():
             " pip install -r requirements-baseline.txt."
         ) from error
     optuna.logging.set_verbosity(optuna.logging.ERROR)
+    # Heartbeats are experimental, and have other names since 4.9.
+    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+    warnings.filterwarnings("ignore", ".*[Ff]ailed_?[Tt]rial_?[Cc]allback", FutureWarning)
     return optuna
 
 
@@ -147,23 +149,25 @@ class Search:
             self._check_study()
 
     def _opened(self):
-        """The study. Of processes that begin at once, one makes the database's tables."""
-        study, left = None, _OPENINGS
-        while study is None:
-            left -= 1
+        """Returns the study.
+
+        Of processes that begin at once, one creates the database's tables; Optuna fails in others.
+        """
+        remaining = _OPENINGS
+        while True:
             try:
-                study = self._optuna.create_study(
+                return self._optuna.create_study(
                     storage=self._storage(),
                     study_name=self._settings.name,
                     direction="maximize",
                     load_if_exists=True,
                     pruner=self._pruner(),
                 )
-            except Exception as error:
-                if not (left and _is_of_storage(error)):
+            except self._storage_errors():
+                remaining -= 1
+                if not remaining:
                     raise
-                time.sleep(1)
-        return study
+            time.sleep(1)
 
     def run(self, train: Callable):
         """Tries settings until there are enough.
@@ -172,16 +176,10 @@ class Search:
           train: function (`Settings`, on_score) → best score, where on_score(samples, score) may
             raise, which ends the training. It raises `Diverged` where there is no score.
         """
-        states = [self._optuna.trial.TrialState[name] for name in ("COMPLETE", "PRUNED")]
-        enough = self._optuna.study.MaxTrialsCallback(self._settings.trials, states)
         while len(self.trials()) < self._settings.trials:
             try:
-                with self._explained(), self._without_warnings():
-                    self._study.optimize(
-                        lambda trial: self._tried(trial, train),
-                        n_trials=self._settings.trials,
-                        callbacks=[enough],
-                    )
+                with self._explained():
+                    self._study.optimize(lambda trial: self._objective(trial, train), n_trials=1)
             except (ValueError, RuntimeError):  # Optuna's, of a trial that has ended.
                 if not self._is_lost:
                     raise
@@ -189,29 +187,23 @@ class Search:
                 logging.warning("A trial had no heartbeat, and was left to another process.")
 
     def trials(self) -> List[SearchTrial]:
-        """The finished ones, in the order of their numbers."""
-        with self._explained():
-            found = self._study.get_trials(deepcopy=False)
+        """Returns the finished ones, in the order of their numbers."""
         states = self._optuna.trial.TrialState
-        return [
-            self._trial(trial) for trial in found if trial.state in (states.COMPLETE, states.PRUNED)
-        ]
+        with self._explained():
+            finished = self._study.get_trials(
+                deepcopy=False, states=(states.COMPLETE, states.PRUNED)
+            )
+        return [self._trial(trial) for trial in finished]
 
-    def _tried(self, trial, train):
-        """Optuna's objective."""
+    def _objective(self, trial, train):
         try:
-            score = self._scored(trial, train)
+            return self._scored(trial, train)
         except KeyboardInterrupt:
             self._study.enqueue_trial(trial.params)
             raise
-        except Exception:
-            self._is_lost = self._has_ended(trial)
-            raise
-        self._is_lost = self._has_ended(trial)
-        return score
-
-    def _has_ended(self, trial):
-        return self._study.get_trials(deepcopy=False)[trial.number].state.is_finished()
+        finally:
+            current = self._study.get_trials(deepcopy=False)[trial.number]
+            self._is_lost = current.state.is_finished()
 
     def _scored(self, trial, train):
         """Trains with settings that a trial proposes; returns their score."""
@@ -251,19 +243,18 @@ class Search:
 
     def _storage(self):
         """A database with heartbeats, by which killed trials are known; or a journal file."""
-        storages, place = self._optuna.storages, self._settings.storage
-        if not files.is_remote(place):
-            with files.convert_write_errors(f"--storage={place}"):
-                _check_journal(place)
-                return storages.JournalStorage(storages.journal.JournalFileBackend(place))
-        with self._without_warnings():
-            return storages.RDBStorage(
-                place,
-                engine_kwargs={"connect_args": {"timeout": 60}} if "sqlite" in place else None,
-                heartbeat_interval=_HEARTBEAT,
-                grace_period=4 * _HEARTBEAT,
-                failed_trial_callback=storages.RetryFailedTrialCallback(_RETRIES),
-            )
+        storages, path_or_url = self._optuna.storages, self._settings.storage
+        if not files.is_remote(path_or_url):
+            with files.convert_write_errors(f"--storage={path_or_url}"):
+                _check_journal(path_or_url)
+                return storages.JournalStorage(storages.journal.JournalFileBackend(path_or_url))
+        return storages.RDBStorage(
+            path_or_url,
+            engine_kwargs={"connect_args": {"timeout": 60}} if "sqlite" in path_or_url else None,
+            heartbeat_interval=_HEARTBEAT,
+            grace_period=4 * _HEARTBEAT,
+            failed_trial_callback=storages.RetryFailedTrialCallback(_RETRIES),
+        )
 
     def _sampler(self, seed):
         samplers = self._optuna.samplers
@@ -295,26 +286,21 @@ class Search:
                 " --storage."
             )
 
+    def _storage_errors(self):
+        """Returns the classes of a storage's errors; one is a missing driver's."""
+        errors = importlib.import_module("sqlalchemy.exc")
+        return self._optuna.exceptions.StorageInternalError, errors.SQLAlchemyError, ImportError
+
     @contextlib.contextmanager
     def _explained(self):
-        """An error of the storage is a sentence."""
+        """While entered, an error of the storage is a `UserError`."""
         try:
             yield
-        except Exception as error:
-            if not _is_of_storage(error):
-                raise
+        except self._storage_errors() as error:
             reason = str(error).strip().split("\n")[0]
             raise UserError(
                 f"--storage={self._settings.storage} cannot be used ({reason})."
             ) from error
-
-    @contextlib.contextmanager
-    def _without_warnings(self):
-        """Optuna tells of heartbeats at each start: experimental, and named otherwise in 4.9."""
-        with warnings.catch_warnings():
-            for kind in (self._optuna.exceptions.ExperimentalWarning, FutureWarning):
-                warnings.simplefilter("ignore", kind)
-            yield
 
 
 def suggested(trial, name, domain):
@@ -325,25 +311,12 @@ def suggested(trial, name, domain):
     return suggest(name, domain.low, domain.high)
 
 
-def _is_of_storage(error):
-    """Whether it is SQLAlchemy's, Optuna's of a storage, or a missing driver's."""
-    names = {f"{kind.__module__}.{kind.__name__}" for kind in type(error).__mro__}
-    own = {"sqlalchemy.exc.SQLAlchemyError", "optuna.exceptions.StorageInternalError"}
-    return bool(names & own) or isinstance(error, ImportError)
-
-
 def _check_journal(path):
-    """Raises UserError if a file is there whose first line is none of Optuna's: it would grow."""
-    line = b""
+    """Raises UserError for a file that is no journal: Optuna would append to it."""
     if os.path.exists(path):
         with open(path, "rb") as reader:
-            line = reader.readline()
-    if line.endswith(b"\n"):  # Else another process may be about to write it.
-        try:
-            record = json.loads(line)
-        except ValueError:
-            record = None
-        if not isinstance(record, dict) or "op_code" not in record:
+            is_journal = _JOURNAL_START.startswith(reader.read(len(_JOURNAL_START)))
+        if not is_journal:
             raise UserError(f"--storage={path}: expected a search's journal, found another file.")
 
 
@@ -363,7 +336,10 @@ def best_of(trials):
 
 
 class SearchLock:
-    """Which of several processes on one output_dir goes on when the search is over: the last.
+    """Which of several processes on one output_dir trains the best settings: the last to end.
+
+    The locks are the processes': a killed one has none. A trial's state in the storage is no
+    substitute: a killed one's is "running" for a minute in a database, forever in a journal.
 
     Args:
       folder: output_dir, local.
@@ -380,35 +356,33 @@ class SearchLock:
         self.alone = None
 
     def __enter__(self):
-        self._lock, self._present = self._opened(_LOCK), self._opened(_PRESENT)
-        self.alone = files.lock(self._present)
-        deadline = time.monotonic() + _ENTERING
-        while not all(files.lock(each, shared=True) for each in (self._lock, self._present)):
-            if time.monotonic() > deadline:
-                self.__exit__()
-                raise UserError(
-                    f"{posixpath.join(self._folder, _LOCK)}: another process is training the best"
-                    " settings there."
-                )
-            time.sleep(0.1)
+        self._present, self._lock = self._opened(_PRESENT), self._opened(_LOCK)
+        self.alone = files.lock(self._present.fileno())
+        while not files.lock(self._present.fileno(), shared=True):
+            time.sleep(0.1)  # Another process that enters holds it alone for an instant.
+        if not files.lock(self._lock.fileno(), shared=True):
+            self.__exit__()
+            raise UserError(
+                f"{self._lock.name}: another process is training the best settings there."
+            )
         return self
 
     def _opened(self, name):
         path = posixpath.join(self._folder, name)
         with files.convert_write_errors(path):
-            return os.open(path, os.O_CREAT | os.O_RDWR)
+            return open(path, "ab")
 
     def __exit__(self, *error):
-        os.close(self._lock)
-        os.close(self._present)
+        self._lock.close()
+        self._present.close()
 
     def leave(self):
         """Has the others not wait for this process, which is still present."""
-        files.unlock(self._lock)
+        self._lock.close()
 
     def end(self):
         """Ends this process's part; returns whether all others have ended theirs."""
-        return files.lock(self._lock)
+        return files.lock(self._lock.fileno())
 
 
 def record(search, trials, task, score):

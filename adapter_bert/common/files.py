@@ -345,13 +345,6 @@ def lock(descriptor: int, shared: bool = False) -> bool:
     return True
 
 
-def unlock(descriptor: int) -> None:
-    """Ends what `lock` did."""
-    if fcntl is not None:
-        with contextlib.suppress(OSError):  # Where there are none.
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
-
-
 def recover(folder: str) -> None:
     """Ends what a killed `atomic_folder` began: the old folder is back, or the new one is there.
 

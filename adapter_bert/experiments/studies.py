@@ -144,9 +144,6 @@ def _format_parameter(name, settings, gap):
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
-_MAX_LAYERS = 1000
-
-
 def read_ablation(path):
     """What run_ablation.py wrote: a dict, with scores in points.
 
@@ -162,10 +159,9 @@ def _ablation_in_points(record):
         (files.require_type(first, int), files.require_type(last, int)): _points(value)
         for first, last, value in record["spans"]
     }
-    if not 0 < num_layers <= _MAX_LAYERS or not all(
-        0 <= first <= last < num_layers for first, last in spans
-    ):
-        raise ValueError(f"a span that does not lie in {num_layers} layers")
+    last_layer = max((last for _, last in spans), default=None)
+    if last_layer != num_layers - 1 or not all(0 <= first <= last for first, last in spans):
+        raise ValueError(f"spans that are not those of {num_layers} layers")
     return {
         **{name: files.require_type(record[name], str) for name in ("task", "score")},
         **{name: _points(record[name]) for name in ("all", "none")},

@@ -4,9 +4,9 @@
     folder/trials/<name>/        output_dir of each, with what it printed in log.txt
     folder/precision.json        the precision of trials that leave it open, by their BERT's width
 
-Sweepers that share a folder on one machine share the trials out by a lock on each of them, which
-lives as long as the sweeper or the trial does: after a kill, what still runs is waited for. Those
-of several machines take shards.
+Sweepers that share a folder on one machine share the trials by a lock on the log of each. It lives
+as long as the sweeper or the trial, which writes to the same open file: after a kill, the next
+sweeper waits for trials that still run. Sweepers on several machines take shards.
 """
 
 import collections
@@ -21,7 +21,7 @@ import signal
 import subprocess
 import sys
 import time
-from typing import NamedTuple, Tuple
+from typing import BinaryIO, NamedTuple, Tuple
 
 from absl import logging
 from tqdm import tqdm
@@ -71,7 +71,7 @@ class Settings(NamedTuple):
 class _Running(NamedTuple):
     key: str
     process: subprocess.Popen
-    lock: int
+    log: BinaryIO
     start: float
 
 
@@ -232,17 +232,17 @@ class Sweep:
         """Starts the first trial that waits, and that no one else runs; None if there is none."""
         for _ in range(len(queue)):
             key = queue.popleft()
-            lock = self._trial_folder(key).lock()
-            if lock is None:
+            log = self._trial_folder(key).lock_log()
+            if log is None:
                 queue.append(key)
             elif self.records().get(key) != self._initial_records.get(key):
-                os.close(lock)  # Another sweeper has ended it meanwhile.
+                log.close()  # Another sweeper has ended it meanwhile.
             else:
                 logging.info("Running %s", self.name(key))
                 cores = _assigned_cores(slot, self._settings.jobs)
                 command = [*self._commands[key], *self._precision_flags(key)]
-                process = self._trial_folder(key).start(command, lock, cores)
-                return _Running(key, process, lock, time.monotonic())
+                process = self._trial_folder(key).start(command, log, cores)
+                return _Running(key, process, log, time.monotonic())
         return None
 
     def _finish(self, run, num_remaining):
@@ -267,7 +267,7 @@ class Sweep:
         records.append(self._settings.folder, self._settings.shard, record)
         if is_done:
             folder.clean_up()
-        os.close(run.lock)
+        run.log.close()
         self._durations.append(seconds)
         remaining_seconds = (
             sum(self._durations) / len(self._durations) * num_remaining / self._settings.jobs
@@ -396,7 +396,7 @@ _INTERRUPT_TIMEOUT = 120.0  # Seconds that an interrupted trial has for saving i
 
 
 class TrialFolder:
-    """A trial's output_dir, with a lock that only one process has, and what the trial printed.
+    """A trial's output_dir, and the log of what it printed, which one sweeper at a time has locked.
 
     Args:
       path: local path; it need not be there.
@@ -405,38 +405,38 @@ class TrialFolder:
     def __init__(self, path):
         self._path = path
         self._log = os.path.join(path, "log.txt")
-        self._lock = os.path.join(path, ".lock")
         self._cleanup_file = os.path.join(path, ".unkept")
 
-    def lock(self):
-        """An open file that holds the lock until all who have it closed it; None if it is held."""
-        with files.convert_write_errors(self._path):
+    def lock_log(self):
+        """Returns the log, open and locked until all processes that have it closed it.
+
+        Returns:
+          A binary file; None if another process has locked it.
+        """
+        with files.convert_write_errors(self._log):
             os.makedirs(self._path, exist_ok=True)
-            lock = os.open(self._lock, os.O_CREAT | os.O_RDWR)
-        if files.lock(lock):
-            return lock
-        os.close(lock)
+            log = open(self._log, "ab")  # noqa: SIM115  The caller closes it.
+        if files.lock(log.fileno()):
+            return log
+        log.close()
         return None
 
     def is_running(self):
-        """Whether some process has the lock; nothing is written."""
-        if not (os.path.exists(self._log) and os.path.exists(self._lock)):
+        """Returns whether some process has locked the log; nothing is written."""
+        if not os.path.exists(self._log):
             return False
-        lock = os.open(self._lock, os.O_RDONLY)
-        try:
-            return not files.lock(lock, shared=True)
-        finally:
-            os.close(lock)
+        with open(self._log, "rb") as log:
+            return not files.lock(log.fileno(), shared=True)
 
-    def start(self, command, lock, cores=None):
+    def start(self, command, log, cores=None):
         """Starts a trial's process.
 
         Args:
           command: list of str.
-          lock: see above; the process has it too, should the one that starts it be killed.
+          log: of `lock_log`; the process has it too, should the one that starts it be killed.
           cores: indices of the processor's cores that it may use, None for all.
         """
-        with files.convert_write_errors(self._log), open(self._log, "ab") as log:
+        with files.convert_write_errors(self._log):
             log.write((_COMMAND_PREFIX + " ".join(command) + "\n").encode())
             log.flush()
             process = subprocess.Popen(
@@ -444,7 +444,6 @@ class TrialFolder:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                pass_fds=[lock],
                 preexec_fn=_isolate_signals,
             )
         if cores:

@@ -13,7 +13,6 @@ import functools
 import hashlib
 import itertools
 import json
-import math
 import operator
 import os
 import platform
@@ -34,8 +33,6 @@ CONFIG_FILE, TENSORS_FILE = FILES = ("adapter_config.json", "adapter.safetensors
 FORMAT = "adapter-bert task adapter"
 FORMAT_VERSION = 1
 Difference = Tuple[str, Any, Any]  # A setting's name, and its values in two descriptions.
-_MAX_LAYERS = 1000
-_MAX_CONFIG_BYTES = 16 << 20  # Bytes. A label list is the one part that grows.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,8 +183,6 @@ def shapes(description: Description) -> Dict[str, Tuple[int, ...]]:
     """
     config = description.backbone.bert_config()
     num_layers, method, adapter = config.num_hidden_layers, description.tuning, description.adapter
-    if num_layers > _MAX_LAYERS:
-        raise UserError(f"A BERT of {num_layers} layers is not to be believed.")
     has_adapters = adapter is not None and not adapter.is_none
     if has_adapters != (method.method == "adapters"):
         raise UserError(f"--tuning={method.method} does not go with adapter {adapter}.")
@@ -382,7 +377,7 @@ def check_fits(
 
 def _read_description(folder: str, where: str) -> Tuple[Description, Dict[str, Any]]:
     """Returns (`Description`, the JSON object that it stands in)."""
-    content = _read(f"{folder}/{CONFIG_FILE}", where, _MAX_CONFIG_BYTES)
+    content = _read(f"{folder}/{CONFIG_FILE}", where)
     where = f"{where}: {CONFIG_FILE}"
     try:
         record = files.parse_json(content.decode("utf-8"))
@@ -408,11 +403,9 @@ def _read_description(folder: str, where: str) -> Tuple[Description, Dict[str, A
     return _from_json(Description, fields, where), record
 
 
-def _read(path: str, where: str, max_bytes: float = math.inf) -> bytes:
-    """The bytes of a file, of which it may hold so many."""
+def _read(path: str, where: str) -> bytes:
+    """Returns the bytes of a file."""
     try:
-        if files.size(path) > max_bytes:
-            raise UserError(f"{where}: {os.path.basename(path)} is over {max_bytes:,} bytes.")
         with files.open_file(path, "rb") as reader:
             return reader.read()
     except FileNotFoundError as error:

@@ -158,10 +158,14 @@ class AdapterBank:
             than a bank can hold, or diverged. The bank is then as it was.
         """
         digest = _digest(adapter)
-        is_folder = isinstance(adapter, str)
-        where = f"{label} {adapter}" if is_folder else f"The adapter of {name!r}"
-        description = _read_description(adapter, lazy, label, where)
+        if isinstance(adapter, str):
+            where, description = f"{label} {adapter}", task_adapter.describe(adapter, label)
+        else:
+            where, description, lazy = f"The adapter of {name!r}", adapter.description, False
+        # First: a BERT of a billion layers would fill the memory with the names of its tensors.
         encoder.check_compatible(description, self.backbone, where)
+        if not lazy:
+            _check_tensors(adapter, label, where)
         entry = _Entry(adapter, description, digest, label)
         with self._lock:
             if name in self._entries and not replace:
@@ -313,18 +317,13 @@ def _digest(source: AdapterSource) -> Optional[str]:
     return files.sha256(path) if files.exists(path) else None
 
 
-def _read_description(
-    source: AdapterSource, lazy: bool, label: str, where: str
-) -> task_adapter.Description:
-    """The description of an adapter, whose tensors are checked; not a folder's, if `lazy`."""
+def _check_tensors(source: AdapterSource, label: str, where: str) -> None:
+    """Raises UserError if an adapter's tensors are damaged, incomplete or not finite."""
     if isinstance(source, str):
-        if lazy:
-            return task_adapter.describe(source, label)
         source = task_adapter.load(source, label)
     else:
         task_adapter.check_tensors(source.tensors, source.description, where)
     task_adapter.check_finite(source.tensors, where)
-    return source.description
 
 
 def _make_prediction(

@@ -84,7 +84,10 @@ def check_compatible(
             f"{where} was trained on another BERT, {description.backbone.name}, whose {name} is"
             f" {actual[name]}; expected {expected[name]} ({backbone.name})."
         )
-    trained = set(map(_table_name, task_adapter.shapes(description)))
+    try:
+        trained = set(map(_table_name, task_adapter.shapes(description)))
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
     unsupported = sorted(trained - set(row_shapes(backbone.bert_config())))
     settings = description.adapter
     if settings and not _is_supported(settings):

@@ -39,7 +39,6 @@ _EXPECTED = (
     'expected {"cluster": {"worker": ["host:port", ...]}, "task": {"type": "worker", "index": 0}}'
 )
 _OBJECTS = ("members", "settings", "decided")  # Fields of a record.
-_MAX_BYTES = 1 << 22  # Of a record.
 _POLL_SECONDS = 0.5
 _BEAT_SECONDS = 10.0  # Between two signs of life.
 _SILENCE_SECONDS = 60.0  # Without a sign of life, after which a worker is lost.
@@ -176,9 +175,8 @@ class _Records:
         """Returns a worker's record, {} if the worker has no valid one."""
         path, kinds = self._path(index), {"id": str, **dict.fromkeys(_OBJECTS, dict)}
         try:
-            is_short = files.size(path) <= _MAX_BYTES
-            record = files.read_object(path) if is_short else {}
-        except (OSError, UserError):
+            record = files.read_object(path)
+        except UserError:
             return {}
         is_valid = all(isinstance(record.get(name, kind()), kind) for name, kind in kinds.items())
         return record if is_valid and "id" in record else {}

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from unittest import mock
 
@@ -309,19 +308,11 @@ class SharedTest(SearchTestCase):
         with SearchLock(self.folder) as again:
             self.assertTrue(again.alone)
 
-    def test_one_that_is_there_for_an_instant_is_waited_for(self):
-        with SearchLock(self.folder) as first:
-            self.assertTrue(first.end())
-            threading.Timer(0.3, first.leave).start()
-            with SearchLock(self.folder) as second:
-                self.assertFalse(second.alone)
-
     def test_a_file_system_without_locks(self):
         error = OSError(38, "not implemented")
-        with mock.patch.object(fcntl, "flock", side_effect=error), SearchLock(self.folder) as turns:
-            turns.leave()
-            self.assertTrue(turns.alone)
-            self.assertTrue(turns.end())
+        with mock.patch.object(fcntl, "flock", side_effect=error), SearchLock(self.folder) as lock:
+            self.assertTrue(lock.alone)
+            self.assertTrue(lock.end())
 
 
 if __name__ == "__main__":

@@ -284,7 +284,7 @@ class SweepsTest(SweepsTestCase):
             runner = self.sweep([size], keep=keep)
             runner.run()
             found = set(os.listdir(self.trial_folder(size, runner)))
-            always = {"log.txt", ".lock", "eval_results.json"}
+            always = {"log.txt", "eval_results.json"}
             found = {name for name in found - always if "tfevents" not in name}
             self.assertEqual(found, left)
 
@@ -484,28 +484,26 @@ class TrialFolderTest(tf.test.TestCase):
     def test_a_lock_is_one_holders(self):
         folder = os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "trial")
         one, other = sweep.TrialFolder(folder), sweep.TrialFolder(folder)
-        lock = one.lock()
-        self.assertIsNone(other.lock())
-        os.close(lock)
-        self.assertIsNotNone(other.lock())
+        with one.lock_log():
+            self.assertIsNone(other.lock_log())
+        with other.lock_log() as log:
+            self.assertIsNotNone(log)
 
     def test_whether_it_runs_is_seen_where_nothing_can_be_written(self):
         folder = os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "trial")
-        trial, real = sweep.TrialFolder(folder), os.open
+        trial = sweep.TrialFolder(folder)
 
-        def read_only(path, flags, *more, **options):
-            if flags & (os.O_CREAT | os.O_WRONLY | os.O_RDWR):
+        def read_only(path, mode):
+            if mode != "rb":
                 raise OSError(errno.EROFS, "Read-only file system")
-            return real(path, flags, *more, **options)
+            return open(path, mode)
 
         self.assertFalse(trial.is_running())
         self.assertFalse(os.path.exists(folder))
-        lock = trial.lock()
-        with open(os.path.join(folder, "log.txt"), "w"):
-            pass
-        with mock.patch.object(os, "open", read_only):
+        log = trial.lock_log()
+        with mock.patch.object(sweep, "open", read_only, create=True):
             self.assertTrue(trial.is_running())
-            os.close(lock)
+            log.close()
             self.assertFalse(trial.is_running())
 
     def test_it_can_be_interrupted_though_its_sweep_cannot(self):
@@ -514,10 +512,10 @@ class TrialFolderTest(tf.test.TestCase):
         trial = sweep.TrialFolder(folder)
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         self.addCleanup(signal.signal, signal.SIGINT, before)
-        lock = trial.lock()
+        log = trial.lock_log()
         program = "import signal; print(signal.getsignal(2) is signal.default_int_handler)"
-        process = trial.start([sys.executable, "-c", program], lock)
-        os.close(lock)
+        process = trial.start([sys.executable, "-c", program], log)
+        log.close()
         self.assertEqual(process.wait(), 0)
         self.assertEqual(trial.last_line(), "True")
 

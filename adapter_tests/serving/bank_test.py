@@ -301,6 +301,10 @@ class TasksTest(BankTestCase):
         for changes, part in (
             ({"fingerprint": "0" * 64}, "whose fingerprint is 0000"),
             ({"config": {**backbone.config, "hidden_act": "relu"}}, "whose hidden_act is relu"),
+            (  # The names of its tensors would fill the memory.
+                {"config": {**backbone.config, "num_hidden_layers": 10**9}},
+                "whose num_hidden_layers is 1000000000",
+            ),
         ):
             other = own_models.task_adapter(self.bert)
             changed = task_adapter.Backbone(**{**vars(backbone), **changes})
@@ -308,6 +312,15 @@ class TasksTest(BankTestCase):
             description = type(description)(**{**vars(description), "backbone": changed})
             with self.assertRaisesRegex(UserError, f"trained on another BERT, .*{part}"):
                 bank.add("other", other._replace(description=description))
+            with self.assertRaisesRegex(UserError, f"trained on another BERT, .*{part}"):
+                bank.add("other", self.saved("other", other._replace(description=description)))
+        other = own_models.task_adapter(self.bert)
+        method = tuning.Tuning("full")
+        description = type(other.description)(**{**vars(other.description), "tuning": method})
+        folder = self.saved("other", other._replace(description=description))
+        for lazy in (False, True):
+            with self.assertRaisesRegex(UserError, f"^Folder {folder}: --tuning=full does not go"):
+                bank.add("other", folder, lazy=lazy)
         top = tuning.Tuning("top_layers", num_top_layers=1)
         for changes, part in (
             ({"method": top}, "--tuning=top_layers.* trained bert/encoder/layer_1/attention"),
