@@ -207,7 +207,7 @@ class DamagedRequestsTest(tf.test.TestCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.bank = served.bank()
+        cls.bank = served.make_bank()
         tasks = served.tasks_of(cls.bank, served.save_all(tempfile.mkdtemp()))
         batcher = batching.Batcher(
             cls.bank.predict, lambda row: len(row.input_ids), max_batch_size=32, max_queue_size=1024
