@@ -118,7 +118,7 @@ class BaselineConfig(TaskConfig):
     precision: str = flag(
         "auto",
         "Precision of the convolution's products, all else is float32; auto: that of the model in"
-        " --output_dir, else bfloat16 where it is measured to be faster.",
+        " --output_dir, or of the search, else bfloat16 where it is measured to be faster.",
         "Devices",
         choices=configs.PRECISIONS,
     )
@@ -196,7 +196,10 @@ def run(values):
         if config.search_only:
             search_lock.leave()
         is_alone = search_lock.alone and not (config.storage or config.search_only)
-        trials = _search(setup, search_settings, is_alone)
+        study = search.Search(search_settings, is_alone, lambda known: _adopted(config, known))
+        search_settings = study.settings
+        setup = setup._replace(precision=search_settings.conditions["precision"])
+        trials = _search(setup, study)
         if config.search_only:
             return ["The search has its trials; a process without --search_only trains the best."]
         if not search_lock.end():
@@ -309,10 +312,18 @@ def _search_settings(setup, narrowed):
     )
 
 
-def _search(setup, settings, alone):
-    """Takes part in the search until it has its trials, and returns these."""
-    study, patience = search.Search(settings, alone), setup.config.early_stopping_patience
-    _check_output_dir(setup, settings)
+def _adopted(config, recorded):
+    """Returns the conditions of an earlier process's search that --precision=auto resumes with."""
+    if config.precision != "auto" or "precision" not in recorded:
+        return {}
+    precision = devices.choose_precision("auto", False, _WIDTH, recorded["precision"])
+    return {"precision": precision}
+
+
+def _search(setup, study):
+    """Takes part in a `search.Search` until it has its trials, and returns these."""
+    patience = setup.config.early_stopping_patience
+    _check_output_dir(setup, study.settings)
 
     def train(model_settings, on_score):
         try:

@@ -22,7 +22,7 @@ import run_baseline
 import run_report
 from adapter_bert.baseline import search, training
 from adapter_bert.baseline.training import Baseline
-from adapter_bert.common import files
+from adapter_bert.common import devices, files
 from adapter_bert.common.errors import UserError
 from adapter_bert.experiments import records
 from adapter_tests.support import command_lines, tf2_modules, tiny
@@ -212,6 +212,19 @@ class SearchTest(ScriptTestCase):
         with self.assertRaisesRegex(UserError, "its study custom is one with another module_files"):
             self.search()
 
+    @unittest.skipIf(tf2_modules.IS_TF1, "TensorFlow 1 computes in float32 alone.")
+    def test_a_search_resumes_in_its_precision_whatever_is_measured(self):
+        with mock.patch.object(devices, "has_bfloat16", return_value=True):
+            for seconds in (2.0, 1.0):
+                measured = {"float32": seconds, "bfloat16": 1.0}
+                with mock.patch.object(devices, "product_seconds", return_value=measured):
+                    self.search(*(["--search_only"] if seconds == 2 else []))
+            settings = read_json(self.out, "settings.json")
+            self.assertEqual(settings["training"]["precision"], "bfloat16")
+            self.assertEqual(settings["search"]["precision"], "bfloat16")
+            with self.assertRaisesRegex(UserError, "is one with another precision; give the same"):
+                self.search("--precision=float32")
+
     def test_search_only_and_another_process(self):
         report = self.search("--search_only")
         self.assertEqual(
@@ -245,9 +258,9 @@ class SearchTest(ScriptTestCase):
         seeds, real = [], search.Search
         journal = os.path.join(self.folder, "search.journal")
 
-        def tracked_search(settings, alone):
+        def tracked_search(settings, alone, adopt):
             seeds.append(alone)
-            return real(settings, alone)
+            return real(settings, alone, adopt)
 
         stopped = mock.patch.object(Baseline, "train", side_effect=InterruptedError)
         with mock.patch.object(search, "Search", tracked_search), stopped:

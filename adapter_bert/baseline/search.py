@@ -132,21 +132,26 @@ class Search:
     Args:
       settings: `SearchSettings`.
       alone: bool, no other process searches in this storage.
+      adopt: function (`fixed` of a study that was begun earlier) → the conditions that take the
+        place of those in the settings, a dict.
+
+    Attributes:
+      settings: `SearchSettings`, with the conditions that were adopted.
 
     Raises:
       UserError: Optuna is missing, the storage cannot be used, or holds a study of other things.
     """
 
-    def __init__(self, settings, alone=True):
+    def __init__(self, settings, alone=True, adopt=lambda recorded: {}):
         self._optuna = load_optuna()
-        self._settings = settings
+        self.settings = settings
         self._is_lost = False  # Whether another process has ended the last trial of this one.
         with self._explained():
             self._study = self._opened()
             # Two processes of one seed would try the same; NumPy takes none from 2**32 on.
             seed = (settings.random_seed + len(self._study.trials)) % 2**32 if alone else None
             self._study.sampler = self._sampler(seed)
-            self._check_study()
+            self._check_study(adopt)
 
     def _opened(self):
         """Returns the study.
@@ -158,7 +163,7 @@ class Search:
             try:
                 return self._optuna.create_study(
                     storage=self._storage(),
-                    study_name=self._settings.name,
+                    study_name=self.settings.name,
                     direction="maximize",
                     load_if_exists=True,
                     pruner=self._pruner(),
@@ -176,7 +181,7 @@ class Search:
           train: function (`Settings`, on_score) → best score, where on_score(samples, score) may
             raise, which ends the training. It raises `Diverged` where there is no score.
         """
-        while len(self.trials()) < self._settings.trials:
+        while len(self.trials()) < self.settings.trials:
             try:
                 with self._explained():
                     self._study.optimize(lambda trial: self._objective(trial, train), n_trials=1)
@@ -207,7 +212,7 @@ class Search:
 
     def _scored(self, trial, train):
         """Trains with settings that a trial proposes; returns their score."""
-        domains = self._settings.domains.items()
+        domains = self.settings.domains.items()
         settings = Settings(**{name: suggested(trial, name, domain) for name, domain in domains})
         scores = []
 
@@ -243,7 +248,7 @@ class Search:
 
     def _storage(self):
         """A database with heartbeats, by which killed trials are known; or a journal file."""
-        storages, path_or_url = self._optuna.storages, self._settings.storage
+        storages, path_or_url = self._optuna.storages, self.settings.storage
         if not files.is_remote(path_or_url):
             with files.convert_write_errors(f"--storage={path_or_url}"):
                 _check_journal(path_or_url)
@@ -262,7 +267,7 @@ class Search:
             "tpe": lambda: samplers.TPESampler(seed=seed),
             "random": lambda: samplers.RandomSampler(seed=seed),
             "evolutionary": lambda: samplers.NSGAIISampler(population_size=_POPULATION, seed=seed),
-        }[self._settings.sampler]()
+        }[self.settings.sampler]()
 
     def _pruner(self):
         pruners = self._optuna.pruners
@@ -270,18 +275,20 @@ class Search:
             "halving": lambda: pruners.SuccessiveHalvingPruner(EVALUATE_EVERY, 4),
             "median": lambda: pruners.MedianPruner(),
             "none": lambda: pruners.NopPruner(),
-        }[self._settings.pruner]()
+        }[self.settings.pruner]()
 
-    def _check_study(self):
+    def _check_study(self, adopt):
         """Raises UserError if the study that was found has another space or other conditions."""
         recorded = self._study.user_attrs.get("conditions")
         if recorded is None:
-            self._study.set_user_attr("conditions", self._settings.fixed)
+            self._study.set_user_attr("conditions", self.settings.fixed)
             return
-        different = self._settings.differences(recorded)
+        conditions = {**self.settings.conditions, **adopt(recorded)}
+        self.settings = self.settings._replace(conditions=conditions)
+        different = self.settings.differences(recorded)
         if different:
             raise UserError(
-                f"--storage={self._settings.storage}: its study {self._settings.name} is one with"
+                f"--storage={self.settings.storage}: its study {self.settings.name} is one with"
                 f" another {', '.join(different)}; give the same, or another --output_dir and"
                 " --storage."
             )
@@ -299,7 +306,7 @@ class Search:
         except self._storage_errors() as error:
             reason = str(error).strip().split("\n")[0]
             raise UserError(
-                f"--storage={self._settings.storage} cannot be used ({reason})."
+                f"--storage={self.settings.storage} cannot be used ({reason})."
             ) from error
 
 

@@ -373,11 +373,11 @@ class RendezvousTest(tf.test.TestCase):
         self.end(chief)
 
     def test_damaged_records(self):
-        damaged = [b"", b"{", b"[]", b"[" * 100000, b"\xff", b" " * 10000000 + b'{"id": "a"}']
+        damaged = [b"", b"{", b"[]", b"[" * 100000, b"\xff"]
         damaged += [{}, {"id": 1}, {"id": "a", "members": []}, {"id": "a", "settings": "x"}]
         for content in damaged:
             self.write(0, content)
-            self.assertEqual(self.read(0), {}, content[:20] if len(content) > 20 else content)
+            self.assertEqual(self.read(0), {}, str(content)[:20])
         for content in damaged[:4]:
             for index in range(3):
                 self.write(index, content)
