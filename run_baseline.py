@@ -196,7 +196,7 @@ def run(values):
         if config.search_only:
             search_lock.leave()
         is_alone = search_lock.alone and not (config.storage or config.search_only)
-        study = search.Search(search_settings, is_alone, lambda known: _adopted(config, known))
+        study = search.Search(search_settings, is_alone, lambda known: _adopted(setup, known))
         search_settings = study.settings
         setup = setup._replace(precision=search_settings.conditions["precision"])
         trials = _search(setup, study)
@@ -312,12 +312,12 @@ def _search_settings(setup, narrowed):
     )
 
 
-def _adopted(config, recorded):
+def _adopted(setup, recorded):
     """Returns the conditions of an earlier process's search that --precision=auto resumes with."""
-    if config.precision != "auto" or "precision" not in recorded:
+    precision = recorded.get("precision")
+    if setup.config.precision != "auto" or precision in (None, setup.precision):
         return {}
-    precision = devices.choose_precision("auto", False, _WIDTH, recorded["precision"])
-    return {"precision": precision}
+    return {"precision": devices.choose_precision("auto", False, _WIDTH, precision)}
 
 
 def _search(setup, study):
