@@ -162,10 +162,9 @@ def default_of(settings: Any, name: str) -> Any:
 
 def _fields_with_flags(cls) -> Iterable[Tuple[str, dataclasses.Field, Any]]:
     """Yields (the flag's name, the field, the type of its value)."""
-    types = typing.get_type_hints(cls)
     for field in dataclasses.fields(cls):
         if "flag" in field.metadata:
-            yield field.metadata["flag"].name or field.name, field, _without_none(types[field.name])
+            yield field.metadata["flag"].name or field.name, field, _without_none(field.type)
 
 
 def _without_none(kind):
