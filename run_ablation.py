@@ -41,7 +41,7 @@ from adapter_bert.tasks import classifier_data, classifier_features, text_kind
 from adapter_bert.tasks.classifier_data import TaskConfig
 from adapter_bert.training import finetuning, input_pipeline, output_dir, progress, starting_point
 from adapter_bert.training.config import DeviceConfig, TextConfig
-from adapter_bert.training.rows import VariedRows
+from adapter_bert.training.rows import ProductRows
 
 _JSON, _TEXT = "ablation.json", "ablation.txt"
 
@@ -96,7 +96,7 @@ def run(values):
     path = posixpath.join(folder, _JSON)
     record = None if config.overwrite_output_dir else _read_finished(path, sources)
     if record is None:
-        output_dir.OutputDir(folder).make()
+        output_dir.OutputDir(folder).create()
         record = {**_evaluate(setup, processor, examples), **sources}
         record["task"] = grids.task_label(record["task"], data_dir)
         text = "\n".join(report(record)) + "\n"
@@ -165,7 +165,7 @@ def _evaluate(setup, processor, examples):
     """Evaluates all spans; returns the scores, see `_record`."""
     task, labels = processor.task, processor.get_labels()
     # `output` holds the checkpoint that the estimator reads.
-    estimator, output = finetuning.evaluation_of(
+    estimator, output = finetuning.begin_evaluation(
         setup,
         task,
         text_kind.get(task.kind).head(len(labels)),
@@ -181,10 +181,11 @@ def _predict_answers(estimator, rows, gates, task):
     """Returns the answers [rows, gates, ...] of all rows with all gates."""
     kind = text_kind.get(task.kind)
     unique_gates, gate_indices = np.unique(gates, axis=0, return_inverse=True)
-    varied_rows = VariedRows(rows, "adapter_gates", unique_gates)
-    predictions = estimator.stream(varied_rows, estimator.model.task_checkpoint)
-    ordered_answers = input_pipeline.in_order(
-        (index, kind.answers(row)) for index, row in progress.counted(predictions, len(varied_rows))
+    product_rows = ProductRows(rows, "adapter_gates", unique_gates)
+    predictions = estimator.stream(product_rows, estimator.model.task_checkpoint)
+    ordered_answers = input_pipeline.sort_by_index(
+        (index, kind.answers(row))
+        for index, row in progress.show_progress(predictions, len(product_rows))
     )
     answers = np.array(ordered_answers)
     return answers.reshape(len(rows), len(unique_gates), *answers.shape[1:])[:, gate_indices]

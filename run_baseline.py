@@ -32,7 +32,7 @@ from adapter_bert.formats import checkpoints, task_adapter
 from adapter_bert.tasks import classifier_data, classifier_features, classifier_results, text_kind
 from adapter_bert.tasks.classifier_data import TaskConfig
 from adapter_bert.training import output_dir
-from adapter_bert.training.config import LARGEST_SEED
+from adapter_bert.training.config import MAX_SEED
 
 _DATABASE, _SEARCH, _RECORDS = "search.db", "search.json", "results.jsonl"
 _WIDTH = 512, 128  # Of a convolution's products, about: an embedding's size and its filters.
@@ -113,7 +113,7 @@ class BaselineConfig(TaskConfig):
         " dropout, and the order of the data.",
         "Training",
         lower=0,
-        upper=LARGEST_SEED,
+        upper=MAX_SEED,
     )
     precision: str = flag(
         "auto",
@@ -176,7 +176,7 @@ def run(values):
     processor, data_dir = classifier_data.find_task(config, None)
     task_folder = str(config.task_name).lower() + "-baseline"
     output = output_dir.OutputDir(config.output_dir or os.path.join("output", task_folder))
-    output.make()
+    output.create()
     if config.records_dir:
         with files.convert_write_errors(f"--records_dir={config.records_dir}"):
             files.makedirs(config.records_dir)

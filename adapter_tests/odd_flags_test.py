@@ -182,7 +182,7 @@ class OddFlagsTest(tf.test.TestCase):
     def test_run_ablation(self):
         given = {**self.bert, **self.cache, **self.mrpc, "output_dir": "out"}
         given.update(max_seq_length=16, adapter=self.adapter)
-        self.check("run_ablation", given, (finetuning, "evaluation_of"))
+        self.check("run_ablation", given, (finetuning, "begin_evaluation"))
 
     def test_run_baseline(self):
         from adapter_bert.baseline import training

@@ -28,7 +28,7 @@ def ours(squad_file, vocab_file, folder):
         questions = squad_features.tokenized(examples, tokenizer, limits, True)
         squad_features.add_rows(questions, tokenizer, add)
 
-    arrays = feature_cache.cached(folder, "features", make)
+    arrays = feature_cache.load_or_build(folder, "features", make)
     return int(arrays["num_questions"].sum()), len(arrays["a_start"])
 
 

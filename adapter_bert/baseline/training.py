@@ -163,7 +163,9 @@ class Baseline:
         )
         prepared, self._strings = modules.prepare(settings)
         self._rows = {
-            split: rows.PaddedRows({**arrays, "label_ids": data.labels[split]}, whole=["label_ids"])
+            split: rows.PaddedRows(
+                {**arrays, "label_ids": data.labels[split]}, untruncated=["label_ids"]
+            )
             for split, arrays in prepared.items()
         }
 
@@ -241,7 +243,7 @@ class Baseline:
             split_rows, False, False, fixed_length=False, order=order
         )
         indexed_predictions = zip(order, self._estimator(folder).predict(input_fn, hooks=hooks))
-        return classifier_results.stacked(input_pipeline.in_order(indexed_predictions))
+        return classifier_results.stacked(input_pipeline.sort_by_index(indexed_predictions))
 
     def _score(self, predictions):
         task = self._data.task
@@ -343,7 +345,9 @@ class DevSetHook(tf.train.SessionRunHook):
                 self._saver.save(session, prefix, global_step=step, write_meta_graph=False)
 
     def _predict(self, session):
-        return classifier_results.stacked(input_pipeline.in_order(self._predict_batches(session)))
+        return classifier_results.stacked(
+            input_pipeline.sort_by_index(self._predict_batches(session))
+        )
 
     def _predict_batches(self, session):
         """Yields (index, predictions) of each row, the longest rows first."""

@@ -126,7 +126,7 @@ def encode_examples(examples, labels, config, tokenizer):
     def make(add):
         add(classifier_features.text_arrays(examples, labels, config.max_seq_length, tokenizer))
 
-    arrays = feature_cache.cached(config.feature_folder, key, make)
+    arrays = feature_cache.load_or_build(config.feature_folder, key, make)
     cls_id, sep_id = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
     return TextRows(arrays, cls_id, sep_id, config.max_seq_length)
 

@@ -117,7 +117,7 @@ def windows(config, tokenizer, is_training):
         [digest, tokenizer.fingerprint, is_training, version_2, tuple(config.limits)],
         [squad_data, squad_features, tokenization],
     )
-    arrays = feature_cache.cached(config.feature_folder, key, make)
+    arrays = feature_cache.load_or_build(config.feature_folder, key, make)
     if not len(arrays["is_real_example"]):
         raise UserError(f"{path}: no paragraph has a word, so that there is nothing to read.")
     if "left_out" in arrays:

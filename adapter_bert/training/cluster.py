@@ -75,27 +75,29 @@ def from_environment():
         config = files.parse_json(text)
         jobs, task = config.get("cluster", {}), config.get("task", {})
         chiefs, workers = (_addresses(jobs, name) for name in ("chief", "worker"))
-        kind, index = task.get("type", "worker"), int(task.get("index", 0))
+        job, index = task.get("type", "worker"), int(task.get("index", 0))
     except (ArithmeticError, AttributeError, RecursionError, TypeError, ValueError) as error:
         raise UserError(f"{VARIABLE} cannot be read ({error}); {_EXPECTED}.") from error
-    others = sorted(set(jobs) - {"chief", "worker"})
-    if others or kind not in ("chief", "worker"):
+    other_jobs = sorted(set(jobs) - {"chief", "worker"})
+    if other_jobs or job not in ("chief", "worker"):
         raise UserError(
-            f"{VARIABLE} names {', '.join(others) or kind}, but only chief and worker train;"
+            f"{VARIABLE} names {', '.join(other_jobs) or job}, but only chief and worker train;"
             f" {_EXPECTED}."
         )
     if not jobs:
         return Cluster()
-    missing = [name for name in ("type", "index") if name not in task]
-    if missing:
-        raise UserError(f"{VARIABLE} has no {' and '.join(missing)} of the task; {_EXPECTED}.")
-    own = {"chief": chiefs, "worker": workers}[kind]
-    if len(chiefs) > 1 or not 0 <= index < len(own):
-        found = f"{len(chiefs)} chief and {len(workers)} workers, task {kind} {index}"
-        raise UserError(f"{VARIABLE} has {found}; {_EXPECTED}.")
+    missing_fields = [name for name in ("type", "index") if name not in task]
+    if missing_fields:
+        raise UserError(
+            f"{VARIABLE} has no {' and '.join(missing_fields)} of the task; {_EXPECTED}."
+        )
+    addresses = {"chief": chiefs, "worker": workers}[job]
+    if len(chiefs) > 1 or not 0 <= index < len(addresses):
+        members = f"{len(chiefs)} chief and {len(workers)} workers, task {job} {index}"
+        raise UserError(f"{VARIABLE} has {members}; {_EXPECTED}.")
     if len(set(chiefs + workers)) < len(chiefs + workers):
         raise UserError(f"{VARIABLE} names an address twice: {', '.join(chiefs + workers)}.")
-    return Cluster(chiefs + workers, index + (len(chiefs) if kind == "worker" else 0))
+    return Cluster(chiefs + workers, index + (len(chiefs) if job == "worker" else 0))
 
 
 def _addresses(jobs, name):
@@ -110,7 +112,7 @@ def _addresses(jobs, name):
 
 
 @contextlib.contextmanager
-def hidden():
+def hide():
     """While entered, TensorFlow sees no cluster: for what one process does alone."""
     text = os.environ.pop(VARIABLE, None)
     try:
@@ -122,7 +124,7 @@ def hidden():
 
 @contextlib.contextmanager
 def rendezvous(
-    workers, output_dir, settings, decided, seconds, needs_all=True, clean_up=lambda: None
+    workers, output_dir, settings, decided, timeout_seconds, needs_all=True, clean_up=lambda: None
 ):
     """Waits for all workers; while entered, restarts this process if another worker is lost.
 
@@ -134,7 +136,7 @@ def rendezvous(
       settings: function (the chief's `decided`) → dict of JSON values that must equal the chief's;
         errors name its keys. A worker calls it after the chief has come.
       decided: dict of JSON values that the chief decides for all workers.
-      seconds: how long to wait for the other workers.
+      timeout_seconds: how long to wait for the other workers.
       needs_all: bool; False has the chief continue without those that do not come in time.
       clean_up: function () that removes temporary files, called before the process is replaced.
 
@@ -148,10 +150,10 @@ def rendezvous(
     records = _Records(workers, output_dir)
     try:
         if workers.is_chief:
-            members = _gather(records, settings, decided, seconds, needs_all)
+            members = _gather(records, settings, decided, timeout_seconds, needs_all)
         else:
-            members = _report_to_chief(records, settings, seconds)
-        with _watching(records, members, functools.partial(_start_again, clean_up)):
+            members = _report_to_chief(records, settings, timeout_seconds)
+        with _watch_peers(records, members, functools.partial(_restart, clean_up)):
             yield
     except BaseException:
         with contextlib.suppress(UserError):
@@ -205,31 +207,33 @@ class _Records:
         return posixpath.join(self.output_dir, FOLDER, f"{index}.json")
 
 
-def _gather(records, settings, decided, seconds, needs_all):
+def _gather(records, settings, decided, timeout_seconds, needs_all):
     """Waits as the chief for the other workers; returns index → id of the workers that came."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + timeout_seconds
     expected = json.loads(json.dumps(settings(decided)))  # JSON has no tuples.
     records.write(members={}, decided=decided)
-    others = range(1, len(records.workers.addresses))
-    logging.info("Waiting for %s.", " and ".join(map(records.name, others)))
+    peer_indices = range(1, len(records.workers.addresses))
+    logging.info("Waiting for %s.", " and ".join(map(records.name, peer_indices)))
     while True:
-        found = {index: records.read(index) for index in others}
+        peer_records = {index: records.read(index) for index in peer_indices}
         arrived = {
             index: record
-            for index, record in found.items()
+            for index, record in peer_records.items()
             if record.get("chief") == records.id and not record.get("left")
         }
-        missing = [records.name(index) for index in others if index not in arrived]
+        missing = [records.name(index) for index in peer_indices if index not in arrived]
         problem = _difference(records, arrived, expected)
         if problem or not missing or time.monotonic() > deadline:
             break
         time.sleep(_POLL_SECONDS)
     if missing and not problem:
-        late = f"{' and '.join(missing)} did not come within {seconds:g} seconds"
+        timeout_message = f"{' and '.join(missing)} did not come within {timeout_seconds:g} seconds"
         if needs_all:
-            problem = f"{late}; all workers must share --output_dir ({records.output_dir})"
+            problem = (
+                f"{timeout_message}; all workers must share --output_dir ({records.output_dir})"
+            )
         else:
-            logging.info("%s: continuing without.", late)
+            logging.info("%s: continuing without.", timeout_message)
     members = {0: records.id, **{index: record["id"] for index, record in arrived.items()}}
     records.write(members=members, problem=problem)
     if problem:
@@ -240,18 +244,18 @@ def _gather(records, settings, decided, seconds, needs_all):
 def _difference(records, arrived, expected):
     """Returns a clause that names the first setting that differs from the chief's, or None."""
     for index, record in arrived.items():
-        found = record.get("settings", {})
-        for name in {**expected, **found}:
-            value, chiefs = found.get(name), expected.get(name)
-            if value != chiefs:
-                who = records.name(index)
-                return f"{who} has another {name} than the chief: {value}, not {chiefs}"
+        settings = record.get("settings", {})
+        for name in {**expected, **settings}:
+            value, chief_value = settings.get(name), expected.get(name)
+            if value != chief_value:
+                worker = records.name(index)
+                return f"{worker} has another {name} than the chief: {value}, not {chief_value}"
     return None
 
 
-def _report_to_chief(records, settings, seconds):
+def _report_to_chief(records, settings, timeout_seconds):
     """Gives the chief this worker's settings; returns index → id of the workers that came."""
-    deadline, chief_id = time.monotonic() + seconds, None
+    deadline, chief_id = time.monotonic() + timeout_seconds, None
     logging.info("Worker %d: waiting for %s.", records.workers.index, records.name(0))
     while time.monotonic() < deadline:
         chief = records.read(0)
@@ -259,15 +263,15 @@ def _report_to_chief(records, settings, seconds):
         if members.get(str(records.workers.index)) == records.id:
             if chief.get("problem"):
                 raise UserError(f"{VARIABLE}: {chief['problem']}.")
-            everyone = range(len(records.workers.addresses))
-            return {index: members[str(index)] for index in everyone if str(index) in members}
+            indices = range(len(records.workers.addresses))
+            return {index: members[str(index)] for index in indices if str(index) in members}
         if chief and chief["id"] != chief_id:  # The first may be the record of a killed chief.
             chief_id = chief["id"]
             records.write(chief=chief_id, settings=settings(chief.get("decided", {})))
         time.sleep(_POLL_SECONDS)
     raise UserError(
-        f"{VARIABLE}: {records.name(0)} did not answer within {seconds:g} seconds; all workers must"
-        f" share --output_dir ({records.output_dir})."
+        f"{VARIABLE}: {records.name(0)} did not answer within {timeout_seconds:g} seconds; all"
+        f" workers must share --output_dir ({records.output_dir})."
     )
 
 
@@ -283,52 +287,56 @@ def _check_port(address):
 
 
 @contextlib.contextmanager
-def _watching(records, members, on_loss):
-    """While entered, a thread watches the other workers, see `_watch`."""
-    over = threading.Event()
-    others = {i: member for i, member in members.items() if i != records.workers.index}
-    watch = threading.Thread(target=_watch, args=(records, others, over, on_loss), daemon=True)
-    watch.start()
+def _watch_peers(records, members, on_loss):
+    """While entered, a thread watches the other workers, see `_run_watch`."""
+    stop_event = threading.Event()
+    peers = {
+        index: process_id for index, process_id in members.items() if index != records.workers.index
+    }
+    thread = threading.Thread(
+        target=_run_watch, args=(records, peers, stop_event, on_loss), daemon=True
+    )
+    thread.start()
     try:
         yield
     except tf.errors.OpError as error:
         # If it comes of a loss, the watch soon notices and replaces this process.
         logging.warning("Is another worker lost? TensorFlow says: %s.", files.reason(error))
-        watch.join(_SILENCE_SECONDS + 2 * _BEAT_SECONDS)
+        thread.join(_SILENCE_SECONDS + 2 * _BEAT_SECONDS)
         raise
     finally:
-        over.set()
-        watch.join()
+        stop_event.set()
+        thread.join()
 
 
-def _watch(records, others, over, on_loss):
+def _run_watch(records, peers, stop_event, on_loss):
     """Shows that this process lives; calls on_loss with a worker's name once that one is lost.
 
     A worker is lost if a new process has taken its place, if it has left before its part was done,
     or if it shows no sign of life. Once its part is done, or its record is gone, nobody misses it.
     """
-    start, own_beat = time.monotonic(), 0
-    beats = dict.fromkeys(others, (None, start))  # index → (its last beat, since when)
-    while not over.wait(_POLL_SECONDS):
+    start, beat = time.monotonic(), 0
+    beats = dict.fromkeys(peers, (None, start))  # index → (its last beat, since when)
+    while not stop_event.wait(_POLL_SECONDS):
         now = time.monotonic()
-        if int((now - start) / _BEAT_SECONDS) != own_beat:
-            own_beat = int((now - start) / _BEAT_SECONDS)
+        if int((now - start) / _BEAT_SECONDS) != beat:
+            beat = int((now - start) / _BEAT_SECONDS)
             with contextlib.suppress(UserError):  # The disk may be full for a moment.
-                records.write(beat=own_beat)
-        for index, process in others.items():
+                records.write(beat=beat)
+        for index, process_id in peers.items():
             record = records.read(index)
             if not record or record.get("beat") != beats[index][0]:
                 beats[index] = (record.get("beat"), now)
             is_silent = now - beats[index][1] > _SILENCE_SECONDS
-            is_lost = record.get("id") != process or record.get("left") or is_silent
-            if is_lost and not record.get("done", True) and not over.is_set():
+            is_lost = record.get("id") != process_id or record.get("left") or is_silent
+            if is_lost and not record.get("done", True) and not stop_event.is_set():
                 on_loss(records.name(index))
                 return
 
 
-def _start_again(clean_up, lost):
+def _restart(clean_up, worker):
     """Replaces this process by a new one of the same command, without TensorFlow's state."""
-    logging.warning("%s is lost: restarting from the last checkpoint.", lost)
+    logging.warning("%s is lost: restarting from the last checkpoint.", worker)
     sys.stdout.flush()
     clean_up()
     # The last of two flags is the one that counts.

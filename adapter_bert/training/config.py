@@ -17,7 +17,7 @@ from adapter_bert.common.errors import UserError
 from adapter_bert.common.settings import Settings, Supplied, flag
 from adapter_bert.training import feature_cache
 
-LARGEST_SEED = 2**32 - 1  # NumPy's.
+MAX_SEED = 2**32 - 1  # NumPy's.
 
 # (learning rate, epochs). At BERT's own, adapters predict only the majority class of MRPC; 3e-4 and
 # 5 are those of adapter-bert's README. What trains the backbone's own weights keeps BERT's.
@@ -137,7 +137,7 @@ class FinetuningConfig(TextConfig, DeviceConfig):
     Attributes, besides the flags:
       tuning: `configs.Tuning`, of --tuning, --num_top_layers, --train_pooler and --layer_norms.
       adapter: `configs.AdapterConfig` of the flags --adapter_...; None where nothing is adapted.
-      given: the names of the flags that the command line has.
+      given_flags: the names of the flags that the command line has.
     """
 
     do_train: bool = flag(
@@ -180,7 +180,7 @@ class FinetuningConfig(TextConfig, DeviceConfig):
         "Seed of initial values, dropout and the order of the data.",
         "Training",
         lower=0,
-        upper=LARGEST_SEED,
+        upper=MAX_SEED,
     )
     gradient_accumulation_steps: int = flag(
         1,
@@ -268,7 +268,7 @@ class FinetuningConfig(TextConfig, DeviceConfig):
     )
     tuning: Tuning = Tuning()
     adapter: Optional[AdapterConfig] = AdapterConfig()
-    given: FrozenSet[str] = frozenset()
+    given_flags: FrozenSet[str] = frozenset()
 
     @classmethod
     def define_flags(cls, flag_values: flags.FlagValues) -> None:
@@ -282,35 +282,39 @@ class FinetuningConfig(TextConfig, DeviceConfig):
         cls: Type[C], values: flags.FlagValues, supplied: Optional[Supplied] = None
     ) -> C:
         """Returns the settings of parsed flags, as `Settings.from_flags`."""
-        fields = cls.values_of(values, supplied)
-        method, adapter = (part.values_of(values, supplied) for part in (Tuning, AdapterConfig))
+        config_values = cls.values_of(values, supplied)
+        tuning_values, adapter_values = (
+            settings_class.values_of(values, supplied) for settings_class in (Tuning, AdapterConfig)
+        )
         for name, value in (
-            ("adapter_layers", adapter["layers"]),
-            ("layer_norms", fields["layer_norms"]),
+            ("adapter_layers", adapter_values["layers"]),
+            ("layer_norms", config_values["layer_norms"]),
         ):
-            if value is not None and method["method"] != "adapters":
+            if value is not None and tuning_values["method"] != "adapters":
                 raise UserError(
                     f"--{name}={values[name].value} goes with --tuning=adapters, not with"
-                    f" --tuning={method['method']}."
+                    f" --tuning={tuning_values['method']}."
                 )
-        layer_norms = fields["layer_norms"] or ("adapted" if adapter["layers"] else "all")
-        adapter_config: Optional[AdapterConfig] = AdapterConfig(**adapter)
-        given = frozenset(name for name in values if values[name].present)
-        if method["method"] != "adapters":
-            for name in sorted(given):
+        layer_norms = config_values["layer_norms"] or (
+            "adapted" if adapter_values["layers"] else "all"
+        )
+        adapter_config: Optional[AdapterConfig] = AdapterConfig(**adapter_values)
+        given_flags = frozenset(name for name in values if values[name].present)
+        if tuning_values["method"] != "adapters":
+            for name in sorted(given_flags):
                 if name.startswith("adapter_"):
                     logging.warning(
                         "--%s=%s is not used: --tuning=%s has no adapters.",
                         name,
                         values[name].value,
-                        method["method"],
+                        tuning_values["method"],
                     )
             adapter_config = None
         return cls(
-            **fields,
-            tuning=Tuning(**method, layer_norms=layer_norms),
+            **config_values,
+            tuning=Tuning(**tuning_values, layer_norms=layer_norms),
             adapter=adapter_config,
-            given=given,
+            given_flags=given_flags,
         )
 
     def __post_init__(self):
@@ -359,11 +363,11 @@ class FinetuningConfig(TextConfig, DeviceConfig):
         Raises:
           UserError: all that are named are switched off.
         """
-        asked = {"train": self.do_train, "eval": self.do_eval, "predict": self.do_predict}
-        chosen = [stage for stage in asked if asked[stage]]
-        if not chosen and any("do_" + stage in self.given for stage in asked):
+        requested = {"train": self.do_train, "eval": self.do_eval, "predict": self.do_predict}
+        selected = [stage for stage in requested if requested[stage]]
+        if not selected and any("do_" + stage in self.given_flags for stage in requested):
             raise UserError("Nothing to do: --do_train, --do_eval and --do_predict are all off.")
-        return chosen or ["train", "eval"]
+        return selected or ["train", "eval"]
 
     @property
     def eval_batch_size(self) -> int:
@@ -386,14 +390,14 @@ def default_folder(task: str, method: str) -> str:
     return os.path.join("output", task if method == "adapters" else f"{task}_{method}")
 
 
-def flags_of_adapter(method: Tuning, adapter: Optional[AdapterConfig]) -> Dict[str, Any]:
+def adapter_flags(tuning: Tuning, adapter: Optional[AdapterConfig]) -> Dict[str, Any]:
     """Returns the flags that make these settings: a dict from names to values."""
     values: Dict[str, Any] = {
-        "num_top_layers": method.num_top_layers,
-        "train_pooler": method.train_pooler,
+        "num_top_layers": tuning.num_top_layers,
+        "train_pooler": tuning.train_pooler,
     }
     if adapter:
-        values["layer_norms"] = method.layer_norms
+        values["layer_norms"] = tuning.layer_norms
         for field in dataclasses.fields(adapter):
             values["adapter_" + field.name] = getattr(adapter, field.name)
     return values

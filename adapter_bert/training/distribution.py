@@ -32,8 +32,10 @@ class Distribution(NamedTuple):
             return tf.distribute.experimental.MultiWorkerMirroredStrategy()
         if self.kind == "mirrored":
             # TensorFlow's own way to add up what lies on several CPU devices does not come back.
-            reduce = None if devices.has_gpu() else tf.distribute.ReductionToOneDevice()
-            return tf.distribute.MirroredStrategy(_local_devices(), cross_device_ops=reduce)
+            cross_device_ops = None if devices.has_gpu() else tf.distribute.ReductionToOneDevice()
+            return tf.distribute.MirroredStrategy(
+                _local_devices(), cross_device_ops=cross_device_ops
+            )
         return None
 
 
@@ -65,8 +67,8 @@ def choose(kind, use_tpu):
     if kind == "multi_worker":
         if not workers.addresses:
             raise UserError(f"{flag} needs {cluster.VARIABLE}, which is not set.")
-        each = max(1, len(_gpus()))
-        return Distribution(kind, each * len(workers.addresses), workers)
+        devices_per_worker = max(1, len(_gpus()))
+        return Distribution(kind, devices_per_worker * len(workers.addresses), workers)
     num_devices = len(_local_devices())
     if num_devices == 1 and not _gpus():
         raise UserError(

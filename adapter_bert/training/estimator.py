@@ -89,7 +89,7 @@ def connect_for_training(config, output_dir):
       UserError: the TPU cannot be reached, the machine lacks what --distribution or
         --recompute_activations need, or a batch has no equal parts.
     """
-    distributed = distribution.choose(config.distribution, config.use_tpu)
+    run_distribution = distribution.choose(config.distribution, config.use_tpu)
     run, use_tpu = connect(config, output_dir)
     run = dataclasses.replace(
         run,
@@ -97,17 +97,18 @@ def connect_for_training(config, output_dir):
         predict_batch_size=config.predict_batch_size,
         save_checkpoints_steps=config.save_checkpoints_steps,
         iterations_per_loop=config.iterations_per_loop,
-        distribution=distributed,
+        distribution=run_distribution,
     )
     # Predictions are a single device's, or a TPU's.
-    shared = ["train_batch_size", "predict_batch_size"] if use_tpu else ["train_batch_size"]
-    _check_batches(run, use_tpu, shared)
-    parts, (count, among) = config.gradient_accumulation_steps, _replicas(run, use_tpu)
-    if run.train_batch_size % (parts * count):
+    batch_flags = ["train_batch_size", "predict_batch_size"] if use_tpu else ["train_batch_size"]
+    _check_batches(run, use_tpu, batch_flags)
+    num_replicas, replicas_flag = _replicas(run, use_tpu)
+    parts = config.gradient_accumulation_steps
+    if run.train_batch_size % (parts * num_replicas):
         raise UserError(
             f"--gradient_accumulation_steps={parts} does not divide"
-            f" --train_batch_size={run.train_batch_size} into equal parts on each of the {count}"
-            f" replicas of {among}."
+            f" --train_batch_size={run.train_batch_size} into equal parts on each of the"
+            f" {num_replicas} replicas of {replicas_flag}."
         )
     if config.recompute_activations and use_tpu:
         # XLA would take the second computation for the first, and keep that: see `xla.recompute`.
@@ -142,12 +143,12 @@ def _replicas(run, use_tpu):
 
 def _check_batches(run, use_tpu, names):
     """Raises UserError unless each replica's batches of these flags are equal."""
-    count, among = _replicas(run, use_tpu)
+    num_replicas, replicas_flag = _replicas(run, use_tpu)
     for name in names:
-        if getattr(run, name) % count:
+        if getattr(run, name) % num_replicas:
             raise UserError(
-                f"--{name}={getattr(run, name)} does not fall into equal parts for the {count}"
-                f" replicas of {among}; choose a multiple of {count}."
+                f"--{name}={getattr(run, name)} does not fall into equal parts for the"
+                f" {num_replicas} replicas of {replicas_flag}; choose a multiple of {num_replicas}."
             )
 
 
@@ -159,8 +160,8 @@ def build_estimator(model, run, head):
       run: `RunSettings`.
       head: see `model_fn.model_fn_builder`.
     """
-    alone = contextlib.nullcontext() if model.use_tpu else cluster.hidden()
-    with alone:
+    cluster_scope = contextlib.nullcontext() if model.use_tpu else cluster.hide()
+    with cluster_scope:
         config = tf_estimator.tpu.RunConfig(
             cluster=run.tpu_cluster,
             master=run.master,
@@ -248,10 +249,10 @@ class Estimator:
         else:
             input_fn = input_pipeline.input_fn_of(rows, True, True, fixed_length=False)
         try:
-            save = hooks.SaveHook(self.run.output_dir, self.run.save_checkpoints_steps)
-            saving = [save] if self.run.distribution.workers.is_chief else []
-            with self._explained(), hooks.StopOnInterrupt() as interrupt:
-                self._train(input_fn, [interrupt, *saving], last_step)
+            save_hook = hooks.SaveHook(self.run.output_dir, self.run.save_checkpoints_steps)
+            save_hooks = [save_hook] if self.run.distribution.workers.is_chief else []
+            with self._explain_errors(), hooks.StopOnInterrupt() as interrupt_hook:
+                self._train(input_fn, [interrupt_hook, *save_hooks], last_step)
         except KeyboardInterrupt:
             logging.warning(
                 "Stopped; the same command, without --overwrite_output_dir, resumes from step %d,"
@@ -266,7 +267,7 @@ class Estimator:
             self._estimator.train(input_fn, hooks=hooks, max_steps=last_step)
             return
         if kind == "mirrored":
-            with cluster.hidden():  # It may be one of this machine alone.
+            with cluster.hide():  # It may be one of this machine alone.
                 estimator = _distributed_estimator(self.model, self.run, self._head)
                 estimator.train(input_fn, hooks=hooks, max_steps=last_step)
             return
@@ -291,11 +292,13 @@ class Estimator:
           That dict, with "global_step".
         """
         checkpoint = checkpoint or tf.train.latest_checkpoint(self.run.output_dir)
-        computed = self._as_computed(rows, self.run.eval_batch_size, checkpoint)
-        predictions = input_pipeline.in_order(computed)
+        indexed_predictions = self._predict_in_batch_order(
+            rows, self.run.eval_batch_size, checkpoint
+        )
+        predictions = input_pipeline.sort_by_index(indexed_predictions)
         step = checkpoints.step_of(checkpoint) if checkpoint else 0
         scores = score_fn(predictions)
-        with self._explained():
+        with self._explain_errors():
             folder = posixpath.join(self.run.output_dir, "eval")
             progress.write_scalars(folder, step, metrics.scalars(scores))
         return {**scores, "global_step": step}
@@ -310,8 +313,8 @@ class Estimator:
           rows: see above.
           checkpoint: prefix of what was trained, the last checkpoint by default.
         """
-        yield from input_pipeline.in_order(
-            self._as_computed(rows, self.run.predict_batch_size, checkpoint)
+        yield from input_pipeline.sort_by_index(
+            self._predict_in_batch_order(rows, self.run.predict_batch_size, checkpoint)
         )
 
     def stream(self, rows, checkpoint=None):
@@ -322,23 +325,21 @@ class Estimator:
         Args:
           rows, checkpoint: as in `predict`.
         """
-        return self._as_computed(rows, self.run.eval_batch_size, checkpoint)
+        return self._predict_in_batch_order(rows, self.run.eval_batch_size, checkpoint)
 
     def last_step(self):
         """Returns the global step of the last checkpoint, 0 before the first."""
-        with self._explained():
+        with self._explain_errors():
             return checkpoints.last_step(self.run.output_dir)
 
-    def _as_computed(self, rows, batch_size, checkpoint):
-        input_fn, order = self._planned(as_rows(rows), batch_size)
+    def _predict_in_batch_order(self, rows, batch_size, checkpoint):
+        input_fn, order = self._plan_prediction(as_rows(rows), batch_size)
         checkpoint = checkpoint or tf.train.latest_checkpoint(self.run.output_dir)
-        with self._explained():
-            predictions = self._of_batch_size(batch_size).predict(
-                input_fn, checkpoint_path=checkpoint
-            )
+        with self._explain_errors():
+            predictions = self._predictor(batch_size).predict(input_fn, checkpoint_path=checkpoint)
             yield from zip(order, predictions)
 
-    def _planned(self, rows, batch_size):
+    def _plan_prediction(self, rows, batch_size):
         """Returns (input_fn, order); order[i] is the row that comes at place i.
 
         TPUs take full batches in the rows' order. Elsewhere the longest rows come first, and
@@ -346,13 +347,13 @@ class Estimator:
         """
         if self.model.use_tpu:
             order = np.arange(len(rows))
-            padded = input_pipeline.padded_to(order, batch_size)
+            padded = input_pipeline.pad_to_multiple(order, batch_size)
             return input_pipeline.input_fn_for_tpu(rows, order=padded), order
         order = input_pipeline.longest_first(rows.lengths)
         input_fn = input_pipeline.input_fn_of(rows, False, False, fixed_length=False, order=order)
         return lambda params: input_fn({**params, "batch_size": batch_size}), order
 
-    def _of_batch_size(self, batch_size):
+    def _predictor(self, batch_size):
         """Returns the TPUEstimator that predicts in batches of a size: on TPUs it is built in."""
         if not self.model.use_tpu or batch_size == self.run.predict_batch_size:
             return self._estimator
@@ -360,10 +361,10 @@ class Estimator:
         return build_estimator(self.model, run, self._head)
 
     @contextlib.contextmanager
-    def _explained(self):
+    def _explain_errors(self):
         """UserError for a loss that diverged, too little memory or disk, a damaged checkpoint."""
         try:
-            with progress.written():
+            with progress.convert_write_errors():
                 yield
         except tf.train.NanLossDuringTrainingError as error:
             raise UserError(
@@ -379,9 +380,9 @@ class Estimator:
                     " --gradient_accumulation_steps."
                 ) from error
             # TensorFlow names a wrong checksum, but not always whose: only now read all tensors.
-            own = tf.train.latest_checkpoint(self.run.output_dir)
+            latest = tf.train.latest_checkpoint(self.run.output_dir)
             for flag, prefix in (
-                ("--output_dir", own),
+                ("--output_dir", latest),
                 ("--init_checkpoint", self.model.init_checkpoint),
             ):
                 if prefix:

@@ -26,7 +26,7 @@ from adapter_bert.common.errors import UserError
 _INDEX = "index.json"
 _HEADER_BYTES = 256  # Of each array's file.
 # What `key_of` and mkdtemp make, and after how many seconds nobody is at work on it any more.
-_PARTIAL, _ABANDONED_AFTER = f"{64 * '[0-9a-f]'}.{8 * '?'}", 24 * 60 * 60
+_PARTIAL_PATTERN, _ABANDONED_SECONDS = f"{64 * '[0-9a-f]'}.{8 * '?'}", 24 * 60 * 60
 
 
 def default_folder() -> str:
@@ -51,7 +51,7 @@ def key_of(parts: Iterable, modules: Iterable[Any]) -> str:
     return sha256.hexdigest()
 
 
-def cached(folder: Optional[str], key: str, make: Callable) -> Dict[str, np.ndarray]:
+def load_or_build(folder: Optional[str], key: str, build: Callable) -> Dict[str, np.ndarray]:
     """The arrays of a key: those that are there, else made and written whole.
 
     An entry of another key, or whose content does not match its SHA-256, is rebuilt. A folder that
@@ -60,8 +60,8 @@ def cached(folder: Optional[str], key: str, make: Callable) -> Dict[str, np.ndar
     Args:
       folder: local folder; None keeps nothing.
       key: str, see `key_of`.
-      make: function of a function `add`, which takes dicts of arrays; arrays of one name are joined
-        along their first axis.
+      build: function of a function `add`, which takes dicts of arrays; arrays of one name are
+        joined along their first axis.
 
     Returns:
       A dict of arrays, which cannot be written to.
@@ -74,7 +74,7 @@ def cached(folder: Optional[str], key: str, make: Callable) -> Dict[str, np.ndar
     path = folder and os.path.join(folder, key)
     if path and os.path.exists(path):
         try:
-            return _mapped(path)
+            return _load(path)
         except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
             logging.warning("Rebuilding the features in %s (%s).", path, str(error).rstrip("."))
             shutil.rmtree(path, ignore_errors=True)
@@ -83,20 +83,20 @@ def cached(folder: Optional[str], key: str, make: Callable) -> Dict[str, np.ndar
                 path = None
     if path:
         try:
-            _write(path, make)
-            return _mapped(path)
+            _write(path, build)
+            return _load(path)
         except OSError as error:
             logging.warning("Features are not kept: %s cannot be written (%s).", path, error)
     try:
         with tempfile.TemporaryDirectory() as temporary:
             path = os.path.join(temporary, key)
-            _write(path, make)
-            return _mapped(path)  # What is mapped stays, with or without a name.
+            _write(path, build)
+            return _load(path)  # What is mapped stays, with or without a name.
     except OSError as error:
         raise UserError(f"The folder for temporary files cannot be written ({error}).") from error
 
 
-def _write(path: str, make: Callable) -> None:
+def _write(path: str, build: Callable) -> None:
     """Writes a folder whole; of two that write the same one, the first is as good as the second."""
     folder, key = os.path.split(path)
     os.makedirs(folder, exist_ok=True)
@@ -104,7 +104,7 @@ def _write(path: str, make: Callable) -> None:
     partial = tempfile.mkdtemp(prefix=f"{key}.", dir=folder)
     try:
         with _Writer(partial, key) as writer:
-            make(writer.add)
+            build(writer.add)
         try:
             os.rename(partial, path)
         except OSError:
@@ -116,9 +116,9 @@ def _write(path: str, make: Callable) -> None:
 
 def _remove_abandoned(folder: str) -> None:
     """Removes what killed processes left half-written; that of a process at work is younger."""
-    for path in glob.glob(os.path.join(glob.escape(folder), _PARTIAL)):
+    for path in glob.glob(os.path.join(glob.escape(folder), _PARTIAL_PATTERN)):
         with contextlib.suppress(OSError):  # Another process may have been first.
-            if time.time() - os.path.getmtime(path) > _ABANDONED_AFTER:
+            if time.time() - os.path.getmtime(path) > _ABANDONED_SECONDS:
                 shutil.rmtree(path, ignore_errors=True)
 
 
@@ -174,7 +174,7 @@ def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _mapped(path: str) -> Dict[str, np.ndarray]:
+def _load(path: str) -> Dict[str, np.ndarray]:
     """The arrays of a folder; ValueError if it is of another key or holds something else."""
     with open(os.path.join(path, _INDEX)) as reader:
         text, digest = reader.read().split("\n")

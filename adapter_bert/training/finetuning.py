@@ -1,12 +1,12 @@
 """A run, from its settings to the task adapter that it leaves: what every script does alike.
 
-    setup = set_up(config, start, folder, shortest)     the BERT, the devices, the precision
+    setup = set_up(config, start, folder, min_length)   the BERT, the devices, the precision
     check(setup, task)                                  before texts are tokenized
     estimator, output = begin(setup, task, data, head)  claims --output_dir
     train_and_evaluate(config, estimator, train_rows, dev_sets, output, ...)
     predict(config, estimator, rows, output)
 
-`evaluation_of` takes the place of `begin` where a task adapter is only evaluated.
+`begin_evaluation` takes the place of `begin` where a task adapter is only evaluated.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ from adapter_bert.training import estimator as estimators
 from adapter_bert.training.config import FinetuningConfig
 from adapter_bert.training.estimator import Estimator, RunSettings
 from adapter_bert.training.model_fn import ModelSettings
-from adapter_bert.training.output_dir import OutputDir, identity, in_flags
+from adapter_bert.training.output_dir import OutputDir, describe_by_flags, identity
 from adapter_bert.training.rows import as_rows
 from adapter_bert.training.starting_point import StartingPoint
 
@@ -43,8 +43,8 @@ _FULL_CHECKPOINT = "full_model.ckpt"
 _MAX_STEPS = 2**31 - 1  # No training takes as many, and an int32 holds them.
 
 # The settings that name what a run reads; a script has some of them.
-_READ = ("adapter", *paths.BERT_FILES, "spm_model_file", "bert_hub_module_handle")
-_READ += ("data_dir", "train_file", "predict_file")
+_INPUT_FLAGS = ("adapter", *paths.BERT_FILES, "spm_model_file", "bert_hub_module_handle")
+_INPUT_FLAGS += ("data_dir", "train_file", "predict_file")
 
 
 class Task(NamedTuple):
@@ -128,20 +128,20 @@ class Setup(NamedTuple):
     stages: List[str]
 
 
-def set_up(config: FinetuningConfig, start: StartingPoint, folder: str, shortest: int) -> Setup:
+def set_up(config: FinetuningConfig, start: StartingPoint, folder: str, min_length: int) -> Setup:
     """Loads the BERT, connects to the devices, and chooses the precision.
 
     Args:
       config: `FinetuningConfig`.
       start: `StartingPoint`.
       folder: output_dir.
-      shortest: the least --max_seq_length that holds a text.
+      min_length: the least --max_seq_length that holds a text.
 
     Raises:
       UserError: what a flag names is missing, broken or does not fit.
     """
     bert, tokenizer = pretrained.load(config)
-    pretrained.check_sequence_length(config.max_seq_length, bert.config, shortest)
+    pretrained.check_sequence_length(config.max_seq_length, bert.config, min_length)
     config.tuning.check_num_top_layers(bert.config.num_hidden_layers)
     if config.adapter:
         config.adapter.check_layers(bert.config.num_hidden_layers)
@@ -159,15 +159,15 @@ def set_up(config: FinetuningConfig, start: StartingPoint, folder: str, shortest
     return Setup(config, start, bert, tokenizer, backbone, run, use_tpu, precision, stages)
 
 
-def set_up_evaluation(config, start: StartingPoint, folder: str, shortest: int) -> Setup:
+def set_up_evaluation(config, start: StartingPoint, folder: str, min_length: int) -> Setup:
     """As `set_up`, to evaluate the task adapter of `start`.
 
     Args:
       config: `TextConfig` and `DeviceConfig`, with an eval_batch_size.
-      start, folder, shortest: as of `set_up`.
+      start, folder, min_length: as of `set_up`.
     """
     bert, tokenizer = pretrained.load(config)
-    pretrained.check_sequence_length(config.max_seq_length, bert.config, shortest)
+    pretrained.check_sequence_length(config.max_seq_length, bert.config, min_length)
     run, use_tpu = estimators.connect(config, folder)
     estimators.check_paths_for_tpu(config, folder, bert.init_checkpoint)
     precision = _choose_precision(config, bert, use_tpu, _precision_of(start.adapter))
@@ -218,10 +218,10 @@ def _check_batch_norm(config, run, use_tpu):
     if normalization != "batch" or "train" not in config.stages:
         return
     if use_tpu or run.distribution.kind != "none":
-        among = "--use_tpu=True" if use_tpu else f"--distribution={config.distribution}"
+        replicas_flag = "--use_tpu=True" if use_tpu else f"--distribution={config.distribution}"
         raise UserError(
             "--adapter_normalization=batch takes statistics of the whole batch, of which each"
-            f" replica of {among} sees a part; expected none or layer, or one device."
+            f" replica of {replicas_flag} sees a part; expected none or layer, or one device."
         )
 
 
@@ -271,26 +271,29 @@ def check(setup: Setup, task: Task) -> None:
     checkpoints.check_shapes(setup.bert.init_checkpoint, task_adapter.shapes(description))
     if setup.start.adapter:
         where = f"--adapter {setup.config.adapter_folder}"
-        task_adapter.check_fits(setup.start.adapter.description, description, where, in_flags)
+        task_adapter.check_fits(
+            setup.start.adapter.description, description, where, describe_by_flags
+        )
         _check_adapter_in_folder(setup)
 
 
 def _check_adapter_in_folder(setup):
     """Raises UserError if a run with --adapter would replace what another adapter made."""
-    output, given = OutputDir(setup.run.output_dir), f"--adapter {setup.config.adapter_folder}"
-    is_it = paths.is_same_path(setup.config.adapter_folder, output.adapter_folder)
-    if "train" in setup.stages and is_it:
+    output = OutputDir(setup.run.output_dir)
+    adapter_flag = f"--adapter {setup.config.adapter_folder}"
+    is_same_folder = paths.is_same_path(setup.config.adapter_folder, output.adapter_folder)
+    if "train" in setup.stages and is_same_folder:
         raise UserError(
-            f"{given} is that of --output_dir {output.path}; to train it further give another"
-            " --output_dir."
+            f"{adapter_flag} is that of --output_dir {output.path}; to train it further give"
+            " another --output_dir."
         )
-    if "train" in setup.stages or is_it or not output.has_adapter():
+    if "train" in setup.stages or is_same_folder or not output.has_adapter():
         return
-    held = task_adapter.tensors_digest(output.load_adapter())
-    if held != task_adapter.tensors_digest(setup.start.adapter):
+    saved_digest = task_adapter.tensors_digest(output.load_adapter())
+    if saved_digest != task_adapter.tensors_digest(setup.start.adapter):
         raise UserError(
-            f"--output_dir {output.path} holds another task adapter than {given}, whose results"
-            " would be taken for its own; give another --output_dir."
+            f"--output_dir {output.path} holds another task adapter than {adapter_flag}, whose"
+            " results would be taken for its own; give another --output_dir."
         )
 
 
@@ -309,22 +312,22 @@ def schedule(config: FinetuningConfig, num_examples: int) -> Dict[str, Any]:
         if getattr(config, name) is None:
             method = config.tuning.method
             logging.info("--%s: %g, the default for --tuning=%s", name, value, method)
-    length = num_examples / config.train_batch_size * epochs
-    if length < 1:
+    num_steps = num_examples / config.train_batch_size * epochs
+    if num_steps < 1:
         raise UserError(
             f"{num_examples} training examples in batches of {config.train_batch_size} for"
             f" {epochs} epochs make no step: lower --train_batch_size or raise --num_train_epochs."
         )
-    if length > _MAX_STEPS:
+    if num_steps > _MAX_STEPS:
         raise UserError(
-            f"--num_train_epochs={epochs:g} makes {length:g} steps of --train_batch_size="
+            f"--num_train_epochs={epochs:g} makes {num_steps:g} steps of --train_batch_size="
             f"{config.train_batch_size}; expected at most {_MAX_STEPS}."
         )
-    steps = int(length)
+    num_train_steps = int(num_steps)
     return {
         "learning_rate": rate,
-        "num_train_steps": steps,
-        "num_warmup_steps": int(steps * config.warmup_proportion),
+        "num_train_steps": num_train_steps,
+        "num_warmup_steps": int(num_train_steps * config.warmup_proportion),
     }
 
 
@@ -351,10 +354,10 @@ def begin(setup: Setup, task: Task, data: Data, head) -> Tuple[Estimator, Output
     config, output = setup.config, OutputDir(setup.run.output_dir)
     is_training, run = "train" in setup.stages, setup.run
     training: Dict[str, Any] = dict(data.settings)
-    steps: Dict[str, Any] = {}
+    schedule_settings: Dict[str, Any] = {}
     if is_training:
         _warn_of_rate(config)
-        steps = schedule(config, data.num_examples)
+        schedule_settings = schedule(config, data.num_examples)
         interval = evaluation_interval(config, data.num_examples)
         run = dataclasses.replace(run, eval_every_steps=interval)
         if config.keep_best or config.early_stopping_patience:
@@ -365,15 +368,15 @@ def begin(setup: Setup, task: Task, data: Data, head) -> Tuple[Estimator, Output
                 **data.dev_settings,
             )
     output.score = "eval_" + task.score
-    output.description = describe(setup, task, {**training, **steps})
+    output.description = describe(setup, task, {**training, **schedule_settings})
     settings = _settings(output.description)
     if run.distribution.workers.is_chief:
         output.claim(
             {**settings, "pretrained": pretrained.recorded_flags(config, setup.bert)},
             is_training,
             overwrite=config.overwrite_output_dir,
-            reads=_reads(config),
-            describe=in_flags,
+            inputs=_input_paths(config),
+            describe=describe_by_flags,
         )
     model = _model_settings(
         setup,
@@ -387,12 +390,12 @@ def begin(setup: Setup, task: Task, data: Data, head) -> Tuple[Estimator, Output
         recompute_activations=config.recompute_activations,
         gradient_accumulation_steps=config.gradient_accumulation_steps,
         run_identity=identity(settings),
-        **steps,
+        **schedule_settings,
     )
     return Estimator(model, run, head), output
 
 
-def evaluation_of(setup: Setup, task: Task, head) -> Tuple[Estimator, OutputDir]:
+def begin_evaluation(setup: Setup, task: Task, head) -> Tuple[Estimator, OutputDir]:
     """Builds the model of the task adapter that `setup` starts from, to be evaluated in any way.
 
     Args:
@@ -402,45 +405,47 @@ def evaluation_of(setup: Setup, task: Task, head) -> Tuple[Estimator, OutputDir]
     Raises:
       UserError: the adapter is of another model.
     """
-    given = setup.start.adapter
-    assert given is not None
+    adapter = setup.start.adapter
+    assert adapter is not None
     output = OutputDir(setup.run.output_dir)
     output.description = dataclasses.replace(
-        given.description, kind=task.kind, labels=tuple(task.labels), **_texts_and_backbone(setup)
+        adapter.description, kind=task.kind, labels=tuple(task.labels), **_texts_and_backbone(setup)
     )
     where = f"--adapter {setup.config.adapter_folder}"
-    task_adapter.check_fits(given.description, output.description, where, in_flags)
+    task_adapter.check_fits(adapter.description, output.description, where, describe_by_flags)
     return Estimator(_model_settings(setup, output), setup.run, head), output
 
 
-def _model_settings(setup, output, **more):
-    description, given = output.description, setup.start.adapter
+def _model_settings(setup, output, **overrides):
+    description, adapter = output.description, setup.start.adapter
     return ModelSettings(
         bert_config=setup.bert.config,
         init_checkpoint=setup.bert.init_checkpoint,
-        task_checkpoint=given and output.as_checkpoint(given),
+        task_checkpoint=adapter and output.as_checkpoint(adapter),
         adapter_fn=description.adapter and adapters.build(description.adapter),
         tuning=description.tuning,
         use_tpu=setup.use_tpu,
         precision=setup.precision,
         pooled_only=not task_kinds.get(description.kind).reads_tokens,
-        **more,
+        **overrides,
     )
 
 
 def _warn_of_rate(config):
     """Warns of BERT's learning rate with adapters, where neither was chosen."""
     rate = config.learning_rate
-    is_chosen = "tuning" in config.given or config.adapter_folder or rate is None
+    is_chosen = "tuning" in config.given_flags or config.adapter_folder or rate is None
     if config.tuning.method == "adapters" and not is_chosen:
         optimization.warn_of_fine_tuning_rate(rate, "--tuning=full")
 
 
-def _reads(config):
+def _input_paths(config):
     """Returns (flag, path) of what the run reads, where a flag says so."""
-    fields = {"adapter": "adapter_folder"}
-    named = [(name, getattr(config, fields.get(name, name), None)) for name in _READ]
-    return [(f"--{name}", path) for name, path in named if path]
+    field_names = {"adapter": "adapter_folder"}
+    named_paths = [
+        (name, getattr(config, field_names.get(name, name), None)) for name in _INPUT_FLAGS
+    ]
+    return [(f"--{name}", path) for name, path in named_paths if path]
 
 
 def _settings(description):
@@ -456,12 +461,12 @@ def _settings(description):
     }
 
 
-def train_and_evaluate(config, estimator, train_rows, dev_sets, output, about, summary):
+def train_and_evaluate(config, estimator, train_rows, dev_sets, output, metadata, summary):
     """Trains and evaluates, as far as the settings ask for it; writes the scores.
 
     Args:
       config, estimator, train_rows, dev_sets, output: as of `finetune`.
-      about: dict, what eval_results.json says beside the scores.
+      metadata: dict, what eval_results.json says beside the scores.
       summary: function of the scores → the line that reports them.
 
     Returns:
@@ -473,7 +478,7 @@ def train_and_evaluate(config, estimator, train_rows, dev_sets, output, about, s
     if not dev_sets:
         return report
     result = evaluate(config, estimator, dev_sets, output, scores)
-    path = output.write_results(result, about)
+    path = output.write_results(result, metadata)
     return [f"{summary(result)} at step {result['global_step']}", *report, f"Scores: {path}"]
 
 
@@ -493,11 +498,11 @@ def finetune(config, estimator, train_rows, dev_sets, output):
     workers = estimator.run.distribution.workers
     # The others may have ended before a chief that is started again after the last step.
     needs_all = not workers.is_chief or estimator.last_step() < estimator.model.num_train_steps
-    held = {"estimator": estimator}
+    current = {"estimator": estimator}
 
     def shared_settings(decided):
-        held["estimator"] = _with_precision(config, estimator, output, decided.get("precision"))
-        return _shared_settings(held["estimator"], output)
+        current["estimator"] = _with_precision(config, estimator, output, decided.get("precision"))
+        return _shared_settings(current["estimator"], output)
 
     with cluster.rendezvous(
         workers,
@@ -508,7 +513,7 @@ def finetune(config, estimator, train_rows, dev_sets, output):
         needs_all,
         output.remove_scratch,
     ):
-        scores = _train_to_the_end(config, held["estimator"], train_rows, dev_sets, output)
+        scores = _train_to_last_step(config, current["estimator"], train_rows, dev_sets, output)
     if not workers.is_chief:
         return [f"Worker {workers.index} has done its part; the chief has the results."], None
     if not config.keep_best:
@@ -516,15 +521,15 @@ def finetune(config, estimator, train_rows, dev_sets, output):
     return _report(config, estimator.model, output), scores
 
 
-def _train_to_the_end(config, estimator, train_rows, dev_sets, output):
+def _train_to_last_step(config, estimator, train_rows, dev_sets, output):
     """Returns the scores of the last evaluation, None without any."""
-    last, interval = estimator.model.num_train_steps, estimator.run.eval_every_steps
+    last_step, interval = estimator.model.num_train_steps, estimator.run.eval_every_steps
     evaluations, scores = output.evaluations(), None
-    for stop in [*range(interval, last, interval), last] if interval else [last]:
-        done = estimator.last_step()
-        if stop < done:
+    for stop in [*range(interval, last_step, interval), last_step] if interval else [last_step]:
+        step = estimator.last_step()
+        if stop < step:
             continue
-        if done < stop and estimator.run.distribution.workers.is_chief:
+        if step < stop and estimator.run.distribution.workers.is_chief:
             output.remove_results()
         estimator.train(train_rows, stop)
         if interval and evaluations.at(stop) is None:
@@ -561,12 +566,12 @@ def _save_with_scores(output, scores):
 def _with_precision(config, estimator, output, precision):
     """Returns the estimator in the chief's precision, where that is for the chief to decide."""
     model = estimator.model
-    is_other = precision != model.precision and precision in configs.PRECISIONS[1:]
-    if config.precision != "auto" or not is_other:
+    is_different = precision != model.precision and precision in configs.PRECISIONS[1:]
+    if config.precision != "auto" or not is_different:
         return estimator
     logging.info("Computing in %s, as the chief does.", precision)
-    trained = {**output.description.training, "precision": precision}
-    output.description = dataclasses.replace(output.description, training=trained)
+    training = {**output.description.training, "precision": precision}
+    output.description = dataclasses.replace(output.description, training=training)
     run_identity = identity(_settings(output.description))
     return estimator.with_model(precision=precision, run_identity=run_identity)
 
@@ -619,7 +624,7 @@ def evaluate(config, estimator, dev_sets, output, scores=None):
             dev_set.decoded = None  # What was evaluated during the training is of another step.
         scores = output.evaluations().at(step) if is_training and config.keep_best else None
         if scores is None:
-            scores = _scores(estimator, dev_sets, _result(config, estimator, output))
+            scores = _scores(estimator, dev_sets, _result_checkpoint(config, estimator, output))
     if is_training and not config.keep_best:
         _save_with_scores(output, scores)
     counts = parameter_counts(output.description, estimator.model.bert_config)
@@ -637,7 +642,7 @@ def _scores(estimator, dev_sets, checkpoint):
 def predict(config, estimator, rows, output):
     """Yields each row's predictions by the result, see `Estimator.predict`."""
     logging.info("Predicting %d examples.", len(as_rows(rows)))
-    return estimator.predict(rows, _result(config, estimator, output))
+    return estimator.predict(rows, _result_checkpoint(config, estimator, output))
 
 
 def decoded(config, estimator, dev_set, output):
@@ -650,15 +655,15 @@ def decoded(config, estimator, dev_set, output):
     return dev_set.decoded
 
 
-def _result(config, estimator, output):
+def _result_checkpoint(config, estimator, output):
     """Returns the prefix of what is evaluated: the given adapter, else the one that was made.
 
     None for the last checkpoint, or --init_checkpoint if there is none and that holds it all.
     """
-    is_training, given = "train" in config.stages, estimator.model.task_checkpoint
+    is_training, task_checkpoint = "train" in config.stages, estimator.model.task_checkpoint
     if is_training and not config.keep_best:
         return None
-    prefix = given if given and not is_training else output.adapter_checkpoint()
+    prefix = task_checkpoint if task_checkpoint and not is_training else output.adapter_checkpoint()
     if prefix is None and not checkpoints.latest(output.path):
         _check_is_trained(output, estimator.model.init_checkpoint)
     return prefix
@@ -666,15 +671,15 @@ def _result(config, estimator, output):
 
 def _check_is_trained(output, init_checkpoint):
     """Raises UserError unless --init_checkpoint holds all that the model trains, and no more."""
-    names = set(task_adapter.shapes(output.description))
-    held = set(checkpoints.open_checkpoint(init_checkpoint).get_variable_to_shape_map())
-    untrained = sorted(names - held)
+    trained_names = set(task_adapter.shapes(output.description))
+    checkpoint_names = set(checkpoints.open_checkpoint(init_checkpoint).get_variable_to_shape_map())
+    untrained = sorted(trained_names - checkpoint_names)
     if untrained:
         raise UserError(
             f"Nothing is trained yet: --output_dir {output.path} holds no checkpoint, and"
             f" --init_checkpoint {init_checkpoint} no {untrained[-1]}; train first (--do_train)."
         )
-    ignored = sorted(name for name in held - names if "/adapters/" in name)
+    ignored = sorted(name for name in checkpoint_names - trained_names if "/adapters/" in name)
     ignored = [name for name in ignored if not name.endswith(checkpoints.MOMENTS)]
     if ignored:
         raise UserError(

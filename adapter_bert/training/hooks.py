@@ -21,17 +21,17 @@ class StopOnInterrupt(tf.train.SessionRunHook):
     """
 
     def __enter__(self):
-        self._asked = False
-        self._handled = contextlib.ExitStack()
-        self._handled.enter_context(interrupts.handle_signals(self._ask))
+        self._is_stop_requested = False
+        self._signal_handlers = contextlib.ExitStack()
+        self._signal_handlers.enter_context(interrupts.handle_signals(self._request_stop))
         return self
 
     def after_create_session(self, session, coord):
         """Takes SIGTERM back from TensorFlow, which keeps it when it connects workers."""
         interrupts.restore_handlers()
 
-    def _ask(self, signum, frame):
-        self._asked = True
+    def _request_stop(self, signum, frame):
+        self._is_stop_requested = True
         # Another one does not: a scheduler's may come twice, from itself and from `sweep`.
         signal.signal(signum, signal.default_int_handler)
         name = interrupts.signal_name(signum)
@@ -39,13 +39,13 @@ class StopOnInterrupt(tf.train.SessionRunHook):
 
     def after_run(self, run_context, run_values):
         """Ends the training if a signal came."""
-        if self._asked:
+        if self._is_stop_requested:
             run_context.request_stop()
 
     def __exit__(self, kind, error, trace):
-        self._handled.close()
-        told = (KeyboardInterrupt, UserError, OSError, tf.errors.OpError)
-        if self._asked and not isinstance(error, told):
+        self._signal_handlers.close()
+        propagated = (KeyboardInterrupt, UserError, OSError, tf.errors.OpError)
+        if self._is_stop_requested and not isinstance(error, propagated):
             raise KeyboardInterrupt from error
 
 
@@ -72,7 +72,7 @@ class SaveHook(tf.train.SessionRunHook):
         """Notes where the training starts."""
         self._global_step = tf.train.get_global_step()
         self._saver = tf.get_collection(tf.GraphKeys.SAVERS)[0]  # Each replica has one.
-        self._saved = session.run(self._global_step)
+        self._saved_step = session.run(self._global_step)
 
     def before_run(self, run_context):
         """Asks for the loss, which Estimator is the last to put there."""
@@ -83,15 +83,15 @@ class SaveHook(tf.train.SessionRunHook):
         if not np.isfinite(run_values.results):
             raise tf.train.NanLossDuringTrainingError
         step = run_context.session.run(self._global_step)
-        if step // self._every_steps > self._saved // self._every_steps:
+        if step // self._every_steps > self._saved_step // self._every_steps:
             self._save(run_context.session, step)
 
     def end(self, session):
         """Saves what the last multiple did not."""
         step = session.run(self._global_step)
-        if step > self._saved:
+        if step > self._saved_step:
             self._save(session, step)
 
     def _save(self, session, step):
         self._saver.save(session, self._prefix, global_step=step, write_meta_graph=False)
-        self._saved = step
+        self._saved_step = step

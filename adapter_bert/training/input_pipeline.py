@@ -36,7 +36,7 @@ BUCKETS = (*range(8, 32, 4), *range(32, 128, 8), *range(128, 256, 16), *range(25
 # 16, 32, 50 and a whole epoch (114) of MRPC's batches of 32, 1.57, 1.15, 1.12, 1.09, 1.08 and 1.07
 # times the tokens that are there are computed, and of the rows that a row shares its batch with, 1,
 # 5, 9, 16, 23 and 33% are those of the epoch before. 16 are the fewest within 5% of the least.
-POOL = 16
+BATCHES_PER_POOL = 16
 
 _MAX_GRAPH_BYTES = 2**31 - 1  # A protocol buffer's.
 
@@ -72,9 +72,9 @@ def training_batches_by_length(
 ) -> Iterator[np.ndarray]:
     """Yields the rows of every training step, those of like length together, without end.
 
-    POOL consecutive batches of `training_batches`, or as many as an epoch fills where these are
-    fewer, are a pool. Its rows are sorted by length, rows of one length keep their random order,
-    and the batches cut from them come in an order drawn from (seed, number of the pool).
+    BATCHES_PER_POOL consecutive batches of `training_batches`, or as many as an epoch fills where
+    these are fewer, are a pool. Its rows are sorted by length, rows of one length keep their random
+    order, and the batches cut from them come in an order drawn from (seed, number of the pool).
 
     Args:
       lengths: int [rows].
@@ -83,16 +83,16 @@ def training_batches_by_length(
     Yields:
       int64 [batch_size], indices of rows.
     """
-    pool_size = max(1, min(POOL, len(lengths) // batch_size))
-    first_pool, done = divmod(start_step, pool_size)
+    pool_size = max(1, min(BATCHES_PER_POOL, len(lengths) // batch_size))
+    first_pool, skipped = divmod(start_step, pool_size)
     batches = training_batches(len(lengths), batch_size, seed, first_pool * pool_size)
     for pool in itertools.count(first_pool):
         rows = np.concatenate(list(itertools.islice(batches, pool_size)))
         rows = rows[np.argsort(lengths[rows], kind="stable")].reshape(pool_size, batch_size)
         # The third number keeps these draws apart from `epoch_order`'s.
         order = np.random.RandomState([seed, pool, 1]).permutation(pool_size)
-        yield from rows[order[done:]]
-        done = 0
+        yield from rows[order[skipped:]]
+        skipped = 0
 
 
 def shares(
@@ -115,14 +115,15 @@ def shares(
 def _replicas(tpu_context, input_context) -> Tuple[int, range]:
     """(number of all replicas, range of those that read from one call of an input_fn)."""
     if input_context:
-        number = input_context.num_replicas_in_sync
-        each, index = number // input_context.num_input_pipelines, input_context.input_pipeline_id
+        num_replicas = input_context.num_replicas_in_sync
+        num_local = num_replicas // input_context.num_input_pipelines
+        index = input_context.input_pipeline_id
     elif tpu_context:
-        number = tpu_context.num_replicas
-        _, index, _, each = tpu_context.current_input_fn_deployment()
+        num_replicas = tpu_context.num_replicas
+        _, index, _, num_local = tpu_context.current_input_fn_deployment()
     else:
-        number, each, index = 1, 1, 0
-    return number, range(index * each, (index + 1) * each)
+        num_replicas, num_local, index = 1, 1, 0
+    return num_replicas, range(index * num_local, (index + 1) * num_local)
 
 
 def evaluation_batches(order: Union[int, np.ndarray], batch_size: int) -> Iterator[np.ndarray]:
@@ -133,12 +134,12 @@ def evaluation_batches(order: Union[int, np.ndarray], batch_size: int) -> Iterat
         yield rows[start : start + batch_size]
 
 
-def padded_to(order: np.ndarray, multiple: int) -> np.ndarray:
+def pad_to_multiple(order: np.ndarray, multiple: int) -> np.ndarray:
     """Appends -1, rows of weight 0, up to a multiple, for TPUs' fixed shapes."""
     return np.concatenate([order, np.full(-len(order) % multiple, -1, np.int64)])
 
 
-def in_order(indexed: Iterable[Tuple[int, Any]]) -> List[Any]:
+def sort_by_index(indexed: Iterable[Tuple[int, Any]]) -> List[Any]:
     """What comes as (index of a row, item), in any order, as a list of the items by rows."""
     items = dict(indexed)
     return [items[index] for index in range(len(items))]
@@ -152,10 +153,10 @@ def longest_first(lengths: np.ndarray) -> np.ndarray:
     return np.argsort(-lengths, kind="stable")
 
 
-def bucket_of(length: int, longest: int) -> int:
-    """What a batch of this length is padded to: the next of `BUCKETS`, at most `longest`."""
-    place = bisect.bisect_left(BUCKETS, length)
-    return min([longest, *BUCKETS[place : place + 1]])
+def bucket_of(length: int, max_length: int) -> int:
+    """What a batch of this length is padded to: the next of `BUCKETS`, at most `max_length`."""
+    index = bisect.bisect_left(BUCKETS, length)
+    return min([max_length, *BUCKETS[index : index + 1]])
 
 
 def input_fn_of(
@@ -185,27 +186,30 @@ def input_fn_of(
     rows = as_rows(arrays)
 
     def input_fn(params, config=None, input_context=None):
-        num_replicas, own = _replicas(params.get("context"), input_context)
+        num_replicas, replicas = _replicas(params.get("context"), input_context)
         batch_size = params["batch_size"]
 
         def plan():
             if not is_training:
                 return evaluation_batches(len(rows) if order is None else order, batch_size)
             seed = (config and config.tf_random_seed) or 0
-            start = checkpoints.last_step(config.model_dir) if config else 0
-            together = batch_size * num_replicas
+            start_step = checkpoints.last_step(config.model_dir) if config else 0
+            global_batch_size = batch_size * num_replicas
             if fixed_length:
-                batches = training_batches(len(rows), together, seed, start)
+                batches = training_batches(len(rows), global_batch_size, seed, start_step)
             else:
-                batches = training_batches_by_length(rows.lengths, together, seed, start)
-            return shares(batches, num_replicas, own)
+                batches = training_batches_by_length(
+                    rows.lengths, global_batch_size, seed, start_step
+                )
+            return shares(batches, num_replicas, replicas)
 
         def gather():
             for indices in plan():
                 if not drop_remainder or len(indices) == batch_size:
-                    longest = rows.lengths[indices].max(initial=0)
+                    max_length = rows.lengths[indices].max(initial=0)
                     yield rows.take(
-                        indices, None if fixed_length else bucket_of(longest, rows.max_seq_length)
+                        indices,
+                        None if fixed_length else bucket_of(max_length, rows.max_seq_length),
                     )
 
         num_rows = batch_size if is_training or drop_remainder else None
@@ -214,7 +218,7 @@ def input_fn_of(
             columns = values.shape[1:] if fixed_length else (None,) * (values.ndim - 1)
             types[name], shapes[name] = tf.as_dtype(values.dtype), (num_rows, *columns)
         dataset = tf.data.Dataset.from_generator(gather, types, shapes)
-        return _untuned(dataset.prefetch(2))
+        return _disable_autotune(dataset.prefetch(2))
 
     return input_fn
 
@@ -244,12 +248,12 @@ def input_fn_for_tpu(
     def input_fn(params, config):
         batch_size, indices, num_hosts = params["batch_size"], order, 1
         if last_step is not None:
-            num_replicas, own = _replicas(params.get("context"), None)
-            num_hosts = num_replicas // len(own)
-            start, seed = checkpoints.last_step(config.model_dir), config.tf_random_seed or 0
-            batches = training_batches(len(rows), batch_size * num_replicas, seed, start)
-            batches = itertools.islice(batches, last_step - start)
-            indices = np.concatenate(list(shares(batches, num_replicas, own)))
+            num_replicas, replicas = _replicas(params.get("context"), None)
+            num_hosts = num_replicas // len(replicas)
+            start_step, seed = checkpoints.last_step(config.model_dir), config.tf_random_seed or 0
+            batches = training_batches(len(rows), batch_size * num_replicas, seed, start_step)
+            batches = itertools.islice(batches, last_step - start_step)
+            indices = np.concatenate(list(shares(batches, num_replicas, replicas)))
         indices = np.array(indices, np.int32)
         nbytes = num_hosts * (rows.nbytes + indices.nbytes)
         if nbytes > _MAX_GRAPH_BYTES:
@@ -262,14 +266,14 @@ def input_fn_for_tpu(
         dataset = dataset.batch(batch_size, drop_remainder=True)
         if last_step is not None:
             # A session that is lost is made anew on this graph, from a later checkpoint.
-            done = tf.train.get_or_create_global_step().read_value() - start
-            dataset = dataset.skip(len(own) * done)
-        return _untuned(dataset.map(rows.in_graph()).prefetch(2))
+            done_steps = tf.train.get_or_create_global_step().read_value() - start_step
+            dataset = dataset.skip(len(replicas) * done_steps)
+        return _disable_autotune(dataset.map(rows.in_graph()).prefetch(2))
 
     return input_fn
 
 
-def _untuned(dataset):
+def _disable_autotune(dataset):
     """Switches off tf.data's search for buffer sizes, of which nothing here leaves it any.
 
     Its thread sleeps up to a minute, and a session that closes waits for it.
@@ -311,7 +315,7 @@ def read_tfrecord(input_file: str, seq_length: int) -> Arrays:
     """
     lengths = dict.fromkeys(_INT_FEATURES[:3], [seq_length])
     with tf.Graph().as_default(), tf.Session() as session:
-        dataset = _untuned(tf.data.TFRecordDataset(input_file).batch(1024))
+        dataset = _disable_autotune(tf.data.TFRecordDataset(input_file).batch(1024))
         batch = tf.parse_example(
             tf.data.make_one_shot_iterator(dataset).get_next(),
             {name: tf.FixedLenFeature(lengths.get(name, []), tf.int64) for name in _INT_FEATURES},

@@ -148,13 +148,13 @@ def _training_spec(settings, head, features, params, config):
         settings.gradient_accumulation_steps,
     )
     tuning.check_gradients(trained, gradients)
-    reached = [v for v, gradient in zip(trained, gradients) if gradient is not None]
+    updated = [v for v, gradient in zip(trained, gradients) if gradient is not None]
     is_chief = config is None or config.is_chief
     if is_chief and devices.replica() == 0:
-        logging.info(tuning.summary(reached))
+        logging.info(tuning.summary(updated))
         if settings.tuning is None and tuning.default_tuning().method == "adapters":
             optimization.warn_of_fine_tuning_rate(settings.learning_rate, "adapter_fn=None")
-        logging.vlog(1, "Trained: %s", ", ".join(variable_name(variable) for variable in reached))
+        logging.vlog(1, "Trained: %s", ", ".join(variable_name(variable) for variable in updated))
     learning_rate = optimization.warmup_then_linear_decay(
         tf.train.get_or_create_global_step(),
         settings.learning_rate,
@@ -170,11 +170,11 @@ def _training_spec(settings, head, features, params, config):
     }
     host_call = None
     if settings.use_tpu:  # Its tensors cannot be fetched: they are sent to the host.
-        host_call = progress.keep, {name: scalars[name][tf.newaxis] for name in scalars}
+        host_call = progress.store_scalars, {name: scalars[name][tf.newaxis] for name in scalars}
     output_dir = config and config.model_dir
     batch_size = params.get("train_batch_size", params["batch_size"])
-    fetched = None if host_call else scalars
-    hook = progress.ProgressHook(settings.num_train_steps, batch_size, fetched, output_dir)
+    fetched_scalars = None if host_call else scalars
+    hook = progress.ProgressHook(settings.num_train_steps, batch_size, fetched_scalars, output_dir)
     return tf_estimator.tpu.TPUEstimatorSpec(
         tf_estimator.ModeKeys.TRAIN,
         loss=loss,

@@ -55,11 +55,11 @@ class Evaluations:
             self._by_step = self._read()
 
     def _read(self):
-        found = files.read_object(self._path)
+        scores_by_step = files.read_object(self._path)
         try:
-            for scores in found.values():
+            for scores in scores_by_step.values():
                 files.require_type(scores[self._score], float)
-            return {int(step): scores for step, scores in found.items()}
+            return {int(step): scores for step, scores in scores_by_step.items()}
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(
                 f"{self._path}: expected scores by step, each with {self._score} ({error})."
@@ -86,7 +86,7 @@ class Evaluations:
 
 
 SETTINGS_FILE = "settings.json"
-_DECIDING = ("model", "training")  # Its sections that decide the weights.
+_WEIGHT_SECTIONS = ("model", "training")  # Its sections that decide the weights.
 
 # What belongs to a run, and goes when it is overwritten; nothing else in the directory is touched.
 # A kill may leave the later ones: never scores without what they are of.
@@ -119,7 +119,7 @@ _RUN_FILES = (
 
 # What is made of a run's weights alone, and is of others once the training goes on; nobody asks for
 # its removal, so that no name is wider than need be.
-_RESULTS = (
+_RESULT_FILES = (
     *("eval_results.txt", "eval_results.json"),
     *("predictions.json", "nbest_predictions.json", "null_odds.json"),
     *("test_results.tsv", "test_scores.json", "predictions.tsv", "dev_predictions.tsv"),
@@ -131,7 +131,7 @@ _RESULTS = (
 )
 
 # What --num_train_epochs decides, of the training's settings.
-_LENGTH = {"num_train_steps", "num_warmup_steps"}
+_LENGTH_SETTINGS = {"num_train_steps", "num_warmup_steps"}
 
 
 class _Scratch:
@@ -153,15 +153,15 @@ class _Scratch:
         """
         name = f"task_{uuid.uuid4().hex[:8]}.ckpt"  # Another run may have its own there.
         if files.is_remote(self._output_dir):
-            self._finally(_remove_quietly, self._output_dir, name + ".*")
+            self._remove_at_exit(_remove_quietly, self._output_dir, name + ".*")
             return posixpath.join(self._output_dir, name)
         if self._folder is None:
             with files.convert_write_errors("The folder for temporary files"):
                 self._folder = tempfile.mkdtemp()
-            self._finally(shutil.rmtree, self._folder, ignore_errors=True)
+            self._remove_at_exit(shutil.rmtree, self._folder, ignore_errors=True)
         return posixpath.join(self._folder, name)
 
-    def _finally(self, *args, **kwargs):
+    def _remove_at_exit(self, *args, **kwargs):
         self._removals.append(weakref.finalize(self, *args, **kwargs))
 
     def remove(self):
@@ -170,7 +170,7 @@ class _Scratch:
             remove()
 
 
-def difference(name, before, now):
+def describe_difference(name, before, now):
     """Returns a phrase: how a setting differs from the one that is recorded; None is not set."""
     return f"{name} was {_show(before)}, is now {_show(now)}"
 
@@ -188,7 +188,7 @@ _FLAG_NAMES = {
     "evaluated_every": "--eval_every_steps",
 }
 # What errors call a recorded setting whose value is a digest, which they do not print.
-_DIGESTS = {
+_DIGEST_NAMES = {
     "vocabulary": "the vocabulary (--vocab_file)",
     "backbone": "the BERT (--init_checkpoint)",
     "data": "the training data (--data_dir, --train_file)",
@@ -196,10 +196,10 @@ _DIGESTS = {
     "started_from": "the task adapter that it starts from (--adapter)",
 }
 # The settings that every run with adapters records, and no other run.
-_OF_ADAPTERS = ("adapter_fn", "adapter_size", "adapter_activation", "adapter_init_scale")
+_ADAPTER_SETTINGS = ("adapter_fn", "adapter_size", "adapter_activation", "adapter_init_scale")
 
 
-def in_flags(differences):
+def describe_by_flags(differences):
     """Returns phrases that say how settings differ, by the flags that decide them.
 
     Where --tuning differs, and one of the methods has no adapters, their settings are left out.
@@ -209,24 +209,24 @@ def in_flags(differences):
     """
     other_method = any(name == "method" for name, _, _ in differences)
     return [
-        _difference(name, before, now)
+        _describe_by_flag(name, before, now)
         for name, before, now in differences
-        if not (other_method and name in _OF_ADAPTERS and None in (before, now))
+        if not (other_method and name in _ADAPTER_SETTINGS and None in (before, now))
     ]
 
 
-def _difference(name, before, now):
-    if name in _DIGESTS:
-        return f"{_DIGESTS[name]} is not the same"
+def _describe_by_flag(name, before, now):
+    if name in _DIGEST_NAMES:
+        return f"{_DIGEST_NAMES[name]} is not the same"
     if name.startswith("bert_config."):
         flag = f"{name[len('bert_config.') :]} (--bert_config_file)"
     else:
         flag = _FLAG_NAMES.get(name, f"--{name}")
-    return difference(flag, before, now)
+    return describe_difference(flag, before, now)
 
 
-def _by_name(differences):
-    return [difference(*each) for each in differences]
+def _describe_by_name(differences):
+    return [describe_difference(*setting) for setting in differences]
 
 
 class OutputDir:
@@ -249,11 +249,11 @@ class OutputDir:
         self._settings_file = posixpath.join(path, SETTINGS_FILE)
         self.description: Any = None
         self.score = None
-        self._held = None
+        self._lock = None
         self._scratch = _Scratch(path)
         self._adapter_checkpoint = None
 
-    def make(self):
+    def create(self):
         """Makes the folder, if need be; raises UserError if a run cannot write there."""
         if set(self.path) & set("*?[\\"):
             raise UserError(
@@ -275,7 +275,7 @@ class OutputDir:
         except UserError:  # `claim` refuses it where it counts.
             return {}
 
-    def claim(self, settings, is_training, overwrite=False, reads=(), describe=_by_name):
+    def claim(self, settings, is_training, overwrite=False, inputs=(), describe=_describe_by_name):
         """Makes sure that a run may use the folder, and records its settings there if it trains.
 
         A finished training may be continued to more steps, see `_is_longer`. A training holds the
@@ -285,7 +285,7 @@ class OutputDir:
           settings: {"model": dict, "training": dict, ...} of JSON values.
           is_training: bool; whether the run trains.
           overwrite: bool; whether a training run removes an earlier run's files first.
-          reads: as of `clear`.
+          inputs: as of `clear`.
           describe: function of a list of (dotted name, before, now), the settings that differ →
             phrases for the error, which by default call a setting by its name.
 
@@ -295,19 +295,19 @@ class OutputDir:
             its task adapter; the last checkpoint there is lost, broken or another run's; or
             overwriting would remove what the run reads.
         """
-        self.make()
+        self.create()
         if is_training:
-            self._held = _hold(self.path)
+            self._lock = _lock_folder(self.path)
             files.recover(self.adapter_folder)
             if overwrite:
-                self.clear(reads)
+                self.clear(inputs)
         _recover_record(self.path)
         checkpoint = _latest_checkpoint(self.path, is_training)
         # JSON has no tuples: what is compared is what will be read.
         settings = json.loads(json.dumps(settings, sort_keys=True))
         if checkpoint:
             checkpoints.open_checkpoint(checkpoint, flag="--output_dir")
-            sections = _DECIDING if is_training else ("model",)
+            sections = _WEIGHT_SECTIONS if is_training else ("model",)
             step = checkpoints.step_of(checkpoint)
             _compare(self._settings_file, settings, sections, step, describe)
             _check_identity(checkpoint, self._settings_file, is_training)
@@ -320,40 +320,41 @@ class OutputDir:
             _remove_leftovers(self.path, checkpoint)
             files.write_object(self._settings_file, settings)
 
-    def clear(self, reads=()):
+    def clear(self, inputs=()):
         """Removes an earlier run's files, as --overwrite_output_dir asks for.
 
         Args:
-          reads: list of (flag, path), what the command reads; its checkpoint by the prefix.
+          inputs: list of (flag, path), what the command reads; its checkpoint by the prefix.
 
         Raises:
           UserError: it would remove one of them; all is as it was.
         """
-        found = _matching(self.path, _RUN_FILES)
-        for flag, path in reads:
-            if any(paths.is_removed_with(own, path) for own in found):
+        run_files = _matching(self.path, _RUN_FILES)
+        for flag, path in inputs:
+            if any(paths.is_removed_with(run_file, path) for run_file in run_files):
                 raise UserError(
                     f"--overwrite_output_dir would remove {flag}={path} before it is read; give"
                     " another --output_dir, or move it out of this one."
                 )
-        _remove(found, "--overwrite_output_dir removes %s")
+        _remove(run_files, "--overwrite_output_dir removes %s")
 
     def remove_results(self):
         """Removes scores and predictions, before a training changes the weights they are of."""
         _remove(
-            _matching(self.path, _RESULTS), "Removing %s: the training resumes to other weights."
+            _matching(self.path, _RESULT_FILES),
+            "Removing %s: the training resumes to other weights.",
         )
 
     def evaluations(self):
         """Returns the `Evaluations` during the training."""
         return Evaluations(self.path, self.score)
 
-    def write_results(self, result, about):
+    def write_results(self, result, metadata):
         """Writes eval_results.txt, BERT's, and eval_results.json, which has all there is.
 
         Args:
           result: dict from names to numbers, lists and texts.
-          about: dict, what else the latter tells.
+          metadata: dict, what else the latter tells.
 
         Returns:
           The path of eval_results.txt.
@@ -361,7 +362,7 @@ class OutputDir:
         path = posixpath.join(self.path, "eval_results.txt")
         names = sorted(name for name in result if np.ndim(result[name]) == 0)
         files.write_atomically(path, "".join(f"{name} = {result[name]}\n" for name in names))
-        files.write_object(posixpath.join(self.path, "eval_results.json"), {**about, **result})
+        files.write_object(posixpath.join(self.path, "eval_results.json"), {**metadata, **result})
         return path
 
     def has_adapter(self):
@@ -391,10 +392,12 @@ class OutputDir:
         That one was made by the programs that it names, whatever their versions are now.
         """
         if files.exists(self.adapter_folder):
-            held, now = self.load_adapter(), adapter.description
-            described = dataclasses.replace(held.description, scores={}, versions=now.versions)
-            same_tensors = task_adapter.tensors_digest(held) == task_adapter.tensors_digest(adapter)
-            if described == now and same_tensors:
+            saved, description = self.load_adapter(), adapter.description
+            saved_description = dataclasses.replace(
+                saved.description, scores={}, versions=description.versions
+            )
+            digest = task_adapter.tensors_digest
+            if saved_description == description and digest(saved) == digest(adapter):
                 return
         task_adapter.save(self.adapter_folder, adapter)
 
@@ -417,7 +420,7 @@ class OutputDir:
         if self._adapter_checkpoint is None and self.has_adapter():
             adapter = self.load_adapter()
             where = f"--output_dir {self.path}: its task adapter"
-            task_adapter.check_fits(adapter.description, self.description, where, in_flags)
+            task_adapter.check_fits(adapter.description, self.description, where, describe_by_flags)
             self._adapter_checkpoint = self.as_checkpoint(adapter)
         return self._adapter_checkpoint
 
@@ -426,34 +429,34 @@ class OutputDir:
         self._scratch.remove()
 
 
-class _Held:
+class _FolderLock:
     """A local folder that is open, and locked, until this is gone or the process is."""
 
     def __init__(self, folder):
         descriptor = os.open(folder, os.O_RDONLY)
         weakref.finalize(self, os.close, descriptor)
-        self.alone = files.lock(descriptor)
+        self.is_acquired = files.lock(descriptor)
 
 
-_HELD = weakref.WeakValueDictionary()  # By their real paths, what this process holds.
+_LOCKS = weakref.WeakValueDictionary()  # By their real paths, what this process holds.
 
 
-def _hold(output_dir):
-    """The directory's `_Held`; None if it cannot be opened. Two trainings would mix weights."""
+def _lock_folder(output_dir):
+    """The folder's `_FolderLock`; None if it cannot be opened. Two trainings would mix weights."""
     if files.is_remote(output_dir):
         return None
     path = os.path.realpath(output_dir)
     try:
-        held = _HELD.get(path) or _Held(path)
+        lock = _LOCKS.get(path) or _FolderLock(path)
     except OSError:
         return None
-    if not held.alone:
+    if not lock.is_acquired:
         raise UserError(
             f"--output_dir={output_dir}: another process trains there; wait for its end, or give"
             " another --output_dir."
         )
-    _HELD[path] = held
-    return held
+    _LOCKS[path] = lock
+    return lock
 
 
 def _recover_record(output_dir):
@@ -463,9 +466,9 @@ def _recover_record(output_dir):
         return
     names = (checkpoints.MODEL_CHECKPOINT, checkpoints.PARTIAL_CHECKPOINT)
     indices = _matching(output_dir, [name + "-*.index" for name in names])
-    found = [re.fullmatch(r"(.+-(\d+))\.index", posixpath.basename(path)) for path in indices]
-    if any(found):
-        name = max((match for match in found if match), key=lambda match: int(match[2]))[1]
+    matches = [re.fullmatch(r"(.+-(\d+))\.index", posixpath.basename(path)) for path in indices]
+    if any(matches):
+        name = max((match for match in matches if match), key=lambda match: int(match[2]))[1]
         logging.warning("%s was missing; it names %s again.", record, name)
         checkpoints.write_record(output_dir, [name])
 
@@ -481,7 +484,7 @@ def _latest_checkpoint(output_dir, is_training):
     if checkpoint is None and files.exists(record):
         raise UserError(
             f"{record}: names no checkpoint that is there; restore the missing files, give another"
-            f" --output_dir, or {_overwriting(is_training)}."
+            f" --output_dir, or {_overwrite_flags(is_training)}."
         )
     return checkpoint
 
@@ -515,12 +518,12 @@ def _remove_quietly(folder, pattern):
 
 
 def _matching(folder, patterns):
-    found = []
+    matches = []
     for pattern in patterns:
         # TensorFlow 1 raises it where a remote pattern's own folder is not there.
         with contextlib.suppress(FileNotFoundError):
-            found += files.glob(posixpath.join(folder, pattern))
-    return found
+            matches += files.glob(posixpath.join(folder, pattern))
+    return matches
 
 
 def _compare(path, settings, sections, step, describe):
@@ -532,7 +535,7 @@ def _compare(path, settings, sections, step, describe):
                 " on from them; give another --output_dir, or --overwrite_output_dir."
             )
         return
-    before, now = (some.get("training", {}) for some in (recorded, settings))
+    before, now = (record.get("training", {}) for record in (recorded, settings))
     if "training" in sections and _is_longer(before, now, step):
         logging.warning(
             "%s: the finished training of %d steps continues to step %d. Its learning rate had"
@@ -553,7 +556,7 @@ def _compare(path, settings, sections, step, describe):
         raise UserError(
             "{} is of a run with other settings: {}; give those, another --output_dir, or"
             " {}.".format(
-                path, "; ".join(describe(differences)), _overwriting("training" in sections)
+                path, "; ".join(describe(differences)), _overwrite_flags("training" in sections)
             )
         )
 
@@ -568,18 +571,19 @@ def identity(settings):
       settings: as of `claim`.
     """
     leaves = {
-        f"{section}.{name}": _as_compared(value)
-        for section in _DECIDING
+        f"{section}.{name}": _normalize_numbers(value)
+        for section in _WEIGHT_SECTIONS
         for name, value in _leaves(settings.get(section, {}))
-        if value is not None and name not in _LENGTH  # What is not set may be missing, too.
+        if value is not None
+        and name not in _LENGTH_SETTINGS  # What is not set may be missing, too.
     }
     return hashlib.sha256(json.dumps(leaves, sort_keys=True).encode()).hexdigest()
 
 
-def _as_compared(value):
+def _normalize_numbers(value):
     """Returns a JSON value in which equal numbers have one text, 1 for 1.0 and True."""
     if isinstance(value, (list, tuple)):
-        return [_as_compared(item) for item in value]
+        return [_normalize_numbers(item) for item in value]
     is_whole = isinstance(value, bool) or isinstance(value, float) and value.is_integer()
     return int(value) if is_whole else value
 
@@ -589,13 +593,13 @@ def _check_identity(checkpoint, path, is_training):
     recorded = _read(path)
     if recorded is None:
         return
-    held = checkpoints.identity_of(checkpoint)
-    if held is None:
+    saved_identity = checkpoints.identity_of(checkpoint)
+    if saved_identity is None:
         logging.info("%s does not say which run saved it.", checkpoint)
-    elif held != identity(recorded):
+    elif saved_identity != identity(recorded):
         raise UserError(
             f"{checkpoint} is a checkpoint of another run than {path}; restore this run's files,"
-            f" give another --output_dir, or {_overwriting(is_training)}."
+            f" give another --output_dir, or {_overwrite_flags(is_training)}."
         )
 
 
@@ -609,13 +613,13 @@ def _is_longer(before, now, step):
     differing = {name for name, _, _ in _differences(before, now)}
     return (
         "num_train_steps" in differing
-        and differing <= _LENGTH
+        and differing <= _LENGTH_SETTINGS
         and step == before.get("num_train_steps")
         and step < now.get("num_train_steps", 0)
     )
 
 
-def _overwriting(is_training):
+def _overwrite_flags(is_training):
     """The flags by which the run would take the directory's place; only a training does."""
     return "--overwrite_output_dir" + ("" if is_training else " with --do_train")
 

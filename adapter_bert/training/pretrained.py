@@ -69,11 +69,13 @@ def find(config: PretrainedConfig, reads_texts: bool = True) -> checkpoints.Pret
 
 
 def _from_hub(config):
-    given = ["--" + name for name in (*paths.BERT_FILES, "spm_model_file") if getattr(config, name)]
-    if given:
+    conflicting_flags = [
+        "--" + name for name in (*paths.BERT_FILES, "spm_model_file") if getattr(config, name)
+    ]
+    if conflicting_flags:
         raise UserError(
             "--bert_hub_module_handle takes the place of {}: give one or the other.".format(
-                ", ".join(given)
+                ", ".join(conflicting_flags)
             )
         )
     return tfhub.read_bert(config.bert_hub_module_handle)
@@ -104,18 +106,18 @@ def _absolute(path):
     return path if files.is_remote(path) else os.path.abspath(path)
 
 
-def check_sequence_length(length: int, config: configs.BertConfig, shortest: int) -> None:
+def check_sequence_length(length: int, config: configs.BertConfig, min_length: int) -> None:
     """Raises UserError unless --max_seq_length has room for a text and the model for it.
 
     Args:
       length: --max_seq_length.
       config: `configs.BertConfig`.
-      shortest: the least length that holds a text.
+      min_length: the least length that holds a text.
     """
     if length > config.max_position_embeddings:
         raise UserError(
             f"--max_seq_length={length} is over the {config.max_position_embeddings} positions"
             " that the BERT was trained with (max_position_embeddings)."
         )
-    if length < shortest:
-        raise UserError(f"--max_seq_length={length} is too short, it must be {shortest} or more.")
+    if length < min_length:
+        raise UserError(f"--max_seq_length={length} is too short, it must be {min_length} or more.")

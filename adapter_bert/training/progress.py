@@ -13,7 +13,7 @@ from tqdm import tqdm
 from adapter_bert.common import files
 
 _SUMMARY_EVERY_STEPS = 10
-_KEPT = "progress"  # Graph collection of `keep`'s variables.
+_STORED_SCALARS = "progress"  # Graph collection of `store_scalars`'s variables.
 _BAR_FORMAT = "{{l_bar}}{{bar}}| {} {{n_fmt}}/{{total_fmt}} [{{elapsed}}<{{remaining}}{{postfix}}]"
 
 
@@ -21,50 +21,50 @@ class _Display:
     """A line every few seconds, the last one always; on a terminal a bar in its place.
 
     Args:
-      what: what is counted, in the singular.
+      unit: what is counted, in the singular.
       done, total: ints, how many there are now and in the end.
       examples: int, how many examples one of them is.
       every_seconds: how often a line is printed.
-      wait: seconds until the first line.
+      delay_seconds: seconds until the first line.
       stream: text stream, stdout by default.
     """
 
-    def __init__(self, what, done, total, examples, every_seconds, wait=0.0, stream=None):
-        self._what, self._total, self._examples = what, total, examples
+    def __init__(self, unit, done, total, examples, every_seconds, delay_seconds=0.0, stream=None):
+        self._unit, self._total, self._examples = unit, total, examples
         self._every_seconds = every_seconds
         self._stream = stream or sys.stdout
         now = time.monotonic()
-        self._shown = (done, now)  # How many, and when.
-        self._due = now + wait
+        self._last_shown = (done, now)  # How many, and when.
+        self._due_time = now + delay_seconds
         self._bar = None
         if self._stream.isatty():
-            bar_format = _BAR_FORMAT.format(what)
+            bar_format = _BAR_FORMAT.format(unit)
             self._bar = tqdm(total=total, initial=done, file=self._stream, bar_format=bar_format)
 
     def update(self, done, now, parts=()):
         """Shows that so many are done, if it is time to; parts are texts to stand in the line."""
         if self._bar is not None:
             self._bar.update(done - self._bar.n)
-        if done < self._total and now < self._due:
+        if done < self._total and now < self._due_time:
             return
-        rate = _rate(self._shown, (done, now), self._examples)
+        rate = _rate(self._last_shown, (done, now), self._examples)
         state = "  ".join([*parts, f"{rate:.1f} examples/s"])
         if self._bar is not None:
             self._bar.set_postfix_str(state)
         else:
             seconds = (self._total - done) * self._examples / rate if rate else 0
-            left = tqdm.format_interval(seconds)
-            line = f"{self._what} {done}/{self._total}  {state}  {left} left"
+            remaining = tqdm.format_interval(seconds)
+            line = f"{self._unit} {done}/{self._total}  {state}  {remaining} left"
             print(line, file=self._stream, flush=True)
-        self._shown = (done, now)
-        self._due = now + self._every_seconds
+        self._last_shown = (done, now)
+        self._due_time = now + self._every_seconds
 
     def close(self):
         if self._bar is not None:
             self._bar.close()
 
 
-def counted(examples, total, every_seconds=5.0, stream=None):
+def show_progress(examples, total, every_seconds=5.0, stream=None):
     """Yields some examples, and shows meanwhile how many have come and how long it still takes.
 
     Counting begins with the first, which had to wait until everything was made ready.
@@ -91,7 +91,7 @@ class ProgressHook(tf.train.SessionRunHook):
       num_steps: int, the last step of the training.
       batch_size: int, examples a step.
       scalars: dict from name to scalar Tensor: all become summaries, "loss" and "learning_rate"
-        stand in the line too. None for those that `keep` has kept.
+        stand in the line too. None for those that `store_scalars` has kept.
       summary_dir: where summaries go, None for nowhere.
       every_seconds: how often a line is printed; the first and the last always are.
       stream: text stream of the line; on a terminal it carries a bar instead.
@@ -108,11 +108,11 @@ class ProgressHook(tf.train.SessionRunHook):
         self._stream = stream
 
     def begin(self):
-        """Makes what reads the step, and what `keep` has kept."""
+        """Makes what reads the step, and what `store_scalars` has kept."""
         self._global_step = tf.train.get_global_step()
-        kept = tf.get_collection(_KEPT)
-        self._kept = {variable.op.name.split("/")[-1]: variable for variable in kept}
-        self._initialize = tf.variables_initializer(kept)
+        variables = tf.get_collection(_STORED_SCALARS)
+        self._stored_scalars = {variable.op.name.split("/")[-1]: variable for variable in variables}
+        self._initialize = tf.variables_initializer(variables)
 
     def after_create_session(self, session, coord):
         """Starts the line, and the file of summaries."""
@@ -139,11 +139,11 @@ class ProgressHook(tf.train.SessionRunHook):
         now = time.monotonic()
         scalars = run_values.results
         if self._scalars is None:
-            scalars = run_context.session.run(self._kept)
-        self._display.update(step, now, _described(scalars))
+            scalars = run_context.session.run(self._stored_scalars)
+        self._display.update(step, now, _format_scalars(scalars))
         # A TPU's steps come many at a time: a summary is due whenever they pass a multiple.
-        passed = step // _SUMMARY_EVERY_STEPS > self._summarized[0] // _SUMMARY_EVERY_STEPS
-        if self._writer and (passed or step >= self._num_steps):
+        is_summary_due = step // _SUMMARY_EVERY_STEPS > self._summarized[0] // _SUMMARY_EVERY_STEPS
+        if self._writer and (is_summary_due or step >= self._num_steps):
             self._summarize(step, now, scalars)
 
     def end(self, session):
@@ -158,7 +158,7 @@ class ProgressHook(tf.train.SessionRunHook):
         self._summarized = (step, now)
 
 
-def keep(**scalars):
+def store_scalars(**scalars):
     """TPUEstimator's host_call: keeps what a TPU sends to its host, for `ProgressHook` to read.
 
     Args:
@@ -167,18 +167,18 @@ def keep(**scalars):
     Returns:
       The op that does.
     """
-    kept = []
+    assignments = []
     for name, values in scalars.items():
         variable = tf.get_variable(
             f"progress/{name}",
             [],
             initializer=tf.zeros_initializer(),
             trainable=False,
-            collections=[tf.GraphKeys.LOCAL_VARIABLES, _KEPT],
+            collections=[tf.GraphKeys.LOCAL_VARIABLES, _STORED_SCALARS],
             use_resource=True,
         )
-        kept.append(variable.assign(tf.reduce_mean(values)))
-    return tf.group(kept)
+        assignments.append(variable.assign(tf.reduce_mean(values)))
+    return tf.group(assignments)
 
 
 def write_scalars(folder, step, scalars):
@@ -212,23 +212,23 @@ def write_settings(folder, settings):
 
 
 @contextlib.contextmanager
-def written():
+def convert_write_errors():
     """While entered, a file for TensorBoard that has no room is a `files.WriteError`."""
     try:
         yield
     except (IndexError, RuntimeError) as error:  # Of a file that may not grow, or of the disk.
         # TensorFlow's writer of them gives its reason in words alone.
-        unwritten = re.match(r"(.+tfevents.*); (.+)", str(error))
-        if not unwritten:
+        match = re.match(r"(.+tfevents.*); (.+)", str(error))
+        if not match:
             raise
-        path, reason = unwritten.groups()
+        path, reason = match.groups()
         raise files.WriteError(f"{path} cannot be written ({reason}).") from error
 
 
 @contextlib.contextmanager
 def _writer(folder, suffix):
     """Yields a FileWriter."""
-    with written(), files.convert_write_errors(folder):
+    with convert_write_errors(), files.convert_write_errors(folder):
         with tf.Graph().as_default():  # Outside of one TensorFlow 2 makes no such writer.
             writer = tf.summary.FileWriter(folder, filename_suffix=suffix)
         with writer:
@@ -241,7 +241,7 @@ def _summary(scalars):
     )
 
 
-def _described(scalars):
+def _format_scalars(scalars):
     parts = []
     if "loss" in scalars:
         parts.append("loss {:.4f}".format(scalars["loss"]))

@@ -38,30 +38,32 @@ def scaffold_fn(trained, init_checkpoint, task_checkpoint, use_tpu, config=None,
       UserError: the pretrained checkpoint lacks a tensor that is neither an adapter's nor the
         head's, or holds one of another shape.
     """
-    sources, moving = [], moving_variables()
+    sources, moving_statistics = [], moving_variables()
     if init_checkpoint:
         variables = tf.trainable_variables()
-        assignment, found = modeling.get_assignment_map_from_checkpoint(
-            variables + moving, init_checkpoint
+        assignment, initialized_names = modeling.get_assignment_map_from_checkpoint(
+            variables + moving_statistics, init_checkpoint
         )
-        _check_assignment(variables, found, init_checkpoint)
+        _check_assignment(variables, initialized_names, init_checkpoint)
         sources.append((init_checkpoint, assignment))
     if task_checkpoint:
         assignment, _ = modeling.get_assignment_map_from_checkpoint(
-            trained + moving, task_checkpoint
+            trained + moving_statistics, task_checkpoint
         )
         sources.append((task_checkpoint, assignment))
     # Random weights that no checkpoint holds must be written, or are lost.
-    own = {variable_name(v) for v in trained}
+    trained_names = {variable_name(v) for v in trained}
     frozen = [
-        v for v in tf.trainable_variables() if init_checkpoint and variable_name(v) not in own
+        v
+        for v in tf.trainable_variables()
+        if init_checkpoint and variable_name(v) not in trained_names
     ]
 
     def initialize():
         for checkpoint, assignment in sources:
             tf.train.init_from_checkpoint(checkpoint, assignment)
 
-    def build():
+    def build_scaffold():
         if use_tpu:
             initialize()
         saver = _Saver(frozen, config, run_identity)
@@ -70,7 +72,7 @@ def scaffold_fn(trained, init_checkpoint, task_checkpoint, use_tpu, config=None,
 
     if not use_tpu:
         initialize()
-    return build
+    return build_scaffold
 
 
 class _Saver(checkpoints.Saver):
@@ -124,8 +126,8 @@ class _Saver(checkpoints.Saver):
         try:
             super().restore(session, save_path)
         except tf.errors.NotFoundError as error:
-            held = {name for name, _ in tf.train.list_variables(save_path)}
-            missing = sorted(set(self._names) - held)
+            saved_names = {name for name, _ in tf.train.list_variables(save_path)}
+            missing = sorted(set(self._names) - saved_names)
             if not missing:
                 raise
             raise UserError(

@@ -67,24 +67,24 @@ class TextRows:
 
     def _take(self, indices, length, ops):
         start_a, length_a, start_b, length_b = (
-            ops.cast(_taken(self._parts[name], indices, ops), np.int32)[:, None]
+            ops.cast(_take_rows(self._parts[name], indices, ops), np.int32)[:, None]
             for name in PARTS[1:]
         )
-        total = ops.cast(_taken(self.lengths, indices, ops), np.int32)[:, None]
-        places = ops.constant(np.arange(length, dtype=np.int32))
+        total = ops.cast(_take_rows(self.lengths, indices, ops), np.int32)[:, None]
+        positions = ops.constant(np.arange(length, dtype=np.int32))
         offset_b = length_a + 2  # Where b begins.
-        in_a = (places >= 1) & (places <= length_a)
-        in_b = (places >= offset_b) & (places < offset_b + length_b)
-        sources = ops.where(in_a, start_a + places - 1, start_b + places - offset_b)
+        in_a = (positions >= 1) & (positions <= length_a)
+        in_b = (positions >= offset_b) & (positions < offset_b + length_b)
+        sources = ops.where(in_a, start_a + positions - 1, start_b + positions - offset_b)
         is_text = in_a | in_b
         tokens = ops.take(ops.constant(self._parts["tokens"]), ops.where(is_text, sources, 0))
-        specials = ops.where(places < 1, np.int32(self._cls_id), np.int32(self._sep_id))
-        mask = ops.cast(places < total, np.int32)
+        specials = ops.where(positions < 1, np.int32(self._cls_id), np.int32(self._sep_id))
+        mask = ops.cast(positions < total, np.int32)
         return {
             "input_ids": mask * ops.where(is_text, ops.cast(tokens, np.int32), specials),
             "input_mask": mask,
-            "segment_ids": mask * ops.cast(places >= offset_b, np.int32),
-            **{name: _taken(values, indices, ops) for name, values in self._columns.items()},
+            "segment_ids": mask * ops.cast(positions >= offset_b, np.int32),
+            **{name: _take_rows(values, indices, ops) for name, values in self._columns.items()},
         }
 
 
@@ -93,15 +93,17 @@ class PaddedRows:
 
     Args:
       arrays: dict of NumPy arrays [N, ...], among them "input_mask" [N, S].
-      whole: names of those that are not of a token each, and may be [N, S] by chance.
+      untruncated: names of those that are not of a token each, and may be [N, S] by chance.
     """
 
-    def __init__(self, arrays: Arrays, whole: Sequence[str] = ()):
+    def __init__(self, arrays: Arrays, untruncated: Sequence[str] = ()):
         self._arrays = arrays
         mask = arrays["input_mask"]
         self.max_seq_length = mask.shape[1]
-        of_tokens = {name for name, values in arrays.items() if values.shape[1:] == mask.shape[1:]}
-        self._cut = of_tokens - set(whole)
+        token_names = {
+            name for name, values in arrays.items() if values.shape[1:] == mask.shape[1:]
+        }
+        self._truncated = token_names - set(untruncated)
         after_last = self.max_seq_length - np.argmax(mask[:, ::-1] > 0, axis=1)
         self.lengths = np.where(mask.any(axis=1), after_last, 0)
         self.nbytes = _nbytes(arrays)
@@ -113,24 +115,25 @@ class PaddedRows:
         return self._arrays[name]
 
     def take(self, indices, length: Optional[int] = None) -> Arrays:
-        """As that of `TextRows`; the arrays [N, S] are cut to the length, but for the whole."""
+        """As that of `TextRows`; arrays [N, S] are cut to the length unless `untruncated`."""
         taken = {
-            name: _taken(values, np.asarray(indices), _NUMPY)
+            name: _take_rows(values, np.asarray(indices), _NUMPY)
             for name, values in self._arrays.items()
         }
         return {
-            name: values[:, :length] if name in self._cut else values
+            name: values[:, :length] if name in self._truncated else values
             for name, values in taken.items()
         }
 
     def in_graph(self) -> Callable:
         """As that of `TextRows`."""
         return lambda indices: {
-            name: _taken(values, indices, _tensorflow()) for name, values in self._arrays.items()
+            name: _take_rows(values, indices, _tensorflow())
+            for name, values in self._arrays.items()
         }
 
 
-class VariedRows:
+class ProductRows:
     """Rows that each come once with every value of a further column, and are stored once.
 
     Row r with value v has the index r * V + v.
@@ -152,8 +155,8 @@ class VariedRows:
 
     def take(self, indices, length: Optional[int] = None) -> Arrays:
         """As that of `TextRows`."""
-        indices, which = np.divmod(indices, len(self._values))
-        return {**self._rows.take(indices, length), self._name: self._values[which]}
+        indices, value_indices = np.divmod(indices, len(self._values))
+        return {**self._rows.take(indices, length), self._name: self._values[value_indices]}
 
     def in_graph(self) -> Callable:
         """As that of `TextRows`."""
@@ -164,7 +167,7 @@ class VariedRows:
         }
 
 
-Rows = Union[TextRows, PaddedRows, VariedRows]
+Rows = Union[TextRows, PaddedRows, ProductRows]
 
 
 def as_rows(arrays: Union[Rows, Arrays]) -> Rows:
@@ -198,7 +201,7 @@ def _tensorflow():
     )
 
 
-def _taken(values, indices, ops):
+def _take_rows(values, indices, ops):
     """values[indices], with zeros for the indices -1."""
     taken = ops.take(ops.constant(values), ops.maximum(indices, 0))
     is_row = (indices >= 0)[(...,) + (None,) * (values.ndim - 1)]

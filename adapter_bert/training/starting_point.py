@@ -52,14 +52,16 @@ def find(
         path, adapter = values.adapter, task_adapter.load(values.adapter)
         return StartingPoint(adapter, _supplied_by(adapter, path, values, {}, settings_of))
     if is_training or not values.init_checkpoint:
-        return StartingPoint(None, Supplied() if is_training else _of_head(None, values, task))
+        return StartingPoint(
+            None, Supplied() if is_training else _supplied_by_head(None, values, task)
+        )
     run = adapter_checkpoints.find_run_adapter(values.init_checkpoint)
     if not run:
         prefix = checkpoints.resolve_prefix(values.init_checkpoint)
-        supplied = _of_head(prefix, values, task)
+        supplied = _supplied_by_head(prefix, values, task)
         return StartingPoint(None, supplied._replace(replacements={"init_checkpoint": prefix}))
     recorded = OutputDir(run.output_dir).recorded("pretrained")
-    bert = {"init_checkpoint": None, "adapter": run.path, **_bert_of_run(values, recorded)}
+    bert = {"init_checkpoint": None, "adapter": run.path, **_run_bert_flags(values, recorded)}
     logging.info(
         "--init_checkpoint=%s is a run's: using its task adapter, %s, on its BERT, %s.",
         values.init_checkpoint,
@@ -83,7 +85,7 @@ def _supplied_by(adapter, path, values, replacements, settings_of) -> Supplied:
         "tuning": method,
     }
     if "tuning" in values and (not values["tuning"].present or values.tuning == method):
-        defaults.update(config.flags_of_adapter(description.tuning, description.adapter))
+        defaults.update(config.adapter_flags(description.tuning, description.adapter))
     if settings_of:
         try:
             defaults.update(settings_of(description.training))
@@ -92,7 +94,7 @@ def _supplied_by(adapter, path, values, replacements, settings_of) -> Supplied:
     return Supplied(defaults, replacements)
 
 
-def _bert_of_run(values: flags.FlagValues, recorded: Dict[str, Any]) -> Dict[str, str]:
+def _run_bert_flags(values: flags.FlagValues, recorded: Dict[str, Any]) -> Dict[str, str]:
     """Returns the flags that name the BERT of a run, in place of --init_checkpoint.
 
     Flags that are given stay. Where the run does not tell, or its files are gone, the checkpoint
@@ -110,25 +112,27 @@ def _bert_of_run(values: flags.FlagValues, recorded: Dict[str, Any]) -> Dict[str
     handle = recorded.get("bert_hub_module_handle")
     if handle and not (values.bert_config_file or vocabulary):
         return {"bert_hub_module_handle": handle}
-    given = {"vocab_file": vocabulary, "spm_model_file": vocabulary, "init_checkpoint": None}
-    given["bert_config_file"] = values.bert_config_file
-    found = {
+    given_flags = {"vocab_file": vocabulary, "spm_model_file": vocabulary, "init_checkpoint": None}
+    given_flags["bert_config_file"] = values.bert_config_file
+    bert_flags = {
         name: path
         for name, path in recorded.items()
         # A TF-Hub address is no path to ask for.
-        if name in given
-        and not given[name]
+        if name in given_flags
+        and not given_flags[name]
         and (files.exists(path) or files.exists(path + ".index"))
     }
-    config_file = found.get("bert_config_file", values.bert_config_file)
-    if config_file and "init_checkpoint" not in found:
+    config_file = bert_flags.get("bert_config_file", values.bert_config_file)
+    if config_file and "init_checkpoint" not in bert_flags:
         prefix = os.path.join(os.path.dirname(config_file), paths.BERT_FILES["init_checkpoint"])
         if files.exists(prefix + ".index"):
-            found["init_checkpoint"] = prefix
-    return found
+            bert_flags["init_checkpoint"] = prefix
+    return bert_flags
 
 
-def _of_head(prefix: Optional[str], values: flags.FlagValues, task: Optional[str]) -> Supplied:
+def _supplied_by_head(
+    prefix: Optional[str], values: flags.FlagValues, task: Optional[str]
+) -> Supplied:
     """Returns the flags that fit a checkpoint that holds a task's head beside the BERT.
 
     A run in --output_dir has its own head, and its settings describe it.
@@ -145,14 +149,14 @@ def _of_head(prefix: Optional[str], values: flags.FlagValues, task: Optional[str
     if has_run and (values.output_dir or prefix is None):
         return Supplied()
     checkpoint = prefix or paths.find_bert("init_checkpoint", None)
-    found = {"init_checkpoint": checkpoint}  # It is looked for once.
+    replacements = {"init_checkpoint": checkpoint}  # It is looked for once.
     shapes = checkpoints.open_checkpoint(checkpoint).get_variable_to_shape_map()
     if not task_adapter.has_head(shapes):
-        return Supplied({}, found)
+        return Supplied({}, replacements)
     sizes = {shape[-1] for name, shape in shapes.items() if name.endswith("/adapters/weights1")}
     name, value = ("adapter_size", max(sizes)) if sizes else ("tuning", "full")
     if values[name].present:
-        return Supplied({}, found)
+        return Supplied({}, replacements)
     logging.info(
         "--init_checkpoint %s holds a head and %s adapters: --%s=%s.",
         checkpoint,
@@ -160,4 +164,4 @@ def _of_head(prefix: Optional[str], values: flags.FlagValues, task: Optional[str
         name,
         value,
     )
-    return Supplied({name: value}, found)
+    return Supplied({name: value}, replacements)

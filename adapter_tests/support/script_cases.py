@@ -96,7 +96,7 @@ class AnyScriptTestCase(tf.test.TestCase):
         names.update({"bert_config." + name: 0 for name in names.pop("bert_config")})
         known = command_lines.parsed(self.SCRIPT.define_flags)
         for name in set(names) - {"task", "kind", "labels"}:  # Decided by run_squad.py itself.
-            (told,) = finetuning.in_flags([(name, 1, 2)])
+            (told,) = finetuning.describe_by_flags([(name, 1, 2)])
             said = re.findall(r"--(\w+)", told)
             self.assertTrue(any(flag in known for flag in said), told)
 

@@ -92,7 +92,7 @@ class FromEnvironmentTest(tf.test.TestCase):
 
     def test_hidden(self):
         with mock.patch.dict(os.environ, {"TF_CONFIG": "x"}):
-            with cluster.hidden():
+            with cluster.hide():
                 self.assertNotIn("TF_CONFIG", os.environ)
             self.assertEqual(os.environ["TF_CONFIG"], "x")
 
@@ -108,7 +108,7 @@ class RendezvousTest(tf.test.TestCase):
         self.is_over = threading.Event()
         self.pool = futures.ThreadPoolExecutor(8)
         patched = {"_POLL_SECONDS": 0.02, "_BEAT_SECONDS": 0.05, "_SILENCE_SECONDS": 3.0}
-        patched["_start_again"] = lambda index, lost: self.losses.put((index, lost))
+        patched["_restart"] = lambda index, lost: self.losses.put((index, lost))
         patch = mock.patch.multiple(cluster, **patched)
         patch.start()
         self.addCleanup(patch.stop)  # The last one, when no thread is left to start again.
@@ -413,7 +413,7 @@ class StartAgainTest(tf.test.TestCase):
     def test_what_is_left_behind_goes_before_it(self):
         done = mock.Mock()
         with mock.patch.object(os, "execv", done.execv):
-            cluster._start_again(done.clean_up, "worker 1")
+            cluster._restart(done.clean_up, "worker 1")
         self.assertEqual([call[0] for call in done.method_calls], ["clean_up", "execv"])
 
 

@@ -400,8 +400,8 @@ class PaddingTest(TrainingTestCase):
         ]
         expected = np.reshape(np.stack(expected, axis=1), [26, 2])
         for one in (runner, self.fixed_runner()):
-            varied = rows.VariedRows(rows.as_rows(some), "adapter_gates", gates)
-            found = dict(one.stream(varied))
+            product_rows = rows.ProductRows(rows.as_rows(some), "adapter_gates", gates)
+            found = dict(one.stream(product_rows))
             self.assertEqual(sorted(found), list(range(26)))
             found = [found[index]["probabilities"] for index in range(26)]
             self.assertAllClose(found, expected, rtol=0, atol=1e-5)

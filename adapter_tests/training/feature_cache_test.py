@@ -36,7 +36,7 @@ class CacheTest(tf.test.TestCase):
     }
 
     def cached(self, key="key", folder=None):
-        found = feature_cache.cached(folder or self.folder, key, self.make)
+        found = feature_cache.load_or_build(folder or self.folder, key, self.make)
         self.assertEqual(set(found), set(self.EXPECTED))
         for name, value in self.EXPECTED.items():
             self.assertEqual(found[name].dtype, value.dtype)
@@ -48,7 +48,7 @@ class CacheTest(tf.test.TestCase):
         self.assertEqual(sorted(os.listdir(self.folder)), ["key", "other"])
 
     def test_kept_nowhere(self):
-        found = [feature_cache.cached(None, "key", self.make)["ids"] for _ in range(2)]
+        found = [feature_cache.load_or_build(None, "key", self.make)["ids"] for _ in range(2)]
         self.assertEqual(self.made, 2)
         for ids in found:
             np.testing.assert_array_equal(ids, self.EXPECTED["ids"])
@@ -90,7 +90,7 @@ class CacheTest(tf.test.TestCase):
         def make_others(add):
             add({"ids": np.zeros(7, np.int32), "pairs": np.ones([3, 3]), "none": np.zeros([0, 4])})
 
-        feature_cache.cached(self.folder, "other", make_others)
+        feature_cache.load_or_build(self.folder, "other", make_others)
         os.rename(os.path.join(self.folder, "other"), os.path.join(self.folder, "key"))
         self.assert_rebuilt("the key other")
 
@@ -115,7 +115,7 @@ class CacheTest(tf.test.TestCase):
         self.assert_rebuilt("no SHA-256, as of an older version")
 
     def test_arrays_are_mapped_npy_files(self):
-        found = feature_cache.cached(self.folder, "key", self.make)
+        found = feature_cache.load_or_build(self.folder, "key", self.make)
         for name, value in found.items():
             self.assertIsInstance(value, np.memmap)
             with self.assertRaises(ValueError):
@@ -155,7 +155,7 @@ class CacheTest(tf.test.TestCase):
             raise UserError("The data are wrong.")
 
         with self.assertRaisesRegex(UserError, "The data are wrong"):
-            feature_cache.cached(self.folder, "key", fail)
+            feature_cache.load_or_build(self.folder, "key", fail)
         self.assertEqual(os.listdir(self.folder), [])
 
     def test_another_process_was_first(self):
@@ -163,7 +163,7 @@ class CacheTest(tf.test.TestCase):
             self.cached()
             self.make(add)
 
-        found = feature_cache.cached(self.folder, "key", slow)
+        found = feature_cache.load_or_build(self.folder, "key", slow)
         np.testing.assert_array_equal(found["ids"], self.EXPECTED["ids"])
         self.assertEqual(os.listdir(self.folder), ["key"])
 
@@ -178,14 +178,14 @@ class CacheTest(tf.test.TestCase):
         full = mock.Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
         expected = r"\AThe folder for temporary files cannot be written \(.*No space.*\)\.\Z"
         with self.assertRaisesRegex(UserError, expected):
-            feature_cache.cached(None, "key", make=full)
+            feature_cache.load_or_build(None, "key", build=full)
         nowhere = mock.patch.object(tempfile, "TemporaryDirectory", full)
         with nowhere, self.assertRaisesRegex(UserError, expected):
-            feature_cache.cached(None, "key", self.make)
+            feature_cache.load_or_build(None, "key", self.make)
 
     def test_a_folder_elsewhere(self):
         with self.assertRaisesRegex(UserError, "--feature_cache_dir=gs://a: .* local"):
-            feature_cache.cached("gs://a", "key", self.make)
+            feature_cache.load_or_build("gs://a", "key", self.make)
 
 
 class KeyTest(tf.test.TestCase):
@@ -206,7 +206,7 @@ class DamagedFilesTest(tf.test.TestCase):
         arrays = {"tokens": np.arange(50, dtype=np.int32), "label_ids": np.ones((7, 2), np.float32)}
 
         def cached(folder):
-            return feature_cache.cached(folder, "key", lambda add: add(arrays))
+            return feature_cache.load_or_build(folder, "key", lambda add: add(arrays))
 
         def read(folder):
             values = cached(folder)

@@ -57,8 +57,10 @@ def all_tensors(prefix):
 
 def predictions_counted():
     """A context that counts how often rows are predicted."""
-    real = estimator.Estimator._as_computed
-    return mock.patch.object(estimator.Estimator, "_as_computed", autospec=True, side_effect=real)
+    real = estimator.Estimator._predict_in_batch_order
+    return mock.patch.object(
+        estimator.Estimator, "_predict_in_batch_order", autospec=True, side_effect=real
+    )
 
 
 class JobsTestCase(ScriptTestCase):
@@ -673,7 +675,7 @@ class InFlagsTest(tf.test.TestCase):
                 [["--adapter_depth", "2"], tuned, ["--learning_rate", "0.0003", "5e-05"]],
             ),
         ):
-            texts = output_dir.in_flags(differences)
+            texts = output_dir.describe_by_flags(differences)
             self.assertLen(texts, len(expected))
             for text, parts in zip(texts, expected):
                 for part in parts:

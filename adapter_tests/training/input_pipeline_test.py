@@ -109,11 +109,11 @@ class PlanTest(tf.test.TestCase):
 
 
 class PlanByLengthTest(tf.test.TestCase):
-    """Pools of 4 batches, unless the POOL of the module is meant."""
+    """Pools of 4 batches, unless the BATCHES_PER_POOL of the module is meant."""
 
     def setUp(self):
         super().setUp()
-        patch = mock.patch.object(input_pipeline, "POOL", 4)
+        patch = mock.patch.object(input_pipeline, "BATCHES_PER_POOL", 4)
         patch.start()
         self.addCleanup(patch.stop)
         self.lengths = np.random.RandomState(3).randint(3, 60, 100)
@@ -189,7 +189,7 @@ class PlanByLengthTest(tf.test.TestCase):
         self.assertEmpty(batches[0] & batches[1])
 
     def test_less_padding(self):
-        with mock.patch.object(input_pipeline, "POOL", 16):
+        with mock.patch.object(input_pipeline, "BATCHES_PER_POOL", 16):
             lengths = np.random.RandomState(0).normal(53, 13, 3000).clip(19, 103).astype(int)
             by_length = self.plan(300, lengths, 32)
         plain = take(input_pipeline.training_batches(3000, 32, 7), 300)
@@ -211,8 +211,8 @@ class LengthTest(tf.test.TestCase):
 
     def test_in_order(self):
         came = zip([2, 0, 1], "cab")
-        self.assertEqual(input_pipeline.in_order(came), ["a", "b", "c"])
-        self.assertEqual(input_pipeline.in_order([]), [])
+        self.assertEqual(input_pipeline.sort_by_index(came), ["a", "b", "c"])
+        self.assertEqual(input_pipeline.sort_by_index([]), [])
 
     def test_buckets(self):
         for length, longest, expected in (
@@ -250,9 +250,9 @@ class LengthTest(tf.test.TestCase):
 class PaddedToTest(tf.test.TestCase):
     def test_rows_of_weight_0_fill_the_last_batch(self):
         order = np.array([3, 0, 1, 2, 4])
-        self.assertAllEqual(input_pipeline.padded_to(order, 4), [3, 0, 1, 2, 4, -1, -1, -1])
+        self.assertAllEqual(input_pipeline.pad_to_multiple(order, 4), [3, 0, 1, 2, 4, -1, -1, -1])
         for multiple in (1, 5):
-            self.assertAllEqual(input_pipeline.padded_to(order, multiple), order)
+            self.assertAllEqual(input_pipeline.pad_to_multiple(order, multiple), order)
 
 
 class InputFnTest(tf.test.TestCase):

@@ -102,7 +102,9 @@ class ProgressTest(tf.test.TestCase):
         with tf.Graph().as_default():
             step = tf.train.get_or_create_global_step()
             values = tf.stack([1.0, 3.0]) * tf.cast(step + 1, tf.float32)
-            host_call = progress.keep(loss=values, learning_rate=values / 100, other=values)
+            host_call = progress.store_scalars(
+                loss=values, learning_rate=values / 100, other=values
+            )
             with tf.control_dependencies([host_call]):
                 train_op = step.assign_add(1)
             self.assertEmpty([v for v in tf.global_variables() if "progress" in v.name])
@@ -238,7 +240,7 @@ class CountedTest(tf.test.TestCase):
                 yield example
 
         with mock.patch.object(progress, "time", clock):
-            found = list(progress.counted(come(), total, stream=stream, **options))
+            found = list(progress.show_progress(come(), total, stream=stream, **options))
         self.assertEqual(found, list(range(len(seconds))))
         return stream.getvalue()
 
@@ -302,7 +304,7 @@ class FullDiskTest(tf.test.TestCase):
             progress.write_settings(f"{file}/eval", {"adapter_size": 64})
 
     def test_another_error_stays(self):
-        with self.assertRaisesRegex(RuntimeError, "^broken$"), progress.written():
+        with self.assertRaisesRegex(RuntimeError, "^broken$"), progress.convert_write_errors():
             raise RuntimeError("broken")
 
 

@@ -127,27 +127,27 @@ class PaddedRowsTest(tf.test.TestCase):
         self.assertAllEqual(arrays["input_mask"], self.arrays()["input_mask"])
 
 
-class VariedRowsTest(tf.test.TestCase):
+class ProductRowsTest(tf.test.TestCase):
     def test_each_row_with_each_value(self):
         arrays = {
             "input_ids": np.arange(6, dtype=np.int32).reshape(3, 2) + 1,
             "input_mask": np.array([[1, 1], [1, 0], [1, 1]], np.int32),
         }
         values = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [0.0, 0.0]], np.float32)
-        varied = rows.VariedRows(rows.as_rows(arrays), "gates", values)
-        self.assertLen(varied, 12)
-        self.assertAllEqual(varied.lengths, [2] * 4 + [1] * 4 + [2] * 4)
-        self.assertEqual(varied.max_seq_length, 2)
-        taken = varied.take([0, 7, 9, 5], 1)
+        product_rows = rows.ProductRows(rows.as_rows(arrays), "gates", values)
+        self.assertLen(product_rows, 12)
+        self.assertAllEqual(product_rows.lengths, [2] * 4 + [1] * 4 + [2] * 4)
+        self.assertEqual(product_rows.max_seq_length, 2)
+        taken = product_rows.take([0, 7, 9, 5], 1)
         self.assertAllEqual(taken["input_ids"], [[1], [3], [5], [3]])
         self.assertAllEqual(taken["gates"], [[0, 1], [0, 0], [1, 0], [1, 0]])
         self.assertEqual(taken["gates"].dtype, np.float32)
 
     def test_in_a_graph(self):
         mask = np.array([[1, 1, 0], [1, 1, 1]], np.int32)
-        varied = rows.VariedRows(rows.as_rows({"input_mask": mask}), "gates", np.eye(3))
+        product_rows = rows.ProductRows(rows.as_rows({"input_mask": mask}), "gates", np.eye(3))
         with tf.Graph().as_default(), tf.Session() as session:
-            tensors = varied.in_graph()(tf.constant([5, 0, -1], tf.int32))
+            tensors = product_rows.in_graph()(tf.constant([5, 0, -1], tf.int32))
             self.assertTrue(tensors["gates"].shape.is_fully_defined())
             found = session.run(tensors)
         self.assertAllEqual(found["input_mask"], [[1, 1, 1], [1, 1, 0], [0, 0, 0]])

@@ -53,7 +53,7 @@ class BertOfRunTest(tf.test.TestCase):
         folder = tiny.write_bert(tempfile.mkdtemp(dir=self.get_temp_dir()))
         values = parsed("--vocab_file=" + os.path.join(folder, "vocab.txt"))
         recorded = {"bert_hub_module_handle": "https://hub.example/bert/1"}
-        self.assertEqual(starting_point._bert_of_run(values, recorded), {})
+        self.assertEqual(starting_point._run_bert_flags(values, recorded), {})
 
 
 if __name__ == "__main__":
