@@ -218,7 +218,7 @@ class DamagedFilesTest(tf.test.TestCase):
             ]:
                 trial.command("output")
                 trial.key("backbone")
-                str(trial.what), str(trial.method)
+                str(trial.task), str(trial.method)
 
         contents = {"grid.json": json.dumps(grid).encode()}
         mutations.check(contents, read, ("--grid=", "is not set."))
