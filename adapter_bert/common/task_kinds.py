@@ -20,6 +20,7 @@ _MODULES = {
     "regression": "adapter_bert.tasks.regression",
     "multilabel": "adapter_bert.tasks.multilabel",
     "span": "adapter_bert.tasks.span",
+    "tagging": "adapter_bert.tasks.tagging",
 }
 
 Ids = Tuple[List[int], List[int]]  # The input_ids and segment_ids of a row, without padding.

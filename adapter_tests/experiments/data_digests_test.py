@@ -147,6 +147,17 @@ class SweepDataTest(tf.test.TestCase):
         self.assertEqual(before["train"], after["train"])
         self.assertNotEqual(before["dev"], after["dev"])
 
+    def test_tags(self):
+        flags = {"script": "run_tagger.py", "data_dir": self.folder}
+        for name in ("eng.train", "eng.testa", "eng.testb"):
+            self.write(name, name)
+        self.assert_changes({"train"}, "eng.train", **flags)
+        self.assert_changes({"dev"}, "eng.testa", **flags)
+        self.assert_changes(set(), "eng.testb", **flags)
+        self.assert_changes({"test"}, "eng.testb", do_predict=True, **flags)
+        given = self.write("mine.txt", "")
+        self.assert_changes({"dev"}, "mine.txt", dev_file=given, **flags)
+
     def test_what_a_training_reads_is_what_has_a_digest(self):
         """`files.open_file` tells what the processors open."""
         rows = "".join(f"{i}\ta\tb\tentailment\n" for i in range(9))
