@@ -97,7 +97,7 @@ def run(values):
         for file_name, content in reports.render(config.name or name, report).items():
             written.append(posixpath.join(config.report_dir, file_name))
             files.write_atomically(written[-1], content)
-    trials = [record for record in results.records if record["script"] in grids.SCRIPTS]
+    trials = [record for record in results.records if record["script"] in grids.scripts()]
     return [*records.missing_digests_note(trials), *(f"Written: {path}" for path in written)]
 
 

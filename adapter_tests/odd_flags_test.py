@@ -179,6 +179,15 @@ class OddFlagsTest(tf.test.TestCase):
         given["output_dir"] = "out"
         self.check("run_squad", given, *self.RUN)
 
+    def test_run_tagger(self):
+        path = self.path("train.conll")
+        with open(path, "w") as writer:
+            writer.write("the O\ndog B-X\n\n" * 8)
+        given = {**self.bert, **self.cache, "train_file": path, "dev_file": path}
+        given.update(token_column="1", tag_column="2", max_seq_length=16, train_batch_size=4)
+        given["output_dir"] = "out"
+        self.check("run_tagger", given, *self.RUN)
+
     def test_run_ablation(self):
         given = {**self.bert, **self.cache, **self.mrpc, "output_dir": "out"}
         given.update(max_seq_length=16, adapter=self.adapter)

@@ -10,7 +10,7 @@ Axes: B examples, S positions, D hidden size, L outputs of the head.
 """
 
 import importlib
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from adapter_bert.common.errors import UserError
 
@@ -20,6 +20,7 @@ _MODULES = {
     "regression": "adapter_bert.tasks.regression",
     "multilabel": "adapter_bert.tasks.multilabel",
     "span": "adapter_bert.tasks.span",
+    "tagging": "adapter_bert.tasks.tagging",
 }
 
 Ids = Tuple[List[int], List[int]]  # The input_ids and segment_ids of a row, without padding.
@@ -38,10 +39,13 @@ class TaskKind:
       score: the score by which a task of this kind is judged, unless the task names another.
       fields: the names of a request's texts.
       num_required: how many of `fields`, the first ones, a request must have.
+      words_field: the name of a list of words, which a request may have in place of its texts; None
+        if it may not.
       answer_types: the names of an answer's parts, and TensorFlow Serving's type of each.
       has_text_signature: the model reads a text or a pair of texts as it is, so that a SavedModel
         can tokenize it.
       has_adapterhub_head: AdapterHub's classification head is the same layer.
+      script: the script that trains tasks of this kind.
     """
 
     name: str
@@ -50,9 +54,11 @@ class TaskKind:
     score: str
     fields: Tuple[str, ...] = ("text",)
     num_required = 1
+    words_field: Optional[str] = None
     answer_types: Dict[str, str]
     has_text_signature = False
     has_adapterhub_head = False
+    script = "run_classifier.py"
 
     def num_outputs(self, num_labels: int) -> int:
         """Returns L, the number of the head's outputs."""
@@ -90,9 +96,10 @@ class TaskKind:
     def request_reader(self, description, tokenizer, where: str) -> Callable:
         """Returns a function that encodes the texts of a request.
 
-        It takes a str, or None where it is missing, for each of `fields`. It returns a list of
-        `Ids`, the rows to compute, and a function from the list of their `Outputs` to the JSON
-        answer. It raises `UserError` for texts that cannot be encoded.
+        It takes a str, or None where it is missing, for each of `fields`; or a list of str alone,
+        where the request has `words_field`. It returns a list of `Ids`, the rows to compute, and a
+        function from the list of their `Outputs` to the JSON answer. It raises `UserError` for
+        texts that cannot be encoded.
 
         Args:
           description: `task_adapter.Description`.
@@ -101,6 +108,19 @@ class TaskKind:
 
         Raises:
           UserError: the description does not say how to read texts.
+        """
+        raise NotImplementedError
+
+    def data_paths(self, values: Dict[str, Optional[str]]) -> Dict[str, List[str]]:
+        """Returns the files of the splits "train", "dev" and "test" of a task, as flags name them.
+
+        Of the kinds that run_classifier.py trains, `glue` and `custom_tasks` know the files.
+
+        Args:
+          values: the flags "data_dir" and those of files; None where one is not given.
+
+        Raises:
+          UserError: a folder does not have the files of a task.
         """
         raise NotImplementedError
 

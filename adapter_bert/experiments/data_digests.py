@@ -11,7 +11,7 @@ from adapter_bert.common import files, paths
 from adapter_bert.common.errors import UserError
 from adapter_bert.experiments import grids
 from adapter_bert.formats import task_adapter
-from adapter_bert.tasks import custom_tasks, glue
+from adapter_bert.tasks import custom_tasks, glue, text_kind
 
 _CUSTOM = custom_tasks.Layout("custom", text_a="", label="")  # Columns do not decide on files.
 
@@ -29,6 +29,8 @@ class DataSource(NamedTuple):
     data_dir: Optional[str]
     train_file: Optional[str]
     predict_file: Optional[str]
+    dev_file: Optional[str]
+    test_file: Optional[str]
 
 
 def data_source_of(trial: grids.Trial) -> DataSource:
@@ -80,9 +82,12 @@ class DataDigests:
 
     def _paths_by_split(self, source: DataSource) -> Dict[str, Tuple[List[str], List[str]]]:
         """Returns for each split its paths, and the splits with which it shares training rows."""
-        if source.script == "run_squad.py":
-            paths_given = {"train": source.train_file, "dev": source.predict_file}
-            return {split: ([path] if path else [], []) for split, path in paths_given.items()}
+        kind = grids.scripts()[source.script]
+        if not isinstance(kind, text_kind.TextKind):
+            split_paths = kind.data_paths(source._asdict())
+            return {
+                split: (split_paths[split], []) for split in source.splits if split in split_paths
+            }
         task, folder = custom_tasks.look_up(source.task_name, _CUSTOM)
         data_dir = self._find_data_dir(source.data_dir, folder)
         if isinstance(task, glue.TaskProcessor):

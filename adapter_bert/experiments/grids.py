@@ -22,19 +22,25 @@ import posixpath
 import re
 from typing import NamedTuple, Tuple
 
-from adapter_bert.common import files
+from adapter_bert.common import files, task_kinds
 from adapter_bert.common.errors import UserError
 
-SCRIPTS = ("run_classifier.py", "run_squad.py")
-DATA_FLAGS = ("data_dir", "train_file", "predict_file")  # Those that say where data lie.
+# The flags that say where data lie.
+DATA_FLAGS = ("data_dir", "train_file", "predict_file", "dev_file", "test_file")
 _MAX_TRIALS = 100_000  # The paper's largest grid has 2,720.
+
+
+def scripts():
+    """Returns the scripts that train the tasks of each kind: a dict from their names to a kind."""
+    kinds = [task_kinds.get(name) for name in task_kinds.names()]
+    return {kind.script: kind for kind in reversed(kinds)}
 
 
 class Trial(NamedTuple):
     """One training.
 
     Attributes:
-      script: one of `SCRIPTS`.
+      script: one of `scripts`.
       flags: (name, value) of each flag that is given, in the order of their names; values are
         str, bool, int and float. "$NAME" in a str stands for an environment variable.
     """
@@ -197,9 +203,9 @@ def expand_grids(grids, only=(), source="grid"):
 
 def _axes(grid, only, source):
     """(script, ordered dict from each flag to the list of its values that `only` leaves)."""
-    script = grid.get("script", SCRIPTS[0])
-    if script not in SCRIPTS:
-        raise UserError(f"{source}: script {script!r}: expected one of {', '.join(SCRIPTS)}.")
+    script, known = grid.get("script", "run_classifier.py"), sorted(scripts())
+    if script not in known:
+        raise UserError(f"{source}: script {script!r}: expected one of {', '.join(known)}.")
     flags = {"do_train": True, "do_eval": True, **grid}
     flags.pop("script", None)
     axes = collections.OrderedDict(

@@ -1,8 +1,9 @@
 """What a task is asked, as JSON has it → the rows that BERT reads; their outputs → the answer.
 
 An instance has the fields of the task's kind, as {"text": ..., "text_b": ...}; it is a text alone
-where the kind requires only one. Of any task it may be {"input_ids": [...], "segment_ids": [...]},
-whose padding an "input_mask" tells. Texts become rows as in a training of the task.
+where the kind requires only one, and some kinds also read a list of words, {"tokens": [...]}. Of
+any task it may be {"input_ids": [...], "segment_ids": [...]}, whose padding an "input_mask" tells.
+Texts become rows as in a training of the task.
 """
 
 from typing import Any, Callable, Dict, List, NamedTuple, Tuple
@@ -119,6 +120,11 @@ class TaskTexts:
             raise UserError(f"expected an object with {self._expected_fields()}")
         if "input_ids" in instance:
             return self._encode_ids(instance)
+        words_field = self._kind.words_field
+        if words_field and set(instance) == {words_field}:
+            words = instance[words_field]
+            self._check_words(words_field, words)
+            return EncodedRequest(*self._read_texts(words))
         unknown_fields = set(instance) - set(self.fields)
         if unknown_fields or not set(self.fields[:num_required]) <= set(instance):
             present = ", ".join(sorted(instance)) or "nothing"
@@ -134,14 +140,24 @@ class TaskTexts:
         texts = " and ".join(self.fields[:num_required])
         if self.fields[num_required:]:
             texts += f" (and {' and '.join(self.fields[num_required:])})"
+        if self._kind.words_field:
+            texts += f" or {self._kind.words_field}"
         return f"{texts}, or input_ids and segment_ids"
+
+    def _check_words(self, name: str, words) -> None:
+        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+            raise UserError(f"{name} is no list of strings")
+        self._check_length(name, sum(map(len, words)) + len(words))
 
     def _check_text(self, name: str, text) -> None:
         if not isinstance(text, str):
             raise UserError(f"{name} is no string")
-        if len(text) > self._max_text_length:
+        self._check_length(name, len(text))
+
+    def _check_length(self, name: str, length: int) -> None:
+        if length > self._max_text_length:
             raise UserError(
-                f"{name} has {len(text):,} characters; expected at most {self._max_text_length:,}"
+                f"{name} has {length:,} characters; expected at most {self._max_text_length:,}"
                 " (--max_text_length)"
             )
 

@@ -17,6 +17,7 @@ class Span(task_kinds.TaskKind):
     score = "f1"
     fields = ("question", "context")
     num_required = 2
+    script = "run_squad.py"
     answer_types = {"answer": "DT_STRING", "probability": "DT_FLOAT"}
 
     def num_outputs(self, num_labels):
@@ -61,6 +62,11 @@ class Span(task_kinds.TaskKind):
             return list(map(task_kinds.strip_padding, windows)), answer
 
         return read
+
+    def data_paths(self, values):
+        """Returns --train_file and --predict_file."""
+        named = {"train": values["train_file"], "dev": values["predict_file"]}
+        return {split: [path] if path else [] for split, path in named.items()}
 
     def export(self, logits, labels, is_label):
         """Builds start_logits and end_logits [B, S]."""

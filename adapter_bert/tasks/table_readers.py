@@ -225,6 +225,15 @@ def read_rows(path: str, quotechar: Optional[str] = None) -> List[List[str]]:
     return [line.split("\t") if line else [] for line in lines]
 
 
+def read_lines(path: str) -> Iterator[str]:
+    """Yields the lines of a UTF-8 file with their line ends, without a byte order mark.
+
+    Raises:
+      UserError: the file is missing, unreadable or not UTF-8, or has a NUL byte.
+    """
+    return _checked_lines(_decoded_lines(_read_bytes(path), path), path)
+
+
 def _read_bytes(path: str) -> bytes:
     try:
         with files.open_file(path, "rb") as stream:

@@ -44,7 +44,7 @@ _MAX_STEPS = 2**31 - 1  # No training takes as many, and an int32 holds them.
 
 # The settings that name what a run reads; a script has some of them.
 _INPUT_FLAGS = ("adapter", *paths.BERT_FILES, "spm_model_file", "bert_hub_module_handle")
-_INPUT_FLAGS += ("data_dir", "train_file", "predict_file")
+_INPUT_FLAGS += ("data_dir", "train_file", "predict_file", "dev_file", "test_file")
 
 
 class Task(NamedTuple):

@@ -107,6 +107,11 @@ _RUN_FILES = (
     "test_scores*.json",
     "predictions*.tsv",
     "predictions.json",
+    "predictions.jsonl",
+    "predictions.txt",
+    "dev_predictions.json",
+    "dev_predictions.jsonl",
+    "dev_predictions.txt",
     "nbest_predictions.json",
     "null_odds.json",
     "labels*.tsv",
@@ -122,6 +127,8 @@ _RUN_FILES = (
 _RESULT_FILES = (
     *("eval_results.txt", "eval_results.json"),
     *("predictions.json", "nbest_predictions.json", "null_odds.json"),
+    *("predictions.jsonl", "predictions.txt"),
+    *("dev_predictions.json", "dev_predictions.jsonl", "dev_predictions.txt"),
     *("test_results.tsv", "test_scores.json", "predictions.tsv", "dev_predictions.tsv"),
     *("test_results_mismatched.tsv", "test_scores_mismatched.json"),
     *("predictions_mismatched.tsv", "dev_predictions_mismatched.tsv"),
@@ -192,7 +199,7 @@ _DIGEST_NAMES = {
     "vocabulary": "the vocabulary (--vocab_file)",
     "backbone": "the BERT (--init_checkpoint)",
     "data": "the training data (--data_dir, --train_file)",
-    "dev_data": "the dev data (--data_dir, --predict_file)",
+    "dev_data": "the dev data (--data_dir, --predict_file, --dev_file)",
     "started_from": "the task adapter that it starts from (--adapter)",
 }
 # The settings that every run with adapters records, and no other run.

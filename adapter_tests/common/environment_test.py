@@ -21,6 +21,7 @@ from adapter_tests.support.tensorflows import HAS_ESTIMATOR
 SCRIPTS = (
     "run_classifier",
     "run_squad",
+    "run_tagger",
     "run_sweep",
     "run_report",
     "run_ablation",

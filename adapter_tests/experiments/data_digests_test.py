@@ -11,6 +11,7 @@ from adapter_bert.common import files
 from adapter_bert.common.errors import UserError
 from adapter_bert.experiments import data_digests, grids
 from adapter_bert.tasks import custom_tasks, glue
+from adapter_tests.support.toy_kinds import Marks, registered
 
 _NLI = "index\ta\tb\tlabel\n"
 
@@ -129,6 +130,33 @@ class SweepDataTest(tf.test.TestCase):
         }
         self.assert_changes({"train"}, "train.json", **flags)
         self.assert_changes({"dev"}, "dev.json", **flags)
+
+    def test_a_kind_with_a_script_of_its_own(self):
+        for name in ("train.txt", "dev.txt"):
+            self.write(name, name)
+        flags = {name: os.path.join(self.folder, name + ".txt") for name in ("train", "dev")}
+        with registered(Marks()):
+            (trial,) = grids.expand_grids(
+                [{"script": "run_marks.py", **{f"{name}_file": flags[name] for name in flags}}]
+            )
+            source = data_digests.data_source_of(trial)
+            before = data_digests.DataDigests().compute(source)
+            self.write("dev.txt", "other")
+            after = data_digests.DataDigests().compute(source)
+        self.assertEqual(set(before), {"train", "dev"})
+        self.assertEqual(before["train"], after["train"])
+        self.assertNotEqual(before["dev"], after["dev"])
+
+    def test_tags(self):
+        flags = {"script": "run_tagger.py", "data_dir": self.folder}
+        for name in ("eng.train", "eng.testa", "eng.testb"):
+            self.write(name, name)
+        self.assert_changes({"train"}, "eng.train", **flags)
+        self.assert_changes({"dev"}, "eng.testa", **flags)
+        self.assert_changes(set(), "eng.testb", **flags)
+        self.assert_changes({"test"}, "eng.testb", do_predict=True, **flags)
+        given = self.write("mine.txt", "")
+        self.assert_changes({"dev"}, "mine.txt", dev_file=given, **flags)
 
     def test_what_a_training_reads_is_what_has_a_digest(self):
         """`files.open_file` tells what the processors open."""

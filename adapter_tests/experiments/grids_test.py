@@ -8,6 +8,7 @@ import tensorflow.compat.v1 as tf
 import run_classifier
 import run_squad
 import run_sweep
+import run_tagger
 from adapter_bert.common.errors import UserError
 from adapter_bert.experiments import grids
 from adapter_bert.tasks import custom_tasks, glue
@@ -180,6 +181,8 @@ class PresetsTest(tf.test.TestCase):
 
     def test_tasks_and_flags_are_known_to_their_scripts(self):
         scripts = {"run_classifier.py": run_classifier, "run_squad.py": run_squad}
+        scripts["run_tagger.py"] = run_tagger
+        self.assertEqual(set(scripts), set(grids.scripts()))
         tasks = {*(task.name for task in glue.TASKS.values()), *custom_tasks.LAYOUTS}
         for name, (_, trial_grids) in grids.PRESETS.items():
             for trial in grids.expand_grids(trial_grids):

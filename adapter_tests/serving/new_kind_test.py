@@ -67,8 +67,22 @@ class NewKindTest(tf.test.TestCase):
         self.assertEqual(asked["marks"].decode([outputs["marks"]]), marked)
         by_ids = self.texts("marks").encode({"input_ids": ids, "segment_ids": segments})
         self.assertEqual(by_ids.decode([outputs["marks"]]), marked)
-        with self.assertRaisesRegex(UserError, "expected text, or input_ids and segment_ids"):
-            self.texts("marks").encode({"text": "a", "text_b": "dog"})
+        words = ["a", "dog", "sees", "a", "cat"]
+        self.assertEqual(self.texts("marks").encode({"words": words}).rows, [(ids, segments)])
+        for instance, expected in (
+            (
+                {"text": "a", "text_b": "dog"},
+                "expected text or words, or input_ids and segment_ids",
+            ),
+            ({"text": "a", "words": words}, "expected text or words, or input_ids and segment_ids"),
+            ({"words": "a"}, "words is no list of strings"),
+            ({"words": ["a", 1]}, "words is no list of strings"),
+            ({"words": ["a"] * 51}, "words has 102 characters; expected at most 100"),
+        ):
+            with self.assertRaisesRegex(UserError, expected):
+                self.texts("marks").encode(instance)
+        with self.assertRaisesRegex(UserError, "found words; expected text"):
+            self.texts("grades").encode({"words": words})
 
     def test_saved_model(self):
         if tf.__version__.startswith("1."):

@@ -91,7 +91,8 @@ def _build(description):
         adapter_fn=settings and settings.build(),
     )
     head = task_kinds.get(description.kind).head(len(description.labels))
-    features = {"input_mask": tf.ones_like(ids), "label_ids": _labels(description)}
+    labels = tf.zeros_like(ids) if description.kind == "tagging" else _labels(description)
+    features = {"input_mask": tf.ones_like(ids), "label_ids": labels}
     predicted = head(encoder, features, False, None).predictions
     return (
         ids,

@@ -66,7 +66,9 @@ class Marks(task_kinds.TaskKind):
     reads_tokens = True
     head_scope = "toy/marks/"
     score = "accuracy"
+    words_field = "words"
     answer_types = {"marked": "DT_INT32"}
+    script = "run_marks.py"
 
     def num_outputs(self, num_labels):
         return 1
@@ -82,10 +84,14 @@ class Marks(task_kinds.TaskKind):
 
     def request_reader(self, description, tokenizer, where):
         def read(text):
+            text = text if isinstance(text, str) else " ".join(text)
             ids = tokenizer.convert_tokens_to_ids(["[CLS]", *tokenizer.tokenize(text), "[SEP]"])
             return [(ids, [0] * len(ids))], lambda outputs: self.answer(*outputs, ())
 
         return read
+
+    def data_paths(self, values):
+        return {"train": [values["train_file"]], "dev": [values["dev_file"]]}
 
     def export(self, logits, labels, is_label):
         return {"mark_logits": logits[:, :, 0]}

@@ -1,0 +1,212 @@
+"""Sequence labelling: each word of a sentence has a tag (Devlin et al. 2018, section 5.3)."""
+
+from typing import Any, Dict, List, NamedTuple, Sequence
+
+import numpy as np
+
+import tokenization
+from adapter_bert.common import task_kinds
+from adapter_bert.common.errors import UserError
+from adapter_bert.tasks import tag_schemes, tagging_data, tagging_features
+
+_SCOPE = "cls/tagging/"
+_BASIC = tokenization.BasicTokenizer(do_lower_case=False)
+
+
+class Word(NamedTuple):
+    """A word and the characters [start, end) of the text in which it stands."""
+
+    text: str
+    start: int
+    end: int
+
+
+class Tagging(task_kinds.TaskKind):
+    """A softmax over the tags for each word, read at its first WordPiece.
+
+    The labels of named entities and chunks are in IOB2. See `TaskKind` for what the methods do.
+    """
+
+    name = "tagging"
+    reads_tokens = True
+    head_scope = _SCOPE
+    score = "f1"
+    words_field = "tokens"
+    answer_types = {"tokens": "DT_STRING", "tags": "DT_STRING", "entities": "DT_VARIANT"}
+    script = "run_tagger.py"
+
+    def head(self, num_labels):
+        """Returns the head: a linear layer on the output of each token."""
+        return _head(num_labels)
+
+    def decode(self, logits):
+        """Returns tag_ids [S], the most probable tag at each position."""
+        return {"tag_ids": np.argmax(logits, axis=-1).astype(np.int32)}
+
+    def answer(self, outputs, labels):
+        """Returns the tag at each position: ids do not tell where words begin."""
+        return {"tags": [labels[index] for index in outputs["tag_ids"]]}
+
+    def request_reader(self, description, tokenizer, where):
+        """Returns a function from a text, or a list of words, to the windows of its words."""
+        pieces = tagging_features.WordPieces(tokenizer, description.max_seq_length)
+        cls_id, sep_id = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
+
+        def read(text):
+            words = split_text(text) if isinstance(text, str) else join_words(text)
+            text = text if isinstance(text, str) else " ".join(text)
+            if not words:
+                raise UserError("found no words to tag")
+            texts = [word.text for word in words]
+            rows = list(tagging_features.rows_of(texts, None, pieces))
+            ids = [[cls_id, *row.ids, sep_id] for row in rows]
+
+            def answer(outputs):
+                tags = []
+                for row, output in zip(rows, outputs):
+                    positions = 1 + np.flatnonzero(row.labels)
+                    tags += [description.labels[i] for i in output["tag_ids"][positions]]
+                return tagged(text, words, tags, description.labels)
+
+            return [(row, [0] * len(row)) for row in ids], answer
+
+        return read
+
+    def data_paths(self, values):
+        """Returns the files that flags name, or that lie in --data_dir."""
+        return tagging_data.find_files(values)
+
+    def export(self, logits, labels, is_label):
+        """Builds tags, string [B, S]."""
+        import tensorflow.compat.v1 as tf
+
+        logits = logits[:, :, : labels.shape[1]]
+        excluded = tf.fill(tf.shape(logits), -np.inf)
+        is_tag = tf.broadcast_to(is_label[:, tf.newaxis, :], tf.shape(logits))
+        best = tf.argmax(tf.where(is_tag, logits, excluded), -1, output_type=tf.int32)
+        return {"tags": tf.gather(labels, best, batch_dims=1)}
+
+
+KIND = Tagging()
+
+
+def split_text(text: str) -> List[Word]:
+    """Returns the words of a text.
+
+    They stand between white space, punctuation at their begin and end is a word each, and so is
+    every ideograph: "U.S. (1985)" has the words U.S, ., (, 1985 and ).
+    """
+    pieces = _basic_pieces(text)
+    is_mark = [not any(char.isalnum() for char in piece.text) for piece in pieces]
+    words: List[Word] = []
+    index = 0
+    while index < len(pieces):
+        last = index
+        while not is_mark[index]:  # Joins "U . S", whose pieces touch, but no two ideographs.
+            end = last + 1
+            while end < len(pieces) and is_mark[end]:
+                end += 1
+            between = pieces[last : end + 1]
+            touch = all(a.end == b.start for a, b in zip(between, between[1:]))
+            if end == last + 1 or end >= len(pieces) or not touch:
+                break
+            last = end
+        start, end = pieces[index].start, pieces[last].end
+        words.append(Word(text[start:end], start, end))
+        index = last + 1
+    return words
+
+
+def _basic_pieces(text: str) -> List[Word]:
+    """Returns what BERT splits a text into, before WordPiece."""
+    pieces, end = [], 0
+    for piece in _BASIC.tokenize(text):
+        start = end = text.index(piece[0], end)
+        for char in piece:  # Control characters between them are left out of the piece.
+            end = text.index(char, end) + 1
+        pieces.append(Word(piece, start, end))
+    return pieces
+
+
+def join_words(words: Sequence[str]) -> List[Word]:
+    """Returns words with their places in the text that they make, joined by spaces."""
+    joined, start = [], 0
+    for word in words:
+        joined.append(Word(word, start, start + len(word)))
+        start += len(word) + 1
+    return joined
+
+
+def tagged(
+    text: str, words: Sequence[Word], tags: Sequence[str], labels: Sequence[str]
+) -> Dict[str, Any]:
+    """Returns the JSON answer to a text.
+
+    Args:
+      text: str.
+      words: `Word`s of the text.
+      tags: as many, out of the labels.
+      labels: the task's.
+
+    Returns:
+      A dict of "tokens" and "tags", and where the labels are chunk tags "entities": the text, the
+      label, and start and end, in characters, of each.
+    """
+    answer: Dict[str, Any] = {"tokens": [word.text for word in words], "tags": list(tags)}
+    if tag_schemes.are_chunk_tags(labels):
+        chunks = tag_schemes.chunks(tags)
+        answer["tags"] = tag_schemes.tags_of(chunks, len(words))
+        answer["entities"] = [_entity(text, words, chunk) for chunk in chunks]
+    return answer
+
+
+def _entity(text, words, chunk):
+    start, end = words[chunk.start].start, words[chunk.end - 1].end
+    return {"text": text[start:end], "label": chunk.label, "start": start, "end": end}
+
+
+def _head(num_labels):
+    import tensorflow.compat.v1 as tf
+
+    import modeling
+    from adapter_bert.training import model_fn
+
+    def head(encoder, features, is_training, dropout_key):
+        sequence_output = encoder.get_sequence_output()
+        collections = [modeling.HEAD, tf.GraphKeys.GLOBAL_VARIABLES]
+        weights = tf.get_variable(
+            _SCOPE + "output_weights",
+            [num_labels, sequence_output.shape[-1]],
+            initializer=modeling.create_initializer(),
+            collections=collections,
+        )
+        bias = tf.get_variable(
+            _SCOPE + "output_bias",
+            [num_labels],
+            initializer=tf.zeros_initializer(),
+            collections=collections,
+        )
+        with tf.variable_scope("loss"):
+            if is_training:
+                sequence_output = modeling.dropout(sequence_output, 0.1, key=dropout_key)
+            logits = tf.einsum("bsd,ld->bsl", sequence_output, weights) + bias
+            # The mean over the words whose tags are known: see `tagging_features`.
+            tag_ids = features["label_ids"] - tagging_features.FIRST_TAG
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
+                labels=tf.maximum(tag_ids, 0), logits=logits
+            )
+            is_known = tf.cast(tag_ids >= 0, tf.float32)
+            row_losses = tf.reduce_sum(losses * is_known, axis=-1)
+            loss = tf.reduce_sum(row_losses) / tf.maximum(tf.reduce_sum(is_known), 1.0)
+        predictions = {
+            "tag_ids": tf.argmax(logits, axis=-1, output_type=tf.int32),
+            "loss": row_losses,
+        }
+        return model_fn.HeadOutput(
+            loss=loss,
+            predictions=predictions,
+            metric_fn=lambda loss: {"eval_loss": tf.metrics.mean(loss)},
+            metric_inputs=[loss],
+        )
+
+    return head

@@ -1,0 +1,357 @@
+"""Files of tagged sentences: CoNLL's columns, and JSON lines.
+
+    EU NNP I-NP I-ORG                                {"tokens": ["EU", "rejects"],
+    rejects VBZ I-VP O                                "tags": ["I-ORG", "O"]}
+
+A line of a column file is a word; a blank line ends a sentence. Columns stand between tabs if the
+first word's line has one, else between spaces. What is no word's line (comments, -DOCSTART-, blank
+lines) stays as it is where predictions are written.
+"""
+
+import json
+import re
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+
+from adapter_bert.common import files
+from adapter_bert.common.errors import UserError
+from adapter_bert.tasks import table_readers
+
+_DOCUMENT = "-DOCSTART-"
+# The names of a split's file in a data_dir, before a further extension.
+_NAMES = {
+    "train": r"train|\w+\.train",
+    "dev": r"dev|valid|\w+\.(?:dev|testa)",
+    "test": r"test|\w+\.(?:test|testb)",
+}
+_EXTENSIONS = r"(?:\.(?:txt|conll|conllu|tsv|iob2?|bio|bioes|jsonl))?"
+_CONLLU_RANGE = re.compile(r"\d+[-.]\d+\t")  # A word's parts are lines of their own.
+_FIELD = re.compile("[^ \t]+")
+
+
+class Sentence(NamedTuple):
+    """The words of a sentence.
+
+    Attributes:
+      words: list of str.
+      tags: as many; None where the file has none.
+      lines: the number of each word's line.
+    """
+
+    words: List[str]
+    tags: Optional[List[str]]
+    lines: List[int]
+
+
+class TaggedFile:
+    """The sentences of a file, and the form in which it has them.
+
+    Attributes:
+      path: str.
+      sentences: list of `Sentence`, at least one of which has a word.
+      has_tags: bool; all sentences have tags, or none has.
+      extension: of a file of this form, "txt" or "jsonl".
+    """
+
+    extension = "txt"
+
+    def __init__(self, path: str, sentences: List[Sentence]):
+        if not any(sentence.words for sentence in sentences):
+            raise UserError(f"{path}: found no word, expected a word and its tag a line, or JSON.")
+        self.path, self.sentences = path, sentences
+        self.has_tags = sentences[0].tags is not None
+
+    def with_tags(self, tags: Sequence[Sequence[str]]) -> bytes:
+        """Returns the file's content with other tags, a list for each sentence."""
+        raise NotImplementedError
+
+
+def read(
+    path: str,
+    word_column: Optional[str] = None,
+    tag_column: Optional[str] = None,
+    requires_tags: bool = True,
+) -> TaggedFile:
+    """Reads a file of tagged sentences.
+
+    Args:
+      path: of a file; one whose name ends in .jsonl has an object a line, any other columns. UTF-8.
+      word_column, tag_column: the number of a column as a str, from 1, or from -1 for the last; by
+        default the first and the last. Of .jsonl the key, by default "tokens" and "tags".
+      requires_tags: bool; without, a file of one column, or without the key, has words alone.
+
+    Raises:
+      UserError: the file is missing, not UTF-8, without a word, or malformed; the sentence names
+        file and line.
+    """
+    if path.endswith(".jsonl"):
+        return _read_json(path, word_column or "tokens", tag_column or "tags", requires_tags)
+    columns = (
+        _column_number(word_column or "1", "--token_column"),
+        _column_number(tag_column or "-1", "--tag_column"),
+    )
+    return _read_columns(path, columns, requires_tags)
+
+
+def find_files(values: Dict[str, Optional[str]]) -> Dict[str, List[str]]:
+    """Returns the file of each split, "train", "dev" and "test": a list of one path or none.
+
+    Args:
+      values: data_dir, train_file, dev_file and test_file, None where a flag is not given.
+
+    Raises:
+      UserError: a flag names what is not there, or data_dir has two files of a split.
+    """
+    names = []
+    if values["data_dir"]:
+        if not files.isdir(values["data_dir"]):
+            raise UserError(f"--data_dir={values['data_dir']}: there is no such folder.")
+        try:
+            names = sorted(files.listdir(values["data_dir"]))
+        except OSError as error:
+            raise UserError(f"--data_dir={values['data_dir']}: {files.reason(error)}.") from error
+    result = {}
+    for split, pattern in _NAMES.items():
+        given = values[f"{split}_file"]
+        if given and not files.exists(given):
+            raise UserError(f"--{split}_file {given} does not exist.")
+        expression = re.compile(f"(?:{pattern}){_EXTENSIONS}")
+        found = [name for name in names if expression.fullmatch(name)]
+        if not given and len(found) > 1:
+            raise UserError(
+                f"--data_dir={values['data_dir']} has {' and '.join(found[:3])}: name one by"
+                f" --{split}_file."
+            )
+        result[split] = [given] if given else [f"{values['data_dir']}/{name}" for name in found]
+    return result
+
+
+# ---- Columns
+
+
+def _column_number(text: str, flag: str) -> int:
+    """Returns the index of a column, that of Python."""
+    if not re.fullmatch("-?[1-9][0-9]{0,3}", text):
+        raise UserError(
+            f"{flag}={text}: expected the number of a column, from 1, or from -1 for the last."
+        )
+    number = int(text)
+    return number - 1 if number > 0 else number
+
+
+class _Columns(NamedTuple):
+    """How a file's lines are read: `words` and `tags` are indices of columns."""
+
+    has_tabs: bool
+    width: int
+    words: int
+    tags: Optional[int]
+
+    def fields(self, line: str) -> List[str]:
+        return _fields(line, self.has_tabs)
+
+
+class _ColumnFile(TaggedFile):
+    def __init__(self, path, sentences, lines: List[str], columns: _Columns):
+        super().__init__(path, sentences)
+        self._lines, self._columns = lines, columns
+
+    def with_tags(self, tags):
+        """Returns the file's content with other tags; a file of words gets a column."""
+        lines = list(self._lines)
+        for sentence, sentence_tags in zip(self.sentences, tags):
+            for number, tag in zip(sentence.lines, sentence_tags):
+                lines[number - 1] = self._line_with(lines[number - 1], tag)
+        return "".join(lines).encode("utf-8")
+
+    def _line_with(self, line, tag):
+        text = line.rstrip("\r\n")
+        column, has_tabs = self._columns.tags, self._columns.has_tabs
+        end = line[len(text) :]
+        if column is None:
+            return f"{text} {tag}{end}"
+        pattern = re.compile("[^\t]*") if has_tabs else _FIELD
+        # Between tabs an empty match follows each field but the last one: a field begins a line or
+        # follows a tab.
+        spans = [
+            match.span()
+            for match in pattern.finditer(text)
+            if not has_tabs or match.start() == 0 or text[match.start() - 1] == "\t"
+        ]
+        start, stop = spans[column]
+        return text[:start] + tag + text[stop:] + end
+
+
+def _fields(line: str, has_tabs: bool) -> List[str]:
+    return line.split("\t") if has_tabs else _FIELD.findall(line)
+
+
+def _read_columns(path: str, numbers: Tuple[int, int], requires_tags: bool) -> TaggedFile:
+    raw = list(table_readers.read_lines(path))
+    lines = [line.rstrip("\r\n") for line in raw]
+    is_word = [_may_be_word(line, path) for line in lines]
+    first = next((i for i, line in enumerate(lines) if is_word[i] and line[0] != "#"), None)
+    if first is None:
+        return _ColumnFile(path, [], raw, _Columns(False, 0, 0, None))
+    columns = _find_columns(lines[first], numbers, requires_tags, f"{path}, line {first + 1}")
+    _leave_out_comments(lines, is_word, columns)
+    sentences, begun = [], None
+    for index, line in enumerate(lines):
+        if not is_word[index]:
+            is_comment = line.startswith("#") or line.strip(" \t")
+            begun = begun if is_comment and not line.startswith(_DOCUMENT) else None
+            continue
+        word, tag = _word_and_tag(line, columns, f"{path}, line {index + 1}")
+        if begun is None:
+            begun = Sentence([], None if columns.tags is None else [], [])
+            sentences.append(begun)
+        begun.words.append(word)
+        begun.lines.append(index + 1)
+        if begun.tags is not None:
+            begun.tags.append(tag)
+    return _ColumnFile(path, sentences, raw, columns)
+
+
+def _may_be_word(line: str, path: str) -> bool:
+    if not line.strip(" \t") or line.startswith(_DOCUMENT):
+        return False
+    return not (path.endswith(".conllu") and _CONLLU_RANGE.match(line))
+
+
+def _find_columns(line: str, numbers: Tuple[int, int], requires_tags: bool, where: str) -> _Columns:
+    has_tabs = "\t" in line
+    width = len(_fields(line, has_tabs))
+    if width == 1:
+        if requires_tags:
+            raise UserError(f"{where}: found one column, expected a word and its tag.")
+        return _Columns(has_tabs, width, 0, None)
+    indices = []
+    for number, flag in zip(numbers, ("--token_column", "--tag_column")):
+        if not -width <= number < width:
+            given = number + 1 if number >= 0 else number
+            raise UserError(f"{where}: found {width} columns, but {flag}={given}.")
+        indices.append(number % width)
+    if indices[0] == indices[1]:
+        raise UserError(
+            f"{where}: --token_column and --tag_column are both column {indices[0] + 1} of {width}."
+        )
+    return _Columns(has_tabs, width, *indices)
+
+
+def _leave_out_comments(lines: List[str], is_word: List[bool], columns: _Columns) -> None:
+    """Sets is_word to False for comments.
+
+    A line that begins with # is a word's if it has as many columns as others have, and a tag that
+    another line has too, or the word itself as Penn's tag of # is.
+    """
+    hashed = [i for i, line in enumerate(lines) if is_word[i] and line[0] == "#"]
+    if not hashed:
+        return
+    column = columns.tags
+    rows = (columns.fields(line) for i, line in enumerate(lines) if is_word[i])
+    others = [row for row in rows if len(row) == columns.width and row[0][:1] != "#"]
+    tags = set() if column is None else {row[column] for row in others}
+    for index in hashed:
+        row = columns.fields(lines[index])
+        is_word[index] = len(row) == columns.width and (
+            column is None or row[column] in {*tags, row[columns.words]}
+        )
+
+
+def _word_and_tag(line: str, columns: _Columns, where: str) -> Tuple[str, str]:
+    fields = columns.fields(line)
+    if len(fields) != columns.width:
+        raise UserError(
+            f"{where}: found {_count(len(fields))}, expected {columns.width} as the first word has."
+        )
+    word = fields[columns.words]
+    tag = fields[columns.tags] if columns.tags is not None else "-"
+    for text, name, other in ((word, "word", "tag"), (tag, "tag", "word")):
+        if not text.strip(" "):
+            raise UserError(f"{where}: found a {other} without a {name}.")
+    return word, tag
+
+
+def _count(width: int) -> str:
+    return "one column" if width == 1 else f"{width} columns"
+
+
+# ---- JSON lines
+
+
+class _JsonFile(TaggedFile):
+    extension = "jsonl"
+
+    def __init__(self, path, sentences, records: List[Dict[str, Any]], tags_key: str):
+        super().__init__(path, sentences)
+        self._records, self._tags_key = records, tags_key
+
+    def with_tags(self, tags):
+        """Returns the file's objects with other tags, and all else that they have."""
+        lines = (
+            json.dumps({**record, self._tags_key: list(sentence_tags)}, ensure_ascii=False) + "\n"
+            for record, sentence_tags in zip(self._records, tags)
+        )
+        # Half a surrogate pair, which JSON can escape, is no UTF-8.
+        return "".join(lines).encode("utf-8", "backslashreplace")
+
+
+def _read_json(path: str, words_key: str, tags_key: str, requires_tags: bool) -> TaggedFile:
+    sentences: List[Sentence] = []
+    records = []
+    for number, line in enumerate(table_readers.read_lines(path), start=1):
+        if not line.strip():
+            continue
+        where = f"{path}, line {number}"
+        record = _parse_object(line, where)
+        words = _texts(record, words_key, where)
+        tags = None
+        if requires_tags or tags_key in record:
+            tags = _texts(record, tags_key, where)
+            if len(tags) != len(words):
+                raise UserError(
+                    f"{where}: found {len(tags)} {tags_key!r} of {len(words)} {words_key!r},"
+                    " expected as many."
+                )
+        if sentences and (sentences[0].tags is None) != (tags is None):
+            raise UserError(
+                f"{where}: {tags_key!r} is there in some lines and not in others, expected it in"
+                " all or none."
+            )
+        sentences.append(Sentence(words, tags, [number] * len(words)))
+        records.append(record)
+    return _JsonFile(path, sentences, records, tags_key)
+
+
+def _parse_object(line: str, where: str) -> Dict[str, Any]:
+    try:
+        record = files.parse_json(line)
+    except files.DuplicateKeyError as error:
+        raise UserError(f"{where}: {error}; expected each key once.") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{where}: found no JSON ({error}).") from error
+    if not isinstance(record, dict):
+        raise UserError(f"{where}: expected a JSON object.")
+    return record
+
+
+def _texts(record: Dict[str, Any], key: str, where: str) -> List[str]:
+    values = record.get(key)
+    if not isinstance(values, list):
+        raise UserError(f"{where}: found no list as {key!r}, expected one of strings.")
+    for value in values:
+        if not isinstance(value, str) or not value:
+            raise UserError(
+                f"{where}: found {shown(value)} in {key!r}, expected strings that are not empty."
+            )
+    return values
+
+
+def shown(value: Any) -> str:
+    """Returns a value as an error quotes it: printable, and not too long."""
+    return ascii(value)[:60] if not isinstance(value, str) else ascii(value[:40])
+
+
+def tags_at(sentences: Iterable[Sentence]) -> Iterable[Tuple[int, str]]:
+    """Yields (line, tag) of all words that have a tag."""
+    for sentence in sentences:
+        yield from zip(sentence.lines, sentence.tags or ())

@@ -1,0 +1,368 @@
+"""A tagging task: its settings, its sentences and rows, and what becomes of predictions."""
+
+import dataclasses
+import posixpath
+import re
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence
+
+import numpy as np
+from absl import logging
+
+import tokenization
+from adapter_bert.common import files, metrics
+from adapter_bert.common.errors import UserError
+from adapter_bert.common.settings import flag
+from adapter_bert.formats import task_adapter
+from adapter_bert.tasks import tag_schemes, tagging, tagging_data, tagging_features
+from adapter_bert.training import feature_cache, finetuning
+from adapter_bert.training.config import FinetuningConfig
+
+NAME = "tagging"  # The default of --task_name.
+SPLITS = {"train": "train", "eval": "dev", "predict": "test"}  # What stages read.
+_EXTENSIONS = ("txt", "jsonl")
+
+
+@dataclasses.dataclass(frozen=True)
+class TaggerConfig(FinetuningConfig):
+    """The settings of run_tagger.py."""
+
+    task_name: Optional[str] = flag(
+        None, f"What the results call the task. Default: {NAME}.", "Task and data"
+    )
+    data_dir: Optional[str] = flag(
+        None,
+        "Folder with a file for each of train, dev and test, as train.txt, dev.conll, test.jsonl or"
+        " eng.train, eng.testa, eng.testb.",
+        "Task and data",
+    )
+    train_file: Optional[str] = flag(
+        None, "Tagged sentences for training, in place of --data_dir's.", "Task and data"
+    )
+    dev_file: Optional[str] = flag(
+        None, "Tagged sentences to evaluate on, in place of --data_dir's.", "Task and data"
+    )
+    test_file: Optional[str] = flag(
+        None,
+        "Sentences to predict, with tags or without, in place of --data_dir's.",
+        "Task and data",
+    )
+    token_column: Optional[str] = flag(
+        None,
+        "Column of the words: its number, from 1, or in .jsonl files its key. Default: 1, tokens.",
+        "Task and data",
+    )
+    tag_column: Optional[str] = flag(
+        None,
+        "Column of the tags: its number, from 1, or from -1 for the last, or in .jsonl files its"
+        " key. Default: -1, tags.",
+        "Task and data",
+    )
+    max_seq_length: int = flag(
+        128, "WordPieces of a sentence; longer ones are read in windows.", "Task and data"
+    )
+    eval_batch_size: int = flag(
+        8, "Examples in a batch of the evaluation.", "Evaluation and prediction", lower=1
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.tuning.train_pooler:
+            raise UserError("--train_pooler: tagging does not read the pooler.")
+        if self.task_name and not re.fullmatch(r"\w[\w.-]*", self.task_name):
+            raise UserError(
+                f"--task_name={self.task_name}: expected letters, digits, '_', '.' and '-'."
+            )
+
+    @property
+    def name(self) -> str:
+        """The task's name."""
+        return self.task_name or NAME
+
+
+class Split(NamedTuple):
+    """The sentences of a file.
+
+    Attributes:
+      file: `tagging_data.TaggedFile`.
+      tags: the tags of each sentence, chunk tags in IOB2; None where the file has none.
+      scheme: the notation of the file's chunk tags; None for other tags.
+    """
+
+    file: tagging_data.TaggedFile
+    tags: Optional[List[List[str]]]
+    scheme: Optional[str]
+
+    @property
+    def words(self) -> List[List[str]]:
+        """The words of each sentence."""
+        return [sentence.words for sentence in self.file.sentences]
+
+    def digest(self) -> str:
+        """Returns a digest of words and tags: of files in other forms it is the same."""
+        tags = self.tags or [[]] * len(self.words)
+        return task_adapter.digest(zip(map(tuple, self.words), map(tuple, tags)))
+
+
+class TaggingData(NamedTuple):
+    """A task, and the `Split`s that a run reads: train, dev and test."""
+
+    task: "finetuning.Task"  # Not evaluated: --help imports no TensorFlow.
+    splits: Dict[str, Split]
+
+
+def load(config: TaggerConfig, given: Optional[task_adapter.TaskAdapter]) -> TaggingData:
+    """Reads the files that a run needs.
+
+    The labels are those of --adapter, else those of the training file.
+
+    Args:
+      config: `TaggerConfig`.
+      given: `task_adapter.TaskAdapter` of --adapter, or None.
+
+    Raises:
+      UserError: a file is missing or malformed, or the adapter is of another kind of task.
+    """
+    if given and given.description.kind != tagging.KIND.name:
+        raise UserError(
+            f"--adapter is of a {given.description.kind} task, {given.description.task}; expected"
+            f" {tagging.KIND.name}, which this script trains."
+        )
+    paths = tagging_data.find_files({name: getattr(config, name) for name in _DATA_FLAGS})
+    needed = [SPLITS[stage] for stage in config.stages]
+    tagged_files = {split: _read(config, paths, split) for split in needed}
+    if given:
+        labels = given.description.labels
+    else:
+        train = tagged_files.get("train") or _read(config, paths, "train")
+        labels = _labels_of(train)
+    is_chunks = tag_schemes.are_chunk_tags(labels)
+    splits = {split: _as_split(file, is_chunks) for split, file in tagged_files.items()}
+    for name, split in splits.items():
+        _check_tags(split, labels, must_be_known=name == "train")
+    if is_chunks and any(splits[name].tags for name in splits if name != "train"):
+        _seqeval()  # Missing, it is told before the training and not after it.
+    score = "f1" if is_chunks else "accuracy"
+    return TaggingData(finetuning.Task(config.name, tagging.KIND.name, labels, score), splits)
+
+
+_DATA_FLAGS = ("data_dir", "train_file", "dev_file", "test_file")
+
+
+def _read(config, paths, split):
+    if not paths[split]:
+        folder = f"--data_dir={config.data_dir} has no file {split}" if config.data_dir else ""
+        raise UserError(
+            f"{folder or f'Neither --data_dir nor --{split}_file is given'}, expected sentences"
+            f" for {split}, as {split}.txt or --{split}_file."
+        )
+    (path,) = paths[split]
+    return tagging_data.read(path, config.token_column, config.tag_column, split != "test")
+
+
+def _labels_of(train: tagging_data.TaggedFile):
+    """Returns the labels of a training file: its tags, of chunks both IOB2 tags of each type."""
+    tags = sorted({tag for _, tag in tagging_data.tags_at(train.sentences)})
+    if tag_schemes.are_chunk_tags(tags):
+        _check_notation(train)
+        types = sorted({tag[2:] for tag in tags if tag != tag_schemes.OUTSIDE})
+        return ("O", *(f"{letter}-{name}" for name in types for letter in "BI"))
+    if len(tags) < 2:
+        raise UserError(f"{train.path}: all tags are {tagging_data.shown(tags[0])}, expected two.")
+    return tuple(tags)
+
+
+def _check_notation(file):
+    for line, tag in tagging_data.tags_at(file.sentences):
+        if not tag_schemes.is_chunk_tag(tag):
+            raise UserError(
+                f"{file.path}, line {line}: found the tag {tagging_data.shown(tag)}, expected O,"
+                " or B, I, E, S, L or U with a type as in B-PER."
+            )
+
+
+def _as_split(file, is_chunks):
+    if not file.has_tags:
+        return Split(file, None, "IOB2" if is_chunks else None)
+    tags = [sentence.tags for sentence in file.sentences]
+    if not is_chunks:
+        return Split(file, tags, None)
+    _check_notation(file)
+    scheme = tag_schemes.scheme_of(tags)
+    return Split(file, [tag_schemes.to_iob2(each) for each in tags], scheme)
+
+
+def _check_tags(split: Split, labels: Sequence[str], must_be_known: bool) -> None:
+    """Warns of a tag that is none of the labels, which no prediction can be; raises in training."""
+    known = set(labels)
+    for sentence, tags in zip(split.file.sentences, split.tags or ()):
+        for line, tag in zip(sentence.lines, tags):
+            if tag not in known:
+                where = f"{split.file.path}, line {line}: the tag {tagging_data.shown(tag)}"
+                if must_be_known:
+                    shown = ", ".join(map(tagging_data.shown, labels[:10]))
+                    raise UserError(f"{where} is none of the adapter's ({shown}).")
+                logging.warning("%s is none of the training's: it counts as an error.", where)
+                return
+
+
+def encode(split: Split, labels: Sequence[str], config: TaggerConfig, tokenizer):
+    """Returns the `tagging_features.TaggedRows` of a split, from the cache if it has them."""
+    ids = {label: index for index, label in enumerate(labels)}
+
+    def make(add):
+        pieces = tagging_features.WordPieces(tokenizer, config.max_seq_length)
+        tag_ids: Iterable[Any] = [None] * len(split.words)
+        if split.tags is not None:
+            tag_ids = ([ids.get(tag, -1) for tag in tags] for tags in split.tags)
+        tagging_features.add_rows(zip(split.words, tag_ids), pieces, add)
+
+    key = feature_cache.key_of(
+        [split.digest(), tokenizer.fingerprint, tuple(labels), config.max_seq_length],
+        [tagging_features, tokenization],
+    )
+    arrays = feature_cache.cached(config.feature_folder, key, make)
+    cls_id, sep_id = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
+    return tagging_features.TaggedRows(arrays, cls_id, sep_id, config.max_seq_length)
+
+
+class Predicted(NamedTuple):
+    """The predicted tags of each sentence, chunk tags in IOB2, and the mean loss of a word."""
+
+    tags: List[List[str]]
+    loss: float
+
+
+class Reader:
+    """Reads tags out of the rows' predictions, scores and writes them.
+
+    Args:
+      task: `finetuning.Task`.
+      split: `Split`.
+      rows: `tagging_features.TaggedRows` of the split.
+    """
+
+    def __init__(self, task, split: Split, rows):
+        self._task, self._split, self._rows = task, split, rows
+
+    def decode(self, predictions) -> Predicted:
+        """Returns the `Predicted` of an iterable of the rows' predictions."""
+        tag_ids, loss = [], 0.0
+        for index, prediction in enumerate(predictions):
+            tag_ids.append(prediction["tag_ids"][self._rows.positions(index)])
+            loss += float(prediction["loss"])
+        labels = self._task.labels
+        flat = iter(np.concatenate(tag_ids))  # Each word's, in the order of the file.
+        tags = [[labels[next(flat)] for _ in words] for words in self._split.words]
+        if self._split.scheme:
+            tags = [tag_schemes.to_iob2(each) for each in tags]
+        return Predicted(tags, loss / max(1, self._rows.num_learned))
+
+    def scores(self, predicted: Predicted) -> Dict[str, float]:
+        """Returns the scores, named eval_..."""
+        found = scores(self._split.tags, predicted.tags, bool(self._split.scheme))
+        found = {f"eval_{name}": value for name, value in found.items()}
+        return {**found, "eval_loss": predicted.loss}
+
+    def write(self, folder: str, name: str, predicted: Predicted) -> List[str]:
+        """Writes the file with the predicted tags, and a JSON file with entities.
+
+        Args:
+          folder: path.
+          name: of the files, without an extension.
+          predicted: `Predicted`.
+
+        Returns:
+          The paths.
+        """
+        tags = predicted.tags
+        if self._split.scheme:
+            chunks = map(tag_schemes.chunks, tags)
+            tags = [
+                tag_schemes.tags_of(each, len(words), self._split.scheme)
+                for each, words in zip(chunks, self._split.words)
+            ]
+        extension = self._split.file.extension
+        for other in _EXTENSIONS:
+            if other != extension:
+                _remove(posixpath.join(folder, f"{name}.{other}"))
+        paths = [posixpath.join(folder, f"{name}.{end}") for end in (extension, "json")]
+        files.write_atomically(paths[0], self._split.file.with_tags(tags))
+        files.write_object(paths[1], {"sentences": self._answers(predicted)})
+        return paths
+
+    def _answers(self, predicted):
+        answers = []
+        for words, tags in zip(self._split.words, predicted.tags):
+            text = " ".join(words)
+            places = tagging.join_words(words)
+            answers.append({"text": text, **tagging.tagged(text, places, tags, self._task.labels)})
+        return answers
+
+    def write_test(self, folder: str, predicted: Predicted) -> List[str]:
+        """Writes the predictions of a test split, and its scores if it has tags.
+
+        Returns:
+          The report's lines.
+        """
+        paths = self.write(folder, "predictions", predicted)
+        report = [f"Predictions: {', '.join(paths)} ({len(predicted.tags)} sentences)"]
+        path = posixpath.join(folder, "test_scores.json")
+        if self._split.tags is None:
+            _remove(path)
+            return report
+        found = scores(self._split.tags, predicted.tags, bool(self._split.scheme))
+        found = {f"test_{name}": value for name, value in found.items()}
+        files.write_object(path, {**about(self._task, "test"), **found})
+        return [*report, f"{summary(self._task, 'test', found)} ({path})"]
+
+
+def scores(
+    tags: Optional[Sequence[List[str]]], predicted: Sequence[List[str]], is_chunks: bool
+) -> Dict[str, float]:
+    """Returns accuracy, the share of the words with the right tag, and those of whole chunks.
+
+    Args:
+      tags, predicted: the tags of each sentence, chunk tags in IOB2.
+      is_chunks: bool; adds precision, recall and f1: a chunk counts if both its ends and its type
+        are right, as conlleval counts.
+    """
+    assert tags is not None
+    equal = [a == b for pair in zip(tags, predicted) for a, b in zip(*pair)]
+    found = {"accuracy": float(np.mean(equal))}
+    if is_chunks:
+        precision, recall, f1, _ = _seqeval().precision_recall_fscore_support(
+            list(tags), list(predicted), average="micro", zero_division=0
+        )
+        found.update(precision=float(precision), recall=float(recall), f1=float(f1))
+    return found
+
+
+def _seqeval():
+    """Returns the module of seqeval's scores; raises UserError where it is not installed."""
+    try:
+        from seqeval.metrics import sequence_labeling
+    except ImportError as error:
+        raise UserError(
+            f"Chunks are scored by the package seqeval, which cannot be imported ({error}); install"
+            " it: pip install -r requirements.txt."
+        ) from None
+    return sequence_labeling
+
+
+def about(task, stage: str) -> Dict[str, Any]:
+    """Returns what a file of scores tells of them."""
+    return {"task": task.name, "score": f"{stage}_{task.score}", "labels": list(task.labels)}
+
+
+def summary(task, stage: str, result: Dict[str, Any]) -> str:
+    """Returns the line that reports a stage's scores, the task's own first."""
+    shown = metrics.scalars(result, stage + "_")
+    names = [name for name in ("f1", "precision", "recall", "accuracy", "loss") if name in shown]
+    parts = [f"{name} {shown[name]:.4f}" for name in names]
+    return f"{task.name} {'dev' if stage == 'eval' else stage}: {', '.join(parts)}"
+
+
+def _remove(path):
+    with files.convert_write_errors(path):
+        if files.exists(path):
+            files.remove(path)

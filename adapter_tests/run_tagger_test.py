@@ -1,0 +1,403 @@
+"""Tests of run_tagger.py on a tiny BERT: it learns, and what it writes scores as it says."""
+
+import json
+import os
+import shutil
+import sys
+from unittest import mock
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import run_tagger
+import tokenization
+from adapter_bert.formats import task_adapter
+from adapter_bert.tasks import tag_schemes, tagging_data, tagging_task
+from adapter_bert.training import finetuning
+from adapter_bert.training.output_dir import OutputDir
+from adapter_tests.support import command_lines, mutations, tiny
+from adapter_tests.support.script_cases import AnyScriptTestCase, read, write
+
+WIDTH = {"hidden_size": 32, "initializer_range": 0.1}  # Enough to learn five nouns.
+NOUNS = {"dog": "ANIMAL", "cat": "ANIMAL", "bird": "ANIMAL", "man": "PER", "woman": "PER"}
+
+
+def sentences(count, seed, longest=8):
+    """(words, chunks): a noun and the adjectives before it are a chunk."""
+    random = np.random.RandomState(seed)
+    for _ in range(count):
+        words, chunks, start = [], [], 0
+        for word in random.choice(tiny.WORDS, random.randint(2, longest + 1)):
+            words.append(str(word))
+            if word in NOUNS:
+                chunks.append(tag_schemes.Chunk(NOUNS[word], start, len(words)))
+            if word not in ("big", "small", "old", "young"):
+                start = len(words)
+        yield words, chunks
+
+
+def columns(count, seed, scheme="IOB1", separator=" ", **options):
+    lines = ["-DOCSTART- -X- O", ""]
+    for words, chunks in sentences(count, seed, **options):
+        tags = tag_schemes.tags_of(chunks, len(words), scheme)
+        lines += [separator.join((word, word[-1].upper(), tag)) for word, tag in zip(words, tags)]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def json_lines(count, seed, scheme="IOB2"):
+    return "".join(
+        json.dumps({"tokens": words, "tags": tag_schemes.tags_of(chunks, len(words), scheme)})
+        + "\n"
+        for words, chunks in sentences(count, seed)
+    )
+
+
+def spans_of(path, **options):
+    """All chunks of a file: a set of (sentence, label, start, end)."""
+    file = tagging_data.read(path, **options)
+    return {
+        (index, *chunk)
+        for index, sentence in enumerate(file.sentences)
+        for chunk in tag_schemes.chunks(sentence.tags)
+    }
+
+
+def span_scores(gold, predicted):
+    """(precision, recall, f1), counted in sets."""
+    right = len(gold & predicted)
+    precision, recall = right / max(1, len(predicted)), right / max(1, len(gold))
+    return precision, recall, 2 * precision * recall / max(1e-9, precision + recall)
+
+
+class TaggerTestCase(AnyScriptTestCase):
+    SCRIPT = run_tagger
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.bert = tiny.write_bert(os.path.join(cls.root, "bert"), **WIDTH)
+        cls.data = os.path.join(cls.root, "data")
+        for seed, (name, count) in enumerate((("train", 200), ("testa", 40), ("testb", 30))):
+            write(os.path.join(cls.data, "eng." + name), columns(count, seed))
+        cls.base_flags = [
+            "--data_dir=" + cls.data,
+            "--bert_config_file=" + os.path.join(cls.bert, "bert_config.json"),
+            "--vocab_file=" + os.path.join(cls.bert, "vocab.txt"),
+            "--init_checkpoint=" + os.path.join(cls.bert, "bert_model.ckpt"),
+            "--max_seq_length=16",
+            "--adapter_size=8",
+            "--train_batch_size=8",
+            "--num_train_epochs=1",
+            "--learning_rate=0.03",
+            "--feature_cache_dir=none",
+        ]
+
+    def results(self, name="eval_results.json"):
+        return json.loads(read(self.path(name)))
+
+
+class TrainingTest(TaggerTestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.trained = os.path.join(cls.root, "trained")
+        stages = ["--do_train", "--do_eval", "--do_predict", "--num_train_epochs=8"]
+        code, report, stderr = cls.call(cls.trained, *stages)
+        assert code is None, stderr
+        cls.report = report
+
+    def setUp(self):
+        super().setUp()
+        self.output_dir = self.trained
+
+    def test_it_learns_and_what_it_writes_scores_as_it_says(self):
+        self.assertRegex(
+            self.report, r"tagging dev: f1 [\d.]+, precision [\d.]+, recall [\d.]+, acc"
+        )
+        self.assertIn("(30 sentences)", self.report)
+        for stage, split, name, scores in (
+            ("eval", "eng.testa", "dev_predictions", self.results()),
+            ("test", "eng.testb", "predictions", self.results("test_scores.json")),
+        ):
+            gold_path, path = os.path.join(self.data, split), self.path(name + ".txt")
+            found = span_scores(spans_of(gold_path), spans_of(path))
+            names = [f"{stage}_{score}" for score in ("precision", "recall", "f1")]
+            self.assertAllClose(found, [scores[score] for score in names])
+            self.assertGreater(scores[f"{stage}_f1"], 0.5)
+            self.assertEqual(scores["score"], f"{stage}_f1")
+            gold, predicted = (read(each).split("\n") for each in (gold_path, path))
+            words = [line.split(" ")[:2] for line in gold]
+            self.assertEqual([line.split(" ")[:2] for line in predicted], words)
+            tags = [
+                [tag for s in tagging_data.read(p).sentences for tag in tag_schemes.to_iob2(s.tags)]
+                for p in (gold_path, path)
+            ]
+            same = [a == b for a, b in zip(*tags)]
+            self.assertAllClose(scores[f"{stage}_accuracy"], np.mean(same))
+            # The input's own notation: I begins a chunk where none of its type has just ended.
+            self.assertFalse([line for line in predicted[:5] if " B-" in line])
+            spans = {
+                (index, entity["label"], entity["text"])
+                for index, sentence in enumerate(self.results(name + ".json")["sentences"])
+                for entity in sentence["entities"]
+                if sentence["text"][entity["start"] : entity["end"]] == entity["text"]
+            }
+            file = tagging_data.read(path)
+            expected = {
+                (index, label, " ".join(file.sentences[index].words[start:end]))
+                for index, label, start, end in spans_of(path)
+            }
+            self.assertEqual(spans, expected)
+
+    def test_the_adapter(self):
+        adapter = task_adapter.load(self.path("adapter"))
+        labels = ("O", "B-ANIMAL", "I-ANIMAL", "B-PER", "I-PER")
+        self.assertEqual(
+            (adapter.description.kind, adapter.description.labels), ("tagging", labels)
+        )
+        self.assertEqual(adapter.tensors["cls/tagging/output_weights"].shape, (5, 32))
+        self.assertEqual(adapter.description.scores["eval_f1"], self.results()["eval_f1"])
+        # Another process's way to the same weights, other batches, tags of another notation.
+        other = os.path.join(self.folder, "other")
+        write(os.path.join(other, "test.tsv"), columns(30, 2, "IOBES", "\t"))
+        write(os.path.join(other, "dev.jsonl"), json_lines(40, 1))
+        shutil.copy(os.path.join(self.data, "eng.train"), other)
+        given = ["--do_eval", "--do_predict", "--adapter=" + self.path("adapter")]
+        given += ["--data_dir=" + other, "--eval_batch_size=3", "--predict_batch_size=5"]
+        output_dir = os.path.join(self.folder, "output")
+        self.succeed(*given, output_dir=output_dir)
+        for name, path in (
+            ("predictions.txt", "predictions.txt"),
+            ("dev_predictions.jsonl", "dev_predictions.txt"),
+        ):
+            found = spans_of(os.path.join(output_dir, name))
+            self.assertEqual(found, spans_of(self.path(path)))
+        self.assertIn("\tS-", read(os.path.join(output_dir, "predictions.txt")))
+        with open(os.path.join(output_dir, "eval_results.json")) as reader:
+            again = json.load(reader)
+        self.assertEqual(again["eval_f1"], self.results()["eval_f1"])
+        self.assertAllClose(again["eval_loss"], self.results()["eval_loss"])
+        OutputDir(output_dir).clear()
+        self.assertEqual(os.listdir(output_dir), [])
+
+    def predict(self, path, output_dir, *arguments):
+        """The predicted tags of a file by the trained adapter."""
+        self.succeed(
+            "--do_predict",
+            "--adapter=" + self.path("adapter"),
+            "--test_file=" + path,
+            *arguments,
+            output_dir=output_dir,
+        )
+        extension = tagging_data.read(path, requires_tags=False).extension
+        file = tagging_data.read(os.path.join(output_dir, "predictions." + extension))
+        return [sentence.tags for sentence in file.sentences]
+
+    def test_a_test_file_without_tags(self):
+        words = [words for words, _ in sentences(30, 2)]
+        plain = "\n".join("".join(word + "\n" for word in each) for each in words)
+        path = write(os.path.join(self.folder, "plain.txt"), plain)
+        output_dir = os.path.join(self.folder, "output")
+        write(os.path.join(output_dir, "test_scores.json"), "{}")
+        write(os.path.join(output_dir, "predictions.jsonl"), "")
+        found = self.predict(path, output_dir)
+        expected = tagging_data.read(self.path("predictions.txt"))
+        iob2 = [tag_schemes.to_iob2(sentence.tags) for sentence in expected.sentences]
+        self.assertEqual(found, iob2)
+        self.assertEqual(
+            {name for name in os.listdir(output_dir) if "pred" in name or "test" in name},
+            {"predictions.txt", "predictions.json"},
+        )
+
+    def test_windows_leave_no_word_without_a_tag(self):
+        long_sentence = [word for words, _ in sentences(60, 5) for word in words]
+        content = "\n".join(long_sentence) + "\n\nbig\ndog\n\n" + "x" * 10000 + "\n\u200b\n"
+        path = write(os.path.join(self.folder, "long.txt"), content)
+        found = self.predict(path, os.path.join(self.folder, "output"))
+        self.assertEqual([len(tags) for tags in found], [len(long_sentence), 2, 2])
+        self.assertGreater(len(set(found[0])), 2)
+        # Words of the first window alone are predicted as in a sentence that ends with it.
+        start = "\n".join(long_sentence[:14])
+        path = write(os.path.join(self.folder, "start.txt"), start)
+        (first,) = self.predict(path, os.path.join(self.folder, "first"))
+        self.assertEqual(tag_schemes.to_iob2(first)[:7], found[0][:7])
+
+    def test_where_one_window_fits_it_is_the_whole_sentence(self):
+        path = os.path.join(self.data, "eng.testb")
+        found = self.predict(path, os.path.join(self.folder, "output"), "--max_seq_length=40")
+        expected = tagging_data.read(self.path("predictions.txt"))
+        self.assertEqual(found, [sentence.tags for sentence in expected.sentences])
+
+    def test_a_run_is_resumed_and_its_settings_have_flags(self):
+        self.output_dir = os.path.join(self.folder, "output")
+        shutil.copytree(self.trained, self.output_dir)
+        with self.assertLogs("absl", "INFO") as log:
+            self.succeed("--do_train", "--num_train_epochs=8")
+        self.assertIn("Trained already", "\n".join(log.output))
+        self.assert_settings_have_flags()
+        other = write(os.path.join(self.folder, "train.txt"), columns(200, 9))
+        self.refuse(
+            ["training data"], "--do_train", "--num_train_epochs=8", "--train_file=" + other
+        )
+
+    def test_a_tag_that_the_training_does_not_have(self):
+        for content, has_warning in (
+            ("the O\ndog I-CITY\n", True),
+            ("the O\ndog I-ANIMAL\n", False),
+        ):
+            path = write(os.path.join(self.folder, "dev.txt"), content)
+            given = ["--do_eval", "--adapter=" + self.path("adapter"), "--dev_file=" + path]
+            output_dir = os.path.join(self.folder, str(has_warning))
+            with self.assertLogs("absl", "INFO") as log:
+                self.succeed(*given, output_dir=output_dir)
+            warned = [line for line in log.output if "dev.txt, line 2: the tag 'I-CITY'" in line]
+            warned += [line for line in log.output if "dev.txt, line 2: the tag 'B-CITY'" in line]
+            self.assertLen(warned, int(has_warning))
+        with open(os.path.join(self.folder, "True", "eval_results.json")) as reader:
+            self.assertEqual(json.load(reader)["eval_recall"], 0.0)
+        path = write(os.path.join(self.folder, "train.txt"), "the O\ndog I-CITY\n")
+        self.refuse(
+            ["train.txt, line 2", "CITY", "none of the adapter's"],
+            *("--do_train", "--adapter=" + self.path("adapter"), "--train_file=" + path),
+            output_dir=os.path.join(self.folder, "output"),
+        )
+
+
+class ScriptTest(TaggerTestCase):
+    def test_parts_of_speech(self):
+        self.succeed("--tag_column=2", "--task_name=pos", "--do_train", "--do_eval", "--do_predict")
+        results = self.results()
+        self.assertEqual((results["task"], results["score"]), ("pos", "eval_accuracy"))
+        self.assertNotIn("eval_f1", results)
+        gold = tagging_data.read(os.path.join(self.data, "eng.testb"), None, "2")
+        found = tagging_data.read(self.path("predictions.txt"), None, "2")
+        tags = [[tag for s in file.sentences for tag in s.tags] for file in (gold, found)]
+        expected = np.mean([a == b for a, b in zip(*tags)])
+        self.assertAllClose(self.results("test_scores.json")["test_accuracy"], expected)
+        third = tagging_data.read(self.path("predictions.txt"))
+        whole = tagging_data.read(os.path.join(self.data, "eng.testb"))
+        self.assertEqual(third.sentences, whole.sentences)
+        self.assertNotIn("entities", self.results("predictions.json")["sentences"][0])
+
+    def test_notations_of_one_file_are_one_training(self):
+        weights = []
+        for scheme in ("IOB1", "IOB2", "IOBES"):
+            path = write(os.path.join(self.folder, scheme, "train.txt"), columns(24, 0, scheme))
+            output_dir = os.path.join(self.folder, "out" + scheme)
+            self.succeed("--do_train", "--train_file=" + path, output_dir=output_dir)
+            adapter = task_adapter.load(os.path.join(output_dir, "adapter"))
+            weights.append(task_adapter.tensors_digest(adapter))
+            self.assertEqual(adapter.description.labels[:2], ("O", "B-ANIMAL"))
+        self.assertLen(set(weights), 1)
+
+    def test_every_tuning_method_trains(self):
+        for method in (["full"], ["top_layers", "--num_top_layers=1"], ["layer_norm"], ["head"]):
+            output_dir = os.path.join(self.folder, method[0])
+            report = self.succeed(
+                "--do_train", "--tuning=" + method[0], *method[1:], output_dir=output_dir
+            )
+            self.assertIn("Trained: ", report)
+
+    def test_the_best_is_kept(self):
+        self.succeed(
+            "--keep_best", "--eval_every_steps=10", "--do_train", "--do_eval", "--do_predict"
+        )
+        evaluations = json.loads(read(self.path("evaluations.json")))
+        best = max(scores["eval_f1"] for scores in evaluations.values())
+        self.assertEqual(self.results()["eval_f1"], best)
+        found = span_scores(
+            spans_of(os.path.join(self.data, "eng.testa")),
+            spans_of(self.path("dev_predictions.txt")),
+        )
+        self.assertAllClose(found[2], best)
+        dev = "--dev_file=" + os.path.join(self.data, "eng.testb")
+        self.refuse(["--dev_file"], "--keep_best", "--eval_every_steps=10", dev)
+
+    def test_refused(self):
+        def file(content):
+            self.number = getattr(self, "number", 0) + 1
+            return write(os.path.join(self.folder, f"{self.number}.txt"), content)
+
+        for arguments, parts in (
+            (["--data_dir="], ["Neither --data_dir nor --train_file"]),
+            (["--data_dir=" + self.folder], ["has no file train"]),
+            (["--train_file=none.txt"], ["--train_file none.txt"]),
+            (["--train_file=" + file("a O\nb BPER\nc B-PER")], [".txt, line 2", "'BPER'", "B-PER"]),
+            (["--dev_file=" + file("a O\nb BPER\n")], [".txt, line 2", "'BPER'"]),
+            (["--train_file=" + file("a X\nb X\n")], ["all tags are 'X'"]),
+            (["--train_file=" + file("a\nb\n")], [".txt, line 1", "one column"]),
+            (["--test_file=" + file(""), "--do_predict"], [".txt", "no word"]),
+            (["--train_pooler"], ["--train_pooler"]),
+            (["--task_name=../x"], ["--task_name=../x"]),
+            (["--tag_column=9"], ["eng.train, line 3", "--tag_column=9"]),
+            (["--max_seq_length=3"], ["--max_seq_length=3"]),
+        ):
+            self.refuse(parts, *arguments)
+        with mock.patch.dict(sys.modules, {"seqeval.metrics": None}):
+            self.refuse(["seqeval", "requirements.txt"])
+        self.assertFalse(os.path.exists(self.output_dir))
+
+
+class DamagedFilesTest(tf.test.TestCase):
+    def test_damaged_files_are_read_or_refused(self):
+        bert = tiny.write_bert(os.path.join(self.get_temp_dir(), "bert"))
+        tokenizer = tokenization.FullTokenizer(os.path.join(bert, "vocab.txt"))
+
+        def read_folder(folder):
+            values = command_lines.parsed(
+                run_tagger.define_flags,
+                "--data_dir=" + folder,
+                *("--feature_cache_dir=none", "--max_seq_length=8"),
+                *("--do_train", "--do_eval", "--do_predict"),
+            )
+            config = tagging_task.TaggerConfig.from_flags(values)
+            task, splits = tagging_task.load(config, None)
+            for split in splits.values():
+                rows = tagging_task.encode(split, task.labels, config, tokenizer)
+                reader = tagging_task.Reader(task, split, rows)
+                tag_ids = np.arange(8) % len(task.labels)
+                predicted = reader.decode([{"tag_ids": tag_ids, "loss": 0.0}] * len(rows))
+                if split.tags:
+                    reader.scores(predicted)
+                reader.write(folder, "predictions", predicted)
+
+        contents = {
+            "train.txt": columns(4, 0).encode(),
+            "dev.conll": columns(3, 1, "IOBES", "\t").encode(),
+            "test.jsonl": json_lines(3, 2).encode(),
+        }
+        mutations.check(contents, read_folder, (*contents, "--data_dir="))
+
+
+class TaskTest(tf.test.TestCase):
+    def test_scores_beside_counts_of_spans(self):
+        random = np.random.RandomState(0)
+        tags = ["O", "B-X", "I-X", "B-Y", "I-Y"]
+        for _ in range(50):
+            lengths = random.randint(1, 9, 6)
+            gold, predicted = (
+                [tag_schemes.to_iob2(random.choice(tags, n).tolist()) for n in lengths]
+                for _ in range(2)
+            )
+            spans = [
+                {(i, *c) for i, each in enumerate(side) for c in tag_schemes.chunks(each)}
+                for side in (gold, predicted)
+            ]
+            found = tagging_task.scores(gold, predicted, True)
+            names = ("precision", "recall", "f1")
+            self.assertAllClose([found[name] for name in names], span_scores(*spans))
+            equal = [a == b for pair in zip(gold, predicted) for a, b in zip(*pair)]
+            self.assertAllClose(found["accuracy"], np.mean(equal))
+        none = tagging_task.scores([["O"]], [["O"]], True)
+        self.assertEqual((none["f1"], none["accuracy"]), (0.0, 1.0))
+        self.assertEqual(tagging_task.scores([["X", "Y"]], [["X", "X"]], False), {"accuracy": 0.5})
+
+    def test_the_task_is_one_of_a_run(self):
+        task = finetuning.Task("tagging", "tagging", ("O", "B-X", "I-X"), "f1")
+        line = tagging_task.summary(task, "eval", {"eval_f1": 0.5, "eval_accuracy": 1.0})
+        self.assertEqual(line, "tagging dev: f1 0.5000, accuracy 1.0000")
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,118 @@
+"""Tests of tagging_features.py: first WordPieces by hand, and windows that lose no word."""
+
+import os
+import tempfile
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import tokenization
+from adapter_bert.tasks import tagging_features as features
+from adapter_tests.support import tiny
+
+
+class WindowsTest(tf.test.TestCase):
+    def test_by_hand(self):
+        self.assertEqual(features.windows([1, 2, 1], 4), [(0, 3, 0, 3)])
+        self.assertEqual(features.windows([], 4), [])
+        # Of "a b c d e f" the windows abcd, cdef: c is in the middle of neither, d of the second.
+        self.assertEqual(features.windows([1] * 6, 4), [(0, 4, 0, 3), (2, 6, 3, 6)])
+        self.assertEqual(features.windows([4, 4], 4), [(0, 1, 0, 1), (1, 2, 1, 2)])
+
+    def test_every_word_is_read_once_where_more_stands_around_it(self):
+        random = np.random.RandomState(0)
+        for _ in range(300):
+            room = random.randint(1, 20)
+            lengths = random.randint(1, random.randint(1, room + 1) + 1, random.randint(1, 60))
+            windows = features.windows(lengths, room)
+            read = [word for window in windows for word in range(window.first, window.last)]
+            self.assertEqual(read, list(range(len(lengths))))
+            for window in windows:
+                self.assertLessEqual(lengths[window.start : window.end].sum(), room)
+                self.assertTrue(window.start <= window.first <= window.last <= window.end)
+
+    def test_context(self):
+        windows = features.windows([1] * 1000, 100)
+        for window in windows[1:-1]:
+            self.assertGreaterEqual(window.first - window.start, 24)
+            self.assertGreaterEqual(window.end - window.last, 24)
+        self.assertLess(len(windows), 21)
+
+    def test_a_sentence_of_many_words(self):
+        windows = features.windows([1, 2] * 5000, 126)
+        self.assertEqual(sum(window.last - window.first for window in windows), 10000)
+
+
+class RowsTest(tf.test.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        path = os.path.join(tempfile.mkdtemp(dir=tf.test.get_temp_dir()), "vocab.txt")
+        with open(path, "w") as writer:
+            writer.write("\n".join(tiny.VOCABULARY) + "\n")
+        cls.tokenizer = tokenization.FullTokenizer(path)
+
+    def ids(self, text):
+        return self.tokenizer.convert_tokens_to_ids(text.split())
+
+    def rows(self, sentences, max_seq_length=8):
+        pieces = features.WordPieces(self.tokenizer, max_seq_length)
+        parts = []
+        features.add_rows(sentences, pieces, parts.append)
+        arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        return features.TaggedRows(arrays, *self.ids("[CLS] [SEP]"), max_seq_length)
+
+    def test_the_first_piece_carries_the_tag(self):
+        rows = self.rows([(["The", "dogs", "Xs", "."], [0, 1, -1, 2]), (["a"], None)])
+        self.assertLen(rows, 2)
+        self.assertAllEqual(rows.lengths, [7, 3])
+        found = rows.take([0, 1])
+        expected = [
+            [*self.ids("[CLS] the dog ##s [UNK] . [SEP]"), 0],
+            [*self.ids("[CLS] a [SEP]"), 0, 0, 0, 0, 0],
+        ]
+        self.assertAllEqual(found["input_ids"], expected)
+        self.assertAllEqual(found["label_ids"], [[0, 2, 3, 0, 1, 4, 0, 0], [0, 1] + [0] * 6])
+        self.assertAllEqual(found["segment_ids"], np.zeros([2, 8]))
+        self.assertAllEqual(found["input_mask"].sum(1), rows.lengths)
+        self.assertAllEqual(rows["is_real_example"], [1, 1])
+        self.assertAllEqual(rows.positions(0), [1, 2, 4, 5])
+        self.assertAllEqual(rows.positions(1), [1])
+        self.assertEqual(rows.num_learned, 3)
+        self.assertEqual(rows.take([0], 7)["label_ids"].shape, (1, 7))
+        self.assertAllEqual(rows.take([-1])["label_ids"], np.zeros([1, 8]))
+
+    def test_in_a_graph(self):
+        rows = self.rows([(["the", "dogs"], [0, 1]), (["a"], [1])])
+        with tf.Graph().as_default(), tf.Session() as session:
+            found = session.run(rows.in_graph()(tf.constant([1, 0, -1])))
+        for name, values in rows.take([1, 0, -1]).items():
+            self.assertAllEqual(found[name], values, name)
+
+    def test_words_without_pieces_and_words_that_fill_a_row(self):
+        long_word = ".".join("abc")
+        words = ["\u200b", "x" * 10000, "." * 10000, long_word, "a"]
+        rows = self.rows([(words, [0, 1, 2, 3, 4])], 6)
+        read = [
+            label
+            for row in range(len(rows))
+            for label in rows.take([row])["label_ids"][0, rows.positions(row)]
+        ]
+        self.assertEqual(read, [2, 3, 4, 5, 6])
+        self.assertAllEqual(rows.take([0])["input_ids"][0, :3], self.ids("[CLS] [UNK] [UNK]"))
+
+    def test_parts(self):
+        sentences = [(["the", "dogs"] * 3, [0, 1] * 3)] * 5
+        whole = self.rows(sentences)
+        before, features._TOKENS_A_PART = features._TOKENS_A_PART, 10
+        try:
+            parted = self.rows(sentences)
+        finally:
+            features._TOKENS_A_PART = before
+        every = np.arange(len(whole))
+        for name, values in whole.take(every).items():
+            self.assertAllEqual(parted.take(every)[name], values)
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,204 @@
+"""Tests of tagging.py: the head beside NumPy, words in texts, requests and answers."""
+
+import os
+import tempfile
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import tokenization
+from adapter_bert.common.errors import UserError
+from adapter_bert.serving import bank, request_texts
+from adapter_bert.tasks import tagging
+from adapter_bert.tasks.tagging import KIND
+from adapter_tests.support import own_models, tiny
+from adapter_tests.support.head_case import FakeEncoder
+
+LABELS = ("O", "B-ANIMAL", "I-ANIMAL", "B-PER", "I-PER")
+
+
+class HeadTest(tf.test.TestCase):
+    def test_against_numpy(self):
+        random = np.random.RandomState(0)
+        sequence, weights = random.normal(size=[2, 5, 4]), random.normal(size=[3, 4])
+        bias = np.array([0.5, -0.25, 0.1])
+        labels = np.array([[0, 2, 0, 4, 1], [0, 3, 1, 0, 0]])
+        with tf.Graph().as_default(), tf.Session() as session:
+            features = {"label_ids": tf.constant(labels, tf.int32)}
+            output = KIND.head(3)(FakeEncoder(sequence), features, False, None)
+            session.run(tf.global_variables_initializer())
+            for variable, value in zip(tf.trainable_variables(), (weights, bias)):
+                variable.load(value, session)
+            names = [variable.op.name for variable in tf.trainable_variables()]
+            loss, predictions = session.run((output.loss, output.predictions))
+        self.assertEqual(names, ["cls/tagging/output_weights", "cls/tagging/output_bias"])
+        logits = sequence @ weights.T + bias
+        log_odds = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+        losses = [-(log_odds[0, 1, 0] + log_odds[0, 3, 2]), -log_odds[1, 1, 1]]
+        self.assertAllClose(predictions["loss"], losses, rtol=1e-5)
+        self.assertAllClose(loss, sum(losses) / 3, rtol=1e-5)
+        self.assertAllEqual(predictions["tag_ids"], logits.argmax(-1))
+        self.assertAllEqual(KIND.decode(logits[0])["tag_ids"], predictions["tag_ids"][0])
+        expected = {names[0]: (3, 4), names[1]: (3,)}
+        self.assertEqual(KIND.head_shapes(3, 4), expected)
+
+    def test_a_batch_without_tags_and_dropout(self):
+        sequence = np.ones([2, 3, 1000])
+        with tf.Graph().as_default(), tf.Session() as session:
+            features = {"label_ids": tf.ones([2, 3], tf.int32)}
+            output = KIND.head(2)(FakeEncoder(sequence), features, False, None)
+            session.run(tf.global_variables_initializer())
+            self.assertEqual(session.run(output.loss), 0.0)
+        losses = []
+        for is_training in (True, False):
+            with tf.Graph().as_default(), tf.Session() as session:
+                features = {"label_ids": 2 + tf.zeros([2, 3], tf.int32)}
+                output = KIND.head(2)(FakeEncoder(sequence), features, is_training, None)
+                session.run(tf.global_variables_initializer())
+                losses.append([session.run(output.loss) for _ in range(2)])
+        self.assertNotEqual(*losses[0])
+        self.assertEqual(*losses[1])
+
+
+class WordsTest(tf.test.TestCase):
+    def test_split_text(self):
+        for text, words in (
+            ("EU rejects German call.", ["EU", "rejects", "German", "call", "."]),
+            ('He said: "U.S. (1985)"', ["He", "said", ":", '"', "U.S", ".", "(", "1985", ")", '"']),
+            ("state-of-the-art 1.5% A/B", ["state-of-the-art", "1.5", "%", "A/B"]),
+            ("a,b , c ... ", ["a,b", ",", "c", ".", ".", "."]),
+            ("\u5317\u4eac Paris", ["\u5317", "\u4eac", "Paris"]),
+            ("caf\u00e9 \u00a0\u0130x\u00adz\n", ["caf\u00e9", "\u0130x\u00adz"]),
+            ("a \u00ad b", ["a", "b"]),
+            (" \n", []),
+            ("", []),
+        ):
+            found = tagging.split_text(text)
+            self.assertEqual([word.text for word in found], words)
+            self.assertEqual([text[word.start : word.end] for word in found], words)
+        rng = np.random.RandomState(0)
+        for _ in range(300):
+            text = "".join(rng.choice(list("ab.-'\u5317 \t\u00e9\u00ad"), 12))
+            found = tagging.split_text(text)
+            kept = "".join(word.text for word in found)
+            wanted = "".join(tagging._BASIC.tokenize(text))
+            self.assertEqual(kept.replace("\u00ad", ""), wanted)
+
+    def test_entities(self):
+        words = tagging.join_words(["New", "York", "saw", "Ann"])
+        answer = tagging.tagged(
+            "New York saw Ann", words, ["I-PER", "I-PER", "O", "B-ANIMAL"], LABELS
+        )
+        self.assertEqual(
+            answer,
+            {
+                "tokens": ["New", "York", "saw", "Ann"],
+                "tags": ["B-PER", "I-PER", "O", "B-ANIMAL"],
+                "entities": [
+                    {"text": "New York", "label": "PER", "start": 0, "end": 8},
+                    {"text": "Ann", "label": "ANIMAL", "start": 13, "end": 16},
+                ],
+            },
+        )
+        answer = tagging.tagged("a b", tagging.join_words(["a", "b"]), ["X", "Y"], ("X", "Y"))
+        self.assertEqual(answer, {"tokens": ["a", "b"], "tags": ["X", "Y"]})
+
+
+class ServedTest(tf.test.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        root = tempfile.mkdtemp(dir=tf.test.get_temp_dir())
+        cls.bert = tiny.write_bert(os.path.join(root, "bert"), initializer_range=0.4)
+        cls.adapter = own_models.task_adapter(
+            cls.bert, 3, kind="tagging", labels=LABELS, max_seq_length=10
+        )
+        cls.adapter.tensors["cls/tagging/output_bias"][:] = 0.0
+        vocab_file = os.path.join(cls.bert, "vocab.txt")
+        tokenizers = request_texts.Tokenizers(vocab_file)
+        encoding = request_texts.TextEncoding(tiny.config(), tokenizers, 200)
+        cls.texts = request_texts.TaskTexts(cls.adapter.description, encoding, "Task mine")
+        cls.tokenizer = tokenization.FullTokenizer(vocab_file)
+
+    def ids(self, text):
+        return self.tokenizer.convert_tokens_to_ids(text.split())
+
+    def test_from_a_request_to_an_answer(self):
+        text = "The dogs, and a cat."
+        request = self.texts.encode(text)
+        ((ids, segments),) = request.rows
+        self.assertEqual(ids, self.ids("[CLS] the dog ##s [UNK] and a cat . [SEP]"))
+        self.assertEqual(segments, [0] * 10)
+        tag_ids = np.array([4, 0, 1, 4, 2, 0, 0, 3, 0, 4])
+        expected = {
+            "tokens": ["The", "dogs", ",", "and", "a", "cat", "."],
+            "tags": ["O", "B-ANIMAL", "I-ANIMAL", "O", "O", "B-PER", "O"],
+            "entities": [
+                {"text": "dogs,", "label": "ANIMAL", "start": 4, "end": 9},
+                {"text": "cat", "label": "PER", "start": 16, "end": 19},
+            ],
+        }
+        self.assertEqual(request.decode([{"tag_ids": tag_ids}]), expected)
+        request = self.texts.encode({"tokens": expected["tokens"]})
+        self.assertEqual(request.rows, [(ids, segments)])
+        answer = request.decode([{"tag_ids": tag_ids}])
+        self.assertEqual(answer["entities"][0]["text"], "dogs ,")
+        by_ids = self.texts.encode({"input_ids": ids})
+        tags = [LABELS[index] for index in tag_ids]
+        self.assertEqual(by_ids.decode([{"tag_ids": tag_ids}]), {"tags": tags})
+        for instance in (" ", {"text": ""}, {"tokens": []}):
+            with self.assertRaisesRegex(UserError, "no words"):
+                self.texts.encode(instance)
+        with self.assertRaisesRegex(UserError, "expected text or tokens"):
+            self.texts.encode({"text": "a", "tokens": ["a"]})
+
+    def test_windows_of_a_long_text(self):
+        words = ["dog", "cat", "bird", "man"] * 8
+        request = self.texts.encode({"tokens": words})
+        self.assertGreater(len(request.rows), 3)
+        # What is predicted at a position is its word.
+        labels = dict(zip(self.ids("dog cat bird man"), range(1, 5)))
+        outputs = [
+            {"tag_ids": np.array([labels.get(index, 0) for index in ids])}
+            for ids, _ in request.rows
+        ]
+        answer = request.decode(outputs)
+        self.assertEqual(answer["tokens"], words)
+        raw = ["B-ANIMAL", "I-ANIMAL", "B-PER", "I-PER"] * 8
+        self.assertEqual(answer["tags"], raw)
+
+    def test_the_bank_predicts_as_the_tasks_own_model(self):
+        prefix = os.path.join(self.bert, "bert_model.ckpt")
+        adapter_bank = bank.AdapterBank(tiny.config(), prefix)
+        self.addCleanup(adapter_bank.close)
+        adapter_bank.add("mine", self.adapter)
+        adapter_bank.add("other", own_models.task_adapter(self.bert, 5))
+        models = own_models.SingleTaskModels(self.bert)
+        request = self.texts.encode("the big dogs see a small bird and the cat")
+        rows = [bank.Row("mine", *row) for row in request.rows]
+        found = adapter_bank.predict([*rows, bank.Row("other", *request.rows[0])])
+        for row, output in zip(rows, found):
+            own = models.predictions(self.adapter, row.input_ids, row.segment_ids)
+            self.assertAllEqual(output["tag_ids"], own["tag_ids"])
+        self.assertLen(request.decode(found[:-1])["tags"], 10)
+        self.assertGreater(len(set(np.concatenate([o["tag_ids"] for o in found[:-1]]))), 1)
+
+    def test_export(self):
+        logits = np.random.RandomState(0).normal(size=[2, 3, 6])
+        labels = [[b"a", b"b", b"c", b"d"], [b"x", b"y", b"", b""]]
+        is_label = [[True] * 4, [True, True, False, False]]
+        with tf.Graph().as_default(), tf.Session() as session:
+            outputs = KIND.export(
+                tf.constant(logits, tf.float32), tf.constant(labels), tf.constant(is_label)
+            )
+            self.assertEqual(outputs["tags"].shape.as_list(), [2, 3])
+            found = session.run(outputs)["tags"]
+        expected = [
+            [labels[row][np.argmax(logits[row, i, : 4 if row == 0 else 2])] for i in range(3)]
+            for row in range(2)
+        ]
+        self.assertAllEqual(found, expected)
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,88 @@
+"""Trains, evaluates and predicts with BERT on a tagging task, adapters by default.
+
+    python run_tagger.py --data_dir=conll2003 --do_lower_case=False
+
+trains and evaluates; --do_train, --do_eval and --do_predict choose. Named entities, chunks or parts
+of speech are read from CoNLL's columns or from JSON lines.
+"""
+
+from adapter_bert.common import environment
+
+if __name__ == "__main__":
+    environment.prepare()
+
+from absl import flags
+
+from adapter_bert.common import cli
+from adapter_bert.tasks import classifier_features, tagging, tagging_task
+from adapter_bert.tasks.tagging_task import TaggerConfig
+from adapter_bert.training import finetuning, starting_point
+
+
+def define_flags(flag_values=flags.FLAGS):
+    """Defines all flags of this script."""
+    TaggerConfig.define_flags(flag_values)
+
+
+def run(values):
+    """Does what the flags ask for.
+
+    Args:
+      values: parsed flags of `define_flags`.
+
+    Returns:
+      The report that ends the run: a list of lines.
+    """
+    start = starting_point.find(values, (values.task_name or tagging_task.NAME).lower())
+    config = TaggerConfig.from_flags(values, start.supplied)
+    task, splits = tagging_task.load(config, start.adapter)
+    folder = config.folder_of(config.name.lower())
+    setup = finetuning.set_up(config, start, folder, classifier_features.SHORTEST)
+    finetuning.check(setup, task)
+    splits = {name: splits[name] for name in (tagging_task.SPLITS[stage] for stage in setup.stages)}
+    rows = {
+        name: tagging_task.encode(split, task.labels, config, setup.tokenizer)
+        for name, split in splits.items()
+    }
+    data = finetuning.Data()
+    if "train" in splits:
+        settings = {"data": splits["train"].digest()}
+        data = data._replace(num_examples=len(rows["train"]), settings=settings)
+    if "dev" in splits:
+        data = data._replace(dev_settings={"dev_data": splits["dev"].digest()})
+    head = tagging.KIND.head(len(task.labels))
+    estimator, output = finetuning.begin(setup, task, data, head)
+    readers = {name: tagging_task.Reader(task, splits[name], rows[name]) for name in splits}
+    return _run_stages(config, estimator, output, task, rows, readers)
+
+
+def _run_stages(config, estimator, output, task, rows, readers):
+    """Trains, evaluates and predicts the splits that `rows` has; returns the report's lines."""
+    dev_set = None
+    if "dev" in rows:
+        reader = readers["dev"]
+        dev_set = finetuning.DevSet(rows["dev"], reader.decode, reader.scores)
+    report = finetuning.train_and_evaluate(
+        config,
+        estimator,
+        rows.get("train"),
+        [dev_set] if dev_set else [],
+        output,
+        tagging_task.about(task, "eval"),
+        lambda result: tagging_task.summary(task, "eval", result),
+    )
+    if dev_set:
+        predicted = finetuning.decoded(config, estimator, dev_set, output)
+        readers["dev"].write(output.path, "dev_predictions", predicted)
+    if "test" in rows:
+        predictions = finetuning.predict(config, estimator, rows["test"], output)
+        report += readers["test"].write_test(output.path, readers["test"].decode(predictions))
+    return report
+
+
+main = cli.main_of(run)
+
+
+if __name__ == "__main__":
+    define_flags()
+    cli.run(main)
