@@ -376,7 +376,7 @@ def _adapter_size(tensors, where):
 
 def _partial_description(bert, config, max_seq_length, cased):
     """A `task_adapter.Description` of what other formats do not say; the rest is to be filled."""
-    min_length, max_length = classifier_features.SHORTEST, config.max_position_embeddings
+    min_length, max_length = classifier_features.MIN_SEQ_LENGTH, config.max_position_embeddings
     if not min_length <= max_seq_length <= max_length:
         raise UserError(
             f"--max_seq_length={max_seq_length}: expected {min_length} to {max_length}, the"

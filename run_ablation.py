@@ -86,7 +86,7 @@ def run(values):
     processor, data_dir = classifier_data.find_task(config, adapter)
     examples = processor.get_examples(processor.splits_of("dev", data_dir)[0], data_dir)
     folder = config.output_dir or os.path.join("output", str(config.task_name).lower())
-    setup = finetuning.set_up_evaluation(config, start, folder, classifier_features.SHORTEST)
+    setup = finetuning.set_up_evaluation(config, start, folder, classifier_features.MIN_SEQ_LENGTH)
     sources = {
         "adapter": task_adapter.tensors_digest(adapter),
         "data": classifier_data.digest(examples),

@@ -379,8 +379,8 @@ def _train_and_test(setup, settings, search_settings=None):
             report += lines
             scores.update(split_scores)
     dev = {name: value for name, value in scores.items() if not name.startswith("test_")}
-    about = classifier_results.about(task, "eval")
-    path = setup.output.write_results({**dev, **trained}, about)
+    metadata = classifier_results.metadata(task, "eval")
+    path = setup.output.write_results({**dev, **trained}, metadata)
     record = _record(setup, settings, {**scores, **trained})
     folder = setup.config.records_dir or setup.output.path
     existing = {known["key"]: known for known in records.read(folder)}.get(record["key"])
@@ -433,7 +433,7 @@ def _evaluate(setup, model, split):
         return classifier_results.write_test(folder, task, split, predictions, labels)
     classifier_results.write_answers(folder, task, split, labels, predictions)
     scores = classifier_results.scores(task, labels, predictions)
-    return [], classifier_results.named("eval" + ("_" + variant if variant else ""), scores)
+    return [], classifier_results.add_prefix("eval" + ("_" + variant if variant else ""), scores)
 
 
 def _conditions(setup, modules):

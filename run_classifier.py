@@ -148,7 +148,7 @@ def run(values):
     processor, data_dir = classifier_data.find_task(config, start.adapter)
     task, labels = processor.task, processor.get_labels()
     folder = config.folder_of(str(config.task_name).lower())
-    setup = finetuning.set_up(config, start, folder, classifier_features.SHORTEST)
+    setup = finetuning.set_up(config, start, folder, classifier_features.MIN_SEQ_LENGTH)
     finetuning.check(setup, task)
     examples = classifier_data.read_examples(processor, setup.stages, data_dir)
     weights = classifier_data.class_weights(config.class_weights, task, examples.get("train", ()))
@@ -169,7 +169,7 @@ def _run_stages(config, estimator, output, task, rows, labeled):
     dev_sets = {
         split: finetuning.DevSet(
             rows[split],
-            classifier_results.stacked,
+            classifier_results.stack,
             classifier_results.score_fn(task, split, rows[split], config.eval_batch_size),
         )
         for split in rows
@@ -181,7 +181,7 @@ def _run_stages(config, estimator, output, task, rows, labeled):
         rows.get("train"),
         list(dev_sets.values()),
         output,
-        classifier_results.about(task, "eval"),
+        classifier_results.metadata(task, "eval"),
         lambda result: f"{task.name} dev: {classifier_results.summary(task, 'eval', result)}",
     )
     for split, dev_set in dev_sets.items():
@@ -195,7 +195,7 @@ def _run_stages(config, estimator, output, task, rows, labeled):
                 output.path,
                 task,
                 split,
-                classifier_results.stacked(predictions),
+                classifier_results.stack(predictions),
                 rows[split]["label_ids"] if split in labeled else None,
             )
             report += lines

@@ -494,7 +494,7 @@ class DamagedFilesTest(tf.test.TestCase):
     def test_a_damaged_checkpoint_of_adapter_bert_is_converted_or_refused(self):
         bert = tiny.write_bert(os.path.join(self.get_temp_dir(), "bert"))
         prefix = os.path.join(bert, "bert_model.ckpt")
-        adapter = own_models.task_adapter(bert)
+        adapter = own_models.build_task_adapter(bert)
 
         def write(folder):
             adapter_checkpoints.to_full_checkpoint(

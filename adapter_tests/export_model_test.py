@@ -31,7 +31,7 @@ class ExportModelTest(tf.test.TestCase):
 
     def save(self, name, seed=0, **changes):
         folder = os.path.join(self.root, name, "adapter")
-        task_adapter.save(folder, own_models.task_adapter(self.bert, seed, **changes))
+        task_adapter.save(folder, own_models.build_task_adapter(self.bert, seed, **changes))
         return folder
 
     def run_it(self, *arguments):

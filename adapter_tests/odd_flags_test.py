@@ -115,7 +115,7 @@ class OddFlagsTest(tf.test.TestCase):
         cls.bert_dir = tiny.write_bert(cls.path("bert"), initializer_range=0.4)
         cls.adapter = cls.path("mrpc/adapter")
         os.makedirs(cls.path("mrpc"))
-        task_adapter.save(cls.adapter, own_models.task_adapter(cls.bert_dir, task="MRPC"))
+        task_adapter.save(cls.adapter, own_models.build_task_adapter(cls.bert_dir, task="MRPC"))
         cls.bert = {
             "bert_config_file": cls.path("bert/bert_config.json"),
             "vocab_file": cls.path("bert/vocab.txt"),

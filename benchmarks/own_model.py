@@ -11,8 +11,7 @@ import worker
 import workload
 from adapter_bert.common import tf_estimator
 from adapter_bert.tasks import heads
-from adapter_bert.training import estimator as training
-from adapter_bert.training import model_fn
+from adapter_bert.training import estimator, model_fn
 
 _STEPS = 1000  # Of the schedule; the rate has no influence on the time.
 
@@ -53,14 +52,14 @@ def build(model, work, batch_size=workload.BATCH_SIZE):
         name: tf.placeholder(tf.int32, [batch_size] + [None] * (values.ndim - 1))
         for name, values in batch.items()
     }
-    run = training.RunSettings(output_dir="unused", train_batch_size=batch_size)
+    run = estimator.RunSettings(output_dir="unused", train_batch_size=batch_size)
     head = heads.classifier_head(workload.NUM_LABELS)
-    estimator = training.build_estimator(model, run, head)
+    trainer = estimator.build_estimator(model, run, head)
     mode = tf_estimator.ModeKeys.TRAIN if work == "step" else tf_estimator.ModeKeys.PREDICT
     params = {"batch_size": batch_size}
     tf.set_random_seed(0)
-    spec = training.model_fn_builder(model, head)(inputs, None, mode, params)
-    session = tf.Session(config=estimator.config.session_config)
+    spec = model_fn.model_fn_builder(model, head)(inputs, None, mode, params)
+    session = tf.Session(config=trainer.config.session_config)
     session.run(tf.global_variables_initializer())
     fetches = (spec.loss, spec.train_op) if work == "step" else spec.predictions["probabilities"]
     feed = {inputs[name]: values for name, values in batch.items()}

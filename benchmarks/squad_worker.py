@@ -25,7 +25,7 @@ def ours(squad_file, vocab_file, folder):
 
     def make(add):
         examples = squad_data.squad_examples(squad_file, is_training=True)
-        questions = squad_features.tokenized(examples, tokenizer, limits, True)
+        questions = squad_features.tokenize_questions(examples, tokenizer, limits, True)
         squad_features.add_rows(questions, tokenizer, add)
 
     arrays = feature_cache.load_or_build(folder, "features", make)

@@ -243,7 +243,7 @@ class Baseline:
             split_rows, False, False, fixed_length=False, order=order
         )
         indexed_predictions = zip(order, self._estimator(folder).predict(input_fn, hooks=hooks))
-        return classifier_results.stacked(input_pipeline.sort_by_index(indexed_predictions))
+        return classifier_results.stack(input_pipeline.sort_by_index(indexed_predictions))
 
     def _score(self, predictions):
         task = self._data.task
@@ -345,7 +345,7 @@ class DevSetHook(tf.train.SessionRunHook):
                 self._saver.save(session, prefix, global_step=step, write_meta_graph=False)
 
     def _predict(self, session):
-        return classifier_results.stacked(
+        return classifier_results.stack(
             input_pipeline.sort_by_index(self._predict_batches(session))
         )
 

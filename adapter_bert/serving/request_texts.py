@@ -103,7 +103,7 @@ class TaskTexts:
         self._config, self._max_text_length = encoding.config, encoding.max_text_length
         self.fields = kind.fields
         length, max_length = description.max_seq_length, self._config.max_position_embeddings
-        min_length = classifier_features.SHORTEST
+        min_length = classifier_features.MIN_SEQ_LENGTH
         if not min_length <= length <= max_length:
             raise UserError(
                 f"{where} has max_seq_length {length}; expected {min_length} to {max_length}."

@@ -59,12 +59,12 @@ class ClassifierConfig(TaskConfig, FinetuningConfig):
     )
 
 
-def find_task(config: TaskConfig, given):
+def find_task(config: TaskConfig, trained_adapter):
     """Finds the task that settings name.
 
     Args:
       config: `TaskConfig`.
-      given: `task_adapter.TaskAdapter` of --adapter, or None.
+      trained_adapter: `task_adapter.TaskAdapter` of --adapter, or None.
 
     Returns:
       (`glue.SplitProcessor`, the folder of its data).
@@ -76,14 +76,14 @@ def find_task(config: TaskConfig, given):
     data_dir = paths.find_data_dir(config.data_dir, folder)
     if isinstance(task, glue.TaskProcessor):
         return task, data_dir
-    if given and given.description.kind != task.kind:
+    if trained_adapter and trained_adapter.description.kind != task.kind:
         decided_by = " (--label_type)" if task.name == "custom" else ""
         raise UserError(
-            f"--adapter is of a {given.description.kind} task, {given.description.task}; expected"
-            f" {task.kind}{decided_by}."
+            f"--adapter is of a {trained_adapter.description.kind} task,"
+            f" {trained_adapter.description.task}; expected {task.kind}{decided_by}."
         )
-    known = given.description.labels if given else None
-    return custom_tasks.TableProcessor(task, data_dir, known), data_dir
+    trained_labels = trained_adapter.description.labels if trained_adapter else None
+    return custom_tasks.TableProcessor(task, data_dir, trained_labels), data_dir
 
 
 def _custom_layout(config):
@@ -189,15 +189,15 @@ def class_weights(
         return None
     labels = task.labels
     if text == "balanced":
-        of = collections.Counter(example.label for example in examples)
-        counts = [of[label] for label in labels]
+        label_counts = collections.Counter(example.label for example in examples)
+        counts = [label_counts[label] for label in labels]
         return [len(examples) / (len(labels) * count) if count else 0.0 for count in counts]
     try:
         weights = [float(part) for part in text.split(",")]
     except ValueError:
         weights = []
-    fit = len(weights) == len(labels) and all(0 <= weight < math.inf for weight in weights)
-    if not fit or not any(weights):
+    is_valid = len(weights) == len(labels) and all(0 <= weight < math.inf for weight in weights)
+    if not is_valid or not any(weights):
         raise UserError(
             f"--class_weights={text}: expected balanced, or a number from 0 up for each label of"
             f" {', '.join(labels)}, not all of them 0."

@@ -13,7 +13,7 @@ from absl import logging
 
 from adapter_bert.common.errors import UserError
 
-SHORTEST = 4  # The least max_seq_length: the special tokens of a pair, and one of its own.
+MIN_SEQ_LENGTH = 4  # The least max_seq_length: the special tokens of a pair, and one of its own.
 
 _LOGGED_EXAMPLES = 3
 _PROGRESS_EVERY = 10000
@@ -94,16 +94,16 @@ def convert_single_example(
     Raises:
       UserError: the label is not in label_list, or not even the special tokens fit into S.
     """
-    return _converted(ex_index, example, _ids_of(label_list), max_seq_length, tokenizer)
+    return _convert(ex_index, example, _ids_by_label(label_list), max_seq_length, tokenizer)
 
 
-def _ids_of(label_list: Optional[Labels]) -> Dict[str, int]:
+def _ids_by_label(label_list: Optional[Labels]) -> Dict[str, int]:
     """The labels' places in their list."""
     labels = () if label_list is None else label_list
     return {label: index for index, label in enumerate(labels)}
 
 
-def _converted(
+def _convert(
     ex_index: float, example: Example, label_ids: Dict[str, int], max_seq_length: int, tokenizer
 ) -> InputFeatures:
     """`convert_single_example`, with the labels as a dict to their ids."""
@@ -113,12 +113,12 @@ def _converted(
 
     ids_a, ids_b, label_id = _encode(ex_index, example, label_ids, max_seq_length, tokenizer)
     cls_id, sep_id = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
-    first, second = [cls_id, *ids_a, sep_id], [*ids_b, sep_id] if ids_b else []
-    padding = [0] * (max_seq_length - len(first) - len(second))
+    segment_a, segment_b = [cls_id, *ids_a, sep_id], [*ids_b, sep_id] if ids_b else []
+    padding = [0] * (max_seq_length - len(segment_a) - len(segment_b))
     return InputFeatures(
-        input_ids=first + second + padding,
-        input_mask=[1] * (len(first) + len(second)) + padding,
-        segment_ids=[0] * len(first) + [1] * len(second) + padding,
+        input_ids=segment_a + segment_b + padding,
+        input_mask=[1] * (len(segment_a) + len(segment_b)) + padding,
+        segment_ids=[0] * len(segment_a) + [1] * len(segment_b) + padding,
         label_id=label_id,
     )
 
@@ -172,7 +172,7 @@ def _label_id(example: InputExample, label_ids: Dict[str, int]):
 
 def label_column(examples: Sequence[InputExample], label_list: Optional[Labels]) -> np.ndarray:
     """The labels of `InputExample`s as an array: see `features_to_arrays`."""
-    label_ids = _ids_of(label_list)
+    label_ids = _ids_by_label(label_list)
     return _column([_label_id(example, label_ids) for example in examples])
 
 
@@ -192,9 +192,9 @@ def convert_examples_to_features(
     examples: Sequence[Example], label_list: Optional[Labels], max_seq_length: int, tokenizer
 ) -> List[InputFeatures]:
     """`convert_single_example` of each example: a list of `InputFeatures` in the same order."""
-    label_ids = _ids_of(label_list)
+    label_ids = _ids_by_label(label_list)
     return [
-        _converted(index, example, label_ids, max_seq_length, tokenizer)
+        _convert(index, example, label_ids, max_seq_length, tokenizer)
         for index, example in _with_progress(examples)
     ]
 
@@ -219,7 +219,7 @@ def text_arrays(
     if not examples:
         raise ValueError("expected at least one example")
     is_real = [not isinstance(example, PaddingInputExample) for example in examples]
-    ids_of_labels = _ids_of(label_list)
+    ids_of_labels = _ids_by_label(label_list)
     ids_a, ids_b, label_ids = zip(
         *(
             ((), (), 0)

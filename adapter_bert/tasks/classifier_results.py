@@ -19,7 +19,7 @@ Predictions = Dict[str, np.ndarray]
 _MAX_MATRIX_LABELS = 200
 
 
-def stacked(predictions: Iterable[Predictions]) -> Predictions:
+def stack(predictions: Iterable[Predictions]) -> Predictions:
     """Returns N dicts of arrays as one dict of arrays [N, ...]."""
     rows = list(predictions)
     return {name: np.stack([row[name] for row in rows]) for name in rows[0]} if rows else {}
@@ -62,26 +62,26 @@ def score_fn(
       rows: `rows.TextRows` with "label_ids".
       batch_size: of the evaluation, over whose batches BERT's "loss" is averaged.
     """
-    second = split[len("dev_") :]
+    suffix = split[len("dev_") :]
 
     def score(predictions):
         result = scores(task, rows["label_ids"], predictions)
-        if second:
-            return named("eval_" + second, result)
+        if suffix:
+            return add_prefix("eval_" + suffix, result)
         loss = mean_of_batches(predictions["loss"], batch_size)
-        return {**named("eval", result), "loss": loss}
+        return {**add_prefix("eval", result), "loss": loss}
 
     return score
 
 
-def about(task: Task, stage: str) -> Dict[str, Any]:
+def metadata(task: Task, stage: str) -> Dict[str, Any]:
     """What a file of scores tells of them: the task, its score, the labels of its matrix."""
     return {"task": task.name, "score": f"{stage}_{task.score}", "labels": list(task.labels)}
 
 
-def named(start: str, scores: Dict[str, Any]) -> Dict[str, Any]:
+def add_prefix(prefix: str, scores: Dict[str, Any]) -> Dict[str, Any]:
     """Scores, with what their names begin with."""
-    return {f"{start}_{name}": value for name, value in scores.items()}
+    return {f"{prefix}_{name}": value for name, value in scores.items()}
 
 
 def summary(task: Task, stage: str, result: Dict[str, Any]) -> str:
@@ -115,12 +115,12 @@ def write_predictions(folder: str, task: Task, split: str, predictions: Predicti
     Returns:
       The paths, test_results.tsv first.
     """
-    end = split[len("test") :] + ".tsv"
+    suffix = split[len("test") :] + ".tsv"
     kind = text_kind.get(task.kind)
     texts = kind.texts(kind.answers(predictions), task.labels)
     values = predictions[kind.prediction]
     tables = {
-        "test_results" + end: [list(map(str, np.atleast_1d(row))) for row in values],
+        "test_results" + suffix: [list(map(str, np.atleast_1d(row))) for row in values],
         _file_name("predictions", split): _prediction_rows(task, texts, predictions),
     }
     if split in task.submission:
@@ -153,18 +153,19 @@ def write_test(
     """
     path = posixpath.join(folder, f"test_scores{split[len('test') :]}.json")
     if labels is None:  # An earlier file's would stand beside other predictions.
-        for stale in (path, posixpath.join(folder, _file_name("labels", split))):
-            with files.convert_write_errors(stale):
-                if files.exists(stale):
-                    files.remove(stale)
+        for old_path in (path, posixpath.join(folder, _file_name("labels", split))):
+            with files.convert_write_errors(old_path):
+                if files.exists(old_path):
+                    files.remove(old_path)
     written = write_predictions(folder, task, split, predictions)
     report = [f"Predictions: {', '.join(written)} ({len(predictions['loss'])} rows)"]
     if labels is None:
         return report, {}
     write_answers(folder, task, split, labels)
-    found = named("test", scores(task, labels, predictions))
-    files.write_object(path, {**about(task, "test"), **found})
-    return [*report, f"{task.name} test: {summary(task, 'test', found)} ({path})"], found
+    test_scores = add_prefix("test", scores(task, labels, predictions))
+    files.write_object(path, {**metadata(task, "test"), **test_scores})
+    report.append(f"{task.name} test: {summary(task, 'test', test_scores)} ({path})")
+    return report, test_scores
 
 
 def write_answers(
@@ -195,8 +196,8 @@ def write_answers(
 
 def _file_name(name: str, split: str) -> str:
     """predictions.tsv of "test", dev_predictions_mismatched.tsv of "dev_mismatched"."""
-    stage, _, second = split.partition("_")
-    return ("dev_" if stage == "dev" else "") + name + (f"_{second}" if second else "") + ".tsv"
+    stage, _, suffix = split.partition("_")
+    return ("dev_" if stage == "dev" else "") + name + (f"_{suffix}" if suffix else "") + ".tsv"
 
 
 def _write_rows(folder: str, name: str, rows: Iterable[Sequence[str]]) -> str:

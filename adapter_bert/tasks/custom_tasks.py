@@ -40,9 +40,9 @@ class Layout(NamedTuple):
       columns: the names of columns of a published file that has no header.
       labels: in the order of their ids; empty where they are found in the training rows.
       aliases: other spellings of labels in the file, compared without surrounding spaces.
-      left_out: labels whose rows are not read.
+      excluded_labels: labels whose rows are not read.
       skip_empty: rows without a text are not read.
-      label_begins: the label is the first column whose name begins as `label` says.
+      is_label_prefix: the label is the first column whose name begins as `label` says.
     """
 
     name: str
@@ -54,13 +54,13 @@ class Layout(NamedTuple):
     columns: Tuple[str, ...] = ()
     labels: Tuple[str, ...] = ()
     aliases: Dict[str, str] = {}
-    left_out: Tuple[str, ...] = ()
+    excluded_labels: Tuple[str, ...] = ()
     skip_empty: bool = False
-    label_begins: bool = False
+    is_label_prefix: bool = False
 
-    def label_in(self, table: table_readers.Table) -> Optional[int]:
+    def label_column(self, table: table_readers.Table) -> Optional[int]:
         """The place of the label's column in a `table_readers.Table`; None if it has none."""
-        if self.label_begins:
+        if self.is_label_prefix:
             names = [name for name in table.columns if name.startswith(self.label)]
             return table.columns.index(names[0]) if names else None
         if self.label not in table.columns:
@@ -93,7 +93,7 @@ LAYOUTS = {
             "choose_one",
             files=("socialmedia-disaster-tweets-DFE.csv",),
             labels=("Not Relevant", "Relevant"),
-            left_out=("Can't Decide",),
+            excluded_labels=("Can't Decide",),
         ),
         Layout(
             "economic_news_relevance",
@@ -101,7 +101,7 @@ LAYOUTS = {
             "relevance",
             files=("Full-Economic-News-DFE-839861.csv",),
             labels=("no", "yes"),
-            left_out=("not sure",),
+            excluded_labels=("not sure",),
         ),
         Layout("newsgroups", "text", "label", files=("20news-bydate-train", "20news-bydate-test")),
         Layout("emotion", "content", "sentiment", files=("text_emotion.csv",)),
@@ -112,7 +112,7 @@ LAYOUTS = {
             files=("1377884570_tweet_global_warming.csv",),
             labels=("No", "Yes"),
             aliases={"N": "No", "Y": "Yes"},
-            left_out=("", "NA", "N/A"),
+            excluded_labels=("", "NA", "N/A"),
         ),
         Layout(
             "political_audience",
@@ -137,14 +137,14 @@ LAYOUTS = {
             "tweet",
             "q2_",
             files=("progressive-tweet-sentiment.csv",),
-            label_begins=True,
+            is_label_prefix=True,
         ),
         Layout(
             "progressive_stance",
             "tweet",
             "q1_",
             files=("progressive-tweet-sentiment.csv",),
-            label_begins=True,
+            is_label_prefix=True,
         ),
         Layout(
             "us_economic_performance",
@@ -233,10 +233,10 @@ def files_of(layout: Layout, split: str, data_dir: str) -> List[str]:
         for name in _FILE_NAMES[split]
         for ending in _ENDINGS
     ]
-    found = [path for path in paths if files.exists(path)]
-    if len(found) > 1:
-        raise UserError(f"{data_dir}: found {' and '.join(found)}, expected one of them.")
-    return found
+    existing = [path for path in paths if files.exists(path)]
+    if len(existing) > 1:
+        raise UserError(f"{data_dir}: found {' and '.join(existing)}, expected one of them.")
+    return existing
 
 
 class TableProcessor(SplitProcessor):
@@ -270,15 +270,15 @@ class TableProcessor(SplitProcessor):
 
     def has_labels(self, split: str) -> bool:
         """Only a test file's rows may be without."""
-        return split != "test" or self._layout.label_in(self._split(split)) is not None
+        return split != "test" or self._layout.label_column(self._split(split)) is not None
 
     def get_examples(self, split: str, data_dir: str) -> List[InputExample]:
         """The examples of a split, in the order of its file."""
         del data_dir
         table = self._split(split)
-        layout, label = self._layout, self._layout.label_in(table)
+        layout, label = self._layout, self._layout.label_column(table)
         if label is None and split != "test":
-            raise table.no_column(layout.label, "--label_column")
+            raise table.column_error(layout.label, "--label_column")
         text_a = table.column(layout.text_a, "--text_column")
         text_b = table.column(layout.text_b, "--text_b_column") if layout.text_b else None
         return [
@@ -293,19 +293,21 @@ class TableProcessor(SplitProcessor):
 
     def _split(self, split: str) -> table_readers.Table:
         """The `Table` of a split: its own file, or its share of the training file's rows."""
-        own = self._path(split)
-        if own and split != "train":
-            return self._table(own)
+        path = self._path(split)
+        if path and split != "train":
+            return self._table(path)
         table = self._training_table()
         missing = [name for name in ("dev", "test") if not self._path(name)]
         if split == "train" and not missing:
             return table
         shares = {"train": 10 - len(missing), **dict.fromkeys(missing, 1)}
-        parts = shared_out(table.rows, shares)
+        parts = split_rows(table.rows, shares)
         rows = parts[split]
         if split == "train":
-            apart = " and ".join(f"{len(parts[name])} as {name}" for name in missing)
-            logging.info("%s: of %d rows, %s are set apart.", table.path, len(table.rows), apart)
+            set_apart = " and ".join(f"{len(parts[name])} as {name}" for name in missing)
+            logging.info(
+                "%s: of %d rows, %s are set apart.", table.path, len(table.rows), set_apart
+            )
         if not rows:
             raise UserError(
                 f"{table.path}: {len(table.rows)} rows are too few to set some apart as {split};"
@@ -326,13 +328,13 @@ class TableProcessor(SplitProcessor):
 
     def _path(self, split: str) -> Optional[str]:
         """Where a split lies; None if it is to be a share of the training file."""
-        found = files_of(self._layout, split, self._data_dir)
-        return found[0] if found else None
+        paths = files_of(self._layout, split, self._data_dir)
+        return paths[0] if paths else None
 
     def _table(self, path: str) -> table_readers.Table:
         """A file's `Table`, but for the rows that are left out."""
         if path not in self._tables:
-            self._tables[path] = self._kept(self._read(path))
+            self._tables[path] = self._filter_rows(self._read(path))
         return self._tables[path]
 
     def _read(self, path: str) -> table_readers.Table:
@@ -342,13 +344,17 @@ class TableProcessor(SplitProcessor):
         if files.isdir(path):
             folders = [os.path.join(self._data_dir, name) for name in layout.files]
             return table_readers.read_folders(folders, (layout.label, layout.text_a))
-        return table_readers.read_table(path, layout.columns, or_latin1=True)
+        return table_readers.read_table(path, layout.columns, allow_latin1=True)
 
-    def _kept(self, table: table_readers.Table) -> table_readers.Table:
-        layout, label = self._layout, self._layout.label_in(table)
+    def _filter_rows(self, table: table_readers.Table) -> table_readers.Table:
+        layout, label = self._layout, self._layout.label_column(table)
         rows = table.rows
-        if layout.left_out and label is not None:
-            rows = [row for row in rows if self._spelled(table, row, label) not in layout.left_out]
+        if layout.excluded_labels and label is not None:
+            rows = [
+                row
+                for row in rows
+                if self._canonical_label(table, row, label) not in layout.excluded_labels
+            ]
         if layout.skip_empty:
             text = table.column(layout.text_a, "--text_column")
             rows = [row for row in rows if table.text(row, text).strip()]
@@ -360,10 +366,10 @@ class TableProcessor(SplitProcessor):
         if not self._kind.min_labels:
             return ()
         table = self._training_table()
-        label = self._layout.label_in(table)
+        label = self._layout.label_column(table)
         if label is None:
-            raise table.no_column(self._layout.label, "--label_column")
-        rows = [_names_in(self._parsed(table, row, label)) for row in table.rows]
+            raise table.column_error(self._layout.label, "--label_column")
+        rows = [_names_in(self._parse_label(table, row, label)) for row in table.rows]
         labels = sorted(set(itertools.chain.from_iterable(rows)))
         if not labels:
             raise UserError(f"{table.path}: found no label in {len(rows)} rows, expected some.")
@@ -374,15 +380,17 @@ class TableProcessor(SplitProcessor):
             )
         return labels
 
-    def _spelled(self, table: table_readers.Table, row: table_readers.Row, column: int) -> str:
+    def _canonical_label(
+        self, table: table_readers.Table, row: table_readers.Row, column: int
+    ) -> str:
         """A row's label as the task has it, on one line."""
         label = " ".join(table.text(row, column).split())
         return self._layout.aliases.get(label, label)
 
-    def _parsed(self, table: table_readers.Table, row: table_readers.Row, column: int) -> Any:
+    def _parse_label(self, table: table_readers.Table, row: table_readers.Row, column: int) -> Any:
         """Returns a row's label, a str or a tuple of str, if a file can hold it."""
         where = f"{table.path}, line {row.line}"
-        label = self._kind.parse_label(self._spelled(table, row, column), where)
+        label = self._kind.parse_label(self._canonical_label(table, row, column), where)
         for name in _names_in(label):
             if any("\ud800" <= character <= "\udfff" for character in name):
                 raise UserError(
@@ -394,7 +402,7 @@ class TableProcessor(SplitProcessor):
         """Returns a row's label, one of the task's; a placeholder where there is no column."""
         if column is None:
             return self._kind.placeholder(self.task.labels)
-        label = self._parsed(table, row, column)
+        label = self._parse_label(table, row, column)
         for name in _names_in(label):
             if not self._kind.is_label(name, self._known):
                 expected = self._kind.describe_labels(self.task.labels)
@@ -409,7 +417,7 @@ def _names_in(label) -> Tuple[str, ...]:
     return label if isinstance(label, tuple) else (label,)
 
 
-def shared_out(rows: list, shares: Dict[str, int]) -> Dict[str, list]:
+def split_rows(rows: list, shares: Dict[str, int]) -> Dict[str, list]:
     """Deals rows out at random, always in the same way.
 
     Four fifths are for training, and of the rest the first half (rounded down) is dev, as in the
@@ -423,9 +431,9 @@ def shared_out(rows: list, shares: Dict[str, int]) -> Dict[str, list]:
       A dict from the same names to lists of rows, in the order of `rows`.
     """
     order = np.random.RandomState(_SPLIT_SEED).permutation(len(rows))
-    left, weight, parts = order, sum(shares.values()), collections.OrderedDict()
+    remaining, weight, parts = order, sum(shares.values()), collections.OrderedDict()
     for name, share in shares.items():
-        count = len(left) * share // weight
-        parts[name], left = left[:count], left[count:]
+        count = len(remaining) * share // weight
+        parts[name], remaining = remaining[:count], remaining[count:]
         weight -= share
-    return {name: [rows[i] for i in sorted(places)] for name, places in parts.items()}
+    return {name: [rows[i] for i in sorted(indices)] for name, indices in parts.items()}

@@ -72,7 +72,7 @@ _ENTAILMENT = ("entailment", "not_entailment")
 _NLI = ("contradiction", "entailment", "neutral")
 
 
-def _alike(
+def _uniform_splits(
     text_a: int, text_b: Optional[int] = None, label: int = -1, **options
 ) -> Dict[str, Split]:
     """The splits train, dev and test of files with the same columns, but for the label in test."""
@@ -111,8 +111,8 @@ TASKS = {
                 "test": Split("test.tsv", "test", text_a=1),
             },
         ),
-        _glue("MRPC", _BINARY, _alike(3, 4, label=0), score="f1"),
-        _glue("STS-B", (), _alike(7, 8), kind="regression", score="spearman"),
+        _glue("MRPC", _BINARY, _uniform_splits(3, 4, label=0), score="f1"),
+        _glue("STS-B", (), _uniform_splits(7, 8), kind="regression", score="spearman"),
         _glue(
             "QQP",
             _BINARY,
@@ -136,9 +136,9 @@ TASKS = {
             submission={"test": "MNLI-m", "test_mismatched": "MNLI-mm"},
             guid=0,
         ),
-        _glue("QNLI", _ENTAILMENT, _alike(1, 2)),
-        _glue("RTE", _ENTAILMENT, _alike(1, 2)),
-        _glue("WNLI", _BINARY, _alike(1, 2)),
+        _glue("QNLI", _ENTAILMENT, _uniform_splits(1, 2)),
+        _glue("RTE", _ENTAILMENT, _uniform_splits(1, 2)),
+        _glue("WNLI", _BINARY, _uniform_splits(1, 2)),
         _glue(
             "AX",
             _NLI,
@@ -233,15 +233,15 @@ class TaskProcessor(SplitProcessor):
 
     def splits_of(self, stage: str, data_dir: str) -> List[str]:
         """A stage's splits; a second one, as MNLI has, only if its file is there."""
-        first, *others = self.task.splits_of(stage) or [stage]
-        there = [
+        first, *extra_splits = self.task.splits_of(stage) or [stage]
+        existing = [
             name
-            for name in others
+            for name in extra_splits
             if files.exists(self.task.splits[name].path(data_dir, self.language))
         ]
-        for name in set(others) - set(there):
+        for name in set(extra_splits) - set(existing):
             logging.info("%s has no %s: it is left out.", data_dir, self.task.splits[name].file)
-        return [first, *there]
+        return [first, *existing]
 
     def files_of(self, stage: str, data_dir: str) -> List[str]:
         """Returns the paths of the files that a stage reads."""
@@ -286,31 +286,33 @@ class XnliProcessor(TaskProcessor):
         super().__init__(TASKS["xnli"])
 
 
-def get_processor(task_name: str, others: Iterable[str] = ()) -> TaskProcessor:
+def get_processor(task_name: str, other_names: Iterable[str] = ()) -> TaskProcessor:
     """The processor of a task by its name, in any case and with or without its hyphen.
 
     Args:
       task_name: str.
-      others: names of tasks that are known elsewhere, for the error.
+      other_names: names of tasks that are known elsewhere, for the error.
 
     Raises:
       UserError: an unknown name.
     """
-    wanted = _plain(task_name)
+    normalized = _normalize(task_name)
     for task in TASKS.values():
-        if _plain(task.name) == wanted:
+        if _normalize(task.name) == normalized:
             return TaskProcessor(task)
-    names = {_plain(name): name for name in (*(task.name for task in TASKS.values()), *others)}
-    near = [names[plain] for plain in difflib.get_close_matches(wanted, names)]
-    if near:
-        verb = "names are" if len(near) > 1 else "name is"
-        expected = f"the nearest {verb} {', '.join(near)} (--help lists all)"
+    names = {
+        _normalize(name): name for name in (*(task.name for task in TASKS.values()), *other_names)
+    }
+    closest = [names[match] for match in difflib.get_close_matches(normalized, names)]
+    if closest:
+        verb = "names are" if len(closest) > 1 else "name is"
+        expected = f"the nearest {verb} {', '.join(closest)} (--help lists all)"
     else:
         expected = f"expected one of {', '.join(names.values())}"
     raise UserError(f"--task_name={task_name} is unknown, {expected}.")
 
 
-def _plain(name: str) -> str:
+def _normalize(name: str) -> str:
     return name.lower().replace("-", "").replace("_", "")
 
 
@@ -347,9 +349,10 @@ def read_examples(task: Task, split_name: str, data_dir: str) -> List[InputExamp
         if number >= split.header and number not in short and _in_language(row, task, split)
     ]
     if not examples and split.language is not None:
-        found = sorted({row[split.language] for row in rows[split.header :]})
+        languages = sorted({row[split.language] for row in rows[split.header :]})
         raise UserError(
-            f"{path}: found the languages {', '.join(found)}, expected {task.language} among them."
+            f"{path}: found the languages {', '.join(languages)}, expected {task.language} among"
+            " them."
         )
     return examples
 
@@ -367,16 +370,16 @@ def _check_layout(rows: List[List[str]], task: Task, split: Split, path: str) ->
     short = {index for index, row in enumerate(rows) if len(row) < split.width}
     if short and (min(short) == 0 or not split.skip_short):
         row = rows[min(short)]
-        found = f"{len(row)} columns" if row else "a blank line"
+        content = f"{len(row)} columns" if row else "a blank line"
         raise UserError(
-            f"{path}, line {min(short) + 1}: found {found}, expected at least {split.width} columns"
-            " between tabs."
+            f"{path}, line {min(short) + 1}: found {content}, expected at least {split.width}"
+            " columns between tabs."
         )
     if short:
         logging.info("%s: left out %d rows with too few columns.", path, len(short))
     if len(rows) - len(short) <= split.header:
-        found = "only a header" if rows else "an empty file"
-        raise UserError(f"{path}: found {found}, expected rows of data.")
+        content = "only a header" if rows else "an empty file"
+        raise UserError(f"{path}: found {content}, expected rows of data.")
     if split.header and _is_data(rows[0], task, split):
         raise UserError(
             f"{path}, line 1: found a row of data, expected a header (which would be skipped)."

@@ -109,7 +109,7 @@ def metric_fn(per_example_loss, label_ids, logits, is_real_example):
 
 
 # What a logit of padding is lowered by: such a position is never taken for an answer's.
-_NEVER = -10000.0
+_MASKED_LOGIT = -10000.0
 
 
 def span_logits(sequence_output):
@@ -144,7 +144,7 @@ def squad_head(encoder, features, is_training, dropout_key):
     del is_training, dropout_key
     padding = 1.0 - tf.cast(features["input_mask"], tf.float32)
     start, end = (
-        logits + padding * _NEVER for logits in span_logits(encoder.get_sequence_output())
+        logits + padding * _MASKED_LOGIT for logits in span_logits(encoder.get_sequence_output())
     )
     loss = tf.zeros([])
     if "start_positions" in features:

@@ -42,7 +42,7 @@ class Multilabel(text_kind.TextKind):
                     " neither null nor have commas, which stand between labels elsewhere."
                 )
         # JSON has white space that a line of a file has not.
-        return tuple(label for label in (" ".join(str(each).split()) for each in labels) if label)
+        return tuple(label for label in (" ".join(str(part).split()) for part in labels) if label)
 
     def placeholder(self, labels):
         """Returns the empty set."""

@@ -49,7 +49,7 @@ class Span(task_kinds.TaskKind):
         def read(question, context):
             _, words = squad_data.words_of(context)
             example = squad_data.SquadExample("", question, words)
-            (tokenized,) = squad_features.tokenized([example], tokenizer, limits, False)
+            (tokenized,) = squad_features.tokenize_questions([example], tokenizer, limits, False)
             windows = squad_features.window_features(
                 tokenized, 0, 0, tokenizer, limits.max_seq_length
             )

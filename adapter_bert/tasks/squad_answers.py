@@ -21,11 +21,11 @@ from adapter_bert.tasks.squad_features import InputFeatures
 RawResult = collections.namedtuple("RawResult", ["unique_id", "start_logits", "end_logits"])
 
 # The odds for no answer of a question for which no window offers any.
-_SURELY_NONE = 1e6
+_NO_CANDIDATE_ODDS = 1e6
 
 # Controls, formats, halves of surrogate pairs: SentencePiece's normalizers drop them, make them
 # spaces or keep them.
-_UNSEEN = ("Cc", "Cf", "Cs")
+_INVISIBLE_CATEGORIES = ("Cc", "Cf", "Cs")
 
 
 class AnswerSettings(NamedTuple):
@@ -142,13 +142,13 @@ def choose_answer(
     spans = []
     for feature, result in windows:
         spans += _spans_of(feature, result, settings)
-    null = None
+    null_span = None
     if settings.version_2_with_negative:
-        null = _null_span(windows)
-        spans.append(null)
+        null_span = _null_span(windows)
+        spans.append(null_span)
     nbest = _distinct_texts(sorted(spans, key=lambda span: -span.score), doc_tokens, settings)
-    if null and all(text for text, _ in nbest):
-        nbest.append(("", null))
+    if null_span and all(text for text, _ in nbest):
+        nbest.append(("", null_span))
     if not nbest:  # A word that BERT's script gives where nothing else is left.
         nbest.append(("empty", _Span(None, 0, 0, 0.0, 0.0)))
     entries = [
@@ -160,13 +160,13 @@ def choose_answer(
         }
         for (text, span), probability in zip(nbest, softmax([span.score for _, span in nbest]))
     ]
-    if not null:
+    if not null_span:
         return Answer(nbest[0][0], entries, None)
     best = next(((text, span) for text, span in nbest if text), None)
     if best is None:
-        return Answer("", entries, _SURELY_NONE)
+        return Answer("", entries, _NO_CANDIDATE_ODDS)
     text, span = best
-    odds = null.score - span.start_logit - span.end_logit
+    odds = null_span.score - span.start_logit - span.end_logit
     return Answer("" if odds > settings.null_score_diff_threshold else text, entries, odds)
 
 
@@ -202,13 +202,13 @@ def _distinct_texts(
     spans: List[_Span], doc_tokens: List[str], settings: AnswerSettings
 ) -> List[Tuple[str, _Span]]:
     """The first n of some `_Span`s whose texts differ: list of (text, span)."""
-    found = {}
+    span_by_text = {}
     for span in spans:
-        if len(found) >= settings.n_best_size:
+        if len(span_by_text) >= settings.n_best_size:
             break
         text = _text_of(span, doc_tokens, settings)
-        found.setdefault(text, span)
-    return list(found.items())
+        span_by_text.setdefault(text, span)
+    return list(span_by_text.items())
 
 
 def _text_of(span: _Span, doc_tokens: List[str], settings: AnswerSettings) -> str:
@@ -233,22 +233,24 @@ def _text_of_pieces(tokens: List[str], original: str, settings: AnswerSettings) 
     The model may have written characters otherwise, so what both come down to is compared.
     """
     joined = tokenization.join_pieces(tokens)
-    wanted = "".join(_plain(char, settings.do_lower_case) for char in joined)
-    parts = [_plain(char, settings.do_lower_case) for char in original]
-    start = "".join(parts).find(wanted)
-    if start < 0 or not wanted:
+    target = "".join(_normalize_char(char, settings.do_lower_case) for char in joined)
+    parts = [_normalize_char(char, settings.do_lower_case) for char in original]
+    start = "".join(parts).find(target)
+    if start < 0 or not target:
         if settings.verbose_logging:
             logging.info("Not found: %r in %r.", joined, original)
         return original
-    places = [place for place, part in enumerate(parts) for _ in part]
-    return original[places[start] : places[start + len(wanted) - 1] + 1]
+    char_indices = [place for place, part in enumerate(parts) for _ in part]
+    return original[char_indices[start] : char_indices[start + len(target) - 1] + 1]
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def _plain(char: str, do_lower_case: bool) -> str:
+def _normalize_char(char: str, do_lower_case: bool) -> str:
     """The letters and marks that a character comes down to, "" for one that does not show."""
     text = unicodedata.normalize("NFKD", char)
-    kept = [c for c in text if not c.isspace() and unicodedata.category(c) not in _UNSEEN]
+    kept = [
+        c for c in text if not c.isspace() and unicodedata.category(c) not in _INVISIBLE_CATEGORIES
+    ]
     return "".join(kept).casefold() if do_lower_case else "".join(kept)
 
 
@@ -303,4 +305,4 @@ def softmax(scores: List[float]) -> List[float]:
     highest = max(scores)
     odds = [math.exp(score - highest) for score in scores]
     total = sum(odds)
-    return [one / total for one in odds]
+    return [value / total for value in odds]

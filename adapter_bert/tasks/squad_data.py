@@ -18,7 +18,7 @@ from adapter_bert.common.errors import UserError
 
 _NESTING = '{"data": [{"paragraphs": [{"context": ..., "qas": [{"id": ..., "question": ...}]}]}]}'
 _HINT = "--version_2_with_negative"
-_DEEPEST = 50  # SQuAD's own nesting is 9 deep.
+_MAX_DEPTH = 50  # SQuAD's own nesting is 9 deep.
 _WORD = re.compile("[^ \t\r\n\u202f]+")
 
 
@@ -90,7 +90,7 @@ def squad_examples(
             located: Optional[Dict[str, Any]] = {}
             if is_training:
                 answer = _answer(qa, input_file, where, version_2_with_negative)
-                located = _located(answer, starts, doc_tokens)
+                located = _locate(answer, starts, doc_tokens)
             number += 1
             if located is None:
                 left_out.append(qas_id)
@@ -151,8 +151,8 @@ def _paragraphs(input_file: str) -> Iterator[Tuple[str, Dict[str, Any]]]:
             context = _field(paragraph, "context", str, input_file, where)
             questions = {}
             for k, qa in enumerate(_field(paragraph, "qas", list, input_file, where), 1):
-                which = f"question {k} of {where}"
-                qas_id = str(_field(qa, "id", (str, int), input_file, which))
+                question_label = f"question {k} of {where}"
+                qas_id = str(_field(qa, "id", (str, int), input_file, question_label))
                 if qas_id in seen:
                     raise UserError(f"{input_file}: question {qas_id} stands there twice.")
                 seen.add(qas_id)
@@ -164,13 +164,13 @@ def _paragraphs(input_file: str) -> Iterator[Tuple[str, Dict[str, Any]]]:
 
 def _articles(input_file: str) -> Iterator[Any]:
     """Yields the articles of a file."""
-    found = False
+    has_articles = False
     try:
         with files.open_file(input_file, "rb") as reader:
             if reader.read(3) != b"\xef\xbb\xbf":  # A byte order mark.
                 reader.seek(0)
             for article in _items_of_data(reader):
-                found = True
+                has_articles = True
                 yield article
     except FileNotFoundError as error:
         raise UserError(f"{input_file} does not exist.") from error
@@ -180,7 +180,7 @@ def _articles(input_file: str) -> Iterator[Any]:
         raise UserError(f"{input_file}: {error}; expected each key once.") from error
     except (ijson.JSONError, UnicodeDecodeError) as error:
         raise UserError(f"{input_file}{_describe_position(input_file, error)}.") from error
-    if not found:
+    if not has_articles:
         raise UserError(f"{input_file}: found no articles, expected SQuAD's JSON: {_NESTING}.")
 
 
@@ -192,7 +192,7 @@ def _items_of_data(reader):
     for event, value in ijson.basic_parse(reader, use_float=True):
         if event.startswith("start"):
             depth += 1
-            if depth > _DEEPEST:
+            if depth > _MAX_DEPTH:
                 raise ijson.JSONError("nested too deep")
             if depth == 2 and key == "data" and event == "start_array":
                 in_data = True
@@ -245,9 +245,9 @@ def _describe_position(input_file: str, reason: Exception) -> str:
 def _field(record, name: str, kind, input_file: str, where: str) -> Any:
     value = record.get(name) if isinstance(record, dict) else None
     if not isinstance(value, kind) or isinstance(value, bool) and kind is not bool:
-        found = "nothing" if value is None else json.dumps(value, default=str)[:40]
+        shown = "nothing" if value is None else json.dumps(value, default=str)[:40]
         raise UserError(
-            f"{input_file}: found {found} as {name} of {where}, expected SQuAD's JSON: {_NESTING}."
+            f"{input_file}: found {shown} as {name} of {where}, expected SQuAD's JSON: {_NESTING}."
         )
     return value
 
@@ -263,8 +263,8 @@ def _answer(
     """The one answer of a question as (text, place); None if it has none."""
     answers = _answers(qa, input_file, where)
     if version_2_with_negative:
-        said = {"is_impossible": answers == [], **qa}
-        if _field(said, "is_impossible", bool, input_file, where):
+        record = {"is_impossible": answers == [], **qa}
+        if _field(record, "is_impossible", bool, input_file, where):
             return None
     hint = f" ({_HINT})" if answers == [] and not version_2_with_negative else ""
     answers = answers or []
@@ -277,7 +277,7 @@ def _answer(
     return text, start
 
 
-def _located(
+def _locate(
     answer: Optional[Tuple[str, int]], starts: List[int], doc_tokens: List[str]
 ) -> Optional[Dict[str, Any]]:
     """The keywords of a `SquadExample` that tell an answer; None if it is not in its place.
@@ -288,15 +288,15 @@ def _located(
       doc_tokens: list of these words.
     """
     if answer is None:
-        nowhere = {"orig_answer_text": "", "start_position": -1, "end_position": -1}
-        return {**nowhere, "is_impossible": True}
-    text, place = answer
+        no_position = {"orig_answer_text": "", "start_position": -1, "end_position": -1}
+        return {**no_position, "is_impossible": True}
+    text, offset = answer
     first, last = (
-        bisect.bisect_right(starts, where) - 1 for where in (place, place + len(text) - 1)
+        bisect.bisect_right(starts, where) - 1 for where in (offset, offset + len(text) - 1)
     )
     # Words are compared, not characters, as in BERT: how they are spaced does not matter. Only an
     # answer with white space that ends no word here (U+00A0) is not found.
-    wanted, found = " ".join(text.split()), " ".join(doc_tokens[first : last + 1])
-    if not wanted or first < 0 or wanted not in found:
+    answer_text, words = " ".join(text.split()), " ".join(doc_tokens[first : last + 1])
+    if not answer_text or first < 0 or answer_text not in words:
         return None
     return {"orig_answer_text": text, "start_position": first, "end_position": last}

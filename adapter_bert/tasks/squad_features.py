@@ -17,8 +17,8 @@ from adapter_bert.tasks import squad_data
 
 FIRST_UNIQUE_ID = 1000000000
 _PROGRESS_EVERY = 10000
-_KEPT_WORDS = 100000  # Whose pieces are remembered.
-_TOKENS_A_PART = 1 << 18  # That `add_rows` hands on at a time.
+_MAX_CACHED_WORDS = 100000  # Whose pieces are remembered.
+_TOKENS_PER_PART = 1 << 18  # That `add_rows` hands on at a time.
 
 
 class InputFeatures:
@@ -139,7 +139,7 @@ class Tokenized(NamedTuple):
     windows: List[Window]
 
 
-def tokenized(
+def tokenize_questions(
     examples: Iterable[squad_data.SquadExample], tokenizer, limits: Limits, is_training: bool
 ) -> Iterator[Tokenized]:
     """Yields the `Tokenized` of each `squad_data.SquadExample`.
@@ -165,7 +165,7 @@ def tokenized(
 
 def _tokenize_words(words: List[str], tokenizer, pieces) -> _Paragraph:
     """The `_Paragraph` of a list of words; `pieces` is a dict of those seen before."""
-    if len(pieces) > _KEPT_WORDS:
+    if len(pieces) > _MAX_CACHED_WORDS:
         pieces.clear()
     tokens, word_of, first_of = [], [], []
     for index, word in enumerate(words):
@@ -240,13 +240,13 @@ def improve_span_of_pieces(
     "▁85" is all.
     """
     joined = tokenization.join_pieces
-    wanted = joined(answer)
-    if not wanted:
+    target = joined(answer)
+    if not target:
         return first, last
     token_of = [place for place in range(first, last + 1) for _ in joined(tokens[place])]
     spans = [
-        (token_of[match.start()], token_of[match.start() + len(wanted) - 1])
-        for match in re.finditer(f"(?={re.escape(wanted)})", joined(tokens[first : last + 1]))
+        (token_of[match.start()], token_of[match.start() + len(target) - 1])
+        for match in re.finditer(f"(?={re.escape(target)})", joined(tokens[first : last + 1]))
     ]
     return min(
         spans,
@@ -291,15 +291,15 @@ def max_context(spans: List[Tuple[int, int]]) -> np.ndarray:
     """
     num_tokens = max((start + length for start, length in spans), default=0)
     places = np.arange(num_tokens)
-    best, winner = np.full(num_tokens, -np.inf), np.zeros(num_tokens, np.int64)
+    best, best_window = np.full(num_tokens, -np.inf), np.zeros(num_tokens, np.int64)
     for index, (start, length) in enumerate(spans):
         covered = slice(start, start + length)
         left, right = places[covered] - start, start + length - 1 - places[covered]
         score = np.minimum(left, right) + 0.01 * length
         better = score > best[covered]
         best[covered] = np.where(better, score, best[covered])
-        winner[covered] = np.where(better, index, winner[covered])
-    return winner
+        best_window[covered] = np.where(better, index, best_window[covered])
+    return best_window
 
 
 def add_rows(questions: Iterable[Tokenized], tokenizer, add: Callable) -> None:
@@ -323,7 +323,7 @@ def add_rows(questions: Iterable[Tokenized], tokenizer, add: Callable) -> None:
             paragraph = question.paragraph
             start = part.add_tokens(tokenizer, paragraph.tokens)
         part.add_question(question, start, part.add_tokens(tokenizer, question.query))
-        if len(part.tokens) >= _TOKENS_A_PART:
+        if len(part.tokens) >= _TOKENS_PER_PART:
             add(part.arrays())
             part = _Part(part.next_token)
     if part.num_questions:
@@ -381,7 +381,7 @@ def convert_examples_to_features(
     """Calls output_fn with the `InputFeatures` of each window of each example, in order."""
     limits = Limits(max_seq_length, doc_stride, max_query_length)
     unique_id = FIRST_UNIQUE_ID
-    for index, question in enumerate(tokenized(examples, tokenizer, limits, is_training)):
+    for index, question in enumerate(tokenize_questions(examples, tokenizer, limits, is_training)):
         for feature in window_features(question, index, unique_id, tokenizer, max_seq_length):
             output_fn(feature)
         unique_id += len(question.windows)
@@ -393,7 +393,7 @@ def window_features(
     """The `InputFeatures` of each window of a `Tokenized`; the first one's id is unique_id."""
     query, paragraph = question.query, question.paragraph
     offset = len(query) + 2
-    winners = max_context([(window.start, window.length) for window in question.windows])
+    best_windows = max_context([(window.start, window.length) for window in question.windows])
     features = []
     for index, window in enumerate(question.windows):
         covered = slice(window.start, window.start + window.length)
@@ -407,7 +407,7 @@ def window_features(
                 doc_span_index=index,
                 tokens=tokens,
                 token_to_orig_map=dict(zip(places, paragraph.word_of[covered])),
-                token_is_max_context=dict(zip(places, (winners[covered] == index).tolist())),
+                token_is_max_context=dict(zip(places, (best_windows[covered] == index).tolist())),
                 input_ids=list(tokenizer.convert_tokens_to_ids(tokens)) + padding,
                 input_mask=[1] * len(tokens) + padding,
                 segment_ids=[0] * offset + [1] * (window.length + 1) + padding,

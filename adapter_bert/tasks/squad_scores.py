@@ -49,10 +49,10 @@ def scores_v1(truths: Dict[str, List[str]], predictions: Dict[str, str]) -> Dict
     Returns:
       A dict of floats: exact_match and f1.
     """
-    found = {"exact_match": exact_match, "f1": f1_v1}
-    sums = dict.fromkeys(found, 0.0)
+    measures = {"exact_match": exact_match, "f1": f1_v1}
+    sums = dict.fromkeys(measures, 0.0)
     for key, texts in truths.items():
-        for name, measure in found.items():
+        for name, measure in measures.items():
             if key in predictions:
                 sums[name] += max((measure(predictions[key], t) for t in texts), default=0.0)
     return {name: _percent(value, len(truths)) for name, value in sums.items()}
@@ -80,15 +80,17 @@ def scores_v2(
     """
     answered = [key for key in truths if key in predictions]
     # Whether a question has an answer does not depend on that answer's words, its score does.
-    worded = {key: [text for text in truths[key] if normalize_answer(text)] for key in answered}
+    worded_truths = {
+        key: [text for text in truths[key] if normalize_answer(text)] for key in answered
+    }
     highest = max(threshold, _NO_ANSWER_ODDS)
-    raw, decided = {}, {}
+    raw, thresholded = {}, {}
     for name, measure in (("exact", exact_match), ("f1", f1_v2)):
         raw[name] = {
-            key: max(measure(predictions[key], text) for text in worded[key] or [""])
+            key: max(measure(predictions[key], text) for text in worded_truths[key] or [""])
             for key in answered
         }
-        decided[name] = {
+        thresholded[name] = {
             key: value if null_odds[key] <= highest else float(not truths[key])
             for key, value in raw[name].items()
         }
@@ -98,16 +100,16 @@ def scores_v2(
         groups["HasAns_"] = has_answer
     if len(has_answer) < len(answered):
         groups["NoAns_"] = [key for key in answered if not truths[key]]
-    found = {}
+    scores = {}
     for start, keys in groups.items():
-        for name, values in decided.items():
-            found[start + name] = _percent(sum(values[key] for key in keys), len(keys))
-        found[start + "total"] = float(len(keys))
+        for name, values in thresholded.items():
+            scores[start + name] = _percent(sum(values[key] for key in keys), len(keys))
+        scores[start + "total"] = float(len(keys))
     for name, values in raw.items():
         best, best_odds = best_threshold(truths, predictions, values, null_odds)
-        found["best_" + name] = _percent(best, len(values))
-        found[f"best_{name}_thresh"] = best_odds
-    return found
+        scores["best_" + name] = _percent(best, len(values))
+        scores[f"best_{name}_thresh"] = best_odds
+    return scores
 
 
 def best_threshold(

@@ -109,7 +109,9 @@ def windows(config, tokenizer, is_training):
             add({"left_out": np.frombuffer(text, np.uint8)})
 
         examples = squad_data.squad_examples(path, is_training, version_2, note)
-        questions = squad_features.tokenized(examples, tokenizer, config.limits, is_training)
+        questions = squad_features.tokenize_questions(
+            examples, tokenizer, config.limits, is_training
+        )
         squad_features.add_rows(questions, tokenizer, add)
 
     digest = files.sha256(path)
@@ -164,13 +166,13 @@ class Reader:
           UserError: --predict_file is no longer the one that the windows were made of.
         """
         try:
-            found = self._answers(iter(predictions))
+            result = self._answers(iter(predictions))
         except UserError:  # Of a file that is being rewritten.
             self._check_unchanged()
             raise
         # Not before: predictions may be made only while they are read.
         self._check_unchanged()
-        return found
+        return result
 
     def _check_unchanged(self):
         if files.sha256(self._path) != self._digest:
@@ -181,8 +183,10 @@ class Reader:
 
     def _answers(self, predictions):
         examples = squad_data.squad_examples(self._path, False)
-        questions = squad_features.tokenized(examples, self._tokenizer, self._limits, False)
-        found, unique_id = {}, squad_features.FIRST_UNIQUE_ID
+        questions = squad_features.tokenize_questions(
+            examples, self._tokenizer, self._limits, False
+        )
+        answers, unique_id = {}, squad_features.FIRST_UNIQUE_ID
         for index, question in enumerate(questions):
             features = squad_features.window_features(
                 question, index, unique_id, self._tokenizer, self._limits.max_seq_length
@@ -192,11 +196,11 @@ class Reader:
                 for feature, prediction in zip(features, predictions)
             ]
             example = question.example
-            found[example.qas_id] = squad_answers.choose_answer(
+            answers[example.qas_id] = squad_answers.choose_answer(
                 example.doc_tokens, windows, self._settings
             )
             unique_id += len(features)
-        return found
+        return answers
 
     def scores(self, answers):
         """Those of the official script for the version, named eval_..."""
@@ -204,10 +208,10 @@ class Reader:
         if self._settings.version_2_with_negative:
             odds = {key: answer.null_odds for key, answer in answers.items()}
             threshold = self._settings.null_score_diff_threshold
-            found = squad_scores.scores_v2(self._truths, texts, odds, threshold)
+            scores = squad_scores.scores_v2(self._truths, texts, odds, threshold)
         else:
-            found = squad_scores.scores_v1(self._truths, texts)
-        return {"eval_" + name: value for name, value in found.items()}
+            scores = squad_scores.scores_v1(self._truths, texts)
+        return {"eval_" + name: value for name, value in scores.items()}
 
     def write(self, folder, answers):
         """Writes the files of BERT's script; returns their paths."""

@@ -40,14 +40,14 @@ class Table(NamedTuple):
           UserError: there is no such column, or more than one.
         """
         if self.columns.count(name) != 1:
-            raise self.no_column(name, flag)
+            raise self.column_error(name, flag)
         return self.columns.index(name)
 
-    def no_column(self, name: str, flag: str) -> UserError:
+    def column_error(self, name: str, flag: str) -> UserError:
         """The UserError of a column that is not there, or is there twice."""
         times = "twice" if name in self.columns else "not"
-        found = ", ".join(self.columns)
-        return UserError(f"{flag}={name} is {times} among the columns of {self.path}: {found}.")
+        names = ", ".join(self.columns)
+        return UserError(f"{flag}={name} is {times} among the columns of {self.path}: {names}.")
 
     def text(self, row: Row, column: int) -> str:
         """A row's field in the column of a place; UserError for JSON's null."""
@@ -58,7 +58,7 @@ class Table(NamedTuple):
         return field
 
 
-def read_table(path: str, columns: Sequence[str] = (), or_latin1: bool = False) -> Table:
+def read_table(path: str, columns: Sequence[str] = (), allow_latin1: bool = False) -> Table:
     """Reads a file whose first line names its columns, or of JSON objects.
 
     Args:
@@ -66,7 +66,7 @@ def read_table(path: str, columns: Sequence[str] = (), or_latin1: bool = False) 
       path: ends in .csv (comma-separated, fields with commas, quotes or newlines in double quotes),
         .jsonl (an object a line; values that are no text are written as JSON, but for null), or
         anything else: separated by tabs, where quotes are characters like others. UTF-8.
-      or_latin1: bool; whether a file that is not UTF-8 is read as Latin-1.
+      allow_latin1: bool; whether a file that is not UTF-8 is read as Latin-1.
 
     Returns:
       `Table` of at least one row, each as wide as there are columns; blank lines are left out.
@@ -76,10 +76,10 @@ def read_table(path: str, columns: Sequence[str] = (), or_latin1: bool = False) 
         sentence names file and line.
     """
     data = _read_bytes(path)
-    if or_latin1 and not _is_utf8(data):
+    if allow_latin1 and not _is_utf8(data):
         logging.info("%s is not UTF-8: it is read as Latin-1.", path)
         data = data.decode("latin-1").encode("utf-8")
-    lines = _checked_lines(_decoded_lines(data, path), path)
+    lines = _check_lines(_decode_lines(data, path), path)
     if columns:
         rows = list(_parse_tabs(lines))
     elif path.endswith(".jsonl"):
@@ -95,8 +95,8 @@ def read_table(path: str, columns: Sequence[str] = (), or_latin1: bool = False) 
                 f" {len(columns)}, as the first line has."
             )
     if not rows:
-        found = "only a header" if columns else "an empty file"
-        raise UserError(f"{path}: found {found}, expected rows of data.")
+        content = "only a header" if columns else "an empty file"
+        raise UserError(f"{path}: found {content}, expected rows of data.")
     return Table(path, tuple(columns), rows)
 
 
@@ -138,7 +138,7 @@ def _is_utf8(data):
     return True
 
 
-def _checked_lines(lines: Iterable[str], path: str) -> Iterator[str]:
+def _check_lines(lines: Iterable[str], path: str) -> Iterator[str]:
     for number, line in enumerate(lines, start=1):
         if "\0" in line:
             raise UserError(f"{path}, line {number}: found a NUL byte, expected text.")
@@ -154,16 +154,16 @@ def _parse_tabs(lines: Iterable[str]) -> Iterator[Row]:
 
 def _parse_csv(lines: Iterable[str], path: str) -> Iterator[Row]:
     previous_limit = csv.field_size_limit(_CSV_FIELD_LIMIT)
-    reader, begun = csv.reader(lines, strict=True), 1
+    reader, start_line = csv.reader(lines, strict=True), 1
     try:
         for fields in reader:
             if fields:
-                yield Row(begun, fields)
-            begun = reader.line_num + 1
+                yield Row(start_line, fields)
+            start_line = reader.line_num + 1
     except csv.Error as error:
         raise UserError(
-            f"{path}, line {begun}: found a row that is no CSV ({error}); expected commas between"
-            " fields, and double quotes around those that hold commas, quotes or newlines."
+            f"{path}, line {start_line}: found a row that is no CSV ({error}); expected commas"
+            " between fields, and double quotes around those that hold commas, quotes or newlines."
         ) from error
     finally:
         csv.field_size_limit(previous_limit)
@@ -218,7 +218,7 @@ def read_rows(path: str, quotechar: Optional[str] = None) -> List[List[str]]:
     Raises:
       UserError: the file is missing, unreadable, not UTF-8 or (with a quotechar) not CSV.
     """
-    lines = _decoded_lines(_read_bytes(path), path)
+    lines = _decode_lines(_read_bytes(path), path)
     if quotechar is not None:
         return _parse_quoted(lines, quotechar, path)
     lines = (line.rstrip("\r\n") for line in lines)
@@ -248,7 +248,7 @@ def _read_bytes(path: str) -> bytes:
         raise UserError(f"{path} cannot be read: {files.reason(error)}.") from error
 
 
-def _decoded_lines(data: bytes, path: str) -> Iterator[str]:
+def _decode_lines(data: bytes, path: str) -> Iterator[str]:
     """Yields the lines of UTF-8 bytes with their line ends, without a byte order mark."""
     # UTF-16 without a byte order mark shows by the empty half of its first character; as long as
     # it is ASCII, it is valid UTF-8.

@@ -261,7 +261,7 @@ class PackageTest(AdapterHubTestCase):
 class DamagedFilesTest(tf.test.TestCase):
     def test_a_damaged_adapter_is_converted_or_refused(self):
         bert = tiny.write_bert(os.path.join(self.get_temp_dir(), "bert"))
-        adapter = own_models.task_adapter(bert)
+        adapter = own_models.build_task_adapter(bert)
 
         def read(folder):
             convert_checkpoint.main(["describe", folder])

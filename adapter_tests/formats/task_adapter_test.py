@@ -591,7 +591,7 @@ class DamagedFilesTest(tf.test.TestCase):
         span["training"] = {"doc_stride": 3, "max_query_length": 4}
         names = (*task_adapter.FILES, "--adapter", "ADAPTER_DIR", "PATH", "The task")
         for options in ({}, span):
-            adapter = own_models.task_adapter(bert, task="task", **options)
+            adapter = own_models.build_task_adapter(bert, task="task", **options)
             contents = mutations.written_by(
                 lambda folder, adapter=adapter: task_adapter.save(folder, adapter)
             )

@@ -50,7 +50,7 @@ def _prepare():
     folder = os.path.join(tempfile.mkdtemp(dir=tf.test.get_temp_dir()), "bert")
     bert = tiny.write_bert(folder, initializer_range=0.4)
     task_adapters = {
-        name: own_models.task_adapter(bert, seed, **changes)
+        name: own_models.build_task_adapter(bert, seed, **changes)
         for seed, (name, changes) in enumerate(TASKS.items())
     }
     return bert, own_models.SingleTaskModels(bert), task_adapters
@@ -113,7 +113,7 @@ class PredictTest(BankTestCase):
     def test_mixtures_of_2_8_and_32_tasks(self):
         shapes = [(2, 2), (8, 3), (1, 2), (16, 7)]
         task_adapters = {
-            f"task{seed}": own_models.task_adapter(
+            f"task{seed}": own_models.build_task_adapter(
                 self.bert, seed, adapter=A(size), labels=tuple(map(str, range(labels)))
             )
             for seed in range(32)
@@ -306,7 +306,7 @@ class TasksTest(BankTestCase):
                 "whose num_hidden_layers is 1000000000",
             ),
         ):
-            other = own_models.task_adapter(self.bert)
+            other = own_models.build_task_adapter(self.bert)
             changed = task_adapter.Backbone(**{**vars(backbone), **changes})
             description = other.description
             description = type(description)(**{**vars(description), "backbone": changed})
@@ -314,7 +314,7 @@ class TasksTest(BankTestCase):
                 bank.add("other", other._replace(description=description))
             with self.assertRaisesRegex(UserError, f"trained on another BERT, .*{part}"):
                 bank.add("other", self.saved("other", other._replace(description=description)))
-        other = own_models.task_adapter(self.bert)
+        other = own_models.build_task_adapter(self.bert)
         method = tuning.Tuning("full")
         description = type(other.description)(**{**vars(other.description), "tuning": method})
         folder = self.saved("other", other._replace(description=description))
@@ -328,12 +328,12 @@ class TasksTest(BankTestCase):
             ({"adapter": A(4, depth=2)}, "have plain adapters"),
             ({"adapter": A(4, normalization="layer")}, "have plain adapters"),
         ):
-            other = own_models.task_adapter(self.bert, **changes)
+            other = own_models.build_task_adapter(self.bert, **changes)
             with self.assertRaisesRegex(UserError, part):
                 bank.add("other", self.saved("other", other))
         functions = {"mine": adapters.feedforward_adapter}
         with mock.patch.dict(adapters._ADAPTER_FUNCTIONS, functions):
-            other = own_models.task_adapter(self.bert, adapter=A(4, fn="mine"))
+            other = own_models.build_task_adapter(self.bert, adapter=A(4, fn="mine"))
             with self.assertRaisesRegex(UserError, "function of their own.* have plain adapters"):
                 bank.add("other", other)
         with self.assertRaisesRegex(UserError, "^Folder missing is no task adapter"):

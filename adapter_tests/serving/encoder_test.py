@@ -78,7 +78,7 @@ class CheckTest(tf.test.TestCase):
         adapter = modeling.AdapterConfig(
             4, sites="attention", placement="parallel", interaction="multiply"
         )
-        made = own_models.task_adapter(bert, adapter=adapter).description
+        made = own_models.build_task_adapter(bert, adapter=adapter).description
         encoder.check_compatible(made, made.backbone, "Here")
         later = {**adapter.variant(), "of_a_later_version": 1}
         changed = mock.patch.object(modeling.AdapterConfig, "variant", lambda self: later)

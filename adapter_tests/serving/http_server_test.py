@@ -21,8 +21,7 @@ pytest.importorskip("uvicorn", reason="requirements-serving.txt is not installed
 # isort: split
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import task_adapter
-from adapter_bert.serving import batcher as batching
-from adapter_bert.serving import http_server, prometheus, rest_api
+from adapter_bert.serving import batcher, http_server, prometheus, rest_api
 from adapter_tests.support import mutations, served, tiny
 
 LARGE = 64 << 20
@@ -209,11 +208,11 @@ class DamagedRequestsTest(tf.test.TestCase):
         super().setUpClass()
         cls.bank = served.make_bank()
         tasks = served.tasks_of(cls.bank, served.save_all(tempfile.mkdtemp()))
-        batcher = batching.Batcher(
+        request_batcher = batcher.Batcher(
             cls.bank.predict, lambda row: len(row.input_ids), max_batch_size=32, max_queue_size=1024
         )
         limits = rest_api.Limits(max_body_bytes=1 << 18, read_seconds=0.3)
-        api = rest_api.RestApi(tasks, batcher, prometheus.Metrics(), limits)
+        api = rest_api.RestApi(tasks, request_batcher, prometheus.Metrics(), limits)
         bound = http_server.listen("127.0.0.1", 0)
         cls.server = http_server.make_server(
             api.application(), max_connections=64, read_seconds=0.3, stop_seconds=1
@@ -221,7 +220,7 @@ class DamagedRequestsTest(tf.test.TestCase):
         cls.thread = threading.Thread(target=cls.server.run, kwargs={"sockets": [bound]})
         cls.thread.start()
         cls.port = bound.getsockname()[1]
-        cls.to_close = [api, batcher, tasks, cls.bank, bound]
+        cls.to_close = [api, request_batcher, tasks, cls.bank, bound]
 
     @classmethod
     def tearDownClass(cls):

@@ -26,12 +26,12 @@ class NewKindTest(tf.test.TestCase):
         kinds.__enter__()
         self.addCleanup(kinds.__exit__, None, None, None)
         self.adapters = {
-            "news": own_models.task_adapter(self.bert, 0, labels=("a", "b", "c", "d")),
-            "squad": own_models.task_adapter(self.bert, 1, kind="span", labels=()),
-            "grades": own_models.task_adapter(
+            "news": own_models.build_task_adapter(self.bert, 0, labels=("a", "b", "c", "d")),
+            "squad": own_models.build_task_adapter(self.bert, 1, kind="span", labels=()),
+            "grades": own_models.build_task_adapter(
                 self.bert, 2, kind="ordinal", labels=("bad", "fair", "good")
             ),
-            "marks": own_models.task_adapter(self.bert, 3, kind="marks", labels=()),
+            "marks": own_models.build_task_adapter(self.bert, 3, kind="marks", labels=()),
         }
         # The same network as of the question's, whose first output it has.
         squad, marks = (self.adapters[name].tensors for name in ("squad", "marks"))

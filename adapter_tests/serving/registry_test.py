@@ -140,7 +140,7 @@ class ServedTasksTest(tf.test.TestCase):
         self.assertEqual(self.tasks.put_below_root("sms", "sms/adapter").version, 2)
 
     def test_what_does_not_fit_leaves_what_was(self):
-        strange = served.own_models.task_adapter(served.prepare()[0], vocabulary="0" * 16)
+        strange = served.own_models.build_task_adapter(served.prepare()[0], vocabulary="0" * 16)
         task_adapter.save(os.path.join(self.root, "strange"), strange)
         folder = os.path.join(self.root, "strange")
         with self.assertRaisesRegex(UserError, f"^Task sms: {folder} was .* another vocabulary"):

@@ -90,7 +90,7 @@ class SavedModelsTest(tf.test.TestCase):
 
     def adapters(self, *changes):
         return {
-            f"task{seed}": own_models.task_adapter(self.bert, seed, **some)
+            f"task{seed}": own_models.build_task_adapter(self.bert, seed, **some)
             for seed, some in enumerate(changes)
         }
 

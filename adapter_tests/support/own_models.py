@@ -8,12 +8,11 @@ import tensorflow.compat.v1 as tf
 import modeling
 import tuning
 from adapter_bert.common import devices, task_kinds
-from adapter_bert.formats import adapter_checkpoints
-from adapter_bert.formats import task_adapter as task_adapters
+from adapter_bert.formats import adapter_checkpoints, task_adapter
 from adapter_tests.support import tiny
 
 
-def task_adapter(bert, seed=0, *, adapter=None, method="adapters", **changes):
+def build_task_adapter(bert, seed=0, *, adapter=None, method="adapters", **changes):
     """A `TaskAdapter` of random tensors, wide enough to be seen in what is predicted.
 
     Args:
@@ -31,7 +30,7 @@ def task_adapter(bert, seed=0, *, adapter=None, method="adapters", **changes):
         "labels": ("0", "1"),
         "max_seq_length": 16,
         "do_lower_case": True,
-        "vocabulary": task_adapters.digest(tiny.VOCABULARY),
+        "vocabulary": task_adapter.digest(tiny.VOCABULARY),
         "backbone": adapter_checkpoints.backbone_of(os.path.join(bert, "bert_model.ckpt"), config),
         "tuning": method,
         "adapter": (adapter or modeling.AdapterConfig(4)) if method.method == "adapters" else None,
@@ -40,13 +39,13 @@ def task_adapter(bert, seed=0, *, adapter=None, method="adapters", **changes):
         "scores": {},
         "versions": {},
     }
-    description = task_adapters.Description(**{**fields, **changes})
+    description = task_adapter.Description(**{**fields, **changes})
     random = np.random.RandomState(seed)
     tensors = {
         name: random.normal(1.0 if name.endswith("gamma") else 0.0, 0.4, shape).astype(np.float32)
-        for name, shape in task_adapters.shapes(description).items()
+        for name, shape in task_adapter.shapes(description).items()
     }
-    return task_adapters.TaskAdapter(description, tensors)
+    return task_adapter.TaskAdapter(description, tensors)
 
 
 class SingleTaskModels:

@@ -26,7 +26,7 @@ def prepare():
     root = tempfile.mkdtemp(dir=tf.test.get_temp_dir())
     bert = tiny.write_bert(os.path.join(root, "bert"), initializer_range=0.4)
     adapters = {
-        name: own_models.task_adapter(bert, seed, **{"task": name, **changes})
+        name: own_models.build_task_adapter(bert, seed, **{"task": name, **changes})
         for seed, (name, changes) in enumerate(TASKS.items())
     }
     return bert, adapters
@@ -34,7 +34,7 @@ def prepare():
 
 def other(name, seed=100):
     """A task adapter with the labels of one of `TASKS`, and weights of its own."""
-    return own_models.task_adapter(prepare()[0], seed, **{"task": name, **TASKS[name]})
+    return own_models.build_task_adapter(prepare()[0], seed, **{"task": name, **TASKS[name]})
 
 
 def make_bank(**options):

@@ -11,8 +11,7 @@ import tensorflow.compat.v1 as tf
 
 import tokenization
 from adapter_bert.common.errors import UserError
-from adapter_bert.tasks import classifier_features as cf
-from adapter_bert.tasks import glue
+from adapter_bert.tasks import classifier_features, glue
 from adapter_bert.training import rows
 from adapter_tests.support import tiny
 from adapter_tests.support.shared import SHARED, needs_shared
@@ -32,15 +31,17 @@ class WordTokenizer:
 
 def taken_rows(examples, label_list, max_seq_length, tokenizer):
     """All arrays of `text_arrays`' rows."""
-    arrays = cf.text_arrays(examples, label_list, max_seq_length, tokenizer)
+    arrays = classifier_features.text_arrays(examples, label_list, max_seq_length, tokenizer)
     specials = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
     return rows.TextRows(arrays, *specials, max_seq_length).take(np.arange(len(examples)))
 
 
 class ConvertSingleExampleTest(tf.test.TestCase):
     def convert(self, text_a, text_b, length, label="1", index=5):
-        example = cf.InputExample("train-1", text_a, text_b, label)
-        return cf.convert_single_example(index, example, ["0", "1"], length, WordTokenizer())
+        example = classifier_features.InputExample("train-1", text_a, text_b, label)
+        return classifier_features.convert_single_example(
+            index, example, ["0", "1"], length, WordTokenizer()
+        )
 
     def assert_features(self, features, input_ids, input_mask, segment_ids):
         self.assertEqual(features.input_ids, input_ids)
@@ -99,7 +100,9 @@ class ConvertSingleExampleTest(tf.test.TestCase):
                 self.convert("a", None, 4, label=label)
 
     def test_padding_example(self):
-        features = cf.convert_single_example(0, cf.PaddingInputExample(), ["0"], 3, WordTokenizer())
+        features = classifier_features.convert_single_example(
+            0, classifier_features.PaddingInputExample(), ["0"], 3, WordTokenizer()
+        )
         self.assertEqual(features.input_ids, [0, 0, 0])
         self.assertEqual(features.input_mask, [0, 0, 0])
         self.assertEqual(features.segment_ids, [0, 0, 0])
@@ -113,8 +116,8 @@ class ConvertSingleExampleTest(tf.test.TestCase):
             def tokenize(self, text):
                 return tokens
 
-        example = cf.InputExample("train-1", "a b c", None, "0")
-        cf.convert_single_example(0, example, ["0"], 3, Memo())
+        example = classifier_features.InputExample("train-1", "a b c", None, "0")
+        classifier_features.convert_single_example(0, example, ["0"], 3, Memo())
         self.assertEqual(tokens, ["a", "b", "c"])
 
     def test_only_the_first_examples_are_logged_and_quietly(self):
@@ -136,7 +139,7 @@ class TruncateSeqPairTest(tf.test.TestCase):
         ]
         for a, b, length, expected_a, expected_b in cases:
             tokens_a, tokens_b = list(a), list(b)
-            cf._truncate_seq_pair(tokens_a, tokens_b, length)
+            classifier_features._truncate_seq_pair(tokens_a, tokens_b, length)
             self.assertEqual((tokens_a, tokens_b), (list(expected_a), list(expected_b)))
 
     def test_against_token_by_token(self):
@@ -146,7 +149,7 @@ class TruncateSeqPairTest(tf.test.TestCase):
             while len(expected_a + expected_b) > length:
                 longer = expected_a if len(expected_a) > len(expected_b) else expected_b
                 longer.pop()
-            cf._truncate_seq_pair(tokens_a, tokens_b, length)
+            classifier_features._truncate_seq_pair(tokens_a, tokens_b, length)
             self.assertEqual((tokens_a, tokens_b), (expected_a, expected_b))
 
 
@@ -159,9 +162,9 @@ class ConvertExamplesTest(tf.test.TestCase):
 
     def test_features_and_arrays(self):
         examples = [
-            cf.InputExample("dev-1", "a", "x", "1"),
-            cf.InputExample("dev-2", "b c", None, "0"),
-            cf.PaddingInputExample(),
+            classifier_features.InputExample("dev-1", "a", "x", "1"),
+            classifier_features.InputExample("dev-2", "b c", None, "0"),
+            classifier_features.PaddingInputExample(),
         ]
         expected = {
             "input_ids": [[1, 3, 2, 7, 2], [1, 4, 5, 2, 0], [0] * 5],
@@ -170,61 +173,73 @@ class ConvertExamplesTest(tf.test.TestCase):
             "label_ids": [1, 0, 0],
             "is_real_example": [1, 1, 0],
         }
-        features = cf.convert_examples_to_features(examples, ["0", "1"], 5, WordTokenizer())
-        self.assert_arrays(cf.features_to_arrays(features), expected)
+        features = classifier_features.convert_examples_to_features(
+            examples, ["0", "1"], 5, WordTokenizer()
+        )
+        self.assert_arrays(classifier_features.features_to_arrays(features), expected)
         arrays = taken_rows(examples, ["0", "1"], 5, WordTokenizer())
         self.assert_arrays(arrays, expected)
 
     def test_arrays_without_features(self):
         generator = random.Random(0)
         words = list("abcdxy")
-        examples = [cf.PaddingInputExample()]
+        examples = [classifier_features.PaddingInputExample()]
         for index in range(200):
             text_a, text_b = (
                 " ".join(generator.choice(words) for _ in range(generator.randrange(12)))
                 for _ in range(2)
             )
             text_b = generator.choice([text_b, None])
-            examples.append(cf.InputExample(index, text_a, text_b, generator.choice("01")))
-        examples.append(cf.PaddingInputExample())
+            examples.append(
+                classifier_features.InputExample(index, text_a, text_b, generator.choice("01"))
+            )
+        examples.append(classifier_features.PaddingInputExample())
         for length in (3, 8, 40):
             arguments = (examples, ["0", "1"], length, WordTokenizer())
-            features = cf.convert_examples_to_features(*arguments)
-            expected = cf.features_to_arrays(features)
+            features = classifier_features.convert_examples_to_features(*arguments)
+            expected = classifier_features.features_to_arrays(features)
             self.assert_arrays(taken_rows(*arguments), expected)
 
     def test_a_label_is_found_without_a_look_at_all_others(self):
         labels = [tiny.CountedText(f"label {i}") for i in range(50)]
-        examples = [cf.InputExample("dev-1", "a", None, f"label {i % 50}") for i in range(200)]
+        examples = [
+            classifier_features.InputExample("dev-1", "a", None, f"label {i % 50}")
+            for i in range(200)
+        ]
         arguments = (examples, labels, 3, WordTokenizer())
         for label_ids in (
-            lambda: [f.label_id for f in cf.convert_examples_to_features(*arguments)],
-            lambda: cf.text_arrays(*arguments)["label_ids"],
-            lambda: cf.label_column(examples, labels),
+            lambda: [
+                f.label_id for f in classifier_features.convert_examples_to_features(*arguments)
+            ],
+            lambda: classifier_features.text_arrays(*arguments)["label_ids"],
+            lambda: classifier_features.label_column(examples, labels),
         ):
             before = tiny.CountedText.comparisons
             self.assertAllEqual(label_ids(), np.arange(200) % 50)
             self.assertLess(tiny.CountedText.comparisons - before, 2 * (50 + 200))
 
     def test_arrays_of_padding_alone(self):
-        arrays = taken_rows([cf.PaddingInputExample()], ["0"], 3, WordTokenizer())
+        arrays = taken_rows([classifier_features.PaddingInputExample()], ["0"], 3, WordTokenizer())
         zeros = dict.fromkeys(("input_ids", "input_mask", "segment_ids"), [[0, 0, 0]])
         self.assert_arrays(arrays, dict(zeros, label_ids=[0], is_real_example=[0]))
 
     def test_arrays_without_features_raise_the_same(self):
         with self.assertRaisesRegex(UserError, "dev-7 .*'2'"):
-            example = cf.InputExample("dev-7", "a", None, "2")
-            cf.text_arrays([example], ["0", "1"], 5, WordTokenizer())
+            example = classifier_features.InputExample("dev-7", "a", None, "2")
+            classifier_features.text_arrays([example], ["0", "1"], 5, WordTokenizer())
         with self.assertRaisesRegex(UserError, "--max_seq_length=2 "):
-            example = cf.InputExample("dev-7", "a", "b", "1")
-            cf.text_arrays([example], ["0", "1"], 2, WordTokenizer())
+            example = classifier_features.InputExample("dev-7", "a", "b", "1")
+            classifier_features.text_arrays([example], ["0", "1"], 2, WordTokenizer())
         with self.assertRaisesRegex(ValueError, "at least one"):
-            cf.text_arrays([], ["0", "1"], 5, WordTokenizer())
+            classifier_features.text_arrays([], ["0", "1"], 5, WordTokenizer())
 
     def test_progress(self):
-        examples = [cf.InputExample("dev-1", "a", None, "0")] * 5
-        for convert in (cf.convert_examples_to_features, cf.text_arrays):
-            with mock.patch.object(cf, "_PROGRESS_EVERY", 2), self.assertLogs(
+        examples = [classifier_features.InputExample("dev-1", "a", None, "0")] * 5
+        for convert in (
+            classifier_features.convert_examples_to_features,
+            classifier_features.text_arrays,
+        ):
+            with mock.patch.object(classifier_features, "_PROGRESS_EVERY", 2), self.assertLogs(
                 "absl", "INFO"
             ) as log:
                 convert(examples, ["0"], 4, WordTokenizer())
@@ -235,19 +250,26 @@ class ConvertExamplesTest(tf.test.TestCase):
 
     def test_no_features(self):
         with self.assertRaisesRegex(ValueError, "at least one"):
-            cf.features_to_arrays([])
+            classifier_features.features_to_arrays([])
 
 
 class LabelListTest(tf.test.TestCase):
     def test_any_sequence(self):
-        examples = [cf.InputExample(str(i), "a", None, label) for i, label in enumerate("yx")]
-        numbers = [cf.InputExample("0", "a", None, "1.5")]
+        examples = [
+            classifier_features.InputExample(str(i), "a", None, label)
+            for i, label in enumerate("yx")
+        ]
+        numbers = [classifier_features.InputExample("0", "a", None, "1.5")]
         for labels in (["x", "y"], ("x", "y"), np.array(["x", "y"]), {"x": 1, "y": 2}.keys()):
-            found = cf.convert_examples_to_features(examples, labels, 4, WordTokenizer())
+            found = classifier_features.convert_examples_to_features(
+                examples, labels, 4, WordTokenizer()
+            )
             self.assertEqual([features.label_id for features in found], [1, 0])
-            self.assertAllEqual(cf.label_column(examples, labels), [1, 0])
+            self.assertAllEqual(classifier_features.label_column(examples, labels), [1, 0])
         for none in (None, [], np.array([])):
-            (found,) = cf.convert_examples_to_features(numbers, none, 4, WordTokenizer())
+            (found,) = classifier_features.convert_examples_to_features(
+                numbers, none, 4, WordTokenizer()
+            )
             self.assertEqual(found.label_id, 1.5)
 
 
@@ -271,8 +293,11 @@ class GoldenTest(tf.test.TestCase):
             )[:100]
             for length in (128, 32):
                 arguments = (examples, list(task.labels), length, tokenizer)
-                features = cf.convert_examples_to_features(*arguments)
-                for arrays in (cf.features_to_arrays(features), taken_rows(*arguments)):
+                features = classifier_features.convert_examples_to_features(*arguments)
+                for arrays in (
+                    classifier_features.features_to_arrays(features),
+                    taken_rows(*arguments),
+                ):
                     for field in ("input_ids", "input_mask", "segment_ids", "label_ids"):
                         expected = golden[f"{name}_{length}_{field}"]
                         self.assertAllEqual(arrays[field], expected, f"{name} {length} {field}")

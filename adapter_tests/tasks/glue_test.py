@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.common.errors import UserError
-from adapter_bert.tasks import glue as ct
+from adapter_bert.tasks import glue
 from adapter_tests.support import mutations
 from adapter_tests.support.file_cases import (
     FileTestCase,
@@ -200,7 +200,7 @@ LABELS = {
 
 class TableTest(FileTestCase):
     def test_every_split_of_every_task_is_tested(self):
-        splits = {(name, split) for name, task in ct.TASKS.items() for split in task.splits}
+        splits = {(name, split) for name, task in glue.TASKS.items() for split in task.splits}
         self.assertEqual(splits, set(EXPECTED))
 
     def test_examples(self):
@@ -208,16 +208,16 @@ class TableTest(FileTestCase):
             with self.subTest(task=task_name, split=split):
                 folder = os.path.join(self.folder, task_name)
                 self.write(os.path.join(task_name, file_name), content)
-                processor = ct.get_processor(task_name)
+                processor = glue.get_processor(task_name)
                 examples = processor.get_examples(split, folder)
                 self.assertEqual(as_tuples(examples), expected)
 
     def test_named_processors_read_their_task(self):
         classes = {
-            "cola": ct.ColaProcessor,
-            "mnli": ct.MnliProcessor,
-            "mrpc": ct.MrpcProcessor,
-            "xnli": ct.XnliProcessor,
+            "cola": glue.ColaProcessor,
+            "mnli": glue.MnliProcessor,
+            "mrpc": glue.MrpcProcessor,
+            "xnli": glue.XnliProcessor,
         }
         for task_name, processor in classes.items():
             file_name, content, expected = EXPECTED[task_name, "dev"]
@@ -226,7 +226,7 @@ class TableTest(FileTestCase):
             self.assertEqual(as_tuples(examples), expected)
 
     def test_a_subclass_has_labels_of_its_own(self):
-        class SignProcessor(ct.ColaProcessor):
+        class SignProcessor(glue.ColaProcessor):
             def get_labels(self):
                 return ["plus", "minus"]
 
@@ -239,9 +239,9 @@ class TableTest(FileTestCase):
         self.assertEqual(unknown.label, "plus")
 
     def test_labels(self):
-        self.assertEqual(set(LABELS), set(ct.TASKS))
+        self.assertEqual(set(LABELS), set(glue.TASKS))
         for task_name, labels in LABELS.items():
-            self.assertEqual(ct.get_processor(task_name).get_labels(), labels)
+            self.assertEqual(glue.get_processor(task_name).get_labels(), labels)
 
     def test_name_in_any_case(self):
         for given, name in (
@@ -251,11 +251,11 @@ class TableTest(FileTestCase):
             ("stsb", "STS-B"),
             ("STS_b", "STS-B"),
         ):
-            self.assertEqual(ct.get_processor(given).task.name, name)
+            self.assertEqual(glue.get_processor(given).task.name, name)
 
     def test_unknown_name(self):
         self.assert_refused(
-            ["--task_name=spam", "CoLA, SST-2, MRPC, STS-B"], ct.get_processor, "spam"
+            ["--task_name=spam", "CoLA, SST-2, MRPC, STS-B"], glue.get_processor, "spam"
         )
         others = ["airline", "sms_spam", "custom"]
         for given, nearest in (
@@ -268,13 +268,13 @@ class TableTest(FileTestCase):
             ("custm", "the nearest name is custom "),
         ):
             with self.assertRaisesRegex(UserError, f"--task_name={given} .*{nearest}") as caught:
-                ct.get_processor(given, others)
+                glue.get_processor(given, others)
             self.assertNotIn("QQP", str(caught.exception))
 
     def test_language(self):
         self.write("multinli/multinli.train.ar.tsv", "premise\thypo\tlabel\nx\ty\tneutral\n")
         self.write("xnli.dev.tsv", EXPECTED["xnli", "dev"][1])
-        processor = ct.XnliProcessor()
+        processor = glue.XnliProcessor()
         processor.language = "ar"
         self.assertEqual(
             as_tuples(processor.get_train_examples(self.folder)),
@@ -286,7 +286,7 @@ class TableTest(FileTestCase):
 
     def test_language_missing_from_file(self):
         path = self.write("xnli.dev.tsv", EXPECTED["xnli", "dev"][1])
-        processor = ct.XnliProcessor()
+        processor = glue.XnliProcessor()
         processor.language = "fr"
         self.assert_refused(
             [path, "found the languages ar, zh", "expected fr"],
@@ -297,20 +297,20 @@ class TableTest(FileTestCase):
     def test_split_that_the_task_lacks(self):
         self.assert_refused(
             ["XNLI has no test split", "train, dev"],
-            ct.XnliProcessor().get_test_examples,
+            glue.XnliProcessor().get_test_examples,
             self.folder,
         )
 
     def test_a_second_split_is_left_out_where_it_has_no_file(self):
         self.write("dev_mismatched.tsv", "")
-        processor = ct.MnliProcessor()
+        processor = glue.MnliProcessor()
         self.assertEqual(processor.splits_of("dev", self.folder), ["dev", "dev_mismatched"])
         with self.assertLogs("absl", "INFO") as log:
             self.assertEqual(processor.splits_of("test", self.folder), ["test"])
         self.assertIn(f"{self.folder} has no test_mismatched.tsv: it is left out.", log.output[0])
 
     def test_base_class_leaves_everything_to_the_user(self):
-        processor = ct.DataProcessor()
+        processor = glue.DataProcessor()
         for split in ("train", "dev", "test"):
             with self.assertRaises(NotImplementedError):
                 getattr(processor, f"get_{split}_examples")(self.folder)
@@ -330,7 +330,7 @@ class RefusedRowsTest(FileTestCase):
         self.assert_refused([path + part for part in parts[:1]] + parts[1:], read, self.folder)
 
     def test_data_dir(self):
-        read = ct.MrpcProcessor().get_train_examples
+        read = glue.MrpcProcessor().get_train_examples
         self.assert_refused(["--data_dir is not set", "train.tsv"], read, None)
         self.assert_refused(["--data_dir is not set", "train.tsv"], read, "")
         missing = os.path.join(self.folder, "nowhere")
@@ -343,7 +343,7 @@ class RefusedRowsTest(FileTestCase):
     def test_too_few_columns(self):
         self.assert_split_refused(
             [", line 3: found 4 columns", "at least 5 columns"],
-            *(ct.MrpcProcessor, "train", "train.tsv"),
+            *(glue.MrpcProcessor, "train", "train.tsv"),
             MRPC_HEADER + "1\t1\t2\ta\tb\n1\t1\t2\ta b\n",
         )
 
@@ -352,59 +352,59 @@ class RefusedRowsTest(FileTestCase):
         header, row, _ = EXPECTED["mnli", "train"][1].split("\n")
         self.assert_split_refused(
             [", line 2: found 10 columns", "at least 11 columns"],
-            *(ct.MnliProcessor, "train", "train.tsv"),
+            *(glue.MnliProcessor, "train", "train.tsv"),
             header + "\n" + "\t".join(row.split("\t")[:10]),
         )
 
     def test_wrong_separator(self):
         self.assert_split_refused(
             [", line 1: found 1 columns", "at least 4 columns"],
-            *(ct.ColaProcessor, "dev", "dev.tsv"),
+            *(glue.ColaProcessor, "dev", "dev.tsv"),
             "gj04,1,,It rains.\n",
         )
 
     def test_blank_line(self):
         self.assert_split_refused(
             [", line 2: found a blank line"],
-            *(ct.ColaProcessor, "train", "train.tsv"),
+            *(glue.ColaProcessor, "train", "train.tsv"),
             "gj04\t1\t\ta\n\ngj04\t1\t\tb\n",
         )
 
     def test_blank_lines_at_the_end_are_no_rows(self):
         self.write("train.tsv", "gj04\t1\t\ta\r\n\r\n\n")
-        examples = ct.ColaProcessor().get_train_examples(self.folder)
+        examples = glue.ColaProcessor().get_train_examples(self.folder)
         self.assertEqual(as_tuples(examples), [("train-0", "a", None, "1")])
 
     def test_unknown_label(self):
         self.assert_split_refused(
             [", line 3: found the label '2'", "expected one of 0, 1"],
-            *(ct.MrpcProcessor, "dev", "dev.tsv"),
+            *(glue.MrpcProcessor, "dev", "dev.tsv"),
             MRPC_HEADER + "1\t1\t2\ta\tb\n2\t1\t2\ta\tb\n",
         )
         self.assert_split_refused(
             [", line 2: found the label '-'", "contradiction, entailment, neutral"],
-            *(ct.MnliProcessor, "dev", "dev_matched.tsv"),
+            *(glue.MnliProcessor, "dev", "dev_matched.tsv"),
             EXPECTED["mnli", "dev"][1].rpartition("\t")[0] + "\t-\n",
         )
 
     def test_empty(self):
         for content in ("", "\n\n"):
             self.assert_split_refused(
-                [": found an empty file"], ct.ColaProcessor, "train", "train.tsv", content
+                [": found an empty file"], glue.ColaProcessor, "train", "train.tsv", content
             )
 
     def test_only_a_header(self):
         self.assert_split_refused(
-            [": found only a header"], ct.MrpcProcessor, "train", "train.tsv", MRPC_HEADER
+            [": found only a header"], glue.MrpcProcessor, "train", "train.tsv", MRPC_HEADER
         )
 
     def test_data_instead_of_a_header(self):
         cases = [
-            (ct.MrpcProcessor, "train", "train.tsv", "1\t7\t8\ta\tb\n0\t7\t8\ta\tb\n"),
-            (ct.MrpcProcessor, "test", "test.tsv", "0\t7\t8\ta\tb\n1\t7\t8\ta\tb\n"),
-            (ct.ColaProcessor, "test", "test.tsv", "0\ta\n1\tb\n"),
+            (glue.MrpcProcessor, "train", "train.tsv", "1\t7\t8\ta\tb\n0\t7\t8\ta\tb\n"),
+            (glue.MrpcProcessor, "test", "test.tsv", "0\t7\t8\ta\tb\n1\t7\t8\ta\tb\n"),
+            (glue.ColaProcessor, "test", "test.tsv", "0\ta\n1\tb\n"),
             (
-                *(ct.XnliProcessor, "train", "multinli/multinli.train.zh.tsv"),
+                *(glue.XnliProcessor, "train", "multinli/multinli.train.zh.tsv"),
                 "a\tb\tcontradictory\na\tb\tneutral\n",
             ),
         ]
@@ -414,7 +414,7 @@ class RefusedRowsTest(FileTestCase):
     def test_header_instead_of_data(self):
         self.assert_split_refused(
             [", line 1: found the label 'label'", "no header"],
-            *(ct.ColaProcessor, "train", "train.tsv"),
+            *(glue.ColaProcessor, "train", "train.tsv"),
             "source\tlabel\tmark\tsentence\ngj04\t1\t\ta\n",
         )
 
@@ -449,8 +449,8 @@ class SharedDataTest(tf.test.TestCase):
             ("AX", "test"): 1104,
         }
         for (task_name, split), count in counts.items():
-            task = ct.TASKS[task_name.lower()]
-            examples = ct.read_examples(task, split, self.glue(task.folder or task.name))
+            task = glue.TASKS[task_name.lower()]
+            examples = glue.read_examples(task, split, self.glue(task.folder or task.name))
             self.assertLen(examples, count)
 
 
@@ -458,7 +458,7 @@ class PropertiesTest(FileTestCase):
     @many
     @hypothesis.given(
         st.sampled_from(
-            [(name, split) for name, task in ct.TASKS.items() for split in task.splits]
+            [(name, split) for name, task in glue.TASKS.items() for split in task.splits]
         ),
         files_of(b"0\t", b"1\t", b"a\tb\t", b"entailment", b"label\n", b"3.5\n", b"zh\t"),
         st.booleans(),
@@ -469,20 +469,20 @@ class PropertiesTest(FileTestCase):
         content = (good.encode("utf-8") if goes_on else b"") + content
         path = self.write(file_name, content)
         try:
-            examples = ct.get_processor(name).get_examples(split, self.folder)
+            examples = glue.get_processor(name).get_examples(split, self.folder)
         except UserError as error:
             self.assert_one_sentence(error, path)
         else:
             # No row is lost in silence but a header, and those that a task may leave out.
             rows = content.decode("utf-8-sig").rstrip("\r\n").count("\n") + 1
-            rows -= ct.TASKS[name].splits[split].header
+            rows -= glue.TASKS[name].splits[split].header
             self.assertTrue(examples)
             if name not in ("qqp", "xnli"):
                 self.assertEqual(len(examples), rows)
 
 
 def rows_of(task, split):
-    """Returns the bytes of a file that a `ct.Split` reads."""
+    """Returns the bytes of a file that a `glue.Split` reads."""
     lines = ["\t".join(f"column {c}" for c in range(split.width))] if split.header else []
     for row in range(30):
         fields = [f"the dog {row} sees {column}" for column in range(split.width)]
@@ -497,14 +497,14 @@ def rows_of(task, split):
 class DamagedFilesTest(tf.test.TestCase):
     def test_a_tasks_damaged_files_are_read_or_refused(self):
         tokenizer = tiny_tokenizer()
-        for task in ct.TASKS.values():
+        for task in glue.TASKS.values():
             contents = {
                 split.file.format(language=task.language): rows_of(task, split)
                 for split in task.splits.values()
             }
 
             def read(folder, task=task):
-                processor = ct.get_processor(task.name)
+                processor = glue.get_processor(task.name)
                 for stage in filter(task.splits_of, ("train", "dev", "test")):
                     for split in processor.splits_of(stage, folder):
                         make_features(processor, split, folder, tokenizer)

@@ -8,8 +8,7 @@ import tempfile
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.tasks import squad_answers as sa
-from adapter_bert.tasks import squad_data, squad_features
+from adapter_bert.tasks import squad_answers, squad_data, squad_features
 from adapter_tests.support.shared import needs_shared
 from adapter_tests.support.squad import minilm_tokenizer, squad_golden
 
@@ -32,7 +31,7 @@ def logits(unique_id=0, start=(), end=(), length=12):
     for row, pairs in enumerate((start, end)):
         for place, value in pairs:
             values[row, place] = value
-    return sa.RawResult(unique_id, *values.tolist())
+    return squad_answers.RawResult(unique_id, *values.tolist())
 
 
 def texts(answer):
@@ -41,7 +40,7 @@ def texts(answer):
 
 class ChooseAnswerTest(tf.test.TestCase):
     def choose(self, *windows, **settings):
-        return sa.choose_answer(WORDS, windows, sa.AnswerSettings(**settings))
+        return squad_answers.choose_answer(WORDS, windows, squad_answers.AnswerSettings(**settings))
 
     def test_the_best_and_their_probabilities(self):
         result = logits(start=[(3, 2.0), (7, 1.0)], end=[(4, 1.0), (7, 0.5)])
@@ -129,11 +128,13 @@ class ChooseAnswerTest(tf.test.TestCase):
             window = squad_features.InputFeatures(
                 0, 0, 0, tokens, word_of, dict.fromkeys(word_of, True), [], [], []
             )
-            settings = sa.AnswerSettings(
+            settings = squad_answers.AnswerSettings(
                 do_lower_case=words[0] == "The", sentencepiece=words[0] != chinese
             )
             result = logits(start=[(3 + first, 5.0)], end=[(3 + last, 5.0)])
-            self.assertEqual(sa.choose_answer(words, [(window, result)], settings).text, expected)
+            self.assertEqual(
+                squad_answers.choose_answer(words, [(window, result)], settings).text, expected
+            )
 
     def test_characters_that_a_sentencepiece_model_writes_otherwise(self):
         thai = "\u0e17\u0e35\u0e48", "\u0e01\u0e23\u0e38\u0e07"
@@ -162,17 +163,17 @@ class ChooseAnswerTest(tf.test.TestCase):
             tokens = ["[CLS]", "who", "[SEP]", *pieces, "[SEP]"]
             word_of = dict.fromkeys(range(3, 3 + len(pieces)), 0)
             window = squad_features.InputFeatures(0, 0, 0, tokens, word_of, word_of, [], [], [])
-            span = sa._Span(window, 3 + first, 3 + last, 0.0, 0.0)
-            settings = sa.AnswerSettings(sentencepiece=True)
-            self.assertEqual(sa._text_of(span, [word], settings), expected, pieces)
+            span = squad_answers._Span(window, 3 + first, 3 + last, 0.0, 0.0)
+            settings = squad_answers.AnswerSettings(sentencepiece=True)
+            self.assertEqual(squad_answers._text_of(span, [word], settings), expected, pieces)
 
     def test_best_places(self):
-        self.assertEqual(sa.best_positions([1.0, 3.0, 3.0, 2.0], 3), [1, 2, 3])
-        self.assertEqual(sa.best_positions([1.0, 2.0], 5), [1, 0])
+        self.assertEqual(squad_answers.best_positions([1.0, 3.0, 3.0, 2.0], 3), [1, 2, 3])
+        self.assertEqual(squad_answers.best_positions([1.0, 2.0], 5), [1, 0])
 
     def test_softmax(self):
-        self.assertAllClose(sa.softmax([1000.0, 1000.0, 0.0]), [0.5, 0.5, 0.0])
-        self.assertEqual(sa.softmax([]), [])
+        self.assertAllClose(squad_answers.softmax([1000.0, 1000.0, 0.0]), [0.5, 0.5, 0.0])
+        self.assertEqual(squad_answers.softmax([]), [])
 
 
 class FinalTextTest(tf.test.TestCase):
@@ -190,15 +191,17 @@ class FinalTextTest(tf.test.TestCase):
             ("", "Steve's cat", True, "Steve's cat"),
             ("", "", True, ""),
         ):
-            self.assertEqual(sa.get_final_text(tokens, original, lower), expected, original)
+            self.assertEqual(
+                squad_answers.get_final_text(tokens, original, lower), expected, original
+            )
 
     def test_it_tells_why(self):
         with self.assertLogs("absl", "INFO") as log:
-            sa.get_final_text("dog", "Steve's cat", True, verbose_logging=True)
+            squad_answers.get_final_text("dog", "Steve's cat", True, verbose_logging=True)
         self.assertIn("Not found: 'dog' in \"Steve's cat\"", log.output[0])
         with self.assertLogs("absl", "INFO") as log:
-            sa._text_of_pieces(
-                ["\u2581d", "og"], "Steve's cat", sa.AnswerSettings(verbose_logging=True)
+            squad_answers._text_of_pieces(
+                ["\u2581d", "og"], "Steve's cat", squad_answers.AnswerSettings(verbose_logging=True)
             )
         self.assertIn("Not found: 'dog' in \"Steve's cat\"", log.output[0])
 
@@ -218,7 +221,7 @@ class WriteTest(tf.test.TestCase):
         result = logits(start=[(0, 2.0), (7, 1.0)], end=[(0, 2.0), (7, 1.5)])
         for version_2, expected in ((False, "cat"), (True, "")):
             paths = [os.path.join(folder, str(version_2) + name) for name in names]
-            sa.write_predictions(
+            squad_answers.write_predictions(
                 [example],
                 [feature()],
                 [result],
@@ -262,10 +265,10 @@ class WriteTest(tf.test.TestCase):
         for each in features:
             random = np.random.RandomState(each.unique_id + shift)
             values = (random.randn(2, settings["max_seq_length"]) * 3).astype(np.float32)
-            results.append(sa.RawResult(each.unique_id, *values.tolist()))
+            results.append(squad_answers.RawResult(each.unique_id, *values.tolist()))
         folder = tempfile.mkdtemp(dir=self.get_temp_dir())
         paths = [os.path.join(folder, name) for name in ("predictions", "nbest", "odds")]
-        sa.write_predictions(
+        squad_answers.write_predictions(
             examples,
             features,
             results,

@@ -129,7 +129,7 @@ class FeaturesTest(FileTestCase):
         content["data"] += squad(question("q9", "who"), context="A cat on a mat. " * 2)["data"]
         content["data"][1]["paragraphs"][0]["qas"][0]["answers"][0]["answer_start"] = 2
         expected = [vars(feature) for feature in self.features(content)]
-        with tf.test.mock.patch.object(squad_features, "_KEPT_WORDS", 2):
+        with tf.test.mock.patch.object(squad_features, "_MAX_CACHED_WORDS", 2):
             self.assertEqual([vars(feature) for feature in self.features(content)], expected)
 
     def test_progress(self):
@@ -180,17 +180,17 @@ class FeaturesTest(FileTestCase):
         path = self.write("squad.json", json.dumps(content))
         examples = squad_data.squad_examples(path, True)
         limits = squad_features.Limits(16, 4, 5)
-        found = list(squad_features.tokenized(examples, LetterTokenizer(), limits, True))
+        found = list(squad_features.tokenize_questions(examples, LetterTokenizer(), limits, True))
         self.assertIs(found[0].paragraph, found[1].paragraph)
         self.assertIsNot(found[1].paragraph, found[2].paragraph)
 
-    def arrays(self, content, is_training, tokens_a_part=1 << 18):
+    def arrays(self, content, is_training, tokens_per_part=1 << 18):
         """(arrays of what `add_rows` hands on, number of parts)."""
         path = self.write("squad.json", json.dumps(content))
         tokenizer, limits, parts = LetterTokenizer(), squad_features.Limits(16, 4, 5), []
-        with tf.test.mock.patch.object(squad_features, "_TOKENS_A_PART", tokens_a_part):
+        with tf.test.mock.patch.object(squad_features, "_TOKENS_PER_PART", tokens_per_part):
             examples = squad_data.squad_examples(path, is_training, True)
-            questions = squad_features.tokenized(examples, tokenizer, limits, is_training)
+            questions = squad_features.tokenize_questions(examples, tokenizer, limits, is_training)
             squad_features.add_rows(questions, tokenizer, parts.append)
         names = {name for part in parts for name in part}
         joined = {n: np.concatenate([part[n] for part in parts if n in part]) for n in names}

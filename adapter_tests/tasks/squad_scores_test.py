@@ -4,7 +4,7 @@ folder) the official scripts' scores."""
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.tasks import squad_scores as ss
+from adapter_bert.tasks import squad_scores
 from adapter_tests.support.shared import needs_shared
 from adapter_tests.support.squad import squad_golden
 
@@ -18,11 +18,11 @@ class AnswersTest(tf.test.TestCase):
             ("U.S.", "us"),
             ("the", ""),
         ):
-            self.assertEqual(ss.normalize_answer(text), expected)
+            self.assertEqual(squad_scores.normalize_answer(text), expected)
 
     def test_exact_match(self):
-        self.assertEqual(ss.exact_match("The Cat.", "cat"), 1.0)
-        self.assertEqual(ss.exact_match("cats", "cat"), 0.0)
+        self.assertEqual(squad_scores.exact_match("The Cat.", "cat"), 1.0)
+        self.assertEqual(squad_scores.exact_match("cats", "cat"), 0.0)
 
     def test_f1(self):
         for prediction, truth, expected in (
@@ -32,29 +32,29 @@ class AnswersTest(tf.test.TestCase):
             ("dog", "cat", 0.0),
             ("", "cat", 0.0),
         ):
-            for f1 in (ss.f1_v1, ss.f1_v2):
+            for f1 in (squad_scores.f1_v1, squad_scores.f1_v2):
                 self.assertAllClose(f1(prediction, truth), expected, rtol=1e-12)
 
     def test_f1_of_answers_without_words(self):
         for prediction, truth, expected in (("the", "a.", 1.0), ("", "the", 1.0), ("cat", "", 0.0)):
-            self.assertEqual(ss.f1_v1(prediction, truth), 0.0)
-            self.assertEqual(ss.f1_v2(prediction, truth), expected)
+            self.assertEqual(squad_scores.f1_v1(prediction, truth), 0.0)
+            self.assertEqual(squad_scores.f1_v2(prediction, truth), expected)
 
 
 class ScoresTest(tf.test.TestCase):
     def test_version_1(self):
         truths = {"a": ["cat", "red cat"], "b": ["dog"], "c": ["cow"], "d": []}
-        found = ss.scores_v1(truths, {"a": "Red cat", "b": "dog house", "d": "x"})
+        found = squad_scores.scores_v1(truths, {"a": "Red cat", "b": "dog house", "d": "x"})
         self.assertAllClose(found, {"exact_match": 25.0, "f1": 100 * (1 + 2 / 3) / 4})
-        found = ss.scores_v1({"a": ["the"]}, {"a": "the"})  # As evaluate-v1.1.py.
+        found = squad_scores.scores_v1({"a": ["the"]}, {"a": "the"})  # As evaluate-v1.1.py.
         self.assertEqual(found, {"exact_match": 100.0, "f1": 0.0})
-        self.assertEqual(ss.scores_v1({}, {}), {"exact_match": 0.0, "f1": 0.0})
+        self.assertEqual(squad_scores.scores_v1({}, {}), {"exact_match": 0.0, "f1": 0.0})
 
     def test_version_2(self):
         truths = {"a": ["cat"], "b": ["dog"], "c": [], "d": []}
         predictions = {"a": "cat", "b": "", "c": "", "d": "cow"}
         odds = {"a": -1.0, "b": 0.5, "c": 0.2, "d": -0.5}
-        found = ss.scores_v2(truths, predictions, odds)
+        found = squad_scores.scores_v2(truths, predictions, odds)
         self.assertAllClose(
             {name: found[name] for name in ("exact", "f1", "HasAns_exact", "NoAns_f1")},
             {"exact": 50.0, "f1": 50.0, "HasAns_exact": 50.0, "NoAns_f1": 50.0},
@@ -66,7 +66,9 @@ class ScoresTest(tf.test.TestCase):
 
     def test_version_2_where_all_or_none_have_an_answer(self):
         for texts, start in ((["cat"], "HasAns_"), ([], "NoAns_")):
-            found = ss.scores_v2({"a": texts}, {"a": "" if start == "NoAns_" else "cat"}, {"a": 0})
+            found = squad_scores.scores_v2(
+                {"a": texts}, {"a": "" if start == "NoAns_" else "cat"}, {"a": 0}
+            )
             names = {name for name in found if not name.startswith("best_")}
             self.assertEqual(names, {s + n for s in ("", start) for n in ("exact", "f1", "total")})
             self.assertEqual((found[start + "exact"], found[start + "total"]), (100.0, 1.0))
@@ -76,13 +78,13 @@ class ScoresTest(tf.test.TestCase):
         truths = {"a": ["cat"], "b": ["dog"], "c": []}
         predictions, odds = {"a": "cat", "b": "", "c": ""}, {"a": 2.0, "b": 3.5, "c": 4.0}
         for threshold, expected in ((3.0, 50.0), (0.0, 0.0)):
-            found = ss.scores_v2(truths, predictions, odds, threshold)
+            found = squad_scores.scores_v2(truths, predictions, odds, threshold)
             self.assertEqual((found["HasAns_exact"], found["NoAns_exact"]), (expected, 100.0))
 
     def test_version_2_of_answers_without_words(self):
         """Such a question has an answer all the same."""
         truths = {"a": ["the"], "b": ["x"]}
-        found = ss.scores_v2(truths, {"a": "the", "b": "x"}, {"a": -1.0, "b": -1.0})
+        found = squad_scores.scores_v2(truths, {"a": "the", "b": "x"}, {"a": -1.0, "b": -1.0})
         self.assertEqual((found["HasAns_total"], found["HasAns_f1"]), (2.0, 100.0))
         self.assertNotIn("NoAns_total", found)
         self.assertEqual((found["best_exact"], found["best_f1"]), (100.0, 100.0))
@@ -104,7 +106,7 @@ class ScoresTest(tf.test.TestCase):
                 )
                 for threshold in [-9.0, *odds.values()]
             }
-            best, threshold = ss.best_threshold(truths, predictions, values, odds)
+            best, threshold = squad_scores.best_threshold(truths, predictions, values, odds)
             self.assertAlmostEqual(best, max(sums.values()))
             if best > sums[-9.0]:
                 self.assertAlmostEqual(sums[threshold], best)
@@ -122,9 +124,9 @@ class ScoresTest(tf.test.TestCase):
             for part in golden.values():
                 arguments = [truths, part["scored_predictions"]]
                 if version == 1:
-                    found = ss.scores_v1(*arguments)
+                    found = squad_scores.scores_v1(*arguments)
                 else:
-                    found = ss.scores_v2(*arguments, part["null_odds"])
+                    found = squad_scores.scores_v2(*arguments, part["null_odds"])
                 self.assertEqual(set(found), set(part["official_scores"]))
                 self.assertAllClose(found, part["official_scores"], rtol=0, atol=1e-9)
 

@@ -699,7 +699,7 @@ class DamagedFilesTest(tf.test.TestCase):
         def write(folder):
             bert = tiny.write_bert(os.path.join(self.get_temp_dir(), "bert"))
             prefix = os.path.join(folder, "partial.ckpt-10")
-            adapter_checkpoints.to_checkpoint(own_models.task_adapter(bert), prefix)
+            adapter_checkpoints.to_checkpoint(own_models.build_task_adapter(bert), prefix)
             with open(os.path.join(folder, "checkpoint"), "w") as writer:
                 writer.write('model_checkpoint_path: "partial.ckpt-10"\n')
                 writer.write('all_model_checkpoint_paths: "partial.ckpt-10"\n')

@@ -36,7 +36,7 @@ class AdapterTest(tf.test.TestCase):
         for field in dataclasses.fields(adapter):
             self.assertNotEqual(getattr(adapter, field.name), field.default, field.name)
         method = tuning.Tuning(train_pooler=True, layer_norms="none")
-        made = own_models.task_adapter(
+        made = own_models.build_task_adapter(
             tiny.write_bert(os.path.join(root, "bert")), adapter=adapter, method=method
         )
         task_adapter.save(os.path.join(root, "adapter"), made)
