@@ -39,9 +39,14 @@ from adapter_bert.experiments import grids
 from adapter_bert.formats import task_adapter
 from adapter_bert.tasks import classifier_data, classifier_features, text_kind
 from adapter_bert.tasks.classifier_data import TaskConfig
-from adapter_bert.training import finetuning, input_pipeline, progress, starting_point
+from adapter_bert.training import (
+    finetuning,
+    input_pipeline,
+    output_dir,
+    progress,
+    starting_point,
+)
 from adapter_bert.training.config import DeviceConfig, TextConfig
-from adapter_bert.training.output_dir import OutputDir
 from adapter_bert.training.rows import VariedRows
 
 _JSON, _TEXT = "ablation.json", "ablation.txt"
@@ -97,7 +102,7 @@ def run(values):
     path = posixpath.join(folder, _JSON)
     record = None if config.overwrite_output_dir else _read_finished(path, sources)
     if record is None:
-        OutputDir(folder).make()
+        output_dir.OutputDir(folder).make()
         record = {**_evaluate(setup, processor, examples), **sources}
         record["task"] = grids.task_label(record["task"], data_dir)
         text = "\n".join(report(record)) + "\n"

@@ -31,8 +31,8 @@ from adapter_bert.experiments import grids, records
 from adapter_bert.formats import checkpoints, task_adapter
 from adapter_bert.tasks import classifier_data, classifier_features, classifier_results, text_kind
 from adapter_bert.tasks.classifier_data import TaskConfig
+from adapter_bert.training import output_dir
 from adapter_bert.training.config import LARGEST_SEED
-from adapter_bert.training.output_dir import SETTINGS_FILE, OutputDir
 
 _DATABASE, _SEARCH, _RECORDS = "search.db", "search.json", "results.jsonl"
 _WIDTH = 512, 128  # Of a convolution's products, about: an embedding's size and its filters.
@@ -149,10 +149,11 @@ class Setup(NamedTuple):
       precision: what is computed in.
     """
 
+    # In quotes, since --help must not import TensorFlow.
     config: BaselineConfig
-    data: training.Dataset
-    modules: training.ModuleCache
-    output: OutputDir
+    data: "training.Dataset"
+    modules: "training.ModuleCache"
+    output: "output_dir.OutputDir"
     precision: str
 
 
@@ -175,7 +176,7 @@ def run(values):
     preset = config.preset and _preset_settings(config.preset, narrowed)
     processor, data_dir = classifier_data.find_task(config, None)
     task_folder = str(config.task_name).lower() + "-baseline"
-    output = OutputDir(config.output_dir or os.path.join("output", task_folder))
+    output = output_dir.OutputDir(config.output_dir or os.path.join("output", task_folder))
     output.make()
     if config.records_dir:
         with files.convert_write_errors(f"--records_dir={config.records_dir}"):
@@ -460,7 +461,7 @@ def _settings(setup, settings, search_settings):
 
 
 def _settings_file(setup):
-    return posixpath.join(setup.output.path, SETTINGS_FILE)
+    return posixpath.join(setup.output.path, output_dir.SETTINGS_FILE)
 
 
 def _recorded(setup):

@@ -141,7 +141,7 @@ def _encode(
             f"--max_seq_length={max_seq_length} is too small, expected at least {specials} for "
             "[CLS] and [SEP]."
         )
-    _truncate_seq_pair(tokens_a, tokens_b, max_seq_length - specials)
+    truncate_pair(tokens_a, tokens_b, max_seq_length - specials)
     if ex_index < _LOGGED_EXAMPLES:
         logging.vlog(
             1,
@@ -176,7 +176,7 @@ def label_column(examples: Sequence[InputExample], label_list: Optional[Labels])
     return _column([_label_id(example, label_ids) for example in examples])
 
 
-def _truncate_seq_pair(tokens_a: List[str], tokens_b: List[str], max_length: int) -> None:
+def truncate_pair(tokens_a: List[str], tokens_b: List[str], max_length: int) -> None:
     """Shortens two lists in place to max_length together, always the longer one by its last token.
 
     So each token cut off comes from the text that has more to spare; in a tie it is tokens_b's.

@@ -136,7 +136,7 @@ class TruncateSeqPairTest(tf.test.TestCase):
         ]
         for a, b, length, expected_a, expected_b in cases:
             tokens_a, tokens_b = list(a), list(b)
-            cf._truncate_seq_pair(tokens_a, tokens_b, length)
+            cf.truncate_pair(tokens_a, tokens_b, length)
             self.assertEqual((tokens_a, tokens_b), (list(expected_a), list(expected_b)))
 
     def test_against_token_by_token(self):
@@ -146,7 +146,7 @@ class TruncateSeqPairTest(tf.test.TestCase):
             while len(expected_a + expected_b) > length:
                 longer = expected_a if len(expected_a) > len(expected_b) else expected_b
                 longer.pop()
-            cf._truncate_seq_pair(tokens_a, tokens_b, length)
+            cf.truncate_pair(tokens_a, tokens_b, length)
             self.assertEqual((tokens_a, tokens_b), (expected_a, expected_b))
 
 
