@@ -83,6 +83,7 @@ def run(values):
     _log_precision(adapters)
     encode_texts = None
     if config.raw_text:
+        _check_no_windows(adapters)
         descriptions = {name: adapter.description for name, adapter in adapters.items()}
         encode_texts = in_graph_tokenizer.make_encoder(
             *_tokenizer(config, bert.vocab_file, descriptions)
@@ -93,6 +94,16 @@ def run(values):
     tasks = ", ".join(f"{name} ({a.description.kind})" for name, a in adapters.items())
     size = files.readable_size(path + "/variables/")
     return [f"Tasks: {tasks}", f"SavedModel: {path} ({size})"]
+
+
+def _check_no_windows(adapters):
+    """Raises UserError if a task reads long texts in windows, which its signature would cut."""
+    for name, adapter in adapters.items():
+        if adapter.description.training.get("long_texts", "cut") != "cut":
+            raise UserError(
+                f"--raw_text: {name} was trained with --long_texts=windows, which no signature of"
+                " texts has; export without --raw_text, or serve it by serve.py."
+            )
 
 
 def _log_precision(adapters):

@@ -37,9 +37,15 @@ from adapter_bert.common.errors import UserError
 from adapter_bert.common.settings import flag
 from adapter_bert.experiments import grids
 from adapter_bert.formats import task_adapter
-from adapter_bert.tasks import classifier_data, classifier_features, text_kind
-from adapter_bert.tasks.classifier_data import TaskConfig
-from adapter_bert.training import finetuning, input_pipeline, output_dir, progress, starting_point
+from adapter_bert.tasks import classifier_data, classifier_features, text_kind, text_windows
+from adapter_bert.tasks.classifier_data import LongTextConfig, TaskConfig
+from adapter_bert.training import (
+    finetuning,
+    input_pipeline,
+    output_dir,
+    progress,
+    starting_point,
+)
 from adapter_bert.training.config import DeviceConfig, TextConfig
 from adapter_bert.training.rows import ProductRows
 
@@ -47,7 +53,7 @@ _JSON, _TEXT = "ablation.json", "ablation.txt"
 
 
 @dataclasses.dataclass(frozen=True)
-class AblationConfig(TaskConfig, TextConfig, DeviceConfig):
+class AblationConfig(TaskConfig, LongTextConfig, TextConfig, DeviceConfig):
     """The settings of this script."""
 
     adapter_folder: Optional[str] = flag(
@@ -65,6 +71,9 @@ class AblationConfig(TaskConfig, TextConfig, DeviceConfig):
     )
     overwrite_output_dir: bool = flag(False, "Recompute what lies in output_dir.", "Output")
 
+    def __post_init__(self):
+        self.check_window_pooling()
+
 
 def define_flags(flag_values=flags.FLAGS):
     """Defines all flags of this script."""
@@ -80,7 +89,7 @@ def run(values):
     Returns:
       The report that ends the run: a list of lines.
     """
-    start = starting_point.find(values)
+    start = starting_point.find(values, settings_of=text_windows.recorded)
     config = AblationConfig.from_flags(values, start.supplied)
     adapter = _check_adapter(start.adapter, config)
     processor, data_dir = classifier_data.find_task(config, adapter)
@@ -92,6 +101,7 @@ def run(values):
         "data": classifier_data.digest(examples),
         "max_seq_length": config.max_seq_length,
         "precision": setup.precision,
+        **config.window_settings(),
     }
     path = posixpath.join(folder, _JSON)
     record = None if config.overwrite_output_dir else _read_finished(path, sources)
@@ -174,7 +184,7 @@ def _evaluate(setup, processor, examples):
     num_layers = setup.bert.config.num_hidden_layers
     gates = span_gates(num_layers, output.description.adapter.layers)
     answers = _predict_answers(estimator, rows, gates, task)
-    return _record(task, num_layers, rows["label_ids"], answers)
+    return _record(task, num_layers, text_windows.labels_of(rows), answers)
 
 
 def _predict_answers(estimator, rows, gates, task):
@@ -183,12 +193,17 @@ def _predict_answers(estimator, rows, gates, task):
     unique_gates, gate_indices = np.unique(gates, axis=0, return_inverse=True)
     product_rows = ProductRows(rows, "adapter_gates", unique_gates)
     predictions = estimator.stream(product_rows, estimator.model.task_checkpoint)
+    windows = getattr(rows, "windows", None)
+    answer = kind.answers if windows is None else lambda row: row[kind.prediction]
     ordered_answers = input_pipeline.sort_by_index(
-        (index, kind.answers(row))
+        (index, answer(row))
         for index, row in progress.show_progress(predictions, len(product_rows))
     )
     answers = np.array(ordered_answers)
-    return answers.reshape(len(rows), len(unique_gates), *answers.shape[1:])[:, gate_indices]
+    answers = answers.reshape(len(rows), len(unique_gates), *answers.shape[1:])
+    if windows is not None:
+        answers = kind.answers(windows.join({kind.prediction: answers}, kind.is_single_label))
+    return answers[:, gate_indices]
 
 
 def _record(task, num_layers, labels, answers):

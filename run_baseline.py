@@ -149,6 +149,7 @@ class Setup(NamedTuple):
       precision: what is computed in.
     """
 
+    # In quotes, since --help must not import TensorFlow.
     config: BaselineConfig
     data: "training.Dataset"
     modules: "training.ModuleCache"

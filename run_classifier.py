@@ -12,16 +12,20 @@ from adapter_bert.common import environment
 if __name__ == "__main__":
     environment.prepare()
 
+import functools
+
 from absl import flags
 
 import modeling
 from adapter_bert.common import cli
+from adapter_bert.common.errors import UserError
 from adapter_bert.tasks import (
     classifier_data,
     classifier_features,
     classifier_results,
     heads,
     text_kind,
+    text_windows,
 )
 from adapter_bert.tasks.classifier_data import ClassifierConfig
 from adapter_bert.tasks.classifier_features import (  # noqa: F401  BERT's users import these from here.
@@ -38,7 +42,7 @@ from adapter_bert.tasks.glue import (  # noqa: F401  And these.
     MrpcProcessor,
     XnliProcessor,
 )
-from adapter_bert.training import finetuning, input_pipeline, model_fn, starting_point
+from adapter_bert.training import finetuning, input_pipeline, model_fn, output_dir, starting_point
 
 
 def create_model(
@@ -143,20 +147,23 @@ def run(values):
     Returns:
       The report that ends the run: a list of lines.
     """
-    start = starting_point.find(values, (values.task_name or "").lower())
+    start = starting_point.find(values, (values.task_name or "").lower(), text_windows.recorded)
     config = ClassifierConfig.from_flags(values, start.supplied)
     processor, data_dir = classifier_data.find_task(config, start.adapter)
     task, labels = processor.task, processor.get_labels()
     folder = config.folder_of(str(config.task_name).lower())
     setup = finetuning.set_up(config, start, folder, classifier_features.MIN_SEQ_LENGTH)
     finetuning.check(setup, task)
+    _check_long_texts(config, setup)
     examples = classifier_data.read_examples(processor, setup.stages, data_dir)
     weights = classifier_data.class_weights(config.class_weights, task, examples.get("train", ()))
-    data = classifier_data.data_of(examples, weights)
     rows = {
         split: classifier_data.encode_examples(examples[split], labels, config, setup.tokenizer)
         for split in examples
     }
+    data = classifier_data.data_of(examples, weights)
+    data.settings.update(config.window_settings())
+    data = data._replace(num_examples=len(rows.get("train", ())))
     labeled = {split for split in rows if processor.has_labels(split)}
     head = text_kind.get(task.kind).head(len(labels), weights)
     estimator, output = finetuning.begin(setup, task, data, head)
@@ -164,12 +171,25 @@ def run(values):
     return _run_stages(config, estimator, output, task, rows, labeled)
 
 
+def _check_long_texts(config, setup):
+    """Raises UserError if the run in --output_dir is evaluated on texts read in another way."""
+    if setup.start.adapter or "train" in setup.stages:
+        return  # The adapter supplies the flag; a training's settings are compared.
+    recorded = output_dir.OutputDir(setup.run.output_dir).recorded("training")
+    way = recorded.get("long_texts", "cut")
+    if recorded and way != config.long_texts:
+        raise UserError(
+            f"--long_texts={config.long_texts}: the run in {setup.run.output_dir} was trained with"
+            f" --long_texts={way}."
+        )
+
+
 def _run_stages(config, estimator, output, task, rows, labeled):
     """Trains, evaluates and predicts the splits that `rows` has; returns the report's lines."""
     dev_sets = {
         split: finetuning.DevSet(
             rows[split],
-            classifier_results.stack,
+            functools.partial(classifier_results.of_texts, task=task, rows=rows[split]),
             classifier_results.score_fn(task, split, rows[split], config.eval_batch_size),
         )
         for split in rows
@@ -186,7 +206,7 @@ def _run_stages(config, estimator, output, task, rows, labeled):
     )
     for split, dev_set in dev_sets.items():
         predictions = finetuning.decoded(config, estimator, dev_set, output)
-        labels = dev_set.rows["label_ids"]
+        labels = text_windows.labels_of(dev_set.rows)
         classifier_results.write_answers(output.path, task, split, labels, predictions)
     for split in rows:
         if split.startswith("test"):
@@ -195,8 +215,8 @@ def _run_stages(config, estimator, output, task, rows, labeled):
                 output.path,
                 task,
                 split,
-                classifier_results.stack(predictions),
-                rows[split]["label_ids"] if split in labeled else None,
+                classifier_results.of_texts(predictions, task, rows[split]),
+                text_windows.labels_of(rows[split]) if split in labeled else None,
             )
             report += lines
     return report

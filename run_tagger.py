@@ -37,7 +37,7 @@ def run(values):
     config = TaggerConfig.from_flags(values, start.supplied)
     task, splits = tagging_task.load(config, start.adapter)
     folder = config.folder_of(config.name.lower())
-    setup = finetuning.set_up(config, start, folder, classifier_features.SHORTEST)
+    setup = finetuning.set_up(config, start, folder, classifier_features.MIN_SEQ_LENGTH)
     finetuning.check(setup, task)
     splits = {name: splits[name] for name in (tagging_task.SPLITS[stage] for stage in setup.stages)}
     rows = {

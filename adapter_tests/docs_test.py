@@ -129,7 +129,7 @@ def commands_of(block, page):
     return found
 
 
-SCRIPT = r"(?:(?:run_|export_|convert_)\w+|serve)\.py"
+SCRIPT = r"(?:(?:run_|export_|extract_|convert_)\w+|serve)\.py"
 PROGRAMS = r"(?:python|make|pip|curl|tensorboard|saved_model_cli)"
 INLINE = re.compile(rf"`((?:{PROGRAMS}|{SCRIPT})\s[^`]+)`")
 

@@ -79,12 +79,14 @@ class ExportModelTest(tf.test.TestCase):
         other = self.save("other", vocabulary="0" * 16)
         deep = self.save("deep", adapter=modeling.AdapterConfig(4, depth=2))
         squad = self.save("squad", kind="span", labels=())
+        windows = self.save("windows", training={"long_texts": "windows"})
         diverged = self.save("diverged")
         made = task_adapter.load(diverged)
         tensors = {**made.tensors, "output_bias": np.float32([0, np.nan])}
         task_adapter.save(diverged, made._replace(tensors=tensors))
         for arguments, part in (
             ([f"--adapters={squad}", "--raw_text"], "--raw_text: .* fits tasks of span"),
+            ([f"--adapters={windows}", "--raw_text"], "windows was trained with --long_texts"),
             ([], "--adapters is not given"),
             ([f"--adapters={one}", "--export_dir="], "--export_dir is not given"),
             (["--adapters=nothing"], "--adapters=nothing: there is no such folder"),

@@ -250,6 +250,18 @@ class NumbersTest(AblationTestCase):
         self.assertAllClose(without_it, expected)
         self.assertNotAllClose(with_it, without_it)
 
+    def test_long_texts_in_windows(self):
+        task = self.own_task(lambda index: index % 5 - 1.5, "--label_type=float")
+        task.append("--max_seq_length=6")
+        adapter = self.make("windows", "--do_train", "--long_texts=windows", *task)
+        found = self.record(*task, adapter=adapter)
+        self.assertEqual((found["num_rows"], found["long_texts"]), (24, "windows"))
+        for first, last, spearman in [*found["spans"][:2], [None, None, found["all"]]]:
+            folder = adapter if first is None else self.without(adapter, first, last)
+            self.assertAllClose(spearman, self.scores(folder, *task)["eval_spearman"])
+        again = self.scores(adapter, *task, "--long_texts=cut", "--overwrite_output_dir")
+        self.assertNotAllClose(found["all"], again["eval_spearman"])
+
     def test_sets_of_labels(self):
         sets = ["a", "b", "a,b", "b"]
         task = self.own_task(lambda index: sets[index % 4], "--label_type=multilabel")

@@ -214,16 +214,26 @@ def write_atomically(path: str, content: Union[str, bytes]) -> None:
     Raises:
       UserError: the file cannot be written; what was there before stays.
     """
+    with convert_write_errors(path), atomic_file(path) as writer:
+        writer.write(content.encode("utf-8") if isinstance(content, str) else content)
+
+
+@contextlib.contextmanager
+def atomic_file(path: str) -> Iterator[Any]:
+    """Yields a binary file beside `path`, which takes its place if all went well.
+
+    Raises:
+      OSError: it cannot be written; what was there before stays.
+    """
     temporary = f"{path}.{uuid.uuid4().hex[:8]}{_PARTIAL}"  # Another process may write it, too.
-    with convert_write_errors(path):
-        try:
-            with open_file(temporary, "wb") as writer:
-                writer.write(content.encode("utf-8") if isinstance(content, str) else content)
-            replace(temporary, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                remove(temporary)
-            raise
+    try:
+        with open_file(temporary, "wb") as writer:
+            yield writer
+        replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            remove(temporary)
+        raise
 
 
 def replace(temporary: str, path: str) -> None:

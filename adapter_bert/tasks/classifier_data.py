@@ -6,12 +6,14 @@ import itertools
 import math
 from typing import Any, Dict, Iterable, List, Optional, Sequence
 
+import numpy as np
+
 import tokenization
 from adapter_bert.common import paths
 from adapter_bert.common.errors import UserError
 from adapter_bert.common.settings import Settings, flag
 from adapter_bert.formats import task_adapter
-from adapter_bert.tasks import classifier_features, custom_tasks, glue, text_kind
+from adapter_bert.tasks import classifier_features, custom_tasks, glue, text_kind, text_windows
 from adapter_bert.training import feature_cache, finetuning
 from adapter_bert.training.config import FinetuningConfig
 from adapter_bert.training.rows import TextRows
@@ -46,7 +48,40 @@ class TaskConfig(Settings):
 
 
 @dataclasses.dataclass(frozen=True)
-class ClassifierConfig(TaskConfig, FinetuningConfig):
+class LongTextConfig(Settings):
+    """What becomes of texts that are longer than --max_seq_length."""
+
+    long_texts: str = flag(
+        "cut",
+        "Texts longer than --max_seq_length: cut: read their begin alone; windows: read all of"
+        " them, in windows of that length, which are trained on with the text's label each and"
+        " whose predictions are joined. Of a pair, windows are over the longer text.",
+        "Task and data",
+        choices=text_windows.LONG_TEXTS,
+    )
+    window_pooling: str = flag(
+        "mean",
+        "--long_texts=windows: how the probabilities, or numbers, of a text's windows are joined.",
+        "Task and data",
+        choices=text_windows.POOLINGS,
+    )
+
+    def check_window_pooling(self) -> None:
+        """Raises UserError if --window_pooling has no windows to join."""
+        if self.long_texts == "cut" and self.window_pooling != "mean":
+            raise UserError(
+                f"--window_pooling={self.window_pooling} goes with --long_texts=windows."
+            )
+
+    def window_settings(self) -> Dict[str, Any]:
+        """Returns what a run and its task adapter record of this; nothing where texts are cut."""
+        if self.long_texts == "cut":
+            return {}
+        return {"long_texts": self.long_texts, "window_pooling": self.window_pooling}
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassifierConfig(TaskConfig, LongTextConfig, FinetuningConfig):
     """The settings of run_classifier.py."""
 
     eval_batch_size: int = flag(
@@ -57,6 +92,19 @@ class ClassifierConfig(TaskConfig, FinetuningConfig):
         "Factors of the training loss: balanced, or one for each label in their order, as in 1,5.",
         "Training",
     )
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.check_window_pooling()
+
+
+class WindowRows(TextRows):
+    """Rows that are windows of texts; `windows` says of which."""
+
+    def __init__(self, arrays, pooling: str, *args):
+        columns = dict(arrays)
+        self.windows = text_windows.Windows(np.flatnonzero(columns.pop("is_first")), pooling)
+        super().__init__(columns, *args)
 
 
 def find_task(config: TaskConfig, trained_adapter):
@@ -112,23 +160,32 @@ def encode_examples(examples, labels, config, tokenizer):
     Args:
       examples: list of `InputExample`.
       labels: the task's, see `classifier_features.convert_single_example`.
-      config: `TextConfig`.
+      config: `TextConfig` and `LongTextConfig`.
       tokenizer: `tokenization.FullTokenizer`.
     """
+    in_windows = config.long_texts == "windows"
     key = feature_cache.key_of(
         itertools.chain(
             [tokenizer.fingerprint, tuple(labels), config.max_seq_length],
+            ["windows"] * in_windows,
             ((e.text_a, e.text_b, e.label) for e in examples),
         ),
-        [classifier_features, tokenization],
+        [classifier_features, text_windows, tokenization],
     )
 
+    arrays_of = classifier_features.window_arrays if in_windows else classifier_features.text_arrays
+
     def make(add):
-        add(classifier_features.text_arrays(examples, labels, config.max_seq_length, tokenizer))
+        add(arrays_of(examples, labels, config.max_seq_length, tokenizer))
 
     arrays = feature_cache.load_or_build(config.feature_folder, key, make)
     cls_id, sep_id = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
-    return TextRows(arrays, cls_id, sep_id, config.max_seq_length)
+    parts = cls_id, sep_id, config.max_seq_length
+    return (
+        WindowRows(arrays, config.window_pooling, *parts)
+        if in_windows
+        else TextRows(arrays, *parts)
+    )
 
 
 def read_examples(processor, stages: Iterable[str], data_dir: str) -> Splits:

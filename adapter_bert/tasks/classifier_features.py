@@ -12,6 +12,7 @@ import numpy as np
 from absl import logging
 
 from adapter_bert.common.errors import UserError
+from adapter_bert.tasks import text_windows
 
 MIN_SEQ_LENGTH = 4  # The least max_seq_length: the special tokens of a pair, and one of its own.
 
@@ -132,16 +133,8 @@ def _encode(
 ) -> Tuple[List[int], List[int], Any]:
     """What `convert_single_example` makes a row of: (ids of text_a, ids of text_b, label_id)."""
     label_id = _label_id(example, label_ids)
-    # Copies: they are cut in place, and belong to the tokenizer.
-    tokens_a = list(tokenizer.tokenize(example.text_a))
-    tokens_b = list(tokenizer.tokenize(example.text_b)) if example.text_b else []
-    specials = 3 if tokens_b else 2
-    if max_seq_length < specials:
-        raise UserError(
-            f"--max_seq_length={max_seq_length} is too small, expected at least {specials} for "
-            "[CLS] and [SEP]."
-        )
-    _truncate_seq_pair(tokens_a, tokens_b, max_seq_length - specials)
+    tokens_a, tokens_b = _tokens(example, tokenizer)
+    truncate_pair(tokens_a, tokens_b, _room(tokens_b, max_seq_length))
     if ex_index < _LOGGED_EXAMPLES:
         logging.vlog(
             1,
@@ -152,8 +145,43 @@ def _encode(
             example.label,
             label_id,
         )
+    return (*_pair_ids(tokens_a, tokens_b, tokenizer), label_id)
+
+
+def window_ids(
+    example: InputExample, max_seq_length: int, tokenizer
+) -> List[Tuple[List[int], List[int]]]:
+    """Returns (ids of text_a, ids of text_b) of each of an example's windows.
+
+    Args:
+      example: `InputExample`.
+      max_seq_length, tokenizer: as in `convert_single_example`.
+    """
+    tokens_a, tokens_b = _tokens(example, tokenizer)
+    windows = text_windows.divide(tokens_a, tokens_b, _room(tokens_b, max_seq_length))
+    return [_pair_ids(*window, tokenizer) for window in windows]
+
+
+def _tokens(example, tokenizer):
+    # Copies: they are cut in place, and belong to the tokenizer.
+    tokens_a = list(tokenizer.tokenize(example.text_a))
+    tokens_b = list(tokenizer.tokenize(example.text_b)) if example.text_b else []
+    return tokens_a, tokens_b
+
+
+def _room(tokens_b, max_seq_length):
+    specials = 3 if tokens_b else 2
+    if max_seq_length < specials:
+        raise UserError(
+            f"--max_seq_length={max_seq_length} is too small, expected at least {specials} for "
+            "[CLS] and [SEP]."
+        )
+    return max_seq_length - specials
+
+
+def _pair_ids(tokens_a, tokens_b, tokenizer):
     ids = list(tokenizer.convert_tokens_to_ids(tokens_a + tokens_b))
-    return ids[: len(tokens_a)], ids[len(tokens_a) :], label_id
+    return ids[: len(tokens_a)], ids[len(tokens_a) :]
 
 
 def _label_id(example: InputExample, label_ids: Dict[str, int]):
@@ -176,7 +204,7 @@ def label_column(examples: Sequence[InputExample], label_list: Optional[Labels])
     return _column([_label_id(example, label_ids) for example in examples])
 
 
-def _truncate_seq_pair(tokens_a: List[str], tokens_b: List[str], max_length: int) -> None:
+def truncate_pair(tokens_a: List[str], tokens_b: List[str], max_length: int) -> None:
     """Shortens two lists in place to max_length together, always the longer one by its last token.
 
     So each token cut off comes from the text that has more to spare; in a tie it is tokens_b's.
@@ -207,6 +235,25 @@ def _with_progress(examples: Sequence[Example]) -> Iterator[Tuple[int, Example]]
         yield index, example
 
 
+def window_arrays(
+    examples: Sequence[InputExample], label_list: Optional[Labels], max_seq_length: int, tokenizer
+) -> Dict[str, np.ndarray]:
+    """As `text_arrays`, but a row is a window of a text, with the text's label.
+
+    Returns:
+      As there, and "is_first" [N]: 1 for the first window of a text.
+    """
+    ids_of_labels, encoded, is_first = _ids_by_label(label_list), [], []
+    for _, example in _with_progress(examples):
+        assert isinstance(example, InputExample)
+        label_id = _label_id(example, ids_of_labels)
+        windows = window_ids(example, max_seq_length, tokenizer)
+        encoded += [(*ids, label_id) for ids in windows]
+        is_first += [1] + [0] * (len(windows) - 1)
+    arrays = _arrays_of(encoded, [True] * len(encoded))
+    return {**arrays, "is_first": _column(is_first)}
+
+
 def text_arrays(
     examples: Sequence[Example], label_list: Optional[Labels], max_seq_length: int, tokenizer
 ) -> Dict[str, np.ndarray]:
@@ -220,14 +267,18 @@ def text_arrays(
         raise ValueError("expected at least one example")
     is_real = [not isinstance(example, PaddingInputExample) for example in examples]
     ids_of_labels = _ids_by_label(label_list)
-    ids_a, ids_b, label_ids = zip(
-        *(
-            ((), (), 0)
-            if isinstance(example, PaddingInputExample)
-            else _encode(index, example, ids_of_labels, max_seq_length, tokenizer)
-            for index, example in _with_progress(examples)
-        )
-    )
+    encoded = [
+        ((), (), 0)
+        if isinstance(example, PaddingInputExample)
+        else _encode(index, example, ids_of_labels, max_seq_length, tokenizer)
+        for index, example in _with_progress(examples)
+    ]
+    return _arrays_of(encoded, is_real)
+
+
+def _arrays_of(encoded, is_real):
+    """Returns the arrays of rows, each (ids of text_a, ids of text_b, label_id)."""
+    ids_a, ids_b, label_ids = zip(*encoded)
     lengths = np.array([(len(a), len(b)) for a, b in zip(ids_a, ids_b)])
     starts = np.cumsum(lengths).reshape(lengths.shape) - lengths  # a, b, a, b, ...
     pairs = itertools.chain.from_iterable(zip(ids_a, ids_b))

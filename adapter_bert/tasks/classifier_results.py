@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tupl
 import numpy as np
 
 from adapter_bert.common import files, metrics
-from adapter_bert.tasks import text_kind
+from adapter_bert.tasks import text_kind, text_windows
 from adapter_bert.tasks.glue import Task
 
 Predictions = Dict[str, np.ndarray]
@@ -23,6 +23,20 @@ def stack(predictions: Iterable[Predictions]) -> Predictions:
     """Returns N dicts of arrays as one dict of arrays [N, ...]."""
     rows = list(predictions)
     return {name: np.stack([row[name] for row in rows]) for name in rows[0]} if rows else {}
+
+
+def of_texts(predictions: Iterable[Predictions], task: Task, rows: Any) -> Predictions:
+    """Returns the predictions of rows as those of the texts that they are, or are windows of.
+
+    Args:
+      predictions: of each row.
+      task: `glue.Task`.
+      rows: `rows.TextRows`.
+    """
+    windows = getattr(rows, "windows", None)
+    if windows is None:
+        return stack(predictions)
+    return windows.join(stack(predictions), text_kind.get(task.kind).is_single_label)
 
 
 def scores(task: Task, labels: np.ndarray, predictions: Predictions) -> Dict[str, Any]:
@@ -65,7 +79,7 @@ def score_fn(
     suffix = split[len("dev_") :]
 
     def score(predictions):
-        result = scores(task, rows["label_ids"], predictions)
+        result = scores(task, text_windows.labels_of(rows), predictions)
         if suffix:
             return add_prefix("eval_" + suffix, result)
         loss = mean_of_batches(predictions["loss"], batch_size)

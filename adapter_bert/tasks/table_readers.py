@@ -231,7 +231,7 @@ def read_lines(path: str) -> Iterator[str]:
     Raises:
       UserError: the file is missing, unreadable or not UTF-8, or has a NUL byte.
     """
-    return _checked_lines(_decoded_lines(_read_bytes(path), path), path)
+    return _check_lines(_decode_lines(_read_bytes(path), path), path)
 
 
 def _read_bytes(path: str) -> bytes:

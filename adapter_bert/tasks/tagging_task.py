@@ -220,7 +220,7 @@ def encode(split: Split, labels: Sequence[str], config: TaggerConfig, tokenizer)
         [split.digest(), tokenizer.fingerprint, tuple(labels), config.max_seq_length],
         [tagging_features, tokenization],
     )
-    arrays = feature_cache.cached(config.feature_folder, key, make)
+    arrays = feature_cache.load_or_build(config.feature_folder, key, make)
     cls_id, sep_id = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
     return tagging_features.TaggedRows(arrays, cls_id, sep_id, config.max_seq_length)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from adapter_bert.common import task_kinds
 from adapter_bert.common.errors import UserError
-from adapter_bert.tasks import classifier_features
+from adapter_bert.tasks import classifier_features, text_windows
 
 
 class TextKind(task_kinds.TaskKind):
@@ -130,7 +130,24 @@ class TextKind(task_kinds.TaskKind):
     # Serving.
 
     def request_reader(self, description, tokenizer, where: str) -> Callable:
-        """Returns a function from a text, and a second one or None, to its row."""
+        """Returns a function from a text, and a second one or None, to its row or windows."""
+        try:
+            long_texts = text_windows.recorded(description.training)
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from None
+        windows = text_windows.Windows(np.zeros(1, int), long_texts["window_pooling"])
+
+        def read_windows(text, text_b):
+            example = classifier_features.InputExample("", text, text_b)
+            ids = classifier_features.window_ids(example, description.max_seq_length, tokenizer)
+            cls_id, sep_id = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
+            return [task_kinds.pair_ids(*pair, cls_id, sep_id) for pair in ids], answer_windows
+
+        def answer_windows(outputs):
+            stacked = {name: np.stack([each[name] for each in outputs]) for name in outputs[0]}
+            joined = windows.join(stacked, self.is_single_label)
+            output = {name: values[0] for name, values in joined.items()}
+            return self.answer(output, description.labels)
 
         def read(text, text_b):
             features = classifier_features.convert_single_example(
@@ -146,7 +163,7 @@ class TextKind(task_kinds.TaskKind):
             (output,) = outputs
             return self.answer(output, description.labels)
 
-        return read
+        return read_windows if long_texts["long_texts"] == "windows" else read
 
 
 def get(name: str) -> TextKind:

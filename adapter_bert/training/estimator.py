@@ -327,6 +327,31 @@ class Estimator:
         """
         return self._predict_in_batch_order(rows, self.run.eval_batch_size, checkpoint)
 
+    def stream_batches(self, batches, checkpoint=None):
+        """Yields each row's predictions, in the order of batches that need not fit into memory.
+
+        Not on a TPU, whose batches have one shape.
+
+        Args:
+          batches: iterable of dicts of int32 arrays [B, S]: input_ids, input_mask, segment_ids. It
+            is read by another thread, a few batches ahead. What it raises, this raises.
+          checkpoint: as in `predict`.
+        """
+        failures = []
+
+        def read():
+            try:
+                yield from batches
+            except Exception as error:  # TensorFlow would wrap it.
+                failures.append(error)
+
+        with self._explain_errors():
+            yield from self._estimator.predict(
+                input_pipeline.input_fn_of_batches(read), checkpoint_path=checkpoint
+            )
+        if failures:
+            raise failures[0]
+
     def last_step(self):
         """Returns the global step of the last checkpoint, 0 before the first."""
         with self._explain_errors():

@@ -160,7 +160,7 @@ def set_up(config: FinetuningConfig, start: StartingPoint, folder: str, min_leng
 
 
 def set_up_evaluation(config, start: StartingPoint, folder: str, min_length: int) -> Setup:
-    """As `set_up`, to evaluate the task adapter of `start`.
+    """As `set_up`, to evaluate the task adapter of `start`, or else plain BERT.
 
     Args:
       config: `TextConfig` and `DeviceConfig`, with an eval_batch_size.
@@ -170,7 +170,8 @@ def set_up_evaluation(config, start: StartingPoint, folder: str, min_length: int
     pretrained.check_sequence_length(config.max_seq_length, bert.config, min_length)
     run, use_tpu = estimators.connect(config, folder)
     estimators.check_paths_for_tpu(config, folder, bert.init_checkpoint)
-    precision = _choose_precision(config, bert, use_tpu, _precision_of(start.adapter))
+    recorded = start.adapter and _precision_of(start.adapter)
+    precision = _choose_precision(config, bert, use_tpu, recorded)
     backbone = adapter_checkpoints.backbone_of(bert.init_checkpoint, bert.config)
     return Setup(config, start, bert, tokenizer, backbone, run, use_tpu, precision, ["eval"])
 

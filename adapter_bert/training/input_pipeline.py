@@ -223,6 +223,28 @@ def input_fn_of(
     return input_fn
 
 
+def input_fn_of_batches(read: Callable[[], Iterable[Arrays]]) -> Callable:
+    """An Estimator's input_fn over batches that come one after another, to be predicted.
+
+    Args:
+      read: function that returns dicts of int32 arrays [B, S]: input_ids, input_mask and
+        segment_ids.
+
+    Returns:
+      input_fn(params) → Dataset of these dicts.
+    """
+    names = _INT_FEATURES[:3]
+
+    def input_fn(params):
+        del params  # The batches have their sizes.
+        dataset = tf.data.Dataset.from_generator(
+            read, dict.fromkeys(names, tf.int32), dict.fromkeys(names, (None, None))
+        )
+        return _disable_autotune(dataset.prefetch(2))
+
+    return input_fn
+
+
 def input_fn_for_tpu(
     arrays: Union[Rows, Arrays], order: Optional[np.ndarray] = None, last_step: Optional[int] = None
 ) -> Callable:

@@ -123,7 +123,7 @@ class MainOfTest(tf.test.TestCase):
 
 
 SCRIPTS = ("run_classifier", "run_squad", "run_sweep", "run_report", "run_ablation", "run_baseline")
-SCRIPTS += ("run_tagger", "export_model", "serve", "embedding_module")
+SCRIPTS += ("run_tagger", "export_model", "extract_features", "serve", "embedding_module")
 sys.path.append(os.path.join(paths.PROJECT, "demo"))
 
 

@@ -27,6 +27,7 @@ SCRIPTS = (
     "run_ablation",
     "run_baseline",
     "convert_checkpoint",
+    "extract_features",
     "export_model",
     "serve",
 )

@@ -37,7 +37,7 @@ class TruncatedTest(tf.test.TestCase):
             found = np.transpose(session.run(found)).tolist()
         for (a, b, room), kept in zip(lengths, found):
             a, b = [0] * a, [0] * b
-            classifier_features._truncate_seq_pair(a, b, room)
+            classifier_features.truncate_pair(a, b, room)
             self.assertEqual(kept, [len(a), len(b)])
 
 

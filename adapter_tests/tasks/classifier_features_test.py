@@ -139,7 +139,7 @@ class TruncateSeqPairTest(tf.test.TestCase):
         ]
         for a, b, length, expected_a, expected_b in cases:
             tokens_a, tokens_b = list(a), list(b)
-            classifier_features._truncate_seq_pair(tokens_a, tokens_b, length)
+            classifier_features.truncate_pair(tokens_a, tokens_b, length)
             self.assertEqual((tokens_a, tokens_b), (list(expected_a), list(expected_b)))
 
     def test_against_token_by_token(self):
@@ -149,7 +149,7 @@ class TruncateSeqPairTest(tf.test.TestCase):
             while len(expected_a + expected_b) > length:
                 longer = expected_a if len(expected_a) > len(expected_b) else expected_b
                 longer.pop()
-            classifier_features._truncate_seq_pair(tokens_a, tokens_b, length)
+            classifier_features.truncate_pair(tokens_a, tokens_b, length)
             self.assertEqual((tokens_a, tokens_b), (expected_a, expected_b))
 
 

@@ -110,7 +110,7 @@ class ServedTest(tf.test.TestCase):
         super().setUpClass()
         root = tempfile.mkdtemp(dir=tf.test.get_temp_dir())
         cls.bert = tiny.write_bert(os.path.join(root, "bert"), initializer_range=0.4)
-        cls.adapter = own_models.task_adapter(
+        cls.adapter = own_models.build_task_adapter(
             cls.bert, 3, kind="tagging", labels=LABELS, max_seq_length=10
         )
         cls.adapter.tensors["cls/tagging/output_bias"][:] = 0.0
@@ -172,7 +172,7 @@ class ServedTest(tf.test.TestCase):
         adapter_bank = bank.AdapterBank(tiny.config(), prefix)
         self.addCleanup(adapter_bank.close)
         adapter_bank.add("mine", self.adapter)
-        adapter_bank.add("other", own_models.task_adapter(self.bert, 5))
+        adapter_bank.add("other", own_models.build_task_adapter(self.bert, 5))
         models = own_models.SingleTaskModels(self.bert)
         request = self.texts.encode("the big dogs see a small bird and the cat")
         rows = [bank.Row("mine", *row) for row in request.rows]

@@ -55,6 +55,8 @@ OUR_FLAGS = {
     "label_column": ("string", None),
     "label_type": ("string enum", "class"),
     "class_weights": ("string", None),
+    "long_texts": ("string enum", "cut"),
+    "window_pooling": ("string enum", "mean"),
     "feature_cache_dir": ("string", None),
     "early_stopping_patience": ("int", 0),
     "overwrite_output_dir": ("bool", False),

@@ -1,0 +1,290 @@
+"""The files of extract_features.py: the texts that it reads, the outputs of layers that it writes.
+
+`InputExample`, `InputFeatures`, `read_examples` and `convert_examples_to_features` are those of
+BERT's script. Neither texts nor outputs need to fit into memory.
+
+Axes: N texts, T tokens, S positions, L layers that are asked for, D hidden size.
+"""
+
+import contextlib
+import io
+import json
+import os
+import posixpath
+import re
+import shutil
+import tempfile
+import zipfile
+from typing import Any, Iterable, Iterator, List, Optional
+
+import numpy as np
+
+from adapter_bert.common import files
+from adapter_bert.common.errors import UserError
+from adapter_bert.tasks import classifier_features
+
+POOLINGS = ("tokens", "cls", "mean")
+FORMATS = (".npy", ".npz")  # Any other name is one of JSON lines.
+
+
+class InputExample:
+    """A text or a pair of texts.
+
+    Attributes:
+      unique_id: int, the number of its line, from 0.
+      text_a: str.
+      text_b: str, or None.
+    """
+
+    def __init__(self, unique_id: int, text_a: str, text_b: Optional[str]):
+        self.unique_id = unique_id
+        self.text_a = text_a
+        self.text_b = text_b
+
+
+class InputFeatures:
+    """What BERT reads of an example.
+
+    Attributes:
+      unique_id: int, the example's.
+      tokens: list of str, with [CLS] and [SEP].
+      input_ids, input_mask, input_type_ids: lists of S ints.
+    """
+
+    def __init__(
+        self,
+        unique_id: int,
+        tokens: List[str],
+        input_ids: List[int],
+        input_mask: List[int],
+        input_type_ids: List[int],
+    ):
+        self.unique_id = unique_id
+        self.tokens = tokens
+        self.input_ids = input_ids
+        self.input_mask = input_mask
+        self.input_type_ids = input_type_ids
+
+
+class TextFile:
+    """The examples of a file: a line is a text, or a pair as in "text ||| text".
+
+    The file is read here once, and again by each iteration.
+
+    Args:
+      path: of the file, UTF-8.
+
+    Raises:
+      UserError: it cannot be read twice, it is empty, a line is blank, not UTF-8 or has a NUL.
+    """
+
+    def __init__(self, path: str):
+        self._path = path
+        if not files.is_remote(path) and files.exists(path) and not os.path.isfile(path):
+            raise UserError(f"--input_file={path}: expected a file, which can be read twice.")
+        self._length = sum(1 for _ in self)
+        if not self._length:
+            raise UserError(f"--input_file={path}: found an empty file, expected a text a line.")
+
+    def __len__(self):
+        return self._length
+
+    def __iter__(self) -> Iterator[InputExample]:
+        try:
+            with files.open_file(self._path, "rb") as reader:
+                for index, line in enumerate(reader):
+                    yield self._example(index, line)
+        except OSError as error:
+            reason = files.reason(error)
+            raise UserError(f"--input_file={self._path} cannot be read ({reason}).") from error
+
+    def _example(self, index, line):
+        where = f"--input_file={self._path}, line {index + 1}"
+        if b"\0" in line:
+            raise UserError(f"{where}: found a NUL byte, expected text in UTF-8.")
+        try:
+            text = line.decode("utf-8" if index else "utf-8-sig").strip()
+        except UnicodeDecodeError as error:
+            raise UserError(f"{where}: expected UTF-8 ({error.reason}).") from error
+        if not text:
+            raise UserError(f"{where}: found a blank line, expected a text in each.")
+        pair = re.match(r"(.*) \|\|\| (.*)", text, re.DOTALL)
+        return InputExample(index, *(pair.groups() if pair else (text, None)))
+
+
+def read_examples(input_file: str) -> List[InputExample]:
+    """Returns the list of a file's examples."""
+    return list(TextFile(input_file))
+
+
+def convert_examples_to_features(
+    examples: Iterable[InputExample], seq_length: int, tokenizer
+) -> List[InputFeatures]:
+    """Returns the `InputFeatures` of examples: [CLS] text_a [SEP], or with text_b and a [SEP] more.
+
+    Args:
+      examples: `InputExample`s.
+      seq_length: S; longer texts lose their end.
+      tokenizer: has `tokenize(text)` and `convert_tokens_to_ids(tokens)`.
+    """
+    return [_features_of(example, seq_length, tokenizer) for example in examples]
+
+
+def _features_of(example, seq_length, tokenizer):
+    # Copies: they are cut in place, and belong to the tokenizer.
+    tokens_a = list(tokenizer.tokenize(example.text_a))
+    tokens_b = list(tokenizer.tokenize(example.text_b)) if example.text_b else []
+    classifier_features.truncate_pair(tokens_a, tokens_b, seq_length - (3 if tokens_b else 2))
+    first, second = ["[CLS]", *tokens_a, "[SEP]"], [*tokens_b, "[SEP]"] if tokens_b else []
+    tokens = first + second
+    padding = [0] * (seq_length - len(tokens))
+    return InputFeatures(
+        unique_id=example.unique_id,
+        tokens=tokens,
+        input_ids=list(tokenizer.convert_tokens_to_ids(tokens)) + padding,
+        input_mask=[1] * len(tokens) + padding,
+        input_type_ids=[0] * len(first) + [1] * len(second) + padding,
+    )
+
+
+class _JsonLines:
+    """BERT's format: an object a line, of the text's tokens or of what they are pooled to."""
+
+    def __init__(self, writer, config):
+        self._writer, self._config = writer, config
+
+    def write(self, features, values):
+        # Of a float32, the nearest decimal of 6 digits is a float64's.
+        values = np.round(values.astype(np.float64), 6).tolist()
+        line = {"linex_index": features.unique_id}
+        if self._config.pooling == "tokens":
+            line["features"] = [
+                {"token": token, "layers": self._layers(of_token)}
+                for token, of_token in zip(features.tokens, values)
+            ]
+        else:
+            line["layers"] = self._layers(values)
+        self._writer.write((json.dumps(line) + "\n").encode("utf-8"))
+
+    def finish(self):
+        """Does nothing: all is written."""
+
+    def _layers(self, values):
+        return [{"index": i, "values": each} for i, each in zip(self._config.layers, values)]
+
+
+class _Array:
+    """An array [N, L, D] in NumPy's format, row by row."""
+
+    def __init__(self, writer, num_rows, shape):
+        self._writer = writer
+        header = {"descr": "<f4", "fortran_order": False, "shape": (num_rows, *shape)}
+        np.lib.format.write_array_header_1_0(writer, header)
+
+    def write(self, features, values):
+        del features
+        self._writer.write(np.ascontiguousarray(values, "<f4").tobytes())
+
+    def finish(self):
+        """Does nothing: all is written."""
+
+
+class _Archive:
+    """Arrays in NumPy's archive. What their shapes depend on is known at the end, so they wait."""
+
+    def __init__(self, writer, folder, config, width):
+        self._writer, self._config = writer, config
+        self._shape = len(config.layers), width
+        self._path = os.path.join(folder, "features")
+        self._values = open(self._path, "wb")  # noqa: SIM115  Closed by `finish`, or with the run.
+        self._starts, self._ids = [0], []
+
+    def write(self, features, values):
+        self._values.write(np.ascontiguousarray(values, "<f4").tobytes())
+        tokens = len(features.tokens)
+        self._starts.append(self._starts[-1] + tokens)
+        if self._config.pooling == "tokens":
+            self._ids.append(np.array(features.input_ids[:tokens], np.int32))
+
+    def finish(self):
+        """Writes all arrays."""
+        self._values.close()
+        arrays, num_rows = (
+            {"layers": np.array(self._config.layers, np.int32)},
+            len(self._starts) - 1,
+        )
+        if self._config.pooling == "tokens":
+            arrays["starts"] = np.array(self._starts, np.int64)
+            arrays["token_ids"] = np.concatenate(self._ids)
+            num_rows = self._starts[-1]
+        stream: Any = _Stream(self._writer.write)
+        with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+            for name, values in arrays.items():
+                content = io.BytesIO()
+                np.save(content, values)
+                archive.writestr(name + ".npy", content.getvalue())
+            with archive.open("features.npy", "w", force_zip64=True) as member:
+                _Array(member, num_rows, self._shape)
+                with open(self._path, "rb") as reader:
+                    shutil.copyfileobj(reader, member, 1 << 20)
+
+
+class _Stream:
+    """A file that can only be written from its begin to its end, as remote ones."""
+
+    def __init__(self, write):
+        self.write = write
+
+    def flush(self):
+        """Does nothing: the file itself will."""
+
+
+class FeatureWriter:
+    """Writes a file of outputs, which is there when all of them are. A context manager.
+
+    Args:
+      path: of the file; its end chooses the format, see `FORMATS`.
+      num_texts: N.
+      config: has layers and pooling.
+      hidden_size: D.
+
+    Raises:
+      UserError: by all methods, the file cannot be written.
+    """
+
+    def __init__(self, path: str, num_texts: int, config, hidden_size: int):
+        self._path, self._num_texts, self._config = path, num_texts, config
+        self._hidden_size = hidden_size
+        self._stack = contextlib.ExitStack()
+        self._format: Any = None
+
+    def __enter__(self):
+        with self._converted_errors():
+            folder = posixpath.dirname(self._path)
+            if folder:
+                files.makedirs(folder)
+            file = self._stack.enter_context(files.atomic_file(self._path))
+            if self._path.endswith(".npy"):
+                shape = len(self._config.layers), self._hidden_size
+                self._format = _Array(file, self._num_texts, shape)
+            elif self._path.endswith(".npz"):
+                folder = self._stack.enter_context(tempfile.TemporaryDirectory())
+                self._format = _Archive(file, folder, self._config, self._hidden_size)
+            else:
+                self._format = _JsonLines(file, self._config)
+        return self
+
+    def write(self, features: InputFeatures, values: np.ndarray) -> None:
+        """Writes what `extract` yields, in its order."""
+        with self._converted_errors():
+            self._format.write(features, values)
+
+    def __exit__(self, kind, error, trace):
+        if kind:  # It is no error of this file.
+            return self._stack.__exit__(kind, error, trace)
+        with self._converted_errors(), self._stack:
+            self._format.finish()
+        return None
+
+    def _converted_errors(self):
+        return files.convert_write_errors(f"--output_file={self._path}")

@@ -1,0 +1,205 @@
+"""Writes the outputs of BERT's layers for each text of a file, with or without a task adapter.
+
+    python extract_features.py --input_file=input.txt --output_file=output.jsonl
+
+A line of the input is a text, or a pair as in "text ||| text". The output is BERT's, an object a
+line: {"linex_index": 0, "features": [{"token": "[CLS]", "layers": [{"index": -1, "values": [...]},
+...]}, ...]}. --pooling=cls and --pooling=mean write one vector a layer for a text, and a name that
+ends in .npy or .npz arrays. The functions below are those of BERT's script of this name.
+"""
+
+from adapter_bert.common import environment
+
+if __name__ == "__main__":
+    environment.prepare()
+
+import contextlib
+import dataclasses
+import re
+import tempfile
+from typing import Any, Optional, Tuple
+
+from absl import flags
+
+from adapter_bert.common import cli, files, paths
+from adapter_bert.common.errors import UserError
+from adapter_bert.common.settings import flag
+from adapter_bert.formats import checkpoints
+from adapter_bert.tasks import classifier_features, encoder_features, feature_files
+from adapter_bert.tasks.feature_files import (  # noqa: F401  BERT's users import these from here.
+    InputExample,
+    InputFeatures,
+    convert_examples_to_features,
+    read_examples,
+)
+from adapter_bert.training import finetuning, progress, starting_point
+from adapter_bert.training.config import DeviceConfig, TokenizerConfig
+
+
+def parse_layers(text: str) -> Tuple[int, ...]:
+    """Returns the layers that --layers names; raises UserError if it names none."""
+    if not re.fullmatch(r"\s*-?\d{1,4}\s*(,\s*-?\d{1,4}\s*)*", text):
+        raise UserError(f"--layers={text}: expected layers, as in -1,-2,-3,-4.")
+    return tuple(map(int, text.split(",")))
+
+
+@dataclasses.dataclass(frozen=True)
+class ExtractionConfig(TokenizerConfig, DeviceConfig):
+    """The settings of this script."""
+
+    # `__post_init__` refuses a run without these two.
+    input_file: str = flag(
+        None,
+        'The texts, one a line in UTF-8; a pair of texts as in "text ||| text".',
+        "Task and data",
+    )
+    output_file: str = flag(
+        None,
+        "Where the outputs go: an array if the name ends in .npy, arrays if in .npz, else JSON"
+        " lines. An older file stays until all is written.",
+        "Output",
+    )
+    layers: Any = flag(
+        "-1,-2,-3,-4",
+        "Layers whose outputs are written: from -1, the last, downwards, or from 0 upwards.",
+        "Output",
+        parse=parse_layers,
+    )
+    pooling: str = flag(
+        "tokens",
+        "What is written of a text: tokens: the outputs of each token; cls: those of [CLS]; mean:"
+        " the mean over all tokens, [CLS] and [SEP] among them.",
+        "Output",
+        choices=feature_files.POOLINGS,
+    )
+    adapter_folder: Optional[str] = flag(
+        None,
+        "Folder of a task adapter: the outputs are those of BERT with it. Default: plain BERT.",
+        "What is done",
+        name="adapter",
+    )
+    max_seq_length: int = flag(
+        128, "WordPieces of a text or pair, longer ones are cut.", "Task and data"
+    )
+    batch_size: int = flag(32, "Texts in a batch.", "Evaluation and prediction", lower=1)
+    use_one_hot_embeddings: bool = flag(
+        False, "Look embeddings up by a matrix product, as TPUs like it.", "Devices"
+    )
+    precision: str = flag(
+        "float32",
+        "Precision of what lies between the variables and the outputs.",
+        "Devices",
+        choices=("float32", "bfloat16"),
+    )
+
+    def __post_init__(self):
+        for name in ("input_file", "output_file"):
+            if not getattr(self, name):
+                raise UserError(f"--{name} is not given.")
+        if self.output_file.endswith(".npy") and self.pooling == "tokens":
+            raise UserError(
+                f"--output_file={self.output_file}: one array has no room for texts of different"
+                " lengths; expected --pooling=cls, --pooling=mean, or a name that ends in .npz."
+            )
+        if paths.is_same_path(self.input_file, self.output_file):
+            raise UserError(f"--output_file={self.output_file} is --input_file too.")
+
+    @property
+    def eval_batch_size(self):
+        """Examples in a batch."""
+        return self.batch_size
+
+
+def input_fn_builder(features, seq_length):
+    """An input_fn over a list of `InputFeatures`, as BERT's function of this name."""
+    return encoder_features.input_fn_builder(features, seq_length)
+
+
+def model_fn_builder(bert_config, init_checkpoint, layer_indexes, use_tpu, use_one_hot_embeddings):
+    """The model_fn of plain BERT's layers for TPUEstimator, as BERT's function of this name."""
+    return encoder_features.model_fn_builder(
+        bert_config, init_checkpoint, layer_indexes, use_tpu, use_one_hot_embeddings
+    )
+
+
+def define_flags(flag_values=flags.FLAGS):
+    """Defines all flags of this script."""
+    ExtractionConfig.define_flags(flag_values)
+
+
+def run(values):
+    """Does what the flags ask for.
+
+    Args:
+      values: parsed flags of `define_flags`.
+
+    Returns:
+      The report that ends the run: a list of lines.
+    """
+    start = starting_point.find(values)
+    config = ExtractionConfig.from_flags(values, start.supplied)
+    texts = feature_files.TextFile(config.input_file)
+    with _working_folder(config) as folder:
+        setup = finetuning.set_up_evaluation(
+            config, start, folder, classifier_features.MIN_SEQ_LENGTH
+        )
+        bert = setup.bert.config
+        encoder_features.check_layers(config.layers, bert.num_hidden_layers)
+        _check_batches(config, setup.use_tpu)
+        if not start.adapter:
+            _check_plain(setup.bert.init_checkpoint)
+        # `_` holds the checkpoint that the estimator reads.
+        estimator, _ = encoder_features.build_estimator(config, setup)
+        outputs = encoder_features.extract(estimator, texts, config, setup.tokenizer)
+        writer = feature_files.FeatureWriter(
+            config.output_file, len(texts), config, bert.hidden_size
+        )
+        with contextlib.closing(outputs), writer:
+            for features, vectors in progress.show_progress(outputs, len(texts)):
+                writer.write(features, vectors)
+    size = files.readable_size(config.output_file)
+    return [f"Features: {config.output_file} ({len(texts)} texts, {size})"]
+
+
+@contextlib.contextmanager
+def _working_folder(config):
+    """Yields a folder without a checkpoint, which an Estimator reads in place of weights."""
+    if files.is_remote(config.output_file):
+        yield config.output_file + ".work"  # A TPU's host reads no folder of this machine.
+        return
+    host = config.tpu_name or config.master
+    if config.use_tpu and host not in (None, "", "local"):
+        raise UserError(
+            f"--output_file={config.output_file}: the host of the TPU {host} cannot read this"
+            " machine's files; expected a gs:// path."
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        yield folder
+
+
+def _check_batches(config, use_tpu):
+    """Raises UserError unless each of a TPU's cores has an equal part of a batch."""
+    if use_tpu and config.batch_size % config.num_tpu_cores:
+        raise UserError(
+            f"--batch_size={config.batch_size} does not fall into equal parts for the"
+            f" {config.num_tpu_cores} cores of the TPU; choose a multiple of it."
+        )
+
+
+def _check_plain(init_checkpoint):
+    """Raises UserError if a checkpoint has adapters, without which its weights mean nothing."""
+    names = checkpoints.open_checkpoint(init_checkpoint).get_variable_to_shape_map()
+    if any("/adapters/" in name for name in names):
+        raise UserError(
+            f"--init_checkpoint {init_checkpoint} holds adapters, which plain BERT has not; give"
+            " the pretrained BERT, and --adapter with the folder of the task adapter"
+            " (convert_checkpoint.py makes one of such a checkpoint)."
+        )
+
+
+main = cli.main_of(run)
+
+
+if __name__ == "__main__":
+    define_flags()
+    cli.run(main)
