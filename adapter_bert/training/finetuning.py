@@ -196,9 +196,14 @@ def _recorded_precision(config, start, folder, bert):
         return _precision_of(start.adapter)
     if is_training and config.overwrite_output_dir:
         return None
-    folders = [folder] if is_training else [folder, posixpath.dirname(bert.init_checkpoint)]
-    recorded = [OutputDir(path).recorded("training").get("precision") for path in folders]
-    return next(filter(None, recorded), None)
+    output = OutputDir(folder)
+    precision = output.recorded("training").get("precision")
+    if precision or is_training:
+        return precision
+    if output.has_adapter():  # Its run may be gone.
+        return output.describe_adapter().training.get("precision")
+    run = OutputDir(posixpath.dirname(bert.init_checkpoint))
+    return run.recorded("training").get("precision")
 
 
 def _check_evaluations(config, run):

@@ -692,6 +692,12 @@ class FoundAdapterTest(JobsTestCase):
     def test_it_is_used(self):
         self.assertEqual(self.predict(self.output_dir), self.predict(self.trained))
 
+    def test_it_is_used_in_its_precision_whatever_is_measured(self):
+        half = {"float32": 2.0, "bfloat16": 1.0}
+        processor = {"has_bfloat16": lambda: True, "product_seconds": lambda *_: half}
+        with mock.patch.multiple(devices, **processor):
+            self.assertEqual(self.predict(self.output_dir), self.predict(self.trained))
+
     def test_it_is_found_where_a_kill_left_it(self):
         os.rename(self.path("adapter"), self.path("adapter.replaced"))
         self.assertEqual(self.predict(self.output_dir), self.predict(self.trained))
