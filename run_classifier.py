@@ -18,7 +18,6 @@ from absl import flags
 
 import modeling
 from adapter_bert.common import cli
-from adapter_bert.common.errors import UserError
 from adapter_bert.tasks import (
     classifier_data,
     classifier_features,
@@ -42,7 +41,7 @@ from adapter_bert.tasks.glue import (  # noqa: F401  And these.
     MrpcProcessor,
     XnliProcessor,
 )
-from adapter_bert.training import finetuning, input_pipeline, model_fn, output_dir, starting_point
+from adapter_bert.training import finetuning, input_pipeline, model_fn, starting_point
 
 
 def create_model(
@@ -154,7 +153,7 @@ def run(values):
     folder = config.folder_of(str(config.task_name).lower())
     setup = finetuning.set_up(config, start, folder, classifier_features.MIN_SEQ_LENGTH)
     finetuning.check(setup, task)
-    _check_long_texts(config, setup)
+    classifier_data.check_long_texts(config, setup)
     examples = classifier_data.read_examples(processor, setup.stages, data_dir)
     weights = classifier_data.class_weights(config.class_weights, task, examples.get("train", ()))
     rows = {
@@ -169,19 +168,6 @@ def run(values):
     estimator, output = finetuning.begin(setup, task, data, head)
     del examples, processor  # All texts: a training has no use for them.
     return _run_stages(config, estimator, output, task, rows, labeled)
-
-
-def _check_long_texts(config, setup):
-    """Raises UserError if the run in --output_dir is evaluated on texts read in another way."""
-    if setup.start.adapter or "train" in setup.stages:
-        return  # The adapter supplies the flag; a training's settings are compared.
-    recorded = output_dir.OutputDir(setup.run.output_dir).recorded("training")
-    way = recorded.get("long_texts", "cut")
-    if recorded and way != config.long_texts:
-        raise UserError(
-            f"--long_texts={config.long_texts}: the run in {setup.run.output_dir} was trained with"
-            f" --long_texts={way}."
-        )
 
 
 def _run_stages(config, estimator, output, task, rows, labeled):

@@ -14,7 +14,7 @@ from adapter_bert.common.errors import UserError
 from adapter_bert.common.settings import Settings, flag
 from adapter_bert.formats import task_adapter
 from adapter_bert.tasks import classifier_features, custom_tasks, glue, text_kind, text_windows
-from adapter_bert.training import feature_cache, finetuning
+from adapter_bert.training import feature_cache, finetuning, output_dir
 from adapter_bert.training.config import FinetuningConfig
 from adapter_bert.training.rows import TextRows
 
@@ -186,6 +186,19 @@ def encode_examples(examples, labels, config, tokenizer):
         if in_windows
         else TextRows(arrays, *parts)
     )
+
+
+def check_long_texts(config: ClassifierConfig, setup: "finetuning.Setup") -> None:
+    """Raises UserError if the run in --output_dir is evaluated on texts read in another way."""
+    if setup.start.adapter or "train" in setup.stages:
+        return  # The adapter supplies the flag; a training's settings are compared.
+    recorded = output_dir.OutputDir(setup.run.output_dir).recorded("training")
+    way = recorded.get("long_texts", "cut")
+    if recorded and way != config.long_texts:
+        raise UserError(
+            f"--long_texts={config.long_texts}: the run in {setup.run.output_dir} was trained with"
+            f" --long_texts={way}."
+        )
 
 
 def read_examples(processor, stages: Iterable[str], data_dir: str) -> Splits:
