@@ -46,14 +46,14 @@ from adapter_bert.training import (
     progress,
     starting_point,
 )
-from adapter_bert.training.config import DeviceConfig, TextConfig
+from adapter_bert.training.config import DeviceConfig, EvaluationConfig, TextConfig
 from adapter_bert.training.rows import ProductRows
 
 _JSON, _TEXT = "ablation.json", "ablation.txt"
 
 
 @dataclasses.dataclass(frozen=True)
-class AblationConfig(TaskConfig, LongTextConfig, TextConfig, DeviceConfig):
+class AblationConfig(TaskConfig, LongTextConfig, EvaluationConfig, TextConfig, DeviceConfig):
     """The settings of this script."""
 
     adapter_folder: Optional[str] = flag(
@@ -62,9 +62,6 @@ class AblationConfig(TaskConfig, LongTextConfig, TextConfig, DeviceConfig):
         " omit are read from the adapter.",
         "What is done",
         name="adapter",
-    )
-    eval_batch_size: int = flag(
-        8, "Examples in a batch of the evaluation.", "Evaluation and prediction", lower=1
     )
     output_dir: Optional[str] = flag(
         None, "Where ablation.json and ablation.txt go. Default: output/<task>.", "Output"

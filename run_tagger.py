@@ -14,7 +14,7 @@ if __name__ == "__main__":
 from absl import flags
 
 from adapter_bert.common import cli
-from adapter_bert.tasks import classifier_features, tagging, tagging_task
+from adapter_bert.tasks import classifier_features, classifier_results, tagging, tagging_task
 from adapter_bert.tasks.tagging_task import TaggerConfig
 from adapter_bert.training import finetuning, starting_point
 
@@ -68,7 +68,7 @@ def _run_stages(config, estimator, output, task, rows, readers):
         rows.get("train"),
         [dev_set] if dev_set else [],
         output,
-        tagging_task.about(task, "eval"),
+        classifier_results.metadata(task, "eval"),
         lambda result: tagging_task.summary(task, "eval", result),
     )
     if dev_set:

@@ -27,6 +27,7 @@ _PROJECT = os.path.dirname(_FOLDER)
 sys.path.append(_PROJECT)
 
 from adapter_tests.support import tiny
+from adapter_tests.support.mutations import files_in
 
 _FAULTS = {}
 _MOUNTING = ("full_disk", "full_disk_when_all_is_finished", "read_only")
@@ -51,17 +52,6 @@ def _root():
 @functools.lru_cache(maxsize=None)
 def _bert():
     return tiny.write_bert(os.path.join(_root(), "bert"), initializer_range=0.4)
-
-
-def files_in(folder):
-    """Returns the bytes of each file below a folder, by relative path."""
-    contents = {}
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            path = os.path.join(parent, name)
-            with open(path, "rb") as reader:
-                contents[os.path.relpath(path, folder)] = reader.read()
-    return contents
 
 
 class Training:

@@ -155,11 +155,6 @@ class Supplied(NamedTuple):
     replacements: Dict[str, Any] = {}
 
 
-def default_of(settings: Any, name: str) -> Any:
-    """Returns the default of a field."""
-    return next(field.default for field in dataclasses.fields(settings) if field.name == name)
-
-
 def _fields_with_flags(cls) -> Iterable[Tuple[str, dataclasses.Field, Any]]:
     """Yields (the flag's name, the field, the type of its value)."""
     for field in dataclasses.fields(cls):

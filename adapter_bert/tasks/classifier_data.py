@@ -15,7 +15,7 @@ from adapter_bert.common.settings import Settings, flag
 from adapter_bert.formats import task_adapter
 from adapter_bert.tasks import classifier_features, custom_tasks, glue, text_kind, text_windows
 from adapter_bert.training import feature_cache, finetuning, output_dir
-from adapter_bert.training.config import FinetuningConfig
+from adapter_bert.training.config import EvaluationConfig, FinetuningConfig
 from adapter_bert.training.rows import TextRows
 
 _KNOWN = ", ".join([*(task.name for task in glue.TASKS.values()), *custom_tasks.LAYOUTS, "custom"])
@@ -81,12 +81,9 @@ class LongTextConfig(Settings):
 
 
 @dataclasses.dataclass(frozen=True)
-class ClassifierConfig(TaskConfig, LongTextConfig, FinetuningConfig):
+class ClassifierConfig(TaskConfig, LongTextConfig, EvaluationConfig, FinetuningConfig):
     """The settings of run_classifier.py."""
 
-    eval_batch_size: int = flag(
-        8, "Examples in a batch of the evaluation.", "Evaluation and prediction", lower=1
-    )
     class_weights: Optional[str] = flag(
         None,
         "Factors of the training loss: balanced, or one for each label in their order, as in 1,5.",

@@ -5,7 +5,7 @@ import csv
 import io
 import json
 import os
-from typing import Any, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from absl import logging
 
@@ -169,20 +169,25 @@ def _parse_csv(lines: Iterable[str], path: str) -> Iterator[Row]:
         csv.field_size_limit(previous_limit)
 
 
+def parse_object(line: str, where: str) -> Dict[str, Any]:
+    """Returns the JSON object of a line; raises UserError, which `where` begins, if it is none."""
+    try:
+        record = files.parse_json(line)
+    except files.DuplicateKeyError as error:
+        raise UserError(f"{where}: {error}; expected each key once.") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{where}: found no JSON ({error}).") from error
+    if not isinstance(record, dict):
+        raise UserError(f"{where}: expected a JSON object.")
+    return record
+
+
 def _parse_objects(lines: Iterable[str], path: str) -> Tuple[Tuple[str, ...], List[Row]]:
     records = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
-        try:
-            record = files.parse_json(line)
-        except files.DuplicateKeyError as error:
-            raise UserError(f"{path}, line {number}: {error}; expected each key once.") from error
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{path}, line {number}: found no JSON ({error}).") from error
-        if not isinstance(record, dict):
-            raise UserError(f"{path}, line {number}: expected a JSON object.")
-        records.append((number, record))
+        records.append((number, parse_object(line, f"{path}, line {number}")))
     columns = tuple(records[0][1]) if records else ()
     for number, record in records:
         if set(record) != set(columns):

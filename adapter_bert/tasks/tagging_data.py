@@ -302,7 +302,7 @@ def _read_json(path: str, words_key: str, tags_key: str, requires_tags: bool) ->
         if not line.strip():
             continue
         where = f"{path}, line {number}"
-        record = _parse_object(line, where)
+        record = table_readers.parse_object(line, where)
         words = _texts(record, words_key, where)
         tags = None
         if requires_tags or tags_key in record:
@@ -320,18 +320,6 @@ def _read_json(path: str, words_key: str, tags_key: str, requires_tags: bool) ->
         sentences.append(Sentence(words, tags, [number] * len(words)))
         records.append(record)
     return _JsonFile(path, sentences, records, tags_key)
-
-
-def _parse_object(line: str, where: str) -> Dict[str, Any]:
-    try:
-        record = files.parse_json(line)
-    except files.DuplicateKeyError as error:
-        raise UserError(f"{where}: {error}; expected each key once.") from error
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{where}: found no JSON ({error}).") from error
-    if not isinstance(record, dict):
-        raise UserError(f"{where}: expected a JSON object.")
-    return record
 
 
 def _texts(record: Dict[str, Any], key: str, where: str) -> List[str]:

@@ -13,9 +13,15 @@ from adapter_bert.common import files, metrics
 from adapter_bert.common.errors import UserError
 from adapter_bert.common.settings import flag
 from adapter_bert.formats import task_adapter
-from adapter_bert.tasks import tag_schemes, tagging, tagging_data, tagging_features
+from adapter_bert.tasks import (
+    classifier_results,
+    tag_schemes,
+    tagging,
+    tagging_data,
+    tagging_features,
+)
 from adapter_bert.training import feature_cache, finetuning
-from adapter_bert.training.config import FinetuningConfig
+from adapter_bert.training.config import EvaluationConfig, FinetuningConfig
 
 NAME = "tagging"  # The default of --task_name.
 SPLITS = {"train": "train", "eval": "dev", "predict": "test"}  # What stages read.
@@ -23,7 +29,7 @@ _EXTENSIONS = ("txt", "jsonl")
 
 
 @dataclasses.dataclass(frozen=True)
-class TaggerConfig(FinetuningConfig):
+class TaggerConfig(EvaluationConfig, FinetuningConfig):
     """The settings of run_tagger.py."""
 
     task_name: Optional[str] = flag(
@@ -59,9 +65,6 @@ class TaggerConfig(FinetuningConfig):
     )
     max_seq_length: int = flag(
         128, "WordPieces of a sentence; longer ones are read in windows.", "Task and data"
-    )
-    eval_batch_size: int = flag(
-        8, "Examples in a batch of the evaluation.", "Evaluation and prediction", lower=1
     )
 
     def __post_init__(self):
@@ -312,7 +315,7 @@ class Reader:
             return report
         found = scores(self._split.tags, predicted.tags, bool(self._split.scheme))
         found = {f"test_{name}": value for name, value in found.items()}
-        files.write_object(path, {**about(self._task, "test"), **found})
+        files.write_object(path, {**classifier_results.metadata(self._task, "test"), **found})
         return [*report, f"{summary(self._task, 'test', found)} ({path})"]
 
 
@@ -347,11 +350,6 @@ def _seqeval():
             " it: pip install -r requirements.txt."
         ) from None
     return sequence_labeling
-
-
-def about(task, stage: str) -> Dict[str, Any]:
-    """Returns what a file of scores tells of them."""
-    return {"task": task.name, "score": f"{stage}_{task.score}", "labels": list(task.labels)}
 
 
 def summary(task, stage: str, result: Dict[str, Any]) -> str:

@@ -127,6 +127,15 @@ class DeviceConfig(Settings):
     num_tpu_cores: int = flag(8, "Cores that the TPU has.", "Devices", lower=1)
 
 
+@dataclasses.dataclass(frozen=True)
+class EvaluationConfig(Settings):
+    """How many examples are evaluated at a time; a base that stands before `FinetuningConfig`."""
+
+    eval_batch_size: int = flag(
+        8, "Examples in a batch of the evaluation.", "Evaluation and prediction", lower=1
+    )
+
+
 C = TypeVar("C", bound="FinetuningConfig")
 
 

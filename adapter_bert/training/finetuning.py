@@ -566,7 +566,7 @@ def _saved_score(output):
 
 def _save_with_scores(output, scores):
     numbers = {n: v for n, v in metrics.scalars(scores).items() if n != "global_step"}
-    output.save_adapter(output.trained_adapter(numbers))
+    task_adapter.save(output.adapter_folder, output.trained_adapter(numbers))
 
 
 def _with_precision(config, estimator, output, precision):
