@@ -205,7 +205,7 @@ def parse_python(script, *arguments):
         names = runpy.run_path(os.path.join(ROOT, script))
     if "define_flags" in names:
         _, rest = parsed(names["define_flags"], script, arguments)
-        assert not rest or "--" in arguments, f"{rest}: flags only"
+        assert not rest or "--" in arguments, f"{rest}: expected flags only"
     else:
         with mock.patch.object(sys, "argv", [script, *arguments]):
             parses_arguments(names["main"])

@@ -1,1 +1,1 @@
-"""What every package needs: errors, files, settings, devices and the command line."""
+"""Shared foundations: errors, files, settings, devices and the command line."""

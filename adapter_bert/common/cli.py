@@ -1,4 +1,4 @@
-"""How every script begins and ends: flags, --help, the log, and one sentence for a mistake.
+"""The frame of every script: flags, --help, the log and user errors.
 
     main = cli.main_of(run)
 
@@ -6,7 +6,7 @@
         define_flags()
         cli.run(main)
 
-`run` is the script's own function, from parsed flags to the lines of a report.
+`run` is the script's function from parsed flags to the lines of its report.
 """
 
 import logging as standard_logging
@@ -21,7 +21,7 @@ from adapter_bert.common.settings import SECTIONS
 
 
 class _HelpFlag(flags.BooleanFlag):
-    """--help in sections, in place of absl's, which sorts all flags into one list."""
+    """A --help flag that groups the flags by section; absl sorts them into one list."""
 
     def __init__(self, name, short_name=None):
         super().__init__(name, False, "show this help", short_name, allow_override=True)
@@ -30,18 +30,18 @@ class _HelpFlag(flags.BooleanFlag):
         if self._parse(argument):
             print((sys.modules["__main__"].__doc__ or "").rstrip())
             print(help_text(flags.FLAGS))
-            print("\n--helpfull lists those of absl too.")
+            print("\n--helpfull also lists absl's own flags.")
             sys.exit()
 
 
 def run(main):
-    """Parses absl's flags and calls `main(argv)`; the way in for every script that has flags.
+    """Parses absl's flags, calls `main(argv)` and exits; every script with flags starts here.
+
+    An unknown flag or an invalid value ends the run before `main`; for an unknown flag absl
+    suggests the nearest name. `errors.exit_code` maps what `main` raises to an exit code.
 
     Args:
-      main: a function of the command line's positional arguments.
-
-    A flag that is unknown (absl suggests the nearest name) or has a value that it cannot have stops
-    the run before `main`. What `main` raises ends the run as `errors.exit_code` says.
+      main: function of the positional arguments.
     """
 
     def run_with_log(argv):
@@ -56,27 +56,27 @@ def run(main):
 
 
 def _parse(argv):
-    """Parses the flags and returns what else stands on the command line."""
+    """Parses the flags and returns the positional arguments."""
     for names in (("help", "?"), ("helpshort",)):
         flags.DEFINE_flag(_HelpFlag(*names), module_name=app.__name__)
     try:
         return flags.FLAGS(argv)
     except flags.IllegalFlagValueError as error:
         raise UserError(_explain_value_error(error, flags.FLAGS)) from None
-    except (flags.Error, ValueError) as error:  # The latter of --no<flag> with a value.
+    except (flags.Error, ValueError) as error:  # --no<flag> with a value raises ValueError.
         raise UserError(str(error)) from None
 
 
 def _explain_value_error(error, flag_values):
-    """Says of a flag with a wrong value what is expected, where absl gives Python's reason.
+    """Returns the message for an invalid flag value: what is expected, not Python's reason.
 
     Args:
-      error: absl's, "flag --<name>=<value>: <reason>"; the reason is that of the error before it.
+      error: absl's error, "flag --<name>=<value>: <reason>"; its context is the original error.
       flag_values: `absl.flags.FlagValues`.
     """
     message, reason = str(error), f": {error.__context__}"
     match = re.match(r"flag --(\w+)=", message)
-    # Those of numbers name what they accept; of other flags the reason does.
+    # Only parsers of numbers describe what they accept; other parsers say it in the reason.
     accepted = match and flag_values[match.group(1)].parser.syntactic_help
     if not accepted or not message.endswith(reason):
         return message
@@ -84,17 +84,17 @@ def _explain_value_error(error, flag_values):
 
 
 def main_of(run, accepts_arguments=False):
-    """The main of a script.
+    """Returns the `main` of a script, which prints the report.
 
     Args:
-      run: function of the parsed flags, which returns the report that ends the run: its lines.
-      accepts_arguments: bool; `run` also gets the list of positional arguments, which are an error
-        otherwise.
+      run: function of the parsed flags that returns the report, a list of lines.
+      accepts_arguments: bool; if set, `run` also gets the list of positional arguments. Otherwise
+        positional arguments are an error.
     """
 
     def main(argv):
         if argv[1:] and not accepts_arguments:
-            raise UserError(f"{argv[1]}: flags only, written as --name=value.")
+            raise UserError(f"{argv[1]}: expected flags only, written as --name=value.")
         environment.silence_tensorflow()
         arguments = [argv[1:]] if accepts_arguments else []
         print("\n".join(run(flags.FLAGS, *arguments)))
@@ -103,6 +103,6 @@ def main_of(run, accepts_arguments=False):
 
 
 def help_text(flag_values):
-    """The flags of all sections, as absl words them."""
+    """Returns the help of all sections' flags, formatted by absl."""
     texts = (flag_values.module_help(title) for title in SECTIONS)
     return "\n".join(text for text in texts if text)

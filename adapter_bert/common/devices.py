@@ -1,4 +1,4 @@
-"""What a run computes on: TPUs found and reached, or refused, before anything is built on them."""
+"""The devices of a run: finds TPUs and GPUs, configures sessions and chooses the precision."""
 
 import functools
 import math
@@ -12,43 +12,43 @@ from tensorflow.compiler.tf2xla.ops.gen_xla_ops import xla_replica_id
 from adapter_bert.common import configs
 from adapter_bert.common.errors import UserError
 
-# What /proc/cpuinfo calls bfloat16 products: Intel's and AMD's, Intel's AMX, ARM's.
+# The flags in /proc/cpuinfo for native bfloat16 products: AVX-512 (Intel, AMD), Intel AMX and ARM.
 _BFLOAT16_NAMES = {"avx512_bf16", "amx_bf16", "bf16"}
-_MIN_SPEEDUP = 1.15  # How many times as fast bfloat16 must be: it rounds to 8 bits.
+_MIN_SPEEDUP = 1.15  # bfloat16 keeps only 8 significant bits, so it must be clearly faster.
 _TIMED_TOKENS, _TIMED_SECONDS, _MIN_REPEATS = 128, 0.05, 3
 
 _CONNECT_TIMEOUT_SECONDS = 10
-_TIMEOUT_SECONDS = 60  # A TPU that has just been started takes its time.
+_TIMEOUT_SECONDS = 60  # A TPU that was just started answers late.
 
 
 def find_tpu(
     use_tpu, tpu_name=None, tpu_zone=None, gcp_project=None, master=None, num_tpu_cores=None
 ):
-    """Decides whether a run uses a TPU, and connects to it.
+    """Connects to the TPU of a run, and returns whether it uses one.
 
     Args:
-      use_tpu: bool, what the user asked for.
-      tpu_name: name of a Cloud TPU, its grpc:// address, or "local"; without it a TPU in this
-        machine is used, and where there is none the run goes on without, and says so.
-      tpu_zone, gcp_project: where a Cloud TPU of that name is looked for.
-      master: address of a TPU master, in place of a name.
-      num_tpu_cores: how many cores it must have; None for any number.
+      use_tpu: bool, the user's --use_tpu.
+      tpu_name: name of a Cloud TPU, its grpc:// address, or "local". If None, a TPU in this machine
+        is used; without one the run logs a warning and uses the GPU or CPU.
+      tpu_zone, gcp_project: location of the named Cloud TPU.
+      master: address of a TPU master, an alternative to the name.
+      num_tpu_cores: the required number of cores, or None for any.
 
     Returns:
       (use_tpu, cluster resolver or None).
 
     Raises:
-      UserError: a TPU was named and cannot be reached, or "local" and there is none; or it has
-        another number of cores; or both a name and a master were given.
+      UserError: the named TPU cannot be reached, "local" finds no TPU, the number of cores differs,
+        or both a name and a master are given.
     """
     if not use_tpu:
         for flag, value in (("tpu_name", tpu_name), ("master", master)):
             if value:
-                logging.warning("--%s=%s is not used: --use_tpu is off.", flag, value)
+                logging.warning("--%s=%s is ignored: --use_tpu is off.", flag, value)
         return False, None
     if master and tpu_name:
         raise UserError(
-            f"--tpu_name={tpu_name} and --master={master} both say where the TPU is; give one."
+            f"--tpu_name={tpu_name} and --master={master} both locate the TPU; give only one."
         )
     if master:
         _check_cores(_cores_at("--master", master), num_tpu_cores)
@@ -56,11 +56,11 @@ def find_tpu(
     if tpu_name in (None, "", "local"):
         cores = _num_cores()
         if not cores and tpu_name:
-            raise UserError("--tpu_name=local: TensorFlow finds no TPU in this machine.")
+            raise UserError("--tpu_name=local: TensorFlow finds no TPU on this machine.")
         if not cores:
             device = "GPU" if has_gpu() else "CPU"
             logging.warning(
-                "=== --use_tpu=True, but this machine has no TPU and --tpu_name names none:"
+                "=== --use_tpu=True, but this machine has no TPU and --tpu_name is not set:"
                 " running on %s. ===",
                 device,
             )
@@ -73,12 +73,12 @@ def find_tpu(
 
 
 def _num_cores(address=""):
-    """How many TPU cores TensorFlow sees, in this machine or at an address.
+    """Returns the number of TPU cores that TensorFlow sees, on this machine or at an address.
 
     Raises:
-      tf.errors.OpError: no TensorFlow answers there in time.
+      tf.errors.OpError: no TensorFlow server answers in time.
     """
-    # To look around, take no GPU's memory.
+    # Listing devices must not reserve GPU memory.
     config = tf.ConfigProto(
         device_count={"GPU": 0}, operation_timeout_in_ms=int(1000 * _TIMEOUT_SECONDS)
     )
@@ -93,66 +93,69 @@ def _check_cores(actual, expected):
 
 
 def tpu_replica():
-    """Which of a TPU's replicas computes this: scalar int32 Tensor, within a TPU's program."""
-    # To XLA the number is unsigned in TensorFlow 1, whatever its dtype, and goes with no int32.
+    """Returns the index of the TPU replica that runs this, a scalar int32 Tensor.
+
+    Valid only inside a TPU program.
+    """
+    # In TensorFlow 1, XLA takes the id for unsigned and refuses to combine it with int32.
     return tf.cast(tf.cast(xla_replica_id(), tf.int64), tf.int32)
 
 
 def replica():
-    """Which of a distribution strategy's replicas the graph is built for, an int."""
+    """Returns the index of the distribution strategy's replica that builds the graph, an int."""
     index = tf.distribute.get_replica_context().replica_id_in_sync_group
     return index if isinstance(index, int) else int(tf.get_static_value(index))
 
 
 def has_gpu():
-    """Whether TensorFlow sees a GPU."""
+    """Returns whether TensorFlow sees a GPU."""
     return bool(tf.config.experimental.list_physical_devices("GPU"))
 
 
 def require_tensorflow_2(feature):
-    """Raises UserError with TensorFlow 1; `feature`, a flag or a script, begins its sentence."""
+    """Raises UserError on TensorFlow 1; `feature`, a flag or script, begins the message."""
     if not _has_tensorflow_2():
         raise UserError(f"{feature} needs TensorFlow 2; this is {tf.__version__}.")
 
 
 def session_config(one_device=True):
-    """A session whose sums do not depend on timing.
+    """Returns a session config that makes a run on one CPU bit-reproducible.
 
-    With one inter-op thread two runs of one seed are equal to the last bit on CPU; each operation
-    still uses all cores. GPUs do not promise that, and keep their threads.
+    One inter-op thread fixes the order of operations; each operation still uses all cores. GPUs are
+    not deterministic in any case, so there all threads stay.
 
     Args:
-      one_device: bool; several must run side by side, as a TPU and what feeds it must, and keep
-        their threads too.
+      one_device: bool; False keeps all threads, as several devices (or a TPU and its input
+        pipeline) must run in parallel.
     """
     threads = 1 if one_device and not has_gpu() else 0
     config = tf.ConfigProto(
         allow_soft_placement=True,
         inter_op_parallelism_threads=threads,
-        # Else it would have those of the process's first session, which may be another one.
+        # Otherwise this session shares the thread pool of the process's first session.
         use_per_session_threads=threads == 1,
     )
-    # Rewriting the graph takes seconds of every start, and on CPU no step is faster for it.
+    # Graph rewriting adds seconds to each start, and no step is faster for it on CPU.
     config.graph_options.rewrite_options.disable_meta_optimizer = not has_gpu()
     return config
 
 
 def choose_precision(precision, use_tpu, width, recorded=None):
-    """Chooses the precision of matrix products and of what lies between them, and logs why.
+    """Returns the precision of the model's matrix products and activations, and logs the reason.
 
     Args:
-      precision: one of `configs.PRECISIONS`. "auto" is `recorded`; else bfloat16 on a TPU,
-        float32 on a GPU, and on a CPU bfloat16 if `product_seconds` finds its products to be
-        `_MIN_SPEEDUP` times as fast as float32's.
+      precision: one of `configs.PRECISIONS`. "auto" is `recorded` if given; otherwise bfloat16 on a
+        TPU and float32 on a GPU. On a CPU it is bfloat16 if `product_seconds` measures its
+        products as at least `_MIN_SPEEDUP` times as fast as float32's.
       use_tpu: bool.
       width: (hidden size, intermediate size) of the model.
-      recorded: the precision of the run or the adapter that is used, None if there is none.
+      recorded: precision of the run to resume or the adapter to evaluate, or None.
 
     Returns:
       "float32" or "bfloat16".
 
     Raises:
-      UserError: bfloat16 is asked of a TensorFlow that has none on this device.
+      UserError: bfloat16 is requested, but this TensorFlow does not support it on this device.
     """
     is_emulated = not (use_tpu or has_bfloat16())
     if precision != "auto":
@@ -180,12 +183,12 @@ def choose_precision(precision, use_tpu, width, recorded=None):
 
 
 def _check_emulation():
-    """Warns that bfloat16 is slow here; UserError if TensorFlow has no kernels for it."""
+    """Warns that bfloat16 is slow here; raises UserError if TensorFlow has no kernels for it."""
     if not _has_tensorflow_2():
         raise UserError("--precision=bfloat16 needs a TPU or TensorFlow 2; choose float32.")
     logging.warning(
-        "--precision=bfloat16 is slow on a device that does not have it natively; this one is"
-        " not known to."
+        "--precision=bfloat16: this device is not known to support bfloat16 natively; training may"
+        " be slow."
     )
 
 
@@ -194,15 +197,16 @@ def _has_tensorflow_2():
 
 
 def product_seconds(hidden_size, intermediate_size):
-    """Times a feed-forward layer's two matrix products in both precisions, on CPU.
+    """Returns the time of a feed-forward layer's two matrix products on CPU, in each precision.
 
-    The precisions take turns for about 50 ms. The fastest turn counts: a busy core slows some.
+    The precisions alternate for about 50 ms. The minimum of each counts, as other processes slow
+    some repeats.
 
     Args:
       hidden_size, intermediate_size: sizes of the layer.
 
     Returns:
-      dict: precision → seconds of both products, for 128 tokens.
+      Dict from precision to the seconds of both products, for 128 tokens.
     """
     sizes = [_TIMED_TOKENS, hidden_size, intermediate_size, hidden_size]
     shapes = [sizes[:2], sizes[1:3], sizes[2:]]
@@ -224,7 +228,7 @@ def product_seconds(hidden_size, intermediate_size):
 
 
 def _fastest(calls):
-    """The seconds of each function's fastest call, of a dict; the first calls do not count."""
+    """Returns the minimum seconds of each function in a dict, after one warm-up call of each."""
     for call in calls.values():
         call()
     seconds = dict.fromkeys(calls, math.inf)
@@ -239,7 +243,7 @@ def _fastest(calls):
 
 
 def has_bfloat16(cpuinfo="/proc/cpuinfo"):
-    """Whether this TensorFlow computes in bfloat16 natively on this machine, TPUs apart."""
+    """Returns whether this CPU and TensorFlow compute in bfloat16 natively; False with a GPU."""
     if not _has_tensorflow_2() or has_gpu():
         return False
     try:
@@ -254,14 +258,14 @@ def _resolver(tpu_name, tpu_zone=None, gcp_project=None):
     try:
         resolver = resolver_class(tpu_name, zone=tpu_zone, project=gcp_project)
         resolver.master()
-    # The resolver asks Google's cloud in several ways, each with exceptions of its own.
+    # The resolver tries several APIs of Google Cloud, each with its own exceptions.
     except Exception as error:
         raise _unreachable("--tpu_name", tpu_name, error) from error
     return resolver
 
 
 def _cores_at(flag, address):
-    """How many TPU cores there are at "grpc://host:port"; UserError if no TensorFlow answers."""
+    """Returns the number of TPU cores at "grpc://host:port"; raises UserError without an answer."""
     host, _, port = address.split("//")[-1].rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=_CONNECT_TIMEOUT_SECONDS).close()
@@ -271,7 +275,7 @@ def _cores_at(flag, address):
 
 
 def _unreachable(flag, value, error):
-    """The `UserError` for a TPU that does not answer; of the reason, its first sentence."""
+    """Returns the `UserError` for an unreachable TPU, with the first sentence of the cause."""
     reason = (str(error) or type(error).__name__).strip().split("\n")[0].split(". ")[0].rstrip(".")
     return UserError(
         f"{flag}={value}: the TPU cannot be reached ({reason}); expected grpc://host:port, or the"

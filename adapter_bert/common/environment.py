@@ -1,13 +1,13 @@
-"""The Python that a script runs in, and what it imports before its flags are parsed.
+"""Selects a Python that has TensorFlow, and defers imports until the flags are parsed.
 
     from adapter_bert.common import environment
 
     if __name__ == "__main__":
         environment.prepare()
 
-stands first in every script. From there on the project's modules are imported when one of their
-names is first asked for: --help and a wrong flag need little of them, and TensorFlow least of all.
-`load` imports the rest once the flags are parsed.
+comes first in every script. After it, a project module is imported only when one of its attributes
+is first used, so --help and flag errors do not wait for TensorFlow. `load` imports the rest once
+the flags are parsed.
 """
 
 import contextlib
@@ -27,19 +27,19 @@ from typing import Any, List
 _PROJECT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _PACKAGE = __name__.split(".")[0]
 _DEMO_PYTHON = os.path.join(_PROJECT, ".venv", "bin", "python")
-# What a script may need, and what it is called.
+# Packages that a script may need, with their display names.
 TRAINING = {"tensorflow": "TensorFlow", "tensorflow_estimator": "Estimator"}
 MODELS = {"tensorflow": "TensorFlow"}
 REPORTS = {"absl": "absl-py", "matplotlib": "matplotlib", "scipy": "SciPy"}
-# What TensorFlow logs while it is imported, whatever TF_CPP_MIN_LOG_LEVEL says; F, fatal, stays.
+# Logged during TensorFlow's import whatever TF_CPP_MIN_LOG_LEVEL is; fatal messages (F) stay.
 _STARTUP_MESSAGES = (r"/^[IWE]0000 /d", r"/^WARNING: All log messages before absl::InitializeLog/d")
 
-# TensorFlow's C++ start-up notes hide the script's own; a setting of the user's stays.
+# TensorFlow's C++ start-up messages would hide the script's own; a value set by the user stays.
 _IS_QUIET = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3") == "3"
 
 
 def missing_packages(packages):
-    """Returns the names, such as "TensorFlow", of packages that this Python does not have.
+    """Returns the display names, such as "TensorFlow", of the packages that this Python lacks.
 
     Args:
       packages: `TRAINING`, `MODELS` or `REPORTS`.
@@ -48,13 +48,13 @@ def missing_packages(packages):
 
 
 def prepare(packages=None):
-    """Continues in the Python that `make demo` prepared if this one lacks a package.
+    """Restarts the script in the Python of `make demo` if this one lacks a package.
 
-    Exits with 1 and a sentence if neither has them all. The project's modules, imported from here
-    on, are deferred until `load`.
+    Exits with code 1 and a sentence if neither has all packages. Imports of project modules after
+    this call are deferred until `load`.
 
     Args:
-      packages: `TRAINING` by default, `MODELS` or `REPORTS`.
+      packages: `TRAINING` (default), `MODELS` or `REPORTS`.
     """
     packages = TRAINING if packages is None else packages
     missing = missing_packages(packages)
@@ -67,19 +67,19 @@ def prepare(packages=None):
         print(f"{problem}; continuing with {_DEMO_PYTHON}.", file=sys.stderr, flush=True)
         os.execv(_DEMO_PYTHON, [_DEMO_PYTHON] + sys.argv)
     sys.exit(
-        f"Error: {problem}; run `make demo`, or `pip install -r requirements.txt` with a Python"
-        " from 3.9 to 3.13."
+        f"Error: {problem}. Run `make demo`, or `pip install -r requirements.txt` with Python"
+        " 3.9 to 3.13."
     )
 
 
 def load():
-    """Imports what `prepare` deferred, TensorFlow first; does nothing without it.
+    """Imports the modules that `prepare` deferred, TensorFlow first; without any, does nothing.
 
-    Exits with 1 and a sentence if TensorFlow and Estimator do not go together.
+    Exits with code 1 and a sentence if TensorFlow and Estimator are incompatible.
     """
     for finder in [f for f in sys.meta_path if isinstance(f, _DeferringFinder)]:
         sys.meta_path.remove(finder)
-        logging.disable(logging.INFO)  # matplotlib reports the fonts that it found.
+        logging.disable(logging.INFO)  # matplotlib logs the fonts that it finds.
         try:
             with _filter_stderr() if _IS_QUIET else contextlib.nullcontext():
                 if "tensorflow" in finder.packages:
@@ -95,24 +95,24 @@ def load():
 
 
 class _DeferredModule(types.ModuleType):
-    """A module that is executed when one of its names is first asked for."""
+    """A module that is executed on the first access to one of its attributes."""
 
     def execute(self):
-        """Executes the module, which is an ordinary one from then on."""
+        """Executes the module and turns it into an ordinary one."""
         module: Any = self
         module.__class__ = types.ModuleType
         module.__loader__ = module.__spec__.loader = module.__spec__.loader_state
         module.__loader__.exec_module(module)
 
     def __getattr__(self, name):
-        if name.startswith("__"):  # The import system asks for these.
+        if name.startswith("__"):  # The import system reads these; they must not trigger execution.
             raise AttributeError(name)
         self.execute()
         return getattr(self, name)
 
 
 class _DeferringFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds the project's modules, and loads them as `_DeferredModule`."""
+    """Finds the project's modules and loads them as `_DeferredModule`."""
 
     def __init__(self, packages):
         self.packages = packages
@@ -132,12 +132,12 @@ class _DeferringFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return self.deferred[-1]
 
     def exec_module(self, module):
-        """Leaves it to `_DeferredModule.execute`."""
+        """Does nothing: `_DeferredModule.execute` executes the module."""
 
 
 @contextlib.contextmanager
 def _filter_stderr():
-    """Filters `_STARTUP_MESSAGES` out of stderr, in another process, which survives a crash."""
+    """Filters `_STARTUP_MESSAGES` out of stderr by a child process, which survives our crash."""
     try:
         stderr = os.dup(2)
         command = ["sed", *(part for message in _STARTUP_MESSAGES for part in ("-e", message))]
@@ -154,18 +154,18 @@ def _filter_stderr():
         filter_process.communicate()
 
 
-_default_excepthook: Any = getattr(threading, "excepthook", None)  # Python 3.7 calls none.
+_default_excepthook: Any = getattr(threading, "excepthook", None)  # Python 3.7 has none.
 
 
 def silence_tensorflow():
-    """Turns TensorFlow's log off, whose errors come as exceptions too; --verbosity=1 keeps it."""
+    """Silences TensorFlow's log, as its errors also come as exceptions; --verbosity=1 keeps it."""
     if "tensorflow" not in sys.modules:
         return
-    # Only now are they known to be there.
+    # `prepare` also runs where these packages are missing.
     import tensorflow.compat.v1 as tf
     from absl import logging as absl_logging
 
-    tf.get_logger().propagate = False  # absl's handler would print it once more.
+    tf.get_logger().propagate = False  # absl's handler would print each message again.
     is_verbose = absl_logging.get_verbosity() > absl_logging.INFO
     tf.logging.set_verbosity(tf.logging.INFO if is_verbose else tf.logging.FATAL)
     if not is_verbose:
@@ -174,6 +174,6 @@ def silence_tensorflow():
 
 
 def _report_thread(failure):
-    """Python's report of an error in a thread, but for one that the main thread raises again."""
+    """Reports an error in a thread, except one that the main thread raises again."""
     if failure.thread.name != "EventLoggerThread":
         _default_excepthook(failure)

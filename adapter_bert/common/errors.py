@@ -1,7 +1,7 @@
-"""What a user can mend: one sentence on stderr, a non-zero exit code, no traceback.
+"""User errors: one sentence on stderr, a non-zero exit code and no traceback.
 
-Every module raises `UserError` for what lies in the user's hands (a path, a flag, a row of a file)
-and lets everything else fly as the bug it is. Only the scripts end a run, by `exit_code`.
+Every module raises `UserError` for what the user can fix: a path, a flag, a row of a file. All
+other exceptions are bugs and keep their traceback. Only the scripts end a run, by `exit_code`.
 """
 
 import os
@@ -10,14 +10,14 @@ import sys
 
 from adapter_bert.common import interrupts
 
-_MAX_CHARACTERS = 2000  # Characters of a sentence; what a broken file holds may have millions.
+_MAX_CHARACTERS = 2000  # Of a message, which may quote a broken file's millions of characters.
 
 
 class UserError(ValueError):
-    """A mistake that the user can mend; its message names what, where, and what was expected.
+    """An error that the user can fix; the message says what is wrong, where, and what was expected.
 
-    What a file's content brings into the message cannot break it: it is one line of printable
-    characters, others are escaped, and its middle is left out where it would be very long.
+    The message is one line of printable characters, whatever file content it quotes: other
+    characters are escaped, and the middle of a very long message is cut.
     """
 
     def __init__(self, sentence):
@@ -36,9 +36,8 @@ def _one_line(text):
 def exit_code(main, *arguments):
     """Calls `main(*arguments)` and returns the exit code.
 
-    `UserError` becomes its sentence on stderr and exit code 1; Ctrl-C, SIGTERM and SIGHUP, which
-    are KeyboardInterrupt meanwhile, exit code 130; a reader of stdout who has enough, as in
-    `--help | head`, exit code 141.
+    1 after a `UserError`, whose sentence goes to stderr. 130 after Ctrl-C, SIGTERM or SIGHUP, which
+    all raise KeyboardInterrupt during the call. 141 if stdout was closed, as in `--help | head`.
     """
     try:
         with interrupts.handle_signals(signal.default_int_handler):
@@ -56,7 +55,7 @@ def exit_code(main, *arguments):
         print("Interrupted.", file=sys.stderr)
         return 130
     except Exception as error:
-        # TensorFlow's, of a path such as s3://bucket; by its name, as TensorFlow may be missing.
+        # Compared by name, as TensorFlow may be missing. It raises this for s3://bucket, say.
         message = getattr(error, "message", "")
         scheme = "File system scheme"
         if type(error).__name__ != "UnimplementedError" or not message.startswith(scheme):
@@ -65,16 +64,16 @@ def exit_code(main, *arguments):
 
 
 def unreadable_scheme(message):
-    """Returns the `UserError` for a path whose scheme TensorFlow has no file system for.
+    """Returns the `UserError` for a path whose scheme has no file system in this TensorFlow.
 
     Args:
-      message: TensorFlow's.
+      message: TensorFlow's error message.
     """
-    return UserError(f"{message}: this TensorFlow cannot read there.")
+    return UserError(f"{message}: this TensorFlow cannot read such paths.")
 
 
 def _is_stdout_closed():
-    """Whether stdout is a pipe whose other end is closed; what is left for it is dropped then."""
+    """Returns whether stdout is a closed pipe; if so, discards the rest of the output."""
     try:
         print(flush=True)
     except BrokenPipeError:

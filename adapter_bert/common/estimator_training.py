@@ -1,9 +1,9 @@
-"""Estimator's training by several workers: `tensorflow.python.distribute.estimator_training`.
+"""Multi-worker training of an Estimator; stands in for TensorFlow's module of this name.
 
-TensorFlow removed that module with `tf.estimator`; the `distribute_coordinator` that it called is
-still there. This one has what MultiWorkerMirroredStrategy needs: every worker of TF_CONFIG's
-cluster calls `train_and_evaluate`, and each trains its own copy of the Estimator. `tf_estimator`
-puts it where the wheel looks for it.
+TensorFlow removed `tensorflow.python.distribute.estimator_training` with `tf.estimator`, but kept
+the `distribute_coordinator` that it called. This replacement has what MultiWorkerMirroredStrategy
+needs: every worker in TF_CONFIG's cluster calls `train_and_evaluate` and trains its own copy of the
+Estimator. `tf_estimator` installs it under the name that the wheel imports.
 """
 
 import copy
@@ -20,13 +20,13 @@ def init_run_config(config, tf_config):
 
     Args:
       config: `estimator.RunConfig`, changed in place.
-      tf_config: dict, TF_CONFIG's JSON; {} without.
+      tf_config: dict, the JSON of TF_CONFIG; {} if it is not set.
 
     Raises:
-      NotImplementedError: `experimental_distribute` is set, which `train_distribute` replaces.
+      NotImplementedError: `experimental_distribute` is set; use `train_distribute`.
     """
     if config._experimental_distribute:
-        raise NotImplementedError("experimental_distribute: give train_distribute in its place.")
+        raise NotImplementedError("experimental_distribute is not supported; use train_distribute.")
     cluster_spec = server_lib.ClusterSpec(tf_config.get("cluster", {}))
     if cluster_spec and config._train_distribute:
         config._init_distributed_setting_from_environment_var({})
@@ -39,17 +39,17 @@ def init_run_config(config, tf_config):
 
 
 def should_run_distribute_coordinator(config):
-    """Returns whether the Estimator of a RunConfig trains as one of several workers."""
+    """Returns whether an Estimator with this RunConfig trains as one of several workers."""
     return getattr(config, "_distribute_coordinator_mode", None) is not None
 
 
 def train_and_evaluate(estimator, train_spec, eval_spec, executor_cls):
-    """Trains as the worker that TF_CONFIG says this process is.
+    """Trains an Estimator as the worker that TF_CONFIG assigns to this process.
 
     Args:
-      estimator: `estimator.Estimator`, of whose copy each worker trains.
+      estimator: `estimator.Estimator`; each worker trains a copy.
       train_spec: `estimator.TrainSpec`.
-      eval_spec, executor_cls: not used; an evaluator is no worker.
+      eval_spec, executor_cls: unused, as there is no evaluator.
 
     Raises:
       NotImplementedError: TF_CONFIG names an evaluator.
@@ -60,7 +60,7 @@ def train_and_evaluate(estimator, train_spec, eval_spec, executor_cls):
     def train(strategy):
         worker_estimator = copy.deepcopy(estimator)
         worker_estimator._config._train_distribute = worker_estimator._train_distribution = strategy
-        # Else `worker_estimator.train` would come back here.
+        # Otherwise `worker_estimator.train` would call this function again.
         worker_estimator._config._distribute_coordinator_mode = None
         _describe_worker(
             worker_estimator._config, distribute_coordinator_context.get_current_worker_context()
@@ -84,7 +84,7 @@ def _evaluate(strategy):
 
 
 def _describe_worker(config, worker):
-    """Copies who a worker is from its context to its RunConfig."""
+    """Copies a worker's identity from its context to its RunConfig."""
     jobs = worker.cluster_spec.as_dict()
     chiefs = len(jobs.get("chief", []))
     config._service = None
@@ -99,10 +99,10 @@ def _describe_worker(config, worker):
 
 
 def estimator_train(*args, **kwargs):
-    """Refuses `Estimator.train` of several workers."""
-    raise NotImplementedError("Several workers train by estimator.train_and_evaluate.")
+    """Refuses `Estimator.train` with several workers."""
+    raise NotImplementedError("With several workers, call estimator.train_and_evaluate.")
 
 
 def estimator_evaluate(*args, **kwargs):
-    """Refuses `Estimator.evaluate` of several workers."""
-    raise NotImplementedError("Several workers do not evaluate together; the chief does, alone.")
+    """Refuses `Estimator.evaluate` with several workers."""
+    raise NotImplementedError("Several workers cannot evaluate together; evaluate on the chief.")

@@ -1,6 +1,6 @@
-"""Files and folders that appear whole or not at all, whatever comes; JSON objects, checked.
+"""Local and remote files, written atomically and durably; JSON objects, validated.
 
-A write that has returned outlives a loss of power: content is on disk before a name leads to it.
+A write that has returned survives a loss of power: content is on disk before a name refers to it.
 """
 
 import contextlib
@@ -20,39 +20,40 @@ from adapter_bert.common.errors import UserError, unreadable_scheme
 
 try:
     import fcntl
-except ImportError:  # Windows has none, and nothing is held there.
-    fcntl = None  # type: ignore[assignment]  # Of a module mypy expects a module.
+except ImportError:  # Windows has no fcntl, so there nothing is locked.
+    fcntl = None  # type: ignore[assignment]  # mypy expects a module.
 
 _PARTIAL, _REPLACED = ".partial", ".replaced"
-_NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)  # Some file systems have none for folders.
-PARTIAL_FILES = "*.????????" + _PARTIAL  # A pattern: what kills leave of `write_atomically`.
+_NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)  # Some file systems cannot sync folders.
+PARTIAL_FILES = "*.????????" + _PARTIAL  # Glob of what a killed `write_atomically` leaves.
 
 
 class WriteError(UserError):
-    """The file system has no room, or no leave."""
+    """A file cannot be written: the disk is full, or permission is missing."""
 
 
 class DuplicateKeyError(ValueError):
-    """An object of JSON has a key twice, of which Python's parser would drop the first value."""
+    """A JSON object has a key twice; Python's parser would silently drop the first value."""
 
     def __init__(self, key: str):
         super().__init__(f"an object has the key {json.dumps(key)} twice")
 
 
 def is_remote(path: str) -> bool:
-    """Returns whether a path has a scheme, as gs://bucket/file has; TensorFlow reads these."""
+    """Returns whether a path has a scheme, as gs://bucket/file has; TensorFlow accesses these."""
     return "://" in path
 
 
 def open_file(path: str, mode: str = "r") -> Any:
-    """Opens a local or remote file; a text file is UTF-8, its line ends stay as they are.
+    """Opens a local or remote file; text is UTF-8, and line ends are not converted.
 
     Args:
       path: of the file.
-      mode: as of `open`.
+      mode: as in `open`.
 
     Raises:
-      OSError: it cannot be opened, as of all functions down to `copy`; remote paths raise it too.
+      OSError: the file cannot be opened. All functions down to `copy` raise it, also for remote
+        paths.
     """
     if is_remote(path):
         return _remote_file(path, mode)
@@ -62,27 +63,27 @@ def open_file(path: str, mode: str = "r") -> Any:
 
 
 def exists(path: str) -> bool:
-    """Returns whether there is such a file or folder."""
+    """Returns whether a file or folder exists."""
     if is_remote(path):
         return _gfile(path, "exists")
     try:
         return os.path.exists(path)
-    except ValueError:  # Python 3.7, of a path with a null character.
+    except ValueError:  # Python 3.7 raises it for a null character.
         return False
 
 
 def isdir(path: str) -> bool:
-    """Returns whether there is such a folder."""
+    """Returns whether a folder exists."""
     if is_remote(path):
         return _gfile(path, "isdir")
     try:
         return os.path.isdir(path)
-    except ValueError:  # Python 3.7, of a path with a null character.
+    except ValueError:  # Python 3.7 raises it for a null character.
         return False
 
 
 def listdir(path: str) -> List[str]:
-    """Returns the names in a folder; a remote one's subfolders may end in a slash."""
+    """Returns the names in a folder; a remote subfolder's name may end in a slash."""
     return _gfile(path, "listdir") if is_remote(path) else os.listdir(path)
 
 
@@ -92,9 +93,9 @@ def glob(pattern: str) -> List[str]:
 
 
 def walk(folder: str) -> Iterator[Tuple[str, List[str], List[str]]]:
-    """Yields (folder, names of its folders, names of its files) for it and all below it.
+    """Yields (folder, names of its folders, names of its files) for a folder and all below it.
 
-    Links to folders are followed.
+    Follows links to folders.
 
     Raises:
       OSError: a local folder cannot be listed.
@@ -114,12 +115,12 @@ def size(path: str) -> int:
 
 
 def modified_ns(path: str) -> int:
-    """Returns when a file was last changed, in nanoseconds."""
+    """Returns a file's modification time in nanoseconds."""
     return _gfile(path, "stat").mtime_nsec if is_remote(path) else os.stat(path).st_mtime_ns
 
 
 def makedirs(folder: str) -> None:
-    """Makes a folder and those above it, unless it is there; they are then on disk."""
+    """Creates a folder and its missing parents durably; an existing folder is no error."""
     if is_remote(folder):
         _gfile(folder, "makedirs")
         return
@@ -141,7 +142,7 @@ def remove(path: str) -> None:
 
 
 def rmtree(path: str) -> None:
-    """Removes a folder and all that is in it."""
+    """Removes a folder and its content."""
     if is_remote(path):
         _gfile(path, "rmtree")
     else:
@@ -149,7 +150,7 @@ def rmtree(path: str) -> None:
 
 
 def rename(path: str, destination: str, overwrite: bool = False) -> None:
-    """Moves a file or folder; what is there already is in the way unless `overwrite` is set."""
+    """Moves a file or folder; raises an OSError if the destination exists, unless `overwrite`."""
     if is_remote(path):
         _gfile(path, "rename", destination, overwrite=overwrite)
     elif not overwrite and os.path.lexists(destination):
@@ -159,21 +160,21 @@ def rename(path: str, destination: str, overwrite: bool = False) -> None:
 
 
 def copy(path: str, destination: str) -> None:
-    """Copies a file; either may be remote.
+    """Copies a file; both paths may be local or remote.
 
     Raises:
-      UserError: there is no such file, or it cannot be opened.
+      UserError: the source does not exist or cannot be opened.
     """
     with contextlib.ExitStack() as stack:
         try:
             reader = stack.enter_context(open_file(path, "rb"))
-        except OSError as error:  # The caller may take it for one of what it writes.
+        except OSError as error:  # A caller that converts write errors would blame the destination.
             raise UserError(f"{path} cannot be read ({reason(error)}).") from error
         shutil.copyfileobj(reader, stack.enter_context(open_file(destination, "wb")))
 
 
 def _gfile(path: str, function: str, *arguments: Any, **options: Any) -> Any:
-    """Returns what TensorFlow's function of that name returns for a remote path."""
+    """Returns the result of the `tf.io.gfile` function of that name for a remote path."""
     tf = _tensorflow(path)
     with _as_os_errors(tf):
         return getattr(tf.io.gfile, function)(path, *arguments, **options)
@@ -190,17 +191,15 @@ def _tensorflow(path: str) -> Any:
     try:
         return importlib.import_module("tensorflow.compat.v1")
     except ImportError:
-        raise UserError(
-            f"{path}: reading there needs TensorFlow, which is not installed."
-        ) from None
+        raise UserError(f"{path}: remote paths need TensorFlow, which is not installed.") from None
 
 
 @contextlib.contextmanager
 def _as_os_errors(tf):
-    """While entered, a TensorFlow error is the OSError of its kind."""
+    """Converts TensorFlow's errors to the matching OSError while entered."""
     try:
         yield
-    except tf.errors.UnimplementedError as error:  # No file system has that scheme.
+    except tf.errors.UnimplementedError as error:  # No file system handles the scheme.
         raise unreadable_scheme(error.message) from error
     except tf.errors.NotFoundError as error:
         raise FileNotFoundError(reason(error)) from error
@@ -209,10 +208,14 @@ def _as_os_errors(tf):
 
 
 def write_atomically(path: str, content: Union[str, bytes]) -> None:
-    """Writes a file (str or bytes): a reader, or a kill, sees the old content or the new, no other.
+    """Writes a file atomically: readers see the old or the new content, also after a kill.
+
+    Args:
+      path: of the file.
+      content: str, encoded as UTF-8, or bytes.
 
     Raises:
-      UserError: the file cannot be written; what was there before stays.
+      UserError: the file cannot be written; the old file stays.
     """
     with convert_write_errors(path), atomic_file(path) as writer:
         writer.write(content.encode("utf-8") if isinstance(content, str) else content)
@@ -220,12 +223,12 @@ def write_atomically(path: str, content: Union[str, bytes]) -> None:
 
 @contextlib.contextmanager
 def atomic_file(path: str) -> Iterator[Any]:
-    """Yields a binary file beside `path`, which takes its place if all went well.
+    """Yields a temporary binary file, which replaces `path` when the block succeeds.
 
     Raises:
-      OSError: it cannot be written; what was there before stays.
+      OSError: the file cannot be written; the old file stays.
     """
-    temporary = f"{path}.{uuid.uuid4().hex[:8]}{_PARTIAL}"  # Another process may write it, too.
+    temporary = f"{path}.{uuid.uuid4().hex[:8]}{_PARTIAL}"  # Unique: other processes may write too.
     try:
         with open_file(temporary, "wb") as writer:
             yield writer
@@ -237,14 +240,14 @@ def atomic_file(path: str) -> Iterator[Any]:
 
 
 def replace(temporary: str, path: str) -> None:
-    """Moves a file to its place, or a new folder with all that is in it; both are then on disk.
+    """Moves a file or a new folder to its final path, durably.
 
     Args:
-      temporary: path, on the same file system.
-      path: of a file, which is replaced if it is there, or of no folder yet.
+      temporary: path on the same file system.
+      path: of a file, which is replaced if it exists; or of a folder that does not exist yet.
 
     Raises:
-      OSError: it cannot be written.
+      OSError: the destination cannot be written.
     """
     _sync_content(temporary)
     rename(temporary, path, overwrite=True)
@@ -252,19 +255,19 @@ def replace(temporary: str, path: str) -> None:
 
 
 def sync(path: str) -> None:
-    """Waits until a local file's content, or the names in a local folder, are on disk.
+    """Flushes a local file's content, or a local folder's entries, to disk.
 
-    What is closed on a remote file system is stored already.
+    Does nothing for remote paths: a remote file is durable once it is closed.
 
     Raises:
-      OSError: the disk does not take it.
+      OSError: the disk reports an error.
     """
-    if fcntl is None or is_remote(path):  # Windows opens no folder.
+    if fcntl is None or is_remote(path):  # Windows cannot open folders.
         return
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except PermissionError:
-        if os.path.isdir(path):  # Without leave to list its names, which is no failure to write.
+        if os.path.isdir(path):  # Not readable, which does not mean that the write failed.
             return
         raise
     try:
@@ -277,7 +280,7 @@ def sync(path: str) -> None:
 
 
 def _sync_content(path: str) -> None:
-    """Syncs a file, or a folder and all that is in it."""
+    """Syncs a file, or a folder and everything in it."""
     if is_remote(path):
         return
     for folder, _, names in os.walk(path):
@@ -294,14 +297,14 @@ def _parent(path: str) -> str:
 
 @contextlib.contextmanager
 def atomic_folder(folder: str) -> Iterator[str]:
-    """Yields a new folder beside `folder`, which takes its place if all went well.
+    """Yields a temporary folder, which replaces `folder` when the block succeeds.
 
-    A kill leaves the old one or the new one, at worst beside its place: readers find it by
-    `current_folder`, the next writer puts it back by `recover`.
+    A kill leaves either the old or the new folder, possibly under a temporary name. Readers find it
+    by `current_folder`; the next writer restores it by `recover`.
 
     Raises:
-      UserError: it cannot be written, or another process of this machine is writing it; what was
-        there before stays.
+      UserError: the folder cannot be written, or another process on this machine is writing it; the
+        old folder stays.
     """
     folder = folder.rstrip("/")
     recover(folder)
@@ -322,26 +325,27 @@ def atomic_folder(folder: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _locked(partial: str) -> Iterator[None]:
-    """While entered, a local folder is locked, if it is there; `WriteError` if it is already."""
+    """Locks a local folder, if it exists, while entered; raises `WriteError` if it is locked."""
     with contextlib.ExitStack() as stack:
         if fcntl is not None and os.path.isdir(partial):
             descriptor = os.open(partial, os.O_RDONLY)
             stack.callback(os.close, descriptor)
             if not lock(descriptor):
                 folder = final_folder(partial)
-                raise WriteError(f"{folder} cannot be written (another writer is at work there).")
+                raise WriteError(f"{folder} cannot be written (another process is writing it).")
         yield
 
 
 def lock(descriptor: int, shared: bool = False) -> bool:
-    """Tries to lock a local file or folder; False if another opening of it has a lock against it.
+    """Tries to lock a local file or folder; returns False if someone else holds a conflicting lock.
 
-    The lock ends when all processes that inherited the descriptor have closed it. Where the file
-    system has no locks, as on some networks, nobody else's can be known.
+    The lock ends when all processes that inherited the descriptor have closed it. On a file system
+    without locks, as some network file systems are, every attempt succeeds.
 
     Args:
-      descriptor: of the open file; a lock that it has is exchanged, or else lost.
-      shared: whether others may have such a lock too.
+      descriptor: of the open file. A lock that it already holds is converted; if that fails, it is
+        lost.
+      shared: whether others may hold a shared lock at the same time.
     """
     if fcntl is None:
         return True
@@ -350,16 +354,16 @@ def lock(descriptor: int, shared: bool = False) -> bool:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # There are none.
+    except OSError:  # The file system has no locks.
         return True
     return True
 
 
 def recover(folder: str) -> None:
-    """Ends what a killed `atomic_folder` began: the old folder is back, or the new one is there.
+    """Finishes or rolls back a killed `atomic_folder`: either the new or the old folder remains.
 
     Raises:
-      UserError: it cannot be written, or one that was not killed is at work.
+      UserError: the folder cannot be written, or a live process is writing it.
     """
     replaced, partial = folder + _REPLACED, folder + _PARTIAL
     with convert_write_errors(folder), _locked(partial):
@@ -367,12 +371,12 @@ def recover(folder: str) -> None:
             rename(replaced, folder)
         for leftover in (replaced, partial):
             if exists(leftover):
-                sync(_parent(folder))  # The other one's name must not be lost after it.
+                sync(_parent(folder))  # The rename must be on disk before the backup goes.
                 rmtree(leftover)
 
 
 def current_folder(folder: str) -> str:
-    """Where a reader finds what `atomic_folder` last finished: there, or where a kill left it."""
+    """Returns the path under which `folder` can be read, also after a killed `atomic_folder`."""
     folder = folder.rstrip("/")
     replaced = folder + _REPLACED
     is_replaced = exists(replaced) and not exists(folder)
@@ -380,7 +384,7 @@ def current_folder(folder: str) -> str:
 
 
 def final_folder(folder: str) -> str:
-    """The folder that what a killed `atomic_folder` left beside it is of; of any other, itself."""
+    """Returns the path of the folder that a temporary one belongs to; other paths as they are."""
     for suffix in (_PARTIAL, _REPLACED):
         if folder.endswith(suffix):
             return folder[: -len(suffix)]
@@ -388,7 +392,7 @@ def final_folder(folder: str) -> str:
 
 
 def readable_size(prefix: str) -> str:
-    """How large a file is, or else all whose paths begin so: a text, such as "9.7 MB"."""
+    """Returns a size such as "9.7 MB": of a file, or of all files whose paths have the prefix."""
     folder, name_prefix = posixpath.split(prefix)
     entries = listdir(folder or ".")
     names = [name for name in entries if name.startswith(name_prefix)]
@@ -399,22 +403,22 @@ def readable_size(prefix: str) -> str:
 
 
 def write_object(path: str, content: Dict[str, Any]) -> None:
-    """Writes a dict as JSON, whole or not at all; NumPy's numbers become Python's.
+    """Writes a dict as JSON, atomically; NumPy's numbers become floats.
 
     Raises:
-      UserError: the file cannot be written; what was there before stays.
+      UserError: the file cannot be written; the old file stays.
     """
     text = json.dumps(content, indent=2, sort_keys=True, default=float) + "\n"
     write_atomically(path, text)
 
 
 def parse_json(text: str) -> Any:
-    """Parses JSON whose objects have each key once.
+    """Returns parsed JSON, in which every object has each key once.
 
     Raises:
       DuplicateKeyError: an object has a key twice.
-      ValueError: it is not JSON.
-      RecursionError: it is nested too deep.
+      ValueError: the text is not JSON.
+      RecursionError: the JSON is nested too deep.
     """
     return json.loads(text, object_pairs_hook=_object_without_duplicates)
 
@@ -431,21 +435,21 @@ def _object_without_duplicates(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
 def read_object(
     path: str, where: Optional[str] = None, expected: str = "a JSON object"
 ) -> Dict[str, Any]:
-    """The JSON object in a file, a dict.
+    """Returns the JSON object in a file, a dict.
 
     Args:
       path: of the file.
-      where: what an error calls it, the path by default.
-      expected: what an error says that a file with other JSON should hold.
+      where: the file's name in errors; the path by default.
+      expected: what the file should hold, for the error if it holds other JSON.
 
     Raises:
-      UserError: it cannot be read, is no JSON object, or has a key twice.
+      UserError: the file cannot be read, is not a JSON object, or has a key twice.
     """
     where = where or _visible(path)
     try:
         with open_file(path) as reader:
             content = parse_json(reader.read())
-    except UserError:  # A ValueError as well; of a path that TensorFlow cannot read.
+    except UserError:  # It is a ValueError, too; a remote path may raise it.
         raise
     except OSError as error:
         raise UserError(f"{where}: cannot be read ({reason(error)}).") from error
@@ -459,16 +463,16 @@ def read_object(
 
 
 def read_as(path: str, flag: str, kind: str, convert: Callable[[Dict[str, Any]], Any]) -> Any:
-    """What a function makes of the JSON object in a file.
+    """Returns the JSON object in a file, converted by a function.
 
     Args:
       path: of the file.
-      flag: that names it.
-      kind: what it should be, as in "search.json".
-      convert: function of the dict; a KeyError, TypeError or ValueError of it says what is wrong.
+      flag: the flag that names the file.
+      kind: the expected content, such as "search.json".
+      convert: function of the dict; may raise KeyError, TypeError or ValueError.
 
     Raises:
-      UserError: it cannot be read, or is no such file.
+      UserError: the file cannot be read or converted.
     """
     content = read_object(path, f"{flag}: {path}")
     try:
@@ -479,14 +483,14 @@ def read_as(path: str, flag: str, kind: str, convert: Callable[[Dict[str, Any]],
 
 
 def require_type(value: Any, kind: type) -> Any:
-    """A value out of JSON, which must be of a kind.
+    """Returns a JSON value after checking its type.
 
     Args:
-      value: what was found.
-      kind: str, bool, int, dict or list; or float, which is any number.
+      value: the parsed value.
+      kind: str, bool, int, dict, list, or float for any number.
 
     Raises:
-      ValueError: it is of another one, or no float holds it.
+      ValueError: the value has another type, or does not fit into 64 bits.
     """
     kinds = (int, float) if kind is float else (kind,)
     if type(value) not in kinds or type(value) is int and abs(value) >= 1 << 63:
@@ -495,10 +499,10 @@ def require_type(value: Any, kind: type) -> Any:
 
 
 def sha256(path: str) -> str:
-    """The hex digest of a file, which need not fit into memory.
+    """Returns the SHA-256 of a file in hexadecimal, reading it in chunks.
 
     Raises:
-      UserError: it cannot be read.
+      UserError: the file cannot be read.
     """
     digest = hashlib.sha256()
     try:
@@ -514,29 +518,29 @@ def sha256(path: str) -> str:
 
 @contextlib.contextmanager
 def convert_write_errors(path: str) -> Iterator[None]:
-    """While entered, an error of the file system is a `WriteError` that names the path.
+    """Converts file system errors to a `WriteError` that names the path, while entered.
 
     Raises:
-      WriteError: see above.
+      WriteError: the file system raised an error.
     """
     try:
         yield
     except Exception as error:
-        # TensorFlow's own errors, of checkpoints and summaries, are known by their code.
+        # TensorFlow's checkpoint and summary writers raise errors that only have an error code.
         if not isinstance(error, OSError) and not hasattr(error, "error_code"):
             raise
         raise WriteError(f"{_visible(path)} cannot be written ({reason(error)}).") from error
 
 
 def _visible(path: str) -> str:
-    """Returns the path as errors show it, in quotes if it is blank."""
+    """Returns the path as shown in errors, quoted if it is blank."""
     return path if path.strip() else repr(path)
 
 
 def reason(error: Exception) -> str:
-    """What the file system says, out of all that TensorFlow says."""
+    """Returns the one clause of an error's message that says what went wrong."""
     text = getattr(error, "message", None) or getattr(error, "strerror", None) or str(error)
-    # A graph's error holds the place in the graph, and each line of Python that led to it.
+    # An error in a graph also lists the node and the Python traceback that created it.
     match = re.search(r"(.+)\n\s*\[\[\{\{node", text)
     line = match.group(1) if match else text.strip().split("\n")[0]
     return line.split("; ")[-1].rstrip(".")

@@ -1,4 +1,4 @@
-"""(labels, predictions) → numbers, by scikit-learn and SciPy; defined for every input.
+"""Scores of predictions, by scikit-learn and SciPy; defined for every input.
 
 Where a textbook's formula divides by zero (one class only, constant scores, no rows at all) the
 number is 0. N rows, L labels.
@@ -13,7 +13,7 @@ import sklearn.metrics
 
 
 def classification(labels, predictions, num_labels: int) -> Dict[str, float]:
-    """Scores of single labels.
+    """Returns the scores of single-label predictions.
 
     Args:
       labels, predictions: int arrays [N], from 0 to L - 1.
@@ -37,18 +37,18 @@ def classification(labels, predictions, num_labels: int) -> Dict[str, float]:
 
 
 def multilabel(labels, predictions) -> Dict[str, float]:
-    """Scores of sets of labels.
+    """Returns the scores of multi-label predictions.
 
     Args:
       labels, predictions: 0/1 arrays [N, L].
 
     Returns:
-      A dict of floats: accuracy, the share of rows with the very set; micro_f1 over all decisions;
-      macro_f1, the mean of all labels' F1.
+      A dict of floats: accuracy, the share of rows with exactly the right set; micro_f1 over all
+      decisions; macro_f1, the mean of all labels' F1.
     """
     if not len(labels):
         return dict.fromkeys(("accuracy", "micro_f1", "macro_f1"), 0.0)
-    # As 0/1 arrays of one axis: of a matrix [N, 1] scikit-learn would count the zeros as well.
+    # Flat 0/1 arrays: for a matrix [N, 1] scikit-learn would also count the zeros as a class.
     labels, predictions = np.asarray(labels, int), np.asarray(predictions, int)
     f1_per_label = [_f1(*columns, average="binary") for columns in zip(labels.T, predictions.T)]
     return {
@@ -59,15 +59,15 @@ def multilabel(labels, predictions) -> Dict[str, float]:
 
 
 def regression(targets, predictions) -> Dict[str, float]:
-    """Scores of numbers.
+    """Returns the scores of predicted numbers.
 
     Args:
       targets, predictions: float arrays [N].
 
     Returns:
-      A dict of floats: pearson and spearman, the correlations; mse, the mean squared error. Where
-      a number is infinite or none, as a model that diverged predicts them, the worst that there
-      are: 0, 0 and the largest float.
+      A dict of floats: pearson and spearman, the correlations; mse, the mean squared error. If any
+      number is NaN or Inf, as after a training that diverged, the worst scores: 0, 0 and the
+      largest float.
     """
     targets, predictions = np.asarray(targets, np.float64), np.asarray(predictions, np.float64)
     if not len(targets):
@@ -82,18 +82,18 @@ def regression(targets, predictions) -> Dict[str, float]:
 
 
 def confusion_matrix(labels, predictions, num_labels: int) -> np.ndarray:
-    """int array [L, L]: entry [i, j] counts the rows of label i that were taken for j."""
+    """Returns an int array [L, L]: entry [i, j] counts the rows of label i predicted as j."""
     if not len(labels):
         return np.zeros([num_labels, num_labels], int)
     return sklearn.metrics.confusion_matrix(labels, predictions, labels=np.arange(num_labels))
 
 
 def scalars(scores: Dict[str, Any], prefix: str = "") -> Dict[str, float]:
-    """Those of a dict's values that are single numbers, as floats.
+    """Returns the single numbers among a dict's values, as floats.
 
     Args:
       scores: dict.
-      prefix: only names that begin so are taken, and lose it.
+      prefix: selects the names that begin with it; it is removed from them.
     """
     scalar_types = (int, float, np.number)
     return {
@@ -114,7 +114,7 @@ def _correlation(metric: Callable, targets, predictions) -> float:
 
 
 def _without_warnings(metric: Callable, *arguments) -> float:
-    """The float that a function returns, without its warnings of (nearly) constant inputs."""
+    """Returns the float of a metric without its warnings about (nearly) constant inputs."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return float(metric(*arguments))

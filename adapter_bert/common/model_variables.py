@@ -1,7 +1,8 @@
-"""The variables of a BERT with adapters: names, shapes, roles, fingerprint; no TensorFlow needed.
+"""The variables of a BERT with adapters: names, shapes, roles and fingerprint; without TensorFlow.
 
-`encoder_shapes` is the one table of a plain BERT encoder, `adapter_shapes` that of an adapter.
-`role_of` gives every variable exactly one role, and `is_trained` is the one rule of what trains.
+`encoder_shapes` is the only table of a plain BERT encoder's variables, `adapter_shapes` of an
+adapter's. `role_of` gives each variable exactly one role; `is_trained` is the only rule of what
+trains.
 """
 
 import hashlib
@@ -26,15 +27,15 @@ from adapter_bert.common import configs
 
 Shapes = Dict[str, Tuple[int, ...]]
 
-# Graph collections, as in adapter-bert: variables of adapters, an adapted encoder's LayerNorms, and
-# the variables of a task's layers.
+# Graph collections, named as in google-research/adapter-bert: variables of adapters, LayerNorms of
+# an encoder with adapters, and variables of a task's layers.
 ADAPTERS, LAYER_NORM, HEAD = "adapters", "layer_norm", "head"
-# Suffixes of moving statistics: a forward pass reads them, and no gradient updates them.
+# Suffixes of moving statistics: the forward pass reads them, but they get no gradient.
 MOVING = ("/moving_mean", "/moving_variance")
 
 
 class EncoderSizes(NamedTuple):
-    """The sizes of an encoder, by their names in bert_config.json."""
+    """The sizes of an encoder, named as in bert_config.json."""
 
     vocab_size: int
     hidden_size: int
@@ -45,7 +46,7 @@ class EncoderSizes(NamedTuple):
 
 
 def encoder_shapes(config: "Union[configs.BertConfig, EncoderSizes]") -> Shapes:
-    """The tensors of a plain BERT encoder, in the order in which `modeling.BertModel` makes them.
+    """Returns the shapes of a plain BERT encoder, in the order in which `BertModel` creates them.
 
     Args:
       config: `configs.BertConfig`, or anything with the same sizes as attributes.
@@ -83,7 +84,7 @@ def encoder_shapes(config: "Union[configs.BertConfig, EncoderSizes]") -> Shapes:
 
 
 def adapter_shapes(adapter: configs.AdapterConfig, width: int) -> Shapes:
-    """Returns the variables of one `feedforward_adapter`, moving statistics among them.
+    """Returns the shapes of one `feedforward_adapter`, including its moving statistics.
 
     Args:
       adapter: `configs.AdapterConfig`.
@@ -94,7 +95,7 @@ def adapter_shapes(adapter: configs.AdapterConfig, width: int) -> Shapes:
       shapes (tuples of int), in the order in which `feedforward_adapter` creates them.
 
     Raises:
-      ValueError: the adapter has another function, whose variables only its graph tells.
+      ValueError: the adapter has another function, whose variables are known only from its graph.
     """
     if adapter.fn.lower() != configs.FEEDFORWARD_ADAPTER:
         raise ValueError(f"The variables of the adapter {adapter.fn!r} are unknown.")
@@ -114,7 +115,7 @@ def adapter_shapes(adapter: configs.AdapterConfig, width: int) -> Shapes:
     return shapes
 
 
-# Value of `AdapterConfig.normalization` → its variables.
+# `AdapterConfig.normalization` → names of its variables.
 _NORMALIZATION_VARIABLES = {
     "none": (),
     "layer": ("LayerNorm/beta", "LayerNorm/gamma"),
@@ -128,9 +129,9 @@ _NORMALIZATION_VARIABLES = {
 
 
 def fingerprint(get_tensor: Callable, config: Union[configs.BertConfig, EncoderSizes]) -> str:
-    """What tells one pretrained encoder from another, whatever file its weights come from.
+    """Returns a hash that identifies a pretrained encoder, whatever file format it comes from.
 
-    The `sha256_of` all tensors of `encoder_shapes`.
+    It is `sha256_of` all tensors in `encoder_shapes`.
 
     Args:
       get_tensor: function from a name to an array, such as a checkpoint reader's.
@@ -143,10 +144,10 @@ def fingerprint(get_tensor: Callable, config: Union[configs.BertConfig, EncoderS
 
 
 def sha256_of(get_tensor: Callable, shapes: Shapes) -> str:
-    """SHA-256 of tensors, as 64 hexadecimal digits.
+    """Returns the SHA-256 of tensors, as 64 hexadecimal digits.
 
-    In the order of their names: for each a line with name and shape, and its float32 values,
-    little-endian.
+    Hashes the tensors sorted by name: for each a line with name and shape, then its values as
+    little-endian float32.
 
     Args:
       get_tensor: function from a name to an array.
@@ -160,16 +161,20 @@ def sha256_of(get_tensor: Callable, shapes: Shapes) -> str:
 
 
 class Role(NamedTuple):
-    """What a variable is: kind is one of adapter, layer_norm, embeddings, layer, pooler, head;
-    layer is the index of its Transformer layer, None outside of them."""
+    """The role of a variable.
+
+    Attributes:
+      kind: "adapter", "layer_norm", "embeddings", "layer", "pooler", "head" or "unclaimed".
+      layer: index of its Transformer layer, or None outside of the layers.
+    """
 
     kind: str
     layer: Optional[int] = None
 
 
-UNCLAIMED = Role("unclaimed")  # Inside an encoder, but neither BERT's nor in a collection.
+UNCLAIMED = Role("unclaimed")  # Inside an encoder, but neither part of BERT nor in a collection.
 
-# The variables of an encoder, by their names below its scope; the first that matches decides.
+# The variables of an encoder, named relative to its scope; the first match decides.
 _KINDS = OrderedDict(
     (kind, re.compile(pattern))
     for kind, pattern in [
@@ -191,21 +196,24 @@ _LAYER = re.compile(r"encoder/layer_(\d+)/")
 
 
 def encoder_scopes(names: Iterable[str]) -> List[str]:
-    """The scopes of the encoders among variables of these names: each ends in "/", or is ""."""
+    """Returns the scopes of the encoders among these variables; each ends in "/" or is "".
+
+    Every encoder has one word embedding table, which locates it.
+    """
     table = "embeddings/word_embeddings"
     return sorted(name[: -len(table)] for name in names if f"/{name}".endswith(f"/{table}"))
 
 
 def role_of(name: str, scopes: Sequence[str], collections: Sequence[str] = ()) -> Role:
-    """The one role of a variable.
+    """Returns the role of a variable.
 
     Args:
       name: the variable's name, without ":0".
-      scopes: what `encoder_scopes` gives for the graph.
-      collections: which of the collections adapters, layer_norm and head hold it.
+      scopes: the graph's `encoder_scopes`.
+      collections: the collections (adapters, layer_norm, head) that hold the variable.
 
     Raises:
-      ValueError: nothing covers the variable.
+      ValueError: no rule covers the variable.
     """
     scope = max(filter(name.startswith, scopes), key=len, default=None)
     relative_name = "" if scope is None else name[len(scope) :]
@@ -221,21 +229,21 @@ def role_of(name: str, scopes: Sequence[str], collections: Sequence[str] = ()) -
         if pattern.fullmatch(relative_name):
             return Role(kind, layer)
     raise ValueError(
-        f"Variable {name} lies in the encoder's scope {scope!r}, but is not BERT's, and no"
-        " collection claims it: whoever makes it must add it to the collection adapters or head."
+        f"Variable {name} lies in the encoder's scope {scope!r}, but is not part of BERT and in no"
+        " collection: add it to the collection adapters or head where it is created."
     )
 
 
 def is_trained(
     role: Role, tuning: configs.Tuning, num_layers: int, adapted_layers: Collection[int] = ()
 ) -> bool:
-    """Whether a variable of that role trains.
+    """Returns whether a variable with that role trains.
 
     Args:
       role: `Role`.
       tuning: `configs.Tuning`.
       num_layers: L, the encoder's number of layers.
-      adapted_layers: the indices of those that hold an adapter.
+      adapted_layers: indices of the layers with an adapter.
     """
     top_layers = tuning.num_top_layers or 0
     if role.kind == "head" or tuning.method == "full" or top_layers == num_layers:

@@ -1,4 +1,4 @@
-"""Where data and BERT lie when no flag says so: BERT's environment variables, then `make demo`."""
+"""Default locations of data and BERT: BERT's environment variables, then `make demo`'s files."""
 
 import os
 
@@ -7,12 +7,12 @@ from absl import logging
 from adapter_bert.common import files
 from adapter_bert.common.errors import UserError
 
-# The folder of the scripts.
+# The folder with the scripts.
 PROJECT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 DEMO_DATA = os.path.join(PROJECT, "demo")
 DEMO_BERT = os.path.join(PROJECT, "demo", "bert")
 
-# Flag → file of a folder that $BERT_BASE_DIR names, as Google's archives hold them.
+# Flag → file in the folder $BERT_BASE_DIR, named as in Google's archives.
 BERT_FILES = {
     "bert_config_file": "bert_config.json",
     "vocab_file": "vocab.txt",
@@ -21,14 +21,14 @@ BERT_FILES = {
 
 
 def find_data_dir(data_dir, task):
-    """The folder with a task's files: the flag, else $GLUE_DIR/<task>, else the demo's.
+    """Returns the folder with a task's files: the flag, else $GLUE_DIR/<task>, else the demo's.
 
     Args:
       data_dir: value of --data_dir or None.
       task: the folder's name in GLUE, such as "MRPC".
 
     Raises:
-      UserError: none of them is a folder.
+      UserError: the named folder does not exist, or no folder is known.
     """
     if data_dir:
         return existing_folder(data_dir, "--data_dir")
@@ -39,40 +39,38 @@ def find_data_dir(data_dir, task):
         return folder
     folder = os.path.join(DEMO_DATA, task)
     if files.isdir(folder):
-        logging.info(
-            "Data: %s (the demo's own, since neither --data_dir nor $GLUE_DIR is set)", folder
-        )
+        logging.info("Data: %s (the demo's, as neither --data_dir nor $GLUE_DIR is set)", folder)
         return folder
     raise UserError(
-        f"No data for {task}: give --data_dir, or set GLUE_DIR to the folder that holds {task}."
+        f"No data for {task}: give --data_dir, or set GLUE_DIR to the parent folder of {task}."
     )
 
 
 def is_same_path(path, other):
-    """Whether two paths lead to the same place."""
+    """Returns whether two paths refer to the same file or folder."""
     return os.path.realpath(path) == os.path.realpath(other)
 
 
 def is_removed_with(path, other):
-    """Whether to remove a file or folder would take another path's file, folder or checkpoint.
+    """Returns whether removing `path` would also remove the file, folder or checkpoint `other`.
 
     Args:
-      path: of what is removed.
-      other: path, or a checkpoint's prefix.
+      path: of the file or folder to remove.
+      other: path, or prefix of a checkpoint.
     """
     path, other = os.path.realpath(path), os.path.realpath(other)
     return (other + "/").startswith(path + "/") or os.path.splitext(path)[0] == other
 
 
 def find_bert(flag, value):
-    """A file of the pretrained BERT: the flag, else in $BERT_BASE_DIR, else `make demo`'s.
+    """Returns the path of a pretrained file: the flag, else in $BERT_BASE_DIR, else `make demo`'s.
 
     Args:
       flag: a key of `BERT_FILES`.
       value: the flag's value or None.
 
     Raises:
-      UserError: it is nowhere.
+      UserError: no such file is known.
     """
     if value:
         return value
@@ -93,7 +91,7 @@ def find_bert(flag, value):
 
 
 def existing_folder(path, source):
-    """Returns the path of a folder; raises UserError, which `source` begins, if there is none."""
+    """Returns the path of a folder; raises UserError, prefixed by `source`, if it is missing."""
     if not files.isdir(path):
         raise UserError(f"{source}: there is no folder {path}.")
     return path

@@ -1,4 +1,4 @@
-"""Settings that flags make: a dataclass says once what a flag is called, means and defaults to.
+"""Settings as dataclasses whose fields define the flags: name, help and default in one place.
 
     @dataclasses.dataclass(frozen=True)
     class DeviceConfig(Settings):
@@ -7,7 +7,7 @@
     DeviceConfig.define_flags(flag_values)          # --use_tpu, in --help's section "Devices"
     config = DeviceConfig.from_flags(flag_values)   # config.use_tpu
 
-A class inherits its bases' flags. A field without a flag is for code that computes it.
+A class inherits the flags of its bases. A field without a flag is computed by code.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ from typing import (
 
 from absl import flags
 
-# In the order in which --help has them.
+# In the order of --help.
 SECTIONS = (
     "What is done",
     "Trials",
@@ -50,7 +50,7 @@ SECTIONS = (
 
 
 class _Flag(NamedTuple):
-    """A field's flag; `name` is the field's if it is None."""
+    """A field's flag; if `name` is None, the flag has the field's name."""
 
     help: str
     section: str
@@ -74,20 +74,20 @@ def flag(
     parse: Optional[Callable[[str], Any]] = None,
     is_multiple: bool = False,
 ) -> Any:
-    """Returns a dataclass field that a flag sets.
+    """Returns a dataclass field that is set by a flag.
 
     Args:
-      default: of both.
-      help: what --help says of the flag; absl adds the default.
+      default: of the field and the flag.
+      help: the text in --help; absl appends the default.
       section: one of `SECTIONS`.
-      name: of the flag; the field's by default.
-      choices: the values that a flag of strings accepts.
-      lower, upper: bounds of a flag of numbers.
-      parse: function from the flag's text to the field's value; it raises UserError.
-      is_multiple: a flag of a tuple is given several times, in place of a list with commas.
+      name: of the flag; by default the field's.
+      choices: the values that a string flag accepts.
+      lower, upper: bounds of a numeric flag.
+      parse: function from the flag's text to the field's value; raises UserError.
+      is_multiple: a tuple's flag is repeated for each value, instead of a list with commas.
     """
     if section not in SECTIONS:
-        raise ValueError(f"{section!r} is none of SECTIONS")
+        raise ValueError(f"{section!r} is not in SECTIONS")
     choices = None if choices is None else tuple(choices)
     metadata = _Flag(help, section, name, choices, lower, upper, parse, is_multiple)
     return dataclasses.field(default=default, metadata={"flag": metadata})
@@ -97,7 +97,7 @@ S = TypeVar("S", bound="Settings")
 
 
 class Settings:
-    """The base of settings whose fields are flags."""
+    """Base class of settings whose fields are flags."""
 
     @classmethod
     def define_flags(cls, flag_values: flags.FlagValues) -> None:
@@ -107,10 +107,10 @@ class Settings:
 
     @classmethod
     def values_of(cls, values: flags.FlagValues, supplied: Any = None) -> Dict[str, Any]:
-        """Returns the fields' values by their names: parsed flags, and what is supplied for others.
+        """Returns the fields' values by name, from parsed flags and supplied values.
 
         Args:
-          values: parsed flags of `define_flags`, which stay as they are.
+          values: the parsed flags of `define_flags`; not modified.
           supplied: `Supplied`, or None.
         """
         supplied = supplied or Supplied()
@@ -129,26 +129,26 @@ class Settings:
 
     @classmethod
     def from_flags(cls: Type[S], values: flags.FlagValues, supplied: Any = None) -> S:
-        """Returns the settings of parsed flags; arguments as of `values_of`.
+        """Returns the settings of parsed flags; the arguments are those of `values_of`.
 
         Raises:
-          UserError: a value cannot be, whatever the data and the pretrained BERT are.
+          UserError: a value is invalid for any data and any pretrained BERT.
         """
         return cls(**cls.values_of(values, supplied))
 
     def changed_flags(self, names: Iterable[str]) -> Dict[str, Any]:
-        """Returns those of the named flags that do not have their default, with their values."""
+        """Returns flag → value of those named flags that differ from their default."""
         fields = {name: field for name, field, _ in _fields_with_flags(type(self))}
         values = {name: getattr(self, fields[name].name) for name in names}
         return {name: value for name, value in values.items() if value != fields[name].default}
 
 
 class Supplied(NamedTuple):
-    """What stands for flags.
+    """Values that replace flags.
 
     Attributes:
-      defaults: flag → the value that it has if it is not given.
-      replacements: flag → the value that it has, given or not.
+      defaults: flag → its value if it is not given.
+      replacements: flag → its value in any case.
     """
 
     defaults: Dict[str, Any] = {}
@@ -163,7 +163,7 @@ def _fields_with_flags(cls) -> Iterable[Tuple[str, dataclasses.Field, Any]]:
 
 
 def _without_none(kind):
-    """Returns X for Optional[X]; another type as it is."""
+    """Returns X for Optional[X]; other types unchanged."""
     if getattr(kind, "__origin__", None) is typing.Union:
         return next(inner for inner in kind.__args__ if inner is not type(None))
     return kind

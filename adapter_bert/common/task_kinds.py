@@ -1,8 +1,8 @@
-"""The kinds of tasks: what each one predicts, and where each is defined.
+"""The kinds of tasks and the registry of the modules that define them.
 
-Whatever differs between kinds is an attribute or a method of one object, a `TaskKind`. A task has
-the name of its kind, `get` returns the object, and nothing compares names. To add a kind, write a
-module of `adapter_bert.tasks` that defines `KIND`, and add it to `_MODULES`.
+Everything in which kinds differ is an attribute or method of a `TaskKind`. A task names its kind,
+`get` returns the object, and no code compares names. To add a kind, write a module in
+`adapter_bert.tasks` that defines `KIND`, and add it to `_MODULES`.
 
 Reports and servers run without TensorFlow, so a kind imports it only in methods that build graphs.
 
@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from adapter_bert.common.errors import UserError
 
-# Each name stands in the files of task adapters: renaming a kind would make them unreadable.
+# Task adapter files store these names: a renamed kind could not be read.
 _MODULES = {
     "classification": "adapter_bert.tasks.classification",
     "regression": "adapter_bert.tasks.regression",
@@ -23,28 +23,28 @@ _MODULES = {
     "tagging": "adapter_bert.tasks.tagging",
 }
 
-Ids = Tuple[List[int], List[int]]  # The input_ids and segment_ids of a row, without padding.
-Outputs = Dict[str, Any]  # What `TaskKind.decode` returns.
+Ids = Tuple[List[int], List[int]]  # input_ids and segment_ids of a row, without padding.
+Outputs = Dict[str, Any]  # The result of `TaskKind.decode`.
 
 
 class TaskKind:
-    """What one kind of task predicts, and how it is trained, scored and served.
+    """One kind of task: what it predicts, and how it is trained, scored and served.
 
     The head is a linear layer: `output_weights` [L, D] and `output_bias` [L] under `head_scope`.
 
     Attributes:
       name: its key in the registry.
-      reads_tokens: the head reads the output of each token, else the pooled output.
-      head_scope: what the names of the head's variables begin with.
-      score: the score by which a task of this kind is judged, unless the task names another.
+      reads_tokens: whether the head reads each token's output; otherwise the pooled output.
+      head_scope: prefix of the names of the head's variables.
+      score: the default score by which a task of this kind is judged.
       fields: the names of a request's texts.
-      num_required: how many of `fields`, the first ones, a request must have.
-      words_field: the name of a list of words, which a request may have in place of its texts; None
-        if it may not.
-      answer_types: the names of an answer's parts, and TensorFlow Serving's type of each.
-      has_text_signature: the model reads a text or a pair of texts as it is, so that a SavedModel
-        can tokenize it.
-      has_adapterhub_head: AdapterHub's classification head is the same layer.
+      num_required: the number of `fields`, from the first, that a request must have.
+      words_field: the name of a list of words that a request may have instead of its texts, or
+        None.
+      answer_types: the names of an answer's parts and their TensorFlow Serving types.
+      has_text_signature: whether the model reads a plain text or pair, so that a SavedModel can
+        tokenize it.
+      has_adapterhub_head: whether AdapterHub's classification head is the same layer.
       script: the script that trains tasks of this kind.
     """
 
@@ -61,7 +61,7 @@ class TaskKind:
     script = "run_classifier.py"
 
     def num_outputs(self, num_labels: int) -> int:
-        """Returns L, the number of the head's outputs."""
+        """Returns L, the number of outputs of the head."""
         return num_labels
 
     def head_shapes(self, num_labels: int, hidden_size: int) -> Dict[str, Tuple[int, ...]]:
@@ -73,11 +73,11 @@ class TaskKind:
         }
 
     def head(self, num_labels: int) -> Callable:
-        """Returns the head that `model_fn.model_fn_builder` takes: layer, loss and predictions."""
+        """Returns the head for `model_fn.model_fn_builder`: layer, loss and predictions."""
         raise NotImplementedError
 
     def decode(self, logits) -> Outputs:
-        """Returns the predictions for one row, as arrays or numbers by name.
+        """Returns the predictions of one row, arrays or numbers by name.
 
         Args:
           logits: float array [L], or [S, L] without padding if the kind reads tokens.
@@ -85,57 +85,57 @@ class TaskKind:
         raise NotImplementedError
 
     def answer(self, outputs: Outputs, labels: Sequence[str]) -> Any:
-        """Returns the JSON answer to one row of token ids.
+        """Returns the JSON answer for one row.
 
         Args:
-          outputs: what `decode` returns.
-          labels: the task's.
+          outputs: the result of `decode`.
+          labels: the task's labels.
         """
         raise NotImplementedError
 
     def request_reader(self, description, tokenizer, where: str) -> Callable:
         """Returns a function that encodes the texts of a request.
 
-        It takes a str, or None where it is missing, for each of `fields`; or a list of str alone,
-        where the request has `words_field`. It returns a list of `Ids`, the rows to compute, and a
-        function from the list of their `Outputs` to the JSON answer. It raises `UserError` for
-        texts that cannot be encoded.
+        The function takes a str or None for each of `fields`, or a list of words alone if the
+        request has `words_field`. It returns a list of `Ids`, the rows to compute, and a function
+        from the list of their `Outputs` to the JSON answer. It raises `UserError` for texts that
+        cannot be encoded.
 
         Args:
           description: `task_adapter.Description`.
           tokenizer: `tokenization.FullTokenizer`.
-          where: begins an error's sentence.
+          where: prefix of error messages.
 
         Raises:
-          UserError: the description does not say how to read texts.
+          UserError: the description does not say how to encode texts.
         """
         raise NotImplementedError
 
     def data_paths(self, values: Dict[str, Optional[str]]) -> Dict[str, List[str]]:
-        """Returns the files of the splits "train", "dev" and "test" of a task, as flags name them.
+        """Returns the files of a task's splits "train", "dev" and "test", from flags.
 
-        Of the kinds that run_classifier.py trains, `glue` and `custom_tasks` know the files.
+        For the kinds that run_classifier.py trains, `glue` and `custom_tasks` find the files.
 
         Args:
-          values: the flags "data_dir" and those of files; None where one is not given.
+          values: the values of "data_dir" and the file flags; None for a flag that is not given.
 
         Raises:
-          UserError: a folder does not have the files of a task.
+          UserError: the folder lacks the files of a task.
         """
         raise NotImplementedError
 
     def export(self, logits, labels, is_label) -> Dict[str, Any]:
-        """Builds the outputs of a SavedModel for a batch of this kind's tasks.
+        """Returns the outputs of a SavedModel for a batch of this kind's tasks.
 
         Several tasks may share a SavedModel; only the rows of this kind's tasks count.
 
         Args:
-          logits: float Tensor [B, M], or [B, S, M] if the kind reads tokens, M being the largest L.
-          labels: string Tensor [B, N], N being the most labels; a task with fewer has "" there.
-          is_label: bool Tensor [B, N], false where it has "".
+          logits: float Tensor [B, M], or [B, S, M] if the kind reads tokens; M is the largest L.
+          labels: string Tensor [B, N], N being the largest number of labels; "" is padding.
+          is_label: bool Tensor [B, N], false for padding.
 
         Returns:
-          Tensors [B, ...] by name. An output of the same name has the same shape in each kind.
+          Tensors [B, ...] by name. Outputs of the same name have the same shape in all kinds.
         """
         raise NotImplementedError
 
@@ -146,19 +146,19 @@ def names() -> List[str]:
 
 
 def get(name: str) -> TaskKind:
-    """Returns the kind of a name; raises `UserError` if there is none."""
+    """Returns the kind with a name; raises `UserError` if there is none."""
     if name not in _MODULES:
         raise UserError(f"kind={name}: expected one of {', '.join(_MODULES)}.")
     return importlib.import_module(_MODULES[name]).KIND
 
 
 def round_float(value: float) -> float:
-    """Returns a float32 with the fewest digits that identify it, for JSON."""
+    """Returns a float32 as the shortest float that identifies it, for JSON."""
     return float(f"{value:.7g}")
 
 
 def pair_ids(ids_a: List[int], ids_b: List[int], cls_id: int, sep_id: int) -> Ids:
-    """Returns the input_ids and segment_ids of a text, or of a pair where ids_b is not empty."""
+    """Returns the input_ids and segment_ids of a text, or of a pair if ids_b is not empty."""
     first = [cls_id, *ids_a, sep_id]
     second = [*ids_b, sep_id] if ids_b else []
     return first + second, [0] * len(first) + [1] * len(second)

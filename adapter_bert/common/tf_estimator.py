@@ -1,13 +1,13 @@
-"""TensorFlow's Estimator, on TensorFlow 1.15 and from 2.12 to the newest.
+"""TensorFlow's Estimator, for TensorFlow 1.15 and for 2.12 and newer.
 
     from adapter_bert.common import tf_estimator
 
     tf_estimator.tpu.TPUEstimator(model_fn, ...)
 
-TensorFlow dropped `tf.estimator` with 2.16. Its last wheel, tensorflow-estimator 2.15, is pure
-Python and still runs on TensorFlow's sessions, hooks and strategies, which are all there. It only
-imports a few of TensorFlow's modules that went with it; `_REPLACEMENTS` has them. The result
-is also set as `tf.compat.v1.estimator`, where code written for BERT and tensorflow-hub look for it.
+TensorFlow removed `tf.estimator` in 2.16. The last wheel, tensorflow-estimator 2.15, is pure Python
+and builds on TensorFlow's sessions, hooks and strategies, which still exist. It imports a few
+modules that were removed with it; `_REPLACEMENTS` supplies them. The loaded module is also set as
+`tf.compat.v1.estimator`, which code written for BERT and tensorflow-hub reads.
 """
 
 import importlib
@@ -25,10 +25,10 @@ _NEWEST_TESTED = (2, 21)
 
 
 class _Removed(types.ModuleType):
-    """A module that TensorFlow no longer has, of which the wheel only names classes and functions.
+    """A removed TensorFlow module, whose classes and functions the wheel only refers to.
 
-    Any name in it is a class, so that it may be imported, subclassed and tested for; making an
-    instance of it, or calling it, raises NotImplementedError.
+    Every attribute is a class, so it can be imported, subclassed and used in isinstance. Creating
+    an instance, or calling it as a function, raises NotImplementedError.
     """
 
     def __getattr__(self, name):
@@ -44,7 +44,7 @@ class _Removed(types.ModuleType):
 
 
 def _estimator_export():
-    """The wheel's decorator registers names in tables that TensorFlow removed in 2.18."""
+    """Returns a stand-in for the wheel's decorator, whose tables TensorFlow removed in 2.18."""
     module: Any = types.ModuleType("estimator_export")
     module.estimator_export = lambda *names, **options: lambda symbol: symbol
     return module
@@ -55,17 +55,17 @@ def _estimator_training():
 
 
 def _session_support():
-    """Shuts a TPU's workers down when one of them reports that it is about to be taken away.
+    """Returns a stand-in for the shutdown of TPU workers that are about to be preempted.
 
-    Estimator asks for it by default. Without it a worker that goes ends the training, which the
-    same command resumes from its last checkpoint.
+    Estimator enables that by default; the environment variable turns it off. A preempted worker
+    then ends the training, and the same command resumes it from the last checkpoint.
     """
     os.environ.setdefault("TF_TPU_GRACEFUL_SHUTDOWN_MODE", "")
     return _Removed("tensorflow.python.tpu.session_support")
 
 
-# Module that the wheel imports → function that makes what takes its place where TensorFlow has
-# none. The two of TPU embeddings are for feature columns, which no BERT has.
+# Module that the wheel imports → function that creates its replacement where TensorFlow lacks it.
+# The TPU embedding modules serve feature columns, which BERT does not use.
 _REPLACEMENTS = {
     "tensorflow.python.distribute.estimator_training": _estimator_training,
     "tensorflow.python.tpu.session_support": _session_support,
@@ -77,10 +77,10 @@ _REPLACEMENTS = {
 
 
 def _load() -> Any:
-    """Returns TensorFlow's own estimator module, or else the wheel's.
+    """Returns TensorFlow's own estimator module, or the wheel's.
 
     Raises:
-      ImportError: TensorFlow has none, and the wheel is not installed or is another version.
+      ImportError: TensorFlow has none, and the wheel is missing or has another version.
     """
     if hasattr(tf, "estimator"):
         return tf.estimator
@@ -97,7 +97,7 @@ def _load() -> Any:
 
 
 def _check_wheel():
-    from importlib import metadata  # Python 3.8; where TensorFlow has no estimator there is one.
+    from importlib import metadata  # Python 3.8; TensorFlow without an Estimator is never on 3.7.
 
     try:
         version = metadata.version("tensorflow-estimator")
@@ -110,7 +110,9 @@ def _check_wheel():
         )
     if tuple(map(int, tf.__version__.split(".")[:2])) > _NEWEST_TESTED:
         newest = ".".join(map(str, _NEWEST_TESTED))
-        logging.warning("TensorFlow %s is newer than %s, the newest tried.", tf.__version__, newest)
+        logging.warning(
+            "TensorFlow %s is newer than %s, the newest tested version.", tf.__version__, newest
+        )
 
 
 _ESTIMATOR = _load()

@@ -40,7 +40,7 @@ class FindTpuTest(RefusalTestCase):
             result, warnings = self.warnings(False, **{flag: "grpc://127.0.0.1:1"})
             self.assertEqual(result, (False, None))
             self.assertEqual(
-                warnings, [f"--{flag}=grpc://127.0.0.1:1 is not used: --use_tpu is off."]
+                warnings, [f"--{flag}=grpc://127.0.0.1:1 is ignored: --use_tpu is off."]
             )
 
     def test_without_a_tpu_a_run_goes_on_and_says_so_in_one_line(self):
@@ -55,7 +55,7 @@ class FindTpuTest(RefusalTestCase):
         self.assert_refused(["--master=" + address, "refused"], master=address)
 
     def test_a_name_and_an_address(self):
-        both = ["--tpu_name=my-tpu", "--master=grpc://h:1", "give one"]
+        both = ["--tpu_name=my-tpu", "--master=grpc://h:1"]
         self.assert_refused(both, "my-tpu", master="grpc://h:1")
 
     def test_an_address_that_is_none(self):
@@ -74,7 +74,7 @@ class FindTpuTest(RefusalTestCase):
         self.assert_refused(["--tpu_name=my-tpu"], "my-tpu", "us-central1-b", "my-project")
 
     def test_local_where_there_is_none(self):
-        self.assert_refused(["--tpu_name=local", "no TPU in this machine"], "local")
+        self.assert_refused(["--tpu_name=local", "no TPU on this machine"], "local")
 
     def test_an_address_where_tensorflow_answers(self):
         address = tf.train.Server.create_local_server().target
@@ -150,7 +150,7 @@ class SessionConfigTest(tf.test.TestCase):
         with mock.patch.object(tf, "__version__", "2.15.1"):
             with self.assertLogs("absl", "WARNING") as logs:
                 self.assertEqual(self.choose("bfloat16", native=False), "bfloat16")
-            self.assertRegex(logs.output[0], "slow on a device that .*; this one is not known to")
+            self.assertRegex(logs.output[0], "--precision=bfloat16: .* may be slow")
         with mock.patch.object(tf, "__version__", "1.15.5"):
             self.assertEqual(self.choose("bfloat16", native=False, use_tpu=True), "bfloat16")
             with self.assertRaisesRegex(UserError, "--precision=bfloat16"):

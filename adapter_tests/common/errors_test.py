@@ -96,7 +96,7 @@ class ExitCodeTest(tf.test.TestCase):
     def test_a_place_of_no_file_system_is_a_users_error(self):
         code, said = self.call(tf.io.gfile.exists, "nothing://bucket/folder")
         self.assertEqual(code, 1)
-        self.assertRegex(said, "^Error: .*'nothing' not implemented.* cannot read there.\n$")
+        self.assertRegex(said, "^Error: .*'nothing' not implemented.* cannot read .*\n$")
 
     def test_a_bug_flies_on(self):
         with self.assertRaises(tf.errors.UnimplementedError):

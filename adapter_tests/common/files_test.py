@@ -99,7 +99,7 @@ class ObjectTest(FilesTestCase):
         self.assertEqual(files.read_object(self.path), {"a": {"size": 8}, "b": {"size": 64}})
 
     def test_a_path_that_tensorflow_cannot_read_is_not_called_wrong_json(self):
-        with self.assertRaisesRegex(UserError, "cannot read there") as caught:
+        with self.assertRaisesRegex(UserError, "nosuch.* cannot read") as caught:
             files.read_object("nosuch://folder/thing")
         self.assertNotIn("JSON", str(caught.exception))
 
@@ -137,7 +137,7 @@ class WholeFolderTest(FilesTestCase):
         self.assertEqual(os.listdir(self.root), ["thing"])
 
     def test_two_writers_at_once(self):
-        refused = r"thing cannot be written \(another writer is at work there\)\.$"
+        refused = r"thing cannot be written \(another process .*\)\.$"
         with files.atomic_folder(self.path) as partial:
             with open(os.path.join(partial, "a"), "w") as writer:
                 writer.write("first")
