@@ -234,7 +234,7 @@ class TrainingTest(TaggerTestCase):
         shutil.copytree(self.trained, self.output_dir)
         with self.assertLogs("absl", "INFO") as log:
             self.succeed("--do_train", "--num_train_epochs=8")
-        self.assertIn("Trained already", "\n".join(log.output))
+        self.assertIn("Already trained", "\n".join(log.output))
         self.assert_settings_have_flags()
         other = write(os.path.join(self.folder, "train.txt"), columns(200, 9))
         self.refuse(
@@ -258,7 +258,7 @@ class TrainingTest(TaggerTestCase):
             self.assertEqual(json.load(reader)["eval_recall"], 0.0)
         path = write(os.path.join(self.folder, "train.txt"), "the O\ndog I-CITY\n")
         self.refuse(
-            ["train.txt, line 2", "CITY", "none of the adapter's"],
+            ["train.txt, line 2", "CITY", "adapter"],
             *("--do_train", "--adapter=" + self.path("adapter"), "--train_file=" + path),
             output_dir=os.path.join(self.folder, "output"),
         )

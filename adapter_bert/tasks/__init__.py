@@ -1,1 +1,1 @@
-"""Tasks: their data, what BERT reads of it, heads, predictions and scores."""
+"""Kinds of tasks: data, features, heads, predictions and scores."""

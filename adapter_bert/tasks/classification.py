@@ -1,4 +1,4 @@
-"""Classification: a text has one of several labels."""
+"""Classification: each text has one label."""
 
 import numpy as np
 import scipy.special
@@ -8,7 +8,7 @@ from adapter_bert.tasks import text_kind
 
 
 class Classification(text_kind.TextKind):
-    """A softmax over the labels; see `TextKind` for what the methods do."""
+    """A softmax over the labels; `TextKind` documents the methods."""
 
     name = "classification"
     score = "accuracy"
@@ -20,19 +20,19 @@ class Classification(text_kind.TextKind):
     has_adapterhub_head = True
 
     def parse_label(self, text, where):
-        """Returns the cell's text, of which there must be some."""
+        """Returns the cell's text as the label; raises UserError if it is empty."""
         if not text:
-            raise UserError(f"{where}: found no label, expected one in each row.")
+            raise UserError(f"{where}: the label is empty; expected one in each row.")
         return text
 
     def head(self, num_labels, class_weights=None):
-        """Returns BERT's own head."""
+        """Returns BERT's classification head."""
         from adapter_bert.tasks import heads
 
         return heads.classifier_head(num_labels, class_weights)
 
     def predict(self, logits, labels):
-        """Builds the cross entropy, and the probabilities of all labels."""
+        """Returns each row's cross entropy and the probabilities of all labels."""
         import tensorflow.compat.v1 as tf
 
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
@@ -44,7 +44,7 @@ class Classification(text_kind.TextKind):
 
     def scores(self, labels, answers, num_labels):
         """Returns `metrics.classification`."""
-        from adapter_bert.common import metrics  # scikit-learn, which no server needs.
+        from adapter_bert.common import metrics  # Imports scikit-learn, which servers do not need.
 
         return metrics.classification(labels, answers, num_labels)
 
@@ -57,14 +57,14 @@ class Classification(text_kind.TextKind):
         return {"probabilities": scipy.special.softmax(logits)}
 
     def answer(self, outputs, labels):
-        """Returns the most probable label, and the probabilities of all."""
+        """Returns the most probable label and the probabilities of all labels."""
         return {
             "label": labels[int(self.answers(outputs))],
             "probabilities": text_kind.class_probabilities(outputs["probabilities"], labels),
         }
 
     def export(self, logits, labels, is_label):
-        """Builds the probabilities, the labels' names, and the most probable label."""
+        """Returns the probabilities, the labels' names and the most probable label."""
         import tensorflow.compat.v1 as tf
 
         logits = logits[:, : labels.shape[1]]

@@ -1,4 +1,4 @@
-"""A classification task and its data: the settings that name them, examples, rows."""
+"""A text classification task and its data: settings, examples and encoded rows."""
 
 import collections
 import dataclasses
@@ -19,21 +19,21 @@ from adapter_bert.training.config import EvaluationConfig, FinetuningConfig
 from adapter_bert.training.rows import TextRows
 
 _KNOWN = ", ".join([*(task.name for task in glue.TASKS.values()), *custom_tasks.LAYOUTS, "custom"])
-_SPLITS = {"train": "train", "eval": "dev", "predict": "test"}  # What stages read.
+_SPLITS = {"train": "train", "eval": "dev", "predict": "test"}  # Stage → the split it reads.
 _COLUMN = "--task_name=custom: the column, or the key in .jsonl files, of the "
 
-Splits = Dict[str, List["classifier_features.InputExample"]]  # By the splits' names.
+Splits = Dict[str, List["classifier_features.InputExample"]]  # By name of the split.
 
 
 @dataclasses.dataclass(frozen=True)
 class TaskConfig(Settings):
-    """Which task, and where its data lies."""
+    """The settings that select the task and its data."""
 
     task_name: Optional[str] = flag(None, f"The task: {_KNOWN}.", "Task and data")
     data_dir: Optional[str] = flag(
         None,
-        "Folder with the task's files. Default: $GLUE_DIR/<task>, of AX $GLUE_DIR/diagnostic, else"
-        " the demo's.",
+        "Folder with the task's files. Default: $GLUE_DIR/<task> ($GLUE_DIR/diagnostic for AX), or"
+        " the demo's data.",
         "Task and data",
     )
     text_column: Optional[str] = flag(None, _COLUMN + "text.", "Task and data")
@@ -41,7 +41,7 @@ class TaskConfig(Settings):
     label_column: Optional[str] = flag(None, _COLUMN + "label.", "Task and data")
     label_type: str = flag(
         "class",
-        "--task_name=custom: how a label is written. " + text_kind.label_formats(),
+        "--task_name=custom: the format of a label. " + text_kind.label_formats(),
         "Task and data",
         choices=sorted(text_kind.by_label_type()),
     )
@@ -49,32 +49,32 @@ class TaskConfig(Settings):
 
 @dataclasses.dataclass(frozen=True)
 class LongTextConfig(Settings):
-    """What becomes of texts that are longer than --max_seq_length."""
+    """The settings for texts longer than --max_seq_length."""
 
     long_texts: str = flag(
         "cut",
-        "Texts longer than --max_seq_length: cut: read their begin alone; windows: read all of"
-        " them, in windows of that length, which are trained on with the text's label each and"
-        " whose predictions are joined. Of a pair, windows are over the longer text.",
+        "Texts longer than --max_seq_length. cut: truncate them. windows: split them into windows"
+        " of that length; each window trains with the text's label, and the predictions of a text's"
+        " windows are pooled. Of a pair, the longer text is split.",
         "Task and data",
         choices=text_windows.LONG_TEXTS,
     )
     window_pooling: str = flag(
         "mean",
-        "--long_texts=windows: how the probabilities, or numbers, of a text's windows are joined.",
+        "--long_texts=windows: how to pool the probabilities, or numbers, of a text's windows.",
         "Task and data",
         choices=text_windows.POOLINGS,
     )
 
     def check_window_pooling(self) -> None:
-        """Raises UserError if --window_pooling has no windows to join."""
+        """Raises UserError if --window_pooling is set without --long_texts=windows."""
         if self.long_texts == "cut" and self.window_pooling != "mean":
             raise UserError(
-                f"--window_pooling={self.window_pooling} goes with --long_texts=windows."
+                f"--window_pooling={self.window_pooling} requires --long_texts=windows."
             )
 
     def window_settings(self) -> Dict[str, Any]:
-        """Returns what a run and its task adapter record of this; nothing where texts are cut."""
+        """Returns the settings that a run and its task adapter record; {} for truncation."""
         if self.long_texts == "cut":
             return {}
         return {"long_texts": self.long_texts, "window_pooling": self.window_pooling}
@@ -86,7 +86,7 @@ class ClassifierConfig(TaskConfig, LongTextConfig, EvaluationConfig, FinetuningC
 
     class_weights: Optional[str] = flag(
         None,
-        "Factors of the training loss: balanced, or one for each label in their order, as in 1,5.",
+        "Factors of the training loss: balanced, or one per label in the labels' order, as in 1,5.",
         "Training",
     )
 
@@ -96,7 +96,7 @@ class ClassifierConfig(TaskConfig, LongTextConfig, EvaluationConfig, FinetuningC
 
 
 class WindowRows(TextRows):
-    """Rows that are windows of texts; `windows` says of which."""
+    """Rows that are windows of texts; `windows` maps them to the texts."""
 
     def __init__(self, arrays, pooling: str, *args):
         columns = dict(arrays)
@@ -105,7 +105,7 @@ class WindowRows(TextRows):
 
 
 def find_task(config: TaskConfig, trained_adapter):
-    """Finds the task that settings name.
+    """Returns the task that the settings select, and the folder of its data.
 
     Args:
       config: `TaskConfig`.
@@ -115,7 +115,7 @@ def find_task(config: TaskConfig, trained_adapter):
       (`glue.SplitProcessor`, the folder of its data).
 
     Raises:
-      UserError: there is no such task, or no data.
+      UserError: the task is unknown, its data is missing, or --adapter is of another kind of task.
     """
     task, folder = custom_tasks.look_up(config.task_name, _custom_layout(config))
     data_dir = paths.find_data_dir(config.data_dir, folder)
@@ -124,39 +124,39 @@ def find_task(config: TaskConfig, trained_adapter):
     if trained_adapter and trained_adapter.description.kind != task.kind:
         decided_by = " (--label_type)" if task.name == "custom" else ""
         raise UserError(
-            f"--adapter is of a {trained_adapter.description.kind} task,"
-            f" {trained_adapter.description.task}; expected {task.kind}{decided_by}."
+            f"--adapter was trained on {trained_adapter.description.task}, a"
+            f" {trained_adapter.description.kind} task; expected {task.kind}{decided_by}."
         )
     trained_labels = trained_adapter.description.labels if trained_adapter else None
     return custom_tasks.TableProcessor(task, data_dir, trained_labels), data_dir
 
 
 def _custom_layout(config):
-    """Returns the `custom_tasks.Layout` of --task_name=custom; None for another task.
+    """Returns the `custom_tasks.Layout` of --task_name=custom, or None for another task.
 
     Raises:
-      UserError: a column of a custom task is missing, or one is given for another task.
+      UserError: a column of a custom task is missing, or a column is given for another task.
     """
     if not config.task_name:
         return None
     if config.task_name.lower() == "custom":
         if config.text_column is None or config.label_column is None:
-            raise UserError("--task_name=custom needs --text_column and --label_column.")
+            raise UserError("--task_name=custom requires --text_column and --label_column.")
         kind = text_kind.by_label_type()[config.label_type].name
         columns = config.text_column, config.label_column, config.text_b_column
         return custom_tasks.Layout("custom", *columns, kind)
     names = ("text_column", "text_b_column", "label_column", "label_type")
     for name in config.changed_flags(names):
-        raise UserError(f"--{name} goes with --task_name=custom, which reads data of any kind.")
+        raise UserError(f"--{name} requires --task_name=custom; got {config.task_name}.")
     return None
 
 
 def encode_examples(examples, labels, config, tokenizer):
-    """Returns the `TextRows` of examples, from the cache if it has them.
+    """Returns the `TextRows` of examples, from the cache if they are in it.
 
     Args:
       examples: list of `InputExample`.
-      labels: the task's, see `classifier_features.convert_single_example`.
+      labels: the task's labels; see `classifier_features.convert_single_example`.
       config: `TextConfig` and `LongTextConfig`.
       tokenizer: `tokenization.FullTokenizer`.
     """
@@ -186,9 +186,9 @@ def encode_examples(examples, labels, config, tokenizer):
 
 
 def check_long_texts(config: ClassifierConfig, setup: "finetuning.Setup") -> None:
-    """Raises UserError if the run in --output_dir is evaluated on texts read in another way."""
+    """Raises UserError if a trained run is evaluated with another --long_texts than its own."""
     if setup.start.adapter or "train" in setup.stages:
-        return  # The adapter supplies the flag; a training's settings are compared.
+        return  # An adapter supplies the flag; a resumed training compares all settings.
     recorded = output_dir.OutputDir(setup.run.output_dir).recorded("training")
     way = recorded.get("long_texts", "cut")
     if recorded and way != config.long_texts:
@@ -199,12 +199,12 @@ def check_long_texts(config: ClassifierConfig, setup: "finetuning.Setup") -> Non
 
 
 def read_examples(processor, stages: Iterable[str], data_dir: str) -> Splits:
-    """Returns the examples of all splits that stages read, by split.
+    """Returns the examples that the stages read, by name of the split.
 
     Args:
       processor: `glue.SplitProcessor`.
-      stages: of train, eval and predict.
-      data_dir: the folder of the task's data.
+      stages: of "train", "eval" and "predict".
+      data_dir: folder of the task's data.
     """
     return {
         split: processor.get_examples(split, data_dir)
@@ -214,11 +214,11 @@ def read_examples(processor, stages: Iterable[str], data_dir: str) -> Splits:
 
 
 def data_of(examples: Splits, weights: Optional[List[float]]) -> "finetuning.Data":
-    """Returns what a run must know of its examples, as `read_examples` returns them.
+    """Returns what a run records about its data.
 
     Args:
-      examples: by split.
-      weights: what `class_weights` returns.
+      examples: the result of `read_examples`.
+      weights: the result of `class_weights`.
     """
     settings: Dict[str, Any] = {"data": digest(examples.get("train", ()))}
     if weights:
@@ -230,7 +230,7 @@ def data_of(examples: Splits, weights: Optional[List[float]]) -> "finetuning.Dat
 
 
 def digest(*splits: Iterable["classifier_features.InputExample"]) -> str:
-    """Returns a short name for what lists of examples hold."""
+    """Returns a short hash of the content of lists of examples."""
     examples = itertools.chain.from_iterable(splits)
     return task_adapter.digest((e.text_a, e.text_b, e.label) for e in examples)
 
@@ -238,20 +238,21 @@ def digest(*splits: Iterable["classifier_features.InputExample"]) -> str:
 def class_weights(
     text: Optional[str], task: glue.Task, examples: Sequence["classifier_features.InputExample"]
 ) -> Optional[List[float]]:
-    """Returns --class_weights as a list of a float for each label; None for equal weights.
+    """Returns --class_weights as one float per label, or None for equal weights.
 
-    "balanced" gives each label the same say: N / (L n) for the n of N examples that have it.
+    "balanced" gives each label the same total weight: N / (L n) for a label that n of the N
+    examples have.
 
     Args:
       text: the flag.
       task: `glue.Task`, with L labels.
-      examples: those to train on.
+      examples: the training set.
 
     Raises:
-      UserError: it is no such list, or the labels are no classes.
+      UserError: the text is no such list, or the task is not single-label classification.
     """
     if text and not text_kind.get(task.kind).is_single_label:
-        raise UserError("--class_weights goes with labels that are classes (--label_type=class).")
+        raise UserError("--class_weights requires labels that are classes (--label_type=class).")
     if text is None or not examples:
         return None
     labels = task.labels
@@ -266,7 +267,7 @@ def class_weights(
     is_valid = len(weights) == len(labels) and all(0 <= weight < math.inf for weight in weights)
     if not is_valid or not any(weights):
         raise UserError(
-            f"--class_weights={text}: expected balanced, or a number from 0 up for each label of"
-            f" {', '.join(labels)}, not all of them 0."
+            f"--class_weights={text}: expected balanced, or {len(labels)} numbers from 0 up, one"
+            f" per label ({', '.join(labels)}), not all of them 0."
         )
     return weights

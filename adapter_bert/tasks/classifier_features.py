@@ -1,4 +1,4 @@
-"""Examples of text classification → the ids that BERT reads.
+"""Encodes examples of text classification as BERT's input ids.
 
 Names, positional arguments and results are those of BERT's run_classifier.py.
 
@@ -14,20 +14,20 @@ from absl import logging
 from adapter_bert.common.errors import UserError
 from adapter_bert.tasks import text_windows
 
-MIN_SEQ_LENGTH = 4  # The least max_seq_length: the special tokens of a pair, and one of its own.
+MIN_SEQ_LENGTH = 4  # The special tokens of a pair, and one other token.
 
 _LOGGED_EXAMPLES = 3
 _PROGRESS_EVERY = 10000
 
 
 class InputExample:
-    """One row: a text or a pair of texts, and its label.
+    """An example: a text or a pair of texts, and its label.
 
     Attributes:
-      guid: a str, unique among the examples of a split.
-      text_a: a str, not tokenized.
-      text_b: a str, or None where a single text is classified.
-      label: a str out of the task's labels (any of them where the true one is not known).
+      guid: str, unique within a split.
+      text_a: str, not tokenized.
+      text_b: str, or None for a single text.
+      label: str, one of the task's labels; any of them if the label is unknown.
     """
 
     def __init__(self, guid: str, text_a: str, text_b: Optional[str] = None, label: Any = None):
@@ -38,23 +38,23 @@ class InputExample:
 
 
 class PaddingInputExample:
-    """Fills the last batch where batches must be full, as on a TPU; weighs nothing in a metric."""
+    """Fills up the last batch where batches must be full, as on a TPU; has no weight in metrics."""
 
 
 Example = Union[InputExample, PaddingInputExample]
-Labels = Collection[str]  # In the order of their ids: a list, an array, the keys of a dict.
+Labels = Collection[str]  # In the order of their ids: a list, an array or the keys of a dict.
 
 
 class InputFeatures:
-    """What BERT reads of one example.
+    """The encoding of one example, as BERT reads it.
 
     Attributes:
-      input_ids: list of S ints, the tokens' ids, 0 after the last one.
+      input_ids: list of S ints, token ids, then 0 for padding.
       input_mask: list of S ints, 1 for tokens and 0 for padding.
-      segment_ids: list of S ints, 1 for the tokens of text_b and its [SEP], else 0.
-      label_id: int, the label's place in the list of labels; a regression's number; for a set of
-        labels a list of 0 and 1, one for each of the list.
-      is_real_example: False for what a `PaddingInputExample` became.
+      segment_ids: list of S ints, 1 for the tokens of text_b and its [SEP], otherwise 0.
+      label_id: int, index of the label; for regression the number; for a set of labels a list with
+        a 0 or 1 per label.
+      is_real_example: False for the features of a `PaddingInputExample`.
     """
 
     def __init__(
@@ -79,27 +79,27 @@ def convert_single_example(
     max_seq_length: int,
     tokenizer,
 ) -> InputFeatures:
-    """Turns an example into features: [CLS] text_a [SEP], or [CLS] text_a [SEP] text_b [SEP].
+    """Returns the features of an example: [CLS] text_a [SEP], or [CLS] text_a [SEP] text_b [SEP].
 
     Args:
-      ex_index: the example's place in its list; the first few are logged at absl's verbosity 1.
-      example: an `InputExample` or `PaddingInputExample`.
-      label_list: the task's labels; empty for a regression, whose labels are numbers. An example
-        with a set of labels has a tuple of them.
-      max_seq_length: S, the special tokens included. Longer texts lose their end.
+      ex_index: index of the example; the first few are logged at absl's verbosity 1.
+      example: `InputExample` or `PaddingInputExample`.
+      label_list: the task's labels; empty for regression. An example with a set of labels has a
+        tuple of them.
+      max_seq_length: S, including special tokens. Longer texts are truncated.
       tokenizer: has `tokenize(text)` and `convert_tokens_to_ids(tokens)`.
 
     Returns:
-      `InputFeatures`. Those of a `PaddingInputExample` are zeros.
+      `InputFeatures`; all zeros for a `PaddingInputExample`.
 
     Raises:
-      UserError: the label is not in label_list, or not even the special tokens fit into S.
+      UserError: the label is not in label_list, or S is too small for the special tokens.
     """
     return _convert(ex_index, example, _ids_by_label(label_list), max_seq_length, tokenizer)
 
 
 def _ids_by_label(label_list: Optional[Labels]) -> Dict[str, int]:
-    """The labels' places in their list."""
+    """Returns label → its index."""
     labels = () if label_list is None else label_list
     return {label: index for index, label in enumerate(labels)}
 
@@ -107,7 +107,7 @@ def _ids_by_label(label_list: Optional[Labels]) -> Dict[str, int]:
 def _convert(
     ex_index: float, example: Example, label_ids: Dict[str, int], max_seq_length: int, tokenizer
 ) -> InputFeatures:
-    """`convert_single_example`, with the labels as a dict to their ids."""
+    """Implements `convert_single_example` with the labels as a dict to their ids."""
     if isinstance(example, PaddingInputExample):
         zeros = [0] * max_seq_length
         return InputFeatures(zeros, list(zeros), list(zeros), label_id=0, is_real_example=False)
@@ -131,7 +131,7 @@ def _encode(
     max_seq_length: int,
     tokenizer,
 ) -> Tuple[List[int], List[int], Any]:
-    """What `convert_single_example` makes a row of: (ids of text_a, ids of text_b, label_id)."""
+    """Returns an example's unpadded encoding: (ids of text_a, ids of text_b, label_id)."""
     label_id = _label_id(example, label_ids)
     tokens_a, tokens_b = _tokens(example, tokenizer)
     truncate_pair(tokens_a, tokens_b, _room(tokens_b, max_seq_length))
@@ -151,7 +151,7 @@ def _encode(
 def window_ids(
     example: InputExample, max_seq_length: int, tokenizer
 ) -> List[Tuple[List[int], List[int]]]:
-    """Returns (ids of text_a, ids of text_b) of each of an example's windows.
+    """Returns (ids of text_a, ids of text_b) for each window of an example.
 
     Args:
       example: `InputExample`.
@@ -163,7 +163,7 @@ def window_ids(
 
 
 def _tokens(example, tokenizer):
-    # Copies: they are cut in place, and belong to the tokenizer.
+    # Copies, as they are truncated in place and the tokenizer may cache its lists.
     tokens_a = list(tokenizer.tokenize(example.text_a))
     tokens_b = list(tokenizer.tokenize(example.text_b)) if example.text_b else []
     return tokens_a, tokens_b
@@ -173,8 +173,8 @@ def _room(tokens_b, max_seq_length):
     specials = 3 if tokens_b else 2
     if max_seq_length < specials:
         raise UserError(
-            f"--max_seq_length={max_seq_length} is too small, expected at least {specials} for "
-            "[CLS] and [SEP]."
+            f"--max_seq_length={max_seq_length} is too small; expected at least {specials}, for"
+            " [CLS] and [SEP]."
         )
     return max_seq_length - specials
 
@@ -192,22 +192,22 @@ def _label_id(example: InputExample, label_ids: Dict[str, int]):
     if example.label not in label_ids:
         expected = ", ".join(map(repr, label_ids))
         raise UserError(
-            f"Example {example.guid} has the label {example.label!r}, expected one of {expected} "
-            "(any of them where the true one is not known)."
+            f"Example {example.guid} has the label {example.label!r}; expected one of {expected}"
+            " (any of them if the label is unknown)."
         )
     return label_ids[example.label]
 
 
 def label_column(examples: Sequence[InputExample], label_list: Optional[Labels]) -> np.ndarray:
-    """The labels of `InputExample`s as an array: see `features_to_arrays`."""
+    """Returns the labels of `InputExample`s as an array; see `features_to_arrays`."""
     label_ids = _ids_by_label(label_list)
     return _column([_label_id(example, label_ids) for example in examples])
 
 
 def truncate_pair(tokens_a: List[str], tokens_b: List[str], max_length: int) -> None:
-    """Shortens two lists in place to max_length together, always the longer one by its last token.
+    """Truncates two lists in place to max_length together, always the longer one by its last token.
 
-    So each token cut off comes from the text that has more to spare; in a tie it is tokens_b's.
+    If both are of equal length, tokens_b is shortened.
     """
     if len(tokens_a) + len(tokens_b) <= max_length:
         return
@@ -219,7 +219,7 @@ def truncate_pair(tokens_a: List[str], tokens_b: List[str], max_length: int) -> 
 def convert_examples_to_features(
     examples: Sequence[Example], label_list: Optional[Labels], max_seq_length: int, tokenizer
 ) -> List[InputFeatures]:
-    """`convert_single_example` of each example: a list of `InputFeatures` in the same order."""
+    """Returns the `InputFeatures` of each example, in order; see `convert_single_example`."""
     label_ids = _ids_by_label(label_list)
     return [
         _convert(index, example, label_ids, max_seq_length, tokenizer)
@@ -228,7 +228,7 @@ def convert_examples_to_features(
 
 
 def _with_progress(examples: Sequence[Example]) -> Iterator[Tuple[int, Example]]:
-    """`enumerate(examples)`, with a line in the log now and then."""
+    """Yields `enumerate(examples)`, and logs the progress."""
     for index, example in enumerate(examples):
         if index and index % _PROGRESS_EVERY == 0:
             logging.info("Converted %d of %d examples.", index, len(examples))
@@ -238,10 +238,10 @@ def _with_progress(examples: Sequence[Example]) -> Iterator[Tuple[int, Example]]
 def window_arrays(
     examples: Sequence[InputExample], label_list: Optional[Labels], max_seq_length: int, tokenizer
 ) -> Dict[str, np.ndarray]:
-    """As `text_arrays`, but a row is a window of a text, with the text's label.
+    """Returns the arrays of `text_arrays` for windows: each row is a window with its text's label.
 
     Returns:
-      As there, and "is_first" [N]: 1 for the first window of a text.
+      The dict of `text_arrays`, with "is_first" [N]: 1 for the first window of a text.
     """
     ids_of_labels, encoded, is_first = _ids_by_label(label_list), [], []
     for _, example in _with_progress(examples):
@@ -257,11 +257,11 @@ def window_arrays(
 def text_arrays(
     examples: Sequence[Example], label_list: Optional[Labels], max_seq_length: int, tokenizer
 ) -> Dict[str, np.ndarray]:
-    """What `rows.TextRows` takes; its rows are those of `convert_examples_to_features`.
+    """Returns the arrays of `rows.TextRows`: `convert_examples_to_features` without the padding.
 
     Returns:
-      A dict of arrays: "tokens" and the slices of it that make the rows; "label_ids" and
-      "is_real_example" [N].
+      A dict of arrays: "tokens", all ids in a row; the starts and lengths of each row's texts in
+      it; "label_ids" and "is_real_example" [N].
     """
     if not examples:
         raise ValueError("expected at least one example")
@@ -294,14 +294,14 @@ def _arrays_of(encoded, is_real):
 
 
 def features_to_arrays(features: Sequence[InputFeatures]) -> Dict[str, np.ndarray]:
-    """Stacks features into int32 arrays.
+    """Returns features stacked into int32 arrays.
 
     Args:
       features: a list of at least one `InputFeatures`, all of the same length S.
 
     Returns:
       A dict: "input_ids", "input_mask" and "segment_ids" [N, S]; "label_ids" and
-      "is_real_example" [N]. label_ids are float32 where the labels are numbers.
+      "is_real_example" [N]. label_ids are float32 for regression.
     """
     if not features:
         raise ValueError("expected at least one InputFeatures")
@@ -319,6 +319,6 @@ def features_to_arrays(features: Sequence[InputFeatures]) -> Dict[str, np.ndarra
 
 
 def _column(values) -> np.ndarray:
-    """Values as int32, or float32 if they are a regression's."""
+    """Returns values as int32, or as float32 for regression."""
     values = np.asarray(values)
     return values.astype(np.float32 if values.dtype.kind == "f" else np.int32)

@@ -1,7 +1,7 @@
-"""What a classification task's predictions become: scores, and files.
+"""Scores and files from a classification task's predictions.
 
-A task's predictions are a dict of arrays over its N rows: "loss" [N], and what its
-`text_kind.TextKind` predicts, "probabilities" [N, L] of its L labels or "prediction" [N].
+Predictions are a dict of arrays over N rows: "loss" [N], and what the `text_kind.TextKind`
+predicts, "probabilities" [N, L] of L labels or "prediction" [N].
 """
 
 import posixpath
@@ -15,18 +15,18 @@ from adapter_bert.tasks.glue import Task
 
 Predictions = Dict[str, np.ndarray]
 
-# A matrix of more takes half a megabyte of JSON and up for every evaluation, and nobody reads it.
+# A larger matrix adds half a megabyte of JSON to each evaluation, which nobody reads.
 _MAX_MATRIX_LABELS = 200
 
 
 def stack(predictions: Iterable[Predictions]) -> Predictions:
-    """Returns N dicts of arrays as one dict of arrays [N, ...]."""
+    """Returns a sequence of N dicts of arrays as one dict of arrays [N, ...]."""
     rows = list(predictions)
     return {name: np.stack([row[name] for row in rows]) for name in rows[0]} if rows else {}
 
 
 def of_texts(predictions: Iterable[Predictions], task: Task, rows: Any) -> Predictions:
-    """Returns the predictions of rows as those of the texts that they are, or are windows of.
+    """Returns the predictions of texts, from those of rows or of the texts' windows.
 
     Args:
       predictions: of each row.
@@ -40,16 +40,16 @@ def of_texts(predictions: Iterable[Predictions], task: Task, rows: Any) -> Predi
 
 
 def scores(task: Task, labels: np.ndarray, predictions: Predictions) -> Dict[str, Any]:
-    """The scores of a task's predictions.
+    """Returns the scores of a task's predictions.
 
     Args:
       task: `glue.Task`.
-      labels: array [N], label ids or a regression's numbers; [N, L] in a multilabel task.
-      predictions: see above.
+      labels: array [N], label ids or numbers; [N, L] for a multi-label task.
+      predictions: see the module's docstring.
 
     Returns:
-      A dict of floats, those of `metrics` for the task's kind and "loss", the mean over rows; and
-      for up to 200 classes "confusion_matrix", L lists of L counts.
+      A dict of floats: the `metrics` of the task's kind, and "loss", the mean over rows. For up to
+      200 classes also "confusion_matrix", L lists of L counts.
     """
     kind, num_labels = text_kind.get(task.kind), len(task.labels)
     answers = kind.answers(predictions)
@@ -66,15 +66,15 @@ def scores(task: Task, labels: np.ndarray, predictions: Predictions) -> Dict[str
 def score_fn(
     task: Task, split: str, rows: Any, batch_size: int
 ) -> Callable[[Predictions], Dict[str, Any]]:
-    """Returns the function that scores the predictions of a dev set's rows.
+    """Returns a function that scores the predictions of a dev set.
 
-    A second dev set's scores have its name, as eval_mismatched_accuracy.
+    Scores of a second dev set carry its name, as in eval_mismatched_accuracy.
 
     Args:
       task: `glue.Task`.
       split: name of the dev set.
       rows: `rows.TextRows` with "label_ids".
-      batch_size: of the evaluation, over whose batches BERT's "loss" is averaged.
+      batch_size: of the evaluation. "loss" is the mean over batches, as in BERT's script.
     """
     suffix = split[len("dev_") :]
 
@@ -89,17 +89,17 @@ def score_fn(
 
 
 def metadata(task: Task, stage: str) -> Dict[str, Any]:
-    """What a file of scores tells of them: the task, its score, the labels of its matrix."""
+    """Returns the header of a file of scores: the task, its main score and its labels."""
     return {"task": task.name, "score": f"{stage}_{task.score}", "labels": list(task.labels)}
 
 
 def add_prefix(prefix: str, scores: Dict[str, Any]) -> Dict[str, Any]:
-    """Scores, with what their names begin with."""
+    """Returns the scores with a prefix before each name."""
     return {f"{prefix}_{name}": value for name, value in scores.items()}
 
 
 def summary(task: Task, stage: str, result: Dict[str, Any]) -> str:
-    """A stage's scores on a line, the one that GLUE takes first."""
+    """Returns a stage's scores on one line, the task's main score first."""
     shown = metrics.scalars(result, stage + "_")
     return ", ".join(
         f"{name} {shown[name]:.1%}" if name.endswith("accuracy") else f"{name} {shown[name]:.4f}"
@@ -108,23 +108,23 @@ def summary(task: Task, stage: str, result: Dict[str, Any]) -> str:
 
 
 def mean_of_batches(losses, batch_size: int) -> float:
-    """The mean of batches' means, the last of which may be small: BERT's "loss"."""
+    """Returns the mean over batches of the mean loss, BERT's "loss"; the last may be smaller."""
     batches = [losses[start : start + batch_size] for start in range(0, len(losses), batch_size)]
     return float(np.mean([np.mean(batch) for batch in batches]))
 
 
 def write_predictions(folder: str, task: Task, split: str, predictions: Predictions) -> List[str]:
-    """Writes a test split's predictions.
+    """Writes the files of a test split's predictions, and returns their paths.
 
-    test_results.tsv is BERT's: probabilities, nothing else. predictions.tsv says what they are of.
-    submission/<NAME>.tsv is what GLUE's server takes. The files of a second test split end in its
-    name.
+    test_results.tsv has BERT's format, probabilities only. predictions.tsv also names the labels.
+    submission/<NAME>.tsv has the format of GLUE's server. File names of a second test split carry
+    its name.
 
     Args:
       folder: path.
       task: `glue.Task`.
-      split: the split's name, one of the task's.
-      predictions: see above.
+      split: name of one of the task's splits.
+      predictions: see the module's docstring.
 
     Returns:
       The paths, test_results.tsv first.
@@ -153,20 +153,21 @@ def write_test(
     predictions: Predictions,
     labels: Optional[np.ndarray] = None,
 ) -> Tuple[List[str], Dict[str, float]]:
-    """Writes all that there is of a test split: predictions, and where it has labels the scores.
+    """Writes the predictions of a test split and, if it has labels, its scores.
 
-    test_scores.json, of a second split with its name, holds the latter. Without labels, those of an
-    earlier run go.
+    The scores go to test_scores.json, or to a file with a second split's name. Without labels, the
+    scores of an earlier run are removed.
 
     Args:
       folder, task, split, predictions: as in `write_predictions`.
-      labels: as in `scores`; None where there are none.
+      labels: as in `scores`, or None.
 
     Returns:
+      (lines of the report, the scores, named test_...).
       (the report's lines, the scores, named test_...).
     """
     path = posixpath.join(folder, f"test_scores{split[len('test') :]}.json")
-    if labels is None:  # An earlier file's would stand beside other predictions.
+    if labels is None:  # Scores and labels of an earlier run would not match these predictions.
         for old_path in (path, posixpath.join(folder, _file_name("labels", split))):
             with files.convert_write_errors(old_path):
                 if files.exists(old_path):
@@ -189,15 +190,15 @@ def write_answers(
     labels: np.ndarray,
     predictions: Optional[Predictions] = None,
 ) -> None:
-    """Writes what the rows of a split are, and what they are taken for: to be compared.
+    """Writes the labels of a split, and optionally its predictions, for a row-by-row comparison.
 
-    labels.tsv (of a dev split dev_labels.tsv) has the columns index and label, dev_predictions.tsv
-    is as predictions.tsv.
+    Labels go to labels.tsv or dev_labels.tsv, with the columns index and label. A dev split's
+    predictions go to dev_predictions.tsv, in the format of predictions.tsv.
 
     Args:
       folder, task, split: as in `write_predictions`; a dev split, or a test split with labels.
       labels: as in `scores`.
-      predictions: see above; None where they are written already.
+      predictions: as in `write_predictions`; None if they are already written.
     """
     kind = text_kind.get(task.kind)
     rows = [[str(index), text] for index, text in enumerate(kind.texts(labels, task.labels))]
@@ -209,7 +210,7 @@ def write_answers(
 
 
 def _file_name(name: str, split: str) -> str:
-    """predictions.tsv of "test", dev_predictions_mismatched.tsv of "dev_mismatched"."""
+    """Returns predictions.tsv for "test", dev_predictions_mismatched.tsv for "dev_mismatched"."""
     stage, _, suffix = split.partition("_")
     return ("dev_" if stage == "dev" else "") + name + (f"_{suffix}" if suffix else "") + ".tsv"
 
@@ -221,7 +222,7 @@ def _write_rows(folder: str, name: str, rows: Iterable[Sequence[str]]) -> str:
 
 
 def _prediction_rows(task: Task, texts: List[str], predictions: Predictions) -> List[List[str]]:
-    """The rows of predictions.tsv: index, answer and, if they are predicted, probabilities."""
+    """Returns the rows of predictions.tsv: index, label and, unless regression, probabilities."""
     rows = [[str(index), text] for index, text in enumerate(texts)]
     values = predictions[text_kind.get(task.kind).prediction]
     if values.ndim == 1:

@@ -1,7 +1,7 @@
-"""Classification tasks whose rows stand in tables with named columns: your own, and the paper's.
+"""Classification tasks in tables with named columns: the user's own, and those of the paper.
 
-`LAYOUTS` has a row for each of the 17 further tasks of Houlsby et al. 2019 (section 3.4, table 3),
-as their files are published.
+`LAYOUTS` has the 17 additional tasks of Houlsby et al. 2019 (section 3.4, table 3), as their files
+are published.
 """
 
 import collections
@@ -29,20 +29,22 @@ _SPLIT_SEED = 0
 
 
 class Layout(NamedTuple):
-    """Which columns of a table hold what.
+    """The meaning of a table's columns.
 
     Attributes:
-      name: the task's.
-      text_a, text_b, label: names of columns; text_b is None where one text is classified.
+      name: of the task.
+      text_a, text_b, label: names of columns; text_b is None for a single text.
       kind: as in `glue.Task`.
-      files: the names of what was published: one file, or folders with a folder for each label. It
-        is split. Where it is missing, files train, dev and test with the same columns are read.
-      columns: the names of columns of a published file that has no header.
-      labels: in the order of their ids; empty where they are found in the training rows.
+      files: names of the published files, which are split into train, dev and test: one file, or
+        folders with a subfolder per label. If they are missing, files train, dev and test with the
+        same columns are read.
+      columns: names of the columns of a published file without a header.
+      labels: in the order of their ids; if empty, they come from the training rows.
       aliases: other spellings of labels in the file, compared without surrounding spaces.
-      excluded_labels: labels whose rows are not read.
-      skip_empty: rows without a text are not read.
-      is_label_prefix: the label is the first column whose name begins as `label` says.
+      excluded_labels: labels whose rows are skipped.
+      skip_empty: whether rows without a text are skipped.
+      is_label_prefix: whether `label` is a prefix; the first column that begins with it is the
+        label.
     """
 
     name: str
@@ -59,7 +61,7 @@ class Layout(NamedTuple):
     is_label_prefix: bool = False
 
     def label_column(self, table: table_readers.Table) -> Optional[int]:
-        """The place of the label's column in a `table_readers.Table`; None if it has none."""
+        """Returns the index of the label's column in a `table_readers.Table`, or None."""
         if self.is_label_prefix:
             names = [name for name in table.columns if name.startswith(self.label)]
             return table.columns.index(names[0]) if names else None
@@ -182,28 +184,28 @@ LAYOUTS = {
 
 
 def layout_of(task_name: str) -> Optional[Layout]:
-    """Returns the `Layout` of a further task by its name, in any case; None if there is none."""
+    """Returns the `Layout` of one of `LAYOUTS` by its name, in any case, or None."""
     return LAYOUTS.get(task_name.lower().replace("-", "_"))
 
 
 def look_up(
     task_name: Optional[str], custom: Optional[Layout] = None
 ) -> Tuple[Union[Layout, TaskProcessor], str]:
-    """Looks a task up by its name, in any case.
+    """Returns a task by its name, in any case, with the name of its folder.
 
     Args:
       task_name: the value of --task_name.
       custom: the `Layout` of --task_name=custom.
 
     Returns:
-      (`Layout` of a task that is read by columns, or else its `glue.TaskProcessor`; the name of
-      the folder of its data).
+      (`Layout` of a task with named columns, or the `glue.TaskProcessor` of another; name of the
+      folder of its data).
 
     Raises:
       UserError: the name is missing or unknown.
     """
     if not task_name:
-        raise UserError("--task_name is not given, for example --task_name=MRPC.")
+        raise UserError("--task_name is required, for example --task_name=MRPC.")
     layout = custom if task_name.lower() == "custom" else layout_of(task_name)
     if layout is not None:
         return layout, layout.name
@@ -212,7 +214,7 @@ def look_up(
 
 
 def files_of(layout: Layout, split: str, data_dir: str) -> List[str]:
-    """Returns the paths, of files or folders, that a split is read from.
+    """Returns the paths of the files or folders of a split.
 
     Args:
       layout: `Layout`.
@@ -220,10 +222,10 @@ def files_of(layout: Layout, split: str, data_dir: str) -> List[str]:
       data_dir: folder of the files.
 
     Returns:
-      List of str; empty where the split is a share of the training rows, or is missing.
+      List of str; empty if the split is missing or is a share of the training rows.
 
     Raises:
-      UserError: several files could be the split.
+      UserError: several files match the split.
     """
     published = [os.path.join(data_dir, name) for name in layout.files]
     if published and all(map(files.exists, published)):
@@ -240,15 +242,15 @@ def files_of(layout: Layout, split: str, data_dir: str) -> List[str]:
 
 
 class TableProcessor(SplitProcessor):
-    """The processor of a `Layout`.
+    """Reads the examples of a `Layout`.
 
     Args:
       layout: `Layout`.
       data_dir: folder of the files.
-      labels: those of a trained model, in place of what the training file holds; or None.
+      labels: labels of a trained model, used instead of those in the training file; or None.
 
     Raises:
-      UserError: files or columns are missing, or a row is wrong; file and line are named.
+      UserError: files or columns are missing, or a row is invalid; names the file and line.
     """
 
     def __init__(self, layout: Layout, data_dir: str, labels: Optional[Sequence[str]] = None):
@@ -264,16 +266,16 @@ class TableProcessor(SplitProcessor):
         self._known = frozenset(labels)
 
     def splits_of(self, stage: str, data_dir: str) -> List[str]:
-        """There is one split for each stage."""
+        """Returns the one split of each stage, which has the stage's name."""
         del data_dir
         return [stage]
 
     def has_labels(self, split: str) -> bool:
-        """Only a test file's rows may be without."""
+        """Returns whether the split has labels; only a test split may lack them."""
         return split != "test" or self._layout.label_column(self._split(split)) is not None
 
     def get_examples(self, split: str, data_dir: str) -> List[InputExample]:
-        """The examples of a split, in the order of its file."""
+        """Returns the examples of a split, in the order of its file."""
         del data_dir
         table = self._split(split)
         layout, label = self._layout, self._layout.label_column(table)
@@ -292,7 +294,7 @@ class TableProcessor(SplitProcessor):
         ]
 
     def _split(self, split: str) -> table_readers.Table:
-        """The `Table` of a split: its own file, or its share of the training file's rows."""
+        """Returns the `Table` of a split: its file, or a share of the training file's rows."""
         path = self._path(split)
         if path and split != "train":
             return self._table(path)
@@ -305,34 +307,32 @@ class TableProcessor(SplitProcessor):
         rows = parts[split]
         if split == "train":
             set_apart = " and ".join(f"{len(parts[name])} as {name}" for name in missing)
-            logging.info(
-                "%s: of %d rows, %s are set apart.", table.path, len(table.rows), set_apart
-            )
+            logging.info("%s: of %d rows, %s are held out.", table.path, len(table.rows), set_apart)
         if not rows:
             raise UserError(
-                f"{table.path}: {len(table.rows)} rows are too few to set some apart as {split};"
+                f"{table.path}: {len(table.rows)} rows are too few to hold some out as {split};"
                 f" give a file {split}.tsv, .csv or .jsonl."
             )
         return table._replace(rows=rows)
 
     def _training_table(self) -> table_readers.Table:
-        """The `Table` of the training file, before anything is set apart."""
+        """Returns the `Table` of the training file, before rows are held out."""
         path = self._path("train")
         if path is None:
             expected = self._layout.files or [f"train.{ending}" for ending in _ENDINGS]
             missing = [
                 name for name in expected if not files.exists(os.path.join(self._data_dir, name))
             ]
-            raise UserError(f"{self._data_dir}: found no {' or '.join(missing)} in --data_dir.")
+            raise UserError(f"--data_dir={self._data_dir}: there is no {' or '.join(missing)}.")
         return self._table(path)
 
     def _path(self, split: str) -> Optional[str]:
-        """Where a split lies; None if it is to be a share of the training file."""
+        """Returns the path of a split; None if it is a share of the training file."""
         paths = files_of(self._layout, split, self._data_dir)
         return paths[0] if paths else None
 
     def _table(self, path: str) -> table_readers.Table:
-        """A file's `Table`, but for the rows that are left out."""
+        """Returns a file's `Table` without the skipped rows."""
         if path not in self._tables:
             self._tables[path] = self._filter_rows(self._read(path))
         return self._tables[path]
@@ -359,7 +359,7 @@ class TableProcessor(SplitProcessor):
             text = table.column(layout.text_a, "--text_column")
             rows = [row for row in rows if table.text(row, text).strip()]
         if not rows:
-            raise UserError(f"{table.path}: all {len(table.rows)} rows are left out.")
+            raise UserError(f"{table.path}: all {len(table.rows)} rows are skipped.")
         return table._replace(rows=rows)
 
     def _read_labels(self) -> Sequence[str]:
@@ -372,23 +372,23 @@ class TableProcessor(SplitProcessor):
         rows = [_names_in(self._parse_label(table, row, label)) for row in table.rows]
         labels = sorted(set(itertools.chain.from_iterable(rows)))
         if not labels:
-            raise UserError(f"{table.path}: found no label in {len(rows)} rows, expected some.")
+            raise UserError(f"{table.path}: found no label in {len(rows)} rows.")
         if len(labels) < self._kind.min_labels:
             raise UserError(
                 f"{table.path}: found only the label {labels[0]!r} in {len(rows)} rows,"
-                " expected two labels or more."
+                " expected at least two labels."
             )
         return labels
 
     def _canonical_label(
         self, table: table_readers.Table, row: table_readers.Row, column: int
     ) -> str:
-        """A row's label as the task has it, on one line."""
+        """Returns a row's label on one line, in the task's spelling."""
         label = " ".join(table.text(row, column).split())
         return self._layout.aliases.get(label, label)
 
     def _parse_label(self, table: table_readers.Table, row: table_readers.Row, column: int) -> Any:
-        """Returns a row's label, a str or a tuple of str, if a file can hold it."""
+        """Returns a row's label, a str or a tuple of str; raises UserError if it is not Unicode."""
         where = f"{table.path}, line {row.line}"
         label = self._kind.parse_label(self._canonical_label(table, row, column), where)
         for name in _names_in(label):
@@ -399,7 +399,7 @@ class TableProcessor(SplitProcessor):
         return label
 
     def _label(self, table: table_readers.Table, row: table_readers.Row, column: Optional[int]):
-        """Returns a row's label, one of the task's; a placeholder where there is no column."""
+        """Returns a row's label, checked to be the task's; without a column a placeholder."""
         if column is None:
             return self._kind.placeholder(self.task.labels)
         label = self._parse_label(table, row, column)
@@ -413,18 +413,19 @@ class TableProcessor(SplitProcessor):
 
 
 def _names_in(label) -> Tuple[str, ...]:
-    """Returns the labels in a set of them, or the one label that a row has."""
+    """Returns the labels in a set of labels, or the one label of a row."""
     return label if isinstance(label, tuple) else (label,)
 
 
 def split_rows(rows: list, shares: Dict[str, int]) -> Dict[str, list]:
-    """Deals rows out at random, always in the same way.
+    """Returns rows split at random, with a fixed seed.
 
-    Four fifths are for training, and of the rest the first half (rounded down) is dev, as in the
-    paper's table 3; where there is a file for one of these, the other takes a tenth.
+    As in the paper's table 3, 80% are train and 10% each dev (rounded down) and test. If one of the
+    two has a file, the other is 10%.
 
     Args:
       rows: list.
+      shares: dict from "train" and one or both of "dev" and "test" to their weights.
       shares: dict from "train" and one or both of "dev" and "test" to their weights.
 
     Returns:

@@ -1,14 +1,14 @@
-"""Texts → the outputs of BERT's layers, with or without a task adapter.
+"""Computes the outputs of BERT's layers for texts, with or without a task adapter.
 
     estimator, _ = build_estimator(config, setup)
     with feature_files.FeatureWriter(path, len(texts), config, hidden_size) as writer:
         for features, values in extract(estimator, texts, config, tokenizer):
             writer.write(features, values)
 
-They come in the order of the texts, a few batches after these are read. `input_fn_builder` and
-`model_fn_builder` are those of BERT's extract_features.py.
+The outputs come in the order of the texts, a few batches after the texts are read.
+`input_fn_builder` and `model_fn_builder` have the interface of BERT's extract_features.py.
 
-Axes: N texts, T tokens, S positions, L layers that are asked for, D hidden size.
+Axes: N texts, T tokens, S positions, L requested layers, D hidden size.
 """
 
 import collections
@@ -25,12 +25,12 @@ from adapter_bert.tasks.feature_files import InputExample, InputFeatures
 from adapter_bert.training import finetuning, input_pipeline, model_fn
 from adapter_bert.training.estimator import Estimator
 
-# How many bytes of outputs wait for the texts before them.
+# The most bytes of outputs that wait for the outputs of earlier texts.
 _MAX_WAITING_BYTES = 1 << 28
 
 
 def input_fn_builder(features: Sequence[InputFeatures], seq_length: int) -> Callable:
-    """Returns an input_fn over a list of `InputFeatures`, as BERT's function of this name."""
+    """Returns an input_fn over a list of `InputFeatures`; BERT's function of this name."""
     del seq_length  # The features have it.
     names = ("unique_id", "input_ids", "input_mask", "input_type_ids")
     arrays = {name: np.array([getattr(f, name) for f in features], np.int32) for name in names}
@@ -52,7 +52,7 @@ def model_fn_builder(
 ) -> Callable:
     """Returns a model_fn that predicts unique_id and layer_output_0, layer_output_1 and so on.
 
-    As BERT's function of this name.
+    BERT's function of this name.
     """
 
     def head(encoder, features, is_training, dropout_key):
@@ -72,7 +72,7 @@ def model_fn_builder(
 
     def predict(features, labels, mode, params, config=None):
         if mode != tf_estimator.ModeKeys.PREDICT:
-            raise ValueError(f"mode={mode}: expected that of a prediction.")
+            raise ValueError(f"mode={mode}: expected ModeKeys.PREDICT.")
         features = {**features, "segment_ids": features["input_type_ids"]}
         return inner(features, labels, mode, params, config)
 
@@ -80,7 +80,7 @@ def model_fn_builder(
 
 
 def _predictions(predictions):
-    """Returns the `model_fn.HeadOutput` of what is predicted and neither trained nor scored."""
+    """Returns a `model_fn.HeadOutput` for prediction only, without a loss or metrics."""
     return model_fn.HeadOutput(tf.zeros([]), predictions, dict, [])
 
 
@@ -95,18 +95,18 @@ def check_layers(layers: Sequence[int], num_layers: int) -> None:
 
 
 def build_estimator(config, setup: finetuning.Setup) -> Tuple[Estimator, Any]:
-    """Builds the model of plain BERT, or of BERT with the task adapter that `setup` starts from.
+    """Returns an Estimator of plain BERT, or of BERT with the task adapter in `setup`.
 
     Args:
       config: has layers, pooling and use_one_hot_embeddings.
-      setup: what `finetuning.set_up_evaluation` returned.
+      setup: the result of `finetuning.set_up_evaluation`.
 
     Returns:
-      (the `Estimator` that predicts "values" [S, L, D], or pooled [L, D], of each text; what must
-      be kept as long as it).
+      (`Estimator` that predicts "values" [S, L, D], or pooled [L, D], for each text; an object that
+      the caller must keep alive as long as the Estimator).
 
     Raises:
-      UserError: the task adapter is of another model.
+      UserError: the task adapter belongs to another model.
     """
     head = _head(config.layers, config.pooling)
     changes = {"pooled_only": False, "use_one_hot_embeddings": config.use_one_hot_embeddings}
@@ -135,7 +135,7 @@ def _head(layer_indexes, pooling):
             layers = [layer[:, 0] for layer in layers]
         elif pooling == "mean":
             mask = tf.cast(features["input_mask"], tf.float32)[:, :, None]
-            count = tf.maximum(tf.reduce_sum(mask, 1), 1.0)  # A TPU's rows of padding have 0.
+            count = tf.maximum(tf.reduce_sum(mask, 1), 1.0)  # Padding rows on a TPU have 0 tokens.
             layers = [tf.reduce_sum(mask * layer, 1) / count for layer in layers]
         return _predictions({"values": tf.stack(layers, -2)})
 
@@ -145,10 +145,10 @@ def _head(layer_indexes, pooling):
 def extract(
     estimator: Estimator, texts: Iterable[InputExample], config, tokenizer
 ) -> Generator[Tuple[InputFeatures, np.ndarray], None, None]:
-    """Yields (`InputFeatures`, float32 array [T, L, D] or, pooled, [L, D]) of each text, in order.
+    """Yields (`InputFeatures`, float32 array [T, L, D], or pooled [L, D]) for each text, in order.
 
     Args:
-      estimator: of `build_estimator`.
+      estimator: the result of `build_estimator`.
       texts: `InputExample`s.
       config: has layers, pooling, max_seq_length and batch_size.
       tokenizer: `tokenization.FullTokenizer`.
@@ -157,7 +157,7 @@ def extract(
       UserError: an output is NaN or Inf.
     """
     compute = _compute_at_once if estimator.model.use_tpu else _compute_in_chunks
-    # Closed here, for an error keeps what is open, and that is a graph.
+    # Closes the graph even if an error's traceback keeps the generator alive.
     with contextlib.closing(compute(estimator, texts, config, tokenizer)) as computed:
         for features, values in computed:
             if config.pooling == "tokens":
@@ -172,7 +172,7 @@ def extract(
 
 
 def _compute_in_chunks(estimator, texts, config, tokenizer):
-    """Computes a few batches of texts at a time, those of like length together."""
+    """Computes a few batches of texts at a time, batching texts of similar length."""
     row_values = len(config.layers) * estimator.model.bert_config.hidden_size
     if config.pooling == "tokens":
         row_values *= config.max_seq_length
@@ -187,7 +187,7 @@ def _compute_in_chunks(estimator, texts, config, tokenizer):
             )
             lengths = np.array([len(each.tokens) for each in features])
             order = input_pipeline.longest_first(lengths)
-            chunks.append((features, order))  # Before its batches are computed.
+            chunks.append((features, order))  # Must precede the yield, whose results refer to it.
             for rows in input_pipeline.evaluation_batches(order, config.batch_size):
                 bucket = input_pipeline.bucket_of(lengths[rows[0]], config.max_seq_length)
                 yield _arrays([features[row] for row in rows], bucket)
@@ -204,7 +204,7 @@ def _compute_in_chunks(estimator, texts, config, tokenizer):
 
 
 def _compute_at_once(estimator, texts, config, tokenizer):
-    """Computes on a TPU, whose graph holds the ids of all texts."""
+    """Computes all texts at once on a TPU, whose graph holds all ids."""
     features = feature_files.convert_examples_to_features(texts, config.max_seq_length, tokenizer)
     arrays = _arrays(features, config.max_seq_length)
     for index, row in estimator.stream(arrays, estimator.model.task_checkpoint):

@@ -1,9 +1,9 @@
-"""The files of extract_features.py: the texts that it reads, the outputs of layers that it writes.
+"""The files of extract_features.py: its input texts and its output files of layer outputs.
 
-`InputExample`, `InputFeatures`, `read_examples` and `convert_examples_to_features` are those of
-BERT's script. Neither texts nor outputs need to fit into memory.
+`InputExample`, `InputFeatures`, `read_examples` and `convert_examples_to_features` have the
+interface of BERT's script. Neither texts nor outputs need to fit into memory.
 
-Axes: N texts, T tokens, S positions, L layers that are asked for, D hidden size.
+Axes: N texts, T tokens, S positions, L requested layers, D hidden size.
 """
 
 import contextlib
@@ -24,14 +24,14 @@ from adapter_bert.common.errors import UserError
 from adapter_bert.tasks import classifier_features
 
 POOLINGS = ("tokens", "cls", "mean")
-FORMATS = (".npy", ".npz")  # Any other name is one of JSON lines.
+FORMATS = (".npy", ".npz")  # Any other extension means JSON lines.
 
 
 class InputExample:
     """A text or a pair of texts.
 
     Attributes:
-      unique_id: int, the number of its line, from 0.
+      unique_id: int, the index of its line, from 0.
       text_a: str.
       text_b: str, or None.
     """
@@ -43,7 +43,7 @@ class InputExample:
 
 
 class InputFeatures:
-    """What BERT reads of an example.
+    """The encoding of an example, as BERT reads it.
 
     Attributes:
       unique_id: int, the example's.
@@ -67,24 +67,25 @@ class InputFeatures:
 
 
 class TextFile:
-    """The examples of a file: a line is a text, or a pair as in "text ||| text".
+    """The examples in a file: a line is a text, or a pair as in "text ||| text".
 
-    The file is read here once, and again by each iteration.
+    The constructor reads and checks the file once; each iteration reads it again.
 
     Args:
-      path: of the file, UTF-8.
+      path: of a UTF-8 file.
 
     Raises:
-      UserError: it cannot be read twice, it is empty, a line is blank, not UTF-8 or has a NUL.
+      UserError: the file cannot be read twice or is empty, or a line is blank, is not UTF-8 or has
+        a NUL byte.
     """
 
     def __init__(self, path: str):
         self._path = path
         if not files.is_remote(path) and files.exists(path) and not os.path.isfile(path):
-            raise UserError(f"--input_file={path}: expected a file, which can be read twice.")
+            raise UserError(f"--input_file={path}: expected a regular file, as it is read twice.")
         self._length = sum(1 for _ in self)
         if not self._length:
-            raise UserError(f"--input_file={path}: found an empty file, expected a text a line.")
+            raise UserError(f"--input_file={path}: the file is empty; expected one text per line.")
 
     def __len__(self):
         return self._length
@@ -107,31 +108,31 @@ class TextFile:
         except UnicodeDecodeError as error:
             raise UserError(f"{where}: expected UTF-8 ({error.reason}).") from error
         if not text:
-            raise UserError(f"{where}: found a blank line, expected a text in each.")
+            raise UserError(f"{where}: the line is blank; expected one text per line.")
         pair = re.match(r"(.*) \|\|\| (.*)", text, re.DOTALL)
         return InputExample(index, *(pair.groups() if pair else (text, None)))
 
 
 def read_examples(input_file: str) -> List[InputExample]:
-    """Returns the list of a file's examples."""
+    """Returns the examples in a file."""
     return list(TextFile(input_file))
 
 
 def convert_examples_to_features(
     examples: Iterable[InputExample], seq_length: int, tokenizer
 ) -> List[InputFeatures]:
-    """Returns the `InputFeatures` of examples: [CLS] text_a [SEP], or with text_b and a [SEP] more.
+    """Returns the features of examples: [CLS] text_a [SEP], or [CLS] text_a [SEP] text_b [SEP].
 
     Args:
       examples: `InputExample`s.
-      seq_length: S; longer texts lose their end.
+      seq_length: S; longer texts are truncated.
       tokenizer: has `tokenize(text)` and `convert_tokens_to_ids(tokens)`.
     """
     return [_features_of(example, seq_length, tokenizer) for example in examples]
 
 
 def _features_of(example, seq_length, tokenizer):
-    # Copies: they are cut in place, and belong to the tokenizer.
+    # Copies, as they are truncated in place and the tokenizer may cache its lists.
     tokens_a = list(tokenizer.tokenize(example.text_a))
     tokens_b = list(tokenizer.tokenize(example.text_b)) if example.text_b else []
     classifier_features.truncate_pair(tokens_a, tokens_b, seq_length - (3 if tokens_b else 2))
@@ -148,13 +149,13 @@ def _features_of(example, seq_length, tokenizer):
 
 
 class _JsonLines:
-    """BERT's format: an object a line, of the text's tokens or of what they are pooled to."""
+    """BERT's format: a JSON object per line, with a text's tokens or its pooled output."""
 
     def __init__(self, writer, config):
         self._writer, self._config = writer, config
 
     def write(self, features, values):
-        # Of a float32, the nearest decimal of 6 digits is a float64's.
+        # Rounding as float32 would not yield the nearest 6-digit decimal.
         values = np.round(values.astype(np.float64), 6).tolist()
         line = {"linex_index": features.unique_id}
         if self._config.pooling == "tokens":
@@ -167,14 +168,14 @@ class _JsonLines:
         self._writer.write((json.dumps(line) + "\n").encode("utf-8"))
 
     def finish(self):
-        """Does nothing: all is written."""
+        """Does nothing, as all rows are written."""
 
     def _layers(self, values):
         return [{"index": i, "values": each} for i, each in zip(self._config.layers, values)]
 
 
 class _Array:
-    """An array [N, L, D] in NumPy's format, row by row."""
+    """An array [N, L, D] in NumPy's format, written row by row."""
 
     def __init__(self, writer, num_rows, shape):
         self._writer = writer
@@ -186,17 +187,17 @@ class _Array:
         self._writer.write(np.ascontiguousarray(values, "<f4").tobytes())
 
     def finish(self):
-        """Does nothing: all is written."""
+        """Does nothing, as all rows are written."""
 
 
 class _Archive:
-    """Arrays in NumPy's archive. What their shapes depend on is known at the end, so they wait."""
+    """Arrays in NumPy's .npz format, spooled to a file because their shapes are known last."""
 
     def __init__(self, writer, folder, config, width):
         self._writer, self._config = writer, config
         self._shape = len(config.layers), width
         self._path = os.path.join(folder, "features")
-        self._values = open(self._path, "wb")  # noqa: SIM115  Closed by `finish`, or with the run.
+        self._values = open(self._path, "wb")  # noqa: SIM115  Closed by `finish` or at exit.
         self._starts, self._ids = [0], []
 
     def write(self, features, values):
@@ -207,7 +208,7 @@ class _Archive:
             self._ids.append(np.array(features.input_ids[:tokens], np.int32))
 
     def finish(self):
-        """Writes all arrays."""
+        """Writes all arrays to the archive."""
         self._values.close()
         arrays, num_rows = (
             {"layers": np.array(self._config.layers, np.int32)},
@@ -230,26 +231,26 @@ class _Archive:
 
 
 class _Stream:
-    """A file that can only be written from its begin to its end, as remote ones."""
+    """A file object that can only be written sequentially, as remote files are."""
 
     def __init__(self, write):
         self.write = write
 
     def flush(self):
-        """Does nothing: the file itself will."""
+        """Does nothing, as the wrapped file flushes when it is closed."""
 
 
 class FeatureWriter:
-    """Writes a file of outputs, which is there when all of them are. A context manager.
+    """A context manager that writes a file of outputs atomically.
 
     Args:
-      path: of the file; its end chooses the format, see `FORMATS`.
+      path: of the file; its extension selects the format, see `FORMATS`.
       num_texts: N.
       config: has layers and pooling.
       hidden_size: D.
 
     Raises:
-      UserError: by all methods, the file cannot be written.
+      UserError: the file cannot be written; raised by all methods.
     """
 
     def __init__(self, path: str, num_texts: int, config, hidden_size: int):
@@ -275,12 +276,12 @@ class FeatureWriter:
         return self
 
     def write(self, features: InputFeatures, values: np.ndarray) -> None:
-        """Writes what `extract` yields, in its order."""
+        """Writes one item of `encoder_features.extract`, in its order."""
         with self._converted_errors():
             self._format.write(features, values)
 
     def __exit__(self, kind, error, trace):
-        if kind:  # It is no error of this file.
+        if kind:  # The error comes from the caller, not from this file.
             return self._stack.__exit__(kind, error, trace)
         with self._converted_errors(), self._stack:
             self._format.finish()

@@ -1,10 +1,9 @@
-"""The classification tasks: a table of them, and the way from their files to examples.
+"""The GLUE tasks and XNLI: a table of their files, and a reader from files to examples.
 
-`TASKS` says for each task which files it has and what stands in which column; `read_examples` turns
-a file into `InputExample`s by it. A new task is a new row of the table. A task in a layout that no
-row can express is a subclass of `DataProcessor`, as BERT's users write it. Names, positional
-arguments and results are those of BERT's run_classifier.py; GLUE's files are described at
-https://gluebenchmark.com/tasks.
+`TASKS` gives each task's files and columns; `read_examples` turns a file into `InputExample`s. To
+add a task, add a row to the table. A format that no row can express needs a subclass of
+`DataProcessor`, as in BERT. Names, positional arguments and results are those of BERT's
+run_classifier.py; GLUE's files are described at https://gluebenchmark.com/tasks.
 """
 
 import difflib
@@ -22,48 +21,48 @@ from adapter_bert.tasks.table_readers import read_rows
 
 
 class Split(typing.NamedTuple):
-    """Where one split of a task lies; columns count from 0, or from the end if negative."""
+    """The file and columns of one split; columns count from 0, or from the end if negative."""
 
-    file: str  # Under data_dir; "{language}" stands for the task's language.
+    file: str  # Relative to data_dir; "{language}" is replaced by the task's language.
     set_type: str  # The first part of each guid.
     text_a: int
     text_b: typing.Optional[int] = None
     label: typing.Optional[int] = None  # None: the split has no labels.
-    language: typing.Optional[int] = None  # Rows in another language than the task's are left out.
+    language: typing.Optional[int] = None  # Rows in other languages than the task's are skipped.
     header: bool = True
-    skip_short: bool = False  # Rows with too few columns are left out, and counted in the log.
+    skip_short: bool = False  # Rows with too few columns are skipped; the log gives their number.
 
     @property
     def width(self) -> int:
-        """The fewest columns of a row in which no two of the split's columns fall together."""
+        """The fewest columns of a valid row, in which the split's columns are all distinct."""
         given = (self.text_a, self.text_b, self.label, self.language)
         columns = [column for column in given if column is not None]
         return max(columns) + 1 - min(min(columns), 0)
 
     def path(self, data_dir: str, language: Optional[str]) -> str:
-        """Where the split's file lies in a folder."""
+        """Returns the path of the split's file in a folder."""
         return os.path.join(data_dir, self.file.format(language=language))
 
 
 class Task(typing.NamedTuple):
     """One row of `TASKS`.
 
-    The names of splits begin with "train", "dev" and "test", the stages in which they are read.
+    The names of splits begin with the stage that reads them: "train", "dev" or "test".
     """
 
     name: str
-    labels: typing.Tuple[str, ...]  # The first one is the placeholder where a split has no labels.
+    labels: typing.Tuple[str, ...]  # The first is the placeholder in splits without labels.
     splits: typing.Dict[str, Split]
-    kind: str = "classification"  # The name of a `text_kind.TextKind`.
-    score: str = "accuracy"  # GLUE's score, a name that the task's metrics have.
-    folder: typing.Optional[str] = None  # In $GLUE_DIR, if not the task's name.
-    submission: typing.Dict[str, str] = {}  # From a test split to the name of its file for GLUE.
+    kind: str = "classification"  # Name of a `text_kind.TextKind`.
+    score: str = "accuracy"  # GLUE's main score, one of the metrics of the task's kind.
+    folder: typing.Optional[str] = None  # In $GLUE_DIR; by default the task's name.
+    submission: typing.Dict[str, str] = {}  # Test split → name of its file for GLUE's server.
     guid: typing.Optional[int] = None  # Column of the guid's second part; None: the row's number.
     aliases: typing.Dict[str, str] = {}  # Other spellings of labels in the files.
     language: typing.Optional[str] = None
 
     def splits_of(self, stage: str) -> List[str]:
-        """The names of the splits of a stage: "train", "dev" or "test"."""
+        """Returns the names of a stage's splits; stages are "train", "dev" and "test"."""
         return [name for name in self.splits if name.split("_")[0] == stage]
 
 
@@ -75,7 +74,7 @@ _NLI = ("contradiction", "entailment", "neutral")
 def _uniform_splits(
     text_a: int, text_b: Optional[int] = None, label: int = -1, **options
 ) -> Dict[str, Split]:
-    """The splits train, dev and test of files with the same columns, but for the label in test."""
+    """Returns splits train, dev and test with the same columns; test has no label."""
     columns = dict(text_a=text_a, text_b=text_b, **options)
     return {
         "train": Split("train.tsv", "train", label=label, **columns),
@@ -161,32 +160,32 @@ TASKS = {
 
 
 class DataProcessor:
-    """Base of a task's reader: lists of `InputExample` for each split, and the list of labels."""
+    """Base class of a task's reader: the `InputExample`s of each split, and the labels."""
 
     def get_train_examples(self, data_dir: str) -> List[InputExample]:
-        """The training set, from the files in a folder."""
+        """Returns the training set from the files in a folder."""
         raise NotImplementedError()
 
     def get_dev_examples(self, data_dir: str) -> List[InputExample]:
-        """The dev set, from the files in a folder."""
+        """Returns the dev set from the files in a folder."""
         raise NotImplementedError()
 
     def get_test_examples(self, data_dir: str) -> List[InputExample]:
-        """The test set, from the files in a folder."""
+        """Returns the test set from the files in a folder."""
         raise NotImplementedError()
 
     def get_labels(self) -> List[str]:
-        """All labels, in the order of their ids."""
+        """Returns all labels, in the order of their ids."""
         raise NotImplementedError()
 
     @classmethod
     def _read_tsv(cls, input_file: str, quotechar: Optional[str] = None) -> List[List[str]]:
-        """The rows of a tab-separated file: see `table_readers.read_rows`."""
+        """Returns the rows of a tab-separated file; see `table_readers.read_rows`."""
         return read_rows(input_file, quotechar)
 
 
 class SplitProcessor(DataProcessor):
-    """Base of a processor that has a `Task` and reads any split by its name.
+    """Base class of a processor that has a `Task` and reads any split by name.
 
     Args:
       task: `Task`.
@@ -196,43 +195,43 @@ class SplitProcessor(DataProcessor):
         self.task = task
 
     def get_train_examples(self, data_dir: str) -> List[InputExample]:
-        """The split "train", see `get_examples`."""
+        """Returns the split "train"; see `get_examples`."""
         return self.get_examples("train", data_dir)
 
     def get_dev_examples(self, data_dir: str) -> List[InputExample]:
-        """The split "dev", see `get_examples`."""
+        """Returns the split "dev"; see `get_examples`."""
         return self.get_examples("dev", data_dir)
 
     def get_test_examples(self, data_dir: str) -> List[InputExample]:
-        """The split "test", see `get_examples`."""
+        """Returns the split "test"; see `get_examples`."""
         return self.get_examples("test", data_dir)
 
     def get_labels(self) -> List[str]:
-        """The labels in the order of their ids; none for a regression."""
+        """Returns the labels in the order of their ids; [] for regression."""
         return list(self.task.labels)
 
     def splits_of(self, stage: str, data_dir: str) -> List[str]:
-        """The names of the splits that a stage ("train", "dev" or "test") reads."""
+        """Returns the names of the splits that a stage ("train", "dev" or "test") reads."""
         raise NotImplementedError()
 
     def has_labels(self, split: str) -> bool:
-        """Whether the split's rows say what they are."""
+        """Returns whether the split has labels."""
         raise NotImplementedError()
 
     def get_examples(self, split: str, data_dir: str) -> List[InputExample]:
-        """The examples of a split, by its name."""
+        """Returns the examples of a split, by name."""
         raise NotImplementedError()
 
 
 class TaskProcessor(SplitProcessor):
-    """The processor of one row of `TASKS`; `language` may be set before reading, as in BERT."""
+    """The processor of a task in `TASKS`; `language` may be set before reading, as in BERT."""
 
     def __init__(self, task: Task):
         super().__init__(task)
         self.language = task.language
 
     def splits_of(self, stage: str, data_dir: str) -> List[str]:
-        """A stage's splits; a second one, as MNLI has, only if its file is there."""
+        """Returns a stage's splits; a second one, as MNLI has, only if its file exists."""
         first, *extra_splits = self.task.splits_of(stage) or [stage]
         existing = [
             name
@@ -240,7 +239,7 @@ class TaskProcessor(SplitProcessor):
             if files.exists(self.task.splits[name].path(data_dir, self.language))
         ]
         for name in set(extra_splits) - set(existing):
-            logging.info("%s has no %s: it is left out.", data_dir, self.task.splits[name].file)
+            logging.info("%s has no %s: skipping it.", data_dir, self.task.splits[name].file)
         return [first, *existing]
 
     def files_of(self, stage: str, data_dir: str) -> List[str]:
@@ -249,52 +248,52 @@ class TaskProcessor(SplitProcessor):
         return [split.path(data_dir, self.language) for split in splits if split]
 
     def has_labels(self, split: str) -> bool:
-        """Whether the table names a column of labels."""
+        """Returns whether the split has a column of labels."""
         return self.task.splits[split].label is not None
 
     def get_examples(self, split: str, data_dir: str) -> List[InputExample]:
-        """The examples of any of the task's splits, see `read_examples`."""
+        """Returns the examples of any of the task's splits; see `read_examples`."""
         task = self.task._replace(language=self.language, labels=tuple(self.get_labels()))
         return read_examples(task, split, data_dir)
 
 
 class ColaProcessor(TaskProcessor):
-    """CoLA: is a sentence acceptable English?"""
+    """CoLA: is the sentence grammatical English?"""
 
     def __init__(self):
         super().__init__(TASKS["cola"])
 
 
 class MnliProcessor(TaskProcessor):
-    """MNLI, matched: does a premise entail or contradict a hypothesis?"""
+    """MNLI, matched: does the premise entail or contradict the hypothesis?"""
 
     def __init__(self):
         super().__init__(TASKS["mnli"])
 
 
 class MrpcProcessor(TaskProcessor):
-    """MRPC: do two sentences say the same?"""
+    """MRPC: are the two sentences paraphrases?"""
 
     def __init__(self):
         super().__init__(TASKS["mrpc"])
 
 
 class XnliProcessor(TaskProcessor):
-    """XNLI: MNLI in other languages, Chinese by default; trains on the translated MultiNLI."""
+    """XNLI: NLI in other languages, by default Chinese; trains on the translated MultiNLI."""
 
     def __init__(self):
         super().__init__(TASKS["xnli"])
 
 
 def get_processor(task_name: str, other_names: Iterable[str] = ()) -> TaskProcessor:
-    """The processor of a task by its name, in any case and with or without its hyphen.
+    """Returns the processor of a task by its name, in any case and with or without hyphens.
 
     Args:
       task_name: str.
-      other_names: names of tasks that are known elsewhere, for the error.
+      other_names: further valid names, for the error message.
 
     Raises:
-      UserError: an unknown name.
+      UserError: the name is unknown.
     """
     normalized = _normalize(task_name)
     for task in TASKS.values():
@@ -306,10 +305,10 @@ def get_processor(task_name: str, other_names: Iterable[str] = ()) -> TaskProces
     closest = [names[match] for match in difflib.get_close_matches(normalized, names)]
     if closest:
         verb = "names are" if len(closest) > 1 else "name is"
-        expected = f"the nearest {verb} {', '.join(closest)} (--help lists all)"
+        expected = f"the closest {verb} {', '.join(closest)} (--help lists all)"
     else:
         expected = f"expected one of {', '.join(names.values())}"
-    raise UserError(f"--task_name={task_name} is unknown, {expected}.")
+    raise UserError(f"--task_name={task_name} is unknown; {expected}.")
 
 
 def _normalize(name: str) -> str:
@@ -317,7 +316,7 @@ def _normalize(name: str) -> str:
 
 
 def read_examples(task: Task, split_name: str, data_dir: str) -> List[InputExample]:
-    """Reads one split of a task.
+    """Returns the examples in one split of a task.
 
     Args:
       task: a `Task`.
@@ -325,19 +324,19 @@ def read_examples(task: Task, split_name: str, data_dir: str) -> List[InputExamp
       data_dir: the folder of the task's files.
 
     Returns:
-      A list of at least one `InputExample`, in the order of the file. A split without labels has
-      the task's first label everywhere, a regression's the number 0.
+      A list of at least one `InputExample`, in the order of the file. Without labels, each example
+      has the task's first label, or 0 for regression.
 
     Raises:
       UserError: the task has no such split, or its file is missing, empty, not UTF-8, or has a
-        blank line, a short row, an unknown label, or data where its header should be.
+        blank line, a row with too few columns, an unknown label, or data instead of a header.
     """
     split = task.splits.get(split_name)
     if split is None:
         expected = ", ".join(task.splits)
-        raise UserError(f"{task.name} has no {split_name} split, expected one of {expected}.")
+        raise UserError(f"{task.name} has no {split_name} split; expected one of {expected}.")
     if not data_dir:
-        raise UserError(f"--data_dir is not set, expected the folder of {split.file}.")
+        raise UserError(f"--data_dir is required: the folder with {split.file}.")
     path = split.path(data_dir, task.language)
     rows = read_rows(path)
     while rows and not rows[-1]:
@@ -362,10 +361,10 @@ def _in_language(row: List[str], task: Task, split: Split) -> bool:
 
 
 def _check_layout(rows: List[List[str]], task: Task, split: Split, path: str) -> Set[int]:
-    """Raises `UserError` unless all rows are wide enough, and the header is one and not alone.
+    """Raises `UserError` unless all rows have enough columns and a header precedes the data.
 
     Returns:
-      The set of the indices of short rows that the split may have.
+      The set of the indices of short rows, if the split skips them.
     """
     short = {index for index, row in enumerate(rows) if len(row) < split.width}
     if short and (min(short) == 0 or not split.skip_short):
@@ -376,26 +375,26 @@ def _check_layout(rows: List[List[str]], task: Task, split: Split, path: str) ->
             " columns between tabs."
         )
     if short:
-        logging.info("%s: left out %d rows with too few columns.", path, len(short))
+        logging.info("%s: skipped %d rows with too few columns.", path, len(short))
     if len(rows) - len(short) <= split.header:
         content = "only a header" if rows else "an empty file"
         raise UserError(f"{path}: found {content}, expected rows of data.")
     if split.header and _is_data(rows[0], task, split):
         raise UserError(
-            f"{path}, line 1: found a row of data, expected a header (which would be skipped)."
+            f"{path}, line 1: found a row of data, expected a header, as line 1 is skipped."
         )
     return short
 
 
 def _is_data(row: List[str], task: Task, split: Split) -> bool:
-    """Whether the first row is no header: it has a label, or (without labels) a number in front."""
+    """Returns whether the first row is data: has a label or, without labels, a leading number."""
     if split.label is None:
         return row[0].isdigit()
     return text_kind.get(task.kind).is_label(_label(row[split.label], task), task.labels)
 
 
 def _label(label: str, task: Task) -> str:
-    """A file's label as the task spells it."""
+    """Returns a file's label in the task's spelling."""
     return task.aliases.get(label, label)
 
 

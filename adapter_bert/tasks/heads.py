@@ -1,7 +1,7 @@
-"""BERT's own heads, of classification and of question answering, and what other heads share.
+"""BERT's heads for classification and question answering, and functions that other heads share.
 
-A head is a function that `model_fn.model_fn_builder` takes. Kinds of tasks import this module only
-where they build one. B rows, S tokens, D the width of the output.
+A head is a function for `model_fn.model_fn_builder`. Kinds of tasks import this module only to
+build one. B rows, S tokens, D the width of the output.
 """
 
 import tensorflow.compat.v1 as tf
@@ -11,13 +11,13 @@ from adapter_bert.training import model_fn
 
 
 def classification_loss(pooled_output, labels, num_labels, is_training, dropout_key=None):
-    """A linear layer and softmax over the pooled output (Devlin et al. 2018, section 4.1).
+    """Adds a softmax classifier over the pooled output (Devlin et al. 2018, section 4.1).
 
     Args:
       pooled_output: float Tensor [B, D].
       labels: int32 Tensor [B].
       num_labels: int.
-      is_training: bool; a tenth of the inputs is dropped where true.
+      is_training: bool; if true, dropout of 10% is applied to the pooled output.
       dropout_key: `modeling.DropoutKey` or None.
 
     Returns:
@@ -30,7 +30,7 @@ def classification_loss(pooled_output, labels, num_labels, is_training, dropout_
 
 
 def pooled_logits(pooled_output, num_outputs, is_training, dropout_key):
-    """Adds a linear layer on the pooled output, the variables output_weights and output_bias.
+    """Adds a linear layer over the pooled output, with variables output_weights and output_bias.
 
     Args:
       pooled_output: float Tensor [B, D].
@@ -57,11 +57,11 @@ def pooled_logits(pooled_output, num_outputs, is_training, dropout_key):
 
 
 def classifier_head(num_labels, class_weights=None):
-    """The head that `model_fn.model_fn_builder` takes.
+    """Returns the classification head for `model_fn.model_fn_builder`.
 
     Args:
       num_labels: int.
-      class_weights: list of a factor for the training loss of each label's rows, or None.
+      class_weights: list with a factor of the training loss per label, or None.
     """
 
     def head(encoder, features, is_training, dropout_key):
@@ -83,11 +83,11 @@ def classifier_head(num_labels, class_weights=None):
 
 
 def head_output(predictions, features):
-    """Returns the `model_fn.HeadOutput` of a head whose loss is the mean of the rows' losses.
+    """Returns the `model_fn.HeadOutput` of a head whose loss is the mean over rows.
 
     Args:
-      predictions: dict of Tensors [B, ...], of which "loss" [B] is each row's.
-      features: dict of Tensors, as of any head.
+      predictions: dict of Tensors [B, ...]; "loss" [B] has each row's loss.
+      features: dict of Tensors, as given to the head.
     """
     per_example_loss = predictions["loss"]
     weights = tf.cast(features.get("is_real_example", tf.ones_like(per_example_loss)), tf.float32)
@@ -100,7 +100,7 @@ def head_output(predictions, features):
 
 
 def metric_fn(per_example_loss, label_ids, logits, is_real_example):
-    """Accuracy and mean loss [B] over the rows that are not padding (weight 0)."""
+    """Returns metrics: accuracy and mean loss over the rows that are not padding (weight 0)."""
     predictions = tf.argmax(logits, axis=-1, output_type=tf.int32)
     return {
         "eval_accuracy": tf.metrics.accuracy(label_ids, predictions, weights=is_real_example),
@@ -108,12 +108,12 @@ def metric_fn(per_example_loss, label_ids, logits, is_real_example):
     }
 
 
-# What a logit of padding is lowered by: such a position is never taken for an answer's.
+# Added to the logits of padding, which must never be predicted as an answer.
 _MASKED_LOGIT = -10000.0
 
 
 def span_logits(sequence_output):
-    """A linear layer on each token: is it the answer's first, its last (Devlin et al. 2018, 4.2)?
+    """Adds a linear layer on each token, for the answer's start and end (Devlin et al. 2018, 4.2).
 
     Args:
       sequence_output: float Tensor [B, S, D].
@@ -136,10 +136,10 @@ def span_logits(sequence_output):
 
 
 def squad_head(encoder, features, is_training, dropout_key):
-    """The head that `model_fn.model_fn_builder` takes.
+    """Builds the question answering head for `model_fn.model_fn_builder`.
 
-    The loss is the mean of the cross entropies of the first and the last token, over the tokens
-    that are there: BERT's script counts padding among them, of which a batch may have any amount.
+    The loss is the mean cross entropy of the start and end positions over real tokens. BERT's
+    script includes padding, so its loss depends on the batch's amount of padding.
     """
     del is_training, dropout_key
     padding = 1.0 - tf.cast(features["input_mask"], tf.float32)

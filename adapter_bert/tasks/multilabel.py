@@ -1,4 +1,4 @@
-"""Multi-label classification: a text has any number of several labels."""
+"""Multi-label classification: each text has any number of labels."""
 
 import itertools
 import json
@@ -8,20 +8,20 @@ import scipy.special
 from adapter_bert.common.errors import UserError
 from adapter_bert.tasks import text_kind
 
-THRESHOLD = 0.5  # Above this probability a label is one of a row's set.
+THRESHOLD = 0.5  # A label with a higher probability is predicted.
 
 
 class Multilabel(text_kind.TextKind):
-    """A sigmoid for each label; see `TextKind` for what the methods do."""
+    """A sigmoid for each label; `TextKind` documents the methods."""
 
     name = "multilabel"
     score = "micro_f1"
     label_type = "multilabel"
-    label_format = "a set of names, a,b,c or a list in .jsonl files"
+    label_format = "a set of names, as in a,b,c, or a list in .jsonl files"
     answer_types = {"labels": "DT_STRING", "probabilities": "DT_FLOAT"}
 
     def parse_label(self, text, where):
-        """Returns a tuple of labels: of "a,b" or the JSON list ["a", "b"]; none of "".
+        """Returns a tuple of labels from "a,b" or the JSON list ["a", "b"]; () from "".
 
         Raises:
           UserError: a list is not JSON, or a label in it is null or has a comma.
@@ -29,19 +29,19 @@ class Multilabel(text_kind.TextKind):
         try:
             labels = json.loads(text) if text.startswith("[") else text.split(",")
         except (ValueError, RecursionError) as error:
-            if text.endswith("]"):  # As Python prints a list, whose parts would become labels.
+            if text.endswith("]"):  # A list as Python prints it; splitting it would yield nonsense.
                 raise UserError(
-                    f"{where}: found {text}, which is no JSON; expected labels as in a,b or"
+                    f"{where}: found {text}, which is not valid JSON; expected labels as in a,b or"
                     ' ["a", "b"].'
                 ) from error
             labels = text.split(",")
         for label in labels:
             if label is None or "," in str(label):
                 raise UserError(
-                    f"{where}: found {json.dumps(label)} in a list, expected labels that are"
-                    " neither null nor have commas, which stand between labels elsewhere."
+                    f"{where}: found {json.dumps(label)} in a list; labels must not be null or"
+                    " contain commas, which separate labels in other files."
                 )
-        # JSON has white space that a line of a file has not.
+        # Labels from JSON may contain line breaks or tabs, which table files cannot hold.
         return tuple(label for label in (" ".join(str(part).split()) for part in labels) if label)
 
     def placeholder(self, labels):
@@ -49,7 +49,7 @@ class Multilabel(text_kind.TextKind):
         return ()
 
     def predict(self, logits, labels):
-        """Builds the mean of the labels' cross entropies, and their probabilities."""
+        """Returns the mean of the labels' cross entropies, and their probabilities."""
         import tensorflow.compat.v1 as tf
 
         losses = tf.nn.sigmoid_cross_entropy_with_logits(
@@ -58,17 +58,17 @@ class Multilabel(text_kind.TextKind):
         return {"loss": tf.reduce_mean(losses, 1), "probabilities": tf.sigmoid(logits)}
 
     def answers(self, predictions):
-        """Returns a bool array [..., L]: which labels are in the set."""
+        """Returns a bool array [..., L]: whether each label is predicted."""
         return predictions["probabilities"] > THRESHOLD
 
     def scores(self, labels, answers, num_labels):
         """Returns `metrics.multilabel`."""
-        from adapter_bert.common import metrics  # scikit-learn, which no server needs.
+        from adapter_bert.common import metrics  # Imports scikit-learn, which servers do not need.
 
         return metrics.multilabel(labels, answers)
 
     def texts(self, answers, labels):
-        """Returns the sets' names, with commas between them."""
+        """Returns the labels' names, joined by commas."""
         return [",".join(itertools.compress(labels, row)) for row in answers]
 
     def decode(self, logits):
@@ -76,14 +76,14 @@ class Multilabel(text_kind.TextKind):
         return {"probabilities": scipy.special.expit(logits)}
 
     def answer(self, outputs, labels):
-        """Returns the labels in the set, and the probabilities of all."""
+        """Returns the predicted labels and the probabilities of all labels."""
         return {
             "labels": list(itertools.compress(labels, self.answers(outputs))),
             "probabilities": text_kind.class_probabilities(outputs["probabilities"], labels),
         }
 
     def export(self, logits, labels, is_label):
-        """Builds the probabilities, the labels' names, and the most probable label."""
+        """Returns the probabilities, the labels' names and the most probable label."""
         import tensorflow.compat.v1 as tf
 
         probabilities = tf.sigmoid(logits[:, : labels.shape[1]])

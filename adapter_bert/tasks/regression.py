@@ -1,4 +1,4 @@
-"""Regression: a text has a number."""
+"""Regression: each text has a number."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from adapter_bert.tasks import text_kind
 
 
 class Regression(text_kind.TextKind):
-    """One output, and its squared error; see `TextKind` for what the methods do."""
+    """One output and its squared error; `TextKind` documents the methods."""
 
     name = "regression"
     score = "pearson"
@@ -20,28 +20,28 @@ class Regression(text_kind.TextKind):
     has_adapterhub_head = True
 
     def num_outputs(self, num_labels):
-        """Returns 1: the number has no labels."""
+        """Returns 1, as a number needs one output and no labels."""
         return 1
 
     def is_label(self, text, labels):
-        """Returns whether a text is a number that a float32 holds."""
+        """Returns whether a text is a number in the range of float32."""
         try:
             number = float(text)
         except ValueError:
             return False
-        # Python reads 1_0 as 10.
+        # Python parses 1_0 as 10.
         return "_" not in text and abs(number) <= float(np.finfo(np.float32).max)
 
     def describe_labels(self, labels):
-        """Returns what stands for any number."""
+        """Returns the expectation for error messages."""
         return "a number"
 
     def placeholder(self, labels):
-        """Returns 0, as it stands in a file."""
+        """Returns "0"."""
         return "0"
 
     def predict(self, logits, labels):
-        """Builds the number and its squared error."""
+        """Returns the number and its squared error."""
         import tensorflow.compat.v1 as tf
 
         number = logits[:, 0]
@@ -53,16 +53,16 @@ class Regression(text_kind.TextKind):
 
     def scores(self, labels, answers, num_labels):
         """Returns `metrics.regression`."""
-        from adapter_bert.common import metrics  # scikit-learn, which no server needs.
+        from adapter_bert.common import metrics  # Imports scikit-learn, which servers do not need.
 
         return metrics.regression(labels, answers)
 
     def texts(self, answers, labels):
-        """Returns the numbers' digits."""
+        """Returns the numbers as text."""
         return [str(value) for value in answers]
 
     def submitted(self, texts):
-        """Returns numbers from 0 to 5, as STS-B's are."""
+        """Returns the numbers clipped to 0 to 5, the range of STS-B."""
         return [f"{np.clip(float(text), 0, 5):.3f}" for text in texts]
 
     def decode(self, logits):
@@ -70,11 +70,11 @@ class Regression(text_kind.TextKind):
         return {"prediction": float(logits[0])}
 
     def answer(self, outputs, labels):
-        """Returns the number, without a name."""
+        """Returns the number as a plain JSON number."""
         return task_kinds.round_float(outputs["prediction"])
 
     def export(self, logits, labels, is_label):
-        """Builds the number."""
+        """Returns the number."""
         return {"prediction": logits[:, 0]}
 
 

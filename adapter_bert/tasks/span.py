@@ -1,4 +1,4 @@
-"""Question answering: the answer to a question is a span of a context (Devlin et al. 2018, 4.2)."""
+"""Question answering: the answer is a span of a context (Devlin et al. 2018, section 4.2)."""
 
 from adapter_bert.common import task_kinds
 from adapter_bert.common.errors import UserError
@@ -6,9 +6,9 @@ from adapter_bert.tasks import squad_answers, squad_data, squad_features
 
 
 class Span(task_kinds.TaskKind):
-    """Two logits for each token: that it is the answer's first, and its last.
+    """Two logits for each token: that the answer starts with it, and ends with it.
 
-    See `TaskKind` for what the methods do.
+    `TaskKind` documents the methods.
     """
 
     name = "span"
@@ -21,11 +21,11 @@ class Span(task_kinds.TaskKind):
     answer_types = {"answer": "DT_STRING", "probability": "DT_FLOAT"}
 
     def num_outputs(self, num_labels):
-        """Returns 2, for the first and the last token."""
+        """Returns 2, for the start and the end."""
         return 2
 
     def head(self, num_labels):
-        """Returns BERT's own head."""
+        """Returns BERT's question answering head."""
         from adapter_bert.tasks import heads
 
         return heads.squad_head
@@ -36,14 +36,14 @@ class Span(task_kinds.TaskKind):
         return {"start_logits": start, "end_logits": end}
 
     def answer(self, outputs, labels):
-        """Returns the logits: ids do not tell which text a token stands for."""
+        """Returns the logits, as ids alone do not tell the text of a token."""
         return {
             name: [task_kinds.round_float(value) for value in logits]
             for name, logits in outputs.items()
         }
 
     def request_reader(self, description, tokenizer, where):
-        """Returns a function from a question and its context to the windows of the context."""
+        """Returns a function that encodes a question and its context as windows."""
         limits, settings = _trained_settings(description, tokenizer, where)
 
         def read(question, context):
@@ -64,12 +64,12 @@ class Span(task_kinds.TaskKind):
         return read
 
     def data_paths(self, values):
-        """Returns --train_file and --predict_file."""
+        """Returns the values of --train_file and --predict_file."""
         named = {"train": values["train_file"], "dev": values["predict_file"]}
         return {split: [path] if path else [] for split, path in named.items()}
 
     def export(self, logits, labels, is_label):
-        """Builds start_logits and end_logits [B, S]."""
+        """Returns start_logits and end_logits [B, S]."""
         return {"start_logits": logits[:, :, 0], "end_logits": logits[:, :, 1]}
 
 
@@ -77,7 +77,7 @@ KIND = Span()
 
 
 def _answer(words, windows, outputs, settings):
-    """Returns the best answer in a context's windows, and its probability."""
+    """Returns the best answer in a context's windows and its probability."""
     results = [
         squad_answers.RawResult(
             window.unique_id, output["start_logits"].tolist(), output["end_logits"].tolist()

@@ -1,7 +1,7 @@
-"""Logits of windows → answers: the n best, the decision for none, and the text they stand for.
+"""Chooses answers from the logits of windows: the n best spans, "no answer", and their texts.
 
-Names, positional arguments and results are those of BERT's run_squad.py; what its functions read
-from flags are keywords here. S is a row's length.
+Names, positional arguments and results are those of BERT's run_squad.py; the flags that its
+functions read are keyword arguments. S is the length of a row.
 """
 
 import collections
@@ -20,16 +20,16 @@ from adapter_bert.tasks.squad_features import InputFeatures
 
 RawResult = collections.namedtuple("RawResult", ["unique_id", "start_logits", "end_logits"])
 
-# The odds for no answer of a question for which no window offers any.
+# The odds of "no answer" for a question without any candidate span.
 _NO_CANDIDATE_ODDS = 1e6
 
-# Controls, formats, halves of surrogate pairs: SentencePiece's normalizers drop them, make them
-# spaces or keep them.
+# Control characters, format characters and lone surrogates: SentencePiece's normalizers drop them,
+# replace them by spaces or keep them.
 _INVISIBLE_CATEGORIES = ("Cc", "Cf", "Cs")
 
 
 class AnswerSettings(NamedTuple):
-    """How answers are chosen; the fields are BERT's flags, and what made the tokens."""
+    """How answers are chosen: BERT's flags, and whether the tokenizer is SentencePiece."""
 
     n_best_size: int = 20
     max_answer_length: int = 30
@@ -41,13 +41,12 @@ class AnswerSettings(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What is written of a question.
+    """The output for one question.
 
     Attributes:
       text: str, "" for no answer.
-      nbest: list of dicts of text, probability, start_logit and end_logit, the best first.
-      null_odds: float, how much better no answer scores than the best one; None where every
-        question has an answer.
+      nbest: list of dicts with text, probability, start_logit and end_logit, the best first.
+      null_odds: float, the score of "no answer" minus that of the best span; None for SQuAD 1.1.
     """
 
     text: str
@@ -56,7 +55,7 @@ class Answer(NamedTuple):
 
 
 class _Span(NamedTuple):
-    """Tokens of a window that may be the answer; no feature stands for no answer."""
+    """A candidate answer, tokens of a window; `feature` is None for "no answer"."""
 
     feature: Optional[InputFeatures]
     first: int
@@ -115,7 +114,7 @@ def write_answers(
     nbest_file: str,
     null_odds_file: Optional[str] = None,
 ) -> None:
-    """Writes a dict from ids to `Answer`s, and their null odds if there is a file for these."""
+    """Writes a dict from ids to `Answer`s as JSON, and the null odds if they have a file."""
     parts = [
         (prediction_file, {key: answer.text for key, answer in answers.items()}),
         (nbest_file, {key: answer.nbest for key, answer in answers.items()}),
@@ -132,11 +131,11 @@ def choose_answer(
     windows: Sequence[Tuple[InputFeatures, RawResult]],
     settings: AnswerSettings,
 ) -> Answer:
-    """The `Answer` to a question.
+    """Returns the `Answer` to a question.
 
     Args:
       doc_tokens: list of the paragraph's words.
-      windows: list of (`squad_features.InputFeatures`, `RawResult`), in the windows' order.
+      windows: list of (`squad_features.InputFeatures`, `RawResult`) in order.
       settings: `AnswerSettings`.
     """
     spans = []
@@ -149,7 +148,7 @@ def choose_answer(
     nbest = _distinct_texts(sorted(spans, key=lambda span: -span.score), doc_tokens, settings)
     if null_span and all(text for text, _ in nbest):
         nbest.append(("", null_span))
-    if not nbest:  # A word that BERT's script gives where nothing else is left.
+    if not nbest:  # BERT's script writes this word if there is no candidate.
         nbest.append(("empty", _Span(None, 0, 0, 0.0, 0.0)))
     entries = [
         {
@@ -171,7 +170,7 @@ def choose_answer(
 
 
 def _spans_of(feature: InputFeatures, result: RawResult, settings: AnswerSettings) -> List[_Span]:
-    """The `_Span`s of a window that may be answers, out of its n best starts and ends."""
+    """Returns a window's candidate `_Span`s, from its n best starts and ends."""
     starts = best_positions(result.start_logits, settings.n_best_size)
     ends = best_positions(result.end_logits, settings.n_best_size)
     words, is_max_context = feature.token_to_orig_map, feature.token_is_max_context
@@ -186,12 +185,12 @@ def _spans_of(feature: InputFeatures, result: RawResult, settings: AnswerSetting
 
 
 def best_positions(logits, count: int) -> List[int]:
-    """The places of the largest of a list of logits, the largest first, of equal ones the first."""
+    """Returns the indices of the largest logits in descending order; ties in ascending order."""
     return np.argsort(-np.asarray(logits), kind="stable")[:count].tolist()
 
 
 def _null_span(windows: Sequence[Tuple[InputFeatures, RawResult]]) -> _Span:
-    """No answer, with the logits of [CLS] in the window where these are the least."""
+    """Returns the "no answer" span with the lowest [CLS] score over all windows."""
     scored = [
         _Span(None, 0, 0, result.start_logits[0], result.end_logits[0]) for _, result in windows
     ]
@@ -201,7 +200,7 @@ def _null_span(windows: Sequence[Tuple[InputFeatures, RawResult]]) -> _Span:
 def _distinct_texts(
     spans: List[_Span], doc_tokens: List[str], settings: AnswerSettings
 ) -> List[Tuple[str, _Span]]:
-    """The first n of some `_Span`s whose texts differ: list of (text, span)."""
+    """Returns the first n of the `_Span`s with distinct texts: list of (text, span)."""
     span_by_text = {}
     for span in spans:
         if len(span_by_text) >= settings.n_best_size:
@@ -212,7 +211,7 @@ def _distinct_texts(
 
 
 def _text_of(span: _Span, doc_tokens: List[str], settings: AnswerSettings) -> str:
-    """The part of the paragraph that a `_Span` stands for."""
+    """Returns a `_Span`'s text in the paragraph."""
     if span.feature is None:
         return ""
     words = span.feature.token_to_orig_map
@@ -228,9 +227,9 @@ def _text_of(span: _Span, doc_tokens: List[str], settings: AnswerSettings) -> st
 
 
 def _text_of_pieces(tokens: List[str], original: str, settings: AnswerSettings) -> str:
-    """The part of a text that SentencePiece's pieces stand for; all of it where it is not found.
+    """Returns the part of a text that SentencePiece's pieces cover; all of it if not found.
 
-    The model may have written characters otherwise, so what both come down to is compared.
+    SentencePiece may have normalized characters, so both sides are normalized before comparing.
     """
     joined = tokenization.join_pieces(tokens)
     target = "".join(_normalize_char(char, settings.do_lower_case) for char in joined)
@@ -246,7 +245,7 @@ def _text_of_pieces(tokens: List[str], original: str, settings: AnswerSettings) 
 
 @functools.lru_cache(maxsize=1 << 16)
 def _normalize_char(char: str, do_lower_case: bool) -> str:
-    """The letters and marks that a character comes down to, "" for one that does not show."""
+    """Returns a character's normalized letters and marks, "" for an invisible one."""
     text = unicodedata.normalize("NFKD", char)
     kept = [
         c for c in text if not c.isspace() and unicodedata.category(c) not in _INVISIBLE_CATEGORIES
@@ -257,20 +256,21 @@ def _normalize_char(char: str, do_lower_case: bool) -> str:
 def get_final_text(
     pred_text: str, orig_text: str, do_lower_case: bool, *, verbose_logging: bool = False
 ) -> str:
-    """The part of a text that its tokens stand for.
+    """Returns the part of a text that predicted tokens cover.
 
-    Tokens are lower-cased and cut: for "steve smith" in "Steve Smith's" the answer is "Steve
-    Smith". So orig_text is tokenized into words again, pred_text looked for in that, and the
-    characters other than spaces of both counted: they are the same ones, if nothing was lost.
+    Tokens are lower-cased and split: for the tokens "steve smith" in "Steve Smith's" the answer is
+    "Steve Smith". To align them, orig_text is tokenized into words and pred_text is located in the
+    result. Counting characters other than spaces then maps its position back, provided that
+    tokenization lost no character.
 
     Args:
-      pred_text: str, tokens put together.
-      orig_text: str, the words that they come from.
-      do_lower_case: bool, as of the tokenizer.
-      verbose_logging: bool; tells why where the text is not found.
+      pred_text: str, the tokens, detokenized.
+      orig_text: str, the words that contain the answer.
+      do_lower_case: bool, as in the tokenizer.
+      verbose_logging: bool; logs why an answer cannot be aligned.
 
     Returns:
-      str; all of orig_text where there is no telling.
+      str; all of orig_text if the answer cannot be aligned.
     """
 
     def unknown(reason):
@@ -285,11 +285,11 @@ def get_final_text(
     in_original = [place for place, char in enumerate(orig_text) if char != " "]
     in_tokens = [place for place, char in enumerate(tok_text) if char != " "]
     if len(in_original) != len(in_tokens):
-        return unknown("Another length without spaces")
+        return unknown("Lengths without spaces differ")
     counts = {place: count for count, place in enumerate(in_tokens)}
     first, last = (counts.get(place) for place in (start, start + len(pred_text) - 1))
     if first is None or last is None:
-        return unknown("Not at a character")
+        return unknown("Not at a character boundary")
     return orig_text[in_original[first] : in_original[last] + 1]
 
 
@@ -299,7 +299,7 @@ def _basic_tokenizer(do_lower_case: bool) -> tokenization.BasicTokenizer:
 
 
 def softmax(scores: List[float]) -> List[float]:
-    """Probabilities of a list of scores."""
+    """Returns the softmax of a list of scores."""
     if not scores:
         return []
     highest = max(scores)

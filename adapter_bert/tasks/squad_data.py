@@ -1,7 +1,7 @@
-"""SQuAD's files → questions about paragraphs, as BERT's run_squad.py has them.
+"""Reads questions about paragraphs from SQuAD's files (Rajpurkar et al. 2016, 2018).
 
-Names, positional arguments and results are those of that script (Rajpurkar et al. 2016 and 2018 for
-the data). What BERT's functions read from flags are keywords here.
+Names, positional arguments and results are those of BERT's run_squad.py; the flags that its
+functions read are keyword arguments.
 """
 
 import bisect
@@ -18,7 +18,7 @@ from adapter_bert.common.errors import UserError
 
 _NESTING = '{"data": [{"paragraphs": [{"context": ..., "qas": [{"id": ..., "question": ...}]}]}]}'
 _HINT = "--version_2_with_negative"
-_MAX_DEPTH = 50  # SQuAD's own nesting is 9 deep.
+_MAX_DEPTH = 50  # SQuAD's nesting is 9 levels deep.
 _WORD = re.compile("[^ \t\r\n\u202f]+")
 
 
@@ -29,9 +29,9 @@ class SquadExample:
       qas_id: str, the question's id in the file.
       question_text: str.
       doc_tokens: list of str, the paragraph's words, split at white space.
-      orig_answer_text: str, "" where there is none; None where it is not known.
-      start_position, end_position: int, the answer's first and last word; -1 where there is no
-        answer; None where it is not known.
+      orig_answer_text: str, "" for no answer; None if unknown.
+      start_position, end_position: int, indices of the answer's first and last word; -1 for no
+        answer; None if unknown.
       is_impossible: bool, whether the paragraph does not answer the question (SQuAD 2.0).
     """
 
@@ -57,7 +57,7 @@ class SquadExample:
 def read_squad_examples(
     input_file: str, is_training: bool, *, version_2_with_negative: bool = False
 ) -> List[SquadExample]:
-    """A list of `SquadExample`, see `squad_examples`."""
+    """Returns a list of `SquadExample`; see `squad_examples`."""
     return list(squad_examples(input_file, is_training, version_2_with_negative))
 
 
@@ -67,19 +67,19 @@ def squad_examples(
     version_2_with_negative: bool = False,
     report: Optional[Callable[[str], None]] = None,
 ) -> Iterator[SquadExample]:
-    """Yields the `SquadExample`s of a file, one article in memory at a time.
+    """Yields the `SquadExample`s of a file, holding one article in memory at a time.
 
     Args:
       input_file: path of SQuAD's JSON.
-      is_training: bool; reads the answers too. A question whose answer does not stand where it
-        should is left out.
-      version_2_with_negative: bool; questions may be without an answer.
-      report: function of a text, how many were left out; called at the end if any were. By default
-        it is logged.
+      is_training: bool; whether to read answers. Questions whose answer is not at its answer_start
+        are skipped.
+      version_2_with_negative: bool; questions may have no answer.
+      report: function that gets a text about the number of skipped questions, called at the end if
+        there are any. By default the text is logged.
 
     Raises:
-      UserError: the file is missing or is not SQuAD's JSON, has no question or an id twice; or in
-        training a question has not just one answer, or all are left out.
+      UserError: the file is missing, is not SQuAD's JSON, has no questions or has an id twice; or,
+        in training, a question does not have exactly one answer, or all questions are skipped.
     """
     number, left_out = 0, []
     for context, questions in _paragraphs(input_file):
@@ -99,30 +99,30 @@ def squad_examples(
     if not left_out:
         return
     text = (
-        f"left out {len(left_out)} of {number} questions, whose answers do not stand where"
-        f" answer_start says (such as {', '.join(left_out[:3])})"
+        f"skipped {len(left_out)} of {number} questions whose answer is not at its answer_start"
+        f" (such as {', '.join(left_out[:3])})"
     )
     if len(left_out) == number:
-        raise UserError(f"{input_file}: {text}, so that none remains.")
+        raise UserError(f"{input_file}: {text}, so none remains.")
     report = report or functools.partial(logging.warning, "%s: %s.", input_file)
     report(text)
 
 
 def words_of(context: str) -> Tuple[List[int], List[str]]:
-    """A paragraph's words, as BERT splits them: (list of their places, list of str)."""
+    """Returns a paragraph's words, split as in BERT: (list of their offsets, list of str)."""
     words = list(_WORD.finditer(context))
     return [match.start() for match in words], [match.group() for match in words]
 
 
 def answer_texts(input_file: str, version_2_with_negative: bool = False) -> Dict[str, List[str]]:
-    """The right answers of each question, as a dict from ids to lists of texts.
+    """Returns the correct answers of each question, a dict from ids to lists of texts.
 
     Args:
       input_file: path of SQuAD's JSON.
-      version_2_with_negative: bool; the lists may be empty.
+      version_2_with_negative: bool; questions may have no answer.
 
     Raises:
-      UserError: see `squad_examples`; or a question has no answers.
+      UserError: as in `squad_examples`; or a question has no answers to score by.
     """
     texts = {}
     for _, questions in _paragraphs(input_file):
@@ -130,10 +130,8 @@ def answer_texts(input_file: str, version_2_with_negative: bool = False) -> Dict
             where = f"question {qas_id}"
             answers = _answers(qa, input_file, where)
             if answers is None or not (answers or version_2_with_negative):
-                hint = "--do_predict needs none" if answers is None else _HINT
-                raise UserError(
-                    f"{input_file}: {where} has no answers, so that nothing can be scored ({hint})."
-                )
+                hint = "--do_predict does not need them" if answers is None else _HINT
+                raise UserError(f"{input_file}: {where} has no answers to score by ({hint}).")
             texts[qas_id] = [
                 _field(answer, "text", str, input_file, "an answer of " + where)
                 for answer in answers
@@ -154,7 +152,7 @@ def _paragraphs(input_file: str) -> Iterator[Tuple[str, Dict[str, Any]]]:
                 question_label = f"question {k} of {where}"
                 qas_id = str(_field(qa, "id", (str, int), input_file, question_label))
                 if qas_id in seen:
-                    raise UserError(f"{input_file}: question {qas_id} stands there twice.")
+                    raise UserError(f"{input_file}: question {qas_id} occurs twice.")
                 seen.add(qas_id)
                 questions[qas_id] = qa
             yield context, questions
@@ -185,10 +183,10 @@ def _articles(input_file: str) -> Iterator[Any]:
 
 
 def _items_of_data(reader):
-    """Yields the items of the list "data" of a JSON object, each when it is complete."""
+    """Yields the items of the list "data" in a JSON object, each as soon as it is complete."""
     depth, key, in_data, builder = 0, None, False, None
-    keys: List[Set[str]] = []  # Of each object that is open, the outermost first.
-    # Without use_float a number of thousands of digits can end the process.
+    keys: List[Set[str]] = []  # Of each open object, the outermost first.
+    # Without use_float, ijson crashes the process on a number of thousands of digits.
     for event, value in ijson.basic_parse(reader, use_float=True):
         if event.startswith("start"):
             depth += 1
@@ -224,22 +222,23 @@ def _check_keys(keys: List[Set[str]], event: str, value: Any) -> None:
 
 
 def _describe_position(input_file: str, reason: Exception) -> str:
-    """Where a file is no JSON, which the reader of parts does not tell: a text for the error.
+    """Returns an error's text about invalid JSON, with the line number that ijson does not give.
 
-    Of what Python reads, such as NaN and numbers of 20 digits, that reader tells the reason.
+    Python's parser accepts some files that ijson refuses, with NaN or numbers of 20 digits; for
+    these the text has ijson's reason.
     """
     with files.open_file(input_file, "rb") as reader:
         content = reader.read()
     try:
         json.loads(content.decode("utf-8-sig"))
     except json.JSONDecodeError as error:
-        return f", line {error.lineno}: found no JSON ({error.msg})"
+        return f", line {error.lineno}: is not valid JSON ({error.msg})"
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         return f", line {line}: found bytes that are not UTF-8 ({error.reason})"
-    except (RecursionError, ValueError):  # The latter of a number of thousands of digits.
+    except (RecursionError, ValueError):  # ValueError for a number of thousands of digits.
         pass
-    return f": found no JSON of SQuAD's kind ({files.reason(reason)})"
+    return f": is not SQuAD's JSON ({files.reason(reason)})"
 
 
 def _field(record, name: str, kind, input_file: str, where: str) -> Any:
@@ -253,14 +252,14 @@ def _field(record, name: str, kind, input_file: str, where: str) -> Any:
 
 
 def _answers(qa: Dict[str, Any], input_file: str, where: str) -> Optional[List[Any]]:
-    """The answers of a question, None if it does not tell of any."""
+    """Returns the answers of a question; None if it has no list of them."""
     return _field(qa, "answers", list, input_file, where) if "answers" in qa else None
 
 
 def _answer(
     qa: Dict[str, Any], input_file: str, where: str, version_2_with_negative: bool
 ) -> Optional[Tuple[str, int]]:
-    """The one answer of a question as (text, place); None if it has none."""
+    """Returns the one answer of a question as (text, offset); None if it has none."""
     answers = _answers(qa, input_file, where)
     if version_2_with_negative:
         record = {"is_impossible": answers == [], **qa}
@@ -270,7 +269,7 @@ def _answer(
     answers = answers or []
     if len(answers) != 1:
         raise UserError(
-            f"{input_file}: {where} has {len(answers)} answers, expected one in training{hint}."
+            f"{input_file}: {where} has {len(answers)} answers; training needs exactly one{hint}."
         )
     text = _field(answers[0], "text", str, input_file, "an answer of " + where)
     start = _field(answers[0], "answer_start", int, input_file, "an answer of " + where)
@@ -280,11 +279,11 @@ def _answer(
 def _locate(
     answer: Optional[Tuple[str, int]], starts: List[int], doc_tokens: List[str]
 ) -> Optional[Dict[str, Any]]:
-    """The keywords of a `SquadExample` that tell an answer; None if it is not in its place.
+    """Returns the fields of a `SquadExample` for an answer; None if it is not at its offset.
 
     Args:
-      answer: (text, place of its first character in the paragraph), or None for no answer.
-      starts: list of the places of the paragraph's words.
+      answer: (text, offset of its first character in the paragraph), or None for no answer.
+      starts: list of the offsets of the paragraph's words.
       doc_tokens: list of these words.
     """
     if answer is None:
@@ -294,8 +293,8 @@ def _locate(
     first, last = (
         bisect.bisect_right(starts, where) - 1 for where in (offset, offset + len(text) - 1)
     )
-    # Words are compared, not characters, as in BERT: how they are spaced does not matter. Only an
-    # answer with white space that ends no word here (U+00A0) is not found.
+    # As in BERT, words are compared instead of characters, so that spacing does not matter. An
+    # answer that contains other white space, such as U+00A0, is not found.
     answer_text, words = " ".join(text.split()), " ".join(doc_tokens[first : last + 1])
     if not answer_text or first < 0 or answer_text not in words:
         return None

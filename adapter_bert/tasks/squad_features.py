@@ -1,8 +1,7 @@
-"""Questions about paragraphs → windows of a paragraph, as BERT reads them.
+"""Encodes questions about paragraphs as windows of the paragraph (Devlin et al. 2018, 4.2, 4.3).
 
-Names, positional arguments and results are those of BERT's run_squad.py (Devlin et al. 2018,
-sections 4.2 and 4.3). A paragraph that is longer than a row is read in windows that overlap, and
-every question is asked in each of them.
+Names, positional arguments and results are those of BERT's run_squad.py. A paragraph that is too
+long for a row is read in overlapping windows, each together with the question.
 """
 
 import re
@@ -17,24 +16,24 @@ from adapter_bert.tasks import squad_data
 
 FIRST_UNIQUE_ID = 1000000000
 _PROGRESS_EVERY = 10000
-_MAX_CACHED_WORDS = 100000  # Whose pieces are remembered.
-_TOKENS_PER_PART = 1 << 18  # That `add_rows` hands on at a time.
+_MAX_CACHED_WORDS = 100000  # Words whose pieces are cached.
+_TOKENS_PER_PART = 1 << 18  # Tokens that `add_rows` passes on at a time.
 
 
 class InputFeatures:
-    """What BERT reads of a question in one window, S = max_seq_length long.
+    """The encoding of a question and one window, a row of S = max_seq_length tokens.
 
     Attributes:
-      unique_id: int, counted from 1,000,000,000 on.
-      example_index: int, the question's place among the examples.
-      doc_span_index: int, the window's place among the question's.
+      unique_id: int, counted from 1,000,000,000.
+      example_index: int, index of the question.
+      doc_span_index: int, index of the window among the question's.
       tokens: list of str, without padding.
-      token_to_orig_map: dict from the place of a paragraph's token to that of its word.
-      token_is_max_context: dict from the place of a paragraph's token to whether no other window
-        shows more of what stands around it.
+      token_to_orig_map: dict from the position of a paragraph's token to the index of its word.
+      token_is_max_context: dict from the position of a paragraph's token to whether this window
+        shows most context around it.
       input_ids, input_mask, segment_ids: lists of S ints.
-      start_position, end_position: int, the answer's first and last token; 0, [CLS], where the
-        window does not hold it; None where it is not known.
+      start_position, end_position: int, positions of the answer's first and last token; 0, [CLS],
+        if the window does not contain it; None if unknown.
       is_impossible: bool.
     """
 
@@ -67,11 +66,11 @@ class InputFeatures:
         self.is_impossible = is_impossible
 
 
-DOC_STRIDE, MAX_QUERY_LENGTH = 128, 64  # BERT's.
+DOC_STRIDE, MAX_QUERY_LENGTH = 128, 64  # BERT's defaults.
 
 
 class Limits(NamedTuple):
-    """How much BERT reads at a time, in tokens, and how far a window is from the one before."""
+    """The lengths of rows and questions, and the stride of windows, in tokens."""
 
     max_seq_length: int
     doc_stride: int
@@ -79,11 +78,11 @@ class Limits(NamedTuple):
 
 
 def check_limits(limits: Limits) -> None:
-    """Raises UserError unless every window has room for a paragraph's token, and moves on."""
+    """Raises UserError unless windows have room for a paragraph's token and the stride is valid."""
     room = limits.max_seq_length - limits.max_query_length - 3
     if room < 1:
         raise UserError(
-            f"--max_seq_length={limits.max_seq_length} leaves no room for a paragraph beside"
+            f"--max_seq_length={limits.max_seq_length} leaves no room for a paragraph besides"
             f" --max_query_length={limits.max_query_length} and 3 special tokens; expected at least"
             f" {limits.max_query_length + 4}."
         )
@@ -92,13 +91,13 @@ def check_limits(limits: Limits) -> None:
 
 
 def trained_settings(training: Dict[str, Any]) -> Dict[str, Any]:
-    """How the questions of a training were read: run_squad.py's flags of these names.
+    """Returns the settings with which a training read its questions, named as run_squad.py's flags.
 
     Args:
-      training: that of a `task_adapter.Description`; what it does not say is the flag's default.
+      training: of a `task_adapter.Description`; missing values have the flags' defaults.
 
     Raises:
-      UserError: a value is none that the flag takes.
+      UserError: a value is invalid for its flag.
     """
     settings: Dict[str, Any] = {
         "doc_stride": DOC_STRIDE,
@@ -108,21 +107,21 @@ def trained_settings(training: Dict[str, Any]) -> Dict[str, Any]:
     for name, default in settings.items():
         settings[name] = value = training.get(name, default)
         if type(value) is not type(default) or (name == "max_query_length" and value < 1):
-            raise UserError(f"training.{name}: expected a value of --{name}, found {value!r}.")
+            raise UserError(f"training.{name} is {value!r}, which --{name} does not accept.")
     return settings
 
 
 class _Paragraph(NamedTuple):
-    """A paragraph's tokens, and which belong to which word."""
+    """A paragraph's tokens, and the alignment of tokens and words."""
 
     words: List[str]
     tokens: List[str]
-    word_of: List[int]  # A token's word.
-    first_of: List[int]  # A word's first token; after the last word their number.
+    word_of: List[int]  # Token → its word.
+    first_of: List[int]  # Word → its first token; the last entry is the number of tokens.
 
 
 class Window(NamedTuple):
-    """Some tokens of a paragraph under a question, and where the answer stands in the row."""
+    """A span of a paragraph's tokens, and the positions of the answer in its row."""
 
     start: int
     length: int
@@ -131,7 +130,7 @@ class Window(NamedTuple):
 
 
 class Tokenized(NamedTuple):
-    """A question with its windows."""
+    """A question and its windows."""
 
     example: squad_data.SquadExample
     query: List[str]
@@ -142,12 +141,12 @@ class Tokenized(NamedTuple):
 def tokenize_questions(
     examples: Iterable[squad_data.SquadExample], tokenizer, limits: Limits, is_training: bool
 ) -> Iterator[Tokenized]:
-    """Yields the `Tokenized` of each `squad_data.SquadExample`.
+    """Yields a `Tokenized` for each `squad_data.SquadExample`.
 
-    A paragraph is tokenized once for all questions about it, if these come in a row.
+    Consecutive questions about the same paragraph share its tokenization.
 
     Raises:
-      UserError: `limits` are too small, see `check_limits`.
+      UserError: `limits` are too small; see `check_limits`.
     """
     check_limits(limits)
     paragraph, pieces = None, {}
@@ -164,7 +163,7 @@ def tokenize_questions(
 
 
 def _tokenize_words(words: List[str], tokenizer, pieces) -> _Paragraph:
-    """The `_Paragraph` of a list of words; `pieces` is a dict of those seen before."""
+    """Returns the `_Paragraph` of a list of words; `pieces` caches the pieces of words."""
     if len(pieces) > _MAX_CACHED_WORDS:
         pieces.clear()
     tokens, word_of, first_of = [], [], []
@@ -180,9 +179,9 @@ def _tokenize_words(words: List[str], tokenizer, pieces) -> _Paragraph:
 
 
 def doc_spans(num_tokens: int, room: int, limits: Limits) -> List[Tuple[int, int]]:
-    """Where the windows over a paragraph begin and how long they are: list of (start, length).
+    """Returns the windows over a paragraph, a list of (start, length).
 
-    For example 10 tokens, room for 6 and a stride of 3: (0, 6), (3, 6), (6, 4).
+    For example, 10 tokens with room for 6 and a stride of 3 give (0, 6), (3, 6), (6, 4).
     """
     spans, start = [], 0
     while start < num_tokens:
@@ -195,13 +194,13 @@ def doc_spans(num_tokens: int, room: int, limits: Limits) -> List[Tuple[int, int
 
 
 def _answer_tokens(example, paragraph: _Paragraph, tokenizer) -> Tuple[int, ...]:
-    """The answer's first and last token in the paragraph; () if there is no answer."""
+    """Returns the paragraph's tokens (first, last) of the answer; () if there is no answer."""
     if example.is_impossible:
         return ()
     first = paragraph.first_of[example.start_position]
     last = paragraph.first_of[example.end_position + 1] - 1
     answer = list(tokenizer.tokenize(example.orig_answer_text))
-    # A user's own tokenizer may be of another class.
+    # A tokenizer of the user may lack the attribute.
     if getattr(tokenizer, "wordpiece_tokenizer", tokenizer) is None:
         return improve_span_of_pieces(paragraph.tokens, first, last, answer)
     return improve_answer_span(paragraph.tokens, first, last, answer)
@@ -210,16 +209,16 @@ def _answer_tokens(example, paragraph: _Paragraph, tokenizer) -> Tuple[int, ...]
 def improve_answer_span(
     tokens: List[str], first: int, last: int, answer: List[str]
 ) -> Tuple[int, int]:
-    """The tokens within first..last that are the answer and nothing else; else these.
+    """Returns the tokens within first..last that match the answer exactly; otherwise first..last.
 
-    An answer is a piece of text, and a word may be more than it: of "the Japanese-American", of
-    which the answer is "Japanese", the words' tokens are "japanese - american", and the answer's
-    the first of them. But if it is "Japan", no tokens are, and all three stand for it.
+    A word may be longer than the answer. In "the Japanese-American", tokenized as "the japanese -
+    american", the answer "Japanese" is one token of the last word. The answer "Japan" matches no
+    token, so the whole word stands for it.
 
     Args:
       tokens: list of the paragraph's tokens.
-      first, last: int, what the answer's words have of them.
-      answer: list of the answer's own tokens.
+      first, last: int, the tokens of the answer's words.
+      answer: list of the tokens of the answer's text.
 
     Returns:
       (first, last).
@@ -233,11 +232,11 @@ def improve_answer_span(
 def improve_span_of_pieces(
     tokens: List[str], first: int, last: int, answer: List[str]
 ) -> Tuple[int, int]:
-    """`improve_answer_span` for SentencePiece: the fewest characters in which the answer stands.
+    """Returns the shortest span of SentencePiece tokens within first..last that has the answer.
 
-    Texts are compared, since an answer alone has other pieces than within a word: of "(1985)", with
-    the pieces "▁ ( 19 85 )", the answer "▁1985" is the third and the fourth; of "▁1985" the answer
-    "▁85" is all.
+    Texts are compared instead of tokens, as an answer alone may have other pieces than inside a
+    word. In "(1985)", with the pieces "▁ ( 19 85 )", the answer "▁1985" is the third and fourth. In
+    "▁1985" the answer "▁85" is the whole piece.
     """
     joined = tokenization.join_pieces
     target = joined(answer)
@@ -256,12 +255,12 @@ def improve_span_of_pieces(
 
 
 def _window(span: Tuple[int, int], answer: Optional[Tuple[int, ...]], offset: int) -> Window:
-    """The `Window` of a span.
+    """Returns the `Window` of a span.
 
     Args:
       span: (start, length).
-      answer: (first, last), its tokens in the paragraph; () for none, None for not known.
-      offset: int, where in the row the span begins.
+      answer: (first, last) tokens in the paragraph; () for no answer, None if unknown.
+      offset: int, position of the span in the row.
     """
     if answer is None:
         return Window(*span)
@@ -272,22 +271,22 @@ def _window(span: Tuple[int, int], answer: Optional[Tuple[int, ...]], offset: in
 
 
 def max_context(spans: List[Tuple[int, int]]) -> np.ndarray:
-    """Which window shows each token with most around it.
+    """Returns the window that shows most context around each token.
 
-    A token stands in several windows, at the edge of one and in the middle of another. As a score
-    of a window, take what it has to the token's left or right, whichever is less, and a hundredth
-    of its length. For example of
+    A token may be in several windows, at the edge of one and in the middle of another. A window's
+    score is the smaller of the token's left and right context, plus 0.01 times the window's length.
+    For example, in
 
         the man went to the store and bought a gallon of milk
 
-    the windows "the man went to the", "to the store and bought" and "and bought a gallon of" give
-    the second "bought" 4 left and 0 right, the third 1 left and 3 right: the third is the one.
+    "bought" has 4 tokens to the left and 0 to the right in the window "to the store and bought",
+    but 1 and 3 in "and bought a gallon of", which is therefore chosen.
 
     Args:
       spans: list of (start, length), in ascending order.
 
     Returns:
-      int array [tokens], the window's index; of equal ones the first.
+      int array [tokens], indices of windows; the first one for a tie.
     """
     num_tokens = max((start + length for start, length in spans), default=0)
     places = np.arange(num_tokens)
@@ -303,16 +302,15 @@ def max_context(spans: List[Tuple[int, int]]) -> np.ndarray:
 
 
 def add_rows(questions: Iterable[Tokenized], tokenizer, add: Callable) -> None:
-    """Hands the rows of all windows on, as `rows.TextRows` takes them, a part at a time.
+    """Passes the rows of all windows on in parts, as arrays for `rows.TextRows`.
 
-    A paragraph's tokens stand there once for all questions about it.
+    Questions about one paragraph share its tokens.
 
     Args:
       questions: iterable of `Tokenized`.
       tokenizer: `tokenization.FullTokenizer`.
-      add: function that takes dicts of arrays: what `TextRows` needs, where answers are known
-        "start_positions" and "end_positions" [N], and "num_questions", whose sum counts the
-        questions.
+      add: function of a dict of arrays: those of `TextRows`; "start_positions" and "end_positions"
+        [N] if answers are known; and "num_questions" [1], the number of questions in this part.
     """
     part = _Part(first_token=0)
     paragraph, start = None, 0
@@ -331,7 +329,7 @@ def add_rows(questions: Iterable[Tokenized], tokenizer, add: Callable) -> None:
 
 
 class _Part:
-    """Rows that are not handed on yet."""
+    """Rows that are not passed on yet."""
 
     def __init__(self, first_token: int):
         self._first_token = first_token
@@ -343,7 +341,7 @@ class _Part:
         return self._first_token + len(self.tokens)
 
     def add_tokens(self, tokenizer, tokens: List[str]) -> int:
-        """Returns where they begin."""
+        """Appends tokens, and returns the index of the first."""
         start = self.next_token
         self.tokens += tokenizer.convert_tokens_to_ids(tokens)
         return start
@@ -390,7 +388,7 @@ def convert_examples_to_features(
 def window_features(
     question: Tokenized, example_index: int, unique_id: int, tokenizer, max_seq_length: int
 ) -> List[InputFeatures]:
-    """The `InputFeatures` of each window of a `Tokenized`; the first one's id is unique_id."""
+    """Returns the `InputFeatures` of a question's windows, with ids counted from unique_id."""
     query, paragraph = question.query, question.paragraph
     offset = len(query) + 2
     best_windows = max_context([(window.start, window.length) for window in question.windows])

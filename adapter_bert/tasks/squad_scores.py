@@ -1,4 +1,4 @@
-"""Exact match and F1 of answers, as SQuAD's official evaluation scripts compute them.
+"""Exact match and F1 of answers, as in SQuAD's official evaluation scripts.
 
 Rajpurkar et al. 2016 (v1.1) and 2018 (v2.0). All scores are percentages.
 """
@@ -10,22 +10,22 @@ from typing import Dict, List, Tuple
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
-# Odds above this count as no answer in the official script, unless it is told otherwise.
+# The official script's default threshold of the odds above which "no answer" is predicted.
 _NO_ANSWER_ODDS = 1.0
 
 
 def normalize_answer(text: str) -> str:
-    """Lower case, without punctuation, articles and extra white space."""
+    """Returns a text in lower case, without punctuation, articles and extra white space."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
 def exact_match(prediction: str, truth: str) -> float:
-    """1.0 or 0.0: whether two answers are the same, normalized."""
+    """Returns 1.0 if two answers are equal after normalization, otherwise 0.0."""
     return float(normalize_answer(prediction) == normalize_answer(truth))
 
 
 def f1_v1(prediction: str, truth: str) -> float:
-    """F1 of two answers' words, normalized; 0.0 if either has none."""
+    """Returns the F1 of two normalized answers' words; 0.0 if they share none."""
     words, true_words = normalize_answer(prediction).split(), normalize_answer(truth).split()
     common = sum((collections.Counter(words) & collections.Counter(true_words)).values())
     if not common:
@@ -35,16 +35,16 @@ def f1_v1(prediction: str, truth: str) -> float:
 
 
 def f1_v2(prediction: str, truth: str) -> float:
-    """`f1_v1`, but 1.0 if neither has a word: no answer is an answer of SQuAD 2.0."""
+    """Returns `f1_v1`, but 1.0 if both answers are empty, as "no answer" may be correct."""
     return max(f1_v1(prediction, truth), exact_match(prediction, truth))
 
 
 def scores_v1(truths: Dict[str, List[str]], predictions: Dict[str, str]) -> Dict[str, float]:
-    """The scores of SQuAD 1.1.
+    """Returns the scores of SQuAD 1.1.
 
     Args:
-      truths: dict from ids to the texts of right answers.
-      predictions: dict from ids to texts; a question without one counts as wrong.
+      truths: dict from ids to the texts of correct answers.
+      predictions: dict from ids to texts; a missing prediction is wrong.
 
     Returns:
       A dict of floats: exact_match and f1.
@@ -64,22 +64,22 @@ def scores_v2(
     null_odds: Dict[str, float],
     threshold: float = 0.0,
 ) -> Dict[str, float]:
-    """The scores of SQuAD 2.0.
+    """Returns the scores of SQuAD 2.0.
 
     Args:
-      truths: dict from ids to the texts of right answers, none where there is no answer.
+      truths: dict from ids to the texts of correct answers; [] for no answer.
       predictions: dict from ids to texts, "" for no answer.
-      null_odds: dict from ids to how much rather there is no answer.
-      threshold: float, the odds up to which predictions were made; those above it, but at least
-        1.0, count as no answer (the official script's --na-prob-thresh).
+      null_odds: dict from ids to the score of "no answer" minus that of the best answer.
+      threshold: float, the odds up to which predictions were made. Odds above it, or above 1.0 if
+        it is lower, count as no answer (the official script's --na-prob-thresh).
 
     Returns:
-      A dict of floats: exact, f1 and total of all questions, of those that have an answer
-      (HasAns_...) and of those that have none (NoAns_...); best_exact, best_f1 and the thresholds
-      of null_odds, best_exact_thresh and best_f1_thresh, at which they would be reached.
+      A dict of floats: exact, f1 and total of all questions, of those with an answer (HasAns_...)
+      and of those without (NoAns_...); best_exact and best_f1, the scores at the best thresholds of
+      null_odds, which are best_exact_thresh and best_f1_thresh.
     """
     answered = [key for key in truths if key in predictions]
-    # Whether a question has an answer does not depend on that answer's words, its score does.
+    # As in the official script: the score ignores answers without words, has_answer does not.
     worded_truths = {
         key: [text for text in truths[key] if normalize_answer(text)] for key in answered
     }
@@ -118,11 +118,11 @@ def best_threshold(
     values: Dict[str, float],
     null_odds: Dict[str, float],
 ) -> Tuple[float, float]:
-    """(sum of the scores, threshold of the odds) where that sum is the highest.
+    """Returns (highest sum of scores, the threshold of the odds that reaches it).
 
-    Below the least odds all questions count as unanswered, and those are right that have no answer.
-    With each question in the order of their odds one more is answered: its score comes in, or what
-    it had for silence goes out.
+    Below the lowest odds, no question is answered, and those without an answer are correct. Raising
+    the threshold past a question's odds answers it: its score is added, or the point for "no
+    answer" is lost.
     """
     best = current = float(sum(not truths[key] for key in values))
     threshold = 0.0

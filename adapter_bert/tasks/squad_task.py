@@ -1,4 +1,4 @@
-"""SQuAD as a task: its settings, the windows of its questions, and what becomes of predictions."""
+"""The SQuAD task: settings, encoded windows, and answers from predictions."""
 
 import dataclasses
 import posixpath
@@ -22,77 +22,77 @@ class SquadConfig(FinetuningConfig):
     """The settings of run_squad.py."""
 
     train_file: Optional[str] = flag(
-        None, "SQuAD's JSON for training, train-v1.1.json.", "Task and data"
+        None, "Training set, SQuAD's JSON, such as train-v1.1.json.", "Task and data"
     )
     predict_file: Optional[str] = flag(
-        None, "SQuAD's JSON to predict and to evaluate on, dev-v1.1.json.", "Task and data"
+        None, "Dev set, SQuAD's JSON, such as dev-v1.1.json.", "Task and data"
     )
     max_seq_length: int = flag(
-        384, "WordPieces of a question and a window of its paragraph.", "Task and data"
+        384, "Tokens of a row: a question and a window of its paragraph.", "Task and data"
     )
     doc_stride: int = flag(
         squad_features.DOC_STRIDE,
-        "How far a window is from the one before, in WordPieces.",
+        "Stride of the windows over a paragraph, in tokens.",
         "Task and data",
     )
     max_query_length: int = flag(
         squad_features.MAX_QUERY_LENGTH,
-        "WordPieces of a question; longer ones are cut.",
+        "Longest question in tokens; longer ones are truncated.",
         "Task and data",
         lower=1,
     )
     version_2_with_negative: bool = flag(
-        False, "Some questions have no answer (SQuAD 2.0).", "Task and data"
+        False, "SQuAD 2.0: questions may have no answer.", "Task and data"
     )
     n_best_size: int = flag(
-        20, "Answers in nbest_predictions.json.", "Evaluation and prediction", lower=1
+        20, "Answers per question in nbest_predictions.json.", "Evaluation and prediction", lower=1
     )
     max_answer_length: int = flag(
-        30, "WordPieces of an answer.", "Evaluation and prediction", lower=1
+        30, "Longest answer in tokens.", "Evaluation and prediction", lower=1
     )
     null_score_diff_threshold: float = flag(
         0.0,
-        "How much better than any answer none must score to be predicted.",
+        'How much "no answer" must outscore the best answer to be predicted.',
         "Evaluation and prediction",
     )
     verbose_logging: bool = flag(
-        False, "Log each answer whose text is not found again.", "Evaluation and prediction"
+        False, "Log each answer that cannot be located in its text.", "Evaluation and prediction"
     )
 
     def __post_init__(self):
         super().__post_init__()
         squad_features.check_limits(self.limits)
         if self.tuning.train_pooler:
-            raise UserError("--train_pooler: question answering does not read the pooler.")
+            raise UserError("--train_pooler: question answering does not use the pooler.")
 
     @property
     def limits(self) -> squad_features.Limits:
-        """The `squad_features.Limits` of the windows."""
+        """The limits of questions and windows."""
         return squad_features.Limits(self.max_seq_length, self.doc_stride, self.max_query_length)
 
     @property
     def task_name(self) -> str:
-        """What is answered, in two versions whose scores do not compare."""
+        """The name of the task; scores of its two versions are not comparable."""
         return "SQuAD 2.0" if self.version_2_with_negative else "SQuAD"
 
     def settings_of(self, digest: str) -> Dict[str, Any]:
-        """Returns what decides the weights besides the model: the training file and its windows."""
+        """Returns the settings besides the model that decide the weights."""
         names = ("doc_stride", "max_query_length", "version_2_with_negative")
         return {"data": digest, **{name: getattr(self, name) for name in names}}
 
     def dev_settings_of(self, digest: str) -> Dict[str, Any]:
-        """Returns what decides the dev scores: the file and how answers are chosen."""
+        """Returns the settings that decide the dev scores: the file and how answers are chosen."""
         names = ("n_best_size", "max_answer_length", "null_score_diff_threshold")
         return {"dev_data": digest, **{name: getattr(self, name) for name in names}}
 
 
 def windows(config, tokenizer, is_training):
-    """Returns the windows of a file's questions, from the cache if it has them.
+    """Returns the windows of a file's questions, from the cache if they are in it.
 
     Args:
       config: `SquadConfig`.
       tokenizer: `tokenization.FullTokenizer`.
-      is_training: bool; of --train_file, else of --predict_file.
+      is_training: bool; reads --train_file, otherwise --predict_file.
 
     Returns:
       (`TextRows`, number of questions, digest of the file).
@@ -100,7 +100,7 @@ def windows(config, tokenizer, is_training):
     path = config.train_file if is_training else config.predict_file
     if not path:
         flag = "train_file" if is_training else "predict_file"
-        raise UserError(f"--{flag} is not given, expected SQuAD's JSON.")
+        raise UserError(f"--{flag} is required: a file of SQuAD's JSON.")
     version_2 = config.version_2_with_negative
 
     def make(add):
@@ -121,7 +121,7 @@ def windows(config, tokenizer, is_training):
     )
     arrays = feature_cache.load_or_build(config.feature_folder, key, make)
     if not len(arrays["is_real_example"]):
-        raise UserError(f"{path}: no paragraph has a word, so that there is nothing to read.")
+        raise UserError(f"{path}: no paragraph has any words.")
     if "left_out" in arrays:
         logging.warning("%s: %s.", path, arrays.pop("left_out").tobytes().decode())
     num_questions = int(arrays.pop("num_questions").sum())
@@ -130,16 +130,16 @@ def windows(config, tokenizer, is_training):
 
 
 class Reader:
-    """Reads answers out of the windows' predictions, and scores them.
+    """Decodes answers from the windows' predictions, and scores and writes them.
 
     Args:
       config: `SquadConfig`.
       tokenizer: `tokenization.FullTokenizer`.
-      digest: of --predict_file, as `windows` found it.
+      digest: of --predict_file, as returned by `windows`.
       can_score: bool; whether answers will be scored.
 
     Raises:
-      UserError: there is nothing to score by in --predict_file.
+      UserError: answers will be scored, but --predict_file has none.
     """
 
     def __init__(self, config, tokenizer, digest, can_score):
@@ -160,25 +160,28 @@ class Reader:
         )
 
     def answers(self, predictions):
-        """A dict from ids to `squad_answers.Answer`s, of an iterable of the windows' logits.
+        """Returns a dict from ids to `squad_answers.Answer`s.
+
+        Args:
+          predictions: iterable of the windows' logits.
 
         Raises:
-          UserError: --predict_file is no longer the one that the windows were made of.
+          UserError: --predict_file has changed since `windows` read it.
         """
         try:
             result = self._answers(iter(predictions))
-        except UserError:  # Of a file that is being rewritten.
+        except UserError:  # The file may be in the middle of a rewrite.
             self._check_unchanged()
             raise
-        # Not before: predictions may be made only while they are read.
+        # Only now, as reading predictions may be what computes them.
         self._check_unchanged()
         return result
 
     def _check_unchanged(self):
         if files.sha256(self._path) != self._digest:
             raise UserError(
-                f"--predict_file {self._path} has changed since its questions were read; expected"
-                " it to stay as it is until they are answered."
+                f"--predict_file={self._path} has changed since its questions were read; run again"
+                " and leave it unchanged until they are answered."
             )
 
     def _answers(self, predictions):
@@ -203,7 +206,7 @@ class Reader:
         return answers
 
     def scores(self, answers):
-        """Those of the official script for the version, named eval_..."""
+        """Returns the scores of the version's official script, named eval_..."""
         texts = {key: answer.text for key, answer in answers.items()}
         if self._settings.version_2_with_negative:
             odds = {key: answer.null_odds for key, answer in answers.items()}
@@ -214,7 +217,7 @@ class Reader:
         return {"eval_" + name: value for name, value in scores.items()}
 
     def write(self, folder, answers):
-        """Writes the files of BERT's script; returns their paths."""
+        """Writes the files of BERT's script, and returns their paths."""
         names = ["predictions.json", "nbest_predictions.json"]
         if self._settings.version_2_with_negative:
             names.append("null_odds.json")
@@ -229,7 +232,7 @@ def _raw_result(feature, prediction):
 
 
 def summary(result):
-    """Returns the line that reports the scores, F1 first."""
+    """Returns the scores on one line, F1 first."""
     shown = metrics.scalars(result, "eval_")
     names = sorted(shown, key=lambda name: (name != "f1", name))
     parts = [f"{name} {shown[name]:.2f}" for name in names if not name.endswith("total")]

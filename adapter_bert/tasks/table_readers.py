@@ -1,4 +1,4 @@
-"""Rows of text files: .tsv, .csv and .jsonl, checked line by line."""
+"""Readers of .tsv, .csv and .jsonl files that check every line."""
 
 import codecs
 import csv
@@ -12,29 +12,29 @@ from absl import logging
 from adapter_bert.common import files
 from adapter_bert.common.errors import UserError
 
-_CSV_FIELD_LIMIT = 2**31 - 1  # csv's own 131,072 characters is less than some real fields have.
+_CSV_FIELD_LIMIT = 2**31 - 1  # The csv module's default of 131,072 characters is too small.
 
 
 class Row(NamedTuple):
-    """The fields of a row, and the number of the line on which it begins."""
+    """The fields of a row, and the number of its first line."""
 
     line: int
     fields: List[Any]  # str; None for JSON's null.
 
 
 class Table(NamedTuple):
-    """A file's rows under the names of its columns."""
+    """A file's rows and the names of its columns."""
 
     path: str
     columns: Tuple[str, ...]
     rows: List[Row]
 
     def column(self, name: str, flag: str) -> int:
-        """The place of a column.
+        """Returns the index of a column.
 
         Args:
           name: str.
-          flag: what named it, for the error.
+          flag: the flag that gave the name, for the error.
 
         Raises:
           UserError: there is no such column, or more than one.
@@ -44,40 +44,40 @@ class Table(NamedTuple):
         return self.columns.index(name)
 
     def column_error(self, name: str, flag: str) -> UserError:
-        """The UserError of a column that is not there, or is there twice."""
+        """Returns the UserError for a column that is missing or occurs twice."""
         times = "twice" if name in self.columns else "not"
         names = ", ".join(self.columns)
-        return UserError(f"{flag}={name} is {times} among the columns of {self.path}: {names}.")
+        return UserError(f"{flag}={name} is {times} in the columns of {self.path}: {names}.")
 
     def text(self, row: Row, column: int) -> str:
-        """A row's field in the column of a place; UserError for JSON's null."""
+        """Returns a row's field in a column, by its index; raises UserError for JSON's null."""
         field = row.fields[column]
         if field is None:
             name = self.columns[column]
-            raise UserError(f"{self.path}, line {row.line}: {name} is null, expected a text.")
+            raise UserError(f"{self.path}, line {row.line}: {name} is null; expected a text.")
         return field
 
 
 def read_table(path: str, columns: Sequence[str] = (), allow_latin1: bool = False) -> Table:
-    """Reads a file whose first line names its columns, or of JSON objects.
+    """Returns the rows of a file with named columns, or with a JSON object per line.
 
     Args:
-      columns: their names, for a file that has no such line and is separated by tabs.
-      path: ends in .csv (comma-separated, fields with commas, quotes or newlines in double quotes),
-        .jsonl (an object a line; values that are no text are written as JSON, but for null), or
-        anything else: separated by tabs, where quotes are characters like others. UTF-8.
+      path: UTF-8 file. .csv: comma-separated; fields with commas, quotes or newlines are in double
+        quotes. .jsonl: an object per line; values other than strings and null are kept as JSON
+        text. Any other extension: tab-separated, without quoting.
+      columns: names of the columns of a tab-separated file without a header.
       allow_latin1: bool; whether a file that is not UTF-8 is read as Latin-1.
 
     Returns:
-      `Table` of at least one row, each as wide as there are columns; blank lines are left out.
+      `Table` of at least one row, all as wide as `columns`; blank lines are skipped.
 
     Raises:
-      UserError: the file is missing, not UTF-8, empty or malformed, or a row has another width; the
-        sentence names file and line.
+      UserError: the file is missing, not UTF-8, empty or malformed, or a row has another width;
+        names the file and line.
     """
     data = _read_bytes(path)
     if allow_latin1 and not _is_utf8(data):
-        logging.info("%s is not UTF-8: it is read as Latin-1.", path)
+        logging.info("%s is not UTF-8: reading it as Latin-1.", path)
         data = data.decode("latin-1").encode("utf-8")
     lines = _check_lines(_decode_lines(data, path), path)
     if columns:
@@ -92,7 +92,7 @@ def read_table(path: str, columns: Sequence[str] = (), allow_latin1: bool = Fals
         if len(row.fields) != len(columns):
             raise UserError(
                 f"{path}, line {row.line}: found {len(row.fields)} columns, expected"
-                f" {len(columns)}, as the first line has."
+                f" {len(columns)}, as in the first line."
             )
     if not rows:
         content = "only a header" if columns else "an empty file"
@@ -101,17 +101,17 @@ def read_table(path: str, columns: Sequence[str] = (), allow_latin1: bool = Fals
 
 
 def read_folders(paths: Sequence[str], columns: Sequence[str]) -> Table:
-    """Reads folders with a folder for each label and in it a file for each text, Latin-1 or UTF-8.
+    """Returns the texts in folders that have a subfolder per label and a file per text.
 
     Args:
-      paths: list of folders.
-      columns: the names of the label's column and the text's.
+      paths: list of folders; files are UTF-8 or Latin-1.
+      columns: names for the label's column and the text's.
 
     Returns:
-      `Table`; the rows' lines count the files. Rows are sorted by path.
+      `Table`, sorted by path; a row's line is the number of its file.
 
     Raises:
-      UserError: there is no such file, or one cannot be read.
+      UserError: there are no files, or one cannot be read.
     """
     texts = []
     for path in paths:
@@ -162,21 +162,21 @@ def _parse_csv(lines: Iterable[str], path: str) -> Iterator[Row]:
             start_line = reader.line_num + 1
     except csv.Error as error:
         raise UserError(
-            f"{path}, line {start_line}: found a row that is no CSV ({error}); expected commas"
-            " between fields, and double quotes around those that hold commas, quotes or newlines."
+            f"{path}, line {start_line}: found a row that is not valid CSV ({error}), expected"
+            " commas between fields, and double quotes around any with commas, quotes or newlines."
         ) from error
     finally:
         csv.field_size_limit(previous_limit)
 
 
 def parse_object(line: str, where: str) -> Dict[str, Any]:
-    """Returns the JSON object of a line; raises UserError, which `where` begins, if it is none."""
+    """Returns the JSON object in a line; raises UserError, prefixed by `where`, without one."""
     try:
         record = files.parse_json(line)
     except files.DuplicateKeyError as error:
         raise UserError(f"{where}: {error}; expected each key once.") from error
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{where}: found no JSON ({error}).") from error
+        raise UserError(f"{where}: is not valid JSON ({error}).") from error
     if not isinstance(record, dict):
         raise UserError(f"{where}: expected a JSON object.")
     return record
@@ -193,7 +193,7 @@ def _parse_objects(lines: Iterable[str], path: str) -> Tuple[Tuple[str, ...], Li
         if set(record) != set(columns):
             differing = ", ".join(sorted(set(record) ^ set(columns)))
             raise UserError(
-                f"{path}, line {number}: expected the names of the first line; differing:"
+                f"{path}, line {number}: expected the same keys as in the first line; these differ:"
                 f" {differing}."
             )
     return columns, [
@@ -207,15 +207,15 @@ def _text(value):
 
 
 def read_rows(path: str, quotechar: Optional[str] = None) -> List[List[str]]:
-    r"""Reads a tab-separated UTF-8 file, from any place that TensorFlow can read.
+    r"""Returns the rows of a tab-separated UTF-8 file, local or remote.
 
-    Lines end with \n or \r\n, and nothing else ends one: U+2028 and the like occur within texts.
-    A byte order mark at the start is dropped.
+    Only \n and \r\n end a line, as U+2028 and the like occur within texts. A byte order mark at the
+    start is dropped.
 
     Args:
-      path: the file.
-      quotechar: None, as in GLUE: a field is what stands between two tabs, quotes and all. Or a
-        character that encloses fields, by the rules of Python's csv.
+      path: of the file.
+      quotechar: None, as in GLUE: quotes are ordinary characters. Otherwise a character that
+        encloses fields, by the rules of Python's csv module.
 
     Returns:
       A list of rows, each a list of str; a blank line is an empty list.
@@ -246,26 +246,24 @@ def _read_bytes(path: str) -> bytes:
     except FileNotFoundError:
         folder = os.path.dirname(path) or "."
         missing = "" if files.isdir(folder) else ", and neither does its folder"
-        raise UserError(
-            f"{path} does not exist{missing}; expected it in the folder that --data_dir names."
-        ) from None
+        raise UserError(f"{path} does not exist{missing}; expected it in --data_dir.") from None
     except OSError as error:
         raise UserError(f"{path} cannot be read: {files.reason(error)}.") from error
 
 
 def _decode_lines(data: bytes, path: str) -> Iterator[str]:
     """Yields the lines of UTF-8 bytes with their line ends, without a byte order mark."""
-    # UTF-16 without a byte order mark shows by the empty half of its first character; as long as
-    # it is ASCII, it is valid UTF-8.
+    # UTF-16 without a byte order mark: ASCII text in it is valid UTF-8, but has a NUL in its first
+    # two bytes.
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in data[:2]:
-        raise UserError(f"{path}, line 1: found what looks like UTF-16, expected UTF-8.")
+        raise UserError(f"{path}, line 1: the file looks like UTF-16; expected UTF-8.")
     for number, line in enumerate(io.BytesIO(data), start=1):
         try:
             yield line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
             raise UserError(
-                f"{path}, line {number}: found bytes that are not UTF-8 ({error.reason}), "
-                "expected UTF-8."
+                f"{path}, line {number}: found bytes that are not UTF-8 ({error.reason}), expected"
+                " UTF-8."
             ) from None
 
 
@@ -276,8 +274,8 @@ def _parse_quoted(lines: Iterable[str], quotechar: str, path: str) -> List[List[
         return list(reader)
     except csv.Error as error:
         raise UserError(
-            f"{path}, line {reader.line_num}: found {error}, expected fields between tabs, quoted "
-            f"by {quotechar} or not at all."
+            f"{path}, line {reader.line_num}: found {error}, expected fields between tabs,"
+            f" optionally quoted by {quotechar}."
         ) from error
     finally:
         csv.field_size_limit(previous_limit)

@@ -1,12 +1,12 @@
-"""Chunk tags in their notations: IOB1, IOB2, IOBES and BILOU tags → chunks → tags.
+"""Converts chunk tags of the schemes IOB1, IOB2, IOBES and BILOU to chunks, and back.
 
-A chunk is read as conlleval reads it, which needs not know the notation: B and S begin a chunk, and
-so do I and E after O, after a chunk that has ended, or after one of another type.
+Chunks are decoded as in conlleval, for any scheme: B and S begin a chunk. So do I and E after O,
+after the end of a chunk, or after a chunk of another type.
 
     Peter  Blackburn  BRUSSELS  saw  EU
-    I-PER  I-PER      I-LOC     O    I-ORG    IOB1: B only between two chunks of one type
+    I-PER  I-PER      I-LOC     O    I-ORG    IOB1: B only between adjacent chunks of one type
     B-PER  I-PER      B-LOC     O    B-ORG    IOB2: B begins every chunk
-    B-PER  E-PER      S-LOC     O    S-ORG    IOBES: E ends a chunk, S is one alone; BILOU: L, U
+    B-PER  E-PER      S-LOC     O    S-ORG    IOBES: E ends a chunk, S is a single word; BILOU: L, U
 """
 
 import re
@@ -14,11 +14,11 @@ from typing import Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 OUTSIDE = "O"
 _TAG = re.compile("([BIESLU])-(.+)", re.DOTALL)
-_ENDS = {"IOBES": ("E", "S"), "BILOU": ("L", "U")}  # The letters of a chunk's end, and of one word.
+_ENDS = {"IOBES": ("E", "S"), "BILOU": ("L", "U")}  # The letters of a last word and a single word.
 
 
 class Chunk(NamedTuple):
-    """The words from `start` to `end`, which is the first one behind it."""
+    """A labelled chunk: the words [start, end)."""
 
     label: str
     start: int
@@ -31,7 +31,7 @@ def is_chunk_tag(tag: str) -> bool:
 
 
 def are_chunk_tags(tags: Iterable[str]) -> bool:
-    """Returns whether a set of tags has O and a tag with a letter and a type; not those of POS."""
+    """Returns whether tags are those of chunks: O and a tag as B-PER; POS tags are not."""
     tags = set(tags)
     return OUTSIDE in tags and any(_TAG.fullmatch(tag) for tag in tags)
 
@@ -40,10 +40,10 @@ def chunks(tags: Sequence[str]) -> List[Chunk]:
     """Returns the chunks of a sentence's tags, in order.
 
     Args:
-      tags: `is_chunk_tag` each, in any notation.
+      tags: chunk tags, in any scheme.
     """
     found: List[Chunk] = []
-    label: Optional[str] = None  # The open chunk's.
+    label: Optional[str] = None  # Of the open chunk.
     start = 0
     for index, tag in enumerate([*tags, OUTSIDE]):
         letter, tag_label = _split(tag)
@@ -69,7 +69,7 @@ def tags_of(sentence_chunks: Iterable[Chunk], length: int, scheme: str = "IOB2")
 
     Args:
       sentence_chunks: in order.
-      length: of the sentence, in words.
+      length: number of words in the sentence.
       scheme: one of IOB1, IOB2, IOBES and BILOU.
     """
     tags = [OUTSIDE] * length
@@ -88,14 +88,14 @@ def tags_of(sentence_chunks: Iterable[Chunk], length: int, scheme: str = "IOB2")
 
 
 def to_iob2(tags: Sequence[str]) -> List[str]:
-    """Returns a sentence's tags of any notation in IOB2."""
+    """Returns a sentence's tags, given in any scheme, in IOB2."""
     return tags_of(chunks(tags), len(tags))
 
 
 def scheme_of(sentences: Iterable[Sequence[str]]) -> str:
-    """Returns the notation of a file's tags: IOB1, IOB2, IOBES or BILOU; IOB2 where all agree.
+    """Returns the scheme of a file's tags: IOB1, IOB2, IOBES or BILOU; IOB2 if several fit.
 
-    Between IOB1 and IOB2 more tags decide: CoNLL-2003's eng.train is IOB1 but for two tags.
+    IOB1 and IOB2 are decided by majority: CoNLL-2003's eng.train is IOB1 except for two tags.
 
     Args:
       sentences: the tags of each sentence.

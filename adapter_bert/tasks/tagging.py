@@ -14,7 +14,7 @@ _BASIC = tokenization.BasicTokenizer(do_lower_case=False)
 
 
 class Word(NamedTuple):
-    """A word and the characters [start, end) of the text in which it stands."""
+    """A word and its characters [start, end) in the text."""
 
     text: str
     start: int
@@ -22,9 +22,9 @@ class Word(NamedTuple):
 
 
 class Tagging(task_kinds.TaskKind):
-    """A softmax over the tags for each word, read at its first WordPiece.
+    """A softmax over the tags of each word, read at its first WordPiece.
 
-    The labels of named entities and chunks are in IOB2. See `TaskKind` for what the methods do.
+    Labels of named entities and chunks are in IOB2. `TaskKind` documents the methods.
     """
 
     name = "tagging"
@@ -44,11 +44,11 @@ class Tagging(task_kinds.TaskKind):
         return {"tag_ids": np.argmax(logits, axis=-1).astype(np.int32)}
 
     def answer(self, outputs, labels):
-        """Returns the tag at each position: ids do not tell where words begin."""
+        """Returns the tag at each position, as ids alone do not tell where words begin."""
         return {"tags": [labels[index] for index in outputs["tag_ids"]]}
 
     def request_reader(self, description, tokenizer, where):
-        """Returns a function from a text, or a list of words, to the windows of its words."""
+        """Returns a function that encodes a text, or a list of words, as windows."""
         pieces = tagging_features.WordPieces(tokenizer, description.max_seq_length)
         cls_id, sep_id = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
 
@@ -73,11 +73,11 @@ class Tagging(task_kinds.TaskKind):
         return read
 
     def data_paths(self, values):
-        """Returns the files that flags name, or that lie in --data_dir."""
+        """Returns the files named by flags or found in --data_dir."""
         return tagging_data.find_files(values)
 
     def export(self, logits, labels, is_label):
-        """Builds tags, string [B, S]."""
+        """Returns the tags, string [B, S]."""
         import tensorflow.compat.v1 as tf
 
         logits = logits[:, :, : labels.shape[1]]
@@ -93,8 +93,8 @@ KIND = Tagging()
 def split_text(text: str) -> List[Word]:
     """Returns the words of a text.
 
-    They stand between white space, punctuation at their begin and end is a word each, and so is
-    every ideograph: "U.S. (1985)" has the words U.S, ., (, 1985 and ).
+    Words are separated by white space. Punctuation at either end of a word is a word of its own, as
+    is every ideograph: "U.S. (1985)" has the words U.S, ., (, 1985 and ).
     """
     pieces = _basic_pieces(text)
     is_mark = [not any(char.isalnum() for char in piece.text) for piece in pieces]
@@ -102,7 +102,7 @@ def split_text(text: str) -> List[Word]:
     index = 0
     while index < len(pieces):
         last = index
-        while not is_mark[index]:  # Joins "U . S", whose pieces touch, but no two ideographs.
+        while not is_mark[index]:  # Joins adjacent pieces such as "U . S", but not ideographs.
             end = last + 1
             while end < len(pieces) and is_mark[end]:
                 end += 1
@@ -118,18 +118,18 @@ def split_text(text: str) -> List[Word]:
 
 
 def _basic_pieces(text: str) -> List[Word]:
-    """Returns what BERT splits a text into, before WordPiece."""
+    """Returns the pieces of BERT's basic tokenizer, before WordPiece."""
     pieces, end = [], 0
     for piece in _BASIC.tokenize(text):
         start = end = text.index(piece[0], end)
-        for char in piece:  # Control characters between them are left out of the piece.
+        for char in piece:  # The text may have control characters between them.
             end = text.index(char, end) + 1
         pieces.append(Word(piece, start, end))
     return pieces
 
 
 def join_words(words: Sequence[str]) -> List[Word]:
-    """Returns words with their places in the text that they make, joined by spaces."""
+    """Returns words with their offsets in the text that joins them by spaces."""
     joined, start = [], 0
     for word in words:
         joined.append(Word(word, start, start + len(word)))
@@ -145,12 +145,12 @@ def tagged(
     Args:
       text: str.
       words: `Word`s of the text.
-      tags: as many, out of the labels.
-      labels: the task's.
+      tags: a label for each word.
+      labels: the task's labels.
 
     Returns:
-      A dict of "tokens" and "tags", and where the labels are chunk tags "entities": the text, the
-      label, and start and end, in characters, of each.
+      A dict with "tokens" and "tags". For chunk tags also "entities", each with text, label, and
+      start and end in characters.
     """
     answer: Dict[str, Any] = {"tokens": [word.text for word in words], "tags": list(tags)}
     if tag_schemes.are_chunk_tags(labels):
@@ -190,7 +190,7 @@ def _head(num_labels):
             if is_training:
                 sequence_output = modeling.dropout(sequence_output, 0.1, key=dropout_key)
             logits = tf.einsum("bsd,ld->bsl", sequence_output, weights) + bias
-            # The mean over the words whose tags are known: see `tagging_features`.
+            # Averages over the words with a known tag; see `tagging_features`.
             tag_ids = features["label_ids"] - tagging_features.FIRST_TAG
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
                 labels=tf.maximum(tag_ids, 0), logits=logits

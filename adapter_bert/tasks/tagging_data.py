@@ -1,11 +1,11 @@
-"""Files of tagged sentences: CoNLL's columns, and JSON lines.
+"""Reads and writes tagged sentences: CoNLL's columns and JSON lines.
 
     EU NNP I-NP I-ORG                                {"tokens": ["EU", "rejects"],
     rejects VBZ I-VP O                                "tags": ["I-ORG", "O"]}
 
-A line of a column file is a word; a blank line ends a sentence. Columns stand between tabs if the
-first word's line has one, else between spaces. What is no word's line (comments, -DOCSTART-, blank
-lines) stays as it is where predictions are written.
+A line of a column file is a word; a blank line ends a sentence. Columns are separated by tabs if
+the first word's line has one, otherwise by spaces. When predictions are written, all lines without
+a word (comments, -DOCSTART-, blank lines) are kept.
 """
 
 import json
@@ -17,14 +17,14 @@ from adapter_bert.common.errors import UserError
 from adapter_bert.tasks import table_readers
 
 _DOCUMENT = "-DOCSTART-"
-# The names of a split's file in a data_dir, before a further extension.
+# Names of a split's file in a data_dir, without the extension.
 _NAMES = {
     "train": r"train|\w+\.train",
     "dev": r"dev|valid|\w+\.(?:dev|testa)",
     "test": r"test|\w+\.(?:test|testb)",
 }
 _EXTENSIONS = r"(?:\.(?:txt|conll|conllu|tsv|iob2?|bio|bioes|jsonl))?"
-_CONLLU_RANGE = re.compile(r"\d+[-.]\d+\t")  # A word's parts are lines of their own.
+_CONLLU_RANGE = re.compile(r"\d+[-.]\d+\t")  # Not a word: its parts have lines of their own.
 _FIELD = re.compile("[^ \t]+")
 
 
@@ -33,8 +33,8 @@ class Sentence(NamedTuple):
 
     Attributes:
       words: list of str.
-      tags: as many; None where the file has none.
-      lines: the number of each word's line.
+      tags: list of str, one per word; None if the file has none.
+      lines: the line number of each word.
     """
 
     words: List[str]
@@ -43,25 +43,27 @@ class Sentence(NamedTuple):
 
 
 class TaggedFile:
-    """The sentences of a file, and the form in which it has them.
+    """The sentences of a file, and the file's format.
 
     Attributes:
       path: str.
-      sentences: list of `Sentence`, at least one of which has a word.
-      has_tags: bool; all sentences have tags, or none has.
-      extension: of a file of this form, "txt" or "jsonl".
+      sentences: list of `Sentence`, of which at least one has a word.
+      has_tags: bool; either all sentences have tags, or none.
+      extension: "txt" or "jsonl", for a file in this format.
     """
 
     extension = "txt"
 
     def __init__(self, path: str, sentences: List[Sentence]):
         if not any(sentence.words for sentence in sentences):
-            raise UserError(f"{path}: found no word, expected a word and its tag a line, or JSON.")
+            raise UserError(
+                f"{path}: found no words, expected a word and its tag per line, or JSON lines."
+            )
         self.path, self.sentences = path, sentences
         self.has_tags = sentences[0].tags is not None
 
     def with_tags(self, tags: Sequence[Sequence[str]]) -> bytes:
-        """Returns the file's content with other tags, a list for each sentence."""
+        """Returns the file's content with other tags, one list per sentence."""
         raise NotImplementedError
 
 
@@ -71,17 +73,17 @@ def read(
     tag_column: Optional[str] = None,
     requires_tags: bool = True,
 ) -> TaggedFile:
-    """Reads a file of tagged sentences.
+    """Returns the sentences of a tagged file.
 
     Args:
-      path: of a file; one whose name ends in .jsonl has an object a line, any other columns. UTF-8.
-      word_column, tag_column: the number of a column as a str, from 1, or from -1 for the last; by
-        default the first and the last. Of .jsonl the key, by default "tokens" and "tags".
-      requires_tags: bool; without, a file of one column, or without the key, has words alone.
+      path: of a UTF-8 file: JSON lines if its name ends in .jsonl, otherwise columns.
+      word_column, tag_column: number of a column as a str, from 1, or from -1 for the last; by
+        default the first and the last. For .jsonl the key, by default "tokens" and "tags".
+      requires_tags: bool; if False, a file may have only words, in one column or without the key.
 
     Raises:
-      UserError: the file is missing, not UTF-8, without a word, or malformed; the sentence names
-        file and line.
+      UserError: the file is missing, not UTF-8, without a word, or malformed; names the file and
+        line.
     """
     if path.endswith(".jsonl"):
         return _read_json(path, word_column or "tokens", tag_column or "tags", requires_tags)
@@ -93,13 +95,13 @@ def read(
 
 
 def find_files(values: Dict[str, Optional[str]]) -> Dict[str, List[str]]:
-    """Returns the file of each split, "train", "dev" and "test": a list of one path or none.
+    """Returns the paths of each split, "train", "dev" and "test": lists with at most one path.
 
     Args:
-      values: data_dir, train_file, dev_file and test_file, None where a flag is not given.
+      values: data_dir, train_file, dev_file and test_file; None for a flag that is not given.
 
     Raises:
-      UserError: a flag names what is not there, or data_dir has two files of a split.
+      UserError: a named file or folder does not exist, or data_dir has two files for a split.
     """
     names = []
     if values["data_dir"]:
@@ -118,7 +120,7 @@ def find_files(values: Dict[str, Optional[str]]) -> Dict[str, List[str]]:
         found = [name for name in names if expression.fullmatch(name)]
         if not given and len(found) > 1:
             raise UserError(
-                f"--data_dir={values['data_dir']} has {' and '.join(found[:3])}: name one by"
+                f"--data_dir={values['data_dir']} has {' and '.join(found[:3])}; choose one by"
                 f" --{split}_file."
             )
         result[split] = [given] if given else [f"{values['data_dir']}/{name}" for name in found]
@@ -129,7 +131,7 @@ def find_files(values: Dict[str, Optional[str]]) -> Dict[str, List[str]]:
 
 
 def _column_number(text: str, flag: str) -> int:
-    """Returns the index of a column, that of Python."""
+    """Returns the Python index of a column."""
     if not re.fullmatch("-?[1-9][0-9]{0,3}", text):
         raise UserError(
             f"{flag}={text}: expected the number of a column, from 1, or from -1 for the last."
@@ -139,7 +141,7 @@ def _column_number(text: str, flag: str) -> int:
 
 
 class _Columns(NamedTuple):
-    """How a file's lines are read: `words` and `tags` are indices of columns."""
+    """The format of a file's lines; `words` and `tags` are indices of columns."""
 
     has_tabs: bool
     width: int
@@ -156,7 +158,7 @@ class _ColumnFile(TaggedFile):
         self._lines, self._columns = lines, columns
 
     def with_tags(self, tags):
-        """Returns the file's content with other tags; a file of words gets a column."""
+        """Returns the file's content with other tags; appends a column if it had none."""
         lines = list(self._lines)
         for sentence, sentence_tags in zip(self.sentences, tags):
             for number, tag in zip(sentence.lines, sentence_tags):
@@ -170,8 +172,8 @@ class _ColumnFile(TaggedFile):
         if column is None:
             return f"{text} {tag}{end}"
         pattern = re.compile("[^\t]*") if has_tabs else _FIELD
-        # Between tabs an empty match follows each field but the last one: a field begins a line or
-        # follows a tab.
+        # finditer also yields an empty match after each field but the last; only matches at the
+        # start of the line or after a tab are fields.
         spans = [
             match.span()
             for match in pattern.finditer(text)
@@ -228,11 +230,12 @@ def _find_columns(line: str, numbers: Tuple[int, int], requires_tags: bool, wher
     for number, flag in zip(numbers, ("--token_column", "--tag_column")):
         if not -width <= number < width:
             given = number + 1 if number >= 0 else number
-            raise UserError(f"{where}: found {width} columns, but {flag}={given}.")
+            raise UserError(f"{where}: {flag}={given}, but the line has {width} columns.")
         indices.append(number % width)
     if indices[0] == indices[1]:
         raise UserError(
-            f"{where}: --token_column and --tag_column are both column {indices[0] + 1} of {width}."
+            f"{where}: --token_column and --tag_column both select column {indices[0] + 1} of"
+            f" {width}."
         )
     return _Columns(has_tabs, width, *indices)
 
@@ -240,8 +243,8 @@ def _find_columns(line: str, numbers: Tuple[int, int], requires_tags: bool, wher
 def _leave_out_comments(lines: List[str], is_word: List[bool], columns: _Columns) -> None:
     """Sets is_word to False for comments.
 
-    A line that begins with # is a word's if it has as many columns as others have, and a tag that
-    another line has too, or the word itself as Penn's tag of # is.
+    A line that begins with # is a word's if it has the right number of columns and a plausible tag:
+    one that another line has, or the word itself, as in Penn Treebank's tag for #.
     """
     hashed = [i for i, line in enumerate(lines) if is_word[i] and line[0] == "#"]
     if not hashed:
@@ -261,7 +264,8 @@ def _word_and_tag(line: str, columns: _Columns, where: str) -> Tuple[str, str]:
     fields = columns.fields(line)
     if len(fields) != columns.width:
         raise UserError(
-            f"{where}: found {_count(len(fields))}, expected {columns.width} as the first word has."
+            f"{where}: found {_count(len(fields))}, expected {columns.width}, as in the first"
+            " word's line."
         )
     word = fields[columns.words]
     tag = fields[columns.tags] if columns.tags is not None else "-"
@@ -286,12 +290,12 @@ class _JsonFile(TaggedFile):
         self._records, self._tags_key = records, tags_key
 
     def with_tags(self, tags):
-        """Returns the file's objects with other tags, and all else that they have."""
+        """Returns the file's objects with other tags and all their other keys."""
         lines = (
             json.dumps({**record, self._tags_key: list(sentence_tags)}, ensure_ascii=False) + "\n"
             for record, sentence_tags in zip(self._records, tags)
         )
-        # Half a surrogate pair, which JSON can escape, is no UTF-8.
+        # JSON can escape a lone surrogate, which UTF-8 cannot encode.
         return "".join(lines).encode("utf-8", "backslashreplace")
 
 
@@ -309,13 +313,13 @@ def _read_json(path: str, words_key: str, tags_key: str, requires_tags: bool) ->
             tags = _texts(record, tags_key, where)
             if len(tags) != len(words):
                 raise UserError(
-                    f"{where}: found {len(tags)} {tags_key!r} of {len(words)} {words_key!r},"
-                    " expected as many."
+                    f"{where}: found {len(tags)} {tags_key!r} for {len(words)} {words_key!r};"
+                    " expected one tag per word."
                 )
         if sentences and (sentences[0].tags is None) != (tags is None):
             raise UserError(
-                f"{where}: {tags_key!r} is there in some lines and not in others, expected it in"
-                " all or none."
+                f"{where}: only some lines have {tags_key!r}; expected it in all of them or in"
+                " none."
             )
         sentences.append(Sentence(words, tags, [number] * len(words)))
         records.append(record)
@@ -325,21 +329,21 @@ def _read_json(path: str, words_key: str, tags_key: str, requires_tags: bool) ->
 def _texts(record: Dict[str, Any], key: str, where: str) -> List[str]:
     values = record.get(key)
     if not isinstance(values, list):
-        raise UserError(f"{where}: found no list as {key!r}, expected one of strings.")
+        raise UserError(f"{where}: {key!r} is not a list; expected a list of strings.")
     for value in values:
         if not isinstance(value, str) or not value:
             raise UserError(
-                f"{where}: found {shown(value)} in {key!r}, expected strings that are not empty."
+                f"{where}: found {shown(value)} in {key!r}, expected non-empty strings."
             )
     return values
 
 
 def shown(value: Any) -> str:
-    """Returns a value as an error quotes it: printable, and not too long."""
+    """Returns a value for an error message: printable, at most 60 characters."""
     return ascii(value)[:60] if not isinstance(value, str) else ascii(value[:40])
 
 
 def tags_at(sentences: Iterable[Sentence]) -> Iterable[Tuple[int, str]]:
-    """Yields (line, tag) of all words that have a tag."""
+    """Yields (line, tag) for all words with a tag."""
     for sentence in sentences:
         yield from zip(sentence.lines, sentence.tags or ())

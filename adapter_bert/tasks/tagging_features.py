@@ -1,8 +1,8 @@
-"""Sentences → the rows that BERT reads, and the place in them where each word's tag is read.
+"""Encodes sentences as rows, and marks the positions at which each word's tag is read.
 
 A word's tag is read at its first WordPiece (Devlin et al. 2018, section 5.3). A sentence that is
-longer than a row is read in windows that overlap, and each word in the one that shows more around
-it, so that it is learned and predicted once.
+too long for a row is read in overlapping windows. Each word's tag is read only in the window that
+shows most context around it, so that it is trained and predicted once.
 
 Axes: N rows, S positions, T WordPieces of all rows.
 """
@@ -13,17 +13,17 @@ import numpy as np
 
 from adapter_bert.training.rows import PARTS, TextRows
 
-# What "label_ids" hold: the tag with the index i is i + FIRST_TAG.
-IGNORED = 0  # A position at which no tag is read.
-UNKNOWN = 1  # One whose tag is read, and none of the task's.
+# The values of "label_ids"; tag i is encoded as i + FIRST_TAG.
+IGNORED = 0  # No tag is read at this position.
+UNKNOWN = 1  # A tag is read here, but the true one is unknown or not in the task's labels.
 FIRST_TAG = 2
 
-_KEPT_WORDS = 100000  # Whose pieces are remembered.
-_TOKENS_A_PART = 1 << 18  # That `add_rows` hands on at a time.
+_KEPT_WORDS = 100000  # Words whose pieces are cached.
+_TOKENS_A_PART = 1 << 18  # Tokens that `add_rows` passes on at a time.
 
 
 class Window(NamedTuple):
-    """The words [start, end) of a sentence; the tags of [first, last) are read in it."""
+    """The words [start, end) of a sentence, of which the tags of [first, last) are read."""
 
     start: int
     end: int
@@ -32,13 +32,13 @@ class Window(NamedTuple):
 
 
 def windows(lengths: Sequence[int], room: int) -> List[Window]:
-    """Returns windows of a sentence, of which each word is read in one.
+    """Returns windows of a sentence such that each word's tag is read in exactly one.
 
-    Where there are several, about half of a window is in the next one too. A word of both is read
-    in that which has more WordPieces on its shorter side.
+    Adjacent windows share about half of their WordPieces. The tag of a shared word is read in the
+    window that has more WordPieces on the word's shorter side.
 
     Args:
-      lengths: the number of WordPieces of each word, from 1 to `room`.
+      lengths: number of WordPieces of each word, from 1 to `room`.
       room: the most WordPieces of a window.
     """
     num_words = len(lengths)
@@ -50,7 +50,7 @@ def windows(lengths: Sequence[int], room: int) -> List[Window]:
         if end >= num_words:
             found.append(Window(start, num_words, first, num_words))
             break
-        # The next window overlaps by no more than half, and has room for a further word.
+        # The overlap is at most half of a window, and leaves room for one more word.
         shared = min(room // 2, room - int(lengths[end]))
         next_start = max(start + 1, int(np.searchsorted(ends, ends[end] - shared, "left")))
         middle = (ends[next_start] + ends[end]) / 2
@@ -61,11 +61,11 @@ def windows(lengths: Sequence[int], room: int) -> List[Window]:
 
 
 class WordPieces:
-    """The ids of words, each at least one and no more than a row has room for.
+    """The ids of words, each word truncated to the length of a row.
 
     Args:
       tokenizer: `tokenization.FullTokenizer`.
-      max_seq_length: of a row, with [CLS] and [SEP].
+      max_seq_length: of a row, including [CLS] and [SEP].
     """
 
     def __init__(self, tokenizer, max_seq_length: int):
@@ -74,7 +74,7 @@ class WordPieces:
         self._ids: Dict[str, List[int]] = {}
 
     def ids(self, word: str) -> List[int]:
-        """Returns a word's ids; what has no WordPiece, as a control character, is unknown."""
+        """Returns a word's ids; [UNK] for one without WordPieces, such as a control character."""
         ids = self._ids.get(word)
         if ids is None:
             if len(self._ids) >= _KEPT_WORDS:
@@ -85,7 +85,7 @@ class WordPieces:
 
 
 class Row(NamedTuple):
-    """A window's ids without [CLS] and [SEP], and as many labels: see `IGNORED`."""
+    """A window's ids without [CLS] and [SEP], and a label for each; see `IGNORED`."""
 
     ids: List[int]
     labels: List[int]
@@ -98,8 +98,8 @@ def rows_of(
 
     Args:
       words: list of str.
-      tag_ids: the index of each word's tag, -1 for one that the task does not have; None if no tag
-        is known.
+      tag_ids: index of each word's tag, -1 if it is not among the task's; None if all tags are
+        unknown.
       pieces: `WordPieces`.
     """
     word_ids = [pieces.ids(word) for word in words]
@@ -116,12 +116,12 @@ def rows_of(
 
 
 def add_rows(sentences: Iterable[tuple], pieces: WordPieces, add: Callable) -> None:
-    """Hands on the arrays of `TaggedRows`, a part at a time.
+    """Passes the arrays of `TaggedRows` on in parts.
 
     Args:
-      sentences: iterable of (words, tag_ids), see `rows_of`.
+      sentences: iterable of (words, tag_ids); see `rows_of`.
       pieces: `WordPieces`.
-      add: function of dicts of arrays, which are joined along their first axis.
+      add: function of a dict of arrays; the parts' arrays are to be concatenated.
     """
     ids: List[int] = []
     labels: List[int] = []
@@ -159,10 +159,10 @@ def add_rows(sentences: Iterable[tuple], pieces: WordPieces, add: Callable) -> N
 
 
 class TaggedRows:
-    """`rows.TextRows` with a column "label_ids" [N, S], which takes no more memory than the ids.
+    """`rows.TextRows` with a column "label_ids" [N, S], stored without padding like the ids.
 
     Args:
-      arrays: those of `add_rows`.
+      arrays: concatenated parts of `add_rows`.
       cls_id, sep_id: ids of [CLS] and [SEP].
       max_seq_length: S.
     """
@@ -187,17 +187,17 @@ class TaggedRows:
         return self._text[name]
 
     def take(self, indices, length: Optional[int] = None) -> Dict[str, np.ndarray]:
-        """Returns the arrays of some rows, as `rows.TextRows` does."""
+        """Returns the arrays of the selected rows; see `rows.TextRows`."""
         labels = self._labels.take(indices, length)["input_ids"]
         return {**self._text.take(indices, length), "label_ids": labels}
 
     def in_graph(self) -> Callable:
-        """Returns `take` for Tensors, as `rows.TextRows` does."""
+        """Returns `take` for Tensors; see `rows.TextRows`."""
         text, labels = self._text.in_graph(), self._labels.in_graph()
         return lambda indices: {**text(indices), "label_ids": labels(indices)["input_ids"]}
 
     def positions(self, row: int) -> np.ndarray:
-        """Returns the positions in a row at which tags are read, in the order of the words."""
+        """Returns the positions of a row at which tags are read, in the order of the words."""
         labels, starts, lengths = self._flat
         start = starts[row]
         return 1 + np.flatnonzero(labels[start : start + lengths[row]] != IGNORED)

@@ -1,4 +1,4 @@
-"""A tagging task: its settings, its sentences and rows, and what becomes of predictions."""
+"""A tagging task: settings, encoded sentences, and tags from predictions."""
 
 import dataclasses
 import posixpath
@@ -24,7 +24,7 @@ from adapter_bert.training import feature_cache, finetuning
 from adapter_bert.training.config import EvaluationConfig, FinetuningConfig
 
 NAME = "tagging"  # The default of --task_name.
-SPLITS = {"train": "train", "eval": "dev", "predict": "test"}  # What stages read.
+SPLITS = {"train": "train", "eval": "dev", "predict": "test"}  # Stage → the split it reads.
 _EXTENSIONS = ("txt", "jsonl")
 
 
@@ -33,44 +33,44 @@ class TaggerConfig(EvaluationConfig, FinetuningConfig):
     """The settings of run_tagger.py."""
 
     task_name: Optional[str] = flag(
-        None, f"What the results call the task. Default: {NAME}.", "Task and data"
+        None, f"Name of the task in reports. Default: {NAME}.", "Task and data"
     )
     data_dir: Optional[str] = flag(
         None,
-        "Folder with a file for each of train, dev and test, as train.txt, dev.conll, test.jsonl or"
+        "Folder with a file each for train, dev and test: train.txt, dev.conll, test.jsonl, or"
         " eng.train, eng.testa, eng.testb.",
         "Task and data",
     )
     train_file: Optional[str] = flag(
-        None, "Tagged sentences for training, in place of --data_dir's.", "Task and data"
+        None, "Tagged sentences for training; overrides --data_dir.", "Task and data"
     )
     dev_file: Optional[str] = flag(
-        None, "Tagged sentences to evaluate on, in place of --data_dir's.", "Task and data"
+        None, "Tagged sentences to evaluate on; overrides --data_dir.", "Task and data"
     )
     test_file: Optional[str] = flag(
         None,
-        "Sentences to predict, with tags or without, in place of --data_dir's.",
+        "Sentences to predict, with or without tags; overrides --data_dir.",
         "Task and data",
     )
     token_column: Optional[str] = flag(
         None,
-        "Column of the words: its number, from 1, or in .jsonl files its key. Default: 1, tokens.",
+        "Column of the words: a number from 1, or for .jsonl files a key. Default: 1, tokens.",
         "Task and data",
     )
     tag_column: Optional[str] = flag(
         None,
-        "Column of the tags: its number, from 1, or from -1 for the last, or in .jsonl files its"
-        " key. Default: -1, tags.",
+        "Column of the tags: a number from 1, or from -1 for the last, or for .jsonl files a key."
+        " Default: -1, tags.",
         "Task and data",
     )
     max_seq_length: int = flag(
-        128, "WordPieces of a sentence; longer ones are read in windows.", "Task and data"
+        128, "Tokens of a row; longer sentences are read in windows.", "Task and data"
     )
 
     def __post_init__(self):
         super().__post_init__()
         if self.tuning.train_pooler:
-            raise UserError("--train_pooler: tagging does not read the pooler.")
+            raise UserError("--train_pooler: tagging does not use the pooler.")
         if self.task_name and not re.fullmatch(r"\w[\w.-]*", self.task_name):
             raise UserError(
                 f"--task_name={self.task_name}: expected letters, digits, '_', '.' and '-'."
@@ -87,8 +87,8 @@ class Split(NamedTuple):
 
     Attributes:
       file: `tagging_data.TaggedFile`.
-      tags: the tags of each sentence, chunk tags in IOB2; None where the file has none.
-      scheme: the notation of the file's chunk tags; None for other tags.
+      tags: the tags of each sentence, chunk tags in IOB2; None if the file has none.
+      scheme: the scheme of the file's chunk tags; None for other tags.
     """
 
     file: tagging_data.TaggedFile
@@ -101,22 +101,22 @@ class Split(NamedTuple):
         return [sentence.words for sentence in self.file.sentences]
 
     def digest(self) -> str:
-        """Returns a digest of words and tags: of files in other forms it is the same."""
+        """Returns a digest of words and tags, independent of the file's format."""
         tags = self.tags or [[]] * len(self.words)
         return task_adapter.digest(zip(map(tuple, self.words), map(tuple, tags)))
 
 
 class TaggingData(NamedTuple):
-    """A task, and the `Split`s that a run reads: train, dev and test."""
+    """A task and the `Split`s that a run reads, from train, dev and test."""
 
-    task: "finetuning.Task"  # Not evaluated: --help imports no TensorFlow.
+    task: "finetuning.Task"  # A string, as --help must not import TensorFlow.
     splits: Dict[str, Split]
 
 
 def load(config: TaggerConfig, given: Optional[task_adapter.TaskAdapter]) -> TaggingData:
-    """Reads the files that a run needs.
+    """Returns the task and the splits that a run needs.
 
-    The labels are those of --adapter, else those of the training file.
+    The labels come from --adapter, or else from the training file.
 
     Args:
       config: `TaggerConfig`.
@@ -127,8 +127,8 @@ def load(config: TaggerConfig, given: Optional[task_adapter.TaskAdapter]) -> Tag
     """
     if given and given.description.kind != tagging.KIND.name:
         raise UserError(
-            f"--adapter is of a {given.description.kind} task, {given.description.task}; expected"
-            f" {tagging.KIND.name}, which this script trains."
+            f"--adapter was trained on {given.description.task}, a {given.description.kind} task;"
+            f" expected {tagging.KIND.name}, which this script trains."
         )
     paths = tagging_data.find_files({name: getattr(config, name) for name in _DATA_FLAGS})
     needed = [SPLITS[stage] for stage in config.stages]
@@ -143,7 +143,7 @@ def load(config: TaggerConfig, given: Optional[task_adapter.TaskAdapter]) -> Tag
     for name, split in splits.items():
         _check_tags(split, labels, must_be_known=name == "train")
     if is_chunks and any(splits[name].tags for name in splits if name != "train"):
-        _seqeval()  # Missing, it is told before the training and not after it.
+        _seqeval()  # Fails before the training if it is missing.
     score = "f1" if is_chunks else "accuracy"
     return TaggingData(finetuning.Task(config.name, tagging.KIND.name, labels, score), splits)
 
@@ -155,22 +155,24 @@ def _read(config, paths, split):
     if not paths[split]:
         folder = f"--data_dir={config.data_dir} has no file {split}" if config.data_dir else ""
         raise UserError(
-            f"{folder or f'Neither --data_dir nor --{split}_file is given'}, expected sentences"
-            f" for {split}, as {split}.txt or --{split}_file."
+            f"{folder or f'Neither --data_dir nor --{split}_file is given'}; expected sentences"
+            f" for {split} in {split}.txt or --{split}_file."
         )
     (path,) = paths[split]
     return tagging_data.read(path, config.token_column, config.tag_column, split != "test")
 
 
 def _labels_of(train: tagging_data.TaggedFile):
-    """Returns the labels of a training file: its tags, of chunks both IOB2 tags of each type."""
+    """Returns the labels of a training file: its tags; for chunks B and I of each type."""
     tags = sorted({tag for _, tag in tagging_data.tags_at(train.sentences)})
     if tag_schemes.are_chunk_tags(tags):
         _check_notation(train)
         types = sorted({tag[2:] for tag in tags if tag != tag_schemes.OUTSIDE})
         return ("O", *(f"{letter}-{name}" for name in types for letter in "BI"))
     if len(tags) < 2:
-        raise UserError(f"{train.path}: all tags are {tagging_data.shown(tags[0])}, expected two.")
+        raise UserError(
+            f"{train.path}: all tags are {tagging_data.shown(tags[0])}; expected at least two tags."
+        )
     return tuple(tags)
 
 
@@ -179,7 +181,7 @@ def _check_notation(file):
         if not tag_schemes.is_chunk_tag(tag):
             raise UserError(
                 f"{file.path}, line {line}: found the tag {tagging_data.shown(tag)}, expected O,"
-                " or B, I, E, S, L or U with a type as in B-PER."
+                " or B, I, E, S, L or U with a type, as in B-PER."
             )
 
 
@@ -195,7 +197,7 @@ def _as_split(file, is_chunks):
 
 
 def _check_tags(split: Split, labels: Sequence[str], must_be_known: bool) -> None:
-    """Warns of a tag that is none of the labels, which no prediction can be; raises in training."""
+    """Raises UserError for an unknown tag in training; elsewhere warns that it is an error."""
     known = set(labels)
     for sentence, tags in zip(split.file.sentences, split.tags or ()):
         for line, tag in zip(sentence.lines, tags):
@@ -203,13 +205,13 @@ def _check_tags(split: Split, labels: Sequence[str], must_be_known: bool) -> Non
                 where = f"{split.file.path}, line {line}: the tag {tagging_data.shown(tag)}"
                 if must_be_known:
                     shown = ", ".join(map(tagging_data.shown, labels[:10]))
-                    raise UserError(f"{where} is none of the adapter's ({shown}).")
-                logging.warning("%s is none of the training's: it counts as an error.", where)
+                    raise UserError(f"{where} is not in the adapter's labels ({shown}).")
+                logging.warning("%s is not in the training set: it counts as an error.", where)
                 return
 
 
 def encode(split: Split, labels: Sequence[str], config: TaggerConfig, tokenizer):
-    """Returns the `tagging_features.TaggedRows` of a split, from the cache if it has them."""
+    """Returns the `tagging_features.TaggedRows` of a split, from the cache if they are in it."""
     ids = {label: index for index, label in enumerate(labels)}
 
     def make(add):
@@ -229,14 +231,14 @@ def encode(split: Split, labels: Sequence[str], config: TaggerConfig, tokenizer)
 
 
 class Predicted(NamedTuple):
-    """The predicted tags of each sentence, chunk tags in IOB2, and the mean loss of a word."""
+    """The predicted tags of each sentence, chunk tags in IOB2, and the mean loss per word."""
 
     tags: List[List[str]]
     loss: float
 
 
 class Reader:
-    """Reads tags out of the rows' predictions, scores and writes them.
+    """Decodes tags from the rows' predictions, and scores and writes them.
 
     Args:
       task: `finetuning.Task`.
@@ -248,13 +250,17 @@ class Reader:
         self._task, self._split, self._rows = task, split, rows
 
     def decode(self, predictions) -> Predicted:
-        """Returns the `Predicted` of an iterable of the rows' predictions."""
+        """Returns the decoded predictions.
+
+        Args:
+          predictions: iterable of the rows' predictions.
+        """
         tag_ids, loss = [], 0.0
         for index, prediction in enumerate(predictions):
             tag_ids.append(prediction["tag_ids"][self._rows.positions(index)])
             loss += float(prediction["loss"])
         labels = self._task.labels
-        flat = iter(np.concatenate(tag_ids))  # Each word's, in the order of the file.
+        flat = iter(np.concatenate(tag_ids))  # One per word, in the order of the file.
         tags = [[labels[next(flat)] for _ in words] for words in self._split.words]
         if self._split.scheme:
             tags = [tag_schemes.to_iob2(each) for each in tags]
@@ -271,7 +277,7 @@ class Reader:
 
         Args:
           folder: path.
-          name: of the files, without an extension.
+          name: of the files, without extension.
           predicted: `Predicted`.
 
         Returns:
@@ -302,10 +308,10 @@ class Reader:
         return answers
 
     def write_test(self, folder: str, predicted: Predicted) -> List[str]:
-        """Writes the predictions of a test split, and its scores if it has tags.
+        """Writes the predictions of a test split and, if it has tags, its scores.
 
         Returns:
-          The report's lines.
+          The lines of the report.
         """
         paths = self.write(folder, "predictions", predicted)
         report = [f"Predictions: {', '.join(paths)} ({len(predicted.tags)} sentences)"]
@@ -322,12 +328,12 @@ class Reader:
 def scores(
     tags: Optional[Sequence[List[str]]], predicted: Sequence[List[str]], is_chunks: bool
 ) -> Dict[str, float]:
-    """Returns accuracy, the share of the words with the right tag, and those of whole chunks.
+    """Returns the accuracy of words and, for chunks, the scores of whole chunks.
 
     Args:
       tags, predicted: the tags of each sentence, chunk tags in IOB2.
-      is_chunks: bool; adds precision, recall and f1: a chunk counts if both its ends and its type
-        are right, as conlleval counts.
+      is_chunks: bool; adds precision, recall and f1. As in conlleval, a chunk is correct if both
+        its ends and its type are.
     """
     assert tags is not None
     equal = [a == b for pair in zip(tags, predicted) for a, b in zip(*pair)]
@@ -341,19 +347,19 @@ def scores(
 
 
 def _seqeval():
-    """Returns the module of seqeval's scores; raises UserError where it is not installed."""
+    """Returns seqeval's module of scores; raises UserError if it is not installed."""
     try:
         from seqeval.metrics import sequence_labeling
     except ImportError as error:
         raise UserError(
-            f"Chunks are scored by the package seqeval, which cannot be imported ({error}); install"
-            " it: pip install -r requirements.txt."
+            f"Scoring chunks needs the package seqeval, which cannot be imported ({error}); run"
+            " `pip install -r requirements.txt`."
         ) from None
     return sequence_labeling
 
 
 def summary(task, stage: str, result: Dict[str, Any]) -> str:
-    """Returns the line that reports a stage's scores, the task's own first."""
+    """Returns a stage's scores on one line, F1 first."""
     shown = metrics.scalars(result, stage + "_")
     names = [name for name in ("f1", "precision", "recall", "accuracy", "loss") if name in shown]
     parts = [f"{name} {shown[name]:.4f}" for name in names]

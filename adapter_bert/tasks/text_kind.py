@@ -1,6 +1,6 @@
-"""What the kinds share that label a whole text or pair of texts: one row, and its pooled output.
+"""Base class of the kinds that label a whole text or pair, from one row and its pooled output.
 
-Their tasks are those of `glue` and `custom_tasks`. Axes: N rows, L outputs of the head.
+`glue` and `custom_tasks` define their tasks. Axes: N rows, L outputs of the head.
 """
 
 from typing import Any, Callable, Collection, Dict, List, Sequence
@@ -13,19 +13,18 @@ from adapter_bert.tasks import classifier_features, text_windows
 
 
 class TextKind(task_kinds.TaskKind):
-    """Base of the kinds that label a text.
+    """Base class of the kinds that label a text.
 
-    A task's predictions are a dict of arrays: "loss" [N], and `prediction`.
+    Predictions are a dict of arrays: "loss" [N], and `prediction`.
 
     Attributes:
-      prediction: the name of what is predicted: "probabilities" [N, L] of the labels, or
-        "prediction" [N].
-      label_type: the value of --label_type that names this kind.
-      label_format: how a label is written in a table, for the help.
-      min_labels: how many labels a task has at least; 0 if its labels are numbers.
-      is_single_label: each row has one of the labels, so that labels can be counted, confused and
-        weighted.
-      ablation_score: the score that the paper's figure of ablations shows.
+      prediction: name of the prediction: "probabilities" [N, L] of the labels, or "prediction" [N].
+      label_type: value of --label_type for this kind.
+      label_format: format of a label in a table, for --help.
+      min_labels: the fewest labels that a task has; 0 if its labels are numbers.
+      is_single_label: whether each row has exactly one label, so that labels can be counted and
+        weighted, and have a confusion matrix.
+      ablation_score: the score in the figure of the paper's ablations.
     """
 
     prediction = "probabilities"
@@ -43,41 +42,41 @@ class TextKind(task_kinds.TaskKind):
         """Returns the label in a table's cell: a str, or a tuple of str for a set of labels.
 
         Args:
-          text: the cell's.
-          where: begins an error's sentence.
+          text: content of the cell.
+          where: prefix of error messages.
 
         Raises:
-          UserError: it is not written as a label of this kind is.
+          UserError: the text is no label of this kind.
         """
         return text
 
     def is_label(self, text: str, labels: Collection[str]) -> bool:
-        """Returns whether a text is a label of a task that has these labels."""
+        """Returns whether a text is a valid label of a task with these labels."""
         return text in labels
 
     def describe_labels(self, labels: Sequence[str]) -> str:
-        """Returns what an error says that it expected."""
+        """Returns the description of valid labels for error messages."""
         return f"one of {', '.join(labels[:10])}{', ...' if len(labels) > 10 else ''}"
 
     def placeholder(self, labels: Sequence[str]) -> Any:
-        """Returns the label of examples whose label is unknown."""
+        """Returns the label of examples with an unknown label."""
         return labels[0]
 
     # Training.
 
     def head(self, num_labels: int, class_weights=None) -> Callable:
-        """Returns the head for `model_fn.model_fn_builder`: its loss is that of `predict`.
+        """Returns the head for `model_fn.model_fn_builder`, with the loss of `predict`.
 
         Args:
           num_labels: of the task.
-          class_weights: a factor for the loss of each label's rows, or None.
+          class_weights: list with a factor of the training loss per label, or None.
 
         Raises:
-          UserError: there are class weights, but the rows do not have one label each.
+          UserError: there are class weights, but rows do not have exactly one label each.
         """
         if class_weights is not None:
             raise UserError(
-                "--class_weights goes with labels that are classes (--label_type=class)."
+                "--class_weights requires labels that are classes (--label_type=class)."
             )
         from adapter_bert.tasks import heads
 
@@ -89,11 +88,11 @@ class TextKind(task_kinds.TaskKind):
         return head
 
     def predict(self, logits, labels) -> Dict[str, Any]:
-        """Builds the predictions and their loss.
+        """Returns the predictions and their loss.
 
         Args:
           logits: float Tensor [N, L].
-          labels: Tensor [N, ...], as `classifier_features` makes them of an example's.
+          labels: Tensor [N, ...], the label ids of `classifier_features`.
 
         Returns:
           Tensors by name: "loss" [N], and `prediction`.
@@ -103,15 +102,15 @@ class TextKind(task_kinds.TaskKind):
     # Results.
 
     def answers(self, predictions: Dict[str, np.ndarray]) -> np.ndarray:
-        """Returns what is predicted, in the form of the labels.
+        """Returns the predicted labels, in the form of the true ones.
 
         Args:
-          predictions: of a task's rows or of one row.
+          predictions: of all rows or of one row.
         """
         raise NotImplementedError
 
     def scores(self, labels, answers, num_labels: int) -> Dict[str, float]:
-        """Returns the scores of `answers`, by the names that `metrics` gives them.
+        """Returns the scores of `answers`, named as in `metrics`.
 
         Args:
           labels, answers: arrays [N, ...].
@@ -120,17 +119,17 @@ class TextKind(task_kinds.TaskKind):
         raise NotImplementedError
 
     def texts(self, answers, labels: Sequence[str]) -> List[str]:
-        """Returns `answers`, or labels in that form, as they stand in files."""
+        """Returns `answers`, or labels in that form, as text for files."""
         raise NotImplementedError
 
     def submitted(self, texts: List[str]) -> List[str]:
-        """Returns `texts` as GLUE's server takes them."""
+        """Returns `texts` in the format of GLUE's server."""
         return texts
 
     # Serving.
 
     def request_reader(self, description, tokenizer, where: str) -> Callable:
-        """Returns a function from a text, and a second one or None, to its row or windows."""
+        """Returns a function that encodes a text, and optionally a second one, as rows."""
         try:
             long_texts = text_windows.recorded(description.training)
         except UserError as error:
@@ -167,7 +166,7 @@ class TextKind(task_kinds.TaskKind):
 
 
 def get(name: str) -> TextKind:
-    """Returns the kind of a name; raises `UserError` if its tasks do not label texts."""
+    """Returns the kind with a name; raises `UserError` if it does not label whole texts."""
     kind = task_kinds.get(name)
     if not isinstance(kind, TextKind):
         raise UserError(f"kind={name}: expected a kind of task that labels a text.")
@@ -175,28 +174,27 @@ def get(name: str) -> TextKind:
 
 
 def by_label_type() -> Dict[str, TextKind]:
-    """Returns the kinds that --label_type names."""
+    """Returns --label_type → kind."""
     kinds = map(task_kinds.get, task_kinds.names())
     return {kind.label_type: kind for kind in kinds if isinstance(kind, TextKind)}
 
 
 def label_formats() -> str:
-    """Returns what --help says of the values of --label_type."""
+    """Returns the help text for the values of --label_type."""
     formats = (f"{name}: {kind.label_format}" for name, kind in by_label_type().items())
     return "; ".join(formats) + "."
 
 
 def class_probabilities(probabilities: Sequence[float], labels: Sequence[str]) -> Dict[str, float]:
-    """Returns each label's probability, as JSON has it."""
+    """Returns label → probability, for JSON."""
     return {label: task_kinds.round_float(value) for label, value in zip(labels, probabilities)}
 
 
 def export_probabilities(probabilities, labels, is_label) -> Dict[str, Any]:
-    """Builds a SavedModel's outputs out of probabilities [B, N]: see `TaskKind.export`.
+    """Returns the outputs of a SavedModel from probabilities [B, N]; see `TaskKind.export`.
 
     Returns:
-      "probabilities" [B, N], 0 where the task has no label; "labels" [B, N]; and "label" [B], the
-      most probable.
+      "probabilities" [B, N], 0 for padding; "labels" [B, N]; and "label" [B], the most probable.
     """
     import tensorflow.compat.v1 as tf
 

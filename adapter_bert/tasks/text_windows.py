@@ -1,4 +1,4 @@
-"""Long texts in windows: how a text is divided, and how the predictions of its windows are joined.
+"""Splits long texts into windows, and pools the predictions of a text's windows.
 
 Axes: W windows of all texts, N texts.
 """
@@ -9,21 +9,21 @@ import numpy as np
 
 from adapter_bert.common.errors import UserError
 
-LONG_TEXTS = {"cut": "read the begin alone", "windows": "read all, in windows"}
+LONG_TEXTS = {"cut": "truncate", "windows": "read all, in windows"}
 POOLINGS = ("mean", "max")
 
 Tokens = List[Any]
 
 
 def divide(tokens_a: Tokens, tokens_b: Tokens, room: int) -> List[Tuple[Tokens, Tokens]]:
-    """Returns the windows of a text or pair, itself if it fits.
+    """Returns the windows of a text or pair; the text itself if it fits.
 
-    They are over the longer text, as few as show all of it, equally far apart and all full. The
-    shorter one stands in each of them; it loses its end if it takes more than half of the room.
+    The windows cover the longer text. They are as few as possible, evenly spaced and all full. The
+    shorter text is in each of them; it is truncated to half of the room.
 
     Args:
-      tokens_a, tokens_b: lists of tokens; the second is empty where there is one text.
-      room: how many tokens a window has, without special ones.
+      tokens_a, tokens_b: lists of tokens; tokens_b is empty for a single text.
+      room: length of a window in tokens, without special tokens.
     """
     if len(tokens_a) + len(tokens_b) <= room:
         return [(tokens_a, tokens_b)]
@@ -38,10 +38,10 @@ def divide(tokens_a: Tokens, tokens_b: Tokens, room: int) -> List[Tuple[Tokens, 
 
 
 class Windows(NamedTuple):
-    """Which rows are windows of one text, and how their predictions are joined.
+    """The assignment of windows to texts, and the pooling of their predictions.
 
     Attributes:
-      first_rows: int array [N], each text's first window; the others follow it.
+      first_rows: int array [N], index of each text's first window; its others follow.
       pooling: one of `POOLINGS`.
     """
 
@@ -49,14 +49,14 @@ class Windows(NamedTuple):
     pooling: str
 
     def join(self, predictions: Dict[str, Any], is_single_label: bool) -> Dict[str, np.ndarray]:
-        """Returns the predictions of texts.
+        """Returns the predictions of texts, pooled over their windows.
 
-        A maximum of probabilities over windows that exclude each other is divided by their sum.
-        The loss is the mean of the windows' losses.
+        Maxima of single-label probabilities are normalized to a sum of 1. The loss is always the
+        mean over windows.
 
         Args:
-          predictions: arrays [W, ...] by name, as of `classifier_results`.
-          is_single_label: each text has one of the labels, whose probabilities add up to 1.
+          predictions: arrays [W, ...] by name, as in `classifier_results`.
+          is_single_label: whether each text has exactly one label.
         """
         joined = {name: self._join(name, np.asarray(each)) for name, each in predictions.items()}
         if self.pooling == "max" and is_single_label:
@@ -73,18 +73,18 @@ class Windows(NamedTuple):
         return sums / self._counts(sums, len(values)).astype(values.dtype)
 
     def _counts(self, values, num_rows):
-        """Returns how many windows each text has, as [N, 1, ...] with the dimensions of values."""
+        """Returns each text's number of windows, [N, 1, ...] with as many axes as `values`."""
         counts = np.diff([*self.first_rows, num_rows])
         return counts.reshape(-1, *[1] * (values.ndim - 1))
 
 
 def recorded(training: Dict[str, Any]) -> Dict[str, str]:
-    """Returns the flags about long texts that a task adapter's `training` decides.
+    """Returns the flags about long texts from a task adapter's `training`.
 
-    One of an earlier version has none, and cuts.
+    An adapter without them was trained on truncated texts.
 
     Raises:
-      UserError: they are none that this version knows.
+      UserError: a value is unknown to this version.
     """
     found = {
         "long_texts": training.get("long_texts", "cut"),
@@ -97,10 +97,10 @@ def recorded(training: Dict[str, Any]) -> Dict[str, str]:
 
 
 def labels_of(rows) -> np.ndarray:
-    """Returns the labels of the texts that rows, or windows, are of.
+    """Returns the labels of texts, from those of their rows or windows.
 
     Args:
-      rows: `rows.TextRows` with "label_ids"; `windows` is its `Windows`, if it has any.
+      rows: `rows.TextRows` with "label_ids", and optionally `windows`.
     """
     windows: Optional[Windows] = getattr(rows, "windows", None)
     labels = rows["label_ids"]

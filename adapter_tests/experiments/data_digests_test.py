@@ -216,7 +216,7 @@ class SweepDataTest(tf.test.TestCase):
     def test_what_cannot_be_read_is_refused(self):
         self.write("train.tsv", "x")
         for complaint, *arguments in (
-            ("--task_name is not given",),
+            ("--task_name is required",),
             ("--task_name=mrpx is unknown", "mrpx"),
             ("dev.tsv cannot be read", "RTE"),
             ("The train split has no file", "AX"),

@@ -38,7 +38,7 @@ class ClassificationTest(HeadCase):
 
     def test_labels_in_files(self):
         self.assertEqual(KIND.parse_label("a, b", "f, line 2"), "a, b")
-        with self.assertRaisesRegex(UserError, "^f, line 2: found no label"):
+        with self.assertRaisesRegex(UserError, "^f, line 2: .*empty"):
             KIND.parse_label("", "f, line 2")
         self.assertEqual(KIND.placeholder(("x", "y")), "x")
         self.assertEqual(KIND.describe_labels(["x", "y"]), "one of x, y")

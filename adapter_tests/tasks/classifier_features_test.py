@@ -89,9 +89,9 @@ class ConvertSingleExampleTest(tf.test.TestCase):
         self.assert_features(self.convert("a", "x", 3), [1, 2, 0], [1, 1, 0], [0, 0, 0])
 
     def test_too_small_lengths(self):
-        with self.assertRaisesRegex(UserError, "--max_seq_length=1 .* at least 2 "):
+        with self.assertRaisesRegex(UserError, "--max_seq_length=1 .* at least 2,"):
             self.convert("a", None, 1)
-        with self.assertRaisesRegex(UserError, "--max_seq_length=2 .* at least 3 "):
+        with self.assertRaisesRegex(UserError, "--max_seq_length=2 .* at least 3,"):
             self.convert("a", "x", 2)
 
     def test_unknown_label(self):

@@ -18,7 +18,7 @@ class RegressionTest(HeadCase):
         self.assertAllClose(loss, np.mean((expected - labels) ** 2), atol=1e-5)
 
     def test_class_weights_are_refused(self):
-        with self.assertRaisesRegex(UserError, "--class_weights goes with labels that are classes"):
+        with self.assertRaisesRegex(UserError, "--class_weights requires"):
             KIND.head(0, [1.0])
 
     def test_loss_and_predictions(self):

@@ -121,16 +121,16 @@ class ReadTableTest(FileTestCase):
             ("a.csv", "text,label\n", ["only a header"]),
             ("a.tsv", "text\tlabel\na\t1\nb\n", ["line 3", "1 columns", "expected 2"]),
             ("a.csv", "text,label\na,1\nb,2,3\n", ["line 3", "3 columns", "expected 2"]),
-            ("a.csv", 'text,label\na,1\n"b,2\nc,3\n', ["line 3", "no CSV"]),
-            ("a.csv", 'text,label\n"a" b,1\n', ["line 2", "no CSV"]),
+            ("a.csv", 'text,label\na,1\n"b,2\nc,3\n', ["line 3", "not valid CSV"]),
+            ("a.csv", 'text,label\n"a" b,1\n', ["line 2", "not valid CSV"]),
             ("a.csv", "text,label\na\0,1\n", ["line 2", "NUL"]),
             ("a.tsv", "text\tlabel\na\0\t1\n", ["line 2", "NUL"]),
             ("a.tsv", b"text\tlabel\nb\t1\nc\xe9t\t1\n", ["line 3", "not UTF-8"]),
             ("a.csv", "text,label\na,1\n".encode("utf-16"), ["UTF-16"]),
-            ("a.jsonl", '{"text": "a"}\n{"text"\n', ["line 2", "no JSON"]),
+            ("a.jsonl", '{"text": "a"}\n{"text"\n', ["line 2", "not valid JSON"]),
             ("a.jsonl", '{"text": "a"}\n[1]\n', ["line 2", "object"]),
             ("a.jsonl", '{"text": "a"}\n{"texts": "a"}\n', ["line 2", "text, texts"]),
-            ("a.jsonl", "[" * 100000 + "\n", ["line 1", "no JSON"]),
+            ("a.jsonl", "[" * 100000 + "\n", ["line 1", "not valid JSON"]),
             (
                 "a.jsonl",
                 '{"a": "1"}\n{"a": "1", "a": "2"}\n',
@@ -145,7 +145,7 @@ class ReadTableTest(FileTestCase):
         path = self.write("a.csv", "text,label,text\na,1,b\n")
         table = table_readers.read_table(path)
         self.assertEqual(table.column("label", "--label_column"), 1)
-        for name, part in (("txt", "is not among"), ("text", "is twice among")):
+        for name, part in (("txt", "is not in the columns"), ("text", "is twice in the columns")):
             self.assert_refused(
                 [f"--text_column={name}", part, path, "text, label, text"],
                 table.column,

@@ -127,7 +127,7 @@ class ColumnsTest(FileTestCase):
         for options, parts in (
             ({"tag_column": "4"}, [path, "line 1", "--tag_column=4"]),
             ({"word_column": "-4"}, [path, "line 1", "--token_column=-4"]),
-            ({"word_column": "3"}, [path, "both column 3"]),
+            ({"word_column": "3"}, [path, "both select column 3"]),
             ({"tag_column": "0"}, ["--tag_column=0"]),
             ({"tag_column": "ner"}, ["--tag_column=ner"]),
         ):
@@ -167,22 +167,20 @@ class JsonTest(FileTestCase):
     def test_refused(self):
         good = '{"tokens": ["a"], "tags": ["X"]}\n'
         for line, parts in (
-            ('{"tokens": ["a"], "tags": ["X", "Y"]}', ["2 'tags' of 1 'tokens'"]),
+            ('{"tokens": ["a"], "tags": ["X", "Y"]}', ["2 'tags' for 1 'tokens'"]),
             ('{"tokens": ["a"]}', ["no list as 'tags'"]),
             ('{"tags": ["X"]}', ["no list as 'tokens'"]),
             ('{"tokens": "a", "tags": ["X"]}', ["no list as 'tokens'"]),
             ('{"tokens": ["a"], "tags": [3]}', ["found 3 in 'tags'"]),
             ('{"tokens": [""], "tags": ["X"]}', ["found '' in 'tokens'"]),
             ('["a"]', ["a JSON object"]),
-            ("{", ["no JSON"]),
+            ("{", ["not valid JSON"]),
             ('{"tokens": [], "tokens": [], "tags": []}', ["tokens", "once"]),
         ):
             path = self.write(good + line + "\n", "a.jsonl")
             self.assert_refused([path, "line 2", *parts], tagging_data.read, path)
         path = self.write(good + '{"tokens": ["a"]}\n', "a.jsonl")
-        self.assert_refused(
-            [path, "line 2", "all or none"], tagging_data.read, path, None, None, False
-        )
+        self.assert_refused([path, "line 2", "'tags'"], tagging_data.read, path, None, None, False)
         path = self.write('{"tokens": [], "tags": []}\n', "a.jsonl")
         self.assert_refused([path, "found no word"], tagging_data.read, path)
 
