@@ -234,7 +234,7 @@ class ScriptTest(ScriptTestCase):
         before = contents(self.output_dir)
         with self.assertLogs("absl", "INFO") as log:
             report = self.succeed(*train)
-        self.assertIn("Trained already: the last checkpoint is of step 1", "\n".join(log.output))
+        self.assertIn("Already trained: the last checkpoint is of step 1", "\n".join(log.output))
         self.assertIn("Adapter: " + self.path("adapter"), report)
         self.assertEqual(contents(self.output_dir), before)
         # With other settings it needs another folder, or overwrites.

@@ -129,7 +129,7 @@ class Version1Test(SquadTestCase):
         shutil.copytree(self.trained, self.output_dir)
         with self.assertLogs("absl", "INFO") as log:
             self.succeed("--do_train")
-        self.assertIn("Trained already", "\n".join(log.output))
+        self.assertIn("Already trained", "\n".join(log.output))
         self.refuse(["--doc_stride", "4", "5"], "--do_train", "--doc_stride=5")
 
     def test_the_best_is_kept(self):

@@ -1,1 +1,1 @@
-"""A run: its flags, its Estimator, its output folder and its input."""
+"""A run: flags, Estimator, output folder and input pipeline."""

@@ -1,16 +1,16 @@
-"""A cluster of workers, as TF_CONFIG describes it, and their rendezvous.
+"""A cluster of workers, described by TF_CONFIG, and their rendezvous.
 
     {"cluster": {"worker": ["host-a:2222", "host-b:2222"]}, "task": {"type": "worker", "index": 0}}
 
-The chief is the task "chief", else the first worker. It alone writes the run's files, evaluates and
-predicts. Before TensorFlow connects the workers, they hold a rendezvous by files in --output_dir: a
-worker that is missing or has other settings is named, where TensorFlow would wait for it or train
-without a word. During the training the same files tell when a worker is lost: TensorFlow's session
-catches the UnavailableError of a broken connection, and then waits for ever.
+The chief is the task "chief", or else the first worker. It alone writes the run's files, evaluates
+and predicts. Before TensorFlow connects the workers, they hold a rendezvous through files in
+--output_dir. It reports a missing worker, for which TensorFlow would wait, and a worker with other
+settings, with which TensorFlow would train silently. During training, the same files detect a lost
+worker: after a broken connection, TensorFlow's session catches UnavailableError and waits forever.
 
     workers/0.json  {"id", "decided": {...}, "members": {index: id}, "problem": null or a clause}
     workers/1.json  {"id", "chief": the chief's id, "settings": {...}, ...}
-    ...             {"beat": counts while the process lives, "left": bool, "done": bool}
+    ...             {"beat": a counter, "left": bool, "done": bool}
 """
 
 import contextlib
@@ -40,20 +40,20 @@ _EXPECTED = (
 )
 _OBJECTS = ("members", "settings", "decided")  # Fields of a record.
 _POLL_SECONDS = 0.5
-_BEAT_SECONDS = 10.0  # Between two signs of life.
-_SILENCE_SECONDS = 60.0  # Without a sign of life, after which a worker is lost.
+_BEAT_SECONDS = 10.0  # Interval of heartbeats.
+_SILENCE_SECONDS = 60.0  # A worker without a heartbeat for so long is lost.
 
 
 class Cluster(NamedTuple):
-    """Who trains together.
+    """The processes that train together.
 
     Attributes:
       addresses: "host:port" of every worker, the chief's first.
-      index: which of them this process is.
+      index: this process's index in `addresses`.
     """
 
     addresses: Tuple[str, ...] = ()
-    index: int = 0  # type: ignore[assignment]  # Nothing looks for a value in this tuple.
+    index: int = 0  # type: ignore[assignment]  # It hides tuple.index, which nothing calls.
 
     @property
     def is_chief(self):
@@ -62,14 +62,14 @@ class Cluster(NamedTuple):
 
 
 def from_environment():
-    """The `Cluster` that TF_CONFIG describes; one without addresses if it is not set.
+    """Returns the `Cluster` that TF_CONFIG describes; one without addresses if it is not set.
 
     Raises:
-      UserError: it is no such JSON, or names a task that does not train.
+      UserError: TF_CONFIG is not such JSON, or names a task that does not train.
     """
     text = os.environ.get(VARIABLE, "").strip()
     if not text:
-        os.environ.pop(VARIABLE, None)  # TensorFlow would read JSON where there is nothing.
+        os.environ.pop(VARIABLE, None)  # TensorFlow would parse an empty value as JSON.
         return Cluster()
     try:
         config = files.parse_json(text)
@@ -103,17 +103,17 @@ def from_environment():
 def _addresses(jobs, name):
     addresses = jobs.get(name, [])
     if not isinstance(addresses, list):
-        raise ValueError(f"{name} is no list")
+        raise ValueError(f"{name} is not a list")
     for address in addresses:
         match = re.fullmatch(r"[^\s/]+:(\d+)", address)
         if not match or not 0 < int(match.group(1)) < 1 << 16:
-            raise ValueError(f"{address!r} is no host:port")
+            raise ValueError(f"{address!r} is not host:port")
     return tuple(addresses)
 
 
 @contextlib.contextmanager
 def hide():
-    """While entered, TensorFlow sees no cluster: for what one process does alone."""
+    """Hides the cluster from TensorFlow while entered, for work that one process does alone."""
     text = os.environ.pop(VARIABLE, None)
     try:
         yield
@@ -128,20 +128,20 @@ def rendezvous(
 ):
     """Waits for all workers; while entered, restarts this process if another worker is lost.
 
-    A new process of the same command replaces it, which resumes from the last checkpoint.
+    A new process with the same command replaces this one and resumes from the last checkpoint.
 
     Args:
-      workers: `Cluster`; a single worker waits for nobody.
+      workers: `Cluster`; a single worker does not wait.
       output_dir: path of the folder that all workers share.
       settings: function (the chief's `decided`) → dict of JSON values that must equal the chief's;
-        errors name its keys. A worker calls it after the chief has come.
+        errors quote its keys. A worker calls it once the chief is there.
       decided: dict of JSON values that the chief decides for all workers.
       timeout_seconds: how long to wait for the other workers.
-      needs_all: bool; False has the chief continue without those that do not come in time.
+      needs_all: bool; if False, the chief continues without workers that are late.
       clean_up: function () that removes temporary files, called before the process is replaced.
 
     Raises:
-      UserError: a worker does not come in time or has other settings, or the port is in use.
+      UserError: a worker does not arrive in time or has other settings, or the port is in use.
     """
     if len(workers.addresses) < 2:
         yield
@@ -163,9 +163,9 @@ def rendezvous(
 
 
 class _Records:
-    """The workers' records: JSON files in a folder of --output_dir, which all workers share.
+    """The workers' records: JSON files in a subfolder of --output_dir, which all workers share.
 
-    Each process has a random id, so that the record of an earlier process never counts.
+    Each process has a random id, so that records of earlier processes are ignored.
     """
 
     def __init__(self, workers, output_dir):
@@ -174,7 +174,7 @@ class _Records:
         self._record = {"id": self.id, "done": False}
 
     def read(self, index):
-        """Returns a worker's record, {} if the worker has no valid one."""
+        """Returns a worker's record, {} without a valid one."""
         path, kinds = self._path(index), {"id": str, **dict.fromkeys(_OBJECTS, dict)}
         try:
             record = files.read_object(path)
@@ -184,7 +184,7 @@ class _Records:
         return record if is_valid and "id" in record else {}
 
     def write(self, **changes):
-        """Changes this process's record; UserError if the file cannot be written."""
+        """Updates this process's record; raises UserError if it cannot be written."""
         self._record.update(changes)
         path = self._path(self.workers.index)
         with files.convert_write_errors(path):
@@ -192,14 +192,14 @@ class _Records:
         files.write_object(path, self._record)
 
     def close(self, members):
-        """Reports that this worker's part is done; the last of the members removes all records."""
+        """Records that this worker is done; the last member to finish removes all records."""
         with contextlib.suppress(UserError, OSError):
             self.write(done=True)
             if all(self.read(index).get("done", True) for index in members):
                 files.rmtree(posixpath.join(self.output_dir, FOLDER))
 
     def name(self, index):
-        """Returns what messages call a worker."""
+        """Returns a worker's name for messages."""
         role = f"worker {index}" if index else "the chief"
         return f"{role} ({self.workers.addresses[index]})"
 
@@ -208,7 +208,7 @@ class _Records:
 
 
 def _gather(records, settings, decided, timeout_seconds, needs_all):
-    """Waits as the chief for the other workers; returns index → id of the workers that came."""
+    """Waits as the chief for the other workers; returns index → id of those that arrived."""
     deadline = time.monotonic() + timeout_seconds
     expected = json.loads(json.dumps(settings(decided)))  # JSON has no tuples.
     records.write(members={}, decided=decided)
@@ -227,7 +227,7 @@ def _gather(records, settings, decided, timeout_seconds, needs_all):
             break
         time.sleep(_POLL_SECONDS)
     if missing and not problem:
-        timeout_message = f"{' and '.join(missing)} did not come within {timeout_seconds:g} seconds"
+        timeout_message = f"{' and '.join(missing)} did not arrive in {timeout_seconds:g} seconds"
         if needs_all:
             problem = (
                 f"{timeout_message}; all workers must share --output_dir ({records.output_dir})"
@@ -242,19 +242,19 @@ def _gather(records, settings, decided, timeout_seconds, needs_all):
 
 
 def _difference(records, arrived, expected):
-    """Returns a clause that names the first setting that differs from the chief's, or None."""
+    """Returns a clause about the first setting that differs from the chief's, or None."""
     for index, record in arrived.items():
         settings = record.get("settings", {})
         for name in {**expected, **settings}:
             value, chief_value = settings.get(name), expected.get(name)
             if value != chief_value:
                 worker = records.name(index)
-                return f"{worker} has another {name} than the chief: {value}, not {chief_value}"
+                return f"{name} of {worker} differs from the chief's: {value}, not {chief_value}"
     return None
 
 
 def _report_to_chief(records, settings, timeout_seconds):
-    """Gives the chief this worker's settings; returns index → id of the workers that came."""
+    """Sends this worker's settings to the chief; returns index → id of the members."""
     deadline, chief_id = time.monotonic() + timeout_seconds, None
     logging.info("Worker %d: waiting for %s.", records.workers.index, records.name(0))
     while time.monotonic() < deadline:
@@ -265,7 +265,7 @@ def _report_to_chief(records, settings, timeout_seconds):
                 raise UserError(f"{VARIABLE}: {chief['problem']}.")
             indices = range(len(records.workers.addresses))
             return {index: members[str(index)] for index in indices if str(index) in members}
-        if chief and chief["id"] != chief_id:  # The first may be the record of a killed chief.
+        if chief and chief["id"] != chief_id:  # A first record may be that of a killed chief.
             chief_id = chief["id"]
             records.write(chief=chief_id, settings=settings(chief.get("decided", {})))
         time.sleep(_POLL_SECONDS)
@@ -276,19 +276,19 @@ def _report_to_chief(records, settings, timeout_seconds):
 
 
 def _check_port(address):
-    """Raises UserError if this process cannot listen at its port, as TensorFlow will."""
+    """Raises UserError if this process cannot listen on its port, as TensorFlow will."""
     host, _, port = address.rpartition(":")
     try:
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(("", int(port)))
     except OSError as error:
-        raise UserError(f"{VARIABLE}: {address} cannot be listened at ({error}).") from error
+        raise UserError(f"{VARIABLE}: cannot listen on {address} ({error}).") from error
 
 
 @contextlib.contextmanager
 def _watch_peers(records, members, on_loss):
-    """While entered, a thread watches the other workers, see `_run_watch`."""
+    """Watches the other workers in a thread while entered; see `_run_watch`."""
     stop_event = threading.Event()
     peers = {
         index: process_id for index, process_id in members.items() if index != records.workers.index
@@ -300,8 +300,8 @@ def _watch_peers(records, members, on_loss):
     try:
         yield
     except tf.errors.OpError as error:
-        # If it comes of a loss, the watch soon notices and replaces this process.
-        logging.warning("Is another worker lost? TensorFlow says: %s.", files.reason(error))
+        # If a lost worker is the cause, the watch soon notices and replaces this process.
+        logging.warning("A worker may be lost. TensorFlow reports: %s.", files.reason(error))
         thread.join(_SILENCE_SECONDS + 2 * _BEAT_SECONDS)
         raise
     finally:
@@ -310,18 +310,18 @@ def _watch_peers(records, members, on_loss):
 
 
 def _run_watch(records, peers, stop_event, on_loss):
-    """Shows that this process lives; calls on_loss with a worker's name once that one is lost.
+    """Writes heartbeats; calls on_loss with a worker's name once that worker is lost.
 
-    A worker is lost if a new process has taken its place, if it has left before its part was done,
-    or if it shows no sign of life. Once its part is done, or its record is gone, nobody misses it.
+    A worker is lost if a new process has replaced it, if it has left before it was done, or if its
+    heartbeats stop. A worker that is done, or without a record, is not missed.
     """
     start, beat = time.monotonic(), 0
-    beats = dict.fromkeys(peers, (None, start))  # index → (its last beat, since when)
+    beats = dict.fromkeys(peers, (None, start))  # index → (last heartbeat, its time).
     while not stop_event.wait(_POLL_SECONDS):
         now = time.monotonic()
         if int((now - start) / _BEAT_SECONDS) != beat:
             beat = int((now - start) / _BEAT_SECONDS)
-            with contextlib.suppress(UserError):  # The disk may be full for a moment.
+            with contextlib.suppress(UserError):  # The disk may be full temporarily.
                 records.write(beat=beat)
         for index, process_id in peers.items():
             record = records.read(index)
@@ -335,9 +335,9 @@ def _run_watch(records, peers, stop_event, on_loss):
 
 
 def _restart(clean_up, worker):
-    """Replaces this process by a new one of the same command, without TensorFlow's state."""
+    """Replaces this process by a new one with the same command, free of TensorFlow's state."""
     logging.warning("%s is lost: restarting from the last checkpoint.", worker)
     sys.stdout.flush()
     clean_up()
-    # The last of two flags is the one that counts.
+    # The last occurrence of a flag wins.
     os.execv(sys.executable, [sys.executable, *sys.argv, "--nooverwrite_output_dir"])

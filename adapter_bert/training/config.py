@@ -1,7 +1,7 @@
-"""The settings of a run, as flags give them: BERT's flags with BERT's defaults, and further ones.
+"""The settings of a run: BERT's flags with BERT's defaults, and further ones.
 
-A script's own settings inherit from these. They raise what follows from flags alone; what depends
-on data, on the pretrained BERT, on devices or on the disk is refused where these are read.
+A script's settings inherit from these. They check what depends on flags alone; errors in data, the
+pretrained BERT, devices or files are raised where these are accessed.
 """
 
 import dataclasses
@@ -17,10 +17,10 @@ from adapter_bert.common.errors import UserError
 from adapter_bert.common.settings import Settings, Supplied, flag
 from adapter_bert.training import feature_cache
 
-MAX_SEED = 2**32 - 1  # NumPy's.
+MAX_SEED = 2**32 - 1  # NumPy's limit.
 
-# (learning rate, epochs). At BERT's own, adapters predict only the majority class of MRPC; 3e-4 and
-# 5 are those of adapter-bert's README. What trains the backbone's own weights keeps BERT's.
+# (learning rate, epochs). At BERT's default rate, adapters predict only the majority class of MRPC;
+# 3e-4 and 5 come from adapter-bert's README. Methods that train BERT's weights keep BERT's values.
 ADAPTER_SCHEDULE = (3e-4, 5.0)
 BERT_SCHEDULE = (5e-5, 3.0)
 _RATE, _BERT_RATE = (
@@ -30,41 +30,41 @@ _EPOCHS, _BERT_EPOCHS = (f"{epochs:g}" for _, epochs in (ADAPTER_SCHEDULE, BERT_
 
 
 def default_schedule(method: str) -> Tuple[float, float]:
-    """Returns the (learning rate, epochs) of a tuning method for which the user gives none."""
+    """Returns a tuning method's default (learning rate, epochs)."""
     return BERT_SCHEDULE if method in ("full", "top_layers") else ADAPTER_SCHEDULE
 
 
 @dataclasses.dataclass(frozen=True)
 class PretrainedConfig(Settings):
-    """Where the pretrained BERT lies."""
+    """The location of the pretrained BERT."""
 
     bert_config_file: Optional[str] = flag(
         None,
-        "bert_config.json of the BERT. Default: from $BERT_BASE_DIR, else what `make demo`"
-        " prepared.",
+        "bert_config.json of the BERT. Default: in $BERT_BASE_DIR, or else the one from"
+        " `make demo`.",
         "Pretrained BERT",
     )
     vocab_file: Optional[str] = flag(
         None,
-        "WordPiece vocabulary of the BERT. Default: from $BERT_BASE_DIR, else what `make demo`"
-        " prepared.",
+        "WordPiece vocabulary of the BERT. Default: in $BERT_BASE_DIR, or else the one from"
+        " `make demo`.",
         "Pretrained BERT",
     )
     init_checkpoint: Optional[str] = flag(
         None,
         "Prefix of the pretrained TensorFlow checkpoint. To evaluate or predict without --adapter,"
-        " run_classifier.py and run_squad.py also accept a run's folder or checkpoint. Default:"
-        " from $BERT_BASE_DIR, else what `make demo` prepared.",
+        " run_classifier.py and run_squad.py also accept a run's folder or checkpoint. Default: in"
+        " $BERT_BASE_DIR, or else the one from `make demo`.",
         "Pretrained BERT",
     )
     bert_hub_module_handle: Optional[str] = flag(
         None,
-        "TF-Hub module (address or folder) to take weights, config and vocabulary from, in place"
-        " of --bert_config_file, --vocab_file and --init_checkpoint.",
+        "TF-Hub module (address or folder) with weights, config and vocabulary; replaces"
+        " --bert_config_file, --vocab_file and --init_checkpoint.",
         "Pretrained BERT",
     )
     spm_model_file: Optional[str] = flag(
-        None, "SentencePiece model, in place of --vocab_file.", "Pretrained BERT"
+        None, "SentencePiece model; replaces --vocab_file.", "Pretrained BERT"
     )
 
 
@@ -73,27 +73,27 @@ class TokenizerConfig(PretrainedConfig):
     """A pretrained BERT and its tokenizer."""
 
     do_lower_case: bool = flag(
-        True, "Lower-case the text: True for uncased models, else False.", "Pretrained BERT"
+        True, "Lower-case the text: True for uncased models, otherwise False.", "Pretrained BERT"
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class TextConfig(TokenizerConfig):
-    """A pretrained BERT, and how much text it reads at a time."""
+    """A pretrained BERT, and the length of the texts that it reads."""
 
     max_seq_length: int = flag(
-        128, "WordPieces of a text or pair, longer ones are cut.", "Task and data"
+        128, "Longest text or pair in tokens; longer ones are truncated.", "Task and data"
     )
     feature_cache_dir: Optional[str] = flag(
         None,
-        "Where texts are kept as token ids, to be read the next time. Default:"
-        " ~/.cache/adapter-bert/features; none keeps nothing.",
+        "Folder that caches texts as token ids. Default: ~/.cache/adapter-bert/features; none"
+        " disables the cache.",
         "Task and data",
     )
 
     @property
     def feature_folder(self) -> Optional[str]:
-        """Where token ids are kept; None for nowhere."""
+        """The folder of the cache of token ids; None if it is disabled."""
         if self.feature_cache_dir == "none":
             return None
         return self.feature_cache_dir or feature_cache.default_folder()
@@ -101,38 +101,38 @@ class TextConfig(TokenizerConfig):
 
 @dataclasses.dataclass(frozen=True)
 class DeviceConfig(Settings):
-    """Where, and how precisely, a model is computed."""
+    """The devices and the precision of a model."""
 
     use_tpu: bool = flag(
-        False, "Run on a TPU; where there is none and none is named, without.", "Devices"
+        False, "Run on a TPU. Without one, and without --tpu_name, runs on CPU or GPU.", "Devices"
     )
     precision: str = flag(
         "auto",
-        "Precision of what lies between the variables and the loss, which stay float32; auto:"
-        " that of the run or adapter that is used, else bfloat16 on a TPU and where it is measured"
-        " to be faster, else float32.",
+        "Precision of activations and matrix products; variables and loss stay float32. auto: that"
+        " of the run or adapter in use, or else bfloat16 on a TPU or where it measures faster, or"
+        " else float32.",
         "Devices",
         choices=configs.PRECISIONS,
     )
     tpu_name: Optional[str] = flag(
         None,
-        "Cloud TPU to use: name, grpc:// address, local. Default: one in this machine.",
+        "Cloud TPU to use: name, grpc:// address, or local. Default: a TPU in this machine.",
         "Devices",
     )
     tpu_zone: Optional[str] = flag(None, "GCE zone of the Cloud TPU.", "Devices")
     gcp_project: Optional[str] = flag(None, "Project of the Cloud TPU.", "Devices")
     master: Optional[str] = flag(
-        None, "Address of a TPU's TensorFlow master, in place of --tpu_name.", "Devices"
+        None, "Address of a TPU's TensorFlow master; replaces --tpu_name.", "Devices"
     )
-    num_tpu_cores: int = flag(8, "Cores that the TPU has.", "Devices", lower=1)
+    num_tpu_cores: int = flag(8, "Number of cores of the TPU.", "Devices", lower=1)
 
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationConfig(Settings):
-    """How many examples are evaluated at a time; a base that stands before `FinetuningConfig`."""
+    """The batch size of evaluations; as a base class it must precede `FinetuningConfig`."""
 
     eval_batch_size: int = flag(
-        8, "Examples in a batch of the evaluation.", "Evaluation and prediction", lower=1
+        8, "Examples per evaluation batch.", "Evaluation and prediction", lower=1
     )
 
 
@@ -143,10 +143,10 @@ C = TypeVar("C", bound="FinetuningConfig")
 class FinetuningConfig(TextConfig, DeviceConfig):
     """A training, its evaluations and predictions.
 
-    Attributes, besides the flags:
-      tuning: `configs.Tuning`, of --tuning, --num_top_layers, --train_pooler and --layer_norms.
-      adapter: `configs.AdapterConfig` of the flags --adapter_...; None where nothing is adapted.
-      given_flags: the names of the flags that the command line has.
+    Attributes, in addition to the flags:
+      tuning: `configs.Tuning` from --tuning, --num_top_layers, --train_pooler and --layer_norms.
+      adapter: `configs.AdapterConfig` from the --adapter_... flags; None without adapters.
+      given_flags: names of the flags on the command line.
     """
 
     do_train: bool = flag(
@@ -154,54 +154,52 @@ class FinetuningConfig(TextConfig, DeviceConfig):
         "Train. Without --do_train, --do_eval and --do_predict: train and evaluate.",
         "What is done",
     )
-    do_eval: bool = flag(
-        False, "Evaluate on the dev set, of SQuAD on --predict_file.", "What is done"
-    )
-    do_predict: bool = flag(False, "Predict the test set, of SQuAD --predict_file.", "What is done")
+    do_eval: bool = flag(False, "Evaluate on the dev set (SQuAD: --predict_file).", "What is done")
+    do_predict: bool = flag(False, "Predict the test set (SQuAD: --predict_file).", "What is done")
     adapter_folder: Optional[str] = flag(
         None,
-        "Folder of a task adapter, output_dir/adapter of an earlier run, to evaluate and predict"
-        " with, or to train further. Task and model flags you omit are read from the adapter.",
+        "Folder of a task adapter (output_dir/adapter of an earlier run) to evaluate, predict with,"
+        " or train further. Task and model flags you omit are read from the adapter.",
         "What is done",
         name="adapter",
     )
-    train_batch_size: int = flag(32, "Examples in a training step.", "Training", lower=1)
+    train_batch_size: int = flag(32, "Examples per training step.", "Training", lower=1)
     learning_rate: Optional[float] = flag(
         None,
-        f"Peak of Adam's learning rate. Default: {_RATE} for adapters, layer_norm and head (as"
-        f" adapter-bert's README trains; at BERT's {_BERT_RATE} they predict only the majority"
-        f" class), BERT's {_BERT_RATE} for full and top_layers.",
+        f"Peak learning rate of Adam. Default: {_RATE} for adapters, layer_norm and head, as in"
+        f" adapter-bert's README (at BERT's {_BERT_RATE} they predict only the majority class);"
+        f" BERT's {_BERT_RATE} for full and top_layers.",
         "Training",
     )
     num_train_epochs: Optional[float] = flag(
         None,
-        f"Passes over the training data. Default: {_EPOCHS} where --learning_rate defaults to"
-        f" {_RATE}, BERT's {_BERT_EPOCHS} where to {_BERT_RATE}.",
+        f"Passes over the training data. Default: {_EPOCHS} for the methods whose default rate is"
+        f" {_RATE}, BERT's {_BERT_EPOCHS} for full and top_layers.",
         "Training",
     )
     warmup_proportion: float = flag(
         0.1,
-        "Share of the steps in which the learning rate rises, before it falls to 0.",
+        "Share of the steps in which the learning rate rises; then it decays to 0.",
         "Training",
     )
     random_seed: int = flag(
         12345,
-        "Seed of initial values, dropout and the order of the data.",
+        "Seed of initial values, dropout and the order of the training data.",
         "Training",
         lower=0,
         upper=MAX_SEED,
     )
     gradient_accumulation_steps: int = flag(
         1,
-        "Equal parts in which each training batch is computed, one after the other, before its one"
-        " step is taken: the memory of a part for the step of the whole.",
+        "Number of equal parts that each training batch is computed in before its one optimizer"
+        " step: needs only the memory of one part.",
         "Training",
         lower=1,
     )
     recompute_activations: bool = flag(
         False,
-        "Compute each layer's activations a second time in the backward pass, in place of keeping"
-        " them: less memory, more time.",
+        "Recompute each layer's activations in the backward pass instead of keeping them: less"
+        " memory, more time.",
         "Training",
     )
     save_checkpoints_steps: int = flag(
@@ -211,66 +209,66 @@ class FinetuningConfig(TextConfig, DeviceConfig):
         lower=1,
     )
     predict_batch_size: int = flag(
-        8, "Examples in a batch of predictions.", "Evaluation and prediction", lower=1
+        8, "Examples per prediction batch.", "Evaluation and prediction", lower=1
     )
     eval_every_steps: int = flag(
         0,
-        "Evaluate on the dev set every so many steps; 0 evaluates at the end alone, or after each"
-        " epoch with --keep_best or --early_stopping_patience.",
+        "Evaluate on the dev set every so many steps. 0: only at the end, or with --keep_best or"
+        " --early_stopping_patience after each epoch.",
         "Evaluation and prediction",
         lower=0,
     )
     keep_best: bool = flag(
         False,
-        "Keep the task adapter of the evaluation with the best score, in place of the last.",
+        "Keep the task adapter with the best dev score instead of the last one.",
         "Evaluation and prediction",
     )
     early_stopping_patience: int = flag(
         0,
-        "Stop after so many evaluations without a better score; 0 trains to the end.",
+        "Stop after so many evaluations without a better score; 0 disables early stopping.",
         "Evaluation and prediction",
         lower=0,
     )
     output_dir: Optional[str] = flag(
         None,
-        "Where checkpoints and results go. Default: output/<task> with adapters, else"
+        "Folder for checkpoints and results. Default: output/<task> with adapters, otherwise"
         " output/<task>_<method>, as in output/mrpc_full.",
         "Output",
     )
     overwrite_output_dir: bool = flag(
-        False, "Remove an earlier run's files in output_dir before a training.", "Output"
+        False, "Remove an earlier run's files in output_dir before training.", "Output"
     )
     save_full_checkpoint: bool = flag(
         False,
-        "After the training write BERT and adapters together, as output_dir/full_model.ckpt, for"
-        " adapter-bert's code. BERT's own code ignores the adapters without a message: it can use"
-        " only those of --tuning=full, top_layers, layer_norm and head.",
+        "After training, write BERT and adapters together as output_dir/full_model.ckpt, for"
+        " adapter-bert's code. BERT's own code silently ignores adapters, so it can use only"
+        " checkpoints of --tuning=full, top_layers, layer_norm and head.",
         "Output",
     )
     layer_norms: Optional[str] = flag(
         None,
-        "LayerNorms that train with adapters; adapted: in the layers that have one. Default: all,"
-        " with --adapter_layers adapted.",
+        "LayerNorms that train with adapters; adapted: only in the layers with an adapter. Default:"
+        " all, or adapted with --adapter_layers.",
         "What trains",
         choices=configs.LAYER_NORMS,
     )
     iterations_per_loop: int = flag(
         1000,
-        "Steps that a TPU takes between two looks at it, for progress and checkpoints.",
+        "Steps that a TPU runs before it reports progress and may save a checkpoint.",
         "Devices",
         lower=1,
     )
     distribution: str = flag(
         "none",
-        "What trains together: "
+        "Devices that train together. "
         + "; ".join("{}: {}".format(*item) for item in configs.DISTRIBUTIONS.items())
-        + ". --train_batch_size is that of all together.",
+        + ". --train_batch_size is the total over all devices.",
         "Devices",
         choices=configs.DISTRIBUTIONS,
     )
     worker_timeout: float = flag(
         300.0,
-        "Seconds that a worker of TF_CONFIG's cluster waits for the others to come.",
+        "Seconds that a worker in TF_CONFIG's cluster waits for the others.",
         "Devices",
         lower=1.0,
         upper=1e6,
@@ -290,7 +288,7 @@ class FinetuningConfig(TextConfig, DeviceConfig):
     def from_flags(
         cls: Type[C], values: flags.FlagValues, supplied: Optional[Supplied] = None
     ) -> C:
-        """Returns the settings of parsed flags, as `Settings.from_flags`."""
+        """Returns the settings of parsed flags; see `Settings.from_flags`."""
         config_values = cls.values_of(values, supplied)
         tuning_values, adapter_values = (
             settings_class.values_of(values, supplied) for settings_class in (Tuning, AdapterConfig)
@@ -301,7 +299,7 @@ class FinetuningConfig(TextConfig, DeviceConfig):
         ):
             if value is not None and tuning_values["method"] != "adapters":
                 raise UserError(
-                    f"--{name}={values[name].value} goes with --tuning=adapters, not with"
+                    f"--{name}={values[name].value} requires --tuning=adapters; got"
                     f" --tuning={tuning_values['method']}."
                 )
         layer_norms = config_values["layer_norms"] or (
@@ -313,7 +311,7 @@ class FinetuningConfig(TextConfig, DeviceConfig):
             for name in sorted(given_flags):
                 if name.startswith("adapter_"):
                     logging.warning(
-                        "--%s=%s is not used: --tuning=%s has no adapters.",
+                        "--%s=%s is ignored: --tuning=%s has no adapters.",
                         name,
                         values[name].value,
                         tuning_values["method"],
@@ -332,22 +330,22 @@ class FinetuningConfig(TextConfig, DeviceConfig):
             self._check_schedule()
         if self.adapter and self.adapter.is_none:
             raise UserError(
-                f"--tuning=adapters with --adapter_fn={self.adapter.fn} leaves nothing to adapt;"
-                " for BERT without adapters choose --tuning=full."
+                f"--tuning=adapters requires an adapter, but --adapter_fn={self.adapter.fn} is"
+                " none; to train BERT without adapters, choose --tuning=full."
             )
         for name in ("eval_every_steps", "keep_best", "early_stopping_patience"):
             if getattr(self, name) and "train" in stages and "eval" not in stages:
-                raise UserError(f"--{name} needs --do_eval, which reads the dev set.")
+                raise UserError(f"--{name} requires --do_eval, which reads the dev set.")
         self._check_accumulation()
 
     def _check_schedule(self):
         rate, epochs = self.rate_and_epochs()
         for name, value in (("learning_rate", rate), ("num_train_epochs", epochs)):
             if not 0 < value < math.inf:
-                raise UserError(f"--{name} must be a number above 0, but is {value}.")
+                raise UserError(f"--{name} must be a finite number above 0, but is {value}.")
         if not 0 <= self.warmup_proportion < 1:
             raise UserError(
-                f"--warmup_proportion must lie in [0, 1), but is {self.warmup_proportion}."
+                f"--warmup_proportion must be in [0, 1), but is {self.warmup_proportion}."
             )
 
     def _check_accumulation(self):
@@ -360,17 +358,17 @@ class FinetuningConfig(TextConfig, DeviceConfig):
         normalization = self.adapter and self.adapter.normalization
         if "train" in self.stages and normalization == "batch" and parts == batch_size:
             raise UserError(
-                "--adapter_normalization=batch needs more than one row at a time, but"
-                f" --train_batch_size={batch_size} in --gradient_accumulation_steps={parts} has"
-                " one."
+                "--adapter_normalization=batch needs more than one row per part, but"
+                f" --gradient_accumulation_steps={parts} splits --train_batch_size={batch_size}"
+                " into single rows."
             )
 
     @property
     def stages(self) -> List[str]:
-        """The stages to run, of train, eval and predict; train and eval if no flag names any.
+        """The stages to run, from train, eval and predict; train and eval if no flag names one.
 
         Raises:
-          UserError: all that are named are switched off.
+          UserError: flags turn all stages off.
         """
         requested = {"train": self.do_train, "eval": self.do_eval, "predict": self.do_predict}
         selected = [stage for stage in requested if requested[stage]]
@@ -380,11 +378,11 @@ class FinetuningConfig(TextConfig, DeviceConfig):
 
     @property
     def eval_batch_size(self) -> int:
-        """Examples in a batch of the evaluation, where no flag says otherwise."""
+        """Examples per evaluation batch, for scripts without --eval_batch_size."""
         return self.predict_batch_size
 
     def folder_of(self, task: str) -> str:
-        """Returns --output_dir, by default a folder that each task and method has to itself."""
+        """Returns --output_dir, by default a folder of its own for each task and method."""
         return self.output_dir or default_folder(task, self.tuning.method)
 
     def rate_and_epochs(self) -> Tuple[float, float]:
@@ -395,12 +393,12 @@ class FinetuningConfig(TextConfig, DeviceConfig):
 
 
 def default_folder(task: str, method: str) -> str:
-    """Returns the default of --output_dir: a folder that each task and method has to itself."""
+    """Returns the default of --output_dir: a folder of its own for each task and method."""
     return os.path.join("output", task if method == "adapters" else f"{task}_{method}")
 
 
 def adapter_flags(tuning: Tuning, adapter: Optional[AdapterConfig]) -> Dict[str, Any]:
-    """Returns the flags that make these settings: a dict from names to values."""
+    """Returns the flags that yield these settings, a dict from names to values."""
     values: Dict[str, Any] = {
         "num_top_layers": tuning.num_top_layers,
         "train_pooler": tuning.train_pooler,

@@ -1,7 +1,7 @@
-"""One training on several devices or machines: which there are, and what makes them one.
+"""The devices or machines that train together, and their distribution strategy.
 
-Every strategy computes the step of the whole batch: each replica takes an equal part of it, and
-`optimization.take_step` averages the gradients of what trains, before it clips them.
+Every strategy computes the same step as one device would for the whole batch: each replica takes an
+equal part, and `optimization.take_step` averages the gradients before it clips them.
 """
 
 from typing import NamedTuple
@@ -14,11 +14,11 @@ from adapter_bert.training import cluster
 
 
 class Distribution(NamedTuple):
-    """What trains together.
+    """The devices that train together.
 
     Attributes:
       kind: a key of `configs.DISTRIBUTIONS`.
-      num_replicas: on how many devices, over all machines.
+      num_replicas: number of devices, over all machines.
       workers: `cluster.Cluster` of the machines.
     """
 
@@ -27,11 +27,11 @@ class Distribution(NamedTuple):
     workers: cluster.Cluster = cluster.Cluster()
 
     def strategy(self):
-        """The tf.distribute.Strategy; None without one. To be called when all workers are there."""
+        """Returns the tf.distribute.Strategy, or None; call it only once all workers are there."""
         if self.kind == "multi_worker":
             return tf.distribute.experimental.MultiWorkerMirroredStrategy()
         if self.kind == "mirrored":
-            # TensorFlow's own way to add up what lies on several CPU devices does not come back.
+            # TensorFlow's default reduction hangs with several CPU devices.
             cross_device_ops = None if devices.has_gpu() else tf.distribute.ReductionToOneDevice()
             return tf.distribute.MirroredStrategy(
                 _local_devices(), cross_device_ops=cross_device_ops
@@ -40,40 +40,38 @@ class Distribution(NamedTuple):
 
 
 def choose(kind, use_tpu):
-    """What a run is distributed over.
+    """Returns the devices that a run is distributed over.
 
     Args:
       kind: a key of `configs.DISTRIBUTIONS`.
-      use_tpu: bool, what the user asked for.
+      use_tpu: bool, the user's --use_tpu.
 
     Returns:
       `Distribution`.
 
     Raises:
-      UserError: it goes against use_tpu, TF_CONFIG, this TensorFlow, or what is in this machine.
+      UserError: kind is incompatible with use_tpu, TF_CONFIG, this TensorFlow or this machine.
     """
     workers = cluster.from_environment()
     flag = f"--distribution={kind}"
     if kind != "none" and use_tpu:
-        raise UserError(f"{flag} goes with GPUs and CPUs, --use_tpu=True with a TPU; give one.")
+        raise UserError(f"{flag} is for GPUs and CPUs, --use_tpu=True for a TPU; give only one.")
     if kind != "multi_worker" and len(workers.addresses) > 1 and not use_tpu:
         raise UserError(
-            f"{cluster.VARIABLE} names a cluster of {len(workers.addresses)} workers, which train"
-            f" together with --distribution=multi_worker, not with {flag}."
+            f"{cluster.VARIABLE} names a cluster of {len(workers.addresses)} workers, which"
+            f" requires --distribution=multi_worker; got {flag}."
         )
     if kind == "none":
         return Distribution()
     devices.require_tensorflow_2(flag)
     if kind == "multi_worker":
         if not workers.addresses:
-            raise UserError(f"{flag} needs {cluster.VARIABLE}, which is not set.")
+            raise UserError(f"{flag} requires {cluster.VARIABLE}, which is not set.")
         devices_per_worker = max(1, len(_gpus()))
         return Distribution(kind, devices_per_worker * len(workers.addresses), workers)
     num_devices = len(_local_devices())
     if num_devices == 1 and not _gpus():
-        raise UserError(
-            f"{flag} trains on the GPUs of this machine, of which TensorFlow sees none."
-        )
+        raise UserError(f"{flag} trains on this machine's GPUs, but TensorFlow finds none.")
     return Distribution(kind, num_devices)
 
 
@@ -82,6 +80,6 @@ def _gpus():
 
 
 def _local_devices():
-    """The names of this machine's GPUs; where it has none, of its logical CPU devices."""
+    """Returns the names of this machine's GPUs or, without any, of its logical CPU devices."""
     kind = "GPU" if _gpus() else "CPU"
     return [device.name for device in tf.config.experimental.list_logical_devices(kind)]

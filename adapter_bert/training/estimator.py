@@ -1,12 +1,12 @@
-"""Where a model runs, and the Estimator that trains, evaluates and predicts with it.
+"""The devices that a model runs on, and the Estimator that trains, evaluates and predicts.
 
     estimator = Estimator(ModelSettings(...), RunSettings(...), head)
     estimator.train(rows), estimator.evaluate(rows, score_fn), estimator.predict(rows)
 
-`rows`, here, is `rows.TextRows`, or a dict of NumPy arrays whose rows are examples: input_ids,
-input_mask, segment_ids [rows, S], is_real_example [rows], and what the head reads; perhaps
-adapter_gates [rows, L], as in `modeling.BertModel`. All [rows, S] are of a token each, and cut with
-them; `rows.PaddedRows` takes the names of others.
+In this module, `rows` is `rows.TextRows` or a dict of NumPy arrays with an example per row:
+input_ids, input_mask and segment_ids [rows, S], is_real_example [rows], what the head reads, and
+optionally adapter_gates [rows, L] as in `modeling.BertModel`. Arrays [rows, S] are taken to be per
+token and are truncated with the tokens; `rows.PaddedRows` can name exceptions.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from adapter_bert.training.rows import as_rows
 
 @dataclasses.dataclass(frozen=True)
 class RunSettings:
-    """Where and how a run takes place; none of it but train_batch_size changes the weights."""
+    """The devices and batch sizes of a run; only train_batch_size affects the weights."""
 
     output_dir: str
     train_batch_size: int = 32
@@ -42,11 +42,11 @@ class RunSettings:
     tpu_cluster: Any = None
     master: Optional[str] = None
     distribution: Distribution = Distribution()
-    eval_every_steps: int = 0  # During a training; 0 for never.
+    eval_every_steps: int = 0  # During training; 0 for never.
 
 
 def connect(config, output_dir):
-    """Connects to the TPU if one is asked for: where a model is evaluated.
+    """Connects to the devices that a model is evaluated on, and returns their settings.
 
     Args:
       config: `DeviceConfig` with an eval_batch_size.
@@ -56,7 +56,7 @@ def connect(config, output_dir):
       (`RunSettings` with the defaults of a training, use_tpu).
 
     Raises:
-      UserError: the TPU cannot be reached, or a batch has no equal parts.
+      UserError: the TPU cannot be reached, or a batch cannot be split equally over its cores.
     """
     use_tpu, tpu_cluster = devices.find_tpu(
         config.use_tpu,
@@ -73,21 +73,21 @@ def connect(config, output_dir):
         tpu_cluster=tpu_cluster,
         master=(use_tpu and config.master) or None,
     )
-    if "eval_batch_size" in vars(config):  # SQuAD is evaluated in --predict_batch_size.
+    if "eval_batch_size" in vars(config):  # SQuAD is evaluated with --predict_batch_size.
         _check_batches(run, use_tpu, ["eval_batch_size"])
     return run, use_tpu
 
 
 def connect_for_training(config, output_dir):
-    """Connects to what trains together, as `connect`.
+    """Connects to the devices that train together, and returns their settings, as `connect` does.
 
     Args:
       config: `FinetuningConfig`.
       output_dir: path.
 
     Raises:
-      UserError: the TPU cannot be reached, the machine lacks what --distribution or
-        --recompute_activations need, or a batch has no equal parts.
+      UserError: the TPU cannot be reached, the machine does not support --distribution or
+        --recompute_activations, or a batch cannot be split equally over the replicas.
     """
     run_distribution = distribution.choose(config.distribution, config.use_tpu)
     run, use_tpu = connect(config, output_dir)
@@ -99,7 +99,7 @@ def connect_for_training(config, output_dir):
         iterations_per_loop=config.iterations_per_loop,
         distribution=run_distribution,
     )
-    # Predictions are a single device's, or a TPU's.
+    # Off a TPU, a single device predicts.
     batch_flags = ["train_batch_size", "predict_batch_size"] if use_tpu else ["train_batch_size"]
     _check_batches(run, use_tpu, batch_flags)
     num_replicas, replicas_flag = _replicas(run, use_tpu)
@@ -111,13 +111,13 @@ def connect_for_training(config, output_dir):
             f" {num_replicas} replicas of {replicas_flag}."
         )
     if config.recompute_activations and use_tpu:
-        # XLA would take the second computation for the first, and keep that: see `xla.recompute`.
+        # TensorFlow 1's XLA would merge the recomputation with the original; see `xla.recompute`.
         devices.require_tensorflow_2("--recompute_activations on a TPU")
     return run, use_tpu
 
 
 def check_paths_for_tpu(config, output_dir, init_checkpoint):
-    """Raises UserError unless the host of the TPU can read what it is to read itself.
+    """Raises UserError unless the TPU's host can read the paths that it accesses itself.
 
     Args:
       config: `DeviceConfig`.
@@ -135,25 +135,25 @@ def check_paths_for_tpu(config, output_dir, init_checkpoint):
 
 
 def _replicas(run, use_tpu):
-    """Returns (how many replicas share a batch, the flag that says so)."""
+    """Returns (number of replicas that share a batch, the flag that sets it)."""
     if use_tpu:
         return run.num_tpu_cores, f"--num_tpu_cores={run.num_tpu_cores}"
     return run.distribution.num_replicas, f"--distribution={run.distribution.kind}"
 
 
 def _check_batches(run, use_tpu, names):
-    """Raises UserError unless each replica's batches of these flags are equal."""
+    """Raises UserError unless the batch sizes of these flags are multiples of the replicas."""
     num_replicas, replicas_flag = _replicas(run, use_tpu)
     for name in names:
         if getattr(run, name) % num_replicas:
             raise UserError(
-                f"--{name}={getattr(run, name)} does not fall into equal parts for the"
-                f" {num_replicas} replicas of {replicas_flag}; choose a multiple of {num_replicas}."
+                f"--{name}={getattr(run, name)} cannot be split equally over the {num_replicas}"
+                f" replicas of {replicas_flag}; choose a multiple of {num_replicas}."
             )
 
 
 def build_estimator(model, run, head):
-    """Returns the TPUEstimator of what one process does alone, on TPU, GPU or CPU.
+    """Returns the TPUEstimator for a single process, on TPU, GPU or CPU.
 
     Args:
       model: `model_fn.ModelSettings`.
@@ -186,7 +186,7 @@ def build_estimator(model, run, head):
 
 
 def _distributed_estimator(model, run, head):
-    """Returns the Estimator that trains on several replicas, see `build_estimator`."""
+    """Returns the Estimator that trains on several replicas; see `build_estimator`."""
     model_fn = model_fn_builder(model, head)
     config = tf_estimator.RunConfig(
         train_distribute=run.distribution.strategy(),
@@ -206,7 +206,7 @@ def _distributed_estimator(model, run, head):
 
 
 def _run_config(model, run):
-    """Returns arguments of every RunConfig: `SaveHook` saves, `ProgressHook` shows progress."""
+    """Returns the arguments of every RunConfig, which leave saving and progress to our hooks."""
     return {
         "model_dir": run.output_dir,
         "tf_random_seed": model.random_seed,
@@ -218,9 +218,9 @@ def _run_config(model, run):
 
 
 class Estimator:
-    """A TPUEstimator on rows of tokens, which explains what goes wrong.
+    """A TPUEstimator on rows of tokens that converts common failures to user errors.
 
-    Only a training on several devices has an Estimator of its own, for its strategy's RunConfig.
+    A training on several devices needs a separate Estimator, as its RunConfig has a strategy.
 
     Args:
       model: `model_fn.ModelSettings`.
@@ -233,14 +233,14 @@ class Estimator:
         self._estimator = build_estimator(model, run, head)
 
     def with_model(self, **changes):
-        """Returns the same Estimator of `ModelSettings` in which some fields differ."""
+        """Returns a copy of this Estimator in which some fields of `ModelSettings` differ."""
         return Estimator(dataclasses.replace(self.model, **changes), self.run, self._head)
 
     def train(self, rows, stop=None):
-        """Trains from the last checkpoint, if there is one, to a step; by default to the last."""
+        """Trains from the last checkpoint, if there is one, to a step, by default the last one."""
         first_step, last_step = self.last_step(), stop or self.model.num_train_steps
         if first_step >= last_step:
-            logging.info("Trained already: the last checkpoint is of step %d.", first_step)
+            logging.info("Already trained: the last checkpoint is of step %d.", first_step)
             return
         if first_step:
             logging.info("Resuming from the checkpoint of step %d.", first_step)
@@ -255,8 +255,8 @@ class Estimator:
                 self._train(input_fn, [interrupt_hook, *save_hooks], last_step)
         except KeyboardInterrupt:
             logging.warning(
-                "Stopped; the same command, without --overwrite_output_dir, resumes from step %d,"
-                " the last checkpoint.",
+                "Stopped; the same command, without --overwrite_output_dir, resumes from the last"
+                " checkpoint, step %d.",
                 self.last_step(),
             )
             raise
@@ -267,12 +267,12 @@ class Estimator:
             self._estimator.train(input_fn, hooks=hooks, max_steps=last_step)
             return
         if kind == "mirrored":
-            with cluster.hide():  # It may be one of this machine alone.
+            with cluster.hide():  # TF_CONFIG may describe a cluster of this machine alone.
                 estimator = _distributed_estimator(self.model, self.run, self._head)
                 estimator.train(input_fn, hooks=hooks, max_steps=last_step)
             return
-        # The one way in that brings the workers together; with no evaluator among them it
-        # evaluates nothing.
+        # This is the only call that connects the workers. Without an evaluator among them it does
+        # not evaluate.
         tf_estimator.train_and_evaluate(
             _distributed_estimator(self.model, self.run, self._head),
             tf_estimator.TrainSpec(input_fn, last_step, hooks),
@@ -280,16 +280,16 @@ class Estimator:
         )
 
     def evaluate(self, rows, score_fn, checkpoint=None):
-        """Scores the predictions of all rows; TensorBoard gets the scores too.
+        """Returns the scores of all rows' predictions, and writes them for TensorBoard.
 
         Args:
-          rows: see above.
-          score_fn: function of a list of the rows' predictions → dict of floats, and of lists of
-            lists of them, which TensorBoard does not get.
-          checkpoint: prefix of what was trained, the last checkpoint by default.
+          rows: see the module's docstring.
+          score_fn: function of a list of the rows' predictions → dict of floats, and of nested
+            lists, which TensorBoard does not get.
+          checkpoint: prefix of the trained checkpoint; by default the last one.
 
         Returns:
-          That dict, with "global_step".
+          The dict of score_fn, with "global_step".
         """
         checkpoint = checkpoint or tf.train.latest_checkpoint(self.run.output_dir)
         indexed_predictions = self._predict_in_batch_order(
@@ -306,21 +306,21 @@ class Estimator:
     def predict(self, rows, checkpoint=None):
         """Yields the head's predictions of each row, in order: a dict of NumPy arrays.
 
-        All rows are predicted before the first one is yielded. What the head gives for each token
-        is as long as the batch that the row was in.
+        All rows are predicted before the first is yielded. Predictions per token are as long as the
+        batch of the row.
 
         Args:
-          rows: see above.
-          checkpoint: prefix of what was trained, the last checkpoint by default.
+          rows: see the module's docstring.
+          checkpoint: prefix of the trained checkpoint; by default the last one.
         """
         yield from input_pipeline.sort_by_index(
             self._predict_in_batch_order(rows, self.run.predict_batch_size, checkpoint)
         )
 
     def stream(self, rows, checkpoint=None):
-        """Yields (index, predictions) of each row as soon as its batch of the evaluation is there.
+        """Yields (index, predictions) of each row as soon as its evaluation batch is computed.
 
-        In the order of the batches. For more rows than memory has room for predictions.
+        Rows come in the order of the batches. For predictions that do not fit into memory.
 
         Args:
           rows, checkpoint: as in `predict`.
@@ -328,13 +328,13 @@ class Estimator:
         return self._predict_in_batch_order(rows, self.run.eval_batch_size, checkpoint)
 
     def stream_batches(self, batches, checkpoint=None):
-        """Yields each row's predictions, in the order of batches that need not fit into memory.
+        """Yields each row's predictions from a stream of batches, in their order.
 
-        Not on a TPU, whose batches have one shape.
+        Not for TPUs, whose batches have a fixed shape.
 
         Args:
-          batches: iterable of dicts of int32 arrays [B, S]: input_ids, input_mask, segment_ids. It
-            is read by another thread, a few batches ahead. What it raises, this raises.
+          batches: iterable of dicts of int32 arrays [B, S]: input_ids, input_mask, segment_ids. A
+            thread reads it a few batches ahead; its exceptions are raised here.
           checkpoint: as in `predict`.
         """
         failures = []
@@ -342,7 +342,7 @@ class Estimator:
         def read():
             try:
                 yield from batches
-            except Exception as error:  # TensorFlow would wrap it.
+            except Exception as error:  # TensorFlow would wrap it in an error of its own.
                 failures.append(error)
 
         with self._explain_errors():
@@ -365,10 +365,10 @@ class Estimator:
             yield from zip(order, predictions)
 
     def _plan_prediction(self, rows, batch_size):
-        """Returns (input_fn, order); order[i] is the row that comes at place i.
+        """Returns (input_fn, order); order[i] is the index of the row that comes i-th.
 
-        TPUs take full batches in the rows' order. Elsewhere the longest rows come first, and
-        batches are as long as they need to be.
+        On TPUs, rows keep their order and the last batch is padded. Elsewhere the longest rows come
+        first, and batches are only as long as they need to be.
         """
         if self.model.use_tpu:
             order = np.arange(len(rows))
@@ -379,7 +379,7 @@ class Estimator:
         return lambda params: input_fn({**params, "batch_size": batch_size}), order
 
     def _predictor(self, batch_size):
-        """Returns the TPUEstimator that predicts in batches of a size: on TPUs it is built in."""
+        """Returns the TPUEstimator for a batch size, which is fixed in a TPU's Estimator."""
         if not self.model.use_tpu or batch_size == self.run.predict_batch_size:
             return self._estimator
         run = dataclasses.replace(self.run, predict_batch_size=batch_size)
@@ -387,24 +387,23 @@ class Estimator:
 
     @contextlib.contextmanager
     def _explain_errors(self):
-        """UserError for a loss that diverged, too little memory or disk, a damaged checkpoint."""
+        """Raises UserError for a diverged loss, too little memory or disk, or a bad checkpoint."""
         try:
             with progress.convert_write_errors():
                 yield
         except tf.train.NanLossDuringTrainingError as error:
             raise UserError(
-                f"The loss is no longer a number: --learning_rate={self.model.learning_rate} is"
-                " too high, or the pretrained weights are broken."
+                f"The loss is NaN or Inf: --learning_rate={self.model.learning_rate} is too high,"
+                " or the pretrained weights are broken."
             ) from error
         except tf.errors.OpError as error:
             if re.search(r"\bOOM\b|\b[Oo]ut of memory\b", error.message):
                 raise UserError(
-                    "Memory has no room for a batch: give a smaller --train_batch_size,"
-                    " --predict_batch_size, --max_seq_length or, where there is one,"
-                    " --eval_batch_size; a training may compute a batch in parts by"
-                    " --gradient_accumulation_steps."
+                    "Out of memory: a batch does not fit. Give a smaller --train_batch_size,"
+                    " --eval_batch_size, --predict_batch_size or --max_seq_length; for training,"
+                    " --gradient_accumulation_steps computes a batch in parts."
                 ) from error
-            # TensorFlow names a wrong checksum, but not always whose: only now read all tensors.
+            # TensorFlow reports a wrong checksum, but not always the file: now read all tensors.
             latest = tf.train.latest_checkpoint(self.run.output_dir)
             for flag, prefix in (
                 ("--output_dir", latest),

@@ -1,9 +1,10 @@
-"""Arrays that are made once, in parts, and kept on disk under a key of all that they depend on.
+"""A cache on disk of arrays, under a key of everything that they depend on.
 
-They are read by mapping their files, so that memory does not grow with them.
+The arrays are memory-mapped, so memory does not grow with them.
 
     folder/<key>/<name>.npy    an array
-    folder/<key>/index.json    its key, and the SHA-256 of each file; below it its own SHA-256
+    folder/<key>/index.json    the key and the SHA-256 of each file; below it the index's own
+    SHA-256
 """
 
 import contextlib
@@ -24,23 +25,23 @@ from adapter_bert.common import files
 from adapter_bert.common.errors import UserError
 
 _INDEX = "index.json"
-_HEADER_BYTES = 256  # Of each array's file.
-# What `key_of` and mkdtemp make, and after how many seconds nobody is at work on it any more.
+_HEADER_BYTES = 256  # At the start of each array's file.
+# Temporary folders of mkdtemp, and the age in seconds at which they count as abandoned.
 _PARTIAL_PATTERN, _ABANDONED_SECONDS = f"{64 * '[0-9a-f]'}.{8 * '?'}", 24 * 60 * 60
 
 
 def default_folder() -> str:
-    """Where arrays are kept unless someone says otherwise: the user's folder for caches."""
+    """Returns the default folder of the cache, in the user's cache folder."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return os.path.join(home, "adapter-bert", "features")
 
 
 def key_of(parts: Iterable, modules: Iterable[Any]) -> str:
-    """A name for what arrays depend on.
+    """Returns the key for arrays that depend on the given values.
 
     Args:
       parts: iterable of str, numbers, None and tuples of them.
-      modules: list of the modules whose code makes the arrays.
+      modules: modules whose source code computes the arrays.
     """
     sha256 = hashlib.sha256()
     for module in modules:
@@ -52,22 +53,22 @@ def key_of(parts: Iterable, modules: Iterable[Any]) -> str:
 
 
 def load_or_build(folder: Optional[str], key: str, build: Callable) -> Dict[str, np.ndarray]:
-    """The arrays of a key: those that are there, else made and written whole.
+    """Returns the arrays of a key, from the cache or else built and written atomically.
 
-    An entry of another key, or whose content does not match its SHA-256, is rebuilt. A folder that
-    cannot be written costs the cache, not the run; both are logged.
+    An entry with another key, or with content that does not match its SHA-256, is rebuilt. If the
+    folder cannot be written, the arrays are not cached. Both are logged.
 
     Args:
-      folder: local folder; None keeps nothing.
-      key: str, see `key_of`.
-      build: function of a function `add`, which takes dicts of arrays; arrays of one name are
-        joined along their first axis.
+      folder: local folder; None disables the cache.
+      key: str; see `key_of`.
+      build: function of a function `add`, which accepts dicts of arrays; arrays with the same name
+        are concatenated along their first axis.
 
     Returns:
-      A dict of arrays, which cannot be written to.
+      A dict of read-only arrays.
 
     Raises:
-      UserError: the folder is no local one, or nothing can be written at all.
+      UserError: the folder is remote, or temporary files cannot be written.
     """
     if folder and files.is_remote(folder):
         raise UserError(f"--feature_cache_dir={folder}: expected a local folder, or none.")
@@ -79,25 +80,25 @@ def load_or_build(folder: Optional[str], key: str, build: Callable) -> Dict[str,
             logging.warning("Rebuilding the features in %s (%s).", path, str(error).rstrip("."))
             shutil.rmtree(path, ignore_errors=True)
             if os.path.exists(path):
-                logging.warning("Features are not kept: %s cannot be removed.", path)
+                logging.warning("Features are not cached: %s cannot be removed.", path)
                 path = None
     if path:
         try:
             _write(path, build)
             return _load(path)
         except OSError as error:
-            logging.warning("Features are not kept: %s cannot be written (%s).", path, error)
+            logging.warning("Features are not cached: %s cannot be written (%s).", path, error)
     try:
         with tempfile.TemporaryDirectory() as temporary:
             path = os.path.join(temporary, key)
             _write(path, build)
-            return _load(path)  # What is mapped stays, with or without a name.
+            return _load(path)  # Mapped files stay readable after their removal.
     except OSError as error:
         raise UserError(f"The folder for temporary files cannot be written ({error}).") from error
 
 
 def _write(path: str, build: Callable) -> None:
-    """Writes a folder whole; of two that write the same one, the first is as good as the second."""
+    """Writes an entry atomically; if another process writes the same one, the first counts."""
     folder, key = os.path.split(path)
     os.makedirs(folder, exist_ok=True)
     _remove_abandoned(folder)
@@ -115,15 +116,15 @@ def _write(path: str, build: Callable) -> None:
 
 
 def _remove_abandoned(folder: str) -> None:
-    """Removes what killed processes left half-written; that of a process at work is younger."""
+    """Removes the temporary folders of killed processes; those of live processes are younger."""
     for path in glob.glob(os.path.join(glob.escape(folder), _PARTIAL_PATTERN)):
-        with contextlib.suppress(OSError):  # Another process may have been first.
+        with contextlib.suppress(OSError):  # Another process may remove it, too.
             if time.time() - os.path.getmtime(path) > _ABANDONED_SECONDS:
                 shutil.rmtree(path, ignore_errors=True)
 
 
 class _Writer:
-    """Appends parts of arrays to .npy files of a folder; leaving it writes the index."""
+    """Appends parts of arrays to .npy files in a folder; on exit writes the index."""
 
     def __init__(self, folder: str, key: str):
         self._folder = folder
@@ -159,7 +160,7 @@ class _Writer:
 
 
 def _header(dtype: np.dtype, shape: Sequence[int]) -> bytes:
-    """The header of an .npy file, of one length for all shapes: rows are counted after it."""
+    """Returns an .npy header of fixed length, so that it can be rewritten with the final shape."""
     fields = {"descr": dtype.str, "fortran_order": False, "shape": tuple(shape)}
     start = np.lib.format.magic(1, 0)
     text = repr(fields).ljust(_HEADER_BYTES - len(start) - 3) + "\n"
@@ -175,16 +176,16 @@ def _sha256(text: str) -> str:
 
 
 def _load(path: str) -> Dict[str, np.ndarray]:
-    """The arrays of a folder; ValueError if it is of another key or holds something else."""
+    """Returns the arrays of an entry; raises ValueError if its key or content is wrong."""
     with open(os.path.join(path, _INDEX)) as reader:
         text, digest = reader.read().split("\n")
     if len(digest) != len(_sha256("")):
-        raise ValueError(f"{_INDEX} has no SHA-256, as of an older version")
+        raise ValueError(f"{_INDEX} has no SHA-256, as in an older version")
     if _sha256(text) != digest:
         raise ValueError(f"{_INDEX} has another SHA-256")
     index = json.loads(text)
     if index["key"] != os.path.basename(path):
-        raise ValueError(f"they are those of the key {index['key']}")
+        raise ValueError(f"the entry has the key {index['key']}")
     arrays = {}
     for name, digest in index["sha256"].items():
         file = _array_file(path, name)

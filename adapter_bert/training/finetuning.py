@@ -1,12 +1,12 @@
-"""A run, from its settings to the task adapter that it leaves: what every script does alike.
+"""The steps of a run that all scripts share, from the settings to the saved task adapter.
 
-    setup = set_up(config, start, folder, min_length)   the BERT, the devices, the precision
+    setup = set_up(config, start, folder, min_length)   loads the BERT, connects to the devices
     check(setup, task)                                  before texts are tokenized
     estimator, output = begin(setup, task, data, head)  claims --output_dir
     train_and_evaluate(config, estimator, train_rows, dev_sets, output, ...)
     predict(config, estimator, rows, output)
 
-`begin_evaluation` takes the place of `begin` where a task adapter is only evaluated.
+To only evaluate a task adapter, call `begin_evaluation` instead of `begin`.
 """
 
 import dataclasses
@@ -40,19 +40,19 @@ from adapter_bert.training.rows import as_rows
 from adapter_bert.training.starting_point import StartingPoint
 
 _FULL_CHECKPOINT = "full_model.ckpt"
-_MAX_STEPS = 2**31 - 1  # No training takes as many, and an int32 holds them.
+_MAX_STEPS = 2**31 - 1  # More than any training takes; an int32 holds it.
 
-# The settings that name what a run reads; a script has some of them.
+# Settings that name a run's inputs; each script has some of them.
 _INPUT_FLAGS = ("adapter", *paths.BERT_FILES, "spm_model_file", "bert_hub_module_handle")
 _INPUT_FLAGS += ("data_dir", "train_file", "predict_file", "dev_file", "test_file")
 
 
 class Task(NamedTuple):
-    """What a run works on; `glue.Task` has the same.
+    """The task of a run; `glue.Task` has the same attributes.
 
     Attributes:
       name, kind, labels: as in `task_adapter.Description`.
-      score: name of the dev score, the larger the better, by which task adapters are compared.
+      score: name of the dev score, the higher the better, by which task adapters are compared.
     """
 
     name: str
@@ -62,12 +62,12 @@ class Task(NamedTuple):
 
 
 class Data(NamedTuple):
-    """What a run must know of its data.
+    """Facts about a run's data.
 
     Attributes:
-      num_examples: of the training data; not read where nothing is trained.
-      settings: JSON values by name that decide the weights too, as the data's digest.
-      dev_settings: those that decide the dev scores; they count where scores choose the weights.
+      num_examples: size of the training set; unused unless training.
+      settings: JSON values by name that affect the weights, such as the data's digest.
+      dev_settings: those that affect the dev scores; they matter if scores choose the weights.
     """
 
     num_examples: int = 0
@@ -76,16 +76,16 @@ class Data(NamedTuple):
 
 
 class DevSet:
-    """Rows to evaluate on, how their predictions are decoded, and how that scores.
+    """The rows to evaluate on, and the functions that decode and score their predictions.
 
     Args:
       rows: as in `estimator`.
       decode_fn: function of an iterable of the rows' predictions → decoded predictions.
-      score_fn: function of these → scores, as in `Estimator.evaluate`.
+      score_fn: function of decoded predictions → scores, as in `Estimator.evaluate`.
 
     Attributes:
-      rows: the same.
-      decoded: the last predictions, decoded; None before any.
+      rows: as above.
+      decoded: the latest decoded predictions; None before the first.
     """
 
     def __init__(self, rows, decode_fn, score_fn):
@@ -93,28 +93,28 @@ class DevSet:
         self._decode_fn, self._score_fn = decode_fn, score_fn
 
     def decode(self, predictions):
-        """Decodes the rows' predictions."""
+        """Decodes the rows' predictions, and keeps the result in `decoded`."""
         self.decoded = self._decode_fn(predictions)
 
     def scores(self, predictions):
-        """Returns the scores of the rows' predictions, which it decodes."""
+        """Returns the scores of the rows' predictions, after decoding them."""
         self.decode(predictions)
         return self._score_fn(self.decoded)
 
 
 class Setup(NamedTuple):
-    """What a run has before it reads data.
+    """The state of a run before it reads data.
 
     Attributes:
-      config: `FinetuningConfig`; or a `TextConfig` and `DeviceConfig`, where nothing is trained.
+      config: `FinetuningConfig`; without training, a `TextConfig` and `DeviceConfig`.
       start: `StartingPoint`.
       bert: `checkpoints.PretrainedBert`.
       tokenizer: `tokenization.FullTokenizer`.
       backbone: `task_adapter.Backbone` of the BERT.
       run: `RunSettings`.
       use_tpu: bool.
-      precision: what the model computes in.
-      stages: those that this process runs, of train, eval and predict.
+      precision: "float32" or "bfloat16".
+      stages: the stages that this process runs, from train, eval and predict.
     """
 
     config: Any
@@ -129,16 +129,16 @@ class Setup(NamedTuple):
 
 
 def set_up(config: FinetuningConfig, start: StartingPoint, folder: str, min_length: int) -> Setup:
-    """Loads the BERT, connects to the devices, and chooses the precision.
+    """Loads the BERT, connects to the devices, chooses the precision, and returns a `Setup`.
 
     Args:
       config: `FinetuningConfig`.
       start: `StartingPoint`.
       folder: output_dir.
-      min_length: the least --max_seq_length that holds a text.
+      min_length: the smallest valid --max_seq_length.
 
     Raises:
-      UserError: what a flag names is missing, broken or does not fit.
+      UserError: something that a flag names is missing, broken or incompatible.
     """
     bert, tokenizer = pretrained.load(config)
     pretrained.check_sequence_length(config.max_seq_length, bert.config, min_length)
@@ -150,7 +150,7 @@ def set_up(config: FinetuningConfig, start: StartingPoint, folder: str, min_leng
     stages = config.stages if run.distribution.workers.is_chief else ["train"]
     _check_evaluations(config, run)
     estimators.check_paths_for_tpu(config, folder, bert.init_checkpoint)
-    precision = "float32"  # Of a worker until the chief tells, see `_shared_settings`.
+    precision = "float32"  # On a worker, until the chief decides; see `_shared_settings`.
     if run.distribution.workers.is_chief or config.precision != "auto":
         recorded = _recorded_precision(config, start, folder, bert)
         precision = _choose_precision(config, bert, use_tpu, recorded)
@@ -160,11 +160,11 @@ def set_up(config: FinetuningConfig, start: StartingPoint, folder: str, min_leng
 
 
 def set_up_evaluation(config, start: StartingPoint, folder: str, min_length: int) -> Setup:
-    """As `set_up`, to evaluate the task adapter of `start`, or else plain BERT.
+    """Returns a `Setup` to evaluate the task adapter of `start`, or plain BERT without one.
 
     Args:
       config: `TextConfig` and `DeviceConfig`, with an eval_batch_size.
-      start, folder, min_length: as of `set_up`.
+      start, folder, min_length: as in `set_up`.
     """
     bert, tokenizer = pretrained.load(config)
     pretrained.check_sequence_length(config.max_seq_length, bert.config, min_length)
@@ -182,14 +182,14 @@ def _choose_precision(config, bert, use_tpu, recorded):
 
 
 def _precision_of(adapter):
-    """Returns the precision in which a task adapter was trained; None if it does not tell."""
+    """Returns the precision in which a task adapter was trained, or None if it is not recorded."""
     return adapter.description.training.get("precision")
 
 
 def _recorded_precision(config, start, folder, bert):
-    """Returns the precision of the run in output_dir, or of what is evaluated; None without both.
+    """Returns the precision of the run in output_dir, or of what is evaluated; None without either.
 
-    Of a run's checkpoint, as its full_model.ckpt, the settings beside it tell.
+    For a run's checkpoint, such as its full_model.ckpt, the settings in its folder tell.
     """
     is_training = "train" in config.stages
     if start.adapter and not is_training:
@@ -200,44 +200,44 @@ def _recorded_precision(config, start, folder, bert):
     precision = output.recorded("training").get("precision")
     if precision or is_training:
         return precision
-    if output.has_adapter():  # Its run may be gone.
+    if output.has_adapter():  # Its run's settings may be gone.
         return output.describe_adapter().training.get("precision")
     run = OutputDir(posixpath.dirname(bert.init_checkpoint))
     return run.recorded("training").get("precision")
 
 
 def _check_evaluations(config, run):
-    """Raises UserError if several processes train, and one of them is to evaluate in between."""
+    """Raises UserError if one of several training processes would evaluate during training."""
     if "train" not in config.stages or len(run.distribution.workers.addresses) < 2:
         return
     for name in ("eval_every_steps", "keep_best", "early_stopping_patience"):
         if getattr(config, name):
             raise UserError(
-                f"--{name} evaluates in the middle of the training, where"
-                " --distribution=multi_worker cannot: its chief evaluates at the end."
+                f"--{name} evaluates during training, which --distribution=multi_worker does not"
+                " support: its chief evaluates at the end."
             )
 
 
 def _check_batch_norm(config, run, use_tpu):
-    """Raises UserError if a batch whose statistics are to be taken lies on several replicas."""
+    """Raises UserError if batch statistics would be taken over parts of a batch, on replicas."""
     normalization = config.adapter and config.adapter.normalization
     if normalization != "batch" or "train" not in config.stages:
         return
     if use_tpu or run.distribution.kind != "none":
         replicas_flag = "--use_tpu=True" if use_tpu else f"--distribution={config.distribution}"
         raise UserError(
-            "--adapter_normalization=batch takes statistics of the whole batch, of which each"
-            f" replica of {replicas_flag} sees a part; expected none or layer, or one device."
+            "--adapter_normalization=batch needs the statistics of the whole batch, but each"
+            f" replica of {replicas_flag} sees only a part; expected none or layer, or one device."
         )
 
 
 def describe(setup: Setup, task: Task, training: Dict[str, Any]) -> task_adapter.Description:
-    """Returns what the run trains or uses, so far without steps and scores.
+    """Returns the description of what the run trains or uses, without steps and scores yet.
 
     Args:
       setup: `Setup`.
       task: `Task`.
-      training: what decides the weights besides the settings of `setup`.
+      training: what affects the weights in addition to the settings in `setup`.
     """
     config, started_from = setup.config, setup.start.adapter
     return task_adapter.Description(
@@ -262,7 +262,7 @@ def describe(setup: Setup, task: Task, training: Dict[str, Any]) -> task_adapter
 
 
 def _texts_and_backbone(setup):
-    """Returns fields of a `task_adapter.Description`: the BERT, and how texts are read."""
+    """Returns the fields of a `task_adapter.Description` about the BERT and its input texts."""
     return {
         "max_seq_length": setup.config.max_seq_length,
         "do_lower_case": setup.config.do_lower_case,
@@ -272,7 +272,7 @@ def _texts_and_backbone(setup):
 
 
 def check(setup: Setup, task: Task) -> None:
-    """Raises UserError if --adapter, or what --init_checkpoint holds of a task, does not fit."""
+    """Raises UserError if --adapter, or a task's tensors in --init_checkpoint, do not fit."""
     description = describe(setup, task, {})
     checkpoints.check_shapes(setup.bert.init_checkpoint, task_adapter.shapes(description))
     if setup.start.adapter:
@@ -284,13 +284,13 @@ def check(setup: Setup, task: Task) -> None:
 
 
 def _check_adapter_in_folder(setup):
-    """Raises UserError if a run with --adapter would replace what another adapter made."""
+    """Raises UserError if a run with --adapter would replace another adapter's results."""
     output = OutputDir(setup.run.output_dir)
     adapter_flag = f"--adapter {setup.config.adapter_folder}"
     is_same_folder = paths.is_same_path(setup.config.adapter_folder, output.adapter_folder)
     if "train" in setup.stages and is_same_folder:
         raise UserError(
-            f"{adapter_flag} is that of --output_dir {output.path}; to train it further give"
+            f"{adapter_flag} is the adapter of --output_dir {output.path}; to train it further give"
             " another --output_dir."
         )
     if "train" in setup.stages or is_same_folder or not output.has_adapter():
@@ -298,20 +298,20 @@ def _check_adapter_in_folder(setup):
     saved_digest = task_adapter.tensors_digest(output.load_adapter())
     if saved_digest != task_adapter.tensors_digest(setup.start.adapter):
         raise UserError(
-            f"--output_dir {output.path} holds another task adapter than {adapter_flag}, whose"
-            " results would be taken for its own; give another --output_dir."
+            f"--output_dir {output.path} holds the results of another task adapter than"
+            f" {adapter_flag}; give another --output_dir."
         )
 
 
 def schedule(config: FinetuningConfig, num_examples: int) -> Dict[str, Any]:
-    """Returns the learning rate and the length of a training, as `ModelSettings` has them.
+    """Returns the learning rate and the number of steps, as fields of `ModelSettings`.
 
     Args:
       config: `FinetuningConfig`.
-      num_examples: of the training data.
+      num_examples: size of the training set.
 
     Raises:
-      UserError: there is no step, or too many.
+      UserError: there are less than 1 or too many steps.
     """
     rate, epochs = config.rate_and_epochs()
     for name, value in (("learning_rate", rate), ("num_train_epochs", epochs)):
@@ -322,7 +322,8 @@ def schedule(config: FinetuningConfig, num_examples: int) -> Dict[str, Any]:
     if num_steps < 1:
         raise UserError(
             f"{num_examples} training examples in batches of {config.train_batch_size} for"
-            f" {epochs} epochs make no step: lower --train_batch_size or raise --num_train_epochs."
+            f" {epochs} epochs make less than one step: lower --train_batch_size or raise"
+            " --num_train_epochs."
         )
     if num_steps > _MAX_STEPS:
         raise UserError(
@@ -338,24 +339,24 @@ def schedule(config: FinetuningConfig, num_examples: int) -> Dict[str, Any]:
 
 
 def evaluation_interval(config: FinetuningConfig, num_examples: int) -> int:
-    """Returns after how many steps of a training the dev set is read; 0 for never."""
+    """Returns the number of training steps between evaluations; 0 for none."""
     if config.eval_every_steps or not (config.keep_best or config.early_stopping_patience):
         return config.eval_every_steps
     return max(1, num_examples // config.train_batch_size)
 
 
 def begin(setup: Setup, task: Task, data: Data, head) -> Tuple[Estimator, OutputDir]:
-    """Claims --output_dir, and builds the model; what may be refused is refused before.
+    """Claims --output_dir and builds the Estimator; all checks come first.
 
     Args:
       setup: `Setup`.
-      task: `Task`, which `check` has seen.
+      task: `Task`, for which `check` has passed.
       data: `Data`.
       head: see `model_fn.model_fn_builder`.
 
     Raises:
-      UserError: the run in the folder is of another model; there are too few rows; or overwriting
-        would remove what the run reads.
+      UserError: the run in the folder has another model, there are too few rows, or overwriting
+        would remove an input of the run.
     """
     config, output = setup.config, OutputDir(setup.run.output_dir)
     is_training, run = "train" in setup.stages, setup.run
@@ -387,7 +388,7 @@ def begin(setup: Setup, task: Task, data: Data, head) -> Tuple[Estimator, Output
     model = _model_settings(
         setup,
         output,
-        # Where the embeddings train, a TPU adds up a product's gradient faster than a gather's.
+        # On a TPU a matrix product's gradient for trained embeddings is faster than a gather's.
         use_one_hot_embeddings=setup.use_tpu
         and model_variables.is_trained(
             model_variables.Role("embeddings"), config.tuning, setup.bert.config.num_hidden_layers
@@ -402,14 +403,14 @@ def begin(setup: Setup, task: Task, data: Data, head) -> Tuple[Estimator, Output
 
 
 def begin_evaluation(setup: Setup, task: Task, head) -> Tuple[Estimator, OutputDir]:
-    """Builds the model of the task adapter that `setup` starts from, to be evaluated in any way.
+    """Builds the Estimator of the task adapter that `setup` starts from, for evaluation only.
 
     Args:
-      setup: of `set_up_evaluation`.
-      task, head: as of `begin`.
+      setup: the result of `set_up_evaluation`.
+      task, head: as in `begin`.
 
     Raises:
-      UserError: the adapter is of another model.
+      UserError: the adapter belongs to another model.
     """
     adapter = setup.start.adapter
     assert adapter is not None
@@ -438,7 +439,7 @@ def _model_settings(setup, output, **overrides):
 
 
 def _warn_of_rate(config):
-    """Warns of BERT's learning rate with adapters, where neither was chosen."""
+    """Warns of BERT's learning rate with adapters, unless the user chose the method."""
     rate = config.learning_rate
     is_chosen = "tuning" in config.given_flags or config.adapter_folder or rate is None
     if config.tuning.method == "adapters" and not is_chosen:
@@ -446,7 +447,7 @@ def _warn_of_rate(config):
 
 
 def _input_paths(config):
-    """Returns (flag, path) of what the run reads, where a flag says so."""
+    """Returns (flag, path) for the inputs of the run that are named by flags."""
     field_names = {"adapter": "adapter_folder"}
     named_paths = [
         (name, getattr(config, field_names.get(name, name), None)) for name in _INPUT_FLAGS
@@ -455,7 +456,7 @@ def _input_paths(config):
 
 
 def _settings(description):
-    """Returns what `OutputDir.claim` compares."""
+    """Returns the settings that `OutputDir.claim` compares."""
     return {
         "model": {"task": description.task, **task_adapter.compatibility_fields(description)},
         "training": {
@@ -468,15 +469,15 @@ def _settings(description):
 
 
 def train_and_evaluate(config, estimator, train_rows, dev_sets, output, metadata, summary):
-    """Trains and evaluates, as far as the settings ask for it; writes the scores.
+    """Trains and evaluates as the settings say, writes the scores, and returns the report.
 
     Args:
-      config, estimator, train_rows, dev_sets, output: as of `finetune`.
-      metadata: dict, what eval_results.json says beside the scores.
-      summary: function of the scores → the line that reports them.
+      config, estimator, train_rows, dev_sets, output: as in `finetune`.
+      metadata: dict, further content of eval_results.json.
+      summary: function of the scores → a line that reports them.
 
     Returns:
-      The report's lines.
+      The report, a list of lines.
     """
     report, scores = [], None
     if train_rows is not None:
@@ -489,20 +490,20 @@ def train_and_evaluate(config, estimator, train_rows, dev_sets, output, metadata
 
 
 def finetune(config, estimator, train_rows, dev_sets, output):
-    """Trains, or resumes, to the end of the schedule; leaves the task adapter.
+    """Trains, or resumes, to the end of the schedule, and saves the task adapter.
 
     Args:
       config: `FinetuningConfig`.
       estimator: `Estimator`.
       train_rows: see `estimator`.
-      dev_sets: list of `DevSet`, for evaluations during the training.
+      dev_sets: list of `DevSet`, for evaluations during training.
       output: `OutputDir`.
 
     Returns:
-      (the report's lines, the scores of the last evaluation or None).
+      (lines of the report, the scores of the last evaluation or None).
     """
     workers = estimator.run.distribution.workers
-    # The others may have ended before a chief that is started again after the last step.
+    # A chief that restarts after the last step may find that the other workers have ended.
     needs_all = not workers.is_chief or estimator.last_step() < estimator.model.num_train_steps
     current = {"estimator": estimator}
 
@@ -521,14 +522,14 @@ def finetune(config, estimator, train_rows, dev_sets, output):
     ):
         scores = _train_to_last_step(config, current["estimator"], train_rows, dev_sets, output)
     if not workers.is_chief:
-        return [f"Worker {workers.index} has done its part; the chief has the results."], None
+        return [f"Worker {workers.index} is done; the chief has the results."], None
     if not config.keep_best:
         output.save_adapter(output.trained_adapter())
     return _report(config, estimator.model, output), scores
 
 
 def _train_to_last_step(config, estimator, train_rows, dev_sets, output):
-    """Returns the scores of the last evaluation, None without any."""
+    """Trains, and returns the scores of the last evaluation, or None without any."""
     last_step, interval = estimator.model.num_train_steps, estimator.run.eval_every_steps
     evaluations, scores = output.evaluations(), None
     for stop in [*range(interval, last_step, interval), last_step] if interval else [last_step]:
@@ -547,18 +548,18 @@ def _train_to_last_step(config, estimator, train_rows, dev_sets, output):
 
 
 def _evaluate_during_training(config, estimator, dev_sets, output, evaluations):
-    """Evaluates the last checkpoint; saves its adapter if the best is kept and this is it."""
+    """Evaluates the last checkpoint; with --keep_best, saves its adapter if it is the best."""
     scores = _scores(estimator, dev_sets, None)
     step, score = scores["global_step"], scores[output.score]
     logging.info("Step %d: %s %.4f on the dev set.", step, output.score, score)
     if config.keep_best and score > max(evaluations.best(), _saved_score(output)):
         _save_with_scores(output, scores)
-    evaluations.add(step, scores)  # Only now: a kill before it repeats the evaluation.
+    evaluations.add(step, scores)  # Last, so that after a kill the evaluation is repeated.
     return scores
 
 
 def _saved_score(output):
-    """Returns the best score by the adapter that has it: the evaluations' file may be lost."""
+    """Returns the saved adapter's score, as the file of evaluations may be lost."""
     if not files.exists(output.adapter_folder):
         return -math.inf
     return output.describe_adapter().scores.get(output.score, -math.inf)
@@ -570,12 +571,12 @@ def _save_with_scores(output, scores):
 
 
 def _with_precision(config, estimator, output, precision):
-    """Returns the estimator in the chief's precision, where that is for the chief to decide."""
+    """Returns the estimator in the chief's precision, unless --precision sets it."""
     model = estimator.model
     is_different = precision != model.precision and precision in configs.PRECISIONS[1:]
     if config.precision != "auto" or not is_different:
         return estimator
-    logging.info("Computing in %s, as the chief does.", precision)
+    logging.info("Computing in %s, the chief's precision.", precision)
     training = {**output.description.training, "precision": precision}
     output.description = dataclasses.replace(output.description, training=training)
     run_identity = identity(_settings(output.description))
@@ -583,7 +584,7 @@ def _with_precision(config, estimator, output, precision):
 
 
 def _shared_settings(estimator, output):
-    """Returns what must be the same for all workers, see `cluster.rendezvous`."""
+    """Returns the settings that all workers must share; see `cluster.rendezvous`."""
     settings = {
         f"{group}: {name}": value
         for group, fields in _settings(output.description).items()
@@ -597,7 +598,7 @@ def _shared_settings(estimator, output):
 
 
 def _report(config, model, output):
-    """Returns the report's lines on what was trained; writes the full checkpoint."""
+    """Returns the report's lines about the training; writes the full checkpoint."""
     counts = parameter_counts(output.description, model.bert_config)
     trained, total = counts["trained_parameters"], counts["total_parameters"]
     size = files.readable_size(output.adapter_folder + "/")
@@ -615,11 +616,11 @@ def _report(config, model, output):
 
 
 def evaluate(config, estimator, dev_sets, output, scores=None):
-    """Returns the scores of the result on all dev sets, together; saves them with the adapter.
+    """Returns the scores of the trained or given model on all dev sets; saves them in its adapter.
 
     Args:
-      config, estimator, dev_sets, output: as of `finetune`.
-      scores: those of the last evaluation during the training, or None.
+      config, estimator, dev_sets, output: as in `finetune`.
+      scores: the scores of the last evaluation during training, or None.
     """
     is_training, step = "train" in config.stages, None
     if is_training:
@@ -627,7 +628,7 @@ def evaluate(config, estimator, dev_sets, output, scores=None):
         step = adapter_step or estimator.last_step()
     if scores is None or scores["global_step"] != step:
         for dev_set in dev_sets:
-            dev_set.decoded = None  # What was evaluated during the training is of another step.
+            dev_set.decoded = None  # Predictions from the training belong to another step.
         scores = output.evaluations().at(step) if is_training and config.keep_best else None
         if scores is None:
             scores = _scores(estimator, dev_sets, _result_checkpoint(config, estimator, output))
@@ -646,15 +647,15 @@ def _scores(estimator, dev_sets, checkpoint):
 
 
 def predict(config, estimator, rows, output):
-    """Yields each row's predictions by the result, see `Estimator.predict`."""
+    """Yields the predictions of each row by the trained or given model; see `Estimator.predict`."""
     logging.info("Predicting %d examples.", len(as_rows(rows)))
     return estimator.predict(rows, _result_checkpoint(config, estimator, output))
 
 
 def decoded(config, estimator, dev_set, output):
-    """Returns the decoded predictions of a `DevSet` by the result; predicts if need be.
+    """Returns a `DevSet`'s predictions by the trained or given model, decoded.
 
-    Of the best step the scores were kept, not the predictions.
+    Predicts if necessary: for the best step only the scores were kept.
     """
     if dev_set.decoded is None:
         dev_set.decode(predict(config, estimator, dev_set.rows, output))
@@ -662,9 +663,9 @@ def decoded(config, estimator, dev_set, output):
 
 
 def _result_checkpoint(config, estimator, output):
-    """Returns the prefix of what is evaluated: the given adapter, else the one that was made.
+    """Returns the prefix of the model to evaluate: of the given adapter, or of the saved one.
 
-    None for the last checkpoint, or --init_checkpoint if there is none and that holds it all.
+    None stands for the last checkpoint, or else for --init_checkpoint if it is a complete model.
     """
     is_training, task_checkpoint = "train" in config.stages, estimator.model.task_checkpoint
     if is_training and not config.keep_best:
@@ -676,13 +677,13 @@ def _result_checkpoint(config, estimator, output):
 
 
 def _check_is_trained(output, init_checkpoint):
-    """Raises UserError unless --init_checkpoint holds all that the model trains, and no more."""
+    """Raises UserError unless --init_checkpoint holds exactly the tensors that the model trains."""
     trained_names = set(task_adapter.shapes(output.description))
     checkpoint_names = set(checkpoints.open_checkpoint(init_checkpoint).get_variable_to_shape_map())
     untrained = sorted(trained_names - checkpoint_names)
     if untrained:
         raise UserError(
-            f"Nothing is trained yet: --output_dir {output.path} holds no checkpoint, and"
+            f"The model is not trained yet: --output_dir {output.path} holds no checkpoint, and"
             f" --init_checkpoint {init_checkpoint} no {untrained[-1]}; train first (--do_train)."
         )
     ignored = sorted(name for name in checkpoint_names - trained_names if "/adapters/" in name)
@@ -690,13 +691,13 @@ def _check_is_trained(output, init_checkpoint):
     if ignored:
         raise UserError(
             f"--init_checkpoint {init_checkpoint} holds {len(ignored)} tensors of adapters that"
-            f" this model would ignore, {ignored[0]} among them; give the flags that it was trained"
+            f" this model would ignore, such as {ignored[0]}; give the flags that it was trained"
             " with."
         )
 
 
 def parameter_counts(description, bert_config):
-    """Returns how many parameters train, how many there are, and how many of these are BERT's own.
+    """Returns the numbers of trained, total and backbone parameters.
 
     Args:
       description: `task_adapter.Description`.
@@ -708,7 +709,7 @@ def parameter_counts(description, bert_config):
     trained = task_adapter.parameters(task_adapter.shapes(description))
     encoder = model_variables.encoder_shapes(bert_config)
     counts = {"backbone_parameters": encoder, "total_parameters": {**encoder, **trained}}
-    if task_kinds.get(description.kind).reads_tokens:  # No gradient reaches the pooler.
+    if task_kinds.get(description.kind).reads_tokens:  # The pooler gets no gradient.
         trained = {name: shape for name, shape in trained.items() if "/pooler/" not in name}
     counts["trained_parameters"] = trained
     return {

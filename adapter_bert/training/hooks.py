@@ -1,4 +1,4 @@
-"""What a training does between its steps: end when asked to, and save."""
+"""Hooks that run between training steps: stopping on signals, and saving."""
 
 import contextlib
 import posixpath
@@ -14,10 +14,10 @@ from adapter_bert.formats import checkpoints
 
 
 class StopOnInterrupt(tf.train.SessionRunHook):
-    """While entered, Ctrl-C, SIGTERM and SIGHUP end a training after its step, which is saved.
+    """While entered, Ctrl-C, SIGTERM and SIGHUP end the training after the current step, saved.
 
-    Leaving raises KeyboardInterrupt then, whatever else ended the training meanwhile; but what kept
-    the step from being saved is told. The same signal once more does not wait.
+    On exit it then raises KeyboardInterrupt, unless the step could not be saved: that error is
+    raised instead. A second signal of the same kind stops at once.
     """
 
     def __enter__(self):
@@ -27,18 +27,18 @@ class StopOnInterrupt(tf.train.SessionRunHook):
         return self
 
     def after_create_session(self, session, coord):
-        """Takes SIGTERM back from TensorFlow, which keeps it when it connects workers."""
+        """Restores our SIGTERM handler, which TensorFlow replaces when it connects workers."""
         interrupts.restore_handlers()
 
     def _request_stop(self, signum, frame):
         self._is_stop_requested = True
-        # Another one does not: a scheduler's may come twice, from itself and from `sweep`.
+        # Only this signal: a scheduler may send SIGTERM twice, directly and through `sweep`.
         signal.signal(signum, signal.default_int_handler)
         name = interrupts.signal_name(signum)
-        logging.warning("Stopping after this step; %s once more stops at once.", name)
+        logging.warning("Stopping after this step; a second %s stops at once.", name)
 
     def after_run(self, run_context, run_values):
-        """Ends the training if a signal came."""
+        """Ends the training if a signal was received."""
         if self._is_stop_requested:
             run_context.request_stop()
 
@@ -50,18 +50,18 @@ class StopOnInterrupt(tf.train.SessionRunHook):
 
 
 class SaveHook(tf.train.SessionRunHook):
-    """Saves the variables at the multiples of some number of steps, and at the end.
+    """Saves the variables at multiples of a number of steps, and at the end.
 
-    Estimator's own hook also writes the graph, three times in two formats, and what is not trained
-    yet: seconds of every start. Its check of the loss comes after this one's turn: what diverged
-    would be saved, and gone on from.
+    Estimator's own hook also writes the graph, three times in two formats, and the untrained model,
+    which takes seconds at each start. It also saves before Estimator checks the loss, so a diverged
+    model would be saved and resumed from.
 
     Args:
       output_dir: path.
       every_steps: int.
 
     Raises:
-      tf.train.NanLossDuringTrainingError: a step's loss is infinite or no number.
+      tf.train.NanLossDuringTrainingError: a step's loss is NaN or Inf.
     """
 
     def __init__(self, output_dir, every_steps):
@@ -69,17 +69,17 @@ class SaveHook(tf.train.SessionRunHook):
         self._every_steps = every_steps
 
     def after_create_session(self, session, coord):
-        """Notes where the training starts."""
+        """Records the step at which the training starts."""
         self._global_step = tf.train.get_global_step()
-        self._saver = tf.get_collection(tf.GraphKeys.SAVERS)[0]  # Each replica has one.
+        self._saver = tf.get_collection(tf.GraphKeys.SAVERS)[0]  # Each replica adds one.
         self._saved_step = session.run(self._global_step)
 
     def before_run(self, run_context):
-        """Asks for the loss, which Estimator is the last to put there."""
+        """Requests the loss, which Estimator adds last to its collection."""
         return tf.train.SessionRunArgs(tf.get_collection(tf.GraphKeys.LOSSES)[-1])
 
     def after_run(self, run_context, run_values):
-        """Saves if the step has passed a multiple: a TPU's steps come many at a time."""
+        """Saves if the step passed a multiple; on a TPU many steps pass at a time."""
         if not np.isfinite(run_values.results):
             raise tf.train.NanLossDuringTrainingError
         step = run_context.session.run(self._global_step)
@@ -87,7 +87,7 @@ class SaveHook(tf.train.SessionRunHook):
             self._save(run_context.session, step)
 
     def end(self, session):
-        """Saves what the last multiple did not."""
+        """Saves the last step, if it is not saved yet."""
         step = session.run(self._global_step)
         if step > self._saved_step:
             self._save(session, step)

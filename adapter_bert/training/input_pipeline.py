@@ -1,12 +1,11 @@
-"""Features ↔ TFRecord ↔ batches.
+"""Converts features to batches, and to and from TFRecord files.
 
-Batches are planned, then gathered: `epoch_order`, `training_batches` and
-`training_batches_by_length` are pure functions of (seed, epoch, step), so that a run that starts in
-the middle reads exactly what an unbroken one would have read from there on. tf.data only hands the
-rows over.
+Batches are planned first, then gathered. `epoch_order`, `training_batches` and
+`training_batches_by_length` are pure functions of (seed, epoch, step), so a run that resumes in the
+middle reads exactly the batches of an uninterrupted run. tf.data only transports the rows.
 
-Where shapes may vary, on CPU and GPU, rows of like length share a batch, which is cut to the next
-length of `BUCKETS`.
+On CPU and GPU, where shapes may vary, rows of similar length share a batch, which is truncated to
+the next length in `BUCKETS`.
 """
 
 import bisect
@@ -23,36 +22,38 @@ from adapter_bert.training.rows import Arrays, Rows, as_rows
 
 _INT_FEATURES = ("input_ids", "input_mask", "segment_ids", "label_ids", "is_real_example")
 
-# The lengths that batches are cut to. Every token of padding costs its share of each step, every
-# length costs the compilation of the kernels for its shape, once a process. Steps of 1/16 to 1/3 of
-# the length keep both small. In the batches of 32 that `training_batches_by_length` makes, a
-# training on MRPC (19 to 103 WordPieces) meets 10 of these lengths and computes 1.12 times the
-# tokens that are there, one on CoLA (4 to 47) 8 and 1.22, one on SQuAD's windows (41 to 384) 18 and
-# 1.09; with 16, 32, 48, 64, 96, 128, 192, 256, 384 alone these are 5 and 1.26, 3 and 1.62, 5 and
-# 1.23, which costs more from MRPC's first epoch on.
+# The lengths that batches are truncated to. Each padding token costs compute in every step; each
+# length costs one compilation of kernels per process. Steps of 1/16 to 1/3 of the length keep both
+# small. For batches of 32 from `training_batches_by_length` on three data sets, the number of these
+# lengths that occur, and the computed tokens per real token, with the figures for a coarser list
+# (16, 32, 48, 64, 96, 128, 192, 256, 384), which is slower from MRPC's first epoch on:
+#     MRPC (19 to 103 WordPieces): 10 lengths and 1.12; coarser 5 and 1.26
+#     CoLA (4 to 47): 8 and 1.22; coarser 3 and 1.62
+#     SQuAD's windows (41 to 384): 18 and 1.09; coarser 5 and 1.23
 BUCKETS = (*range(8, 32, 4), *range(32, 128, 8), *range(128, 256, 16), *range(256, 513, 32))
 
-# Batches that are sorted together. More make less padding and more of the same company: with 1, 8,
-# 16, 32, 50 and a whole epoch (114) of MRPC's batches of 32, 1.57, 1.15, 1.12, 1.09, 1.08 and 1.07
-# times the tokens that are there are computed, and of the rows that a row shares its batch with, 1,
-# 5, 9, 16, 23 and 33% are those of the epoch before. 16 are the fewest within 5% of the least.
+# Number of batches whose rows are sorted together. Larger pools have less padding, but put the same
+# rows together more often. For MRPC in batches of 32 and pools of 1, 8, 16, 32, 50 and 114 (an
+# epoch) batches, computed tokens per real token are 1.57, 1.15, 1.12, 1.09, 1.08 and 1.07; and 1,
+# 5, 9, 16, 23 and 33% of a row's batch were already with it in the epoch before. 16 is the smallest
+# pool within 5% of the least padding.
 BATCHES_PER_POOL = 16
 
-_MAX_GRAPH_BYTES = 2**31 - 1  # A protocol buffer's.
+_MAX_GRAPH_BYTES = 2**31 - 1  # The limit of a protocol buffer.
 
 
 def epoch_order(num_rows: int, seed: int, epoch: int) -> np.ndarray:
-    """A permutation of range(num_rows), int64 [num_rows], drawn from (seed, epoch) alone."""
+    """Returns a permutation of range(num_rows), int64, that depends only on (seed, epoch)."""
     return np.random.RandomState([seed, epoch]).permutation(num_rows)
 
 
 def training_batches(
     num_rows: int, batch_size: int, seed: int, start_step: int = 0
 ) -> Iterator[np.ndarray]:
-    """Yields the rows of every training step from `start_step` on, without end.
+    """Yields the rows of every training step from `start_step`, endlessly.
 
-    The epochs' permutations stand one after another, and step t takes the rows from
-    t * batch_size on: every batch is full, and a row comes again only when all have been seen.
+    The permutations of all epochs are concatenated; step t takes the rows from t * batch_size. So
+    every batch is full, and no row repeats before all have been seen.
 
     Yields:
       int64 [batch_size], indices of rows.
@@ -70,11 +71,11 @@ def training_batches(
 def training_batches_by_length(
     lengths: np.ndarray, batch_size: int, seed: int, start_step: int = 0
 ) -> Iterator[np.ndarray]:
-    """Yields the rows of every training step, those of like length together, without end.
+    """Yields the rows of every training step, grouped by similar length, endlessly.
 
-    BATCHES_PER_POOL consecutive batches of `training_batches`, or as many as an epoch fills where
-    these are fewer, are a pool. Its rows are sorted by length, rows of one length keep their random
-    order, and the batches cut from them come in an order drawn from (seed, number of the pool).
+    A pool is BATCHES_PER_POOL consecutive batches of `training_batches`, or all batches of an epoch
+    if these are fewer. Its rows are sorted by length, with a random order for equal lengths, and
+    split into batches; the order of the batches is drawn from (seed, index of the pool).
 
     Args:
       lengths: int [rows].
@@ -89,7 +90,7 @@ def training_batches_by_length(
     for pool in itertools.count(first_pool):
         rows = np.concatenate(list(itertools.islice(batches, pool_size)))
         rows = rows[np.argsort(lengths[rows], kind="stable")].reshape(pool_size, batch_size)
-        # The third number keeps these draws apart from `epoch_order`'s.
+        # The third number makes these draws differ from those of `epoch_order`.
         order = np.random.RandomState([seed, pool, 1]).permutation(pool_size)
         yield from rows[order[skipped:]]
         skipped = 0
@@ -98,22 +99,22 @@ def training_batches_by_length(
 def shares(
     batches: Iterable[np.ndarray], num_replicas: int, replicas: range
 ) -> Iterator[np.ndarray]:
-    """Yields the parts of every batch that some replicas take.
+    """Yields the parts of every batch that the given replicas take.
 
     Args:
       batches: iterable of int64 [B], indices of rows.
       num_replicas: N, which divides B.
-      replicas: range of their indices.
+      replicas: range of the replicas' indices.
 
     Yields:
-      int64 [B / N], replica after replica, batch after batch.
+      int64 [B / N]; for each batch, one part per replica in order.
     """
     for batch in batches:
         yield from batch.reshape(num_replicas, -1)[replicas.start : replicas.stop]
 
 
 def _replicas(tpu_context, input_context) -> Tuple[int, range]:
-    """(number of all replicas, range of those that read from one call of an input_fn)."""
+    """Returns (number of all replicas, range of those that read from one call of an input_fn)."""
     if input_context:
         num_replicas = input_context.num_replicas_in_sync
         num_local = num_replicas // input_context.num_input_pipelines
@@ -127,7 +128,7 @@ def _replicas(tpu_context, input_context) -> Tuple[int, range]:
 
 
 def evaluation_batches(order: Union[int, np.ndarray], batch_size: int) -> Iterator[np.ndarray]:
-    """Yields the rows of an order (or of range(order)), the last batch as short as it comes."""
+    """Yields the rows of an order, or of range(order), in batches; the last may be smaller."""
     rows = np.asarray(order)
     rows = rows if rows.ndim else np.arange(int(rows))
     for start in range(0, len(rows), batch_size):
@@ -135,26 +136,26 @@ def evaluation_batches(order: Union[int, np.ndarray], batch_size: int) -> Iterat
 
 
 def pad_to_multiple(order: np.ndarray, multiple: int) -> np.ndarray:
-    """Appends -1, rows of weight 0, up to a multiple, for TPUs' fixed shapes."""
+    """Appends -1, padding rows of weight 0, up to a multiple, for the fixed shapes of TPUs."""
     return np.concatenate([order, np.full(-len(order) % multiple, -1, np.int64)])
 
 
 def sort_by_index(indexed: Iterable[Tuple[int, Any]]) -> List[Any]:
-    """What comes as (index of a row, item), in any order, as a list of the items by rows."""
+    """Returns the items of (index, item) pairs, given in any order, as a list by index."""
     items = dict(indexed)
     return [items[index] for index in range(len(items))]
 
 
 def longest_first(lengths: np.ndarray) -> np.ndarray:
-    """The order, int64 [rows], that puts the longest rows first, equal ones as they stand.
+    """Returns the order, int64 [rows], with the longest rows first; ties keep their order.
 
-    Batches of it hold the least padding, and the first one needs the most memory.
+    Its batches have the least padding, and the first one needs the most memory.
     """
     return np.argsort(-lengths, kind="stable")
 
 
 def bucket_of(length: int, max_length: int) -> int:
-    """What a batch of this length is padded to: the next of `BUCKETS`, at most `max_length`."""
+    """Returns the length to pad a batch to: the next of `BUCKETS`, at most `max_length`."""
     index = bisect.bisect_left(BUCKETS, length)
     return min([max_length, *BUCKETS[index : index + 1]])
 
@@ -166,22 +167,23 @@ def input_fn_of(
     fixed_length: bool = True,
     order: Optional[np.ndarray] = None,
 ) -> Callable:
-    """An Estimator's input_fn over rows.
+    """Returns an Estimator's input_fn over rows.
 
     Args:
-      arrays: `rows.TextRows`, or a dict of NumPy arrays as of `rows.PaddedRows`.
-      is_training: bool; shuffled and endless where true, in order and once where not.
-      drop_remainder: bool; leaves a short last batch out, for fixed shapes.
-      fixed_length: bool; keeps the padding that no row of a batch needs, as TPUs want it. Without
-        it, rows of like length are trained on together, and every batch is cut to its bucket.
-      order: int [rows], where not training: which rows come, all of them as they stand by default;
-        -1 is a row of padding.
+      arrays: `rows.TextRows`, or a dict of NumPy arrays as in `rows.PaddedRows`.
+      is_training: bool; if true, rows are shuffled and repeat endlessly; otherwise they come once
+        and in order.
+      drop_remainder: bool; whether to drop a smaller last batch, for fixed shapes.
+      fixed_length: bool; whether all batches have the full length, as TPUs need. If false, training
+        batches have rows of similar length, and every batch is truncated to its bucket.
+      order: int [rows], not for training: indices of the rows to read, by default all in order; -1
+        is a padding row.
 
     Returns:
-      input_fn(params, config=None, input_context=None) → Dataset of dicts. The order follows from
-      config.tf_random_seed; training starts after the steps of config.model_dir's last checkpoint.
-      Where several replicas train, params["batch_size"] is each one's; the batches of all those
-      that read from this input_fn come one after the other.
+      input_fn(params, config=None, input_context=None) → Dataset of dicts. The order depends on
+      config.tf_random_seed; training starts after the step of the last checkpoint in
+      config.model_dir. With several replicas, params["batch_size"] is per replica; the batches of
+      all replicas that read from this input_fn come one after the other.
     """
     rows = as_rows(arrays)
 
@@ -224,11 +226,11 @@ def input_fn_of(
 
 
 def input_fn_of_batches(read: Callable[[], Iterable[Arrays]]) -> Callable:
-    """An Estimator's input_fn over batches that come one after another, to be predicted.
+    """Returns an Estimator's input_fn over a stream of batches, for prediction.
 
     Args:
-      read: function that returns dicts of int32 arrays [B, S]: input_ids, input_mask and
-        segment_ids.
+      read: function that returns an iterable of dicts of int32 arrays [B, S]: input_ids, input_mask
+        and segment_ids.
 
     Returns:
       input_fn(params) → Dataset of these dicts.
@@ -236,7 +238,7 @@ def input_fn_of_batches(read: Callable[[], Iterable[Arrays]]) -> Callable:
     names = _INT_FEATURES[:3]
 
     def input_fn(params):
-        del params  # The batches have their sizes.
+        del params  # Its batch_size does not apply.
         dataset = tf.data.Dataset.from_generator(
             read, dict.fromkeys(names, tf.int32), dict.fromkeys(names, (None, None))
         )
@@ -248,22 +250,22 @@ def input_fn_of_batches(read: Callable[[], Iterable[Arrays]]) -> Callable:
 def input_fn_for_tpu(
     arrays: Union[Rows, Arrays], order: Optional[np.ndarray] = None, last_step: Optional[int] = None
 ) -> Callable:
-    """An Estimator's input_fn over rows that a TPU can train on, wherever its host is.
+    """Returns an Estimator's input_fn over rows for a TPU, also one with a remote host.
 
-    All shapes are fixed, and rows and plan are constants of the graph: a Python function, as
-    `input_fn_of` has one, cannot be called from another machine.
+    All shapes are fixed. Rows and plan are constants in the graph, as another machine cannot call
+    a Python function, such as the generator in `input_fn_of`.
 
     Args:
       arrays: as in `input_fn_of`.
-      order: int [rows], which rows come, once; -1 is a row of padding. What does not fill a batch
-        is left out.
-      last_step: where a training ends, which takes the place of the order.
+      order: int [rows], indices of the rows to read once; -1 is a padding row. Rows that do not
+        fill a batch are dropped.
+      last_step: the last step of a training, given instead of an order.
 
     Returns:
-      input_fn(params, config) → Dataset, as that of `input_fn_of`.
+      input_fn(params, config) → Dataset, as in `input_fn_of`.
 
     Raises:
-      UserError: by the input_fn, there are more rows than a graph can hold.
+      UserError: by the input_fn, if the rows do not fit into a graph.
     """
     rows = as_rows(arrays)
 
@@ -281,13 +283,13 @@ def input_fn_for_tpu(
         if nbytes > _MAX_GRAPH_BYTES:
             raise UserError(
                 f"{len(rows):,} rows and the plan of their batches take {nbytes / 1e9:.1f} GB, but"
-                f" the graph that brings them to a TPU holds {_MAX_GRAPH_BYTES / 1e9:.1f} at most:"
-                " give fewer rows."
+                f" the graph that carries them to a TPU holds at most {_MAX_GRAPH_BYTES / 1e9:.1f}"
+                " GB: use fewer rows."
             )
         dataset = tf.data.Dataset.from_tensor_slices(indices)
         dataset = dataset.batch(batch_size, drop_remainder=True)
         if last_step is not None:
-            # A session that is lost is made anew on this graph, from a later checkpoint.
+            # A lost session is rebuilt from a later checkpoint, but on this graph.
             done_steps = tf.train.get_or_create_global_step().read_value() - start_step
             dataset = dataset.skip(len(replicas) * done_steps)
         return _disable_autotune(dataset.map(rows.in_graph()).prefetch(2))
@@ -296,9 +298,9 @@ def input_fn_for_tpu(
 
 
 def _disable_autotune(dataset):
-    """Switches off tf.data's search for buffer sizes, of which nothing here leaves it any.
+    """Returns the dataset without tf.data's autotuning, which has nothing to tune here.
 
-    Its thread sleeps up to a minute, and a session that closes waits for it.
+    Its thread sleeps up to a minute, and closing a session waits for it.
     """
     options = tf.data.Options()
     if tf.__version__.startswith("1."):
@@ -309,7 +311,7 @@ def _disable_autotune(dataset):
 
 
 def write_tfrecord(arrays: Arrays, output_file: str) -> None:
-    """Writes rows as tf.train.Examples of int64 features, as BERT's scripts do.
+    """Writes rows as tf.train.Examples with int64 features, in the format of BERT's scripts.
 
     Args:
       arrays: dict of integer NumPy arrays [rows] or [rows, length].
@@ -326,14 +328,14 @@ def write_tfrecord(arrays: Arrays, output_file: str) -> None:
 
 
 def read_tfrecord(input_file: str, seq_length: int) -> Arrays:
-    """Reads what `write_tfrecord` or BERT's run_classifier wrote.
+    """Returns the rows of a file written by `write_tfrecord` or by BERT's run_classifier.py.
 
     Returns:
       dict of int32 arrays: input_ids, input_mask and segment_ids [rows, seq_length], label_ids and
       is_real_example [rows].
 
     Raises:
-      UserError: the file is missing, is no TFRecord file of such features, or holds no rows.
+      UserError: the file is missing, is not a TFRecord file of such features, or has no rows.
     """
     lengths = dict.fromkeys(_INT_FEATURES[:3], [seq_length])
     with tf.Graph().as_default(), tf.Session() as session:
@@ -350,11 +352,11 @@ def read_tfrecord(input_file: str, seq_length: int) -> Arrays:
                 break
             except tf.errors.OpError as error:
                 raise UserError(
-                    f"{input_file}: cannot be read as a TFRecord file of BERT's features, each"
-                    f" {seq_length} long ({type(error).__name__})."
+                    f"{input_file}: cannot be read as a TFRecord file of BERT's features with"
+                    f" length {seq_length} ({type(error).__name__})."
                 ) from error
     if not batches:
-        raise UserError(f"{input_file}: holds no rows.")
+        raise UserError(f"{input_file}: has no rows.")
     return {
         name: np.concatenate([b[name] for b in batches]).astype(np.int32) for name in _INT_FEATURES
     }

@@ -1,9 +1,9 @@
-"""The model_fn of every script: a pure function of the model's settings and its head.
+"""The model_fn of every script, a pure function of the model's settings and its head.
 
     def head(encoder, features, is_training, dropout_key): ...   # → HeadOutput
-    model_fn = model_fn_builder(ModelSettings(...), head)        # what an Estimator takes
+    model_fn = model_fn_builder(ModelSettings(...), head)        # for an Estimator
 
-Loading weights, choosing variables, optimizing and progress are written here, once.
+It loads weights, selects the variables to train, optimizes and shows progress.
 """
 
 import dataclasses
@@ -24,29 +24,29 @@ from tuning import Tuning
 
 @dataclasses.dataclass(frozen=True)
 class ModelSettings:
-    """What decides the weights that come out of a training, besides the data.
+    """The settings that, besides the data, determine the trained weights.
 
     Attributes:
       bert_config: `modeling.BertConfig`.
-      init_checkpoint: prefix of the pretrained checkpoint, None for random weights. What does not
-        train is read from it at every start, and never written.
-      task_checkpoint: prefix of a checkpoint that training starts from: it holds the variables that
-        train and moving statistics, all of them and no other.
+      init_checkpoint: prefix of the pretrained checkpoint, None for random weights. Frozen
+        variables are read from it at every start, and never written.
+      task_checkpoint: prefix of a checkpoint to start training from, with exactly the variables
+        that train and moving statistics.
       adapter_fn: as in `modeling.BertModel`.
       tuning: `tuning.Tuning`; None chooses by the graph, see `tuning.default_tuning`.
       learning_rate: peak of the schedule.
-      num_train_steps, num_warmup_steps: length of the schedule and of its rise; None where
-        nothing is trained.
-      use_tpu: the model runs on a TPU.
+      num_train_steps, num_warmup_steps: length of the schedule and of its warm-up; None without
+        training.
+      use_tpu: whether the model runs on a TPU.
       use_one_hot_embeddings: as in `modeling.BertModel`.
       random_seed: of initial values and dropout masks; None for TensorFlow's own dropout.
-      precision: "float32" or "bfloat16", of what lies between the variables and the outputs.
-      pooled_only: the head reads the pooled output alone, see `modeling.BertModel`.
+      precision: "float32" or "bfloat16", of everything between the variables and the outputs.
+      pooled_only: whether the head reads only the pooled output; see `modeling.BertModel`.
       recompute_activations: as in `modeling.BertModel`.
-      gradient_accumulation_steps: number of equal parts in which a batch is computed, one after
-        the other, before the optimizer takes its one step.
-      run_identity: digest of all that decides the weights, the data too, by which checkpoints say
-        which run they are of; None for none.
+      gradient_accumulation_steps: number of equal parts of a batch, computed one after the other
+        before the one step of the optimizer.
+      run_identity: digest of everything that determines the weights, including the data; it marks
+        the run's checkpoints. None for no mark.
     """
 
     bert_config: modeling.BertConfig
@@ -68,10 +68,10 @@ class ModelSettings:
 
 
 class HeadOutput(NamedTuple):
-    """What a head makes of the encoder's output for a batch.
+    """A head's loss, predictions and metrics for a batch.
 
     Attributes:
-      loss: scalar float Tensor, the batch's mean.
+      loss: scalar float Tensor, the mean over the batch.
       predictions: dict of Tensors [B, ...].
       metric_fn, metric_inputs: `metric_fn(*metric_inputs)` → dict of tf.metrics.
     """
@@ -83,14 +83,14 @@ class HeadOutput(NamedTuple):
 
 
 def model_fn_builder(settings, head):
-    """The model_fn of every script.
+    """Returns the model_fn for the given settings and head.
 
     Args:
       settings: `ModelSettings`.
       head: function (encoder, features, is_training, dropout_key) → `HeadOutput`.
 
     Returns:
-      model_fn(features, labels, mode, params) for TPUEstimator; `labels` is not used, they lie
+      model_fn(features, labels, mode, params) for TPUEstimator. `labels` is unused, as labels are
       among the features.
     """
 
@@ -140,7 +140,7 @@ def _forward(settings, head, features, is_training, micro_step=0):
 
 
 def _training_spec(settings, head, features, params, config):
-    """The TPUEstimatorSpec of a training step: gradients, the optimizer, and progress shown."""
+    """Returns the TPUEstimatorSpec of a training step, with its optimizer and progress."""
     loss, gradients, trained = optimization.mean_gradients(
         lambda part, index: _forward(settings, head, part, True, micro_step=index).loss,
         lambda: tuning.trained_variables(settings.tuning),
@@ -169,7 +169,7 @@ def _training_spec(settings, head, features, params, config):
         "gradient_norm": step.gradient_norm,
     }
     host_call = None
-    if settings.use_tpu:  # Its tensors cannot be fetched: they are sent to the host.
+    if settings.use_tpu:  # A TPU's tensors cannot be fetched; the host call sends them.
         host_call = progress.store_scalars, {name: scalars[name][tf.newaxis] for name in scalars}
     output_dir = config and config.model_dir
     batch_size = params.get("train_batch_size", params["batch_size"])

@@ -1,11 +1,11 @@
-"""What a run leaves in its output_dir, and whose directory it is.
+"""The files of a run in its output_dir, and the check that the folder belongs to the run.
 
-settings.json says which model lies there and how it was trained:
+settings.json describes the model in the folder and its training:
 
-    {"model": {...},      what the graph is built from; compared by every run in the directory
-     "training": {...},   what else decides the weights; compared by runs that train
-     "pretrained": {...}, the flags that name its BERT; compared by none
-     ...}                 what a script compares itself
+    {"model": {...},      the settings of the graph; compared by every run in the folder
+     "training": {...},   further settings that affect the weights; compared by training runs
+     "pretrained": {...}, the flags that name the BERT; never compared
+     ...}                 sections that a script compares itself
 
 All files are written atomically.
 """
@@ -37,14 +37,14 @@ EVALUATIONS_FILE = "evaluations.json"
 
 
 class Evaluations:
-    """What was scored at which step.
+    """The scores of evaluated steps.
 
     Args:
       folder: output_dir.
-      score: name of the score, the larger the better, that tells what is best.
+      score: name of the score, the higher the better, that defines the best step.
 
     Raises:
-      UserError: the file there is damaged.
+      UserError: the folder's file of scores is damaged.
     """
 
     def __init__(self, folder, score):
@@ -66,30 +66,30 @@ class Evaluations:
             ) from error
 
     def at(self, step):
-        """A step's scores, None if it was not evaluated."""
+        """Returns a step's scores, None if it was not evaluated."""
         return self._by_step.get(step)
 
     def add(self, step, scores):
-        """Records a step's scores (JSON values); the file is written whole or not at all."""
+        """Records a step's scores (JSON values); the file is written atomically."""
         self._by_step[step] = scores
         files.write_object(self._path, self._by_step)
 
     def best(self):
-        """The best score, -inf before the first."""
+        """Returns the best score, -inf before the first."""
         return max((scores[self._score] for scores in self._by_step.values()), default=-math.inf)
 
     def since_best(self):
-        """How many evaluations have come after the first with the best score."""
+        """Returns the number of evaluations since the first with the best score."""
         best = self.best()
         scores = [self._by_step[step][self._score] for step in sorted(self._by_step)]
         return len(scores) - 1 - scores.index(best) if scores else 0
 
 
 SETTINGS_FILE = "settings.json"
-_WEIGHT_SECTIONS = ("model", "training")  # Its sections that decide the weights.
+_WEIGHT_SECTIONS = ("model", "training")  # The sections that affect the weights.
 
-# What belongs to a run, and goes when it is overwritten; nothing else in the directory is touched.
-# A kill may leave the later ones: never scores without what they are of.
+# The files of a run, which overwriting removes in this order; others are never touched. After a
+# kill later ones may remain, so scores must go before the weights that they belong to.
 _RUN_FILES = (
     EVALUATIONS_FILE,
     "eval_results.txt",
@@ -122,8 +122,8 @@ _RUN_FILES = (
     "ablation.txt",
 )
 
-# What is made of a run's weights alone, and is of others once the training goes on; nobody asks for
-# its removal, so that no name is wider than need be.
+# Results of a run's weights, which are outdated once the training continues. They are removed
+# without being asked for, so the names are as narrow as possible.
 _RESULT_FILES = (
     *("eval_results.txt", "eval_results.json"),
     *("predictions.json", "nbest_predictions.json", "null_odds.json"),
@@ -137,14 +137,14 @@ _RESULT_FILES = (
     *("ablation.json", "ablation.txt"),
 )
 
-# What --num_train_epochs decides, of the training's settings.
+# Training settings that depend on --num_train_epochs.
 _LENGTH_SETTINGS = {"num_train_steps", "num_warmup_steps"}
 
 
 class _Scratch:
-    """Where a run's checkpoints for its own use lie, as long as this does.
+    """A place for a run's temporary checkpoints, which are removed with this object.
 
-    In a folder of this machine; in output_dir, if that is remote: a TPU's host reads no other.
+    It is a folder on this machine, or output_dir if that is remote, as a TPU's host needs.
     """
 
     def __init__(self, output_dir):
@@ -153,12 +153,12 @@ class _Scratch:
         self._removals = []
 
     def prefix(self):
-        """The prefix of one more checkpoint.
+        """Returns the prefix for a new checkpoint.
 
         Raises:
-          UserError: this machine has no place for it.
+          UserError: this machine has no place for temporary files.
         """
-        name = f"task_{uuid.uuid4().hex[:8]}.ckpt"  # Another run may have its own there.
+        name = f"task_{uuid.uuid4().hex[:8]}.ckpt"  # Unique, as other runs may use the folder.
         if files.is_remote(self._output_dir):
             self._remove_at_exit(_remove_quietly, self._output_dir, name + ".*")
             return posixpath.join(self._output_dir, name)
@@ -172,17 +172,17 @@ class _Scratch:
         self._removals.append(weakref.finalize(self, *args, **kwargs))
 
     def remove(self):
-        """Removes them now, for a process that does not live to its end."""
+        """Removes the checkpoints now, for a process that will not exit normally."""
         for remove in self._removals:
             remove()
 
 
 def describe_difference(name, before, now):
-    """Returns a phrase: how a setting differs from the one that is recorded; None is not set."""
+    """Returns a phrase about how a setting differs from the recorded one; None means not set."""
     return f"{name} was {_show(before)}, is now {_show(now)}"
 
 
-# What errors call a recorded setting whose name is not that of the flag that decides it.
+# How errors name recorded settings that have another name than their flag.
 _FLAG_NAMES = {
     "task": "task (--task_name)",
     "kind": "kind of task (--label_type)",
@@ -194,7 +194,7 @@ _FLAG_NAMES = {
     "num_warmup_steps": "number of warm-up steps (--warmup_proportion)",
     "evaluated_every": "--eval_every_steps",
 }
-# What errors call a recorded setting whose value is a digest, which they do not print.
+# How errors name recorded settings whose value is a digest, which they do not print.
 _DIGEST_NAMES = {
     "vocabulary": "the vocabulary (--vocab_file)",
     "backbone": "the BERT (--init_checkpoint)",
@@ -202,17 +202,17 @@ _DIGEST_NAMES = {
     "dev_data": "the dev data (--data_dir, --predict_file, --dev_file)",
     "started_from": "the task adapter that it starts from (--adapter)",
 }
-# The settings that every run with adapters records, and no other run.
+# Settings that exactly the runs with adapters record.
 _ADAPTER_SETTINGS = ("adapter_fn", "adapter_size", "adapter_activation", "adapter_init_scale")
 
 
 def describe_by_flags(differences):
-    """Returns phrases that say how settings differ, by the flags that decide them.
+    """Returns phrases about how settings differ, named by their flags.
 
-    Where --tuning differs, and one of the methods has no adapters, their settings are left out.
+    If --tuning differs and one of the methods has no adapters, adapter settings are omitted.
 
     Args:
-      differences: list of (name, before, now), as of `OutputDir.claim`.
+      differences: list of (name, before, now), as in `OutputDir.claim`.
     """
     other_method = any(name == "method" for name, _, _ in differences)
     return [
@@ -237,17 +237,17 @@ def _describe_by_name(differences):
 
 
 class OutputDir:
-    """The folder of a run: whose it is, and what lies in it.
+    """The folder of a run.
 
     Args:
-      path: of the folder, which may not be there yet.
+      path: of the folder, which need not exist.
 
     Attributes:
-      path: the same.
-      adapter_folder: path of the task adapter that the run leaves.
-      description: `task_adapter.Description` of the model that the run trains or uses, so far
-        without steps and scores; None until `finetuning.begin`.
-      score: name of the dev score, the larger the better, by which the best step is chosen.
+      path: as above.
+      adapter_folder: path of the run's task adapter.
+      description: `task_adapter.Description` of the model that the run trains or uses, without
+        steps and scores yet; None before `finetuning.begin`.
+      score: name of the dev score, the higher the better, by which the best step is chosen.
     """
 
     def __init__(self, path):
@@ -261,10 +261,10 @@ class OutputDir:
         self._adapter_checkpoint = None
 
     def create(self):
-        """Makes the folder, if need be; raises UserError if a run cannot write there."""
+        """Creates the folder if necessary; raises UserError if it is not writable."""
         if set(self.path) & set("*?[\\"):
             raise UserError(
-                f"--output_dir={self.path}: TensorFlow finds no checkpoint where the path holds"
+                f"--output_dir={self.path}: TensorFlow cannot find checkpoints in a path with"
                 " *, ?, [ or a backslash."
             )
         probe = posixpath.join(self.path, ".writable")
@@ -272,35 +272,35 @@ class OutputDir:
             files.makedirs(self.path)
             with files.open_file(probe, "w") as writer:
                 writer.write("")
-            with contextlib.suppress(FileNotFoundError):  # Another process's probe was the same.
+            with contextlib.suppress(FileNotFoundError):  # Another process may use the same probe.
                 files.remove(probe)
 
     def recorded(self, section):
-        """Returns a section of the settings of the run in the folder; {} without a sound record."""
+        """Returns a section of the recorded settings; {} without a valid record."""
         try:
             return (_read(self._settings_file) or {}).get(section, {})
-        except UserError:  # `claim` refuses it where it counts.
+        except UserError:  # `claim` reports it.
             return {}
 
     def claim(self, settings, is_training, overwrite=False, inputs=(), describe=_describe_by_name):
-        """Makes sure that a run may use the folder, and records its settings there if it trains.
+        """Checks that the run may use the folder, and records its settings if it trains.
 
-        A finished training may be continued to more steps, see `_is_longer`. A training holds the
+        A finished training may be continued for more steps; see `_is_longer`. A training locks the
         folder as long as this object lives.
 
         Args:
           settings: {"model": dict, "training": dict, ...} of JSON values.
           is_training: bool; whether the run trains.
-          overwrite: bool; whether a training run removes an earlier run's files first.
-          inputs: as of `clear`.
-          describe: function of a list of (dotted name, before, now), the settings that differ →
-            phrases for the error, which by default call a setting by its name.
+          overwrite: bool; whether a training run first removes an earlier run's files.
+          inputs: as in `clear`.
+          describe: function of a list of differing settings, each (dotted name, before, now) →
+            phrases for the error; by default with the settings' names.
 
         Raises:
-          UserError: another process trains there; another model lies there, or a run with other
-            training settings would resume from its weights (the differences are named), or replace
-            its task adapter; the last checkpoint there is lost, broken or another run's; or
-            overwriting would remove what the run reads.
+          UserError: another process trains in the folder; it holds another model; a training run
+            with other settings would resume from its weights or replace its task adapter (the error
+            names the differences); its last checkpoint is lost, broken or another run's; or
+            overwriting would remove an input of the run.
         """
         self.create()
         if is_training:
@@ -310,7 +310,7 @@ class OutputDir:
                 self.clear(inputs)
         _recover_record(self.path)
         checkpoint = _latest_checkpoint(self.path, is_training)
-        # JSON has no tuples: what is compared is what will be read.
+        # JSON has no tuples: compares what a later run will read.
         settings = json.loads(json.dumps(settings, sort_keys=True))
         if checkpoint:
             checkpoints.open_checkpoint(checkpoint, flag="--output_dir")
@@ -320,21 +320,21 @@ class OutputDir:
             _check_identity(checkpoint, self._settings_file, is_training)
         elif is_training and files.exists(self.adapter_folder):
             raise UserError(
-                f"{self.adapter_folder} is a finished task adapter, whose checkpoints are gone;"
-                " give another --output_dir, or --overwrite_output_dir."
+                f"{self.adapter_folder} is a finished task adapter whose checkpoints are gone, so"
+                " its training cannot resume; give another --output_dir, or --overwrite_output_dir."
             )
         if is_training:
             _remove_leftovers(self.path, checkpoint)
             files.write_object(self._settings_file, settings)
 
     def clear(self, inputs=()):
-        """Removes an earlier run's files, as --overwrite_output_dir asks for.
+        """Removes an earlier run's files, for --overwrite_output_dir.
 
         Args:
-          inputs: list of (flag, path), what the command reads; its checkpoint by the prefix.
+          inputs: list of (flag, path) of the run's inputs; a checkpoint is given by its prefix.
 
         Raises:
-          UserError: it would remove one of them; all is as it was.
+          UserError: an input would be removed; nothing has been removed.
         """
         run_files = _matching(self.path, _RUN_FILES)
         for flag, path in inputs:
@@ -346,22 +346,22 @@ class OutputDir:
         _remove(run_files, "--overwrite_output_dir removes %s")
 
     def remove_results(self):
-        """Removes scores and predictions, before a training changes the weights they are of."""
+        """Removes scores and predictions, before a training changes the weights."""
         _remove(
             _matching(self.path, _RESULT_FILES),
-            "Removing %s: the training resumes to other weights.",
+            "Removing %s: it will be outdated, as the training resumes.",
         )
 
     def evaluations(self):
-        """Returns the `Evaluations` during the training."""
+        """Returns the `Evaluations` of the training."""
         return Evaluations(self.path, self.score)
 
     def write_results(self, result, metadata):
-        """Writes eval_results.txt, BERT's, and eval_results.json, which has all there is.
+        """Writes eval_results.txt in BERT's format and eval_results.json with all results.
 
         Args:
           result: dict from names to numbers, lists and texts.
-          metadata: dict, what else the latter tells.
+          metadata: dict, further content of eval_results.json.
 
         Returns:
           The path of eval_results.txt.
@@ -373,15 +373,15 @@ class OutputDir:
         return path
 
     def has_adapter(self):
-        """Returns whether a task adapter lies there, perhaps where a kill left it."""
+        """Returns whether the folder has a task adapter, possibly where a kill left it."""
         return files.exists(files.current_folder(self.adapter_folder))
 
     def load_adapter(self):
-        """Returns the `task_adapter.TaskAdapter` that lies there."""
+        """Returns the folder's `task_adapter.TaskAdapter`."""
         return task_adapter.load(self.adapter_folder, "--output_dir")
 
     def describe_adapter(self):
-        """Returns the `task_adapter.Description` of the one that lies there."""
+        """Returns the `task_adapter.Description` of the folder's task adapter."""
         return task_adapter.describe(self.adapter_folder, "--output_dir")
 
     def trained_adapter(self, scores=None):
@@ -394,9 +394,9 @@ class OutputDir:
         return task_adapter.TaskAdapter(description, tensors)
 
     def save_adapter(self, adapter):
-        """Saves a task adapter, unless it lies there already, perhaps with its scores.
+        """Saves a task adapter, unless the same one is already saved, possibly with scores.
 
-        That one was made by the programs that it names, whatever their versions are now.
+        Versions are ignored in the comparison: they name the programs that made the saved one.
         """
         if files.exists(self.adapter_folder):
             saved, description = self.load_adapter(), adapter.description
@@ -409,7 +409,7 @@ class OutputDir:
         task_adapter.save(self.adapter_folder, adapter)
 
     def as_checkpoint(self, adapter):
-        """Writes a task adapter where TensorFlow can read it, as long as this object lives.
+        """Writes a task adapter as a TensorFlow checkpoint that exists as long as this object.
 
         Returns:
           The checkpoint's prefix.
@@ -419,7 +419,7 @@ class OutputDir:
         return prefix
 
     def adapter_checkpoint(self):
-        """Returns the prefix of the task adapter that lies there as a checkpoint; None without one.
+        """Returns the folder's task adapter as the prefix of a checkpoint; None without one.
 
         Raises:
           UserError: the adapter does not fit the model.
@@ -432,12 +432,12 @@ class OutputDir:
         return self._adapter_checkpoint
 
     def remove_scratch(self):
-        """Removes what `as_checkpoint` wrote, for a process that does not live to its end."""
+        """Removes the checkpoints of `as_checkpoint`, for a process that will not exit normally."""
         self._scratch.remove()
 
 
 class _FolderLock:
-    """A local folder that is open, and locked, until this is gone or the process is."""
+    """A local folder that is locked until this object or the process ends."""
 
     def __init__(self, folder):
         descriptor = os.open(folder, os.O_RDONLY)
@@ -445,11 +445,11 @@ class _FolderLock:
         self.is_acquired = files.lock(descriptor)
 
 
-_LOCKS = weakref.WeakValueDictionary()  # By their real paths, what this process holds.
+_LOCKS = weakref.WeakValueDictionary()  # Real path → lock that this process holds.
 
 
 def _lock_folder(output_dir):
-    """The folder's `_FolderLock`; None if it cannot be opened. Two trainings would mix weights."""
+    """Returns the folder's `_FolderLock`, so that two trainings never mix; None if unreadable."""
     if files.is_remote(output_dir):
         return None
     path = os.path.realpath(output_dir)
@@ -459,15 +459,15 @@ def _lock_folder(output_dir):
         return None
     if not lock.is_acquired:
         raise UserError(
-            f"--output_dir={output_dir}: another process trains there; wait for its end, or give"
-            " another --output_dir."
+            f"--output_dir={output_dir}: another process is training there; wait until it ends, or"
+            " give another --output_dir."
         )
     _LOCKS[path] = lock
     return lock
 
 
 def _recover_record(output_dir):
-    """Has the record of checkpoints name the last one, should it be lost: they are found by it."""
+    """Restores the file "checkpoint", by which TensorFlow finds checkpoints, if it is lost."""
     record = posixpath.join(output_dir, "checkpoint")
     if files.exists(record):
         return
@@ -476,30 +476,30 @@ def _recover_record(output_dir):
     matches = [re.fullmatch(r"(.+-(\d+))\.index", posixpath.basename(path)) for path in indices]
     if any(matches):
         name = max((match for match in matches if match), key=lambda match: int(match[2]))[1]
-        logging.warning("%s was missing; it names %s again.", record, name)
+        logging.warning("%s was missing; it now names %s.", record, name)
         checkpoints.write_record(output_dir, [name])
 
 
 def _latest_checkpoint(output_dir, is_training):
-    """The prefix of the last checkpoint, or None; UserError if it is recorded, but not there."""
+    """Returns the last checkpoint's prefix, or None; raises UserError if a recorded one is lost."""
     record = posixpath.join(output_dir, "checkpoint")
     try:
         checkpoint = tf.train.latest_checkpoint(output_dir)
-    except ValueError:  # No text, or no path in it.
+    except ValueError:  # The record is not text, or has no path.
         checkpoint = None
-    # TensorFlow would only log it, and train from the start over what is left.
+    # TensorFlow would only log this, and retrain from the start over the remaining files.
     if checkpoint is None and files.exists(record):
         raise UserError(
-            f"{record}: names no checkpoint that is there; restore the missing files, give another"
+            f"{record}: the checkpoint that it names is missing; restore its files, give another"
             f" --output_dir, or {_overwrite_flags(is_training)}."
         )
     return checkpoint
 
 
 def _remove_leftovers(output_dir, checkpoint):
-    """Removes what a kill or a full disk left half-written; TensorFlow names most of it itself.
+    """Removes files that a kill or a full disk left incomplete.
 
-    Without a checkpoint, the scores of such go too: the steps are trained again.
+    Without a checkpoint, also removes the scores, as all steps will be trained again.
     """
     leftovers = ["*.tempstate*", "checkpoint.tmp*", "full_model.ckpt.partial.*"]
     leftovers.append(files.PARTIAL_FILES)
@@ -527,7 +527,7 @@ def _remove_quietly(folder, pattern):
 def _matching(folder, patterns):
     matches = []
     for pattern in patterns:
-        # TensorFlow 1 raises it where a remote pattern's own folder is not there.
+        # TensorFlow 1 raises it if the folder of a remote pattern does not exist.
         with contextlib.suppress(FileNotFoundError):
             matches += files.glob(posixpath.join(folder, pattern))
     return matches
@@ -538,15 +538,15 @@ def _compare(path, settings, sections, step, describe):
     if recorded is None:
         if "training" in sections:
             raise UserError(
-                f"{path}: missing, though the folder holds checkpoints, so that training cannot go"
-                " on from them; give another --output_dir, or --overwrite_output_dir."
+                f"{path} is missing, but the folder holds checkpoints, so training cannot resume"
+                " from them; give another --output_dir, or --overwrite_output_dir."
             )
         return
     before, now = (record.get("training", {}) for record in (recorded, settings))
     if "training" in sections and _is_longer(before, now, step):
         logging.warning(
             "%s: the finished training of %d steps continues to step %d. Its learning rate had"
-            " fallen to 0 and rises again, so that the weights differ from those of a single"
+            " decayed to 0 and rises again, so the weights will differ from those of a single"
             " training of %d steps; for that, give another --output_dir.",
             path,
             step,
@@ -561,7 +561,7 @@ def _compare(path, settings, sections, step, describe):
     ]
     if differences:
         raise UserError(
-            "{} is of a run with other settings: {}; give those, another --output_dir, or"
+            "{} belongs to a run with other settings: {}; give those, another --output_dir, or"
             " {}.".format(
                 path, "; ".join(describe(differences)), _overwrite_flags("training" in sections)
             )
@@ -569,26 +569,26 @@ def _compare(path, settings, sections, step, describe):
 
 
 def identity(settings):
-    """Returns what tells a run's checkpoints from another run's: a digest of its settings.
+    """Returns a digest of a run's settings, which marks the run's checkpoints.
 
-    Two runs have the same one if `claim` finds no difference between their settings, or one only
-    trains for longer: a run that is continued goes on from its shorter training's checkpoints.
+    Two runs have the same digest if `claim` finds no difference in their settings, or only in the
+    number of steps: a continued run resumes from the checkpoints of the shorter training.
 
     Args:
-      settings: as of `claim`.
+      settings: as in `claim`.
     """
     leaves = {
         f"{section}.{name}": _normalize_numbers(value)
         for section in _WEIGHT_SECTIONS
         for name, value in _leaves(settings.get(section, {}))
-        if value is not None
-        and name not in _LENGTH_SETTINGS  # What is not set may be missing, too.
+        if value is not None  # `claim` treats it like a missing setting.
+        and name not in _LENGTH_SETTINGS
     }
     return hashlib.sha256(json.dumps(leaves, sort_keys=True).encode()).hexdigest()
 
 
 def _normalize_numbers(value):
-    """Returns a JSON value in which equal numbers have one text, 1 for 1.0 and True."""
+    """Returns a JSON value in which equal numbers have the same text: 1 for 1.0 and True."""
     if isinstance(value, (list, tuple)):
         return [_normalize_numbers(item) for item in value]
     is_whole = isinstance(value, bool) or isinstance(value, float) and value.is_integer()
@@ -596,25 +596,25 @@ def _normalize_numbers(value):
 
 
 def _check_identity(checkpoint, path, is_training):
-    """Raises UserError if a checkpoint is of another run than the settings in the folder are."""
+    """Raises UserError if a checkpoint belongs to another run than the recorded settings."""
     recorded = _read(path)
     if recorded is None:
         return
     saved_identity = checkpoints.identity_of(checkpoint)
     if saved_identity is None:
-        logging.info("%s does not say which run saved it.", checkpoint)
+        logging.info("%s does not record which run saved it.", checkpoint)
     elif saved_identity != identity(recorded):
         raise UserError(
-            f"{checkpoint} is a checkpoint of another run than {path}; restore this run's files,"
+            f"{checkpoint} belongs to another run than {path}; restore this run's files,"
             f" give another --output_dir, or {_overwrite_flags(is_training)}."
         )
 
 
 def _is_longer(before, now, step):
-    """Whether settings are those of a finished training but for more steps.
+    """Returns whether the settings only lengthen a finished training.
 
     Args:
-      before, now: dicts, the recorded settings of a training and those of this one.
+      before, now: dicts, the recorded training settings and the new ones.
       step: int, of the last checkpoint.
     """
     differing = {name for name, _, _ in _differences(before, now)}
@@ -627,7 +627,7 @@ def _is_longer(before, now, step):
 
 
 def _overwrite_flags(is_training):
-    """The flags by which the run would take the directory's place; only a training does."""
+    """Returns the flags that overwrite the folder; only a training can."""
     return "--overwrite_output_dir" + ("" if is_training else " with --do_train")
 
 

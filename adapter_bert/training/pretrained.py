@@ -1,4 +1,4 @@
-"""The pretrained BERT that settings name: its config, weights and tokenizer."""
+"""Finds and loads the pretrained BERT that settings name: config, weights and tokenizer."""
 
 import os
 from typing import Dict
@@ -11,7 +11,7 @@ from adapter_bert.training.config import PretrainedConfig, TokenizerConfig
 
 
 def load(config: TokenizerConfig):
-    """Finds the pretrained BERT, and makes its tokenizer; its parts must belong together.
+    """Returns the pretrained BERT and its tokenizer, after checking that they belong together.
 
     Args:
       config: `TokenizerConfig`.
@@ -20,15 +20,15 @@ def load(config: TokenizerConfig):
       (`checkpoints.PretrainedBert`, `tokenization.FullTokenizer`).
 
     Raises:
-      UserError: something is missing, broken or of another model.
+      UserError: a file is missing, broken or belongs to another model.
     """
     bert = find(config)
     vocab_file = str(bert.vocab_file)
     lower_case = config.do_lower_case
     if bert.do_lower_case not in (None, lower_case):
         raise UserError(
-            f"--do_lower_case={lower_case} does not fit"
-            f" --bert_hub_module_handle={config.bert_hub_module_handle}, which says"
+            f"--do_lower_case={lower_case} contradicts"
+            f" --bert_hub_module_handle={config.bert_hub_module_handle}, whose value is"
             f" {bert.do_lower_case}."
         )
     tokenization.validate_case_matches_checkpoint(lower_case, bert.init_checkpoint)
@@ -46,10 +46,10 @@ def find(config: PretrainedConfig, reads_texts: bool = True) -> checkpoints.Pret
 
     Args:
       config: `PretrainedConfig`.
-      reads_texts: bool; else its vocabulary may be missing, and is None unless a flag names it.
+      reads_texts: bool; if False, the vocabulary is optional: None unless a flag names it.
 
     Raises:
-      UserError: something is missing, or the weights are not those of the config.
+      UserError: a file is missing, or the weights do not match the config.
     """
     if config.bert_hub_module_handle:
         return _from_hub(config)
@@ -74,7 +74,7 @@ def _from_hub(config):
     ]
     if conflicting_flags:
         raise UserError(
-            "--bert_hub_module_handle takes the place of {}: give one or the other.".format(
+            "--bert_hub_module_handle replaces {}: give one or the other.".format(
                 ", ".join(conflicting_flags)
             )
         )
@@ -82,11 +82,11 @@ def _from_hub(config):
 
 
 def recorded_flags(config: PretrainedConfig, bert: checkpoints.PretrainedBert) -> Dict[str, str]:
-    """Returns the flags that name a BERT from any folder: a run records them.
+    """Returns the flags that locate a BERT from any working directory, which a run records.
 
     Args:
       config: `PretrainedConfig`.
-      bert: the `checkpoints.PretrainedBert` that they name.
+      bert: the `checkpoints.PretrainedBert` of `config`.
 
     Returns:
       dict from names to paths or addresses.
@@ -107,17 +107,17 @@ def _absolute(path):
 
 
 def check_sequence_length(length: int, config: configs.BertConfig, min_length: int) -> None:
-    """Raises UserError unless --max_seq_length has room for a text and the model for it.
+    """Raises UserError if --max_seq_length is too short for a text or too long for the model.
 
     Args:
       length: --max_seq_length.
       config: `configs.BertConfig`.
-      min_length: the least length that holds a text.
+      min_length: the smallest valid length.
     """
     if length > config.max_position_embeddings:
         raise UserError(
-            f"--max_seq_length={length} is over the {config.max_position_embeddings} positions"
+            f"--max_seq_length={length} exceeds the {config.max_position_embeddings} positions"
             " that the BERT was trained with (max_position_embeddings)."
         )
     if length < min_length:
-        raise UserError(f"--max_seq_length={length} is too short, it must be {min_length} or more.")
+        raise UserError(f"--max_seq_length={length} is too short; expected at least {min_length}.")

@@ -1,4 +1,4 @@
-"""How far a run is: a line now and then (on a terminal a bar), and what TensorBoard shows of it."""
+"""Progress of a run: log lines, or a bar on a terminal, and summaries for TensorBoard."""
 
 import contextlib
 import re
@@ -18,14 +18,14 @@ _BAR_FORMAT = "{{l_bar}}{{bar}}| {} {{n_fmt}}/{{total_fmt}} [{{elapsed}}<{{remai
 
 
 class _Display:
-    """A line every few seconds, the last one always; on a terminal a bar in its place.
+    """A progress line every few seconds and at the end; on a terminal a bar.
 
     Args:
-      unit: what is counted, in the singular.
-      done, total: ints, how many there are now and in the end.
-      examples: int, how many examples one of them is.
-      every_seconds: how often a line is printed.
-      delay_seconds: seconds until the first line.
+      unit: name of what is counted, in the singular.
+      done, total: ints, the current and the final count.
+      examples: int, examples per unit.
+      every_seconds: interval of the lines.
+      delay_seconds: seconds before the first line.
       stream: text stream, stdout by default.
     """
 
@@ -34,7 +34,7 @@ class _Display:
         self._every_seconds = every_seconds
         self._stream = stream or sys.stdout
         now = time.monotonic()
-        self._last_shown = (done, now)  # How many, and when.
+        self._last_shown = (done, now)  # (count, time).
         self._due_time = now + delay_seconds
         self._bar = None
         if self._stream.isatty():
@@ -42,7 +42,7 @@ class _Display:
             self._bar = tqdm(total=total, initial=done, file=self._stream, bar_format=bar_format)
 
     def update(self, done, now, parts=()):
-        """Shows that so many are done, if it is time to; parts are texts to stand in the line."""
+        """Shows the count if a line is due; `parts` are texts to include in it."""
         if self._bar is not None:
             self._bar.update(done - self._bar.n)
         if done < self._total and now < self._due_time:
@@ -65,13 +65,13 @@ class _Display:
 
 
 def show_progress(examples, total, every_seconds=5.0, stream=None):
-    """Yields some examples, and shows meanwhile how many have come and how long it still takes.
+    """Yields examples, and shows how many have come and the time left.
 
-    Counting begins with the first, which had to wait until everything was made ready.
+    Timing starts at the first example, which includes the preparation of the graph.
 
     Args:
       examples: iterable.
-      total: int, how many there are.
+      total: int, the number of examples.
       every_seconds, stream: as in `ProgressHook`.
     """
     display = None
@@ -89,12 +89,12 @@ class ProgressHook(tf.train.SessionRunHook):
 
     Args:
       num_steps: int, the last step of the training.
-      batch_size: int, examples a step.
-      scalars: dict from name to scalar Tensor: all become summaries, "loss" and "learning_rate"
-        stand in the line too. None for those that `store_scalars` has kept.
-      summary_dir: where summaries go, None for nowhere.
-      every_seconds: how often a line is printed; the first and the last always are.
-      stream: text stream of the line; on a terminal it carries a bar instead.
+      batch_size: int, examples per step.
+      scalars: dict from names to scalar Tensors. All become summaries; the line also shows "loss"
+        and "learning_rate". None for the scalars of `store_scalars`.
+      summary_dir: folder for summaries, or None.
+      every_seconds: interval of the lines; the first and the last step always have one.
+      stream: text stream, stdout by default; on a terminal it shows a bar.
     """
 
     def __init__(
@@ -108,18 +108,18 @@ class ProgressHook(tf.train.SessionRunHook):
         self._stream = stream
 
     def begin(self):
-        """Makes what reads the step, and what `store_scalars` has kept."""
+        """Finds the global step and the variables of `store_scalars`."""
         self._global_step = tf.train.get_global_step()
         variables = tf.get_collection(_STORED_SCALARS)
         self._stored_scalars = {variable.op.name.split("/")[-1]: variable for variable in variables}
         self._initialize = tf.variables_initializer(variables)
 
     def after_create_session(self, session, coord):
-        """Starts the line, and the file of summaries."""
+        """Starts the display and the file of summaries."""
         session.run(self._initialize)
         step = int(session.run(self._global_step))
-        self._summarized = (step, time.monotonic())  # At which step, and when.
-        # A file is named by the second: a training resumed in the same one would overwrite it.
+        self._summarized = (step, time.monotonic())  # (step, time).
+        # Files are named by the second: without the suffix, a quick resume would overwrite one.
         self._writer = self._summary_dir and tf.summary.FileWriter(
             self._summary_dir, filename_suffix=f".{step}"
         )
@@ -128,26 +128,26 @@ class ProgressHook(tf.train.SessionRunHook):
         )
 
     def before_run(self, run_context):
-        """Asks for the scalars."""
+        """Requests the scalars."""
         return tf.train.SessionRunArgs(dict(self._scalars or {}))
 
     def after_run(self, run_context, run_values):
-        """Shows the line and writes a summary, if one is due."""
-        # Among the fetches the step would race with its update. This session is the bare one,
-        # without hooks: the read takes a fraction of a millisecond.
+        """Shows a line and writes a summary, if they are due."""
+        # Fetching the step with the training op would race with its update. This session has no
+        # hooks; the read takes a fraction of a millisecond.
         step = int(run_context.session.run(self._global_step))
         now = time.monotonic()
         scalars = run_values.results
         if self._scalars is None:
             scalars = run_context.session.run(self._stored_scalars)
         self._display.update(step, now, _format_scalars(scalars))
-        # A TPU's steps come many at a time: a summary is due whenever they pass a multiple.
+        # On a TPU many steps pass at a time: a summary is due when they pass a multiple.
         is_summary_due = step // _SUMMARY_EVERY_STEPS > self._summarized[0] // _SUMMARY_EVERY_STEPS
         if self._writer and (is_summary_due or step >= self._num_steps):
             self._summarize(step, now, scalars)
 
     def end(self, session):
-        """Closes both."""
+        """Closes the display and the file of summaries."""
         self._display.close()
         if self._writer:
             self._writer.close()
@@ -159,13 +159,13 @@ class ProgressHook(tf.train.SessionRunHook):
 
 
 def store_scalars(**scalars):
-    """TPUEstimator's host_call: keeps what a TPU sends to its host, for `ProgressHook` to read.
+    """Stores the scalars that a TPU sends to its host, for `ProgressHook`; used as host_call.
 
     Args:
-      scalars: float Tensors [replicas] by name, of which the mean is kept.
+      scalars: float Tensors [replicas] by name; their means are stored.
 
     Returns:
-      The op that does.
+      The op that stores them.
     """
     assignments = []
     for name, values in scalars.items():
@@ -182,28 +182,29 @@ def store_scalars(**scalars):
 
 
 def write_scalars(folder, step, scalars):
-    """Writes numbers of one step where TensorBoard finds them.
+    """Writes the numbers of one step as summaries for TensorBoard.
 
     Args:
-      folder: path; the name of its last part is what TensorBoard calls the run.
+      folder: path; its last part is the name of the run in TensorBoard.
       step: int.
       scalars: dict from names to floats.
 
     Raises:
-      files.WriteError: the file system has no room, or no leave.
+      files.WriteError: the disk is full, or permission is missing.
     """
     with _writer(folder, f".{step}") as writer:
         writer.add_summary(_summary(scalars), step)
 
 
 def write_settings(folder, settings):
-    """Writes what a finished run was made with where TensorBoard's HParams page finds it.
+    """Writes the settings of a finished run for TensorBoard's HParams page.
 
     Args:
-      folder: path of the run, whose scalars lie in or below it.
+      folder: path of the run; its scalars are in or below it.
       settings: dict from names to str, bool, int or float.
 
     Raises:
+      files.WriteError: as in `write_scalars`.
       files.WriteError: as of `write_scalars`.
     """
     with _writer(folder, ".hparams") as writer:
@@ -213,11 +214,11 @@ def write_settings(folder, settings):
 
 @contextlib.contextmanager
 def convert_write_errors():
-    """While entered, a file for TensorBoard that has no room is a `files.WriteError`."""
+    """Converts a failed write of a TensorBoard file to a `files.WriteError`, while entered."""
     try:
         yield
-    except (IndexError, RuntimeError) as error:  # Of a file that may not grow, or of the disk.
-        # TensorFlow's writer of them gives its reason in words alone.
+    except (IndexError, RuntimeError) as error:  # From a size limit, or from the disk.
+        # TensorFlow's summary writer gives its reason only in the message.
         match = re.match(r"(.+tfevents.*); (.+)", str(error))
         if not match:
             raise
@@ -227,9 +228,9 @@ def convert_write_errors():
 
 @contextlib.contextmanager
 def _writer(folder, suffix):
-    """Yields a FileWriter."""
+    """Yields a FileWriter for summaries."""
     with convert_write_errors(), files.convert_write_errors(folder):
-        with tf.Graph().as_default():  # Outside of one TensorFlow 2 makes no such writer.
+        with tf.Graph().as_default():  # TensorFlow 2 requires a graph.
             writer = tf.summary.FileWriter(folder, filename_suffix=suffix)
         with writer:
             yield writer
@@ -251,5 +252,5 @@ def _format_scalars(scalars):
 
 
 def _rate(before, after, examples):
-    """Examples a second between two (count, time), of which each counts for so many."""
+    """Returns the examples per second between two (count, time); a count is `examples` examples."""
     return (after[0] - before[0]) * examples / max(after[1] - before[1], 1e-9)

@@ -1,6 +1,6 @@
-"""Where a graph's variables come from at a start, and which of them a checkpoint keeps.
+"""Initializes, restores and saves the variables of a graph.
 
-The frozen ones are read from the pretrained checkpoint at every start, and never written.
+Frozen variables are read from the pretrained checkpoint at every start, and never written.
 """
 
 import posixpath
@@ -17,26 +17,25 @@ from adapter_bert.ops.layers import moving_variables, variable_name
 
 
 def scaffold_fn(trained, init_checkpoint, task_checkpoint, use_tpu, config=None, run_identity=None):
-    """What initializes, restores and saves the variables of the default graph.
+    """Returns a scaffold_fn, which initializes, restores and saves the default graph's variables.
 
     Args:
       trained: list of the variables that train.
       init_checkpoint: prefix of the pretrained checkpoint, None for random weights.
-      task_checkpoint: prefix of a checkpoint of all that trains, which it starts from; None for
-        random weights, or what the pretrained checkpoint holds of it.
+      task_checkpoint: prefix of a checkpoint with all variables that train, to start from; None for
+        random weights, or those that the pretrained checkpoint holds.
       use_tpu: whether the graph runs on a TPU.
-      config: `tf_estimator.RunConfig`, which says how many checkpoints are kept; None for its
+      config: `tf_estimator.RunConfig`, which says how many checkpoints to keep; None for its
         defaults.
-      run_identity: str by which checkpoints say which run they are of; None for none.
+      run_identity: str that marks the run's checkpoints, or None.
 
     Returns:
-      A function without arguments that returns the Scaffold. It also points the variables'
-      initializers at the checkpoints on a TPU, on whose host Estimator calls it; elsewhere that is
-      done here.
+      A function without arguments that returns the Scaffold. On a TPU it also sets the variables'
+      initial values, as Estimator calls it on the TPU's host; elsewhere they are set at once.
 
     Raises:
-      UserError: the pretrained checkpoint lacks a tensor that is neither an adapter's nor the
-        head's, or holds one of another shape.
+      UserError: the pretrained checkpoint lacks a tensor outside of adapters and head, or has one
+        with another shape.
     """
     sources, moving_statistics = [], moving_variables()
     if init_checkpoint:
@@ -51,7 +50,7 @@ def scaffold_fn(trained, init_checkpoint, task_checkpoint, use_tpu, config=None,
             trained + moving_statistics, task_checkpoint
         )
         sources.append((task_checkpoint, assignment))
-    # Random weights that no checkpoint holds must be written, or are lost.
+    # Random weights are in no checkpoint: they must be saved, or they would be lost.
     trained_names = {variable_name(v) for v in trained}
     frozen = [
         v
@@ -76,10 +75,10 @@ def scaffold_fn(trained, init_checkpoint, task_checkpoint, use_tpu, config=None,
 
 
 class _Saver(checkpoints.Saver):
-    """Saves and restores all but the frozen variables, which it initializes where it restores.
+    """Saves and restores all but the frozen variables, and initializes these on restoring.
 
     Args:
-      frozen: list of them.
+      frozen: list of the frozen variables.
       config, run_identity: as in `scaffold_fn`.
     """
 
@@ -98,15 +97,14 @@ class _Saver(checkpoints.Saver):
         self._names = [variable_name(variable) for variable in saved]
 
     def save(self, sess, save_path, *arguments, **options):
-        """Saves as `tf.train.Saver` does; a checkpoint that lacks the frozen ones is called so.
+        """Saves as `tf.train.Saver` does; without frozen variables, under another basename.
 
         Args:
-          sess: as there.
+          sess, *arguments, **options: as in `tf.train.Saver.save`.
           save_path: as there; `checkpoints.PARTIAL_CHECKPOINT` replaces Estimator's basename.
-          *arguments, **options: as there.
 
         Raises:
-          UserError: it cannot be written.
+          UserError: the checkpoint cannot be written.
         """
         folder, name = posixpath.split(save_path)
         if self._is_partial and name == checkpoints.MODEL_CHECKPOINT:
@@ -114,14 +112,14 @@ class _Saver(checkpoints.Saver):
         return super().save(sess, save_path, *arguments, **options)
 
     def restore(self, session, save_path):
-        """Gives all variables their values.
+        """Restores or initializes all variables.
 
-        A graph that can still grow is being exported; from then on this saves all of them, for a
-        SavedModel holds its whole model.
+        A graph that is not finalized is being exported. From then on this saves all variables, as
+        a SavedModel must contain the whole model.
 
         Raises:
-          UserError: the checkpoint is of another model, or of a training that began with a
-            pretrained one, and this graph has none.
+          UserError: the checkpoint belongs to another model, or it is from a training with a
+            pretrained checkpoint, which this graph lacks.
         """
         try:
             super().restore(session, save_path)
@@ -131,8 +129,8 @@ class _Saver(checkpoints.Saver):
             if not missing:
                 raise
             raise UserError(
-                f"{save_path} lacks {len(missing)} variables, {missing[0]} among them: it holds"
-                " what trained, so that the model must be built as for the training, with the same"
+                f"{save_path} lacks {len(missing)} variables, such as {missing[0]}: it holds only"
+                " what was trained, so the model must be built with the training's"
                 " init_checkpoint."
             ) from error
         session.run(self._initialize_frozen)
@@ -142,14 +140,14 @@ class _Saver(checkpoints.Saver):
 
 
 class _IdentitySaverBuilder(BulkSaverBuilder):
-    """Has a Saver write a run's identity beside the variables; it is neither one nor restored."""
+    """Writes a run's identity into checkpoints; it is not a variable and not restored."""
 
     def __init__(self, run_identity):
         super().__init__()
         self._run_identity = run_identity
 
     def save_op(self, filename_tensor, saveables):
-        """The operation that writes both."""
+        """Returns the operation that writes the variables and the identity."""
         value = tf.constant(self._run_identity)
         spec = self.SaveSpec(value, "", checkpoints.IDENTITY, tf.string)
         identity = self.SaveableObject(value, [spec], checkpoints.IDENTITY)
@@ -157,12 +155,12 @@ class _IdentitySaverBuilder(BulkSaverBuilder):
 
 
 def _check_assignment(variables, names, init_checkpoint):
-    """Raises UserError unless every variable of BERT's own is found, and all found ones fit."""
+    """Raises UserError unless each of BERT's variables is found, and all shapes match."""
     shapes = {variable_name(variable): variable.shape.as_list() for variable in variables}
     checkpoints.check_shapes(init_checkpoint, shapes)
     roles = tuning.roles()
     for name in shapes:
         if name not in names and roles[name].kind not in ("adapter", "head"):
             raise UserError(
-                f"--init_checkpoint {init_checkpoint}: it lacks {name}, which the model needs."
+                f"--init_checkpoint {init_checkpoint} lacks {name}, which the model needs."
             )

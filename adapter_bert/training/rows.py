@@ -1,8 +1,8 @@
-"""Rows that BERT reads, taken by index: padded when they are taken, not before.
+"""Rows of token ids, accessed by index and padded only on access.
 
-All kinds have the same four things: `len(rows)`, `rows.lengths` (int [N], tokens), `rows.nbytes` of
-what `rows.in_graph()` writes into a graph, and `rows.take(indices, length)`; and those that are
-examples `rows[name]`, a whole column. S is max_seq_length.
+All classes have `len(rows)`, `rows.lengths` (int [N], tokens), `rows.take(indices, length)`,
+`rows.in_graph()`, and `rows.nbytes`, the bytes that `in_graph` adds to a graph. `TextRows` and
+`PaddedRows` also have `rows[name]`, a whole column. S is max_seq_length.
 """
 
 import types
@@ -12,20 +12,20 @@ import numpy as np
 
 Arrays = Dict[str, np.ndarray]
 
-# What `TextRows` are made of; all other arrays are columns.
+# The arrays that define the texts of `TextRows`; all others are columns.
 PARTS = ("tokens", "a_start", "a_length", "b_start", "b_length")
 
 
 class TextRows:
-    """Rows of a text, or of a pair, whose tokens are slices of one array.
+    """Rows of a text or a pair of texts, whose tokens are slices of one array.
 
-    A row is [CLS] a [SEP] or, where b is not empty, [CLS] a [SEP] b [SEP]. Rows may share slices,
-    as all questions about a paragraph do.
+    A row is [CLS] a [SEP] or, if b is not empty, [CLS] a [SEP] b [SEP]. Rows may share slices, as
+    all questions about a paragraph do.
 
     Args:
       arrays: dict of "tokens", int [T]; "a_start", "a_length", "b_start" and "b_length", int [N],
-        which slices of it make a row; and columns [N, ...], among them is_real_example, 0 for a row
-        that is nothing but padding.
+        the slices of each row; and columns [N, ...], including is_real_example, 0 for a row of
+        padding only.
       cls_id, sep_id: ids of [CLS] and [SEP].
       max_seq_length: S.
     """
@@ -33,7 +33,7 @@ class TextRows:
     def __init__(self, arrays: Arrays, cls_id: int, sep_id: int, max_seq_length: int):
         self._parts = {name: arrays[name] for name in PARTS}
         if not len(self._parts["tokens"]):
-            self._parts["tokens"] = np.zeros(1, np.int32)  # Something to take, if not to read.
+            self._parts["tokens"] = np.zeros(1, np.int32)  # `take` needs a valid index.
         self._columns = {name: values for name, values in arrays.items() if name not in PARTS}
         self._cls_id, self._sep_id = cls_id, sep_id
         self.max_seq_length = max_seq_length
@@ -49,11 +49,11 @@ class TextRows:
         return self._columns[name]
 
     def take(self, indices, length: Optional[int] = None) -> Arrays:
-        """The arrays of some rows.
+        """Returns the arrays of the selected rows.
 
         Args:
-          indices: int [B]; -1 is a row of padding.
-          length: what they are padded to, S by default; no row may be longer.
+          indices: int [B]; -1 is a padding row.
+          length: padded length, S by default; no selected row may be longer.
 
         Returns:
           dict of "input_ids", "input_mask" and "segment_ids", int32 [B, length], and the columns
@@ -62,7 +62,7 @@ class TextRows:
         return self._take(np.asarray(indices), length or self.max_seq_length, _NUMPY)
 
     def in_graph(self) -> Callable:
-        """`take` for Tensors: a function of int32 [B], with the rows as constants of the graph."""
+        """Returns `take` for Tensors, a function of int32 [B]; the rows are graph constants."""
         return lambda indices: self._take(indices, self.max_seq_length, _tensorflow())
 
     def _take(self, indices, length, ops):
@@ -72,7 +72,7 @@ class TextRows:
         )
         total = ops.cast(_take_rows(self.lengths, indices, ops), np.int32)[:, None]
         positions = ops.constant(np.arange(length, dtype=np.int32))
-        offset_b = length_a + 2  # Where b begins.
+        offset_b = length_a + 2  # The position of b's first token.
         in_a = (positions >= 1) & (positions <= length_a)
         in_b = (positions >= offset_b) & (positions < offset_b + length_b)
         sources = ops.where(in_a, start_a + positions - 1, start_b + positions - offset_b)
@@ -89,11 +89,11 @@ class TextRows:
 
 
 class PaddedRows:
-    """Rows that are arrays already.
+    """Rows that are padded arrays.
 
     Args:
-      arrays: dict of NumPy arrays [N, ...], among them "input_mask" [N, S].
-      untruncated: names of those that are not of a token each, and may be [N, S] by chance.
+      arrays: dict of NumPy arrays [N, ...], including "input_mask" [N, S].
+      untruncated: names of arrays that are not per token, though they have the shape [N, S].
     """
 
     def __init__(self, arrays: Arrays, untruncated: Sequence[str] = ()):
@@ -115,7 +115,7 @@ class PaddedRows:
         return self._arrays[name]
 
     def take(self, indices, length: Optional[int] = None) -> Arrays:
-        """As that of `TextRows`; arrays [N, S] are cut to the length unless `untruncated`."""
+        """Returns the arrays of the selected rows; truncates those [N, S] not in `untruncated`."""
         taken = {
             name: _take_rows(values, np.asarray(indices), _NUMPY)
             for name, values in self._arrays.items()
@@ -126,7 +126,7 @@ class PaddedRows:
         }
 
     def in_graph(self) -> Callable:
-        """As that of `TextRows`."""
+        """Returns `take` for Tensors; see `TextRows`."""
         return lambda indices: {
             name: _take_rows(values, indices, _tensorflow())
             for name, values in self._arrays.items()
@@ -134,7 +134,7 @@ class PaddedRows:
 
 
 class ProductRows:
-    """Rows that each come once with every value of a further column, and are stored once.
+    """The product of rows and the values of a further column, without copies of the rows.
 
     Row r with value v has the index r * V + v.
 
@@ -154,12 +154,12 @@ class ProductRows:
         return len(self.lengths)
 
     def take(self, indices, length: Optional[int] = None) -> Arrays:
-        """As that of `TextRows`."""
+        """Returns the arrays of the selected rows; see `TextRows`."""
         indices, value_indices = np.divmod(indices, len(self._values))
         return {**self._rows.take(indices, length), self._name: self._values[value_indices]}
 
     def in_graph(self) -> Callable:
-        """As that of `TextRows`."""
+        """Returns `take` for Tensors; see `TextRows`."""
         take, count = self._rows.in_graph(), len(self._values)
         return lambda indices: {
             **take(indices // count),
@@ -171,7 +171,7 @@ Rows = Union[TextRows, PaddedRows, ProductRows]
 
 
 def as_rows(arrays: Union[Rows, Arrays]) -> Rows:
-    """`PaddedRows` of a dict of arrays; anything else is rows already."""
+    """Returns `PaddedRows` for a dict of arrays; other rows unchanged."""
     return PaddedRows(arrays) if isinstance(arrays, dict) else arrays
 
 
@@ -189,8 +189,8 @@ _NUMPY = types.SimpleNamespace(
 
 
 def _tensorflow():
-    """Returns the same functions of Tensors."""
-    import tensorflow.compat.v1 as tf  # Rows that no graph reads need none.
+    """Returns the functions of `_NUMPY` for Tensors."""
+    import tensorflow.compat.v1 as tf  # Only needed in graphs.
 
     return types.SimpleNamespace(
         constant=tf.constant,
@@ -202,7 +202,7 @@ def _tensorflow():
 
 
 def _take_rows(values, indices, ops):
-    """values[indices], with zeros for the indices -1."""
+    """Returns values[indices], with zeros for indices of -1."""
     taken = ops.take(ops.constant(values), ops.maximum(indices, 0))
     is_row = (indices >= 0)[(...,) + (None,) * (values.ndim - 1)]
     return taken * ops.cast(is_row, values.dtype)

@@ -1,7 +1,7 @@
-"""What a run starts from besides its BERT: a task adapter, which also supplies flags.
+"""The task adapter that a run starts from, and the flags that it supplies.
 
---adapter names its folder. Where nothing is trained, --init_checkpoint may name a run or its
-checkpoint in its place, or a checkpoint with a task's head, as BERT's README predicts.
+--adapter names its folder. Without training, --init_checkpoint may instead name a run, a run's
+checkpoint, or a checkpoint with a task's head, from which BERT's README predicts.
 """
 
 import os
@@ -18,11 +18,11 @@ from adapter_bert.training.output_dir import OutputDir
 
 
 class StartingPoint(NamedTuple):
-    """What a run starts from.
+    """The starting point of a run.
 
     Attributes:
-      adapter: `task_adapter.TaskAdapter`, None without one.
-      supplied: `Supplied`; the flags that it supplies.
+      adapter: `task_adapter.TaskAdapter`, or None.
+      supplied: `Supplied`, the values of flags that come with it.
     """
 
     adapter: Optional[task_adapter.TaskAdapter] = None
@@ -38,9 +38,9 @@ def find(
 
     Args:
       values: parsed flags.
-      task: what the default of --output_dir calls the task; None where nothing can be trained.
-      settings_of: function from an adapter's `training` to what it supplies of the script's own
-        flags; it raises UserError.
+      task: name of the task in the default of --output_dir; None for a script that cannot train.
+      settings_of: function from an adapter's `training` to the script's own flags that it supplies;
+        may raise UserError.
 
     Raises:
       UserError: the adapter is missing or damaged.
@@ -63,12 +63,12 @@ def find(
     recorded = OutputDir(run.output_dir).recorded("pretrained")
     bert = {"init_checkpoint": None, "adapter": run.path, **_run_bert_flags(values, recorded)}
     logging.info(
-        "--init_checkpoint=%s is a run's: using its task adapter, %s, on its BERT, %s.",
+        "--init_checkpoint=%s belongs to a run: using its task adapter, %s, on its BERT, %s.",
         values.init_checkpoint,
         run.path,
         bert["init_checkpoint"]
         or bert.get("bert_hub_module_handle", values.bert_hub_module_handle)
-        or "as found",
+        or "in the default location",
     )
     return StartingPoint(
         run.adapter, _supplied_by(run.adapter, run.path, values, bert, settings_of)
@@ -76,7 +76,7 @@ def find(
 
 
 def _supplied_by(adapter, path, values, replacements, settings_of) -> Supplied:
-    """Returns what a task adapter supplies of the flags that are not given."""
+    """Returns the flags that a task adapter supplies unless they are given."""
     description, method = adapter.description, adapter.description.tuning.method
     defaults = {
         "task_name": description.task,
@@ -95,15 +95,14 @@ def _supplied_by(adapter, path, values, replacements, settings_of) -> Supplied:
 
 
 def _run_bert_flags(values: flags.FlagValues, recorded: Dict[str, Any]) -> Dict[str, str]:
-    """Returns the flags that name the BERT of a run, in place of --init_checkpoint.
+    """Returns the flags that name the BERT of a run and replace --init_checkpoint.
 
-    Flags that are given stay. Where the run does not tell, or its files are gone, the checkpoint
-    beside --bert_config_file is taken, or else that of `paths.find_bert`.
+    Flags that are given stay. If the run does not record its BERT, or the files are gone, uses the
+    checkpoint next to --bert_config_file, or else the one of `paths.find_bert`.
 
     Args:
       values: parsed flags.
-      recorded: what `pretrained.recorded_flags` gave when the run was trained; {} if it does not
-        tell.
+      recorded: the result of `pretrained.recorded_flags` from the run's training, or {}.
     """
     if values.bert_hub_module_handle:
         return {}
@@ -117,7 +116,7 @@ def _run_bert_flags(values: flags.FlagValues, recorded: Dict[str, Any]) -> Dict[
     bert_flags = {
         name: path
         for name, path in recorded.items()
-        # A TF-Hub address is no path to ask for.
+        # `exists` is not for TF-Hub addresses.
         if name in given_flags
         and not given_flags[name]
         and (files.exists(path) or files.exists(path + ".index"))
@@ -133,14 +132,14 @@ def _run_bert_flags(values: flags.FlagValues, recorded: Dict[str, Any]) -> Dict[
 def _supplied_by_head(
     prefix: Optional[str], values: flags.FlagValues, task: Optional[str]
 ) -> Supplied:
-    """Returns the flags that fit a checkpoint that holds a task's head beside the BERT.
+    """Returns the flags that fit a checkpoint with a BERT and a task's head.
 
     A run in --output_dir has its own head, and its settings describe it.
 
     Args:
-      prefix: of the checkpoint; None for that of `paths.find_bert`.
+      prefix: of the checkpoint; None for the one of `paths.find_bert`.
       values: parsed flags.
-      task: as of `find`.
+      task: as in `find`.
     """
     if not task or values.bert_hub_module_handle:
         return Supplied()
@@ -149,7 +148,7 @@ def _supplied_by_head(
     if has_run and (values.output_dir or prefix is None):
         return Supplied()
     checkpoint = prefix or paths.find_bert("init_checkpoint", None)
-    replacements = {"init_checkpoint": checkpoint}  # It is looked for once.
+    replacements = {"init_checkpoint": checkpoint}  # So that it is searched for only once.
     shapes = checkpoints.open_checkpoint(checkpoint).get_variable_to_shape_map()
     if not task_adapter.has_head(shapes):
         return Supplied({}, replacements)
@@ -158,7 +157,7 @@ def _supplied_by_head(
     if values[name].present:
         return Supplied({}, replacements)
     logging.info(
-        "--init_checkpoint %s holds a head and %s adapters: --%s=%s.",
+        "--init_checkpoint %s holds a head and %s adapters: using --%s=%s.",
         checkpoint,
         "its" if sizes else "no",
         name,

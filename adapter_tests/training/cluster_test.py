@@ -66,11 +66,11 @@ class FromEnvironmentTest(tf.test.TestCase):
             ("[]", "cannot be read"),
             ("[" * 100000, "cannot be read"),
             ({"cluster": ["a:1"]}, "cannot be read"),
-            (worker("a:1"), "worker is no list"),
-            (worker(["a"]), "'a' is no host:port"),
-            (worker(["a:b"]), "'a:b' is no host:port"),
-            (worker(["a:99999"]), "'a:99999' is no host:port"),
-            (worker(["http://a:1"]), "'http://a:1' is no host:port"),
+            (worker("a:1"), "worker is not a list"),
+            (worker(["a"]), "'a' is not host:port"),
+            (worker(["a:b"]), "'a:b' is not host:port"),
+            (worker(["a:99999"]), "'a:99999' is not host:port"),
+            (worker(["http://a:1"]), "'http://a:1' is not host:port"),
             (worker([1]), "cannot be read"),
             (worker(["a:1", "a:1"]), "an address twice"),
             (worker(["a:1"], {"type": "worker", "index": 1}), "task worker 1"),
@@ -240,7 +240,7 @@ class RendezvousTest(tf.test.TestCase):
         started = [self.work(index, lambda: {"model: size": 8}) for index in (0, 1)]
         self.wait_for(lambda: self.read(1))
         started.append(self.work(2, lambda: {"model: size": 4}))
-        message = f"{self.name(2)} has another model: size than the chief: 4, not 8."
+        message = f"model: size of {self.name(2)} differs from the chief's: 4, not 8."
         errors = [str(future.result(TIMEOUT)) for future in started]
         self.assertEqual(errors, ["TF_CONFIG: " + message] * 3)
 
@@ -275,7 +275,7 @@ class RendezvousTest(tf.test.TestCase):
 
     def test_a_missing_worker(self):
         share = f"; all workers must share --output_dir ({self.output_dir})."
-        late = f"TF_CONFIG: {self.name(2)} did not come within 2 seconds{share}"
+        late = f"TF_CONFIG: {self.name(2)} did not arrive in 2 seconds{share}"
         chief, other = self.work(0, seconds=2.0), self.work(1)
         self.assertEqual([str(f.result(TIMEOUT)) for f in (chief, other)], [late] * 2)
         other = self.work(1, seconds=0.1).result(TIMEOUT)  # There is only the old chief's record.
@@ -398,7 +398,7 @@ class RendezvousTest(tf.test.TestCase):
                 other.bind(("127.0.0.1", int(self.addresses[index].split(":")[1])))
                 other.listen(1)
                 error = str(self.work(index).result(TIMEOUT))
-            self.assertRegex(error, f"{self.addresses[index]} cannot be listened at .*in use")
+            self.assertRegex(error, f"{self.addresses[index]} .*in use")
         self.assertEqual(os.listdir(self.output_dir), [])
 
     def test_nothing_listens(self):

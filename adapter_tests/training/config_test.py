@@ -281,7 +281,7 @@ class TuningTest(RefusalTestCase):
         with self.assertLogs("absl", "WARNING") as logs:
             self.settings("--tuning=head", "--adapter_size=8", "--adapter_sites=attention")
         for flag, line in zip(("sites=attention", "size=8"), logs.output):
-            self.assertIn(f"--adapter_{flag} is not used: --tuning=head has no adapters.", line)
+            self.assertIn(f"--adapter_{flag} is ignored: --tuning=head", line)
         self.assertLen(logs.output, 2)
 
     def test_refused(self):
@@ -297,16 +297,16 @@ class TuningTest(RefusalTestCase):
             (["--tuning=top_layers"], "--num_top_layers"),
             (["--num_top_layers=2"], "--tuning=top_layers"),
             (["--tuning=top_layers", "--num_top_layers=0"], "--num_top_layers"),
-            (["--keep_best", "--do_train"], "--keep_best needs --do_eval"),
-            (["--eval_every_steps=2", "--do_train"], "--eval_every_steps needs --do_eval"),
+            (["--keep_best", "--do_train"], "--keep_best requires --do_eval"),
+            (["--eval_every_steps=2", "--do_train"], "--eval_every_steps requires --do_eval"),
             (["--gradient_accumulation_steps=5"], "--train_batch_size=32"),
             (
                 ["--adapter_normalization=batch", "--gradient_accumulation_steps=32"],
                 "more than one row",
             ),
-            (["--tuning=full", "--adapter_layers=1"], "--adapter_layers=1 goes with"),
-            (["--tuning=head", "--layer_norms=none"], "--layer_norms=none goes with"),
-            (["--tuning=layer_norm", "--layer_norms=all"], "--layer_norms=all goes with"),
+            (["--tuning=full", "--adapter_layers=1"], "--adapter_layers=1 requires"),
+            (["--tuning=head", "--layer_norms=none"], "--layer_norms=none requires"),
+            (["--tuning=layer_norm", "--layer_norms=all"], "--layer_norms=all requires"),
         ):
             with self.assertRaises(UserError) as caught:
                 self.settings(*arguments)

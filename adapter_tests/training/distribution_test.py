@@ -70,7 +70,7 @@ class ChooseTest(tf.test.TestCase):
     def test_what_is_missing(self):
         self.assertRegex(self.refusal("multi_worker"), "needs TF_CONFIG, which is not set")
         with mock.patch.object(distribution, "_gpus", return_value=[]):
-            self.assertRegex(self.refusal("mirrored"), "TensorFlow sees none")
+            self.assertRegex(self.refusal("mirrored"), "TensorFlow finds none")
         self.assertRegex(self.refusal("multi_worker", tf_config="{"), "cannot be read")
 
     @unittest.skipIf(TF1, "refused as a whole")
@@ -228,7 +228,7 @@ class KilledWorkerTest(tf.test.TestCase):
     def test_the_others_wait_for_it_and_all_end_in_the_same_weights(self):
         straight, (chief, other) = self.run_both("straight")
         self.assertIn("at step 200", chief)
-        self.assertIn("Worker 1 has done its part", other)
+        self.assertIn("Worker 1 is done", other)
         self.assertNotIn("dev:", other)
         resumed, (chief, _) = self.run_both("resumed", killed=1)
         self.assertRegex(chief, r"worker 1 \(.*\) is lost: restarting")

@@ -112,7 +112,7 @@ class CacheTest(tf.test.TestCase):
         text = json.dumps(index)
         with open(os.path.join(entry, "index.json"), "w") as writer:
             writer.write(f"{text}\n{zlib.crc32(text.encode())}")
-        self.assert_rebuilt("no SHA-256, as of an older version")
+        self.assert_rebuilt("no SHA-256")
 
     def test_arrays_are_mapped_npy_files(self):
         found = feature_cache.load_or_build(self.folder, "key", self.make)
@@ -138,7 +138,7 @@ class CacheTest(tf.test.TestCase):
             "absl", "WARNING"
         ) as log:
             self.assertEqual(self.cached(), 2)
-        self.assertIn("Features are not kept", log.output[-1])
+        self.assertIn("Features are not cached", log.output[-1])
 
     def test_what_a_kill_left_goes_after_a_day(self):
         old, young, others = (64 * "a" + ".abcdefgh", 64 * "b" + ".abcdefgh", "notes.txt")
@@ -172,7 +172,7 @@ class CacheTest(tf.test.TestCase):
             pass  # A file is in its place.
         with self.assertLogs("absl", "WARNING") as log:
             self.assertEqual(self.cached(), 1)
-        self.assertIn("Features are not kept", log.output[0])
+        self.assertIn("Features are not cached", log.output[0])
 
     def test_nowhere_to_write(self):
         full = mock.Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))

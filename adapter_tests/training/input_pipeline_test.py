@@ -421,7 +421,7 @@ class InputFnTest(tf.test.TestCase):
         with mock.patch.object(input_pipeline, "_MAX_GRAPH_BYTES", held):
             input_fn(*args)
         less = mock.patch.object(input_pipeline, "_MAX_GRAPH_BYTES", held - 1)
-        with less, self.assertRaisesRegex(UserError, "^7 rows .* give fewer"):
+        with less, self.assertRaisesRegex(UserError, "^7 rows .* fewer rows"):
             input_fn(*args)
 
     def test_nothing_is_tuned(self):

@@ -346,7 +346,7 @@ class ClaimTest(RunDirectoryTestCase):
 
         self.claim(is_training=False)
         others = lock()
-        self.assert_refused("another process trains there", "--output_dir", is_training=True)
+        self.assert_refused("another process", "--output_dir", is_training=True)
         self.claim(is_training=False)
         os.close(others)
         held = self.claim(is_training=True)
@@ -407,7 +407,7 @@ class ClaimTest(RunDirectoryTestCase):
             with self.assertLogs("absl", "INFO") as logs:
                 self.claim(is_training=trains)
             (line,) = logs.output
-            self.assertIn("partial.ckpt-5 does not say which run", line)
+            self.assertIn("partial.ckpt-5 does not record which run", line)
 
     def test_a_broken_checkpoint(self):
         self.train(step=5)
@@ -416,7 +416,7 @@ class ClaimTest(RunDirectoryTestCase):
             record = reader.read()
         with open(os.path.join(self.folder, "checkpoint"), "w") as writer:
             writer.write(record.replace("model_checkpoint_path", "all_model_checkpoint_paths", 1))
-        self.assert_refused("names no checkpoint")
+        self.assert_refused("is missing")
         with open(os.path.join(self.folder, "checkpoint"), "w") as writer:
             writer.write(record)
         os.remove(data)

@@ -93,7 +93,7 @@ class ScaffoldTest(tf.test.TestCase):
     def test_a_checkpoint_without_its_pretrained_is_refused(self):
         output_dir = os.path.join(self.get_temp_dir(), "alone")
         self.run_once(output_dir, 1)
-        expected = r"partial.ckpt-1 lacks \d+ variables, bert/\S+ among them: .* init_checkpoint"
+        expected = r"partial.ckpt-1 lacks \d+ variables, such as bert/\S+: .* init_checkpoint"
         with self.assertRaisesRegex(UserError, expected):
             self.run_once(output_dir, 2, pretrained=False)
 
