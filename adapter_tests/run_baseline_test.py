@@ -426,7 +426,7 @@ class RefusedTest(ScriptTestCase):
         with open(os.path.join(self.data, "train.tsv"), "w") as writer:
             writer.write("text\tlabel\n?!\tyes\n...\tno\n")
         self.assert_refused(
-            "data: found no word in any of 2 training texts once what is not alphanumeric",
+            "data: found no word in any of 2 training texts",
             f"--module={self.module}",
             "--setting=remove_non_alphanumeric=true",
         )

@@ -1,1 +1,1 @@
-"""The paper's baseline without BERT: a search over models of text embeddings."""
+"""The paper's baseline without BERT: a search over models on text embeddings."""

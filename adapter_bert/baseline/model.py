@@ -1,12 +1,13 @@
 """The no-BERT baseline's model_fn: a wide and a deep tower on a text embedding module.
 
 Houlsby et al. 2019 (arXiv 1902.00751), section 3.3 and appendix A. The wide tower is a linear layer
-on a text's embedding. The deep tower has hidden layers, on the same or on a convolution over the
-text's n-grams (Kim 2014, arXiv 1408.5882). Their outputs add up. Where the paper leaves it open,
-it is done as by Wong et al. 2018 (arXiv 1803.02780), from whom the paper has the space: proximal
-Adagrad, one for each tower. The module's variables, where they train, belong to the deep tower.
+on a text's embedding. The deep tower has hidden layers, either on the same embedding or on a
+convolution over the text's n-grams (Kim 2014, arXiv 1408.5882). The towers' outputs are added.
+Where the paper gives no details, the model follows Wong et al. 2018 (arXiv 1803.02780), the source
+of the paper's search space: proximal Adagrad, one optimizer per tower. The module's variables, if
+they train, belong to the deep tower.
 
-A module's graph is run here, with all that it does: it can read and write files.
+A module's graph runs with full access: it can read and write files.
 
 B rows, T words, D the width of the embeddings, L outputs.
 """
@@ -28,13 +29,13 @@ from adapter_bert.ops.dropout import DropoutKey, dropout
 from adapter_bert.tasks import text_kind
 from adapter_bert.training import progress
 
-BATCH_SIZE = 100  # As Wong et al. 2018.
+BATCH_SIZE = 100  # As in Wong et al. 2018.
 
-_EMBEDDING_BATCH_SIZE = 1000  # Strings.
-_MOMENTUM = 0.9  # Of the moving statistics: trainings have some thousand steps.
+_EMBEDDING_BATCH_SIZE = 1000  # Strings per batch.
+_MOMENTUM = 0.9  # Of the moving statistics; short, as trainings have only some thousand steps.
 _DEEP, _WIDE, _MODULE = "deep", "wide", "module"
 
-# What TensorFlow raises of a module that it cannot load, or that takes something else.
+# Raised by TensorFlow for a module that it cannot load, or that has other inputs.
 _LOAD_ERRORS = (
     *(ValueError, TypeError, KeyError, IndexError, AttributeError, AssertionError),
     *(RuntimeError, OSError, tf.errors.OpError),
@@ -55,14 +56,14 @@ class TextModule(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class NetworkConfig:
-    """What decides the weights that come out of a training, besides the data.
+    """The settings that, besides the data, determine the trained weights.
 
     Attributes:
       settings: `search_space.Settings`.
       module: `TextModule`.
       unit: a key of `search_space.UNITS`.
-      kind: the task's, see `glue.Task`.
-      num_labels: int; not read for a regression.
+      kind: of the task; see `glue.Task`.
+      num_labels: int; unused for regression.
       random_seed: of initial values, dropout and the order of the data.
       precision: "float32" or "bfloat16", of the convolution's products.
     """
@@ -77,20 +78,20 @@ class NetworkConfig:
 
     @property
     def num_outputs(self):
-        """L."""
+        """L, the number of outputs."""
         return text_kind.get(self.kind).num_outputs(self.num_labels)
 
     @property
     def num_steps(self):
-        """Training steps of `BATCH_SIZE` examples."""
+        """Number of training steps, each with `BATCH_SIZE` examples."""
         return self.settings.training_samples // BATCH_SIZE
 
 
 def open_module(handle):
-    """The `TextModule` of an address or a folder; its graph is built, but not run.
+    """Returns the `TextModule` of an address or folder; builds its graph, but does not run it.
 
     Raises:
-      UserError: it leads to nothing, or to something that does not embed texts.
+      UserError: there is no module, or it does not embed texts.
     """
     where, folder = f"TF-Hub module {handle}:", tfhub.find_module(handle)
     if tfhub.is_hub_module(folder):
@@ -111,14 +112,14 @@ def open_module(handle):
     shape = output.shape.as_list() if tf.is_tensor(output) and output.shape.ndims else []
     if len(shape) != 2 or not shape[1] or output.dtype != tf.float32:
         raise UserError(
-            f"{where} it gives {output}; expected a text embedding module, from strings [B] to"
+            f"{where} its output is {output}; expected a text embedding module, from strings [B] to"
             " float32 [B, D]."
         )
     return TextModule(folder, shape[1])
 
 
 def _open_hub_module(folder, where):
-    """The `TextModule` of a folder in TensorFlow 1's hub format."""
+    """Returns the `TextModule` of a folder in TensorFlow 1's hub format."""
     try:
         spec = tfhub.library().load_module_spec(folder)
     except _LOAD_ERRORS as error:
@@ -127,7 +128,7 @@ def _open_hub_module(folder, where):
             f" ({_first_line(error)})."
         ) from error
     if "default" not in spec.get_signature_names():
-        raise UserError(f"{where} it has no default signature, expected one that embeds texts.")
+        raise UserError(f"{where} it has no default signature; expected one that embeds texts.")
     inputs, outputs = spec.get_input_info_dict(), spec.get_output_info_dict()
     input_types = [(info.dtype, info.get_shape().ndims) for info in inputs.values()]
     embedding = outputs.get("default")
@@ -139,7 +140,7 @@ def _open_hub_module(folder, where):
         or embedding.dtype != tf.float32
     ):
         raise UserError(
-            f"{where} it reads {_format_signature(inputs)} and gives"
+            f"{where} its inputs are {_format_signature(inputs)}, its outputs"
             f" {_format_signature(outputs)}; expected a text embedding module,"
             " from strings [B] to float32 [B, D]."
         )
@@ -154,11 +155,11 @@ def _open_hub_module(folder, where):
 
 
 def _load_module(folder, trainable):
-    """Adds a module to the graph: its variables, named "module/...", and their initializers.
+    """Adds a module to the graph, with variables named "module/..." and their initializers.
 
     Args:
       folder: of the module.
-      trainable: bool; its variables train.
+      trainable: bool; whether the module's variables train.
 
     Returns:
       A function from strings [B] to float32 [B, D].
@@ -180,18 +181,18 @@ def _first_line(error):
 
 
 def _format_signature(infos):
-    """What a signature reads or gives, in words."""
+    """Returns the inputs or outputs of a signature as text."""
     return ", ".join(
         f"{name} ({info.dtype.name} {info.get_shape()})" for name, info in sorted(infos.items())
     )
 
 
 def compute_embeddings(module, strings):
-    """The module's embeddings of strings.
+    """Returns the module's embeddings of strings.
 
     Args:
       module: `TextModule`.
-      strings: list of N str, the first of which is empty and becomes zeros.
+      strings: list of N str; the first one is empty and gets zeros.
 
     Returns:
       float32 [N, D].
@@ -209,10 +210,10 @@ def compute_embeddings(module, strings):
 
 
 class EmbeddedStrings(NamedTuple):
-    """What rows refer to: the strings and, where the module does not train, their embeddings.
+    """The strings that rows refer to and, unless the module trains, their embeddings.
 
     Attributes:
-      texts: list of str, see `texts.StringVocabulary`.
+      texts: list of str; see `texts.StringVocabulary`.
       vectors: float32 [len(texts), D], or None.
     """
 
@@ -221,7 +222,7 @@ class EmbeddedStrings(NamedTuple):
 
 
 class Network:
-    """The towers over one graph's variables; they are made by the first call of `outputs`.
+    """The two towers on the variables of one graph, which the first call of `outputs` creates.
 
     Args:
       config: `NetworkConfig`.
@@ -240,10 +241,10 @@ class Network:
             self._table = _local_variable("vectors", strings.vectors, tf.float32)
 
     def outputs(self, features, is_training):
-        """The sum of the towers' outputs, float32 [B, L].
+        """Returns the sum of the towers' outputs, float32 [B, L].
 
         Args:
-          features: dict of Tensors, see `texts.encode_texts`.
+          features: dict of Tensors; see `texts.encode_texts`.
           is_training: bool.
         """
         self.statistics = [] if is_training else None
@@ -259,7 +260,7 @@ class Network:
             return deep + _linear(pooled, self._config.num_outputs, "output")
 
     def _embed(self, ids):
-        """[...] ids of strings → [..., D]; `PADDING_ID` is zeros."""
+        """Returns the embeddings [..., D] of string ids [...]; zeros for `PADDING_ID`."""
         if not self._settings.fine_tune_module:
             return tf.nn.embedding_lookup(self._table, ids)
         unique_ids, indices = tf.unique(tf.reshape(ids, [-1]))
@@ -271,7 +272,7 @@ class Network:
         return embeddings
 
     def _ngram_features(self, features):
-        """The strongest of a text's n-grams for each filter, for each n: [B, F]."""
+        """Returns each filter's maximum over a text's n-grams, for each n: [B, F]."""
         settings, suffixes = self._settings, [name[len("text") :] for name in _text_names(features)]
         with tf.variable_scope(_DEEP, reuse=tf.AUTO_REUSE):
             output = _combine_pair([self._convolve_text(features, suffix) for suffix in suffixes])
@@ -280,12 +281,12 @@ class Network:
             return self._dropout(output, settings.conv_dropout, "conv_dropout")
 
     def _convolve_text(self, features, suffix):
-        """The convolutions over the texts whose features' names have that end."""
+        """Returns the pooled convolutions over the texts whose feature names have the suffix."""
         settings, pooled = self._settings, []
         activation = layers.get_activation(settings.conv_activation)
         is_text_unit = self._config.unit == "text"
         for n in range(1, settings.conv_max_ngram + 1):
-            if is_text_unit or n == 1:  # Words are embedded once for all n.
+            if is_text_unit or n == 1:  # Words are embedded once and shared by all n.
                 ids = features[f"ngrams{suffix}_{n}"]
                 site = f"embedding_dropout{suffix}_{n}"
                 embedded = self._dropout(self._embed(ids), settings.conv_embedding_dropout, site)
@@ -299,7 +300,7 @@ class Network:
         return tf.concat(pooled, -1)
 
     def _convolve(self, inputs, n):
-        """[B, T, D] → [B, T, F], at each word the n that begin there; zeros come after all."""
+        """Returns the convolution [B, T, F] over the n words from each; zero-padded at the end."""
         dtype = tf.as_dtype(self._config.precision)
         weights, bias = _get_weights([n, inputs.shape.as_list()[-1], self._settings.conv_filters])
         inputs, weights = tf.cast(inputs, dtype), tf.cast(weights, dtype)
@@ -308,7 +309,7 @@ class Network:
         return tf.nn.bias_add(tf.cast(output, tf.float32), bias)
 
     def _hidden_layers(self, inputs):
-        """The hidden layers: linear, normalization, activation, dropout."""
+        """Returns the output of the hidden layers: linear, normalization, activation, dropout."""
         settings = self._settings
         for layer in range(settings.hidden_layers):
             with tf.variable_scope(f"hidden_{layer}", reuse=tf.AUTO_REUSE):
@@ -322,7 +323,7 @@ class Network:
         return inputs
 
     def _dropout(self, tensor, rate, site):
-        """Dropout in training; its mask is decided by the scope's name."""
+        """Applies dropout in training; the mask depends on the scope's name."""
         if not self._dropout_key:
             return tensor
         with tf.variable_scope(site):
@@ -330,9 +331,9 @@ class Network:
 
 
 def _local_variable(name, values, dtype):
-    """A variable with these values, which no checkpoint holds: each session makes it anew.
+    """Returns a variable with these values that is in no checkpoint; each session initializes it.
 
-    Neither does the graph hold them, which may not be larger than 2 GB.
+    The values are not in the graph either, whose size is limited to 2 GB.
     """
     initial = tf.py_func(lambda: values, [], dtype)
     initial.set_shape(values.shape)
@@ -350,9 +351,9 @@ def _text_names(features):
 
 
 def _combine_pair(vectors):
-    """One text's vectors [B, D] as they are; of two u, v: u, v, |u − v|, u · v side by side.
+    """Returns one text's vectors [B, D] unchanged; for two u, v: u, v, |u − v|, u · v concatenated.
 
-    As Conneau et al. 2017 (arXiv 1705.02364); the paper's tasks have one text.
+    As in Conneau et al. 2017 (arXiv 1705.02364); the paper's own tasks have single texts.
     """
     if len(vectors) == 1:
         return vectors[0]
@@ -361,14 +362,14 @@ def _combine_pair(vectors):
 
 
 def _linear(inputs, size, name):
-    """[B, D] → [B, size]."""
+    """Returns a linear layer of [B, D], [B, size]."""
     with tf.variable_scope(name):
         weights, bias = _get_weights([inputs.shape.as_list()[-1], size])
         return tf.nn.bias_add(tf.matmul(inputs, weights), bias)
 
 
 def _get_weights(shape):
-    """Weights of that shape and a bias of its last size (Glorot and Bengio 2010's deviation)."""
+    """Creates weights with the given shape and a bias of its last size (Glorot and Bengio 2010)."""
     fan_in, fan_out = np.prod(shape[:-1]), shape[-1] * np.prod(shape[:-2])
     deviation = math.sqrt(2 / (fan_in + fan_out))
     return (
@@ -378,18 +379,18 @@ def _get_weights(shape):
 
 
 def model_fn_builder(network_config, strings, evaluation=None, show_progress=False):
-    """The model_fn for Estimator.
+    """Returns the model_fn for Estimator.
 
     Args:
       network_config: `NetworkConfig`.
       strings: `EmbeddedStrings`.
-      evaluation: what evaluates a training meanwhile, in its own graph: a `SessionRunHook` with a
-        method `build(predict)`, see `training.DevSetHook`; or None.
-      show_progress: bool; show each step's progress, and write it for TensorBoard.
+      evaluation: a `SessionRunHook` with a method `build(predict)` that evaluates during training,
+        in the training's graph, such as `training.DevSetHook`; or None.
+      show_progress: bool; whether to show progress and write it for TensorBoard.
     """
 
     def model_fn(features, labels, mode, params, config):
-        del labels, params  # They lie among the features; nothing is a parameter.
+        del labels, params  # Labels are among the features; there are no parameters.
         network = Network(network_config, strings)
 
         def predict(features, is_training=False):
@@ -424,11 +425,11 @@ def model_fn_builder(network_config, strings, evaluation=None, show_progress=Fal
 
 
 def _train_op(settings, loss, statistics):
-    """Takes a step of each tower's optimizer, moves the statistics, and counts the step."""
+    """Takes a step of each tower's optimizer, updates the statistics, and counts the step."""
     variables = tf.trainable_variables()
     wide = [v for v in variables if v.op.name.startswith(_WIDE + "/")]
     deep = [v for v in variables if not v.op.name.startswith(_WIDE + "/")]
-    # All before any variable moves: what TensorFlow 1 reads of it later would be the moved one.
+    # Computes all gradients before any update: TensorFlow 1 would read updated variables later.
     gradient_list = tf.tuple(tf.gradients(loss, variables))
     gradients = {variable.op.name: gradient for variable, gradient in zip(variables, gradient_list)}
     steps = []

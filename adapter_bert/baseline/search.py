@@ -1,9 +1,9 @@
-"""The search for the no-BERT baseline's settings: an Optuna study over `baseline_space.SPACE`.
+"""The search for the no-BERT baseline's settings: an Optuna study over `search_space.SPACE`.
 
-The paper searched by single-task Neural AutoML, a controller trained by reinforcement learning
-(Wong et al. 2018, arXiv 1803.02780), over 10,000 models a task on 30 machines for a week. Optuna
-(Akiba et al. 2019, arXiv 1907.10902) takes its place. A study lies in a storage that any number of
-processes and machines share; what a kill interrupts is tried again.
+The paper searched with single-task Neural AutoML, a controller trained by reinforcement learning
+(Wong et al. 2018, arXiv 1803.02780): 10,000 models per task, on 30 machines for a week. This module
+uses Optuna instead (Akiba et al. 2019, arXiv 1907.10902). Any number of processes and machines
+share a study in a storage; trials that a kill interrupts are retried.
 """
 
 import contextlib
@@ -23,37 +23,37 @@ from adapter_bert.common.errors import UserError
 
 SAMPLERS = {
     "tpe": "tree-structured Parzen estimator (Bergstra et al. 2011)",
-    "random": "all settings alike",
+    "random": "uniform over all settings",
     "evolutionary": "a genetic algorithm, NSGA-II (Deb et al. 2002), with one objective",
 }
 PRUNERS = {
     "halving": "asynchronous successive halving (Li et al. 2018, arXiv 1810.05934): at 10, 40, 160"
-    " and 640 thousand samples only the best quarter of the trials that came so far goes on",
-    "median": "below the median of the earlier trials at the same number of samples",
-    "none": "no trial is stopped",
+    " and 640 thousand samples only the best quarter of the trials so far continues",
+    "median": "stops below the median of earlier trials at the same number of samples",
+    "none": "never stops a trial",
 }
 
-_POPULATION = 20  # Of the genetic algorithm: Optuna's 50 is half of a search of 100 trials.
-_HEARTBEAT = 15  # Seconds; after four times as many without one a trial counts as killed.
+_POPULATION = 20  # Of the genetic algorithm; Optuna's 50 is half of a search of 100 trials.
+_HEARTBEAT = 15  # Seconds; a trial without one for four times as long counts as killed.
 _RETRIES = 3  # Of a trial whose process was killed.
-_OPENINGS = 3  # Tries, a second apart.
+_OPENINGS = 3  # Attempts, a second apart.
 _LOCK = "search.lock"
 _PRESENT = "search.present"
 _JOURNAL_START = b'{"op_code":'
 
 
 class SearchSettings(NamedTuple):
-    """A search.
+    """The settings of a search.
 
     Attributes:
       name: of the study in its storage.
       storage: a database's URL, or the path of a journal file.
-      trials: how many there are in the end.
+      trials: total number of trials.
       sampler: a key of `SAMPLERS`.
       pruner: a key of `PRUNERS`.
-      random_seed: of the sampler, where one process alone searches.
-      narrowed: name → domain, what takes the place of `SPACE`'s.
-      conditions: what else must be the same for all trials, a dict of JSON values by flag.
+      random_seed: of the sampler, if only one process searches.
+      narrowed: name → domain that replaces the one in `SPACE`.
+      conditions: further settings that all trials share, a dict of JSON values by flag.
     """
 
     name: str
@@ -67,19 +67,19 @@ class SearchSettings(NamedTuple):
 
     @property
     def domains(self):
-        """Name → domain of each parameter."""
+        """The domains of all parameters by name."""
         return {**SPACE, **self.narrowed}
 
     @property
     def fixed(self):
-        """What is the same for all trials: a dict of JSON values by flag."""
+        """The settings that all trials share: a dict of JSON values by flag."""
         domains = {name: str(domain) for name, domain in self.domains.items()}
         return {**domains, "sampler": self.sampler, "pruner": self.pruner, **self.conditions}
 
     def differences(self, recorded):
-        """The flags of which a search whose `fixed` was recorded had others, a list.
+        """Returns the flags in which this search differs from one with the recorded `fixed`.
 
-        What it does not say, as one that is older than a flag, it had as this one.
+        A flag missing from the record, as in older studies, counts as equal.
         """
         own = self.fixed
         either = {**own, **recorded}
@@ -87,13 +87,13 @@ class SearchSettings(NamedTuple):
 
 
 class SearchTrial(NamedTuple):
-    """What a finished trial came to.
+    """A finished trial.
 
     Attributes:
       number: from 0.
-      score: its best on the dev set; None where the training diverged.
-      pruned: whether it was stopped as hopeless.
-      samples: how many it was trained on.
+      score: its best score on the dev set; None if the training diverged at once.
+      pruned: whether it was stopped early.
+      samples: number of samples that it trained on.
       seconds: float.
       settings: `Settings`.
     """
@@ -107,56 +107,58 @@ class SearchTrial(NamedTuple):
 
 
 class Diverged(Exception):
-    """The training of a trial ended in no number before it had a score."""
+    """The training of a trial diverged before it had a score."""
 
 
 def load_optuna():
-    """The package; UserError if it is not installed."""
+    """Returns the package; raises UserError if it is not installed."""
     try:
         optuna = importlib.import_module("optuna")
     except ImportError as error:
         raise UserError(
-            "The search needs Optuna, which is not installed:"
+            "The search needs Optuna, which is not installed; run"
+            " `pip install -r requirements-baseline.txt`."
             " pip install -r requirements-baseline.txt."
         ) from error
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    # Heartbeats are experimental, and have other names since 4.9.
+    # Heartbeats are experimental, and were renamed in 4.9.
     warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
     warnings.filterwarnings("ignore", ".*[Ff]ailed_?[Tt]rial_?[Cc]allback", FutureWarning)
     return optuna
 
 
 class Search:
-    """A study, found or begun.
+    """An existing or new study.
 
     Args:
       settings: `SearchSettings`.
-      alone: bool, no other process searches in this storage.
-      adopt: function (`fixed` of a study that was begun earlier) → the conditions that take the
-        place of those in the settings, a dict.
+      alone: bool; whether no other process searches in this storage.
+      adopt: function from the `fixed` of an existing study to a dict of conditions that replace
+        those in the settings.
 
     Attributes:
-      settings: `SearchSettings`, with the conditions that were adopted.
+      settings: `SearchSettings` with the adopted conditions.
 
     Raises:
-      UserError: Optuna is missing, the storage cannot be used, or holds a study of other things.
+      UserError: Optuna is missing, the storage cannot be used, or its study has other settings.
     """
 
     def __init__(self, settings, alone=True, adopt=lambda recorded: {}):
         self._optuna = load_optuna()
         self.settings = settings
-        self._is_lost = False  # Whether another process has ended the last trial of this one.
+        self._is_lost = False  # Whether another process ended this one's last trial.
         with self._explained():
             self._study = self._opened()
-            # Two processes of one seed would try the same; NumPy takes none from 2**32 on.
+            # Two processes with one seed would try the same; NumPy's seeds end at 2**32.
             seed = (settings.random_seed + len(self._study.trials)) % 2**32 if alone else None
             self._study.sampler = self._sampler(seed)
             self._check_study(adopt)
 
     def _opened(self):
-        """Returns the study.
+        """Returns the study, creating it if necessary.
 
-        Of processes that begin at once, one creates the database's tables; Optuna fails in others.
+        When processes start at once, one creates the database's tables, and Optuna fails in the
+        others.
         """
         remaining = _OPENINGS
         while True:
@@ -175,24 +177,24 @@ class Search:
             time.sleep(1)
 
     def run(self, train: Callable):
-        """Tries settings until there are enough.
+        """Runs trials until the study has enough.
 
         Args:
-          train: function (`Settings`, on_score) → best score, where on_score(samples, score) may
-            raise, which ends the training. It raises `Diverged` where there is no score.
+          train: function (`Settings`, on_score) → best score. It calls on_score(samples, score),
+            which may raise to end the training. It raises `Diverged` if there is no score.
         """
         while len(self.trials()) < self.settings.trials:
             try:
                 with self._explained():
                     self._study.optimize(lambda trial: self._objective(trial, train), n_trials=1)
-            except (ValueError, RuntimeError):  # Optuna's, of a trial that has ended.
+            except (ValueError, RuntimeError):  # Optuna's, for a trial that has already ended.
                 if not self._is_lost:
                     raise
                 self._is_lost = False
-                logging.warning("A trial had no heartbeat, and was left to another process.")
+                logging.warning("A trial missed its heartbeats; another process retries it.")
 
     def trials(self) -> List[SearchTrial]:
-        """Returns the finished ones, in the order of their numbers."""
+        """Returns the finished trials by number."""
         states = self._optuna.trial.TrialState
         with self._explained():
             finished = self._study.get_trials(
@@ -211,7 +213,7 @@ class Search:
             self._is_lost = current.state.is_finished()
 
     def _scored(self, trial, train):
-        """Trains with settings that a trial proposes; returns their score."""
+        """Trains with the settings that a trial suggests; returns their score."""
         domains = self.settings.domains.items()
         settings = Settings(**{name: suggested(trial, name, domain) for name, domain in domains})
         scores = []
@@ -247,7 +249,7 @@ class Search:
         )
 
     def _storage(self):
-        """A database with heartbeats, by which killed trials are known; or a journal file."""
+        """Returns a database with heartbeats, which detect killed trials, or a journal file."""
         storages, path_or_url = self._optuna.storages, self.settings.storage
         if not files.is_remote(path_or_url):
             with files.convert_write_errors(f"--storage={path_or_url}"):
@@ -278,7 +280,7 @@ class Search:
         }[self.settings.pruner]()
 
     def _check_study(self, adopt):
-        """Raises UserError if the study that was found has another space or other conditions."""
+        """Raises UserError if an existing study has another space or other conditions."""
         recorded = self._study.user_attrs.get("conditions")
         if recorded is None:
             self._study.set_user_attr("conditions", self.settings.fixed)
@@ -288,19 +290,18 @@ class Search:
         different = self.settings.differences(recorded)
         if different:
             raise UserError(
-                f"--storage={self.settings.storage}: its study {self.settings.name} is one with"
-                f" another {', '.join(different)}; give the same, or another --output_dir and"
-                " --storage."
+                f"--storage={self.settings.storage}: its study {self.settings.name} has another"
+                f" {', '.join(different)}; give the same, or another --output_dir and --storage."
             )
 
     def _storage_errors(self):
-        """Returns the classes of a storage's errors; one is a missing driver's."""
+        """Returns the classes of a storage's errors; ImportError means a missing driver."""
         errors = importlib.import_module("sqlalchemy.exc")
         return self._optuna.exceptions.StorageInternalError, errors.SQLAlchemyError, ImportError
 
     @contextlib.contextmanager
     def _explained(self):
-        """While entered, an error of the storage is a `UserError`."""
+        """Converts errors of the storage to a `UserError` while entered."""
         try:
             yield
         except self._storage_errors() as error:
@@ -311,7 +312,7 @@ class Search:
 
 
 def suggested(trial, name, domain):
-    """The value of a parameter that an Optuna trial has, or gets."""
+    """Returns a trial's value of a parameter, suggesting one if necessary."""
     if isinstance(domain, Choice):
         return trial.suggest_categorical(name, domain.values)
     suggest = trial.suggest_int if isinstance(domain.low, int) else trial.suggest_float
@@ -319,7 +320,7 @@ def suggested(trial, name, domain):
 
 
 def _check_journal(path):
-    """Raises UserError for a file that is no journal: Optuna would append to it."""
+    """Raises UserError for a file that is not a journal, as Optuna would append to it."""
     if os.path.exists(path):
         with open(path, "rb") as reader:
             is_journal = _JOURNAL_START.startswith(reader.read(len(_JOURNAL_START)))
@@ -328,13 +329,13 @@ def _check_journal(path):
 
 
 def best_of(trials):
-    """The finished trial with the best score, the first of equals.
+    """Returns the finished trial with the best score, the first of equals.
 
-    Of one that was stopped as hopeless, too, this is the score of weights that it had, which its
-    training, made again to the end, comes to at least.
+    For a trial that was stopped early this is a lower bound: trained to the end, its best score is
+    at least as high.
 
     Raises:
-      UserError: there is none.
+      UserError: no trial has a score.
     """
     scored = [trial for trial in trials if trial.score is not None]
     if not scored:
@@ -343,19 +344,20 @@ def best_of(trials):
 
 
 class SearchLock:
-    """Which of several processes on one output_dir trains the best settings: the last to end.
+    """Decides which of several processes on one output_dir trains the best settings: the last one.
 
-    The locks are the processes': a killed one has none. A trial's state in the storage is no
-    substitute: a killed one's is "running" for a minute in a database, forever in a journal.
+    It uses file locks, which end with their process, even if it is killed. The state of trials in
+    the storage would not do: a killed trial stays "running" for a minute in a database, and forever
+    in a journal.
 
     Args:
       folder: output_dir, local.
 
     Attributes:
-      alone: whether no other process was there when this one entered, not even one that left.
+      alone: whether no other process was present on entering, not even one that called `leave`.
 
-    Raises, when it is entered:
-      UserError: another process trains the best settings already.
+    Raises, on entering:
+      UserError: another process is already training the best settings.
     """
 
     def __init__(self, folder):
@@ -366,12 +368,10 @@ class SearchLock:
         self._present, self._lock = self._opened(_PRESENT), self._opened(_LOCK)
         self.alone = files.lock(self._present.fileno())
         while not files.lock(self._present.fileno(), shared=True):
-            time.sleep(0.1)  # Another process that enters holds it alone for an instant.
+            time.sleep(0.1)  # A process that enters holds it exclusively for an instant.
         if not files.lock(self._lock.fileno(), shared=True):
             self.__exit__()
-            raise UserError(
-                f"{self._lock.name}: another process is training the best settings there."
-            )
+            raise UserError(f"{self._lock.name}: another process is training the best settings.")
         return self
 
     def _opened(self, name):
@@ -384,16 +384,16 @@ class SearchLock:
         self._present.close()
 
     def leave(self):
-        """Has the others not wait for this process, which is still present."""
+        """Lets the others finish without this process, which is still present."""
         self._lock.close()
 
     def end(self):
-        """Ends this process's part; returns whether all others have ended theirs."""
+        """Ends this process's part; returns whether it is the last one."""
         return files.lock(self._lock.fileno())
 
 
 def record(search, trials, task, score):
-    """What is kept of a search, for `studies.read_search`: a dict of JSON values.
+    """Returns the record of a search for `studies.read_search`, a dict of JSON values.
 
     Args:
       search: `SearchSettings`.

@@ -1,7 +1,7 @@
-"""The search space of the no-BERT baseline, and what the paper's search selected from it, as data.
+"""The search space of the no-BERT baseline, and the settings that the paper's search selected.
 
 Houlsby et al. 2019 (arXiv 1902.00751), section 3.3 and appendix A: `SPACE` is Table 5, `MODULES`
-Table 6, `PRESETS` Table 7. Dropout rates are shares of the elements that are dropped.
+Table 6, `PRESETS` Table 7. Dropout rates are the fractions of dropped elements.
 """
 
 import dataclasses
@@ -16,21 +16,21 @@ EVALUATE_EVERY = 10_000  # Samples; a tenth of the shortest training.
 
 
 class Module(NamedTuple):
-    """A row of Table 6.
+    """A text embedding module, a row of Table 6.
 
     Attributes:
       handle: its address on TensorFlow Hub.
-      unit: what it was made to embed, see `UNITS`.
+      unit: the texts that it was made to embed; see `UNITS`.
     """
 
     handle: str
     unit: str = "word"
 
 
-# What a convolution over n-grams applies a module to.
+# What a convolution over n-grams applies the module to.
 UNITS = {
-    "word": "each word, and the convolution spans the embeddings of n of them",
-    "text": "the text of each n-gram, which it embeds as a whole",
+    "word": "each word; the convolution spans the embeddings of n words",
+    "text": "the text of each n-gram, embedded as a whole",
 }
 
 MODULES = {
@@ -43,7 +43,7 @@ MODULES = {
 
 
 class Choice(NamedTuple):
-    """A parameter with one of some values; `is_open` where it takes any other text too."""
+    """A parameter with one of some values; if `is_open`, any other text is valid, too."""
 
     values: tuple
     is_open: bool = False
@@ -52,7 +52,7 @@ class Choice(NamedTuple):
         return (self.is_open and isinstance(value, str)) or self.find(value) is not None
 
     def find(self, value):
-        """The one of the values that equals this one; None if there is none. True is not 1."""
+        """Returns the equal one of the values, or None; True does not equal 1."""
         is_bool = isinstance(value, bool)
         matches = [v for v in self.values if v == value and isinstance(v, bool) == is_bool]
         return matches[0] if matches else None
@@ -65,7 +65,7 @@ class Choice(NamedTuple):
 
 
 class Range(NamedTuple):
-    """A parameter between two values, both among them; whole numbers if these are."""
+    """A parameter between two values, inclusive; whole numbers if both are."""
 
     low: float
     high: float
@@ -116,21 +116,20 @@ SPACE = {
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """One point of `SPACE`, in its order.
+    """A point of `SPACE`, in its order.
 
     Attributes:
       module: a key of `MODULES`, or the handle or folder of another module.
-      fine_tune_module: whether the module's own variables train.
-      lowercase, remove_non_alphanumeric: what is done to a text first.
-      use_convolution: whether the deep tower reads n-grams in place of the pooled embedding; the
-        conv_ fields are not read without.
-      conv_max_ngram: n-grams of 1 to that many words.
-      conv_filters: for each length of n-gram.
-      conv_embedding_dropout: of the embeddings that the convolution reads; conv_dropout of what it
-        gives.
+      fine_tune_module: whether the module's variables train.
+      lowercase, remove_non_alphanumeric: preprocessing of texts.
+      use_convolution: whether the deep tower reads n-grams instead of the pooled embedding; if
+        false, the conv_ fields are unused.
+      conv_max_ngram: the longest n-grams, in words; all shorter ones are used, too.
+      conv_filters: number of filters for each length of n-gram.
+      conv_embedding_dropout, conv_dropout: rates for the input and output of the convolution.
       hidden_layers, hidden_size: of the deep tower.
       deep_regularization, wide_regularization: weights of the towers' L2 penalties.
-      training_samples: examples that are trained on, each as often as it comes.
+      training_samples: number of training examples, counted with repetition.
     """
 
     module: str
@@ -164,7 +163,7 @@ class Settings:
 
 _ENGLISH, _ENCODER = "English-big", "Universal-sentence-encoder"
 
-# Table 7, by the names that the tasks have here.
+# Table 7, with this project's names of the tasks.
 PRESETS = {
     "newsgroups": Settings(
         *(_ENCODER, False, True, True),
@@ -272,16 +271,16 @@ PRESETS = {
 
 
 def parse_setting(text):
-    """name=value[,value...] as (name, list of values of `SPACE`).
+    """Returns the (name, list of values in `SPACE`) of a text name=value[,value...].
 
     Raises:
-      UserError: there is no such parameter, or it has no such value.
+      UserError: there is no such parameter or value.
     """
     name, equals, values = text.partition("=")
     if not equals or name not in SPACE:
         raise UserError(
-            f"--setting={text}: expected one of {', '.join(SPACE)}, =, and its value, as in"
-            " hidden_layers=2."
+            f"--setting={text}: expected name=value, as in hidden_layers=2, with a name out of"
+            f" {', '.join(SPACE)}."
         )
     return name, [_parse_value(name, value) for value in values.split(",")]
 
@@ -301,9 +300,9 @@ def _parse_value(name, text):
 
 
 def find_module(name):
-    """The `Module` of a row of Table 6, in any case, or of any other handle or folder.
+    """Returns the `Module` for a name in Table 6, in any case, or for another handle or folder.
 
-    Another one embeds words, unless it is a universal sentence encoder by its name.
+    Other modules embed words, unless "universal-sentence-encoder" is in their name.
     """
     for known_name, module in MODULES.items():
         if known_name.lower() == name.lower():
@@ -312,6 +311,6 @@ def find_module(name):
 
 
 def short_name(name):
-    """A module's name in Table 6, else the last part of its address or folder, less the version."""
+    """Returns a module's name in Table 6, or the last part of its address without the version."""
     parts = [part for part in name.rstrip("/").split("/") if not part.isdigit()]
     return parts[-1] if parts else name

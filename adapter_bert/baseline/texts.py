@@ -1,7 +1,7 @@
-"""Encodes texts of the no-BERT baseline as ids of the strings that an embedding module reads.
+"""Encodes the no-BERT baseline's texts as ids of the strings that an embedding module reads.
 
 A module embeds strings: whole texts and, for a convolution, words or n-grams. `StringVocabulary`
-gives each string an id, so that it is embedded once and a row is a few ids. N rows, T words.
+assigns an id to each string, so it is embedded once and a row is a few ids. N rows, T words.
 """
 
 import itertools
@@ -12,21 +12,19 @@ import numpy as np
 
 from adapter_bert.common.errors import UserError
 
-PADDING_ID = 0  # Of the empty string: padding, and the second text where there is only one.
+PADDING_ID = 0  # The empty string: padding, or a missing second text.
 
 _NOT_ALPHANUMERIC = re.compile(r"[\W_]+")
 
 
 def clean(text, lowercase, remove_non_alphanumeric):
-    """A text's words, with one space between them.
+    """Returns a text's words, joined by single spaces.
 
     Args:
-      text: str.
+      text: str; lone surrogates, which JSON may contain but UTF-8 cannot, are dropped.
       lowercase: bool.
-      remove_non_alphanumeric: bool; what is neither letter nor digit, in any script, nor a mark on
-        one, parts words.
-
-    Half a surrogate pair, which JSON may hold and UTF-8 may not, is left out.
+      remove_non_alphanumeric: bool; whether all characters except letters and digits of any script,
+        and marks on them, separate words.
     """
     text = text.encode("utf-8", "ignore").decode("utf-8")
     if lowercase:
@@ -37,14 +35,14 @@ def clean(text, lowercase, remove_non_alphanumeric):
 
 
 def _replacement(match):
-    """What takes the place of non-alphanumerics: marks, such as vowels, stay on their letter."""
+    """Returns a separator for non-alphanumerics, but keeps marks, such as vowels, on a letter."""
     marks = itertools.takewhile(lambda c: unicodedata.category(c).startswith("M"), match.group())
     mark_text = "".join(marks)
     return mark_text if mark_text == match.group() else mark_text + " "
 
 
 class StringVocabulary:
-    """Ids of strings, from 1 on; a new string gets the next id."""
+    """Ids of strings, counted from 1; a new string gets the next id."""
 
     def __init__(self):
         self._ids = {"": PADDING_ID}
@@ -54,25 +52,25 @@ class StringVocabulary:
         return self._ids.setdefault(string, len(self._ids))
 
     def strings(self):
-        """Returns all strings in the order of their ids, the empty one first."""
+        """Returns all strings in the order of their ids; the first one is empty."""
         return list(self._ids)
 
 
 def encode_texts(texts, settings, unit, max_words, vocabulary):
-    """What a model reads of some examples, but for their labels.
+    """Returns the encoded texts of examples, without labels.
 
     Args:
       texts: list of N pairs of a text and a second one, which may be None or empty.
       settings: `search_space.Settings`.
       unit: a key of `search_space.UNITS`.
-      max_words: T; longer texts are cut.
-      vocabulary: `StringVocabulary`, which gets those that occur.
+      max_words: T; longer texts are truncated.
+      vocabulary: `StringVocabulary`, to which new strings are added.
 
     Returns:
-      dict of arrays of ids of strings: "text" [N], and "text_b" if any row has a second text;
-      with a convolution "ngrams_n" (and "ngrams_b_n") [N, T] of the n-grams that begin at each
-      word, for n = 1 or, where the unit is a text, each n to the longest. "input_mask" [N, T] is 1
-      up to the longer text's last word: see `rows.PaddedRows`.
+      dict of arrays of string ids: "text" [N], and "text_b" if any row has a second text. With a
+      convolution also "ngrams_n" (and "ngrams_b_n") [N, T], the n-grams that begin at each word,
+      for n = 1, or for all lengths if the unit is a text. "input_mask" [N, T] is 1 up to the longer
+      text's last word; see `rows.PaddedRows`.
     """
     texts_by_suffix = {"": [a for a, _ in texts]}
     if any(b for _, b in texts):
@@ -93,7 +91,7 @@ def encode_texts(texts, settings, unit, max_words, vocabulary):
 
 
 def _ngram_ids(words, n, max_words, vocabulary):
-    """int32 [N, T]: the n-grams that begin at each word, those at the end as long as they come."""
+    """Returns int32 [N, T], the n-grams that begin at each word; those at the end are shorter."""
     ids = np.full([len(words), max_words], PADDING_ID, np.int32)
     for row, row_words in enumerate(words):
         ids[row, : len(row_words)] = [
@@ -104,17 +102,17 @@ def _ngram_ids(words, n, max_words, vocabulary):
 
 
 def check_not_empty(rows, settings, where):
-    """Raises UserError unless some text has a word left.
+    """Raises UserError if no text has a word left after preprocessing.
 
     Args:
-      rows: what `encode_texts` made of the training texts.
+      rows: the result of `encode_texts` for the training texts.
       settings: `search_space.Settings`.
-      where: what the texts are of, for the error.
+      where: name of the texts for the error.
     """
     if not rows["input_mask"].any():
-        removal = "what is not alphanumeric is removed"
-        condition = f" once {removal}" if settings.remove_non_alphanumeric else ""
+        removal = "non-alphanumeric characters are removed"
+        condition = f" after {removal}" if settings.remove_non_alphanumeric else ""
         raise UserError(
             f"{where}: found no word in any of {len(rows['text'])} training texts{condition}, so"
-            " that the vocabulary is empty; expected texts with words."
+            " the vocabulary is empty; expected texts with words."
         )

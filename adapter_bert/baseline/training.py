@@ -1,7 +1,7 @@
-"""Trains the no-BERT baseline and predicts with it: settings and data → Estimator.
+"""Trains the no-BERT baseline and predicts with it, through an Estimator.
 
-Meanwhile the dev set is scored in the training's own graph, every `EVALUATE_EVERY` samples. The
-weights of the best score are what the training makes.
+During training, the dev set is scored every `EVALUATE_EVERY` samples, in the training's graph. The
+result of the training is the weights with the best score.
 """
 
 import collections
@@ -28,15 +28,15 @@ _MAX_CACHE_BYTES = 1 << 30  # Of embeddings and ids, which a search reads many t
 
 
 class Dataset(NamedTuple):
-    """A task's examples, as the baseline reads them.
+    """A task's examples for the baseline.
 
     Attributes:
       task: `glue.Task`.
       texts: split → list of (text, second text or None).
-      labels: split → array [N], as `classifier_results.scores` takes them; [N, L] for sets.
-      has_labels: split → bool; where there are none, those in `labels` stand in their place.
-      max_words: of a text; longer ones are cut.
-      where: the folder that they are of, by which errors and records name them.
+      labels: split → array [N], as in `classifier_results.scores`; [N, L] for sets of labels.
+      has_labels: split → bool; if False, the split's `labels` are placeholders.
+      max_words: the longest text in words; longer ones are truncated.
+      where: the examples' folder, their name in errors and records.
     """
 
     task: Any
@@ -52,12 +52,12 @@ class LossIsNaN(UserError):
 
 
 class Result(NamedTuple):
-    """What a training came to.
+    """The result of a training.
 
     Attributes:
-      score: the best one on the dev set, the larger the better.
-      samples: how many had been trained on then.
-      trained_parameters: int, the module's among them if they train.
+      score: the best score on the dev set, the higher the better.
+      samples: number of samples trained on at that point.
+      trained_parameters: int, including the module's if they train.
     """
 
     score: float
@@ -66,7 +66,7 @@ class Result(NamedTuple):
 
 
 class ModuleCache:
-    """Text embedding modules, and what they made of a task's strings: what memory is there for.
+    """A cache of text embedding modules and their embeddings of a task's strings, within limits.
 
     Args:
       data: `Dataset`.
@@ -77,14 +77,14 @@ class ModuleCache:
         self._modules, self._cache = {}, collections.OrderedDict()
 
     def open_module(self, name):
-        """(`model.TextModule`, its unit) of a module by `search_space`'s name."""
+        """Returns (`model.TextModule`, its unit) for a module's name in `search_space`."""
         if name not in self._modules:
             module = search_space.find_module(name)
             self._modules[name] = model.open_module(module.handle), module.unit
         return self._modules[name]
 
     def prepare(self, settings):
-        """Returns (split → unlabelled rows, `EmbeddedStrings`) for a `search_space.Settings`."""
+        """Returns (split → rows without labels, `EmbeddedStrings`) for `search_space.Settings`."""
         module, unit = self.open_module(settings.module)
         max_ngram = settings.conv_max_ngram if settings.use_convolution and unit == "text" else 1
         cleaning = (settings.lowercase, settings.remove_non_alphanumeric)
@@ -112,7 +112,7 @@ class ModuleCache:
         return by_split, model.EmbeddedStrings(strings, vectors)
 
     def _evict(self):
-        """Forgets what was asked for longest ago while all is too large, but never the last."""
+        """Evicts the least recently used entries while all are too large, but never the last."""
         while (
             len(self._cache) > 1 and sum(map(_num_bytes, self._cache.values())) > _MAX_CACHE_BYTES
         ):
@@ -120,14 +120,14 @@ class ModuleCache:
 
 
 def _num_bytes(entry):
-    """Bytes of the arrays that are prepared for some settings."""
+    """Returns the size in bytes of a cache entry's arrays."""
     by_split, _, embeddings = entry
     arrays = [array for columns in by_split.values() for array in columns.values()]
     return sum(array.nbytes for array in [*arrays, *embeddings.values()])
 
 
 def module_file_digests(name):
-    """The (path, digest) of each file of a module that is a folder; of others nothing: [].
+    """Returns the (path, digest) of each file in a module's folder; [] for an address.
 
     Args:
       name: see `search_space.find_module`.
@@ -144,10 +144,10 @@ def module_file_digests(name):
 
 
 class Baseline:
-    """A model of the space, on a task's data.
+    """A model of the search space on a task's data.
 
     Args:
-      space: `search_space.Settings`.
+      settings: `search_space.Settings`.
       data: `Dataset`.
       modules: `ModuleCache` of this data.
       random_seed: int.
@@ -170,19 +170,19 @@ class Baseline:
         }
 
     def train(self, folder=None, patience=0, on_score=None):
-        """Trains to the last of the settings' samples, or until the score rises no more.
+        """Trains for the settings' number of samples, or until the score stops rising.
 
         Args:
-          folder: where the best weights and TensorBoard's files go, and progress is shown then;
-            None keeps nothing.
-          patience: evaluations without a better score after which it ends; 0 for never.
+          folder: where the best weights and TensorBoard's files go, and which turns on the display
+            of progress; None keeps nothing.
+          patience: number of evaluations without a better score after which to stop; 0 for never.
           on_score: function of (samples, score), which may raise to end the training.
 
         Returns:
           `Result`.
 
         Raises:
-          LossIsNaN: the loss is no longer a number, and no weights before have been scored.
+          LossIsNaN: the loss is NaN or Inf before any weights were scored.
         """
         evaluation = DevSetHook(
             self._rows["dev"],
@@ -208,34 +208,34 @@ class Baseline:
         except tf.train.NanLossDuringTrainingError as error:
             settings = self._network_config.settings
             message = (
-                "The loss is no longer a number:"
+                "The loss is NaN or Inf:"
                 f" deep_learning_rate={settings.deep_learning_rate} or"
                 f" wide_learning_rate={settings.wide_learning_rate} is too high for this model"
             )
             if not evaluation.result():
                 raise LossIsNaN(f"{message}.") from error
-            logging.warning("%s; the best weights before that count.", message)
+            logging.warning("%s; using the best weights before that.", message)
         return evaluation.result() or self._load_result(folder)
 
     def _load_result(self, folder):
-        """The `Result` of an earlier process that took the last step, whose weights are the best.
+        """Returns the `Result` of an earlier process that finished the training.
 
-        Estimator builds no training then.
+        Its last weights are the best; Estimator builds no training graph in this case.
         """
         parameters_hook = _ParametersHook()
         score = self._score(self.predict("dev", folder, [parameters_hook]))
         return Result(score, self._network_config.num_steps * BATCH_SIZE, parameters_hook.trained)
 
     def predict(self, split, folder, hooks=()):
-        """The predictions of a split's rows by the best weights in a folder.
+        """Returns the predictions of a split's rows by the best weights in a folder.
 
         Args:
-          split: its name.
-          folder: where the weights are.
-          hooks: `SessionRunHook`s of the session that predicts.
+          split: name of the split.
+          folder: of the weights.
+          hooks: `SessionRunHook`s for the session that predicts.
 
         Returns:
-          dict of arrays, see `classifier_results`.
+          dict of arrays; see `classifier_results`.
         """
         split_rows = self._rows[split]
         order = input_pipeline.longest_first(split_rows.lengths)
@@ -267,10 +267,10 @@ class Baseline:
 
 
 class _ParametersHook(tf.train.SessionRunHook):
-    """Counts the parameters of the graph that train, or would."""
+    """Counts the trainable parameters of the graph."""
 
     def begin(self):
-        """Counts them."""
+        """Counts the parameters."""
         self.trained = _count_trained_parameters()
 
 
@@ -279,11 +279,11 @@ def _count_trained_parameters():
 
 
 class DevSetHook(tf.train.SessionRunHook):
-    """Scores the dev set while a training runs, and keeps the weights of the best score.
+    """Scores the dev set during training, and saves the weights with the best score.
 
     Args:
       rows: rows of the dev set.
-      score_fn: function of their predictions → float.
+      score_fn: function of the rows' predictions → float.
       patience, on_score, folder: see `Baseline.train`.
       num_steps: int, the last step of the training.
     """
@@ -309,20 +309,20 @@ class DevSetHook(tf.train.SessionRunHook):
         self._trained_parameters = _count_trained_parameters()
 
     def after_create_session(self, session, coord):
-        """Scores the weights that an earlier process has kept."""
+        """Scores the weights that an earlier process saved."""
         self._saver = tf.get_collection(tf.GraphKeys.SAVERS)[0]
         step = int(session.run(self._global_step))
-        if step:  # It goes on from these.
+        if step:  # The training resumes from these weights.
             score = self._score_fn(self._predict(session))
             self._best = Result(score, step * BATCH_SIZE, self._trained_parameters)
 
     def after_run(self, run_context, run_values):
-        """Scores every `EVALUATE_EVERY` examples, and stops where there is no patience left."""
+        """Scores every `EVALUATE_EVERY` samples, and stops when the patience is exhausted."""
         step = int(run_context.session.run(self._global_step))
         if step % (EVALUATE_EVERY // BATCH_SIZE) and step < self._num_steps:
             return
         predictions = self._predict(run_context.session)
-        if np.isnan(predictions["loss"]).any():  # Scores of such weights are a class's share.
+        if np.isnan(predictions["loss"]).any():  # Such weights predict a constant class.
             raise tf.train.NanLossDuringTrainingError
         score = self._score_fn(predictions)
         self._record_score(score, step, run_context.session)
@@ -332,7 +332,7 @@ class DevSetHook(tf.train.SessionRunHook):
             run_context.request_stop()
 
     def result(self):
-        """The best `Result`."""
+        """Returns the best `Result`, or None."""
         return self._best
 
     def _record_score(self, score, step, session):

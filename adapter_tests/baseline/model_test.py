@@ -331,7 +331,7 @@ class OpenModuleTest(tf.test.TestCase):
             sentences = tf.placeholder(tf.string, [None])
             hub.add_signature(inputs=sentences, outputs=tf.zeros([tf.size(sentences), 5, 2]))
 
-        pattern = r"reads default \(float32 \(.*4, 4, 3\)\).*; expected a text embedding module"
+        pattern = r"inputs are default \(float32 \(.*4, 4, 3\)\).*; expected a text embedding module"
         self.assert_refused(self.write("image", image), pattern)
         pattern = "it has no default signature"
         self.assert_refused(self.write("other", other_signature), pattern)
@@ -357,9 +357,9 @@ class OpenModuleTest(tf.test.TestCase):
             return {"default": tf2.zeros([tf2.size(x), 2])}
 
         for name, shape, result, part in (
-            ("texts", [None], identity, "it gives .*; expected a text embedding module"),
-            ("words", [None], words, "it gives .*; expected a text embedding module"),
-            ("named", [None], named, "it gives .*; expected a text embedding module"),
+            ("texts", [None], identity, "its output is .*; expected a text embedding module"),
+            ("words", [None], words, "its output is .*; expected a text embedding module"),
+            ("named", [None], named, "its output is .*; expected a text embedding module"),
             ("matrix", [None, 3], identity, "cannot apply it to strings"),
         ):
             folder = os.path.join(self.get_temp_dir(), name)
