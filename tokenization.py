@@ -1,10 +1,10 @@
-"""Text to tokens to ids: BERT's WordPiece tokenizers, and SentencePiece models.
+"""Tokenizers from text to ids: BERT's WordPiece, and SentencePiece models.
 
-`FullTokenizer` is the one that scripts use. With WordPiece it runs `BasicTokenizer` (text -> words)
-and `WordpieceTokenizer` (word -> pieces), token for token as google-research/bert does; with a
-SentencePiece model, the model itself splits the text. `validate_case_matches_checkpoint`,
-`check_vocab_casing` and `check_vocab_size` catch a vocabulary or a casing that does not belong to
-the checkpoint.
+Scripts use `FullTokenizer`. With WordPiece it runs `BasicTokenizer` (text -> words) and
+`WordpieceTokenizer` (word -> pieces), which produce the same tokens as google-research/bert; with a
+SentencePiece model, the model splits the text. `validate_case_matches_checkpoint`,
+`check_vocab_casing` and `check_vocab_size` detect a vocabulary or casing that does not match the
+checkpoint.
 """
 
 import collections
@@ -19,8 +19,8 @@ import sentencepiece
 from adapter_bert.common import files
 from adapter_bert.common.errors import UserError
 
-# The names of the checkpoints that Google released. `uncased` comes in 24 small sizes besides
-# BERT-Base and BERT-Large, always with heads of 64; `wwm` is whole-word masking.
+# Names of Google's released checkpoints. Besides BERT-Base and BERT-Large, `uncased` has 24 small
+# sizes, always with heads of size 64; `wwm` means whole-word masking.
 _LOWER_CASED_MODELS = frozenset(
     [
         "uncased_L-24_H-1024_A-16",
@@ -43,45 +43,45 @@ _CASED_MODELS = frozenset(
     ]
 )
 
-# Lower-casing puts every token with a capital out of reach. Of the ordinary tokens of the uncased
-# English and the Chinese vocabulary none holds one, of the cased English vocabulary 29% do, of a
-# cased Vietnamese SentencePiece model 52%. The limit lets a few stray capitals pass, and still
-# catches a cased vocabulary most of which is written in scripts without case.
+# With lower-casing, tokens that contain a capital are never produced. Of ordinary tokens, none has
+# one in the uncased English and the Chinese vocabulary, 29% in the cased English vocabulary and 52%
+# in a cased Vietnamese SentencePiece model. The limit tolerates a few stray capitals, and still
+# detects a cased vocabulary that is mostly in scripts without case.
 _MAX_CASED_SHARE = 0.02
 
-# [CLS], [unused1]; <unk>, and the bytes of SentencePiece's byte fallback, such as <0x0A>.
+# [CLS], [unused1], <unk>, and the bytes of SentencePiece's byte fallback, such as <0x0A>.
 _SPECIAL_TOKEN = re.compile(r"\[.+\]|<.+>")
 
-# Embedding tables are often padded to a multiple of 8, 64 or 128 rows for the hardware's sake. A
-# gap that no such multiple explains means another model's vocabulary.
+# Embedding tables are often padded to a multiple of 8, 64 or 128 rows for speed. A larger
+# difference means that the vocabulary belongs to another model.
 _PADDING_MULTIPLE = 8
 _MAX_PADDING = 128
 
-# How many words' splits a tokenizer remembers: 6 MB of ordinary words, at the very worst 50 MB. The
-# words of MRPC and of a tenth of SQuAD that are not in BERT's vocabulary are half as many.
+# Number of words whose splits a tokenizer caches: 6 MB for ordinary words, at most 50 MB. MRPC and
+# a tenth of SQuAD have half as many words outside of BERT's vocabulary.
 _MAX_SPLITS = 2**15
-# How many characters a table remembers: more than a text of any one language has.
+# Number of characters in a table, more than texts in one language have.
 _MAX_CHARACTERS = 2**16
 
 _REQUIRED_TOKENS = ("[UNK]", "[CLS]", "[SEP]")
-# Each entry: the names, any of which will do.
+# In each entry, any one of the names suffices.
 _REQUIRED_PIECES = (("[CLS]",), ("[SEP]",), ("<pad>", "[PAD]"), ("<unk>", "[UNK]"))
 
 
 class UnknownTokenError(UserError, KeyError):
-    """A token or an id that a vocabulary lacks; a KeyError too, as BERT raises one."""
+    """A token or id that is not in a vocabulary; also a KeyError, as BERT raises one."""
 
     def __str__(self):
-        return str(self.args[0])  # KeyError's would be in quotes.
+        return str(self.args[0])  # KeyError would add quotes.
 
 
 def validate_case_matches_checkpoint(do_lower_case: bool, init_checkpoint: Optional[str]) -> None:
-    """Raises UserError if a checkpoint that Google released is used with the wrong casing.
+    """Raises UserError if one of Google's released checkpoints is used with the wrong casing.
 
     Args:
       do_lower_case: bool, whether the tokenizer lower-cases.
       init_checkpoint: a path such as `.../cased_L-12_H-768_A-12/bert_model.ckpt`, or None. The
-        folder's name tells the model; any other path is accepted.
+        folder's name identifies the model; other paths are accepted.
     """
     match = re.search(r"([A-Za-z0-9_-]+)/bert_model\.ckpt", init_checkpoint or "")
     model = match.group(1) if match else None
@@ -93,12 +93,12 @@ def validate_case_matches_checkpoint(do_lower_case: bool, init_checkpoint: Optio
         return
     raise UserError(
         f"--do_lower_case={bool(do_lower_case)} does not fit --init_checkpoint={init_checkpoint}: "
-        f"{model} was trained on {trained_on} text, pass --do_lower_case={expected}"
+        f"{model} was trained on {trained_on} text; pass --do_lower_case={expected}"
     )
 
 
 def check_vocab_casing(vocab: Dict[str, int], do_lower_case: bool, vocab_file: str) -> None:
-    """Raises UserError if text is to be lower-cased for a vocabulary that is plainly cased.
+    """Raises UserError if text would be lower-cased for a cased vocabulary.
 
     Args:
       vocab: dict, token -> id.
@@ -112,34 +112,34 @@ def check_vocab_casing(vocab: Dict[str, int], do_lower_case: bool, vocab_file: s
     if len(cased_tokens) > _MAX_CASED_SHARE * len(regular_tokens):
         share = len(cased_tokens) / len(regular_tokens)
         raise UserError(
-            f"{vocab_file} is a cased vocabulary ({share:.0%} of its tokens hold a capital, "
-            f"{cased_tokens[0]!r} for one) but --do_lower_case is on: pass --do_lower_case=False, "
+            f"{vocab_file} is a cased vocabulary ({share:.0%} of its tokens contain a capital, "
+            f"such as {cased_tokens[0]!r}) but --do_lower_case is on: pass --do_lower_case=False, "
             "or an uncased vocabulary"
         )
 
 
 def check_vocab_size(vocab: Dict[str, int], vocab_size: int, vocab_file: str) -> None:
-    """Raises UserError if the vocabulary is not the one that the model's embeddings were made for.
+    """Raises UserError if a vocabulary does not match the model's embedding table.
 
     Args:
       vocab: dict, token -> id.
-      vocab_size: int, rows of the embedding table, as in the BERT config. It may exceed the
+      vocab_size: int, rows of the embedding table, from the BERT config. It may be larger than the
         vocabulary only by padding: if it is a multiple of 8, by fewer than 128.
       vocab_file: the vocabulary's (or SentencePiece model's) path, for the message.
     """
-    # Not len(vocab): a token that the file holds twice leaves an id unused.
+    # Not len(vocab): a token that occurs twice in the file leaves an id unused.
     num_tokens = max(vocab.values(), default=-1) + 1
     padding = vocab_size - num_tokens
     is_padded = vocab_size % _PADDING_MULTIPLE == 0 and 0 < padding < _MAX_PADDING
     if padding != 0 and not is_padded:
         raise UserError(
             f"{vocab_file} holds {num_tokens} tokens but the BERT config's vocab_size is "
-            f"{vocab_size}: pass the vocabulary that belongs to the checkpoint"
+            f"{vocab_size}: pass the checkpoint's vocabulary"
         )
 
 
 def convert_to_unicode(text: Union[str, bytes]) -> str:
-    """Returns `text` as str; bytes are read as UTF-8, and what is not UTF-8 in them is dropped.
+    """Returns `text` as str; bytes are decoded as UTF-8, dropping invalid sequences.
 
     Raises:
       ValueError: `text` is neither str nor bytes.
@@ -152,12 +152,12 @@ def convert_to_unicode(text: Union[str, bytes]) -> str:
 
 
 def printable_text(text: Union[str, bytes]) -> str:
-    """Returns `text` (str or bytes) in the form that `print` and the log take: str."""
+    """Returns `text` (str or bytes) as str, for `print` and logs."""
     return convert_to_unicode(text)
 
 
 def _read_file(path: str, argument: str) -> bytes:
-    """Returns the bytes of the file that `argument` names."""
+    """Returns the content of the file that `argument` names."""
     try:
         with files.open_file(path, "rb") as file:
             return file.read()
@@ -166,9 +166,9 @@ def _read_file(path: str, argument: str) -> bytes:
 
 
 def load_vocab(vocab_file: str) -> Dict[str, int]:
-    """Reads a WordPiece vocabulary: UTF-8, one token a line, the first line's id is 0.
+    """Returns a WordPiece vocabulary from a UTF-8 file with one token per line; ids start at 0.
 
-    White space around a token is stripped. A token that comes twice has the later id.
+    White space around a token is stripped. A token that occurs twice gets the later id.
 
     Returns:
       OrderedDict, token -> id.
@@ -178,7 +178,7 @@ def load_vocab(vocab_file: str) -> Dict[str, int]:
     """
     data = _read_file(vocab_file, "vocab_file")
     try:
-        # "-sig": an editor's byte order mark is no part of the first token.
+        # "-sig": a byte order mark must not become part of the first token.
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
@@ -186,19 +186,20 @@ def load_vocab(vocab_file: str) -> Dict[str, int]:
         raise UserError(
             f"vocab_file {vocab_file}, line {line}: expected UTF-8 text, found byte 0x{byte:02x}"
         ) from error
-    # Not splitlines(): the Chinese vocabulary has a token that is itself a line separator, U+2028.
+    # Not splitlines(): the Chinese vocabulary has the line separator U+2028 as a token.
     lines = text.split("\n")
     if not lines[-1]:
         lines.pop()
     if not lines:
-        raise UserError(f"vocab_file {vocab_file} is empty: expected one token on each line")
+        raise UserError(f"vocab_file {vocab_file} is empty: expected one token per line")
     return collections.OrderedDict((token.strip(), index) for index, token in enumerate(lines))
 
 
 def tokens_by_id(vocab: Dict[str, int]) -> List[str]:
     """Returns the tokens of `load_vocab` in the order of their ids.
 
-    Where a token comes again later, its earlier line has a text with spaces, which no token has.
+    If a token occurs twice, its earlier line is replaced by a text with spaces, which matches no
+    token.
     """
     tokens = [f"line {index + 1}, which no text has" for index in range(max(vocab.values()) + 1)]
     for token, index in vocab.items():
@@ -207,7 +208,7 @@ def tokens_by_id(vocab: Dict[str, int]) -> List[str]:
 
 
 def convert_by_vocab(vocab: dict, items: Iterable) -> list:
-    """Looks up each of `items` (tokens or ids) in `vocab`; returns the list of what it found.
+    """Returns the entries in `vocab` for each of `items` (tokens or ids).
 
     Raises:
       UnknownTokenError: an item is not in `vocab`.
@@ -221,34 +222,34 @@ def convert_by_vocab(vocab: dict, items: Iterable) -> list:
 
 
 def convert_tokens_to_ids(vocab: Dict[str, int], tokens: Iterable[str]) -> List[int]:
-    """Returns the ids of `tokens` by `vocab` (token -> id); see `convert_by_vocab`."""
+    """Returns the ids of `tokens` in `vocab` (token -> id); see `convert_by_vocab`."""
     return convert_by_vocab(vocab, tokens)
 
 
 def convert_ids_to_tokens(inv_vocab: Dict[int, str], ids: Iterable[int]) -> List[str]:
-    """Returns the tokens of `ids` by `inv_vocab` (id -> token); see `convert_by_vocab`."""
+    """Returns the tokens of `ids` in `inv_vocab` (id -> token); see `convert_by_vocab`."""
     return convert_by_vocab(inv_vocab, ids)
 
 
 def join_pieces(pieces: Iterable[str]) -> str:
-    """Returns the text of SentencePiece's `pieces` without spaces, which they hold as U+2581."""
+    """Returns the text of SentencePiece's `pieces` without spaces, which they encode as U+2581."""
     return "".join(pieces).replace("\u2581", "")
 
 
 def whitespace_tokenize(text: str) -> List[str]:
-    """Splits `text` at runs of white space; returns a list without empty strings."""
+    """Returns the parts of `text` between runs of white space, without empty strings."""
     return text.split()
 
 
 class FullTokenizer:
-    """Text -> tokens -> ids, by a WordPiece vocabulary or by a SentencePiece model.
+    """A tokenizer from text to tokens and ids, with a WordPiece vocabulary or SentencePiece model.
 
     Attributes:
       vocab: OrderedDict, token -> id.
       inv_vocab: dict, id -> token.
       basic_tokenizer, wordpiece_tokenizer: the two steps of WordPiece; None with SentencePiece.
-      fingerprint: hex digest of all that decides tokens and ids but this module's code: the file,
-        the casing, Python's table of Unicode, SentencePiece's version where it is used.
+      fingerprint: hex digest of everything that determines tokens and ids except this module's
+        code: the file, the casing, Python's Unicode version and, if used, SentencePiece's version.
     """
 
     def __init__(
@@ -261,19 +262,18 @@ class FullTokenizer:
         """Loads the vocabulary.
 
         Args:
-          vocab_file: path of a WordPiece vocabulary; unused (None or "" will do) with
-            `spm_model_file`.
-          do_lower_case: bool, lower-case the text; WordPiece strips accents as well then.
-          spm_model_file: path of a SentencePiece model, which then gives pieces and ids.
+          vocab_file: path of a WordPiece vocabulary; ignored if `spm_model_file` is given.
+          do_lower_case: bool; whether to lower-case the text. With WordPiece, also strips accents.
+          spm_model_file: path of a SentencePiece model, used instead of WordPiece.
 
         Raises:
-          UserError: the file cannot be read or is of another format; or a SentencePiece model
-            lacks a token that BERT's inputs need.
+          UserError: the file cannot be read or has another format; or a SentencePiece model lacks
+            a token that BERT's inputs need.
         """
         self._source = source = spm_model_file or vocab_file
         if not source:
             raise UserError(
-                "No vocabulary is given: set vocab_file (WordPiece) or spm_model_file "
+                "No vocabulary is given: pass vocab_file (WordPiece) or spm_model_file "
                 "(SentencePiece)"
             )
         self.basic_tokenizer = self.wordpiece_tokenizer = self._sentencepiece_tokenizer = None
@@ -288,35 +288,35 @@ class FullTokenizer:
         content = _read_file(source, "vocab_file")
         versions = [unicodedata.unidata_version]
         if spm_model_file:
-            versions.append(getattr(sentencepiece, "__version__", ""))  # Old ones do not tell.
+            versions.append(getattr(sentencepiece, "__version__", ""))  # Missing in old versions.
         settings = bool(spm_model_file), bool(do_lower_case), *versions
         self.fingerprint = hashlib.sha256(repr(settings).encode() + content).hexdigest()
 
     def check_special_tokens(self) -> None:
         """Raises UserError if a WordPiece vocabulary lacks a token that BERT's inputs need.
 
-        A SentencePiece model is checked when it is loaded.
+        SentencePiece models are checked when they are loaded.
         """
         missing = [token for token in _REQUIRED_TOKENS if token not in self.vocab]
         if missing and not self._sentencepiece_tokenizer:
             raise UserError(
                 f"vocab_file {self._source} lacks {', '.join(missing)}: expected a BERT "
-                "vocabulary, one token a line"
+                "vocabulary, one token per line"
             )
 
     def tokenize(self, text: Union[str, bytes]) -> List[str]:
-        """Returns the list of tokens of `text` (str, or bytes in UTF-8)."""
+        """Returns the tokens of `text` (str, or bytes in UTF-8)."""
         if self._sentencepiece_tokenizer:
             return self._sentencepiece_tokenizer.tokenize(text)
         assert self.basic_tokenizer and self.wordpiece_tokenizer
         words = self.basic_tokenizer.tokenize(text)
-        # All words in one call: a call for each takes longer than splitting it.
+        # A single call for all words, as a call takes longer than splitting a word.
         return self.wordpiece_tokenizer.tokenize(" ".join(words))
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> List[int]:
-        """Returns the list of ids of `tokens`.
+        """Returns the ids of `tokens`.
 
-        SentencePiece gives characters that it does not know as they are: their id is <unk>'s.
+        SentencePiece keeps unknown characters as tokens; they get the id of <unk>.
 
         Raises:
           UnknownTokenError: with WordPiece, a token that is not in the vocabulary.
@@ -326,19 +326,19 @@ class FullTokenizer:
         return convert_tokens_to_ids(self.vocab, tokens)
 
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> List[str]:
-        """Returns the list of tokens of `ids`; UnknownTokenError for one that there is not."""
+        """Returns the tokens of `ids`; raises UnknownTokenError for an invalid id."""
         return convert_ids_to_tokens(self.inv_vocab, ids)
 
 
 class BasicTokenizer:
-    """Text -> words: cleans, splits at white space and punctuation, makes each ideograph a word."""
+    """Splits text into words at white space and punctuation; each ideograph is a word."""
 
     def __init__(self, do_lower_case: bool = True):
         """With `do_lower_case`, words are lower-cased and lose their accents."""
         self.do_lower_case = do_lower_case
 
     def tokenize(self, text: Union[str, bytes]) -> List[str]:
-        """Returns the list of words of `text` (str, or bytes in UTF-8)."""
+        """Returns the words of `text` (str, or bytes in UTF-8)."""
         text = convert_to_unicode(text)
         if not self.do_lower_case:
             return whitespace_tokenize(text.translate(_CLEANED_AND_SPLIT))
@@ -346,16 +346,16 @@ class BasicTokenizer:
         return whitespace_tokenize(text.translate(_SPLIT))
 
     def _run_strip_accents(self, text: str) -> str:
-        """Returns `text` without accents; a subclass that keeps them returns `text`, as in BERT."""
+        """Returns `text` without accents; a subclass may override it to keep them, as in BERT."""
         if text.isascii():
             return text
         return unicodedata.normalize("NFD", text).translate(_WITHOUT_ACCENTS)
 
 
 class WordpieceTokenizer:
-    """Words -> pieces: greedy, the longest piece of the vocabulary first.
+    """Splits words into pieces greedily, always taking the longest piece in the vocabulary.
 
-    A piece that does not begin its word is written with "##" before it, in the vocabulary too.
+    A piece that does not begin its word is prefixed with "##", also in the vocabulary.
     """
 
     def __init__(
@@ -369,9 +369,9 @@ class WordpieceTokenizer:
         self._splits = _CachingDict(self._split_word, _MAX_SPLITS)
 
     def tokenize(self, text: Union[str, bytes]) -> List[str]:
-        """Returns the list of pieces of `text`, words between white space.
+        """Returns the pieces of `text`, whose words are separated by white space.
 
-        With the pieces "un", "##aff" and "##able", "unaffable" gives all three in this order.
+        With the pieces "un", "##aff" and "##able", "unaffable" yields all three in this order.
         """
         vocab, max_chars = self.vocab, self.max_input_chars_per_word
         splits = self._current_splits()
@@ -386,9 +386,9 @@ class WordpieceTokenizer:
         return pieces
 
     def _current_splits(self) -> "_CachingDict":
-        """Returns the remembered splits: new ones if what they rest on has changed since.
+        """Returns the cache of splits, a new one if the settings have changed.
 
-        A vocabulary counts as changed when it has another size.
+        A vocabulary counts as changed if its size differs.
         """
         settings = (self.vocab, len(self.vocab), self.unk_token)
         if self._settings != settings:
@@ -397,7 +397,7 @@ class WordpieceTokenizer:
         return self._splits
 
     def _split_word(self, word: str) -> Tuple[str, ...]:
-        """Returns the tuple of one word's pieces: `(unk_token,)` if they do not cover all of it."""
+        """Returns the pieces of one word; `(unk_token,)` if they do not cover the whole word."""
         vocab = self.vocab
         pieces, prefix, remainder = [], "", word
         while remainder:
@@ -406,7 +406,7 @@ class WordpieceTokenizer:
                 piece = piece[:-1]
                 if piece == prefix:
                     return (self.unk_token,)
-            # Interned, the splits of different words share their pieces.
+            # Interning lets the splits of different words share their pieces.
             pieces.append(sys.intern(piece))
             remainder = remainder[len(piece) - len(prefix) :]
             prefix = "##"
@@ -414,7 +414,7 @@ class WordpieceTokenizer:
 
 
 class _SentencePieceTokenizer:
-    """Text -> pieces -> ids by a SentencePiece model, whose own normalizer cleans the text."""
+    """Splits text with a SentencePiece model, whose normalizer also cleans the text."""
 
     def __init__(self, model_file: str, do_lower_case: bool):
         self.do_lower_case = do_lower_case
@@ -440,31 +440,31 @@ class _SentencePieceTokenizer:
             )
 
     def tokenize(self, text: Union[str, bytes]) -> List[str]:
-        """Returns the list of pieces of `text` (str, or bytes in UTF-8)."""
+        """Returns the pieces of `text` (str, or bytes in UTF-8)."""
         text = " ".join(whitespace_tokenize(convert_to_unicode(text)))
         if self.do_lower_case:
             text = text.lower()
-        # Half of a surrogate pair, which JSON may hold ("\ud83d"), has no UTF-8 form.
+        # UTF-8 cannot encode a lone surrogate, which JSON may contain ("\ud83d").
         text = text.encode("utf-8", "ignore").decode("utf-8")
         return self._model.encode_as_pieces(text)
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> List[int]:
-        """Returns the list of ids of `tokens`; an unknown one has the id of <unk>."""
+        """Returns the ids of `tokens`; an unknown one gets the id of <unk>."""
         return [self.vocab.get(token, self._model.unk_id()) for token in tokens]
 
 
 class _CachingDict(dict):
-    """A dict that computes what it lacks, and forgets everything when it is full."""
+    """A dict that computes missing values, and is cleared when it is full."""
 
     def __init__(self, function: Callable, max_entries: int):
-        """`function`: a function of a key that returns its value."""
+        """`function` maps a key to its value."""
         super().__init__()
         self._function = function
         self._max_entries = max_entries
 
     def __missing__(self, key):
         value = self._function(key)
-        # Simpler than dropping the oldest, and the frequent keys are back soon.
+        # Simpler than evicting the oldest entry; frequent keys return soon.
         if len(self) >= self._max_entries:
             self.clear()
         self[key] = value
@@ -472,27 +472,27 @@ class _CachingDict(dict):
 
 
 def _is_whitespace(char: str) -> bool:
-    """Whether `char` is replaced with a space: tab, line feed, carriage return, or category Zs."""
+    """Returns whether `char` is replaced by a space: tab, line feed, carriage return, or Zs."""
     return char in " \t\n\r" or unicodedata.category(char) == "Zs"
 
 
 def _is_control(char: str) -> bool:
-    """Whether `char` is a control or format character (Cc, Cf), but not white space."""
+    """Returns whether `char` is a control or format character (Cc, Cf), but not white space."""
     return char not in "\t\n\r" and unicodedata.category(char) in ("Cc", "Cf")
 
 
 def _is_punctuation(char: str) -> bool:
-    """Whether `char` is of category P*, or an ASCII character that is no letter, digit or space.
+    """Returns whether `char` has category P*, or is ASCII but no letter, digit or space.
 
-    ASCII "$", "+", "<", "^", "`" and the like are symbols (S*) to Unicode, punctuation to BERT.
+    ASCII "$", "+", "<", "^", "`" and the like are symbols (S*) in Unicode, but punctuation in BERT.
     """
     if "!" <= char <= "~":
         return not char.isalnum()
     return unicodedata.category(char).startswith("P")
 
 
-# The blocks named "CJK Unified/Compatibility Ideographs" with their extensions A to E. Hangul,
-# Hiragana and Katakana lie elsewhere: like Latin, they are split at white space.
+# The blocks "CJK Unified Ideographs" and "CJK Compatibility Ideographs" with extensions A to E.
+# Hangul, Hiragana and Katakana are not among them: like Latin, they are split at white space.
 IDEOGRAPHS = (
     (0x4E00, 0x9FFF),
     (0x3400, 0x4DBF),
@@ -506,17 +506,17 @@ IDEOGRAPHS = (
 
 
 def _is_ideograph(char: str) -> bool:
-    """Whether `char` is a Chinese character, of whichever language."""
+    """Returns whether `char` is a Chinese character, as used in any language."""
     return any(first <= ord(char) <= last for first, last in IDEOGRAPHS)
 
 
 def _add_spaces(char: str) -> str:
-    """Makes `char` a word of its own."""
+    """Returns `char` with spaces around it, which make it a word of its own."""
     return f" {char} "
 
 
 def _clean(char: str) -> str:
-    """Drops what is invisible or broken, unifies white space, and sets ideographs apart."""
+    """Returns "" for invisible or broken characters, " " for white space, and spaced ideographs."""
     if char == "\ufffd" or _is_control(char):
         return ""
     if _is_whitespace(char):
@@ -529,8 +529,8 @@ def _character_table(function: Callable[[str], str]) -> _CachingDict:
     return _CachingDict(lambda code_point: function(chr(code_point)), _MAX_CHARACTERS)
 
 
-# The steps of BasicTokenizer. Each can take the whole text at once, since lower-casing, NFD and
-# these rules never look, or move anything, across white space.
+# The steps of BasicTokenizer. Each is applied to the whole text, as lower-casing, NFD and these
+# rules never depend on characters beyond white space, nor move any across it.
 _CLEANED = _character_table(_clean)
 _CLEANED_AND_SPLIT = _character_table(
     lambda char: _add_spaces(char) if _is_punctuation(char) else _clean(char)

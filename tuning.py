@@ -1,10 +1,9 @@
-"""Which variables of a graph train, and how many parameters they have.
+"""Selects the variables of a graph that train, and counts their parameters.
 
-`roles` gives every variable exactly one role (`model_variables.role_of`), and `trained_variables`
-turns a method of the paper into the list of trained variables. A
-variable of the encoder's scope that is neither BERT's own nor in a collection would silently stay
-as it was initialized. In our scripts it is an error; `optimization.create_optimizer`, which serves
-models written for BERT, warns of it.
+`roles` gives every variable exactly one role (`model_variables.role_of`). `trained_variables` turns
+a tuning method into the list of variables to train. A variable in the encoder's scope that is
+neither part of BERT nor in a collection would silently keep its initial value: in our scripts it is
+an error; `optimization.create_optimizer`, which serves models written for BERT, warns of it.
 """
 
 from collections import OrderedDict
@@ -27,13 +26,13 @@ from adapter_bert.ops.layers import variable_name
 
 
 def roles(strict: bool = True) -> Dict[str, Role]:
-    """An ordered dict from the name of each trainable variable of the graph to its `Role`.
+    """Returns an ordered dict from the name of each trainable variable of the graph to its `Role`.
 
     Args:
-      strict: whether a variable that nothing covers is an error; else its role is `UNCLAIMED`.
+      strict: whether a variable that no rule covers is an error; otherwise it is `UNCLAIMED`.
 
     Raises:
-      ValueError: a variable that nothing covers, see `role_of`.
+      ValueError: no rule covers a variable; see `role_of`.
     """
     names = [variable_name(variable) for variable in tf.trainable_variables()]
     names_by_collection = {
@@ -57,10 +56,11 @@ def roles(strict: bool = True) -> Dict[str, Role]:
 
 
 def default_tuning() -> Tuning:
-    """The method for a graph of which no one said: adapters if it has any, else everything.
+    """Returns the method for a graph without one: "adapters" if it has any, otherwise "full".
 
-    A `BertModel` with an adapter function, even one that makes no variables, puts its LayerNorms
-    into the collection `layer_norm`; one without does not. A head's may lie there either way.
+    A `BertModel` with an adapter function puts its LayerNorms into the collection `layer_norm`,
+    even if the function creates no variables; a plain one does not. A head's LayerNorms may be in
+    it in either case.
     """
     scopes = encoder_scopes(variable_name(v) for v in tf.trainable_variables())
     layer_norms = {variable_name(v) for v in tf.get_collection(LAYER_NORM)}
@@ -71,15 +71,15 @@ def default_tuning() -> Tuning:
 
 
 def trained_variables(tuning: Optional[Tuning] = None, strict: bool = True) -> list:
-    """The variables of the graph that train, in the order of their making.
+    """Returns the variables of the graph to train, in the order of their creation.
 
     Args:
-      tuning: `Tuning`; `default_tuning` by default.
-      strict: as of `roles`; else what nothing covers trains only where everything does.
+      tuning: `Tuning`; by default `default_tuning`.
+      strict: as in `roles`; if False, variables that no rule covers train only with "full".
 
     Raises:
-      UserError: more top layers than the encoder has.
-      ValueError: a variable that nothing covers, see `role_of`.
+      UserError: the encoder has fewer layers than num_top_layers.
+      ValueError: no rule covers a variable; see `role_of`.
     """
     tuning = tuning or default_tuning()
     variables = tf.trainable_variables()
@@ -101,10 +101,10 @@ def trained_variables(tuning: Optional[Tuning] = None, strict: bool = True) -> l
 
 
 def check_gradients(variables: list, gradients: list) -> None:
-    """Makes sure that the loss depends on every adapter and on the head.
+    """Raises an error unless the loss depends on every adapter and on the head.
 
     Raises:
-      ValueError: an adapter or a variable of the head has no gradient: it would never be trained.
+      ValueError: a variable of an adapter or of the head has no gradient, so it would never train.
     """
     missing = [variable_name(v) for v, gradient in zip(variables, gradients) if gradient is None]
     if not missing:
@@ -113,19 +113,18 @@ def check_gradients(variables: list, gradients: list) -> None:
     untrained = [name for name in missing if roles_by_name[name].kind in ("adapter", "head")]
     if untrained:
         raise ValueError(
-            f"The loss does not depend on {len(untrained)} of the variables that are to be trained,"
-            " the first"
+            f"The loss does not depend on {len(untrained)} of the variables to train, the first"
             f" being {untrained[0]}."
         )
 
 
 def warning_of_untrained(variables: list, connected: list) -> str:
-    """Returns one line that names what stays as it is and might be expected to train, or "".
+    """Returns a warning about variables that unexpectedly do not train, or "".
 
-    BERT's pooler is not named: a head that reads tokens never depends on it.
+    It does not name BERT's pooler, on which a head that reads tokens never depends.
 
     Args:
-      variables: list of the variables that are to train.
+      variables: list of the variables to train.
       connected: list of those that the loss depends on.
     """
     roles_by_name, trained_names = roles(strict=False), {variable_name(v) for v in variables}
@@ -143,22 +142,22 @@ def warning_of_untrained(variables: list, connected: list) -> str:
         groups.append(f"{', '.join(unconnected)} (the loss does not depend on them)")
     if unclaimed:
         groups.append(
-            f"{', '.join(unclaimed)} (inside the encoder's scope, but in neither of the collections"
+            f"{', '.join(unclaimed)} (in the encoder's scope, but in neither of the collections"
             " adapters and head)"
         )
     return f"These variables do not train: {'; '.join(groups)}." if groups else ""
 
 
 def count_parameters(variables: list) -> int:
-    """The number of scalars in these variables."""
+    """Returns the number of scalars in variables."""
     return sum(variable.shape.num_elements() for variable in variables)
 
 
 def summary(trained: list) -> str:
-    """One sentence that says how many parameters train, are frozen, and their share.
+    """Returns a sentence with the numbers of trained and frozen parameters, and the share trained.
 
     Args:
-      trained: list of variables; all others of the graph that could train count as frozen.
+      trained: list of variables; all other trainable variables of the graph count as frozen.
     """
     count, total = count_parameters(trained), count_parameters(tf.trainable_variables())
     return (
