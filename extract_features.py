@@ -1,11 +1,12 @@
-"""Writes the outputs of BERT's layers for each text of a file, with or without a task adapter.
+"""Writes the outputs of BERT's layers for each text in a file, with or without a task adapter.
 
     python extract_features.py --input_file=input.txt --output_file=output.jsonl
 
-A line of the input is a text, or a pair as in "text ||| text". The output is BERT's, an object a
-line: {"linex_index": 0, "features": [{"token": "[CLS]", "layers": [{"index": -1, "values": [...]},
-...]}, ...]}. --pooling=cls and --pooling=mean write one vector a layer for a text, and a name that
-ends in .npy or .npz arrays. The functions below are those of BERT's script of this name.
+A line of the input is a text, or a pair as in "text ||| text". The output has BERT's format, a JSON
+object per line: {"linex_index": 0, "features": [{"token": "[CLS]", "layers": [{"index": -1,
+"values": [...]}, ...]}, ...]}. --pooling=cls and --pooling=mean write one vector per text and
+layer; an output name that ends in .npy or .npz selects arrays. The functions below are those of
+BERT's extract_features.py.
 """
 
 from adapter_bert.common import environment
@@ -26,7 +27,7 @@ from adapter_bert.common.errors import UserError
 from adapter_bert.common.settings import flag
 from adapter_bert.formats import checkpoints
 from adapter_bert.tasks import classifier_features, encoder_features, feature_files
-from adapter_bert.tasks.feature_files import (  # noqa: F401  BERT's users import these from here.
+from adapter_bert.tasks.feature_files import (  # noqa: F401  BERT's users import these here.
     InputExample,
     InputFeatures,
     convert_examples_to_features,
@@ -37,7 +38,7 @@ from adapter_bert.training.config import DeviceConfig, TokenizerConfig
 
 
 def parse_layers(text: str) -> Tuple[int, ...]:
-    """Returns the layers that --layers names; raises UserError if it names none."""
+    """Returns the layers that --layers lists; raises UserError for another text."""
     if not re.fullmatch(r"\s*-?\d{1,4}\s*(,\s*-?\d{1,4}\s*)*", text):
         raise UserError(f"--layers={text}: expected layers, as in -1,-2,-3,-4.")
     return tuple(map(int, text.split(",")))
@@ -47,47 +48,47 @@ def parse_layers(text: str) -> Tuple[int, ...]:
 class ExtractionConfig(TokenizerConfig, DeviceConfig):
     """The settings of this script."""
 
-    # `__post_init__` refuses a run without these two.
+    # Required: `__post_init__` checks these two.
     input_file: str = flag(
         None,
-        'The texts, one a line in UTF-8; a pair of texts as in "text ||| text".',
+        'Texts, one per line in UTF-8; a pair of texts as in "text ||| text".',
         "Task and data",
     )
     output_file: str = flag(
         None,
-        "Where the outputs go: an array if the name ends in .npy, arrays if in .npz, else JSON"
-        " lines. An older file stays until all is written.",
+        "Output file: an array if the name ends in .npy, several arrays for .npz, otherwise JSON"
+        " lines. An existing file is replaced once all is written.",
         "Output",
     )
     layers: Any = flag(
         "-1,-2,-3,-4",
-        "Layers whose outputs are written: from -1, the last, downwards, or from 0 upwards.",
+        "Layers whose outputs are written: -1 is the last and 0 the first.",
         "Output",
         parse=parse_layers,
     )
     pooling: str = flag(
         "tokens",
-        "What is written of a text: tokens: the outputs of each token; cls: those of [CLS]; mean:"
-        " the mean over all tokens, [CLS] and [SEP] among them.",
+        "Output per text. tokens: every token; cls: [CLS]; mean: the mean over all tokens,"
+        " including [CLS] and [SEP].",
         "Output",
         choices=feature_files.POOLINGS,
     )
     adapter_folder: Optional[str] = flag(
         None,
-        "Folder of a task adapter: the outputs are those of BERT with it. Default: plain BERT.",
+        "Folder of a task adapter to apply. Default: plain BERT.",
         "What is done",
         name="adapter",
     )
     max_seq_length: int = flag(
-        128, "WordPieces of a text or pair, longer ones are cut.", "Task and data"
+        128, "Longest text or pair in tokens; longer ones are truncated.", "Task and data"
     )
-    batch_size: int = flag(32, "Texts in a batch.", "Evaluation and prediction", lower=1)
+    batch_size: int = flag(32, "Texts per batch.", "Evaluation and prediction", lower=1)
     use_one_hot_embeddings: bool = flag(
-        False, "Look embeddings up by a matrix product, as TPUs like it.", "Devices"
+        False, "Look up embeddings by a matrix product, which TPUs prefer.", "Devices"
     )
     precision: str = flag(
         "float32",
-        "Precision of what lies between the variables and the outputs.",
+        "Precision of activations and matrix products; variables and outputs are float32.",
         "Devices",
         choices=("float32", "bfloat16"),
     )
@@ -95,28 +96,28 @@ class ExtractionConfig(TokenizerConfig, DeviceConfig):
     def __post_init__(self):
         for name in ("input_file", "output_file"):
             if not getattr(self, name):
-                raise UserError(f"--{name} is not given.")
+                raise UserError(f"--{name} is required.")
         if self.output_file.endswith(".npy") and self.pooling == "tokens":
             raise UserError(
-                f"--output_file={self.output_file}: one array has no room for texts of different"
+                f"--output_file={self.output_file}: a single array cannot hold texts of different"
                 " lengths; expected --pooling=cls, --pooling=mean, or a name that ends in .npz."
             )
         if paths.is_same_path(self.input_file, self.output_file):
-            raise UserError(f"--output_file={self.output_file} is --input_file too.")
+            raise UserError(f"--output_file={self.output_file} is the same as --input_file.")
 
     @property
     def eval_batch_size(self):
-        """Examples in a batch."""
+        """Texts per batch."""
         return self.batch_size
 
 
 def input_fn_builder(features, seq_length):
-    """An input_fn over a list of `InputFeatures`, as BERT's function of this name."""
+    """Returns an input_fn over a list of `InputFeatures`; BERT's function of this name."""
     return encoder_features.input_fn_builder(features, seq_length)
 
 
 def model_fn_builder(bert_config, init_checkpoint, layer_indexes, use_tpu, use_one_hot_embeddings):
-    """The model_fn of plain BERT's layers for TPUEstimator, as BERT's function of this name."""
+    """Returns the model_fn of BERT's layers for TPUEstimator; BERT's function of this name."""
     return encoder_features.model_fn_builder(
         bert_config, init_checkpoint, layer_indexes, use_tpu, use_one_hot_embeddings
     )
@@ -128,13 +129,13 @@ def define_flags(flag_values=flags.FLAGS):
 
 
 def run(values):
-    """Does what the flags ask for.
+    """Runs what the flags say, and returns the report.
 
     Args:
       values: parsed flags of `define_flags`.
 
     Returns:
-      The report that ends the run: a list of lines.
+      The report, a list of lines.
     """
     start = starting_point.find(values)
     config = ExtractionConfig.from_flags(values, start.supplied)
@@ -148,7 +149,7 @@ def run(values):
         _check_batches(config, setup.use_tpu)
         if not start.adapter:
             _check_plain(setup.bert.init_checkpoint)
-        # `_` holds the checkpoint that the estimator reads.
+        # `_` keeps the checkpoint alive that the estimator reads.
         estimator, _ = encoder_features.build_estimator(config, setup)
         outputs = encoder_features.extract(estimator, texts, config, setup.tokenizer)
         writer = feature_files.FeatureWriter(
@@ -163,9 +164,9 @@ def run(values):
 
 @contextlib.contextmanager
 def _working_folder(config):
-    """Yields a folder without a checkpoint, which an Estimator reads in place of weights."""
+    """Yields a folder without checkpoints, as an Estimator would prefer these to the weights."""
     if files.is_remote(config.output_file):
-        yield config.output_file + ".work"  # A TPU's host reads no folder of this machine.
+        yield config.output_file + ".work"  # A TPU's host cannot read a local folder.
         return
     host = config.tpu_name or config.master
     if config.use_tpu and host not in (None, "", "local"):
@@ -178,22 +179,22 @@ def _working_folder(config):
 
 
 def _check_batches(config, use_tpu):
-    """Raises UserError unless each of a TPU's cores has an equal part of a batch."""
+    """Raises UserError unless a batch can be split equally over a TPU's cores."""
     if use_tpu and config.batch_size % config.num_tpu_cores:
         raise UserError(
-            f"--batch_size={config.batch_size} does not fall into equal parts for the"
-            f" {config.num_tpu_cores} cores of the TPU; choose a multiple of it."
+            f"--batch_size={config.batch_size} cannot be split equally over the"
+            f" {config.num_tpu_cores} cores of the TPU; choose a multiple of that."
         )
 
 
 def _check_plain(init_checkpoint):
-    """Raises UserError if a checkpoint has adapters, without which its weights mean nothing."""
+    """Raises UserError if a checkpoint has adapters, as its weights are not those of plain BERT."""
     names = checkpoints.open_checkpoint(init_checkpoint).get_variable_to_shape_map()
     if any("/adapters/" in name for name in names):
         raise UserError(
-            f"--init_checkpoint {init_checkpoint} holds adapters, which plain BERT has not; give"
-            " the pretrained BERT, and --adapter with the folder of the task adapter"
-            " (convert_checkpoint.py makes one of such a checkpoint)."
+            f"--init_checkpoint {init_checkpoint} holds adapters; give the plain pretrained BERT,"
+            " and --adapter with the folder of the task adapter (convert_checkpoint.py makes one"
+            " from such a checkpoint)."
         )
 
 

@@ -1,11 +1,11 @@
-"""The no-BERT baseline: a search for the best wide and deep model on text embeddings from TF-Hub.
+"""The no-BERT baseline: searches for the best wide and deep model on text embeddings from TF-Hub.
 
     python run_baseline.py --task_name=airline --module=demo/embeddings --trials=100
 
-Houlsby et al. 2019 (arXiv 1902.00751), section 3.3 and appendix A. Settings from their Table 5 are
-tried, the best by the dev score are trained once more and tested once. The same command, started
-again, goes on; started beside itself, it shares the search. --preset=airline trains what the
-paper's search found for that task instead.
+Houlsby et al. 2019 (arXiv 1902.00751), section 3.3 and appendix A. The script tries settings from
+their Table 5, trains the best ones by the dev score again and tests that model once. The same
+command resumes a search that was stopped; started several times at once, it shares the search.
+--preset=airline instead trains the settings that the paper's search selected for that task.
 """
 
 from adapter_bert.common import environment
@@ -35,9 +35,9 @@ from adapter_bert.training import output_dir
 from adapter_bert.training.config import MAX_SEED
 
 _DATABASE, _SEARCH, _RECORDS = "search.db", "search.json", "results.jsonl"
-_WIDTH = 512, 128  # Of a convolution's products, about: an embedding's size and its filters.
+_WIDTH = 512, 128  # Typical sizes of a convolution's products: embedding and filters.
 
-# Flags that a record has where they are not the default.
+# Flags that are recorded if they differ from the default.
 _RECORDED_IF_CHANGED = (
     *("text_column", "text_b_column", "label_column", "label_type"),
     *("max_words", "early_stopping_patience", "precision"),
@@ -50,29 +50,31 @@ class BaselineConfig(TaskConfig):
 
     module: Tuple[str, ...] = flag(
         (),
-        "The text embedding modules to choose from: "
+        "Text embedding modules to choose from: "
         + ", ".join(search_space.MODULES)
-        + ", addresses and folders of others. Default: these five; a preset's own.",
+        + ", or addresses and folders of others. Default: these five, or the preset's own.",
         "Model",
     )
-    max_words: int = flag(128, "Words of a text, longer ones are cut.", "Model", lower=1)
+    max_words: int = flag(
+        128, "Longest text in words; longer ones are truncated.", "Model", lower=1
+    )
     preset: Optional[str] = flag(
         None,
-        "Train the settings that the paper's search selected for this task, and search nothing.",
+        "Train the settings that the paper's search selected for this task, without a search.",
         "Model",
         choices=search_space.PRESETS,
     )
     setting: Tuple[str, ...] = flag(
         (),
-        "name=value[,value...]: only these values of a parameter, or another one than the"
-        f" preset's: {', '.join(SPACE)}.",
+        "name=value[,value...]: restrict a parameter to these values, or override the preset's:"
+        f" {', '.join(SPACE)}.",
         "Model",
         is_multiple=True,
     )
-    trials: int = flag(100, "Settings that are tried, those stopped early too.", "Search", lower=1)
+    trials: int = flag(100, "Number of trials, including those stopped early.", "Search", lower=1)
     sampler: str = flag(
         "tpe",
-        "What proposes settings: "
+        "Algorithm that proposes settings. "
         + "; ".join("{}: {}".format(*item) for item in search.SAMPLERS.items())
         + ".",
         "Search",
@@ -80,7 +82,7 @@ class BaselineConfig(TaskConfig):
     )
     pruner: str = flag(
         "halving",
-        "What stops hopeless trials: "
+        "Rule that stops unpromising trials. "
         + "; ".join("{}: {}".format(*item) for item in search.PRUNERS.items())
         + ".",
         "Search",
@@ -88,43 +90,43 @@ class BaselineConfig(TaskConfig):
     )
     storage: Optional[str] = flag(
         None,
-        "Where the search is kept, and shared by all processes that name it: a database's URL, as"
-        " in postgresql://user@host/name, or the path of a journal file, on a disk that all share."
-        f" Default: SQLite, output_dir/{_DATABASE}.",
+        "Storage of the search, shared by all processes that name it: a database's URL, as in"
+        " postgresql://user@host/name, or the path of a journal file on a shared disk. Default:"
+        f" SQLite, output_dir/{_DATABASE}.",
         "Search",
     )
     search_only: bool = flag(
         False,
-        "Take part in the search and leave the best model to another process: for all machines but"
-        " one.",
+        "Take part in the search, but leave training the best model to another process. Set it on"
+        " all machines but one.",
         "Search",
     )
     do_predict: bool = flag(True, "Predict the test set with the best model.", "What is done")
     early_stopping_patience: int = flag(
         10,
-        f"End a training after so many evaluations, one every {EVALUATE_EVERY:,}"
-        " samples, without a better score; 0 trains on all samples.",
+        "Stop a training after so many evaluations without a better score; there is one every"
+        f" {EVALUATE_EVERY:,} samples. 0 trains on all samples.",
         "Training",
         lower=0,
     )
     random_seed: int = flag(
         12345,
-        "Seed of the search, where one process makes it in the default --storage, initial values,"
-        " dropout, and the order of the data.",
+        "Seed of initial values, dropout, the order of the data and, if one process searches in the"
+        " default --storage, the search.",
         "Training",
         lower=0,
         upper=MAX_SEED,
     )
     precision: str = flag(
         "auto",
-        "Precision of the convolution's products, all else is float32; auto: that of the model in"
-        " --output_dir, or of the search, else bfloat16 where it is measured to be faster.",
+        "Precision of the convolution's products; all else is float32. auto: that of the model in"
+        " --output_dir or of the search, or else bfloat16 if it measures faster.",
         "Devices",
         choices=configs.PRECISIONS,
     )
     output_dir: Optional[str] = flag(
         None,
-        "Where the search, the best model and its results go. Default: output/<task>-baseline.",
+        "Folder for the search, the best model and its results. Default: output/<task>-baseline.",
         "Output",
     )
     overwrite_output_dir: bool = flag(
@@ -132,24 +134,23 @@ class BaselineConfig(TaskConfig):
     )
     records_dir: Optional[str] = flag(
         None,
-        "Folder of a sweep, to whose records the result is added, for run_report.py. Default:"
-        " output_dir.",
+        "Folder of a sweep whose records get the result, for run_report.py. Default: output_dir.",
         "Output",
     )
 
 
 class Setup(NamedTuple):
-    """What the trainings of a run share.
+    """The data and settings that all trainings of a run share.
 
     Attributes:
       config: `BaselineConfig`.
       data: `training.Dataset`.
       modules: `training.ModuleCache` of the data.
       output: `OutputDir`.
-      precision: what is computed in.
+      precision: "float32" or "bfloat16".
     """
 
-    # In quotes, since --help must not import TensorFlow.
+    # In quotes, as --help must not import TensorFlow.
     config: BaselineConfig
     data: "training.Dataset"
     modules: "training.ModuleCache"
@@ -163,13 +164,13 @@ def define_flags(flag_values=flags.FLAGS):
 
 
 def run(values):
-    """Does what the flags ask for.
+    """Runs what the flags say, and returns the report.
 
     Args:
       values: parsed flags of `define_flags`.
 
     Returns:
-      The report that ends the run: a list of lines.
+      The report, a list of lines.
     """
     config = BaselineConfig.from_flags(values)
     narrowed = _narrow_space(config)
@@ -184,7 +185,7 @@ def run(values):
     with search.SearchLock(output.path) as search_lock:
         setup = _set_up(config, _read_data(processor, data_dir, config), output)
         if preset:
-            _model(setup, preset)  # One that cannot be had is refused before anything begins.
+            _model(setup, preset)  # Fails early if its module is missing.
         else:
             search_settings = _search_settings(setup, narrowed)
         if config.overwrite_output_dir:
@@ -192,7 +193,7 @@ def run(values):
             _clear_output_dir(output, search_lock, reads)
         if preset:
             if not search_lock.end():
-                raise UserError(f"--output_dir={output.path}: another process works there.")
+                raise UserError(f"--output_dir={output.path}: another process is working there.")
             return _train_and_test(setup, preset)
         if config.search_only:
             search_lock.leave()
@@ -202,20 +203,20 @@ def run(values):
         setup = setup._replace(precision=search_settings.conditions["precision"])
         trials = _search(setup, study)
         if config.search_only:
-            return ["The search has its trials; a process without --search_only trains the best."]
+            return ["The search is complete; a process without --search_only trains the best."]
         if not search_lock.end():
             return [
-                "The search has its trials; the process that ends last trains the best. Should that"
-                " be stopped, start the same command again."
+                "The search is complete; the process that ends last trains the best. If it is"
+                " stopped, run the same command again."
             ]
         best, line = _best(setup, search_settings, trials)
         return [line, *_train_and_test(setup, best, search_settings)]
 
 
 def _clear_output_dir(output, search_lock, reads):
-    """Removes what an earlier run left, its search too; reads is as of `OutputDir.clear`."""
+    """Removes an earlier run's files, including its search; `reads` is as in `OutputDir.clear`."""
     if not search_lock.alone:
-        raise UserError(f"--overwrite_output_dir: another process works in {output.path}.")
+        raise UserError(f"--overwrite_output_dir: another process is working in {output.path}.")
     output.clear(reads)
     for name in (_DATABASE, _SEARCH, _RECORDS):
         path = posixpath.join(output.path, name)
@@ -225,7 +226,7 @@ def _clear_output_dir(output, search_lock, reads):
 
 
 def _narrow_space(config):
-    """Parameter → `Choice` of the values that --module and --setting leave it."""
+    """Returns parameter → `Choice` of the values that --module and --setting allow."""
     narrowed = collections.OrderedDict()
     for text in config.setting:
         name, parameter_values = search_space.parse_setting(text)
@@ -236,13 +237,13 @@ def _narrow_space(config):
         )
     if config.module:
         if "module" in narrowed:
-            raise UserError("--module and --setting=module=... are given; give one of them.")
+            raise UserError("--module and --setting=module=... are both given; give only one.")
         narrowed["module"] = search_space.Choice(tuple(config.module), is_open=True)
     return narrowed
 
 
 def _preset_settings(name, narrowed):
-    """The `Settings` of a preset with some of its values replaced."""
+    """Returns the `Settings` of a preset with some values replaced."""
     for parameter, domain in narrowed.items():
         if len(domain.values) > 1:
             raise UserError(
@@ -254,7 +255,7 @@ def _preset_settings(name, narrowed):
 
 
 def _read_data(processor, data_dir, config):
-    """The `training.Dataset` of the task: all splits that this run reads."""
+    """Returns the `training.Dataset` of the task, with the splits that this run reads."""
     task, labels = processor.task, processor.get_labels()
     stages = ["train", "dev", *(["test"] if config.do_predict else [])]
     splits = [split for stage in stages for split in processor.splits_of(stage, data_dir)]
@@ -278,13 +279,13 @@ def _read_data(processor, data_dir, config):
 
 
 def _warn_of_rare_labels(examples, labels, where):
-    """Says in a sentence which labels one training example, or none, has."""
+    """Warns of labels with fewer than two training examples."""
     counts = collections.Counter(example.label for example in examples)
     rare = [f"{label} ({counts[label]})" for label in labels if counts[label] < 2]
     if rare:
         logging.warning(
-            "%s: of %d training examples at most one has each of the labels %s, which no model can"
-            " learn from that.",
+            "%s: each of these labels has at most one of %d training examples, too few to learn"
+            " from: %s.",
             where,
             len(examples),
             ", ".join(rare),
@@ -298,7 +299,7 @@ def _set_up(config, data, output):
 
 
 def _search_settings(setup, narrowed):
-    """The `search.SearchSettings` over what flags leave of the space."""
+    """Returns the `search.SearchSettings` for the space that the flags leave."""
     config = setup.config
     database = os.path.abspath(os.path.join(setup.output.path, _DATABASE))
     return search.SearchSettings(
@@ -314,7 +315,7 @@ def _search_settings(setup, narrowed):
 
 
 def _adopted(setup, recorded):
-    """Returns the conditions of an earlier process's search that --precision=auto resumes with."""
+    """Returns the conditions of an earlier process's search that --precision=auto adopts."""
     precision = recorded.get("precision")
     if setup.config.precision != "auto" or precision in (None, setup.precision):
         return {}
@@ -322,7 +323,7 @@ def _adopted(setup, recorded):
 
 
 def _search(setup, study):
-    """Takes part in a `search.Search` until it has its trials, and returns these."""
+    """Takes part in a `search.Search` until it is complete; returns its trials."""
     patience = setup.config.early_stopping_patience
     _check_output_dir(setup, study.settings)
 
@@ -337,7 +338,7 @@ def _search(setup, study):
 
 
 def _check_output_dir(setup, search_settings):
-    """Raises UserError if the model in output_dir is of no search, or another one."""
+    """Raises UserError if the model in output_dir comes from another search or from none."""
     recorded = _recorded(setup)
     if not recorded:
         return
@@ -350,7 +351,7 @@ def _check_output_dir(setup, search_settings):
 
 
 def _best(setup, settings, trials):
-    """(the `Settings` of the best trial, the report's line); writes search.json."""
+    """Returns (`Settings` of the best trial, a line for the report); writes search.json."""
     task, best = setup.data.task, search.best_of(trials)
     path = posixpath.join(setup.output.path, _SEARCH)
     name = grids.task_label(task.name, setup.data.where)
@@ -365,11 +366,11 @@ def _best(setup, settings, trials):
 
 
 def _train_and_test(setup, settings, search_settings=None):
-    """Trains one model, if that is not done yet, and evaluates it; returns the report's lines.
+    """Trains one model, unless it is already trained, and evaluates it; returns the report's lines.
 
     Args:
       settings: `search_space.Settings`.
-      search_settings: the `search.SearchSettings` that found them; None for a preset.
+      search_settings: `search.SearchSettings` of the search that selected them; None for a preset.
     """
     start, task, model = time.monotonic(), setup.data.task, _model(setup, settings)
     trained, is_new = _train_if_needed(setup, model, _settings(setup, settings, search_settings))
@@ -404,12 +405,12 @@ def _model(setup, settings):
 
 
 def _train_if_needed(setup, model, settings):
-    """How many parameters were trained, and to which step, as a dict; trains if need be.
+    """Trains unless the model is already trained; returns its parameter count and step in a dict.
 
     Returns:
-      (the dict, whether it had to be trained).
+      (the dict, whether it had to train).
     """
-    # A search that goes on may find another best model than the one that it has left there.
+    # A search that resumes may find a better model than the one in the folder.
     recorded = _recorded(setup)
     replaces = "search" in settings and recorded not in (None, settings)
     setup.output.claim(settings, is_training=True, overwrite=replaces)
@@ -418,14 +419,14 @@ def _train_if_needed(setup, model, settings):
         if checkpoints.latest(setup.output.path):
             results = files.read_object(path)
             return {name: results[name] for name in ("trained_parameters", "global_step")}, False
-        files.remove(path)  # Of weights that are gone: never beside those of another run.
+        files.remove(path)  # Scores of weights that are gone must not stay next to new ones.
     result = model.train(setup.output.path, setup.config.early_stopping_patience)
     step = result.samples // training.BATCH_SIZE
     return {"trained_parameters": result.trained_parameters, "global_step": step}, True
 
 
 def _evaluate(setup, model, split):
-    """Predicts a split and writes what there is of it: (the report's lines, the scores)."""
+    """Predicts a split and writes the results: (lines of the report, scores)."""
     data, folder = setup.data, setup.output.path
     task, predictions, labels = data.task, model.predict(split, folder), data.labels[split]
     stage, _, variant = split.partition("_")
@@ -438,13 +439,13 @@ def _evaluate(setup, model, split):
 
 
 def _conditions(setup, modules):
-    """What decides over a training's weights beside the parameters of the space.
+    """Returns what affects a training's weights besides the parameters of the space.
 
     Args:
-      modules: the names of those that it may have.
+      modules: names of the modules that it may use.
     """
     for name in modules:
-        setup.modules.open_module(name)  # Refuses a missing module before anything begins.
+        setup.modules.open_module(name)  # Fails early if a module is missing.
     rows = (
         (split, *pair, str(label))
         for split, texts in setup.data.texts.items()
@@ -462,7 +463,7 @@ def _conditions(setup, modules):
 
 
 def _settings(setup, settings, search_settings):
-    """What settings.json says of the trained model, and of the search that it is of."""
+    """Returns the content of settings.json: the trained model and its search."""
     task = setup.data.task
     return {
         "model": {"task": task.name, "labels": list(task.labels)},
@@ -476,13 +477,13 @@ def _settings_file(setup):
 
 
 def _recorded(setup):
-    """What settings.json says of the model in output_dir; None if there is none."""
+    """Returns the content of settings.json in output_dir; None without one."""
     path = _settings_file(setup)
     return files.read_object(path) if files.exists(path) else None
 
 
 def _record(setup, settings, scores):
-    """The training as `records` has it; what the search chose is no flag of it."""
+    """Returns the training's record; values that the search chose are not among its flags."""
     task, config = setup.data.task, setup.config
     recorded_flags = {"task_name": task.name, "random_seed": config.random_seed}
     if config.preset:

@@ -1,10 +1,10 @@
-"""Trains, evaluates and predicts with BERT on a text classification task, adapters by default.
+"""Trains, evaluates and predicts with BERT on a text classification task, by default with adapters.
 
     python run_classifier.py --task_name=MRPC --adapter_size=64
 
-trains and evaluates; --do_train, --do_eval and --do_predict choose. Flags, output files and the
-functions below are those of BERT's script of this name, so that code written for it runs. A flag
-that BERT has keeps BERT's default, if its help does not say another.
+trains and evaluates; --do_train, --do_eval and --do_predict select stages. Flags, output files and
+the functions below are those of BERT's run_classifier.py, so code written for it runs. BERT's flags
+keep their defaults unless their help says otherwise.
 """
 
 from adapter_bert.common import environment
@@ -27,14 +27,14 @@ from adapter_bert.tasks import (
     text_windows,
 )
 from adapter_bert.tasks.classifier_data import ClassifierConfig
-from adapter_bert.tasks.classifier_features import (  # noqa: F401  BERT's users import these from here.
+from adapter_bert.tasks.classifier_features import (  # noqa: F401  BERT's users import these here.
     InputExample,
     InputFeatures,
     PaddingInputExample,
     convert_examples_to_features,
     convert_single_example,
 )
-from adapter_bert.tasks.glue import (  # noqa: F401  And these.
+from adapter_bert.tasks.glue import (  # noqa: F401  BERT's users import these here.
     ColaProcessor,
     DataProcessor,
     MnliProcessor,
@@ -56,7 +56,7 @@ def create_model(
     *,
     adapter_fn="feedforward_adapter",
 ):
-    """BERT with adapters and the classification head, as BERT's function of this name.
+    """Builds BERT with adapters and the classification head; BERT's function of this name.
 
     Returns:
       What `heads.classification_loss` returns.
@@ -86,9 +86,9 @@ def model_fn_builder(
     *,
     adapter_fn="feedforward_adapter",
 ):
-    """The model_fn for TPUEstimator, as BERT's function of this name.
+    """Returns the model_fn for TPUEstimator; BERT's function of this name.
 
-    It predicts, and a SavedModel of it returns, `probabilities` alone.
+    It predicts only `probabilities`, also in a SavedModel.
     """
     head = heads.classifier_head(num_labels)
 
@@ -112,8 +112,8 @@ def model_fn_builder(
 
 
 def input_fn_builder(features, seq_length, is_training, drop_remainder):
-    """An input_fn over a list of `InputFeatures`, as BERT's function of this name."""
-    del seq_length  # The features have it.
+    """Returns an input_fn over a list of `InputFeatures`; BERT's function of this name."""
+    del seq_length  # The features have this length.
     arrays = classifier_features.features_to_arrays(features)
     return input_pipeline.input_fn_of(arrays, is_training, drop_remainder)
 
@@ -127,7 +127,7 @@ def file_based_convert_examples_to_features(
 
 
 def file_based_input_fn_builder(input_file, seq_length, is_training, drop_remainder):
-    """An input_fn over a file that `file_based_convert_examples_to_features` wrote."""
+    """Returns an input_fn over a file from `file_based_convert_examples_to_features`."""
     arrays = input_pipeline.read_tfrecord(input_file, seq_length)
     return input_pipeline.input_fn_of(arrays, is_training, drop_remainder)
 
@@ -138,13 +138,13 @@ def define_flags(flag_values=flags.FLAGS):
 
 
 def run(values):
-    """Does what the flags ask for.
+    """Runs what the flags say, and returns the report.
 
     Args:
       values: parsed flags of `define_flags`.
 
     Returns:
-      The report that ends the run: a list of lines.
+      The report, a list of lines.
     """
     start = starting_point.find(values, (values.task_name or "").lower(), text_windows.recorded)
     config = ClassifierConfig.from_flags(values, start.supplied)
@@ -166,12 +166,12 @@ def run(values):
     labeled = {split for split in rows if processor.has_labels(split)}
     head = text_kind.get(task.kind).head(len(labels), weights)
     estimator, output = finetuning.begin(setup, task, data, head)
-    del examples, processor  # All texts: a training has no use for them.
+    del examples, processor  # Frees the texts, which training does not need.
     return _run_stages(config, estimator, output, task, rows, labeled)
 
 
 def _run_stages(config, estimator, output, task, rows, labeled):
-    """Trains, evaluates and predicts the splits that `rows` has; returns the report's lines."""
+    """Trains, evaluates and predicts the splits in `rows`; returns the report's lines."""
     dev_sets = {
         split: finetuning.DevSet(
             rows[split],

@@ -1,10 +1,10 @@
-"""Trains, evaluates and predicts with BERT on SQuAD, adapters by default.
+"""Trains, evaluates and predicts with BERT on SQuAD, by default with adapters.
 
     python run_squad.py --train_file=train-v1.1.json --predict_file=dev-v1.1.json
 
-trains and evaluates; --do_train, --do_eval and --do_predict choose. Flags, output files and the
-functions below are those of BERT's script of this name, so that code written for it runs. A flag
-that BERT has keeps BERT's default, if its help does not say another.
+trains and evaluates; --do_train, --do_eval and --do_predict select stages. Flags, output files and
+the functions below are those of BERT's run_squad.py, so code written for it runs. BERT's flags keep
+their defaults unless their help says otherwise.
 """
 
 from adapter_bert.common import environment
@@ -17,13 +17,13 @@ from absl import flags
 import modeling
 from adapter_bert.common import cli
 from adapter_bert.tasks import heads, squad_features, squad_task
-from adapter_bert.tasks.squad_answers import (  # noqa: F401  BERT's users import these from here.
+from adapter_bert.tasks.squad_answers import (  # noqa: F401  BERT's users import these here.
     RawResult,
     get_final_text,
     write_predictions,
 )
-from adapter_bert.tasks.squad_data import SquadExample, read_squad_examples  # noqa: F401  And these.
-from adapter_bert.tasks.squad_features import InputFeatures, convert_examples_to_features  # noqa: F401  And these.
+from adapter_bert.tasks.squad_data import SquadExample, read_squad_examples  # noqa: F401  Likewise.
+from adapter_bert.tasks.squad_features import InputFeatures, convert_examples_to_features  # noqa: F401  Likewise.
 from adapter_bert.tasks.squad_task import SquadConfig
 from adapter_bert.training import finetuning, model_fn, starting_point
 
@@ -38,7 +38,7 @@ def create_model(
     *,
     adapter_fn="feedforward_adapter",
 ):
-    """BERT with adapters and the span head, as BERT's function of this name.
+    """Builds BERT with adapters and the span head; BERT's function of this name.
 
     Returns:
       (start_logits [B, S], end_logits [B, S]).
@@ -66,9 +66,9 @@ def model_fn_builder(
     *,
     adapter_fn="feedforward_adapter",
 ):
-    """The model_fn for TPUEstimator, as BERT's function of this name.
+    """Returns the model_fn for TPUEstimator; BERT's function of this name.
 
-    Predictions hold the features' unique_ids.
+    Predictions include the features' unique_ids.
     """
     settings = model_fn.ModelSettings(
         bert_config=bert_config,
@@ -95,13 +95,13 @@ def define_flags(flag_values=flags.FLAGS):
 
 
 def run(values):
-    """Does what the flags ask for.
+    """Runs what the flags say, and returns the report.
 
     Args:
       values: parsed flags of `define_flags`.
 
     Returns:
-      The report that ends the run: a list of lines.
+      The report, a list of lines.
     """
     start = starting_point.find(values, "squad", squad_features.trained_settings)
     config = SquadConfig.from_flags(values, start.supplied)

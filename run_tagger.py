@@ -1,9 +1,9 @@
-"""Trains, evaluates and predicts with BERT on a tagging task, adapters by default.
+"""Trains, evaluates and predicts with BERT on a tagging task, by default with adapters.
 
     python run_tagger.py --data_dir=conll2003 --do_lower_case=False
 
-trains and evaluates; --do_train, --do_eval and --do_predict choose. Named entities, chunks or parts
-of speech are read from CoNLL's columns or from JSON lines.
+trains and evaluates; --do_train, --do_eval and --do_predict select stages. It reads named entities,
+chunks or part-of-speech tags from CoNLL's columns or from JSON lines.
 """
 
 from adapter_bert.common import environment
@@ -25,13 +25,13 @@ def define_flags(flag_values=flags.FLAGS):
 
 
 def run(values):
-    """Does what the flags ask for.
+    """Runs what the flags say, and returns the report.
 
     Args:
       values: parsed flags of `define_flags`.
 
     Returns:
-      The report that ends the run: a list of lines.
+      The report, a list of lines.
     """
     start = starting_point.find(values, (values.task_name or tagging_task.NAME).lower())
     config = TaggerConfig.from_flags(values, start.supplied)
@@ -57,7 +57,7 @@ def run(values):
 
 
 def _run_stages(config, estimator, output, task, rows, readers):
-    """Trains, evaluates and predicts the splits that `rows` has; returns the report's lines."""
+    """Trains, evaluates and predicts the splits in `rows`; returns the report's lines."""
     dev_set = None
     if "dev" in rows:
         reader = readers["dev"]

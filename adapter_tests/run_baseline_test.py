@@ -228,7 +228,7 @@ class SearchTest(ScriptTestCase):
     def test_search_only_and_another_process(self):
         report = self.search("--search_only")
         self.assertEqual(
-            report, ["The search has its trials; a process without --search_only trains the best."]
+            report, ["The search is complete; a process without --search_only trains the best."]
         )
         self.assertNotIn("eval_results.txt", os.listdir(self.out))
         with search.SearchLock(self.out):
@@ -308,7 +308,7 @@ class SearchTest(ScriptTestCase):
             self.run_script(*arguments, "--setting=conv_filters=100")
         self.run_script(*arguments, "--setting=conv_filters=100", "--overwrite_output_dir")
         with search.SearchLock(self.out), self.assertRaisesRegex(
-            UserError, "another process works there"
+            UserError, "another process is working there"
         ):
             self.run_script(*arguments)
 
@@ -404,7 +404,7 @@ class RefusedTest(ScriptTestCase):
                 "--setting=lowercase=true",
                 "--setting=lowercase=false",
             ),
-            ("give one of them", module, "--setting=module=a"),
+            ("give only one", module, "--setting=module=a"),
             (
                 "--preset=airline trains one model: expected one value of lowercase, found 2",
                 "--preset=airline",
@@ -437,7 +437,7 @@ class RefusedTest(ScriptTestCase):
         with self.assertLogs(absl_logging.get_absl_logger(), "WARNING") as logs:
             self.run_script("--preset=airline", f"--module={self.module}")
         (line,) = [line for line in logs.output if "at most one" in line]
-        self.assertIn("of 100 training examples at most one has each of the labels rare (1)", line)
+        self.assertIn("at most one of 100 training examples, too few to learn from: rare (1)", line)
 
     def test_from_the_command_line(self):
         task = ["--task_name=custom", "--text_column=text", "--label_column=label"]

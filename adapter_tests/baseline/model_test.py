@@ -331,7 +331,7 @@ class OpenModuleTest(tf.test.TestCase):
             sentences = tf.placeholder(tf.string, [None])
             hub.add_signature(inputs=sentences, outputs=tf.zeros([tf.size(sentences), 5, 2]))
 
-        pattern = r"inputs are default \(float32 \(.*4, 4, 3\)\).*; expected a text embedding module"
+        pattern = r"inputs are default \(float32 \(.*4, 4, 3\)\).*; expected a text embedding"
         self.assert_refused(self.write("image", image), pattern)
         pattern = "it has no default signature"
         self.assert_refused(self.write("other", other_signature), pattern)
