@@ -211,8 +211,8 @@ class EmbeddingModuleTest(tf.test.TestCase):
         open(vocabulary, "w").close()
         new = os.path.join(folder, "new")
         for sentence, *arguments in (
-            ("--output_dir is not given, expected the folder",),
-            (f"--output_dir={folder}: it exists already", f"--output_dir={folder}"),
+            ("--output_dir is required",),
+            (f"--output_dir={folder} already exists", f"--output_dir={folder}"),
             (f"{vocabulary}.*", f"--output_dir={new}", f"--vocab_file={vocabulary}"),
         ):
             with self.assertRaisesRegex(UserError, sentence):

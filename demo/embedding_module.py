@@ -1,10 +1,10 @@
-"""Makes a text embedding module of a BERT's word embeddings, in TensorFlow Hub's own format.
+"""Writes a text embedding module from a BERT's word embeddings, in TensorFlow 1's hub format.
 
     python demo/embedding_module.py --output_dir=demo/embeddings
 
-A text's words, which spaces and punctuation part, are looked up in BERT's vocabulary, where those
-that it does not have whole are [UNK]; the mean of their embeddings is the text's. The module has
-one variable, the table, and can be fine-tuned. The BERT is found as run_classifier.py finds it.
+The module splits a text at spaces and punctuation, looks its words up in BERT's vocabulary, and
+returns the mean of their embeddings; words that are not in it as a whole become [UNK]. The module's
+one variable, the table, can be fine-tuned. The BERT is found as in run_classifier.py.
 """
 
 import os
@@ -35,7 +35,7 @@ from adapter_bert.training.config import TokenizerConfig
 
 _TABLE = "bert/embeddings/word_embeddings"
 _UNKNOWN = "[UNK]"
-_PUNCTUATION = r"([\p{P}\p{S}])"  # Each is a word of its own, as in BERT.
+_PUNCTUATION = r"([\p{P}\p{S}])"  # As in BERT, each character is a word of its own.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,25 +51,25 @@ def define_flags(flag_values=flags.FLAGS):
 
 
 def run(values):
-    """Does what the flags ask for.
+    """Runs what the flags say, and returns the report.
 
     Args:
       values: parsed flags of `define_flags`.
 
     Returns:
-      The report that ends the run: a list of lines.
+      The report, a list of lines.
     """
     config = ModuleConfig.from_flags(values)
     folder = config.output_dir
     if not folder:
-        raise UserError("--output_dir is not given, expected the folder of the new module.")
+        raise UserError("--output_dir is required: the folder of the new module.")
     if tf.io.gfile.exists(folder):
-        raise UserError(f"--output_dir={folder}: it exists already, expected a new folder.")
+        raise UserError(f"--output_dir={folder} already exists; expected a new folder.")
     if config.spm_model_file:
-        raise UserError("--spm_model_file: SentencePiece's pieces are no words to look up.")
+        raise UserError("--spm_model_file is not supported; expected a WordPiece vocabulary.")
     bert, tokenizer = pretrained.load(config)
     if _UNKNOWN not in tokenizer.vocab:
-        raise UserError(f"{bert.vocab_file}: found no {_UNKNOWN} in the vocabulary.")
+        raise UserError(f"{bert.vocab_file}: the vocabulary has no {_UNKNOWN}.")
     table = checkpoints.open_checkpoint(bert.init_checkpoint).get_tensor(_TABLE)
     with files.atomic_folder(folder) as partial:
         export(partial, tokenization.tokens_by_id(tokenizer.vocab), table, config.do_lower_case)
@@ -82,9 +82,9 @@ def export(folder, words, table, lowercase):
 
     Args:
       folder: path.
-      words: list of str, among them [UNK].
+      words: list of str, including [UNK].
       table: float32 [len(words), D], their embeddings.
-      lowercase: bool; the words are in lower case, so that texts become it.
+      lowercase: bool; whether texts are lower-cased, as the words are.
     """
     hub = tfhub.library()
     with tempfile.TemporaryDirectory() as scratch, tf.Graph().as_default():
@@ -103,9 +103,9 @@ def export(folder, words, table, lowercase):
 
 
 def _build(vocabulary, shape, unknown, lowercase):
-    """The module's graph: strings [B] → the means of their words' embeddings [B, D]."""
+    """Builds the module's graph: strings [B] → the means of their words' embeddings [B, D]."""
     texts = tf.placeholder(tf.string, [None])
-    # TensorFlow 1.15 reads no resource variable that TensorFlow 2 wrote.
+    # TensorFlow 1.15 cannot read a resource variable from TensorFlow 2.
     table = tf.get_variable("word_embeddings", shape, use_resource=False)
     lookup = tf.lookup.StaticHashTable(
         tf.lookup.TextFileInitializer(
@@ -120,8 +120,8 @@ def _build(vocabulary, shape, unknown, lowercase):
     plain = in_graph_tokenizer.lower(texts) if lowercase else texts
     words = tf.string_split(tf.strings.regex_replace(plain, _PUNCTUATION, r" \1 "))
     ids = tf.SparseTensor(words.indices, lookup.lookup(words.values), words.dense_shape)
-    # A text without a word gets one, and zeros in the end. TensorFlow 1.15 reads these operations
-    # as TensorFlow 2 writes them, which it does not those of embedding_lookup_sparse.
+    # A text without words gets one, and its mean is then replaced by zeros. TensorFlow 1.15 can
+    # read these operations from TensorFlow 2, unlike those of embedding_lookup_sparse.
     ids, is_empty = tf.sparse.fill_empty_rows(ids, tf.constant(unknown, tf.int64))
     means = tf.math.segment_mean(tf.gather(table, ids.values), ids.indices[:, 0])
     tfhub.library().add_signature(

@@ -1,25 +1,26 @@
-"""Writes the demo's sentence pairs, in the layout of GLUE's MRPC, from `frames.json`.
+"""Writes the demo's sentence pairs, in the format of GLUE's MRPC, from `frames.json`.
 
     python demo/make_mrpc.py [--output_dir=demo/MRPC]
 
 Each non-paraphrase comes with a paraphrase about the same situation that shares as many words, so
-that counting common words does not tell them apart; the meaning does. The same bytes come out on
-every Python and platform.
+counting common words does not separate them; the meaning does. The output is the same on every
+Python and platform.
 
-An event is (frame, outcome, fillers by slot): one fact. Two tellings of one event are paraphrases.
+An event is one fact: (frame, outcome, fillers by slot). Two sentences about one event are
+paraphrases.
 
-The file has the frames by subject, and the fillers that they share, `pools`. A frame is one
-situation. Each of its outcomes is another fact, so that two wordings of one outcome are paraphrases
-and wordings of two outcomes are not. A frame's own `wordings` serve all of its outcomes, which fill
-in their forms (`{moved}`: "rose", "fell"); an outcome's `wordings` are its alone. They correspond
-by position: the same position under two outcomes is the closest near miss.
+The file has the frames by subject, and their shared fillers, `pools`. A frame is a situation. Each
+of its outcomes is a different fact, so two wordings of one outcome are paraphrases and wordings of
+two outcomes are not. A frame's `wordings` apply to all outcomes, which supply their forms
+(`{moved}`: "rose", "fell"); an outcome's `wordings` apply only to it. Wordings correspond by
+position: the same position under two outcomes is the closest near miss.
 
 In a wording, `{name}` is a slot: a form of the outcome, or a filler from the frame's `slots`, or
-else from the pools (`{company2}` is another filler of `{company}`). `[this|that]` are synonyms.
-Every wording names every slot of its frame, so that no paraphrase leaves out a fact. Fillers stand
-after "a", not "an". `swap` are two slots whose exchange makes another fact.
+else from the pools (`{company2}` is a second filler of `{company}`). `[this|that]` are synonyms.
+Every wording has every slot of its frame, so no paraphrase omits a fact. Fillers fit after "a", not
+"an". `swap` names two slots whose exchange yields another fact.
 
-All of it is invented; companies, people and events are fictitious.
+All content is invented; companies, people and events are fictitious.
 """
 
 import argparse
@@ -37,36 +38,36 @@ FRAMES = [frame for frames in _CONTENT["frames"].values() for frame in frames]
 
 SEED = 2019
 SIZES = {"train": 1200, "dev": 300, "test": 300}
-# The kinds of non-paraphrase, in 20ths. Another outcome or another topic is plain to a pretrained
-# encoder; another filler and exchanged roles need closer reading and stay a minority.
+# The kinds of non-paraphrases, in twentieths. Another outcome or topic is easy for a pretrained
+# encoder; another filler and swapped roles need closer reading and stay a minority.
 NEGATIVES = ["topic"] * 10 + ["outcome"] * 6 + ["filler"] * 3 + ["swap"]
-# What a sentence may be about: frames that share one of these slots make the kind "topic".
+# What a sentence may be about: frames that share one of these slots serve the kind "topic".
 ENTITIES = ["company", "person", "city", "country", "team", "university"]
-# How often both sentences of a pair are put the same way, but for synonyms: the near misses.
+# Share of pairs in which both sentences have the same wording, apart from synonyms: near misses.
 SAME_WORDING = 0.4
-# How many paraphrases are tried against a non-paraphrase before another one is drawn.
+# Number of paraphrases to try for a non-paraphrase before drawing another one.
 TRIES = 40
 
 
 def pick(rng, items):
-    """One of `items`. `Random.random` is the one method that promises the same on every Python."""
+    """Returns one of `items`; only `Random.random` is guaranteed to be the same on every Python."""
     return items[int(rng.random() * len(items))]
 
 
 def slots(frame):
-    """The names of the frame's slots: every wording has them all, so the first one tells."""
+    """Returns the names of the frame's slots, from the first wording, as every wording has all."""
     names = re.findall(r"{(\w+)}", frame["wordings"][0])
     return [name for name in names if name not in frame["outcomes"][0]]
 
 
 def unused(frame, name, values):
-    """The fillers for the slot `name` that do not occur in `values`."""
+    """Returns the fillers for the slot `name` that do not occur in `values`."""
     pool = frame.get("slots", {}).get(name) or POOLS[name.rstrip("2")]
     return [filler for filler in pool if filler not in values.values()]
 
 
 def fill(rng, frame, known):
-    """A filler for each slot of the frame, no two alike: that in `known`, else a random one."""
+    """Returns a distinct filler for each slot of the frame, from `known` or else at random."""
     values = {name: known[name] for name in slots(frame) if name in known}
     for name in slots(frame):
         if name not in values:
@@ -75,7 +76,7 @@ def fill(rng, frame, known):
 
 
 def tell(rng, event, position):
-    """The sentence that the wording at `position` (from 0, cyclic) makes of an event."""
+    """Returns the sentence for an event with the wording at `position` (from 0, cyclic)."""
     frame, outcome, values = event
     wordings = frame["wordings"] + outcome["wordings"]
     text = wordings[position % len(wordings)].format(**dict(values, **outcome))
@@ -89,12 +90,12 @@ def entities(frame):
 
 
 def allows(frame, kind):
-    """Whether `contrast` can make this kind of an event of the frame."""
+    """Returns whether `contrast` can apply this kind to an event of the frame."""
     return bool(entities(frame)) if kind == "topic" else kind != "swap" or "swap" in frame
 
 
 def contrast(rng, event, kind):
-    """An event that differs from this one by `kind`, one of NEGATIVES; the same one for None."""
+    """Returns an event that differs by `kind`, one of NEGATIVES; the same event for None."""
     frame, outcome, values = event
     if kind == "outcome":
         outcome = pick(rng, [other for other in frame["outcomes"] if other is not outcome])
@@ -104,7 +105,7 @@ def contrast(rng, event, kind):
         frame = pick(rng, [other for other in others if shared in slots(other)])
         outcome, values = pick(rng, frame["outcomes"]), fill(rng, frame, values)
     elif kind == "filler":
-        # Two times need not exclude each other ("on Friday", "last week"); other fillers do.
+        # Two times may be compatible ("on Friday", "last week"); other fillers are not.
         name = pick(rng, [name for name in slots(frame) if name != "when"])
         values = dict(values, **{name: pick(rng, unused(frame, name, values))})
     elif kind == "swap":
@@ -114,7 +115,7 @@ def contrast(rng, event, kind):
 
 
 def draw(rng, frame, kind):
-    """Two sentences that begin from one event of the frame and differ by `kind`."""
+    """Returns two sentences, on an event of the frame and on one that differs by `kind`."""
     event = frame, pick(rng, frame["outcomes"]), fill(rng, frame, {})
     positions = range(len(frame["wordings"] + event[1]["wordings"]))
     first = pick(rng, positions)
@@ -124,7 +125,7 @@ def draw(rng, frame, kind):
 
 
 def surface(pair):
-    """What words alone say of a pair: their overlap, their numbers, the difference of lengths."""
+    """Returns surface features of a pair: word overlap, difference of lengths, and numbers."""
     one, other = (set(text.lower().split()) for text in pair)
     lengths = [len(text.split()) for text in pair]
     return (
@@ -136,7 +137,7 @@ def surface(pair):
 
 
 def draw_twins(rng, kind, seen):
-    """A paraphrase and a non-paraphrase, alike on the surface and neither of them in `seen`."""
+    """Returns a paraphrase and a non-paraphrase with equal surface features, both not in `seen`."""
     frames = [frame for frame in FRAMES if allows(frame, kind)]
     while True:
         frame = pick(rng, frames)
@@ -149,7 +150,7 @@ def draw_twins(rng, kind, seen):
 
 
 def make_split(rng, size, seen):
-    """`size` rows (label, pair), half of each label, shuffled; adds their pairs to `seen`."""
+    """Returns `size` shuffled rows (label, pair), half of each label; adds the pairs to `seen`."""
     rows = []
     for number in range(size // 2):
         positive, negative = draw_twins(rng, NEGATIVES[number % len(NEGATIVES)], seen)
@@ -159,7 +160,7 @@ def make_split(rng, size, seen):
 
 
 def write_split(path, rows, first_id, labelled):
-    """Writes a file as GLUE does: a BOM and labels in train and dev, an index in test."""
+    """Writes a file in GLUE's format: a BOM and labels in train and dev, an index in test."""
     header = "Quality" if labelled else "index"
     lines = [header + "\t#1 ID\t#2 ID\t#1 String\t#2 String\n"]
     for index, (label, (one, other)) in enumerate(rows):

@@ -1,8 +1,8 @@
-"""Injects machine faults into trainings: full disks, lost power, SIGKILL, clocks that jump.
+"""Injects machine faults into trainings: full disks, lost power, SIGKILL, clock jumps.
 
     python tools/faults.py [--faults full_disk clock] [--libfaketime=/path/to/libfaketimeMT.so.1]
 
-Each fault hits real trainings of a tiny BERT and is then lifted. The same command must then resume
+Each fault hits real trainings of a tiny BERT and is then removed. The same command must then resume
 to the task adapter of an undisturbed training, bit for bit. Prints a Markdown table. Full and
 read-only disks are mounted, which requires root.
 """
@@ -34,7 +34,7 @@ _MOUNTING = ("full_disk", "full_disk_when_all_is_finished", "read_only")
 
 
 def fault(function):
-    """Adds a generator of (fault, how the training ended, verdict) to the table of faults."""
+    """Registers a generator of (fault, how the training ended, verdict)."""
     _FAULTS[function.__name__] = function
     return function
 
@@ -55,7 +55,7 @@ def _bert():
 
 
 class Training:
-    """A training of a few seconds in an output_dir of its own."""
+    """A training of a few seconds with its own output_dir."""
 
     def __init__(self, name, *flags):
         self.folder = os.path.join(_root(), name)
@@ -69,25 +69,25 @@ class Training:
             *(f"--vocab_file={bert}/vocab.txt", f"--init_checkpoint={bert}/bert_model.ckpt"),
             *("--max_seq_length=16", "--train_batch_size=8", "--num_train_epochs=10"),
             *("--save_checkpoints_steps=4", f"--output_dir={self.folder}"),
-            "--precision=float32",  # A start that measures it may come to another.
+            "--precision=float32",  # "auto" measures, so a restart might choose differently.
             *("--do_train", "--do_eval", "--do_predict", "--feature_cache_dir=none", *flags),
         ]
 
     def start(self, *flags, **options):
-        """The process, whose stderr is a pipe."""
+        """Returns the started process, whose stderr is a pipe."""
         pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
         return subprocess.Popen([*self._command, *flags], **pipes, **options)
 
     def run(self, *flags, **options):
-        """(exit code, the last line of stderr)."""
+        """Runs the command; returns (exit code, last line of stderr)."""
         return ended(self.start(*flags, **options))
 
     def adapter(self):
-        """The task adapter's bytes: dict by file, empty where there is none."""
+        """Returns the content of the task adapter's files by name, {} without an adapter."""
         return files_in(os.path.join(self.folder, "adapter"))
 
     def step(self):
-        """The step of the last checkpoint, 0 before there is one."""
+        """Returns the step of the last checkpoint, 0 before the first."""
         record = os.path.join(self.folder, "checkpoint")
         if not os.path.exists(record):
             return 0
@@ -97,14 +97,14 @@ class Training:
 
 
 def ended(process):
-    """(exit code, the last line of stderr) of a process, when it has ended."""
+    """Waits for a process; returns (exit code, last line of stderr)."""
     _, said = process.communicate(timeout=300)
     lines = [line for line in re.split(r"[\r\n]+", said.decode(errors="replace")) if line.strip()]
     return process.returncode, (lines or [""])[-1]
 
 
 def undisturbed():
-    """The task adapter of a training that nothing disturbs."""
+    """Returns the task adapter of an undisturbed training."""
     training = Training("undisturbed")
     if not training.adapter():
         code, said = training.run()
@@ -113,7 +113,7 @@ def undisturbed():
 
 
 def verdict(training):
-    """What the same command comes to once the fault is lifted."""
+    """Returns the result of the same command after the fault is removed."""
     step = training.step()
     code, said = training.run()
     if code:
@@ -125,7 +125,7 @@ def verdict(training):
 
 @contextlib.contextmanager
 def mounted(folder, size):
-    """While entered, a folder is a disk of so many kilobytes."""
+    """Mounts a disk of `size` kilobytes at a folder while entered."""
     os.makedirs(folder, exist_ok=True)
     subprocess.check_call(["mount", "-t", "tmpfs", "-o", f"size={size}k", "tmpfs", folder])
     try:
@@ -140,7 +140,7 @@ def remount(folder, options):
 
 @fault
 def kill():
-    """SIGKILL a random while after each start's first checkpoint."""
+    """SIGKILL at a random moment after each start's first checkpoint."""
     training, randomly, codes = Training("killed"), random.Random(3), []
     for _ in range(5):
         process = training.start()
@@ -153,7 +153,7 @@ def kill():
 
 @fault
 def full_disk():
-    """Disks of all sizes that are too small."""
+    """Disks of several sizes, all too small."""
     whole = sum(map(len, files_in(Training("undisturbed").folder).values())) >> 10
     for share in (0.1, 0.4, 0.7):
         training = Training(f"full{share}")
@@ -165,7 +165,7 @@ def full_disk():
 
 @fault
 def full_disk_when_all_is_finished():
-    """Finished results, and a disk without a byte left."""
+    """Finished results on a disk without free space."""
     training = Training("finished on a full disk")
     with mounted(training.folder, 1 << 20):
         training.run()
@@ -180,7 +180,7 @@ def full_disk_when_all_is_finished():
 
 @fault
 def read_only():
-    """A folder that is read-only from the start, or without room from the middle on."""
+    """A folder that is read-only from the start, or without free space from the middle on."""
     training = Training("read-only")
     with mounted(training.folder, 1 << 20):
         remount(training.folder, "ro")
@@ -191,8 +191,7 @@ def read_only():
     with mounted(training.folder, 1 << 20):
         process = training.start()
         _wait_for_step(training, process)
-        # A disk with a file open for writing, TensorBoard's, does not become read-only: its room
-        # goes in place of that.
+        # A disk with an open file (TensorBoard's) cannot become read-only: remove its free space.
         used = int(subprocess.check_output(["du", "-sk", training.folder]).split()[0])
         remount(training.folder, f"size={used}k")
         code, said = ended(process)
@@ -201,7 +200,7 @@ def read_only():
 
 
 def _wait_for_step(training, process, seconds=120):
-    """Waits for a checkpoint of a process, or its end."""
+    """Waits for a process's next checkpoint, or for its end."""
     before, deadline = training.step(), time.monotonic() + seconds
     while training.step() == before and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -209,7 +208,7 @@ def _wait_for_step(training, process, seconds=120):
 
 @fault
 def clock():
-    """A clock that jumps by years while it trains, and one that stands elsewhere at a restart."""
+    """A clock that jumps by years during training, or differs at a restart."""
     if not _ARGUMENTS.libfaketime:
         yield "clock jumps", "not tried: --libfaketime is not given", ""
         return
@@ -250,7 +249,7 @@ def _write(path, text):
 
 @fault
 def two_runs():
-    """Two runs in one output_dir at a time: of the same command, and of another."""
+    """Two simultaneous runs in one output_dir, with the same and with another command."""
     for name, flags in (("the same", []), ("another", ["--learning_rate=1e-2"])):
         training = Training("two, " + name)
         first = training.start()
@@ -276,10 +275,10 @@ def memory():
 
 
 class Disk:
-    """A folder that a loss of power leaves with what was synced, by `power_loss.c`.
+    """A folder on a simulated disk, of which a loss of power leaves only what was synced.
 
     Attributes:
-      environment: of processes that write to it.
+      environment: variables for processes that write to the folder.
     """
 
     def __init__(self, folder):
@@ -300,7 +299,7 @@ class Disk:
         self._begin()
 
     def _begin(self):
-        """All that is there now is on disk."""
+        """Marks everything that is there now as on disk."""
         shutil.rmtree(self._store, ignore_errors=True)
         os.makedirs(self._store)
         code = "import os, sys\nfor path in sys.argv[1:]: os.fsync(os.open(path, os.O_RDONLY))"
@@ -310,7 +309,7 @@ class Disk:
         subprocess.check_call([sys.executable, "-c", code, *paths], env=self.environment)
 
     def lose_power(self, keeps_names):
-        """Leaves what was synced; with keeps_names all names too, of what else is then empty."""
+        """Leaves what was synced; with keeps_names, unsynced files remain as empty files."""
         left = self._folder + ".left"
         self._rebuild(self._folder if keeps_names else None, self._key(self._folder), left)
         shutil.rmtree(self._folder)
@@ -318,7 +317,7 @@ class Disk:
         self._begin()
 
     def _rebuild(self, now, key, path):
-        """Writes what a folder's key leads to, with the names in the folder `now`, if given."""
+        """Writes the synced content of a folder's key, with the names in `now` if given."""
         os.makedirs(path)
         if now:
             entries = [(self._key(os.path.join(now, name)), name) for name in os.listdir(now)]
@@ -348,7 +347,7 @@ class Disk:
 
 @fault
 def power_loss():
-    """Power that goes: at a random moment of each of five starts, and after a training's end."""
+    """Power lost at a random moment of each of five starts, and after the end of a training."""
     for keeps_names in (False, True):
         what = "content" if keeps_names else "content and names"
         name = f"disk {int(keeps_names)}"
@@ -382,7 +381,7 @@ def main():
     global _ARGUMENTS
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--faults", nargs="+", choices=list(_FAULTS), default=list(_FAULTS))
-    parser.add_argument("--libfaketime", help="the library of that name")
+    parser.add_argument("--libfaketime", help="path of libfaketimeMT.so.1")
     _ARGUMENTS = parser.parse_args()
     others = [name for name in _ARGUMENTS.faults if name not in _MOUNTING]
     if os.geteuid() and others != _ARGUMENTS.faults:

@@ -1,4 +1,4 @@
-"""What the text of an XLA program tells: collectives, traffic with memory, dynamic shapes."""
+"""Reads the text of an XLA program: collectives, memory traffic and dynamic shapes."""
 
 import re
 from typing import NamedTuple
@@ -27,13 +27,13 @@ _COLLECTIVE = re.compile(
 )
 _COMPUTATION = re.compile(r"\n(?=(?:ENTRY )?%[\w.-]+ \()")
 _OPERATION = re.compile(r"^\s*(?:ROOT )?%([\w.-]+) = (.*?) ([a-z][a-z-]*)\(([^)]*)\)", re.MULTILINE)
-_COPIES = ("copy-start", "slice-start")  # Their results: the two arrays, and what they wait by.
-# These name what is there already, or wait for it.
+_COPIES = ("copy-start", "slice-start")  # Their results: two arrays and a context to wait for.
+# Operations that refer to existing arrays or wait for them, without traffic of their own.
 _STANDING = {
     *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "custom-call", "while"),
     *("copy-done", "slice-done", "all-reduce-done"),
 }
-# A size with a bound, as in f32[<=128,4], and the operations and calls that make or mend such.
+# A bounded size, as in f32[<=128,4], and the operations and calls that handle such sizes.
 _DYNAMIC = re.compile(
     r"\b\w+\[[\d,]*<=[^\]]*\]"
     r"|\b(?:get-dimension-size|set-dimension-size|dynamic-reshape)\("
@@ -42,14 +42,14 @@ _DYNAMIC = re.compile(
 
 
 class Collective(NamedTuple):
-    """An operation in which replicas exchange data: its kind, and the bytes of its result."""
+    """An operation by which replicas exchange data: its kind, and the bytes of its result."""
 
     kind: str
     bytes: int
 
 
 def bytes_of(shape):
-    """The bytes of an array's shape, or of all arrays of a tuple's, such as (f32[2,3], s32[])."""
+    """Returns the bytes of an array's shape, or of a tuple of arrays such as (f32[2,3], s32[])."""
     total = 0
     for dtype, sizes in _ARRAY.findall(shape):
         size = _BYTES[dtype]
@@ -60,16 +60,16 @@ def bytes_of(shape):
 
 
 def collectives(text):
-    """The program's list of `Collective`, in the order of its text."""
+    """Returns the program's list of `Collective`, in the order of the text."""
     return [Collective(kind, bytes_of(shape)) for shape, kind in _COLLECTIVE.findall(text)]
 
 
 def memory_traffic(text):
-    """Bytes that cross between a core and its memory in a program compiled for a TPU.
+    """Returns the bytes moved between a core and its memory by a program compiled for a TPU.
 
-    The compiler gives what lies in the core's own memory a layout with S(1). Counted are the arrays
-    without, wherever an operation reads or writes them, and of a copy the side that lies without;
-    in the largest computation, once: for a loop of training steps that is one step.
+    The compiler marks arrays in the core's own memory by S(1) in their layout. Counts all other
+    arrays for each operation that reads or writes them; for a copy, the side outside of the core.
+    Only the largest computation counts, once: for a loop of training steps that is one step.
     """
     largest = max(_COMPUTATION.split(text), key=len)
     shapes, total = {}, 0
@@ -89,11 +89,11 @@ def memory_traffic(text):
 
 
 def _arrays(shape):
-    """Of each array of a shape, as it lies: (bytes, whether in memory)."""
+    """Returns (bytes, whether it is in main memory) for each array of a shape."""
     found = [match.group() for match in _ARRAY_IN_PLACE.finditer(shape)]
     return [(bytes_of(array), "S(" not in array) for array in found]
 
 
 def dynamic_shapes(text):
-    """What in the program is not static: the sorted pieces of text that show it, none if all is."""
+    """Returns the sorted pieces of text that show dynamic shapes, [] for a static program."""
     return sorted({match.group() for match in _DYNAMIC.finditer(text)})

@@ -1,10 +1,10 @@
-/* Notes what is on disk, so that a test can lose all else.
+/* Records what is on disk, so that a test can simulate a loss of power.
  *
  *   cc -shared -fPIC -o power_loss.so power_loss.c -ldl
  *
- * A process that preloads it copies to $POWER_LOSS_STORE, at each fsync of a file or folder below
- * $POWER_LOSS_DISK, that file's content, or the folder's names and what each leads to. What was
- * never synced is not there, and neither is a later content or name.
+ * Preload it into a process. At each fsync of a file or folder below $POWER_LOSS_DISK it copies the
+ * file's content, or the folder's names and the key that each refers to, to $POWER_LOSS_STORE. What
+ * was never synced is not there, nor are later content and names.
  */
 
 #define _GNU_SOURCE
@@ -19,8 +19,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Writes what tells a file or folder from all others, whatever it is called; -1 if there is none.
- * The system gives the number of a removed one to a new one: the time of birth is part of it. */
+/* Writes a key that identifies a file or folder independently of its name; -1 if it does not exist.
+ * The time of birth is part of it, as the system reuses the inode numbers of removed files. */
 int power_loss_key(int folder, const char *name, char *key, size_t size) {
   struct statx found;
   int flags = AT_SYMLINK_NOFOLLOW | (*name ? 0 : AT_EMPTY_PATH);
@@ -50,7 +50,7 @@ static void copy_content(const char *path, FILE *out) {
   if (in) fclose(in);
 }
 
-/* Syncs by the system's function, and notes what it was given to sync. */
+/* Syncs by the system's function, and records what was synced. */
 static int synced(const char *name, int descriptor) {
   int (*real)(int) = (int (*)(int))dlsym(RTLD_NEXT, name);
   const char *disk = getenv("POWER_LOSS_DISK"), *store = getenv("POWER_LOSS_STORE");

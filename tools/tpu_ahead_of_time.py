@@ -1,16 +1,16 @@
-"""Compiles what TPUEstimator would run for a TPU v5e, without one; prints the compiler's figures.
+"""Compiles TPUEstimator's program for a TPU v5e without having one; prints the compiler's figures.
 
     python tools/tpu_ahead_of_time.py --bert=base --batch_size=32 --topology=2x2
     python tools/tpu_ahead_of_time.py --work=plain
     python tools/tpu_ahead_of_time.py --table
 
-A step is the one of model_fn.model_fn_builder in bfloat16, with random weights: forward, backward,
-the gradients' sum over replicas, clipping, Adam. The floors are the times that a core would need at
-197 TFLOP/s and at 819 GB/s, were it to do nothing else. The bytes moved are the compiler's count of
-what its operations read and write, in the core's own memory too; those of the memory, from which
-comes the floor, are what the compiled program carries between it and the core. `plain` is the
-original's arithmetic, plain_bert.py's, to compare with. Exits with 1 and a sentence if a step does
-not compile or has a dynamic shape.
+A step is that of model_fn.model_fn_builder in bfloat16, with random weights: forward, backward, the
+sum of gradients over replicas, clipping, Adam. The lower bounds of time assume 197 TFLOP/s or 819
+GB/s and no other work. "GB moved" is the compiler's count of bytes that operations read and write,
+including those in the core's own memory; "of memory" counts only what the compiled program moves
+between main memory and the core, and gives the bound. `plain` is the original BERT's arithmetic,
+plain_bert.py, for comparison. Exits with code 1 and a sentence if a step does not compile or has a
+dynamic shape.
 """
 
 import argparse
@@ -27,7 +27,7 @@ _FOLDER = os.path.dirname(os.path.abspath(__file__))
 _ROOT = os.path.dirname(_FOLDER)
 sys.path += [_ROOT, os.path.join(_ROOT, "benchmarks")]
 
-from adapter_bert.common import environment  # noqa: F401  Before TensorFlow: it sets what TensorFlow reads.
+from adapter_bert.common import environment  # noqa: F401  Sets variables that TensorFlow reads.
 
 # isort: split
 import tensorflow.compat.v1 as tf
@@ -41,7 +41,7 @@ import workload
 from adapter_bert.tasks import heads
 from adapter_bert.training import model_fn
 
-_FLOPS_PER_SECOND, _BYTES_PER_SECOND = 197e12, 819e9  # Of a v5e core: bfloat16, and its memory.
+_FLOPS_PER_SECOND, _BYTES_PER_SECOND = 197e12, 819e9  # Of a v5e core: bfloat16, main memory.
 _REPLICAS = {"1x1": 1, "2x2": 4}
 _SIZES = {"base": workload.MODELS["bert-base"], "large": workload.LARGE}
 _PLAIN = "plain"
@@ -49,7 +49,7 @@ _TABLE_LENGTHS, _TABLE_BATCHES = (128, 256, 512), (8, 32, 128, 256)
 
 
 class Setting(NamedTuple):
-    """What is compiled: a value of each flag of that name."""
+    """The setting to compile: one value for each flag of that name."""
 
     bert: str
     work: str
@@ -63,23 +63,24 @@ class Setting(NamedTuple):
 
 
 class NotCompiled(SystemExit):
-    """What the compiler said against a setting."""
+    """A setting does not compile; has the compiler's message."""
 
 
 def compile_step(setting, python):
-    """The compiler's figures of a setting.
+    """Returns the compiler's figures for a setting.
 
     Returns:
-      A dict: what tpu_compiler.py prints, and "collectives", a list of `hlo_text.Collective`, and
-      "trained", the bytes of the variables that train.
+      A dict: the output of tpu_compiler.py, "collectives", a list of `hlo_text.Collective`,
+      "traffic", bytes moved to and from main memory, and "trained", the bytes of the trained
+      variables.
 
     Raises:
-      SystemExit: with a sentence, if it does not compile or is not static.
+      SystemExit: with a sentence, if the step does not compile or is not static.
     """
     harness.log(f"compiling {setting}")
     replicas = _REPLICAS[setting.topology]
     if setting.batch_size % replicas:
-        raise SystemExit(f"--batch_size={setting.batch_size} does not divide by {replicas} cores.")
+        raise SystemExit(f"--batch_size={setting.batch_size} is no multiple of {replicas} cores.")
     program = _program(setting, replicas)
     facts, compiled = _compile(program.serialized, replicas, python, setting)
     for text in (program.text, compiled):
@@ -95,7 +96,7 @@ def compile_step(setting, python):
 
 
 def _program(setting, replicas):
-    """The `tpu_program.Program` of a setting."""
+    """Returns the `tpu_program.Program` of a setting."""
     shape = setting.batch_size, setting.max_seq_length
     if setting.work == _PLAIN:
         return tpu_program.lower_plain(_SIZES[setting.bert], *shape)
@@ -104,7 +105,7 @@ def _program(setting, replicas):
 
 
 def _model(setting):
-    """The `model_fn.ModelSettings` of a run on a TPU."""
+    """Returns the `model_fn.ModelSettings` of a run on a TPU."""
     adapter = None
     if setting.tuning == "adapters":
         adapter = modeling.AdapterConfig(size=setting.adapter_size).build()
@@ -112,19 +113,19 @@ def _model(setting):
         bert_config=modeling.BertConfig(**_SIZES[setting.bert]),
         adapter_fn=adapter,
         tuning=tuning.Tuning(setting.tuning),
-        num_train_steps=1000,  # The schedule costs nothing, however long.
+        num_train_steps=1000,  # The length of the schedule does not affect the cost.
         num_warmup_steps=100,
         use_tpu=True,
         use_one_hot_embeddings=setting.one_hot,
         random_seed=12345,
         precision="bfloat16",
-        pooled_only=True,  # As the classifier's training sets it.
+        pooled_only=True,  # As in the classifier's training.
         recompute_activations=setting.recompute_activations,
     )
 
 
 def _compile(serialized, replicas, python, setting):
-    """(what tpu_compiler.py prints, the compiled program's text) of a serialized program."""
+    """Returns (the output of tpu_compiler.py, the compiled program's text)."""
     with tempfile.TemporaryDirectory() as folder:
         source, target = (os.path.join(folder, name) for name in ("program", "compiled"))
         with open(source, "wb") as writer:
@@ -144,7 +145,7 @@ def _compile(serialized, replicas, python, setting):
 
 
 def row_of(setting, facts):
-    """A row of `HEADER`'s table."""
+    """Returns a row of the table with `HEADER`."""
     memory = facts["arguments"] + facts["outputs"] + facts["temporaries"]
     exchanged = sum(collective.bytes for collective in facts["collectives"])
     return [
@@ -186,7 +187,7 @@ HEADER = [
 
 
 def settings(values):
-    """The list of `Setting` that the command line asks for."""
+    """Returns the list of `Setting` that the command line selects."""
     works = list(tpu_program.WORKS) if values.work == "all" else [values.work]
     asked = Setting(
         values.bert,
@@ -210,7 +211,7 @@ def settings(values):
 
 
 def exchange(facts):
-    """A Markdown line: what the cores exchange, beside the bytes that train."""
+    """Returns a Markdown line about the data that cores exchange, and the trained variables."""
     counts = Counter(collective.kind for collective in facts["collectives"])
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())) or "nothing"
     total = sum(collective.bytes for collective in facts["collectives"])
@@ -228,16 +229,16 @@ def _parse():
     parser.add_argument("--work", choices=[*tpu_program.WORKS, "all", _PLAIN], default="train")
     parser.add_argument("--tuning", choices=["adapters", "full"], default="adapters")
     parser.add_argument("--topology", choices=sorted(_REPLICAS), default="1x1")
-    parser.add_argument("--batch_size", type=int, default=32, help="of all cores together")
+    parser.add_argument("--batch_size", type=int, default=32, help="total over all cores")
     parser.add_argument("--max_seq_length", type=int, default=128)
     parser.add_argument("--adapter_size", type=int, default=64)
     parser.add_argument("--one_hot", action="store_true", help="embeddings by a matrix product")
     parser.add_argument("--recompute_activations", action="store_true")
-    parser.add_argument("--table", action="store_true", help="lengths, batches, Base and Large")
+    parser.add_argument("--table", action="store_true", help="all lengths, batches, Base and Large")
     values = parser.parse_args()
     if not os.access(values.jax_python, os.X_OK):
         parser.error(
-            f"--jax_python: there is no {values.jax_python}; `make .venv-tpu/installed` makes one."
+            f"--jax_python: there is no {values.jax_python}; run `make .venv-tpu/installed`."
         )
     plain = parser.get_default("tuning"), parser.get_default("topology"), workload.ADAPTER_SIZE
     if values.work == _PLAIN and (values.tuning, values.topology, values.adapter_size) != plain:
@@ -254,7 +255,7 @@ def main():
         except NotCompiled as error:
             if not values.table:
                 raise
-            lines.append(f"- {error}")  # Of batches and lengths, some do not fit into the memory.
+            lines.append(f"- {error}")  # Some batches and lengths do not fit into memory.
             continue
         rows.append(row_of(setting, facts))
         lines.append(exchange(facts))

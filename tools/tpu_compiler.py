@@ -1,9 +1,9 @@
-"""Compiles XLA programs for a TPU v5e on a machine that has none; runs where jax[tpu] is installed.
+"""Compiles an XLA program for a TPU v5e on a machine without one; requires jax[tpu].
 
     python tpu_compiler.py program.hlo 4 compiled.txt
 
-The program is a serialized HloModuleProto, run by so many replicas. Prints what the compiler says
-of it as JSON, in bytes, FLOPs and seconds, and writes the compiled program's text.
+The program is a serialized HloModuleProto, run by the given number of replicas. Prints the
+compiler's statistics as JSON, in bytes, FLOPs and seconds, and writes the compiled program's text.
 """
 
 import json
@@ -11,7 +11,7 @@ import os
 import sys
 import time
 
-# A description of the hardware in place of the hardware; read when JAX is imported.
+# Describe the hardware, as there is none; read when JAX is imported.
 os.environ.update(
     TPU_SKIP_MDS_QUERY="1",
     JAX_PLATFORMS="cpu",
@@ -30,7 +30,7 @@ from jaxlib.mlir.dialects import stablehlo
 
 
 def compile_program(serialized, replicas):
-    """Returns the executable for that many cores of a v5e."""
+    """Returns the executable for the given number of v5e cores."""
     devices = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2").devices
     options = xla_client.CompileOptions()
     options.num_replicas, options.num_partitions = replicas, 1
@@ -44,7 +44,7 @@ def compile_program(serialized, replicas):
 
 
 def _make_compilable(module, replicas):
-    """Puts all-reduces where tpu_program.py could not, and takes copies out, which JAX lacks."""
+    """Inserts the all-reduces that tpu_program.py cannot, and removes copies, which JAX lacks."""
     operations = []
     module.operation.walk(lambda op: operations.append(op) or ir.WalkResult.ADVANCE)
     for operation in operations:
@@ -65,7 +65,7 @@ def _is_replica_sum(operation):
 
 
 def _all_reduce(operation, replicas):
-    """The sum of the operation's operand over all replicas."""
+    """Returns the sum of the operation's operand over all replicas."""
     kind = operation.results[0].type
     groups = np.arange(replicas, dtype=np.int64).reshape(1, replicas)
     with ir.InsertionPoint(operation), operation.location:

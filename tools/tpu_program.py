@@ -1,10 +1,10 @@
-"""The XLA program that TPUEstimator would have a TPU run: the model_fn's step in a loop.
+"""Builds the XLA program that TPUEstimator would run on a TPU: the model_fn's step in a loop.
 
-Built from model_fn.model_fn_builder's own graph, on a CPU. As TPUEstimator does, it replicates the
-step, keeps variables on the device, and takes many steps a call in a loop on the device, so that
-XLA can take out of it what no step changes. Two things differ. The features of the loop's steps
-are arguments, where a TPU has its infeed. And TensorFlow's CPU build cannot lower CrossReplicaSum:
-it becomes a custom call of that name, for which tpu_compiler.py puts XLA's all-reduce.
+It is built on a CPU from the graph of model_fn.model_fn_builder. As in TPUEstimator, the step is
+replicated, variables stay on the device, and a loop on the device runs many steps per call, so XLA
+can hoist what no step changes. Two things differ. The features of the loop's steps are arguments
+instead of an infeed. And TensorFlow's CPU build cannot lower CrossReplicaSum: it becomes a custom
+call of that name, which tpu_compiler.py replaces by XLA's all-reduce.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from tensorflow.python.tpu import tpu_function
 from adapter_bert.common import tf_estimator
 from adapter_bert.training import model_fn
 
-# The step to compare with, and the features, are those of the benchmarks.
+# The benchmarks have the features, and the plain step to compare with.
 sys.path.append(
     os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "benchmarks")
 )
@@ -33,11 +33,11 @@ WORKS = {
     "eval": tf_estimator.ModeKeys.EVAL,
     "predict": tf_estimator.ModeKeys.PREDICT,
 }
-_STEPS = 8  # Of which the program holds features; how many it takes is a variable.
+_STEPS = 8  # Number of steps with features in the program; the number run is a variable.
 
 
 class Program(NamedTuple):
-    """A program, as XLA's serialized HloModuleProto and as text, and the bytes of what trains."""
+    """A serialized HloModuleProto, its text, and the bytes of the trained variables."""
 
     serialized: bytes
     text: str
@@ -45,13 +45,13 @@ class Program(NamedTuple):
 
 
 def lower(model, head, work, batch_size, length, replicas):
-    """Makes the `Program` of one replica.
+    """Returns the `Program` of one replica.
 
     Args:
       model: `model_fn.ModelSettings`.
       head: see `model_fn.model_fn_builder`.
       work: a key of `WORKS`.
-      batch_size: int, of all replicas together; divisible by their number.
+      batch_size: int, of all replicas together; a multiple of their number.
       length: int, tokens.
       replicas: int.
     """
@@ -70,7 +70,7 @@ def lower(model, head, work, batch_size, length, replicas):
 
 
 def lower_plain(sizes, batch_size, length):
-    """The `Program` of a gradient step of plain_bert.py, by itself: no loop, nothing updated."""
+    """Returns the `Program` of one gradient step of plain_bert.py, without a loop or an update."""
     features = workload.features(sizes["vocab_size"], batch_size, length)
     with tf.Graph().as_default() as graph:
         inputs = {name: tf.placeholder(tf.int32, a.shape) for name, a in features.items()}
@@ -90,7 +90,7 @@ def lower_plain(sizes, batch_size, length):
 
 
 def _program(run, features, trained):
-    """The `Program` of a tf.function of features."""
+    """Returns the `Program` of a tf.function of features."""
     given = {name: tf.constant(array) for name, array in features.items()}
     program = run.experimental_get_compiler_ir(given)
     return Program(
@@ -101,7 +101,7 @@ def _program(run, features, trained):
 
 
 def _step(model, head, work, inputs, batch_size, replicas):
-    """The Tensors that one step returns to the host, by the model_fn in a TPU's contexts."""
+    """Returns the Tensors that a step returns to the host, built in a TPU's contexts."""
     shards = tpu_function.tpu_shard_context(replicas)
     with whole_program(), shards, tf.variable_scope("", use_resource=True):
         tf.train.get_or_create_global_step()
@@ -119,7 +119,7 @@ def _step(model, head, work, inputs, batch_size, replicas):
 
 @contextlib.contextmanager
 def whole_program():
-    """Where a graph's operations become part of a program that XLA compiles whole."""
+    """Makes new operations part of a program that XLA compiles as a whole, while entered."""
     context = control_flow_ops.XLAControlFlowContext()
     context.Enter()
     try:
@@ -129,7 +129,7 @@ def whole_program():
 
 
 def importable(graph, outputs):
-    """The GraphDef of the step alone, without its placeholders and variables: see `imported`."""
+    """Returns the GraphDef of the step without placeholders and variables; see `imported`."""
     definition = tf.graph_util.extract_sub_graph(
         graph.as_graph_def(), [output.op.name for output in outputs]
     )
@@ -137,14 +137,14 @@ def importable(graph, outputs):
     del definition.node[:]
     definition.node.extend(nodes)
     for node in definition.node:
-        node.attr.pop("_class", None)  # Names the variable that it would lie beside.
+        node.attr.pop("_class", None)  # Names a variable to be colocated with.
         if node.op == "CrossReplicaSum":
             _to_custom_call(node, graph.get_tensor_by_name(node.name + ":0"))
     return definition
 
 
 def _to_custom_call(node, tensor):
-    del node.input[1:]  # The groups: all replicas are one.
+    del node.input[1:]  # The groups; all replicas are one.
     node.op = "XlaCustomCallV2"
     node.ClearField("attr")
     node.attr["call_target_name"].s = b"CrossReplicaSum"
@@ -156,18 +156,18 @@ def _to_custom_call(node, tensor):
 
 
 def tensors_for(variables):
-    """A dict of a graph's variables' names to variables of zeros outside of any graph."""
+    """Returns a dict from variables' names to zero variables outside of any graph."""
     return {v.op.name: tf.Variable(tf.zeros(v.shape, v.dtype)) for v in variables}
 
 
 def imported(definition, outputs, fed, values):
-    """Builds the step within a tf.function.
+    """Builds the step in a tf.function, and returns its outputs.
 
     Args:
-      definition: what `importable` returned.
+      definition: the result of `importable`.
       outputs: list of the step's output Tensors.
-      fed: dict of placeholders' names to Tensors.
-      values: what `tensors_for` returned.
+      fed: dict from placeholders' names to Tensors.
+      values: the result of `tensors_for`.
 
     Returns:
       list of Tensors, the outputs.
@@ -182,7 +182,7 @@ def imported(definition, outputs, fed, values):
 
 
 def _in_a_loop(definition, outputs, fed, values):
-    """The tf.function of features [_STEPS, B, ...] that takes the step again and again."""
+    """Returns a tf.function of features [_STEPS, B, ...] that runs the step in a loop."""
     iterations = tf.Variable(_STEPS)
 
     @tf.function(jit_compile=True, autograph=False)
