@@ -26,7 +26,7 @@ def changed(config, **sizes):
 
 
 class CheckpointTestCase(RefusalTestCase):
-    """Writes checkpoints into a folder of the test's own."""
+    """Writes checkpoints into a folder of the test."""
 
     def setUp(self):
         super().setUp()
@@ -34,7 +34,7 @@ class CheckpointTestCase(RefusalTestCase):
         self.prefix = os.path.join(self.folder, "bert_model.ckpt")
 
     def save(self, tensors, prefix=None, **saver_options):
-        """Writes a checkpoint with the Saver and returns its prefix."""
+        """Writes a checkpoint with tf.train.Saver and returns its prefix."""
         prefix = prefix or self.prefix
         with tf.Graph().as_default(), tf.Session() as session:
             variables = {

@@ -1,10 +1,10 @@
-"""Command lines without a process: the flags that a script's main would have parsed."""
+"""Parses a script's flags without running it."""
 
 from absl import flags
 
 
 def parsed(define_flags, *arguments):
-    """The `FlagValues` of what a function defines, after a command line."""
+    """Returns the `FlagValues` of a function's flags after parsing a command line."""
     values = flags.FlagValues()
     define_flags(values)
     values(["script.py", *arguments])

@@ -1,8 +1,8 @@
-"""Trains tiny models as `distribution_test` asks for it: a process with devices of its own.
+"""Trains tiny models for `distribution_test` in a process with its own devices.
 
     python -m adapter_tests.support.distributed_training KIND DEVICES FOLDER METHOD/HEAD...
 
-Each METHOD/HEAD is trained for 20 steps of 12 rows, without dropout, into FOLDER/METHOD_HEAD.
+Trains each METHOD/HEAD for 20 steps of 12 rows, without dropout, into FOLDER/METHOD_HEAD.
 """
 
 import os
@@ -23,7 +23,7 @@ assert environment
 
 
 def make_devices(count):
-    """Has TensorFlow see so many CPUs."""
+    """Splits the CPU into `count` virtual devices."""
     (cpu,) = tf.config.experimental.list_physical_devices("CPU")
     one = tf.config.experimental.VirtualDeviceConfiguration()
     tf.config.experimental.set_virtual_device_configuration(cpu, [one] * count)
@@ -54,8 +54,8 @@ def train(distributed, bert, method, head, output_dir):
 
 
 def main(kind, devices, folder, *cases):
-    modeling.dropout = lambda tensor, *_, **__: tensor  # The classifier's head drops out too.
-    xla.can_fuse = lambda: False  # Compiled anew for each replica, of nothing that differs.
+    modeling.dropout = lambda tensor, *_, **__: tensor  # The classifier's head has dropout, too.
+    xla.can_fuse = lambda: False  # It would compile the same for each replica.
     if kind == "mirrored":
         make_devices(int(devices))
     distributed = distribution.choose(kind, use_tpu=False)

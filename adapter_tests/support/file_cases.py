@@ -13,7 +13,7 @@ from adapter_tests.support.refusals import RefusalTestCase
 
 
 class FileTestCase(RefusalTestCase):
-    """Writes files into a folder of the test's own."""
+    """Writes files into a folder of the test."""
 
     def setUp(self):
         super().setUp()
@@ -32,7 +32,7 @@ many = hypothesis.settings(max_examples=200, deadline=None, database=None, deran
 
 
 def files_of(*words):
-    """A hypothesis strategy for the bytes of small files, as like as not malformed."""
+    """Returns a hypothesis strategy for the bytes of small files, many of them malformed."""
     odd = [b"\t", b"\n", b"\r\n", b'"', b",", b"\0", b"\xff", b"\xef\xbb\xbf", b"\xff\xfe"]
     odd += [b"\xe2\x80\xa8", b"{", b"}", b'":', b"[1]", *words]
     part = st.one_of(st.sampled_from(odd), st.sampled_from(words), st.binary(max_size=4))
@@ -44,7 +44,7 @@ def as_tuples(examples):
 
 
 def tiny_tokenizer():
-    """Returns a `tokenization.FullTokenizer` of `tiny.VOCABULARY`."""
+    """Returns a `tokenization.FullTokenizer` with `tiny.VOCABULARY`."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "vocab.txt")
         with open(path, "w") as writer:
@@ -53,6 +53,6 @@ def tiny_tokenizer():
 
 
 def make_features(processor, split, folder, tokenizer):
-    """Makes the features of a split, as a training or a prediction does."""
+    """Computes the features of a split, as a training or a prediction does."""
     examples = processor.get_examples(split, folder)
     classifier_features.text_arrays(examples, processor.get_labels(), 16, tokenizer)

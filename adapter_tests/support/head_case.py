@@ -1,4 +1,4 @@
-"""A test case that computes heads and losses over fixed outputs of an encoder."""
+"""A test case that computes heads and losses for a fixed encoder output."""
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -20,7 +20,7 @@ class HeadCase(tf.test.TestCase):
     WEIGHTS = np.random.RandomState(4).normal(size=[3, 5]).astype(np.float32)
 
     def run_head(self, head, labels):
-        """(loss, predictions) of a head whose weights are the rows of WEIGHTS, without a bias."""
+        """Returns (loss, predictions) of a head with rows of WEIGHTS as weights and no bias."""
         with tf.Graph().as_default(), tf.Session() as session:
             output = head(FakeEncoder(self.POOLED), {"label_ids": tf.constant(labels)}, False, None)
             session.run(tf.global_variables_initializer())

@@ -1,4 +1,4 @@
-"""A tiny BERT in HuggingFace's form, with a table of names written out by hand."""
+"""A tiny BERT in HuggingFace's format, with a hand-written table of names."""
 
 import json
 import os
@@ -26,7 +26,7 @@ CONFIG = {
 }
 
 
-# HuggingFace's name, its shape, Google's name (its kernels are transposed); L is a layer's number.
+# (HuggingFace's name, its shape, Google's name); Google's kernels are transposed.
 EMBEDDINGS = [
     ("embeddings.word_embeddings.weight", (9, 4), "bert/embeddings/word_embeddings"),
     ("embeddings.token_type_embeddings.weight", (2, 4), "bert/embeddings/token_type_embeddings"),
@@ -79,7 +79,7 @@ def random_tensors(table, seed=0):
 
 
 def as_google(table, tensors):
-    """What must come out: {Google's name: array}."""
+    """Returns the expected result of a conversion, {Google's name: array}."""
     return {
         google: tensors[name].T if google.endswith("kernel") else tensors[name]
         for name, _, google in table
@@ -87,7 +87,7 @@ def as_google(table, tensors):
 
 
 def write_source(folder, tensors, **config):
-    """Writes a HuggingFace BERT of these tensors; config changes fields of `CONFIG`."""
+    """Writes a HuggingFace BERT with these tensors; `config` overrides fields of `CONFIG`."""
     with open(os.path.join(folder, "config.json"), "w") as stream:
         json.dump(dict(CONFIG, **config), stream)
     with open(os.path.join(folder, "vocab.txt"), "w", encoding="utf-8") as stream:

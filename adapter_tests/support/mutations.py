@@ -1,6 +1,6 @@
-"""Damaged files as hypothesis strategies, and the property that each of them is read or refused.
+"""Strategies for damaged files, and the property that a reader accepts or refuses each of them.
 
-ADAPTER_BERT_EXAMPLES=500 draws that many examples of every property, other ones at each run.
+ADAPTER_BERT_EXAMPLES=500 draws that many random examples of every property.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from absl import logging
 
 from adapter_bert.common.errors import UserError
 
-# What a file may be in place of its bytes.
+# A file may be missing, or be a folder.
 MISSING, FOLDER = "missing", "folder"
 
 ODD_TEXTS = (
@@ -33,10 +33,10 @@ _DEEP = 100_000
 _ODD_BYTES = (
     *(text.encode() for text in ODD_TEXTS),
     *(b"\xff", b"\xff\xfe", b"\r", b"\r\n", bytes(8), b"\xff" * 8, b"NaN", b"{}", b"\\ud800"),
-    b"\xed\xa0\x80",  # Half a surrogate pair.
+    b"\xed\xa0\x80",  # A lone surrogate.
     b"[" * _DEEP,
 )
-_DEEPLY_NESTED = "deeply nested"  # Of this `json_bytes` makes many brackets.
+_DEEPLY_NESTED = "deeply nested"  # `json_bytes` replaces it by many brackets.
 _ODD_VALUES = (
     *ODD_TEXTS,
     *("\ud800", None, True, False, 0, -1, 1, 2**31, 2**63, 10**400, 0.5, 1e308),
@@ -62,7 +62,7 @@ def _times(strategy, content):
 
 
 def damaged_bytes(content):
-    """Returns a strategy for bytes flipped, cut, doubled, moved and overwritten."""
+    """Returns a strategy for flipped, cut, duplicated, moved and overwritten bytes."""
     return _times(_changed_bytes, content)
 
 
@@ -82,7 +82,7 @@ def _changed_bytes(draw, content):
 
 
 def damaged_lines(separator):
-    """Returns a strategy function that drops, doubles, moves and replaces lines and fields."""
+    """Returns a strategy function that drops, duplicates, moves and replaces lines and fields."""
 
     @st.composite
     def changed(draw, content):
@@ -102,7 +102,7 @@ def damaged_lines(separator):
 
 @st.composite
 def damaged_value(draw, value):
-    """A JSON value of which a part, at any depth, is another value, gone, doubled or renamed."""
+    """A JSON value in which a part, at any depth, is replaced, removed, duplicated or renamed."""
     if not (isinstance(value, (dict, list)) and value) or draw(st.integers(0, 6)) == 6:
         return draw(st.sampled_from((*_ODD_VALUES, *_ODD_VALUES, [value], {"a": value})))
     if isinstance(value, list):
@@ -126,7 +126,7 @@ def json_bytes(value):
 
 
 def damaged_json(content):
-    """Returns a strategy for JSON of which one to three values or keys are changed."""
+    """Returns a strategy for JSON with one to three changed values or keys."""
     try:
         value = json.loads(content.decode())
     except ValueError:
@@ -144,7 +144,7 @@ def _damaged_json_line(draw, content):
 
 @st.composite
 def _damaged_safetensors(draw, content):
-    """A safetensors file whose header is changed, most often with the right length."""
+    """A safetensors file with a changed header, usually of the right length."""
     (length,) = struct.unpack_from("<Q", content)
     header = draw(damaged_json(content[8 : 8 + length]))
     right = len(header)
@@ -164,7 +164,7 @@ _BY_EXTENSION = {
 
 @st.composite
 def damaged_files(draw, contents, names=None):
-    """Files by name, one of them (of names, if given) damaged by its extension's rule, or gone."""
+    """Files by name, one of them (from `names`, if given) damaged by its type's rule or missing."""
     name = draw(st.sampled_from(sorted(names or contents)))
     by_extension = _BY_EXTENSION.get(name.rpartition(".")[2], damaged_bytes)
     kind = draw(st.integers(0, 49))
@@ -178,17 +178,17 @@ def damaged_files(draw, contents, names=None):
 
 
 def check(contents, read, names=None, damage=damaged_files, refuses=True):
-    """Checks that damaged files are read, or refused by a UserError of one sentence.
+    """Checks that a reader accepts damaged files or refuses them with a one-sentence UserError.
 
-    Reading ends within 20 seconds and takes less than 1 GB more than anything before it.
+    Reading must end within 20 seconds and need less than 1 GB of additional memory.
 
     Args:
-      contents: valid files, bytes by name, which `read` must read.
-      read: function of a folder that holds the files.
-      names: texts of which a refusal holds at least one, by default the files' names; or a function
-        of the damaged files that returns them.
-      damage: function of contents that returns a strategy for damaged ones.
-      refuses: whether one of the damaged inputs must be refused; False where damage is repaired.
+      contents: valid files, bytes by name; `read` must accept them.
+      read: function of a folder with the files.
+      names: texts of which a refusal must contain one, by default the files' names; or a function
+        from the damaged files to these texts.
+      damage: function from contents to a strategy for damaged ones.
+      refuses: whether at least one damaged input must be refused; False if damage is repaired.
     """
     refused, label = [], "".join([read.__qualname__, *sorted(contents)])
 
@@ -213,28 +213,28 @@ def check(contents, read, names=None, damage=damaged_files, refuses=True):
             assert_one_sentence(error, accepted)
 
     assert not refusal(contents, read), f"the valid files are refused: {refusal(contents, read)}"
-    if not _EXAMPLES:  # Else every property would draw the same choices.
+    if not _EXAMPLES:  # Otherwise every property would draw the same choices.
         property_holds = hypothesis.seed(zlib.crc32(label.encode()))(property_holds)
     property_holds()
     assert refused or not refuses, "no damage was refused"
 
 
 class _Files(dict):
-    """Files by name, shown in a length that hypothesis prints."""
+    """Files by name, with a short repr for hypothesis."""
 
     def __repr__(self):
         return repr({name: content[:3000] for name, content in self.items()})
 
 
 def refusal(contents, read):
-    """Returns the UserError by which `read` refuses files in a new folder; None if it does not."""
+    """Returns the UserError with which `read` refuses files in a new folder, or None."""
     folder = tempfile.mkdtemp()
     verbosity = logging.get_verbosity()
     logging.set_verbosity(logging.FATAL)
     try:
         _write(folder, contents)
         with warnings.catch_warnings(), _bounded(), contextlib.redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore", RuntimeWarning)  # NumPy's, of numbers that overflow.
+            warnings.simplefilter("ignore", RuntimeWarning)  # NumPy's, for overflowing numbers.
             read(folder)
         return None
     except UserError as error:
@@ -245,7 +245,7 @@ def refusal(contents, read):
 
 
 def assert_one_sentence(error, names):
-    """Checks that a refusal is one printable line that holds one of the names."""
+    """Checks that a refusal is one printable line that contains one of the names."""
     sentence = str(error)
     assert sentence.isprintable() and len(sentence) <= 2000, sentence
     assert any(name in sentence for name in names), f"no name of {names[:9]}: {sentence}"
@@ -264,7 +264,7 @@ def _write(folder, contents):
 
 @contextlib.contextmanager
 def _bounded():
-    """Fails if what is done within takes too long or too much memory."""
+    """Fails if the block takes too long or too much memory."""
 
     def fail(*_):
         raise AssertionError(f"not read within {_MAX_SECONDS} seconds")
@@ -284,11 +284,11 @@ def _peak_bytes():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
-# ---- What readers are tried on
+# ---- Inputs of readers
 
 
 def files_in(folder):
-    """Returns the bytes of each file below a folder, by relative path."""
+    """Returns the bytes of each file below a folder by relative path."""
     contents = {}
     for parent, _, names in os.walk(folder):
         for name in names:

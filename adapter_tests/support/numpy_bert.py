@@ -1,12 +1,12 @@
-"""BERT in NumPy, written from the papers: what the model is compared with."""
+"""BERT in NumPy, written from the papers, as an independent reference."""
 
 import numpy as np
 
 
 def numpy_bert(values, config, input_ids, input_mask, token_type_ids, adapters, adapt=None):
-    """BERT and its adapters in NumPy, written from the papers; values: name → array.
+    """Returns the (sequence output, pooled output) of BERT with adapters; values: name → array.
 
-    `adapt` takes the default adapters' place: a function of (output, residual, scope).
+    `adapt` replaces the default adapters: a function of (output, residual, scope).
     """
 
     def dense(x, name):

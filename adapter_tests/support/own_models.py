@@ -1,4 +1,4 @@
-"""Task adapters that nobody trained, and the model of each on its own, as scripts build it."""
+"""Random task adapters, and a reference model for each, built as the scripts build it."""
 
 import os
 
@@ -13,13 +13,13 @@ from adapter_tests.support import tiny
 
 
 def build_task_adapter(bert, seed=0, *, adapter=None, method="adapters", **changes):
-    """A `TaskAdapter` of random tensors, wide enough to be seen in what is predicted.
+    """Returns a random `TaskAdapter` with weights large enough to affect predictions.
 
     Args:
-      bert: folder of the backbone, as `tiny.write_bert` makes it.
+      bert: folder of the backbone, from `tiny.write_bert`.
       seed: of the tensors.
-      adapter: `modeling.AdapterConfig`, by default of size 4; without meaning for other methods.
-      method: of `tuning.Tuning`, or one of these.
+      adapter: `modeling.AdapterConfig`, by default of size 4; unused by other methods.
+      method: of `tuning.Tuning`, or a `Tuning`.
       **changes: other fields of the description.
     """
     method = tuning.Tuning(method) if isinstance(method, str) else method
@@ -49,7 +49,7 @@ def build_task_adapter(bert, seed=0, *, adapter=None, method="adapters", **chang
 
 
 class SingleTaskModels:
-    """The models of single tasks, by the graph that the scripts build; one for all of a form.
+    """Reference models for single tasks, from the graph that the scripts build; cached by form.
 
     Args:
       bert: folder of the backbone.
@@ -60,7 +60,7 @@ class SingleTaskModels:
         self._built = {}
 
     def predictions(self, adapter, input_ids, segment_ids):
-        """What the model of a `TaskAdapter` predicts for one sequence: a dict of arrays."""
+        """Returns the predictions of a `TaskAdapter`'s model for one sequence, a dict of arrays."""
         description = adapter.description
         form = description.kind, description.labels, description.adapter, description.tuning
         if form not in self._built:
@@ -77,7 +77,7 @@ class SingleTaskModels:
 
 
 def _build(description):
-    """(placeholders of ids and of segments [1, S], predictions, variables, session)."""
+    """Returns (placeholders of ids and segments [1, S], predictions, variables, session)."""
     settings = description.adapter
     ids, segments = (tf.placeholder(tf.int32, [1, None]) for _ in range(2))
     encoder = modeling.BertModel(
@@ -103,7 +103,7 @@ def _build(description):
 
 
 def _labels(description):
-    """Any, as the head's loss needs them."""
+    """Returns arbitrary labels, which the head's loss needs."""
     if description.kind == "multilabel":
         return tf.zeros([1, len(description.labels)], tf.int32)
     return tf.zeros([1], tf.float32 if description.kind == "regression" else tf.int32)

@@ -1,8 +1,8 @@
-"""Records of trainings as `records` has them, made by hand for tests of what reads them."""
+"""Hand-made records of trainings, for tests of their readers."""
 
 import itertools
 
-BACKBONE = 10_000  # Parameters of the BERT that they are of.
+BACKBONE = 10_000  # Parameters of their BERT.
 _KEYS = itertools.count()
 
 # An ablation.json, as run_ablation.py writes it.
@@ -27,7 +27,7 @@ ABLATION = {
 
 
 def record(task, value, seed=1, *, test=None, score="accuracy", trained=200, script=None, **flags):
-    """A finished training that scores `value` on the dev set and `test` on the test set."""
+    """Returns the record of a finished training with dev score `value` and test score `test`."""
     scores = {f"eval_{score}": value, "trained_parameters": trained}
     if test is not None:
         scores[f"test_{score}"] = test
@@ -45,7 +45,7 @@ def record(task, value, seed=1, *, test=None, score="accuracy", trained=200, scr
 
 
 def seeds(task, values, tests=(None, None, None), **options):
-    """A setting's trainings, with the seeds 1, 2, ..."""
+    """Returns the records of one setting with the seeds 1, 2, ..."""
     return [
         record(task, value, seed, test=test, **options)
         for seed, (value, test) in enumerate(zip(values, tests), start=1)

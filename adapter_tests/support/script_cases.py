@@ -1,4 +1,4 @@
-"""Test cases that run a training script in the tests' own process."""
+"""Test cases that run a training script in the tests' process."""
 
 import contextlib
 import io
@@ -25,7 +25,7 @@ def read(path, mode="r"):
 
 
 def write(path, content, mode="w"):
-    """Writes a file, whose folder is made if need be, and returns its path."""
+    """Writes a file, creating its folder if necessary, and returns its path."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, mode) as writer:
         writer.write(content)
@@ -33,7 +33,7 @@ def write(path, content, mode="w"):
 
 
 def contents(folder):
-    """All files below a folder: relative path → bytes."""
+    """Returns all files below a folder: relative path → bytes."""
     return {
         os.path.relpath(os.path.join(place, name), folder): read(os.path.join(place, name), "rb")
         for place, _, names in os.walk(folder)
@@ -41,7 +41,7 @@ def contents(folder):
     }
 
 
-@pytest.mark.without_xla  # Whatever computes the model.
+@pytest.mark.without_xla  # The scripts' behaviour does not depend on how the model is computed.
 class AnyScriptTestCase(tf.test.TestCase):
     """Runs a script. A subclass names the module, SCRIPT, and adds `base_flags` of every run."""
 
@@ -61,7 +61,7 @@ class AnyScriptTestCase(tf.test.TestCase):
         report = []
         given = [*cls.base_flags, "--output_dir=" + output_dir, *arguments]
         values = command_lines.parsed(cls.SCRIPT.define_flags, *given)
-        environment.silence_tensorflow()  # As main does; another test may have turned it on.
+        environment.silence_tensorflow()  # As in main; another test may have undone it.
         with contextlib.redirect_stderr(io.StringIO()) as stderr:
             code = errors.exit_code(lambda: report.extend(cls.SCRIPT.run(values)))
         return code, "\n".join(report), stderr.getvalue()
@@ -73,7 +73,7 @@ class AnyScriptTestCase(tf.test.TestCase):
         return report
 
     def refuse(self, parts, *arguments, output_dir=None):
-        """Runs the script, which must exit with 1 and one sentence with all parts; returns that."""
+        """Runs the script, which must exit with 1 and one sentence with all parts; returns it."""
         code, _, stderr = self.call(output_dir or self.output_dir, *arguments)
         with self.subTest(arguments=arguments, stderr=stderr):
             self.assert_one_sentence(code, stderr, parts)
@@ -90,12 +90,12 @@ class AnyScriptTestCase(tf.test.TestCase):
         return os.path.join(self.output_dir, name)
 
     def assert_settings_have_flags(self):
-        """Checks that a difference in any setting of the last run is told by a flag."""
+        """Checks that errors name a flag for each setting of the last run that may differ."""
         settings = json.loads(read(self.path("settings.json")))
         names = {**settings["model"], **settings["training"]}
         names.update({"bert_config." + name: 0 for name in names.pop("bert_config")})
         known = command_lines.parsed(self.SCRIPT.define_flags)
-        for name in set(names) - {"task", "kind", "labels"}:  # Decided by run_squad.py itself.
+        for name in set(names) - {"task", "kind", "labels"}:  # run_squad.py determines them.
             (told,) = finetuning.describe_by_flags([(name, 1, 2)])
             said = re.findall(r"--(\w+)", told)
             self.assertTrue(any(flag in known for flag in said), told)
@@ -114,7 +114,7 @@ class ScriptTestCase(AnyScriptTestCase):
         for split in ("train", "dev"):
             path = os.path.join(cls.data, split + ".tsv")
             write(path, b"\xef\xbb\xbf" + read(path, "rb"), "wb")  # As in the real MRPC.
-        # The test set is the dev set, so that the one tells of the other.
+        # The test set is the dev set, so results on one are known from the other.
         shutil.copy(os.path.join(cls.data, "dev.tsv"), os.path.join(cls.data, "test.tsv"))
         cls.base_flags = [
             "--task_name=mrpc",
@@ -130,5 +130,5 @@ class ScriptTestCase(AnyScriptTestCase):
         ]
 
     def results(self):
-        """eval_results.txt as a dict of str."""
+        """Returns eval_results.txt as a dict of str."""
         return dict(line.split(" = ") for line in read(self.path("eval_results.txt")).splitlines())

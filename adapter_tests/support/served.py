@@ -1,4 +1,4 @@
-"""What the tests serve: tasks of every kind over a tiny BERT."""
+"""Tasks of every kind on a tiny BERT, to be served."""
 
 import functools
 import os
@@ -22,7 +22,7 @@ TASKS = {
 
 @functools.lru_cache(maxsize=None)
 def prepare():
-    """(folder of a BERT, task adapters by the names in `TASKS`)."""
+    """Returns (folder of a BERT, task adapters by the names in `TASKS`)."""
     root = tempfile.mkdtemp(dir=tf.test.get_temp_dir())
     bert = tiny.write_bert(os.path.join(root, "bert"), initializer_range=0.4)
     adapters = {
@@ -33,12 +33,12 @@ def prepare():
 
 
 def other(name, seed=100):
-    """A task adapter with the labels of one of `TASKS`, and weights of its own."""
+    """Returns a task adapter with the labels of one of `TASKS` and different weights."""
     return own_models.build_task_adapter(prepare()[0], seed, **{"task": name, **TASKS[name]})
 
 
 def make_bank(**options):
-    """An empty `bank.AdapterBank`."""
+    """Returns an empty `bank.AdapterBank`."""
     prefix = os.path.join(prepare()[0], "bert_model.ckpt")
     return bank.AdapterBank(tiny.config(), prefix, **options)
 
@@ -51,7 +51,7 @@ def save_all(root, names=tuple(TASKS)):
 
 
 def tasks_of(some_bank, root=None):
-    """`registry.ServedTasks` over a bank, of all that lies below root."""
+    """Returns `registry.ServedTasks` on a bank, with all tasks below root."""
     tokenizers = request_texts.Tokenizers(os.path.join(prepare()[0], "vocab.txt"))
     reading = request_texts.TextEncoding(tiny.config(), tokenizers, 1000)
     tasks = registry.ServedTasks(some_bank, reading, root)

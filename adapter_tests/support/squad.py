@@ -1,4 +1,4 @@
-"""Questions in SQuAD's form, by hand and from the shared folder."""
+"""Questions in SQuAD's format, hand-made or from the shared folder."""
 
 import gzip
 import json
@@ -20,7 +20,7 @@ def squad(*questions, context=CONTEXT):
 
 
 def squad_golden(version):
-    """(what the original computed, its input, the input's path), from the shared folder."""
+    """Returns (the original's results, its input, the input's path) from the shared folder."""
     prefix = os.path.join(SHARED, "goldens", f"squad_v{version}_public")
     with gzip.open(prefix + ".json.gz") as reader:
         golden = json.loads(reader.read().decode("utf-8"))

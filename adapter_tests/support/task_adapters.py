@@ -9,7 +9,7 @@ from adapter_tests.support import tiny
 
 
 def description(**changes):
-    """A description of a tiny task adapter."""
+    """Returns a description of a tiny task adapter."""
     values = {
         "task": "MRPC",
         "kind": "classification",
@@ -35,7 +35,7 @@ def tensors(seed=0, **changes):
 
 
 def random_adapter(size=4, layers=None, layer_norms="all", labels=("no", "yes"), **adapter):
-    """A task adapter of `tiny.config()` with random weights of some size."""
+    """Returns a task adapter for `tiny.config()` with random weights."""
     adapter = modeling.AdapterConfig(size, layers=layers, **adapter)
     method = tuning.Tuning(layer_norms=layer_norms)
     rng = np.random.RandomState(3)

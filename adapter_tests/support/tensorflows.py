@@ -1,4 +1,4 @@
-"""What TensorFlow the tests run on."""
+"""The version of TensorFlow that the tests run on."""
 
 import tensorflow.compat.v1 as tf
 

@@ -1,4 +1,4 @@
-"""Modules in TensorFlow 2's formats, as the Model Garden and TF-Hub publish them."""
+"""Modules in TensorFlow 2's formats, as published by the Model Garden and TF-Hub."""
 
 import os
 
@@ -11,7 +11,7 @@ from adapter_tests.support import tiny
 IS_TF1 = tf.__version__.startswith("1.")
 WITHOUT = "TensorFlow 1.15 cannot write what TensorFlow 2 does"
 
-# The names of an encoder's variables: those of today, and of the first that TF-Hub had.
+# Names of an encoder's variables: today's, and those of TF-Hub's first modules.
 TODAY = {
     "words": "word_embeddings/embeddings",
     "positions": "position_embedding/embeddings",
@@ -31,7 +31,7 @@ FIRST = {
 
 
 def tensors(config, names=TODAY, seed=0):
-    """The variables of an encoder, by (its name, Google's name): random, a head's axis apart."""
+    """Returns random variables of an encoder by (name, Google's name), with separate head axes."""
     random, found = np.random.RandomState(seed), {}
     width, heads = config.hidden_size, config.num_attention_heads
     size, scope = width // heads, names["words"].rpartition("word_embeddings")[0]
@@ -69,7 +69,7 @@ def tensors(config, names=TODAY, seed=0):
 
 
 def by_google_name(config, values):
-    """What `tensors` made, in Google's shapes."""
+    """Returns the result of `tensors` in Google's shapes."""
     width, found = config.hidden_size, {}
     for (_, name), value in values.items():
         if "/attention/" in name and "LayerNorm" not in name:
@@ -79,7 +79,7 @@ def by_google_name(config, values):
 
 
 class Encoder(tf2.Module):
-    """An encoder with these variables: a dict of three Tensors [B, S] → a dict of outputs."""
+    """An encoder with given variables: a dict of three Tensors [B, S] → a dict of outputs."""
 
     def __init__(self, values):
         super().__init__()
@@ -96,7 +96,7 @@ class Encoder(tf2.Module):
         ],
     )
     def __call__(self, inputs):
-        """Devlin et al. 2018, written as the Model Garden does, by einsum."""
+        """Computes BERT (Devlin et al. 2018) by einsum, as the Model Garden does."""
         of = {name[len("bert/") :]: value for name, value in self._by_name.items()}
         ids = inputs["input_word_ids"]
         x = tf2.gather(of["embeddings/word_embeddings"], ids)
@@ -135,7 +135,7 @@ def _norm(x, of, scope):
 
 
 def write_vocabulary(folder, name="vocab.txt"):
-    """Writes `tiny.VOCABULARY`; returns its path."""
+    """Writes `tiny.VOCABULARY`, and returns its path."""
     os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, name)
     with open(path, "w") as writer:
@@ -144,7 +144,7 @@ def write_vocabulary(folder, name="vocab.txt"):
 
 
 def save_encoder(folder, values, vocabulary="vocab.txt", do_lower_case=True):
-    """Writes a SavedModel of an encoder, with the vocabulary among its assets; returns folder."""
+    """Writes an encoder's SavedModel with the vocabulary as an asset; returns its folder."""
     module = Encoder(values)
     if vocabulary:
         path = write_vocabulary(folder + "-vocabulary", vocabulary)
@@ -156,7 +156,7 @@ def save_encoder(folder, values, vocabulary="vocab.txt", do_lower_case=True):
 
 
 def save_hostile_encoder(folder, values, written):
-    """Writes a SavedModel that writes a file when it is called, and another when it is loaded."""
+    """Writes a SavedModel that writes a file when called and another one when loaded."""
 
     class Resource(tf2.saved_model.experimental.TrackableResource):
         """A resource whose initializer writes a file."""
@@ -183,14 +183,14 @@ def save_hostile_encoder(folder, values, written):
 
 
 def save_checkpoint(folder, values, **objects):
-    """Writes an object-based checkpoint of an encoder, and the vocabulary; returns its prefix."""
+    """Writes an object-based checkpoint of an encoder and the vocabulary; returns its prefix."""
     write_vocabulary(folder)
     checkpoint = tf2.train.Checkpoint(encoder=Encoder(values), **objects)
     return checkpoint.save(os.path.join(folder, "bert_model.ckpt"))
 
 
 class TextModule(tf2.Module):
-    """The mean of a text's `tiny.word_vectors`; any other word has the embedding 0."""
+    """Maps a text to the mean of its `tiny.word_vectors`; other words have the embedding 0."""
 
     def __init__(self, width=3):
         super().__init__()
@@ -204,7 +204,7 @@ class TextModule(tf2.Module):
 
     @tf2.function(autograph=False, input_signature=[tf2.TensorSpec([None], tf2.string)])
     def __call__(self, texts):
-        """Strings [B] → float32 [B, D]."""
+        """Maps strings [B] to float32 [B, D]."""
         words = tf2.strings.split(texts)
         ids = self.lookup.lookup(words.flat_values)
         rows = tf2.gather(self.table, ids)
@@ -214,6 +214,6 @@ class TextModule(tf2.Module):
 
 
 def save_text_module(folder):
-    """Writes a SavedModel that embeds texts; returns folder."""
+    """Writes a SavedModel that embeds texts; returns its folder."""
     tf2.saved_model.save(TextModule(), folder)
     return folder

@@ -1,6 +1,6 @@
-"""What the tests train: a BERT of two layers, its vocabulary, and a task of a few sentences.
+"""Inputs of the tests' trainings: a BERT with two layers, its vocabulary, and tasks.
 
-Everything is made on the spot, in a folder of the test's own.
+Everything is generated on the fly, in a folder of the test.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ WORDS = _WORDS.split()
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, ".", "##s"]
 
 
-# Of a `modeling.BertConfig`.
+# The sizes of a `modeling.BertConfig`.
 SIZES = {
     "vocab_size": len(VOCABULARY),
     "hidden_size": 8,
@@ -39,7 +39,7 @@ SIZES = {
 
 
 class CountedText(str):
-    """A text; the class counts how often one of them is compared."""
+    """A text whose class counts comparisons."""
 
     comparisons = 0
 
@@ -51,7 +51,7 @@ class CountedText(str):
 
 
 def config(**sizes):
-    """A `modeling.BertConfig` of 2 layers, 8 wide, that fits `VOCABULARY`."""
+    """Returns a `modeling.BertConfig` with 2 layers of width 8 that fits `VOCABULARY`."""
     return modeling.BertConfig(**{**SIZES, **sizes})
 
 
@@ -66,7 +66,7 @@ def write_bert(folder, **sizes):
 
 @functools.lru_cache(maxsize=None)
 def _bert_files(sizes):
-    """The files of `write_bert`, bytes by name: a graph of them takes a second."""
+    """Returns the files of `write_bert`, bytes by name; cached, as their graph takes a second."""
     bert_config = config(**dict(sizes))
     files = {
         "bert_config.json": bert_config.to_json_string().encode(),
@@ -87,7 +87,7 @@ def _bert_files(sizes):
 
 
 def load(session, variables, values):
-    """Gives variables these values in one run: TensorFlow plans the graph anew for each run."""
+    """Assigns values to variables in one run, as TensorFlow plans the graph for each run."""
     feeds = {v.initializer.inputs[1]: value for v, value in zip(variables, values)}
     session.run([variable.initializer for variable in variables], feeds)
 
@@ -97,9 +97,9 @@ def sentence(random):
 
 
 def write_mrpc(folder, rows=24, seed=0):
-    """Writes train.tsv, dev.tsv and test.tsv in MRPC's layout; returns folder.
+    """Writes train.tsv, dev.tsv and test.tsv in MRPC's format; returns the folder.
 
-    A pair is a paraphrase if its second sentence is the first one.
+    A pair is a paraphrase if both sentences are equal.
     """
     os.makedirs(folder, exist_ok=True)
     random = np.random.RandomState(seed)
@@ -117,7 +117,7 @@ def write_mrpc(folder, rows=24, seed=0):
 
 
 def write_squad(path, num_questions=24, seed=0, impossible=False):
-    """Writes questions whose answer is the word after the one that they ask for; returns path."""
+    """Writes questions whose answer is the word after the one they ask for; returns the path."""
     random, paragraphs = np.random.RandomState(seed), []
     for index in range(num_questions):
         words = random.choice(WORDS, 12, replace=True).tolist()
@@ -135,15 +135,15 @@ def write_squad(path, num_questions=24, seed=0, impossible=False):
 
 
 def word_vectors(width=3, seed=0):
-    """dict from each of `WORDS` to its embedding, float32 [width]."""
+    """Returns a dict from each of `WORDS` to its embedding, float32 [width]."""
     values = np.random.RandomState(seed).randn(len(WORDS), width).astype(np.float32)
     return dict(zip(WORDS, values))
 
 
 def write_text_module(folder, width=3, seed=0):
-    """Exports a text embedding module: the mean of a text's `word_vectors`; returns folder.
+    """Exports a module that embeds a text as the mean of its `word_vectors`; returns its folder.
 
-    Any other word has the embedding 0.
+    Other words have the embedding 0.
     """
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(_text_module(width, seed).name, folder)
@@ -152,7 +152,7 @@ def write_text_module(folder, width=3, seed=0):
 
 @functools.lru_cache(maxsize=None)
 def _text_module(width, seed):
-    """The `tempfile.TemporaryDirectory` of a text embedding module."""
+    """Returns the `tempfile.TemporaryDirectory` of a text embedding module."""
     folder = tempfile.TemporaryDirectory()
     vectors, hub = word_vectors(width, seed), tfhub.library()
 
@@ -185,12 +185,12 @@ def _text_module(width, seed):
     return folder
 
 
-# Below those that the system gives out: nobody takes one between `free_port` and its use.
+# Below the system's ephemeral ports, so nobody takes a port between `free_port` and its use.
 _PORTS = itertools.count(20000 + 1000 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]))
 
 
 def free_port():
-    """A port of this machine at which nobody listens, another one each time."""
+    """Returns a free port of this machine, a new one each time."""
     while True:
         port = next(_PORTS)
         with socket.socket() as listener, contextlib.suppress(OSError):
@@ -199,16 +199,16 @@ def free_port():
 
 
 def enable_signals(test):
-    """Has Ctrl-C, SIGTERM and SIGHUP come to a test, whatever pytest's own process ignores."""
+    """Lets Ctrl-C, SIGTERM and SIGHUP reach a test, even if pytest's process ignores them."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         test.addCleanup(signal.signal, number, signal.getsignal(number))
         signal.signal(number, signal.default_int_handler)
 
 
 def train_sentencepiece(sentences, **options):
-    """The bytes of a SentencePiece model; options are those of its trainer.
+    """Returns the bytes of a SentencePiece model; `options` are its trainer's.
 
-    In a process of its own: SentencePiece's trainer crashes in one where TensorFlow 1.15 has run.
+    Runs in its own process: SentencePiece's trainer crashes where TensorFlow 1.15 has run.
     """
     train = "import json, sentencepiece, sys; sentencepiece.SentencePieceTrainer.train("
     train += "**json.loads(sys.argv[1]))"
@@ -224,7 +224,7 @@ def train_sentencepiece(sentences, **options):
 
 
 def arrays(rows=12, seq_length=10, num_labels=2, seed=0):
-    """Random features, as `glue.features_to_arrays` gives them."""
+    """Returns random features, in the format of `classifier_features.features_to_arrays`."""
     random = np.random.RandomState(seed)
     lengths = random.randint(3, seq_length + 1, rows)
     mask = (np.arange(seq_length) < lengths[:, None]).astype(np.int32)

@@ -1,4 +1,4 @@
-"""Kinds of tasks that only tests have, and their registration: what adding a kind has to need."""
+"""Kinds of tasks for tests only, and their registration, as adding a kind requires."""
 
 import contextlib
 import sys
@@ -12,9 +12,9 @@ from adapter_bert.tasks import text_kind
 
 
 class Ordinal(text_kind.TextKind):
-    """A text has one of several labels in an order: an output for each step from one to the next.
+    """Ordinal classification: labels are ordered, with an output for each step between neighbours.
 
-    A label is predicted by the number of the steps whose output is positive.
+    The predicted label is the number of steps with a positive output.
     """
 
     name = "ordinal"
@@ -60,7 +60,7 @@ class Ordinal(text_kind.TextKind):
 
 
 class Marks(task_kinds.TaskKind):
-    """Which tokens of a text are marked: one logit each."""
+    """Marks tokens of a text: one logit per token."""
 
     name = "marks"
     reads_tokens = True
@@ -99,7 +99,7 @@ class Marks(task_kinds.TaskKind):
 
 @contextlib.contextmanager
 def registered(*kinds):
-    """Registers kinds: each in a module of its own, by one entry of the table."""
+    """Registers kinds while entered, each in a module of its own, by an entry in the table."""
     modules = {f"toy_{kind.name}": types.ModuleType(kind.name) for kind in kinds}
     for module, kind in zip(modules.values(), kinds):
         module.KIND = kind
