@@ -1,4 +1,4 @@
-"""Tests of cli.py: how a script begins and ends, and its --help in sections."""
+"""Tests of cli.py: the start and end of a script, and the sections of --help."""
 
 import contextlib
 import importlib

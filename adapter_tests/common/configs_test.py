@@ -1,4 +1,4 @@
-"""Tests of configs.py; what `modeling` and `tuning` offer of it is tested with these."""
+"""Tests of configs.py; the parts that `modeling` and `tuning` export are tested with these."""
 
 import tensorflow.compat.v1 as tf
 
@@ -9,7 +9,7 @@ from adapter_bert.ops import adapters, layers
 
 
 class NamesTest(tf.test.TestCase):
-    """A name that a setting may have is that of something that is computed."""
+    """Every name that a setting accepts has an implementation."""
 
     def test_activations(self):
         self.assertEqual(configs.ACTIVATIONS, tuple(layers.ACTIVATIONS))

@@ -1,4 +1,4 @@
-"""Tests of devices.py on a machine without a TPU: gone on without, or refused at once."""
+"""Tests of devices.py on a machine without a TPU: runs without it, or fails at once."""
 
 import functools
 import http.server
@@ -17,13 +17,13 @@ from adapter_bert.common import devices
 from adapter_bert.common.errors import UserError
 from adapter_tests.support.refusals import RefusalTestCase
 
-# A name is looked up in Google's cloud, first of all at this host: none answers here.
+# A TPU's name is looked up in Google Cloud, first at this host, where nothing answers.
 NO_CLOUD = {"GCE_METADATA_IP": "127.0.0.1:1", "NO_GCE_CHECK": "True"}
 
 
 class FindTpuTest(RefusalTestCase):
     def warnings(self, *args, **kwargs):
-        """Returns (what find_tpu returns, its warnings)."""
+        """Returns (result of find_tpu, its warnings)."""
         with mock.patch.object(devices.logging, "warning") as warning:
             result = devices.find_tpu(*args, **kwargs)
         return result, [call[0][0] % call[0][1:] for call in warning.call_args_list]
@@ -124,7 +124,7 @@ class ReplicaTest(tf.test.TestCase):
         if tf.__version__.startswith("1."):
             with tf.Graph().as_default(), self.session() as session:
                 self.assertEqual(session.run(xla.compile(mixed, [tf.constant(5)])), [5])
-        else:  # On a CPU it would end the process: there is no telling which replica that is.
+        else:  # On a CPU the process would crash, as the replica is unknown.
             function = tf.function(mixed, jit_compile=True, autograph=False)
             program = function.experimental_get_compiler_ir(tf.constant(5))(stage="hlo")
             self.assertRegex(program, r"u32\[\] replica-id\(\)[^$]* s32\[\] xor\(")
@@ -132,7 +132,7 @@ class ReplicaTest(tf.test.TestCase):
 
 class SessionConfigTest(tf.test.TestCase):
     def choose(self, precision, native=True, use_tpu=False, seconds=None, recorded=None):
-        """What is chosen where products take so many seconds in (float32, bfloat16)."""
+        """Returns the choice if products take these seconds in (float32, bfloat16)."""
         measured = mock.Mock(side_effect=self.fail)
         if seconds:
             measured = mock.Mock(return_value=dict(zip(("float32", "bfloat16"), seconds)))
@@ -168,7 +168,7 @@ class SessionConfigTest(tf.test.TestCase):
             with mock.patch.object(tf, "__version__", "2.15.1"):
                 self.assertEqual(self.choose("auto", False, recorded=recorded), recorded)
             self.assertEqual(self.choose("float32", recorded=recorded), "float32")
-        with mock.patch.object(tf, "__version__", "1.15.5"):  # It has no kernels for bfloat16.
+        with mock.patch.object(tf, "__version__", "1.15.5"):  # Without bfloat16 kernels.
             self.assertEqual(self.choose("auto", False, recorded="bfloat16"), "float32")
         for unknown in ("float8", ["float32"], 16):
             chosen = self.choose("auto", seconds=(2.0, 1.0), recorded=unknown)
@@ -215,7 +215,7 @@ class SessionConfigTest(tf.test.TestCase):
             self.assertTrue(config.allow_soft_placement)
 
     def test_one_operation_at_a_time_whatever_session_came_first(self):
-        """A process's first session decides how many threads all others share."""
+        """A process's first session decides the number of threads of all later ones."""
         running, together = [], []
 
         def operation(x):

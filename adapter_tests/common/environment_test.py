@@ -1,4 +1,4 @@
-"""Tests of environment.py with made-up interpreters: nothing is restarted or uninstalled."""
+"""Tests of environment.py with fake interpreters: nothing is restarted or uninstalled."""
 
 import contextlib
 import importlib.util
@@ -70,7 +70,7 @@ class PrepareTest(tf.test.TestCase):
         self.execv = mock.Mock(side_effect=SystemExit("handed over"))
 
     def ensure(self, executable, *packages):
-        """What `prepare` exits with and what it prints, run by that Python."""
+        """Returns the exit and the output of `prepare` in that Python."""
         argv = ["run_classifier.py", "--task_name=MRPC"]
         with contextlib.ExitStack() as stack:
             for patch in (
@@ -109,7 +109,7 @@ class PrepareTest(tf.test.TestCase):
         self.assertIn("continuing with " + self.prepared, stderr)
 
     def assert_refused(self, code):
-        # sys.exit with a text prints it and ends with exit code 1.
+        # sys.exit with a text prints it and exits with code 1.
         self.assertRegex(code, r"^Error: [^\n]+\.$")
         self.assertIn("make demo", code)
         self.assertIn("requirements.txt", code)
@@ -128,7 +128,7 @@ class PrepareTest(tf.test.TestCase):
 
 
 class ScriptTest(tf.test.TestCase):
-    """Processes of their own, in a Python without site-packages."""
+    """Separate processes, in a Python without site-packages."""
 
     def run_bare(self, folder, code):
         path = os.path.join(folder, "script.py")
@@ -148,7 +148,7 @@ class ScriptTest(tf.test.TestCase):
         self.assertEqual((done.returncode, done.stdout), (0, "imported\n"), done.stderr)
 
     def test_every_script_is_refused_without_tensorflow(self):
-        """In a sentence, wherever it is called from; a copy, beside which there is no .venv."""
+        """Prints a sentence in any working directory; runs a copy that has no .venv next to it."""
         project = paths.PROJECT
         folder = tempfile.mkdtemp(dir=self.get_temp_dir())
         os.makedirs(os.path.join(folder, "adapter_bert", "common"))
@@ -189,7 +189,7 @@ class ScriptTest(tf.test.TestCase):
         )
 
     def run_without(self, packages, script, *arguments):
-        """Runs a script in a Python in which these packages cannot be imported."""
+        """Runs a script in a Python that cannot import these packages."""
         folder = tempfile.mkdtemp(dir=self.get_temp_dir())
         for package in packages:
             os.mkdir(os.path.join(folder, package))
@@ -218,7 +218,7 @@ class ScriptTest(tf.test.TestCase):
         for script in SCRIPTS:
             done = self.run_without(("tensorflow", "sklearn", "optuna"), script, "--help")
             self.assertEqual((done.returncode, done.stderr), (0, ""), script)
-            if script == "convert_checkpoint":  # It has commands in place of flags.
+            if script == "convert_checkpoint":  # This script has commands instead of flags.
                 continue
             done = self.run_without(("tensorflow",), script, "--adaptr_size=8")
             self.assertNotEqual(done.returncode, 0, script)
@@ -235,7 +235,7 @@ class ScriptTest(tf.test.TestCase):
         self.assertIn("figure4.svg", os.listdir(folder))
 
     def test_start_up_notes_are_left_out_and_nothing_else(self):
-        """Not even the last words of a process that crashes."""
+        """Not even the last output of a process that crashes."""
         code = (
             "import os, sys; from adapter_bert.common import environment\n"
             "with environment._filter_stderr():\n"
@@ -280,10 +280,10 @@ class ScriptTest(tf.test.TestCase):
 
 
 class FindPythonTest(tf.test.TestCase):
-    """find_python.sh, among Pythons that only say a version."""
+    """find_python.sh with fake Pythons that only print a version."""
 
     def find(self, *versions, on_path=(), in_pyenv=(), in_home=()):
-        """What it prints on stdout and stderr; paths begin with the folder."""
+        """Returns its stdout and stderr; paths begin with the folder."""
         folder = tempfile.mkdtemp(dir=self.get_temp_dir())
         for place, names in (
             ("path", on_path),

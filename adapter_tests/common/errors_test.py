@@ -1,4 +1,4 @@
-"""Tests of errors.py: what ends a run."""
+"""Tests of errors.py: how a run ends."""
 
 import contextlib
 import io
@@ -77,7 +77,7 @@ class ExitCodeTest(tf.test.TestCase):
     def test_a_reader_who_has_enough_is_141(self):
         program = "import sys; from adapter_bert.common import errors; sys.stdin.read(); "
         program += "sys.exit(errors.exit_code(lambda: print('x' * 100_000, flush={})))"
-        for flush in (True, False):  # Said in main, or only when it is over.
+        for flush in (True, False):  # Printed in main, or flushed only at the end.
             process = subprocess.Popen(
                 [sys.executable, "-c", program.format(flush)],
                 cwd=paths.PROJECT,
@@ -90,7 +90,7 @@ class ExitCodeTest(tf.test.TestCase):
             self.assertEqual(process.stderr.read(), b"")
             process.stderr.close()
             self.assertEqual(process.wait(), 141)
-        with self.assertRaises(BrokenPipeError):  # Of another pipe, or of a socket.
+        with self.assertRaises(BrokenPipeError):  # From another pipe or a socket.
             self.call(raising, BrokenPipeError())
 
     def test_a_place_of_no_file_system_is_a_users_error(self):

@@ -1,4 +1,4 @@
-"""Tests of estimator_training.py; distribution_test trains several workers by it."""
+"""Tests of estimator_training.py; distribution_test trains several workers with it."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from adapter_bert.common import tf_estimator
 pytestmark = pytest.mark.estimator
 
 if tf.__version__.startswith("1."):
-    estimator_training = None  # It imports modules that TensorFlow 1.15 has elsewhere.
+    estimator_training = None  # Imports modules that TensorFlow 1.15 has under other names.
 else:
     from adapter_bert.common import estimator_training
 
@@ -23,7 +23,7 @@ WORKERS = {"worker": ["a:1", "b:1", "c:1"]}
 @unittest.skipIf(tf.__version__.startswith("1."), "--distribution needs TensorFlow 2")
 class RunConfigTest(tf.test.TestCase):
     def config(self, tf_config, **options):
-        """A RunConfig as this module completes it, whatever TensorFlow has."""
+        """Returns a RunConfig completed by this module, for any TensorFlow."""
         with mock.patch.dict(os.environ, TF_CONFIG=json.dumps(tf_config)):
             config = tf_estimator.RunConfig(model_dir=self.get_temp_dir(), **options)
             estimator_training.init_run_config(config, tf_config)
@@ -43,7 +43,7 @@ class RunConfigTest(tf.test.TestCase):
         ):
             task = {"cluster": WORKERS, "task": {"type": "worker", "index": 1}}
             if not together:
-                task["cluster"] = {**WORKERS, "chief": ["d:1"]}  # Estimator's own rule without one.
+                task["cluster"] = {**WORKERS, "chief": ["d:1"]}  # As Estimator requires.
             config = self.config(task, train_distribute=strategy)
             found = estimator_training.should_run_distribute_coordinator(config)
             self.assertEqual(found, together)

@@ -1,4 +1,4 @@
-"""Tests of files.py: what a reader finds after a write that went well, failed or was cut off."""
+"""Tests of files.py: what readers find after a write that succeeded, failed or was killed."""
 
 import contextlib
 import errno
@@ -85,7 +85,7 @@ class ObjectTest(FilesTestCase):
         with self.assertRaisesRegex(UserError, "^'' cannot be written"), files.convert_write_errors(
             ""
         ):
-            open("")  # noqa: SIM115  It does not open.
+            open("")  # noqa: SIM115  Opening fails.
 
     def test_a_key_that_an_object_has_twice_is_refused(self):
         for text in ('{"size": 8, "size": 64}', '{"a": [{"b": {"size": 8, "c": 1, "size": 8}}]}'):
@@ -158,7 +158,7 @@ class WholeFolderTest(FilesTestCase):
         self.assertEqual(self.content("a"), "first")
 
     def test_a_kill_before_and_after_each_step_leaves_a_whole_folder(self):
-        # The three changes to the file system that make a folder take another's place.
+        # The three file system operations that replace a folder.
         steps = (("rename", 0), ("rename", 1), ("rmtree", 0))
         for operation, count in steps:
             for done in (False, True):
@@ -182,7 +182,7 @@ class WholeFolderTest(FilesTestCase):
         files.rmtree(self.path)
 
     def _die_at(self, operation, count, done):
-        """Ends this process at the operation's call of that number, before or after it."""
+        """Ends this process before or after its n-th call of the operation."""
         original, calls = getattr(files, operation), []
 
         def dying(*arguments, **options):
@@ -248,7 +248,7 @@ class RecoverTest(FilesTestCase):
 
 
 class SyncTest(FilesTestCase):
-    """What is on disk when: in this order, what is synced and what is renamed."""
+    """The order of syncs and renames, which decides what survives a loss of power."""
 
     def setUp(self):
         super().setUp()
@@ -271,7 +271,7 @@ class SyncTest(FilesTestCase):
         self.addCleanup(patch.stop)
 
     def noted(self):
-        """The log since the last call, with names in place of paths."""
+        """Returns the log since the last call, with names instead of paths."""
         log = [(what, os.path.relpath(path, self.root)) for what, path in self.log]
         self.log.clear()
         return log
@@ -342,7 +342,7 @@ class SyncTest(FilesTestCase):
         self.assertEqual(os.listdir(self.root), ["thing"])
 
     def test_a_folder_that_may_be_written_but_not_listed(self):
-        """The names in it cannot be synced; a file that cannot be opened is a failure as ever."""
+        """An unreadable folder cannot be synced; an unreadable file is still an error."""
         opened = os.open
 
         def without_leave(path, *arguments, **options):

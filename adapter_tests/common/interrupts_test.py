@@ -1,4 +1,4 @@
-"""Tests of interrupts.py: signals to the test's own process."""
+"""Tests of interrupts.py by signals to the test's own process."""
 
 import os
 import signal

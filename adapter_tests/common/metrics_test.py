@@ -1,4 +1,4 @@
-"""Tests of metrics.py beside the formulas, and on inputs for which these are undefined."""
+"""Tests of metrics.py against the formulas, and for inputs for which these are undefined."""
 
 import itertools
 import math
@@ -11,7 +11,7 @@ from adapter_bert.common import metrics
 
 
 def counts(labels, predictions):
-    """(true positives, false positives, false negatives, true negatives) of two 0/1 arrays."""
+    """Returns (true positives, false positives, false negatives, true negatives)."""
     pairs = list(zip(labels, predictions))
     return [sum(pair == case for pair in pairs) for case in ((1, 1), (0, 1), (1, 0), (0, 0))]
 
@@ -28,7 +28,7 @@ def matthews(labels, predictions):
 
 
 def ranks(values):
-    """Ranks from 1; ties share their mean."""
+    """Returns ranks from 1; ties share their mean rank."""
     return [
         np.mean([1 + i for i, other in enumerate(sorted(values)) if other == value])
         for value in values
@@ -92,7 +92,7 @@ class NumbersTest(tf.test.TestCase):
 class MultilabelTest(tf.test.TestCase):
     def test_against_the_formulas(self):
         labels, predictions = np.random.RandomState(1).randint(0, 2, [2, 20, 3])
-        predictions[:, 2] = labels[:, 2] = 0  # Never there, never found.
+        predictions[:, 2] = labels[:, 2] = 0  # Neither true nor predicted in any row.
         found = metrics.multilabel(labels, predictions)
         self.assertAlmostEqual(found["micro_f1"], f1(labels.ravel(), predictions.ravel()))
         each = [f1(labels[:, i], predictions[:, i]) for i in range(3)]
@@ -116,7 +116,7 @@ class MultilabelTest(tf.test.TestCase):
 class RegressionTest(tf.test.TestCase):
     def test_against_the_formulas(self):
         rng = np.random.RandomState(2)
-        targets = rng.randint(0, 6, 40) / 2  # With ties, as STS-B has.
+        targets = rng.randint(0, 6, 40) / 2  # With ties, as in STS-B.
         predictions = (targets + rng.normal(size=40)).astype(np.float32)
         found = metrics.regression(targets, predictions)
         self.assertAlmostEqual(found["pearson"], correlation(targets, predictions), places=6)
@@ -131,7 +131,7 @@ class RegressionTest(tf.test.TestCase):
     def test_where_there_is_no_correlation(self):
         for targets, predictions in (
             ([1.0, 2.0, 3.0], [2.5, 2.5, 2.5]),
-            ([1.0, 2.0, 3.0], [0.1, 0.1, 0.1]),  # Whose mean is not 0.1.
+            ([1.0, 2.0, 3.0], [0.1, 0.1, 0.1]),  # Their mean is not exactly 0.1.
             ([2.0, 2.0], [1.0, 3.0]),
             ([1.0], [1.0]),
             ([], []),

@@ -1,4 +1,4 @@
-"""Tests of paths.py: what is found first, what the log says of it, what an error names."""
+"""Tests of paths.py: the order of the search, its log, and its errors."""
 
 import os
 import tempfile
@@ -11,7 +11,7 @@ from adapter_tests.support.refusals import RefusalTestCase
 
 
 class PathsTestCase(RefusalTestCase):
-    """Gives each test a folder, and an environment without BERT's variables and without a demo."""
+    """Gives each test a folder, and an environment without BERT's variables and the demo."""
 
     def setUp(self):
         super().setUp()
@@ -26,13 +26,13 @@ class PathsTestCase(RefusalTestCase):
             self.addCleanup(patch.stop)
 
     def make(self, *names):
-        """Makes a folder below the test's own and returns its path."""
+        """Creates a folder below the test's and returns its path."""
         path = os.path.join(self.folder, *names)
         os.makedirs(path)
         return path
 
     def logged(self, function, *args, **kwargs):
-        """Returns (result, all that was logged)."""
+        """Returns (result, the log)."""
         with mock.patch.object(paths.logging, "info") as info:
             result = function(*args, **kwargs)
         return result, " ".join(call[0][0] % call[0][1:] for call in info.call_args_list)

@@ -1,4 +1,4 @@
-"""Tests of settings.py: the flags that a dataclass makes, and what they become."""
+"""Tests of settings.py: flags from a dataclass, and values from flags."""
 
 import dataclasses
 from typing import Optional, Tuple
@@ -83,7 +83,7 @@ class SettingsTest(tf.test.TestCase):
         values = parsed(Base, "--rate=0.5")
         supplied = Supplied({"rate": 0.1, "size": 2}, {"fast": True})
         self.assertEqual(Base.from_flags(values, supplied), Base(2, 0.5, True))
-        self.assertEqual((values.size, values.fast), (8, False))  # Parsed flags stay.
+        self.assertEqual((values.size, values.fast), (8, False))  # The flags are unchanged.
 
     def test_changed_flags(self):
         own = Own(size=4, rate=0.1, folder="there")

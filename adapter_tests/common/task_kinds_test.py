@@ -1,4 +1,4 @@
-"""Tests of the registry of kinds: what is registered is found, and needs no other edit."""
+"""Tests of the registry of kinds: a registered kind is found and needs no other edit."""
 
 import os
 import subprocess
@@ -51,7 +51,7 @@ class RegistryTest(tf.test.TestCase):
 
 
 class ToyKindsTest(HeadCase):
-    """Two kinds that this project lacks, through everything that asks for a task's kind."""
+    """Two kinds for tests only, used by everything that depends on a task's kind."""
 
     def setUp(self):
         super().setUp()

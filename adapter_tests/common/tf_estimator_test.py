@@ -1,4 +1,4 @@
-"""Tests of tf_estimator.py: what it gives on this TensorFlow, and what it refuses on others."""
+"""Tests of tf_estimator.py: what it provides on this TensorFlow and refuses on others."""
 
 import os
 import subprocess

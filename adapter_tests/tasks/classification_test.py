@@ -1,4 +1,4 @@
-"""Tests of classification.py: head and loss beside NumPy, answers, labels in files."""
+"""Tests of classification.py: head and loss against NumPy, answers, labels in files."""
 
 import numpy as np
 import tensorflow.compat.v1 as tf

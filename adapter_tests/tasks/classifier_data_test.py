@@ -1,4 +1,4 @@
-"""Tests of classifier_data.py: the task that flags name, and its rows."""
+"""Tests of classifier_data.py: the task that flags select, and its rows."""
 
 import os
 import tempfile

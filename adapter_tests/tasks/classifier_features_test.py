@@ -18,7 +18,7 @@ from adapter_tests.support.shared import SHARED, needs_shared
 
 
 class WordTokenizer:
-    """Splits at spaces; a word's id is its place in the vocabulary below."""
+    """Splits at spaces; a word's id is its index in the vocabulary below."""
 
     ids = {"[PAD]": 0, "[CLS]": 1, "[SEP]": 2, "a": 3, "b": 4, "c": 5, "d": 6, "x": 7, "y": 8}
 
@@ -30,7 +30,7 @@ class WordTokenizer:
 
 
 def taken_rows(examples, label_list, max_seq_length, tokenizer):
-    """All arrays of `text_arrays`' rows."""
+    """Returns all arrays of the rows of `text_arrays`."""
     arrays = classifier_features.text_arrays(examples, label_list, max_seq_length, tokenizer)
     specials = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
     return rows.TextRows(arrays, *specials, max_seq_length).take(np.arange(len(examples)))
@@ -85,7 +85,7 @@ class ConvertSingleExampleTest(tf.test.TestCase):
 
     def test_smallest_lengths(self):
         self.assert_features(self.convert("a", None, 2), [1, 2], [1, 1], [0, 0])
-        # As in the original, a second text of which nothing is left loses its [SEP] too.
+        # As in the original, a second text that is truncated to nothing also loses its [SEP].
         self.assert_features(self.convert("a", "x", 3), [1, 2, 0], [1, 1, 0], [0, 0, 0])
 
     def test_too_small_lengths(self):

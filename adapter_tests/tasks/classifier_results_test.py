@@ -1,4 +1,4 @@
-"""Tests of classifier_results.py: scores by hand, and files in BERT's and in GLUE's format."""
+"""Tests of classifier_results.py: hand-computed scores, and files in BERT's and GLUE's formats."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from adapter_bert.tasks.glue import TASKS, Task
 
 
 def probabilities(answers, num_labels):
-    """Rows that are sure of these answers by 0.7."""
+    """Returns rows that give these answers a probability of 0.7."""
     rest = 0.3 / (num_labels - 1)
     return np.where(np.eye(num_labels, dtype=bool)[answers], 0.7, rest).astype(np.float32)
 
@@ -64,7 +64,7 @@ class ScoresTest(tf.test.TestCase):
         }
         labels = np.array([[1, 1], [0, 1], [0, 0]])
         found = classifier_results.scores(task, labels, predictions)
-        # Right: x and y of the first row; wrong: x of the second, whose y is missed.
+        # Correct: x and y of the first row; wrong: x of the second, whose y is missed.
         self.assertAllClose(found["micro_f1"], 2 * 2 / (2 * 2 + 1 + 1))
         self.assertAllClose(found["accuracy"], 2 / 3)
         folder = tempfile.mkdtemp(dir=self.get_temp_dir())
@@ -215,7 +215,7 @@ class FilesTest(tf.test.TestCase):
         self.assertEqual(self.rows("submission", "MNLI-mm.tsv")[1:], [["0", "neutral"]])
 
 
-# What GLUE's server expects: of each file how many rows, and what may stand in them.
+# What GLUE's server expects: each file's number of rows and its valid predictions.
 _BINARY, _RTE = ("0", "1"), ("entailment", "not_entailment")
 _NLI = ("contradiction", "entailment", "neutral")
 SERVER = {
@@ -234,7 +234,7 @@ SERVER = {
 
 
 def check_submission(path):
-    """Raises AssertionError unless GLUE's server would take a file of its name."""
+    """Raises AssertionError unless GLUE's server would accept a file of this name."""
     name = os.path.splitext(os.path.basename(path))[0]
     num_rows, labels = SERVER[name]
     with open(path, encoding="utf-8", newline="") as reader:

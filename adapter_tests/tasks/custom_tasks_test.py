@@ -1,4 +1,4 @@
-"""Tests of custom_tasks.py: one's own tables, the paper's further tasks, and shares of one file."""
+"""Tests of custom_tasks.py: custom tables, the paper's additional tasks, and held-out rows."""
 
 import collections
 import json
@@ -41,7 +41,7 @@ class TableProcessorTest(FileTestCase):
             self.examples("train"), [("train-2", "a", "b", "yes"), ("train-3", "c", "d", "no")]
         )
         self.assertEqual(self.examples("dev"), [("dev-2", "e", "f", "yes")])
-        # Without a label the first one stands in its place.
+        # Without labels, the first label is the placeholder.
         self.assertEqual(self.examples("test"), [("test-1", "g", "h", "no")])
 
     def test_numbers(self):
@@ -105,7 +105,7 @@ class TableProcessorTest(FileTestCase):
             path = self.write("train.jsonl", "\n".join(map(json.dumps, rows)) + "\n")
             self.write("dev.tsv", "one\ttwo\tkind\na\tb\tyes\n")
             self.write("test.tsv", "one\ttwo\na\tb\n")
-            self.assertLen(self.examples("train"), 2)  # What is not read may be null.
+            self.assertLen(self.examples("train"), 2)  # Unused columns may be null.
             rows[1][name] = None
             self.write("train.jsonl", "\n".join(map(json.dumps, rows)) + "\n")
             self.assert_refused([f"{path}, line 2", name, "null"], self.examples, "train")
@@ -223,7 +223,7 @@ class PropertiesTest(FileTestCase):
             os.remove(path)
 
 
-# Of each further task a file as it was published (three rows), and what must come out of it.
+# A file of each additional task as published (three rows), and its expected examples.
 PUBLISHED = {
     "airline": (
         "Tweets.csv",
@@ -338,7 +338,7 @@ class LayoutsTest(FileTestCase):
         self.assertLen(PUBLISHED, 17)
 
     def write_published(self, name, encoding):
-        """Writes ten times what PUBLISHED has of a task; returns the folder."""
+        """Writes ten copies of a task's file in PUBLISHED; returns the folder."""
         folder = os.path.join(self.folder, name, encoding)
         file, content, _ = PUBLISHED[name]
         if content is None:
@@ -426,7 +426,7 @@ class LayoutsTest(FileTestCase):
 
     @needs_shared
     def test_published_files_give_the_papers_counts(self):
-        """Table 3 of the paper; of US economic performance the paper has 63 rows less."""
+        """Table 3 of the paper, except US economic performance, which has 63 rows less there."""
         for name, sizes, classes in (
             ("airline", [11712, 1464, 1464], 3),
             ("corporate_messaging", [2494, 312, 312], 4),
@@ -472,7 +472,7 @@ class DamagedFilesTest(tf.test.TestCase):
                     lines.append(separator.join(texts.get(name, "x") for name in names))
                 contents = {layout.files[0]: ("\n".join(lines) + "\n").encode()}
             with self.subTest(layout.name):
-                # Any text is one of newsgroups'.
+                # Any text is a valid one of newsgroups.
                 refuses = layout.name != "newsgroups"
                 self.check(layout, contents, (*layout.files, "--data_dir"), refuses)
 

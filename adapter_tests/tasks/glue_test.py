@@ -25,7 +25,7 @@ XNLI_DEV_ROW = "{}\t{}\tx\tx\tx\tx\t{}\t{}\t12"
 STSB_HEADER = "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2"
 STSB_ROW = "0\tmain-news\tMSRvid\t2012test\t24\tnone\tnone\tOne.\tTwo."
 
-# By task and split: the file's name, its content, and what must come out of it.
+# By task and split: the file's name, its content, and the expected examples.
 EXPECTED = {
     ("cola", "train"): (
         "train.tsv",
@@ -322,7 +322,7 @@ MRPC_HEADER = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
 
 
 class RefusedRowsTest(FileTestCase):
-    """What the reader of a task refuses, and where it says the mistake is."""
+    """The errors of a task's reader, and the place that they name."""
 
     def assert_split_refused(self, parts, processor, split, file_name, content):
         path = self.write(file_name, content)
@@ -348,7 +348,7 @@ class RefusedRowsTest(FileTestCase):
         )
 
     def test_too_few_columns_before_a_label_at_the_end(self):
-        # Ten columns hold both texts and would give the second one as the label.
+        # Ten columns hold both texts, and would make the second one the label.
         header, row, _ = EXPECTED["mnli", "train"][1].split("\n")
         self.assert_split_refused(
             [", line 2: found 10 columns", "at least 11 columns"],
@@ -425,7 +425,7 @@ class SharedDataTest(tf.test.TestCase):
         return os.path.join(SHARED, "data", "glue", *parts)
 
     def test_row_counts(self):
-        # By data/README.md for train and MNLI, else the sizes that GLUE publishes.
+        # Sizes from data/README.md for train and MNLI, otherwise as published by GLUE.
         counts = {
             ("CoLA", "train"): 8551,
             ("CoLA", "dev"): 1043,
@@ -473,7 +473,7 @@ class PropertiesTest(FileTestCase):
         except UserError as error:
             self.assert_one_sentence(error, path)
         else:
-            # No row is lost in silence but a header, and those that a task may leave out.
+            # No row is skipped except a header, and those that a task may skip.
             rows = content.decode("utf-8-sig").rstrip("\r\n").count("\n") + 1
             rows -= glue.TASKS[name].splits[split].header
             self.assertTrue(examples)
@@ -482,7 +482,7 @@ class PropertiesTest(FileTestCase):
 
 
 def rows_of(task, split):
-    """Returns the bytes of a file that a `glue.Split` reads."""
+    """Returns the bytes of the file of a `glue.Split`."""
     lines = ["\t".join(f"column {c}" for c in range(split.width))] if split.header else []
     for row in range(30):
         fields = [f"the dog {row} sees {column}" for column in range(split.width)]

@@ -18,7 +18,7 @@ class HeadsTest(tf.test.TestCase):
             session.run(tf.local_variables_initializer())
             session.run([update for _, update in metrics.values()])
             values = session.run({name: value for name, (value, _) in metrics.items()})
-        # Rows 0 and 1 are right, row 2 is wrong, rows 3 (right) and 4 (wrong) do not count.
+        # Rows 0 and 1 are correct, row 2 is wrong, rows 3 (correct) and 4 (wrong) do not count.
         self.assertAllClose(values, {"eval_accuracy": 2 / 3, "eval_loss": 4.5 / 3})
 
 

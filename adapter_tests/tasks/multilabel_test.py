@@ -1,4 +1,4 @@
-"""Tests of multilabel.py: head and loss beside NumPy, answers, sets of labels in files."""
+"""Tests of multilabel.py: head and loss against NumPy, answers, sets of labels in files."""
 
 import numpy as np
 import tensorflow.compat.v1 as tf

@@ -1,4 +1,4 @@
-"""Tests of regression.py: head and loss beside NumPy, answers, numbers in files."""
+"""Tests of regression.py: head and loss against NumPy, answers, numbers in files."""
 
 import numpy as np
 import tensorflow.compat.v1 as tf

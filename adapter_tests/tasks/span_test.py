@@ -1,4 +1,4 @@
-"""Tests of span.py: logits and loss beside NumPy, padding that is never an answer."""
+"""Tests of span.py: logits and loss against NumPy, and padding, which is never an answer."""
 
 import numpy as np
 import tensorflow.compat.v1 as tf

@@ -18,7 +18,7 @@ WORD_OF = {3: 0, 4: 1, 5: 1, 6: 1, 7: 2, 8: 3, 9: 3}
 
 
 def feature(unique_id=0, is_max_context=None, first=3):
-    """A window over WORDS, which begins at the token `first`."""
+    """Returns a window over WORDS that begins at the token `first`."""
     tokens = TOKENS[:3] + TOKENS[first:]
     words = {3 + i: WORD_OF[first + i] for i in range(len(TOKENS) - 1 - first)}
     best = dict.fromkeys(words, True) if is_max_context is None else is_max_context
@@ -26,7 +26,7 @@ def feature(unique_id=0, is_max_context=None, first=3):
 
 
 def logits(unique_id=0, start=(), end=(), length=12):
-    """Logits of -9 but for pairs of (place, value)."""
+    """Returns logits of -9 except for pairs of (position, value)."""
     values = np.full([2, length], -9.0)
     for row, pairs in enumerate((start, end)):
         for place, value in pairs:
@@ -45,7 +45,7 @@ class ChooseAnswerTest(tf.test.TestCase):
     def test_the_best_and_their_probabilities(self):
         result = logits(start=[(3, 2.0), (7, 1.0)], end=[(4, 1.0), (7, 0.5)])
         answer = self.choose((feature(), result), n_best_size=2)
-        # Of 2 starts and 2 ends those in order: 3-4 (3.0), 3-7 (2.5), 7-7 (1.5); two are kept.
+        # Of 2 starts and 2 ends, those in order: 3-4 (3.0), 3-7 (2.5), 7-7 (1.5); two remain.
         self.assertEqual(texts(answer), ["Steve Smith", "Steve Smith's cat"])
         self.assertEqual((answer.text, answer.null_odds), ("Steve Smith", None))
         odds = np.exp([3.0, 2.5])
@@ -54,7 +54,7 @@ class ChooseAnswerTest(tf.test.TestCase):
         self.assertEqual((answer.nbest[1]["start_logit"], answer.nbest[1]["end_logit"]), (2.0, 0.5))
 
     def test_what_is_no_answer(self):
-        high = [(place, 5.0) for place in (0, 1, 2, 10, 11)]  # Not of the paragraph.
+        high = [(place, 5.0) for place in (0, 1, 2, 10, 11)]  # Outside of the paragraph.
         result = logits(start=[*high, (8, 2.0), (7, 1.0)], end=[*high, (3, 4.0), (8, 1.0)])
         answer = self.choose((feature(), result), n_best_size=8, max_answer_length=1)
         self.assertEqual(texts(answer)[0], "sat")  # 7-8 is too long, 8-3 ends before it begins.
@@ -113,7 +113,7 @@ class ChooseAnswerTest(tf.test.TestCase):
             self.assertEqual((answer.text, answer.nbest[0]["probability"]), ("empty", 1.0))
 
     def test_languages_without_spaces(self):
-        # A paragraph of one "word": ideographs are tokens, Thai takes SentencePiece's pieces.
+        # A paragraph of one "word": ideographs are tokens; Thai needs SentencePiece's pieces.
         chinese = "\u5728\u4e2d\u56fd\u5317\u4eac\u3002"
         thai = "\u0e17\u0e35\u0e48", "\u0e01\u0e23\u0e38\u0e07", "\u0e40\u0e17\u0e1e", "."
         for words, tokens, first, last, expected in (
@@ -148,15 +148,15 @@ class ChooseAnswerTest(tf.test.TestCase):
                 "\uff11\uff19\uff18\uff15",
             ),
             ("\ufb01sh,", ["\u2581f", "ish", ","], 1, 1, "\ufb01sh"),
-            # What is dropped, or taken for a space.
+            # Characters that are dropped or replaced by a space.
             ("a\u200bbc\u00ad\ud83dd", ["\u2581a", "\u2581b", "c", "d"], 1, 2, "bc"),
             ("a\u200bbc\u00ad\ud83dd", ["\u2581a", "\u2581b", "c", "d"], 1, 3, "bc\u00ad\ud83dd"),
-            # Marks that join their letters, or stay on them in lower case.
+            # Marks that combine with letters, or remain on them in lower case.
             ("(Cafe\u0301)", ["\u2581", "(", "caf", "\u00e9", ")"], 2, 3, "Cafe\u0301"),
             ("\u30ab\uff76\uff9e.", ["\u2581\u30ab", "\u30ac", "."], 1, 1, "\uff76\uff9e"),
             ("".join(thai), ["\u2581" + thai[0], thai[1]], 0, 0, thai[0]),
             ("The\u03a3\u03a3", ["\u2581", "the", "\u03c3", "\u03c2"], 2, 3, "\u03a3\u03a3"),
-            # What cannot be told is all of the word.
+            # An answer that cannot be aligned is the whole word.
             ("(cat)", ["\u2581", "(dog", ")"], 1, 1, "(cat)"),
             ("(cat)", ["\u2581", "(cat)"], 0, 0, "(cat)"),
         ):
@@ -183,7 +183,7 @@ class FinalTextTest(tf.test.TestCase):
             ("steve smith", "Steve Smith's", False, "Steve Smith's"),
             ("Steve Smith", "Steve Smith's", False, "Steve Smith"),
             ("cafe", "(Caf\u00e9,", True, "Caf\u00e9"),
-            ("cafe", "(Cafe\u0301,", True, "(Cafe\u0301,"),  # A character less: no telling.
+            ("cafe", "(Cafe\u0301,", True, "(Cafe\u0301,"),  # One less: cannot be aligned.
             ("cafe", "(Cafe,", True, "Cafe"),
             ("$ 5 . 00", "about $5.00.", True, "$5.00"),
             ("\u4e2d \u56fd", "\u5728\u4e2d\u56fd\u5317", True, "\u4e2d\u56fd"),
@@ -208,7 +208,7 @@ class FinalTextTest(tf.test.TestCase):
 
 class WriteTest(tf.test.TestCase):
     def read(self, path):
-        """The JSON of a file, None if there is none."""
+        """Returns the JSON in a file, None without a file."""
         if not os.path.exists(path):
             return None
         with open(path) as reader:

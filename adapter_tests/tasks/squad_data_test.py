@@ -118,7 +118,7 @@ class ReadTest(FileTestCase):
             (good.replace('"id"', '"id": "q0", "id"'), [': an object has the key "id" twice']),
             (good[:-1] + ', "data": []}', [': an object has the key "data" twice']),
             (good.replace('"q1"', "9" * 5000), ["JSON"]),
-            # JSON to Python, but not to the reader of parts, which has its own words for it.
+            # Valid JSON to Python, but not to ijson, which has its own messages.
             (good.replace('"t"', "NaN"), ["not SQuAD's JSON (", ")."]),
             (good.replace('"t"', "1e400"), ["not SQuAD's JSON (", ")."]),
             (good.replace('"q1"', "9" * 23), ["not SQuAD's JSON (", ")."]),
@@ -186,7 +186,7 @@ class ReadTest(FileTestCase):
     )
     @hypothesis.example(5, 5, False)
     def test_any_json_is_read_or_refused(self, part, depth, is_training):
-        """A good file in which something, at any depth, is something else."""
+        """A valid file in which something is replaced, at any depth."""
         content = squad(question())
         paragraph = content["data"][0]["paragraphs"][0]
         places = [

@@ -17,7 +17,7 @@ from adapter_tests.support.squad import CONTEXT, minilm_tokenizer, question, squ
 
 
 class LetterTokenizer:
-    """Splits words into pieces of two letters; the id of a piece is what its letters make."""
+    """Splits words into pieces of two letters; a piece's id is computed from its letters."""
 
     def tokenize(self, text):
         return [word[i : i + 2] for word in text.split() for i in range(0, len(word), 2)]
@@ -47,7 +47,7 @@ class WindowsTest(tf.test.TestCase):
         self.assertAllEqual(winners, [0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 2])
 
     def test_a_longer_window_wins_a_tie_by_little(self):
-        # Token 4 has one to its side in both; the first is the longer.
+        # Token 4 has one token next to it in both; the first window is longer.
         self.assertEqual(squad_features.max_context([(0, 6), (3, 3)])[4], 0)
         self.assertEqual(squad_features.max_context([(3, 3), (0, 6)])[4], 1)
 
@@ -58,7 +58,7 @@ class WindowsTest(tf.test.TestCase):
             (["american"], (3, 3)),
             (["-", "american"], (2, 3)),
             (["japan"], (1, 3)),
-            (["war"], (1, 3)),  # Outside of its words.
+            (["war"], (1, 3)),  # Outside of the answer's words.
             ([], (1, 3)),
         ):
             self.assertEqual(squad_features.improve_answer_span(tokens, 1, 3, answer), expected)
@@ -67,11 +67,11 @@ class WindowsTest(tf.test.TestCase):
         tokens = ["\u2581in", "\u2581", "(", "\u25811985", "-", "198", "5", ")", "\u2581"]
         for answer, expected in (
             (["\u25811985"], (3, 3)),
-            (["\u2581", "5", ")"], (6, 7)),  # Not with the piece that holds the first 5.
+            (["\u2581", "5", ")"], (6, 7)),  # Without the piece that holds the first 5.
             (["\u2581", "-", "19"], (4, 5)),
             (["\u25819", "8"], (5, 5)),
             (["\u2581", "(", "1985", "-"], (2, 4)),
-            (["\u2581in"], (1, 8)),  # Outside of its words.
+            (["\u2581in"], (1, 8)),  # Outside of the answer's words.
             (["\u2581"], (1, 8)),
             ([], (1, 8)),
         ):
@@ -112,7 +112,7 @@ class FeaturesTest(FileTestCase):
         self.assertEqual(feature.segment_ids, [0] * 4 + [1] * 7 + [0])
         self.assertEqual((feature.unique_id, feature.input_ids[0]), (1000000000, 1))
 
-        windows = self.features(content, (9, 3, 2))  # Room for 4.
+        windows = self.features(content, (9, 3, 2))  # Room for 4 tokens.
         self.assertEqual(
             [feature.tokens[4:-1] for feature in windows],
             [["ab", "cd", "ef", "gh"], ["gh", "ij", "k"]],
@@ -120,7 +120,7 @@ class FeaturesTest(FileTestCase):
         positions = [(feature.start_position, feature.end_position) for feature in windows]
         self.assertEqual(positions, [(6, 6), (0, 0)])
         self.assertEqual([feature.unique_id for feature in windows], [1000000000, 1000000001])
-        # "gh" has more around it in neither: the longer window has it.
+        # "gh" has equal context in both: the longer window wins.
         self.assertEqual(windows[0].token_is_max_context[7], True)
         self.assertEqual(windows[1].token_is_max_context[4], False)
 
@@ -137,7 +137,7 @@ class FeaturesTest(FileTestCase):
         patch = tf.test.mock.patch.object(squad_features, "_PROGRESS_EVERY", 2)
         with patch, self.assertLogs("absl", "INFO") as logs:
             self.arrays(content, True)
-            self.features(content)  # As each evaluation does, which tells of its own progress.
+            self.features(content)  # As in each evaluation, which logs its own progress.
         self.assertEqual([record.getMessage() for record in logs.records], ["Read 2 questions."])
 
     def test_no_answer(self):
@@ -150,7 +150,7 @@ class FeaturesTest(FileTestCase):
         self.assertEqual(self.features(squad(question(), context=""), is_training=False), [])
 
     def test_rows_are_the_features(self):
-        """What the script reads, beside the lists of BERT's function."""
+        """The script's encoding, compared with BERT's function."""
         content = squad(*(question(f"q{i}", "who is it " * i, [("mat", 20)]) for i in range(1, 5)))
         content["data"].append(squad(question("q9", "eh"), context="A cat, " * 9)["data"][0])
         content["data"][1]["paragraphs"][0]["qas"][0]["answers"][0]["answer_start"] = 2
@@ -160,7 +160,7 @@ class FeaturesTest(FileTestCase):
         self.assertEqual(arrays.pop("num_questions").sum(), 5)
         positions = {"start_positions", "end_positions"}
         self.assertEqual(set(arrays), {*rows.PARTS, "is_real_example", *positions})
-        # The five questions' paragraphs stand there once each.
+        # The paragraphs of the five questions are stored once each.
         texts = [CONTEXT, "A cat, " * 9, *("who is it " * i for i in range(1, 5)), "eh"]
         pieces = [LetterTokenizer().tokenize(text) for text in texts]
         num_tokens = [len(some) for some in pieces[:2]] + [min(len(some), 5) for some in pieces[2:]]
@@ -185,7 +185,7 @@ class FeaturesTest(FileTestCase):
         self.assertIsNot(found[1].paragraph, found[2].paragraph)
 
     def arrays(self, content, is_training, tokens_per_part=1 << 18):
-        """(arrays of what `add_rows` hands on, number of parts)."""
+        """Returns (concatenated arrays from `add_rows`, number of parts)."""
         path = self.write("squad.json", json.dumps(content))
         tokenizer, limits, parts = LetterTokenizer(), squad_features.Limits(16, 4, 5), []
         with tf.test.mock.patch.object(squad_features, "_TOKENS_PER_PART", tokens_per_part):
@@ -216,10 +216,10 @@ class FeaturesTest(FileTestCase):
 
 
 class SentencePieceTest(FileTestCase):
-    """Answers inside of words, whose pieces are others than those of the answer alone."""
+    """Answers inside of words, whose pieces differ from those of the answer alone."""
 
     def tokenizer(self):
-        """Of a small model, to which "1985" is one piece where it begins a word."""
+        """Uses a small model in which "1985" is one piece at the start of a word."""
         lines = [
             "1985 \u5e74 \u6771\u4eac \u5927\u5b66 \u306f \u65e5\u672c \u306e \u5927\u5b66",
             "in 1985 a Japanese war , cat -",
@@ -251,7 +251,7 @@ class SentencePieceTest(FileTestCase):
             ("in 1985 war", "1985", "1985"),
             ("Japanese-American war", "American", "American"),
             ("a 1985\u5e74", "198", "1985"),
-            # Of "Tokyo University 1985" the second word, and the digits, which are full-width.
+            # In "Tokyo University 1985": the second word, and the full-width digits.
             ("\u6771\u4eac\u5927\u5b661985\u5e74", "\u5927\u5b66", "\u5927\u5b66"),
             ("\u5927\u5b66\uff11\uff19\uff18\uff15", "\uff11\uff19\uff18\uff15", "1985"),
         ):
@@ -276,7 +276,7 @@ class GoldenTest(FileTestCase):
             for article in content["data"]:
                 for paragraph in article["paragraphs"]:
                     for qa in paragraph["qas"]:
-                        qa["answers"] = qa["answers"][:1]  # As the goldens' training has them.
+                        qa["answers"] = qa["answers"][:1]  # As in the goldens' training.
             path = self.write("squad.json", json.dumps(content))
             for setting in ("seq384", "seq96"):
                 settings = golden[setting]["settings"]

@@ -46,7 +46,7 @@ class ScoresTest(tf.test.TestCase):
         truths = {"a": ["cat", "red cat"], "b": ["dog"], "c": ["cow"], "d": []}
         found = squad_scores.scores_v1(truths, {"a": "Red cat", "b": "dog house", "d": "x"})
         self.assertAllClose(found, {"exact_match": 25.0, "f1": 100 * (1 + 2 / 3) / 4})
-        found = squad_scores.scores_v1({"a": ["the"]}, {"a": "the"})  # As evaluate-v1.1.py.
+        found = squad_scores.scores_v1({"a": ["the"]}, {"a": "the"})  # As in evaluate-v1.1.py.
         self.assertEqual(found, {"exact_match": 100.0, "f1": 0.0})
         self.assertEqual(squad_scores.scores_v1({}, {}), {"exact_match": 0.0, "f1": 0.0})
 
@@ -61,7 +61,7 @@ class ScoresTest(tf.test.TestCase):
         )
         totals = [found[start + "total"] for start in ("", "HasAns_", "NoAns_")]
         self.assertEqual(totals, [4.0, 2.0, 2.0])
-        # Answering "a" alone is right of it and of both that have no answer.
+        # Answering only "a" is correct for it and for both without an answer.
         self.assertEqual((found["best_exact"], found["best_exact_thresh"]), (75.0, -1.0))
 
     def test_version_2_where_all_or_none_have_an_answer(self):
@@ -74,7 +74,7 @@ class ScoresTest(tf.test.TestCase):
             self.assertEqual((found[start + "exact"], found[start + "total"]), (100.0, 1.0))
 
     def test_version_2_of_answers_that_were_chosen_by_a_threshold(self):
-        """Above 1 too, the scores are those of the answers as they are written."""
+        """With a threshold above 1, the scores are those of the answers as written."""
         truths = {"a": ["cat"], "b": ["dog"], "c": []}
         predictions, odds = {"a": "cat", "b": "", "c": ""}, {"a": 2.0, "b": 3.5, "c": 4.0}
         for threshold, expected in ((3.0, 50.0), (0.0, 0.0)):
@@ -82,7 +82,7 @@ class ScoresTest(tf.test.TestCase):
             self.assertEqual((found["HasAns_exact"], found["NoAns_exact"]), (expected, 100.0))
 
     def test_version_2_of_answers_without_words(self):
-        """Such a question has an answer all the same."""
+        """Such a question still has an answer."""
         truths = {"a": ["the"], "b": ["x"]}
         found = squad_scores.scores_v2(truths, {"a": "the", "b": "x"}, {"a": -1.0, "b": -1.0})
         self.assertEqual((found["HasAns_total"], found["HasAns_f1"]), (2.0, 100.0))

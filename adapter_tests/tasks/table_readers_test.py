@@ -1,4 +1,4 @@
-"""Tests of table_readers.py: rows of files as they come, and what is refused, with its line."""
+"""Tests of table_readers.py: rows of files, and errors with their lines."""
 
 import csv
 import io
@@ -172,7 +172,7 @@ def as_objects(rows):
 
 
 class PropertiesTest(FileTestCase):
-    """What holds of any content; the examples are found by hypothesis."""
+    """Properties that hold for any content, with examples from hypothesis."""
 
     @many
     @hypothesis.given(
@@ -183,10 +183,10 @@ class PropertiesTest(FileTestCase):
     )
     def test_what_is_written_is_read(self, rows, kind, with_mark, with_cr):
         name, write = kind
-        if name == "a.tsv":  # Tabs and newlines cannot stand in a field, quotes can.
+        if name == "a.tsv":  # A field cannot contain tabs or newlines, but quotes.
             rows = [[text.translate({9: 32, 10: 32, 13: 32}) for text in row] for row in rows]
         content = write([("text", "label"), *rows])
-        if with_cr and name != "a.csv":  # Python's csv writes \r\n in any case.
+        if with_cr and name != "a.csv":  # Python's csv module always writes \r\n.
             content = content.replace("\n", "\r\n")
         content = content.encode("utf-8-sig" if with_mark else "utf-8")
         table = table_readers.read_table(self.write(name, content))

@@ -1,4 +1,4 @@
-"""Tests of tag_schemes.py: notations by hand, and beside seqeval."""
+"""Tests of tag_schemes.py: schemes by hand, and against seqeval."""
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -7,7 +7,7 @@ from seqeval.metrics import sequence_labeling
 from adapter_bert.tasks import tag_schemes
 from adapter_bert.tasks.tag_schemes import Chunk
 
-# One sentence in each notation.
+# One sentence in each scheme.
 CHUNKS = [Chunk("PER", 0, 2), Chunk("PER", 2, 3), Chunk("LOC", 3, 4), Chunk("ORG", 5, 8)]
 NOTATIONS = {
     "IOB1": "I-PER I-PER B-PER I-LOC O I-ORG I-ORG I-ORG",
@@ -68,7 +68,7 @@ class TagSchemesTest(tf.test.TestCase):
             (["I-X I-X", "O"], "IOB1"),
             (["I-X B-X"], "IOB1"),
             (["I-X", "B-X"], "IOB2"),
-            (["I-X", "B-X", "O I-Y"], "IOB1"),  # But for one tag.
+            (["I-X", "B-X", "O I-Y"], "IOB1"),  # Except for one tag.
             (["I-X", "B-X", "O B-Y"], "IOB2"),
             (["B-X I-X E-X"], "IOBES"),
             (["U-X"], "BILOU"),

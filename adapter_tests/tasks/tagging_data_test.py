@@ -1,4 +1,4 @@
-"""Tests of tagging_data.py: files by hand, in and out, and what is refused."""
+"""Tests of tagging_data.py: hand-made files, read and written, and errors."""
 
 import json
 import os

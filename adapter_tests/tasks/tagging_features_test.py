@@ -15,7 +15,7 @@ class WindowsTest(tf.test.TestCase):
     def test_by_hand(self):
         self.assertEqual(features.windows([1, 2, 1], 4), [(0, 3, 0, 3)])
         self.assertEqual(features.windows([], 4), [])
-        # Of "a b c d e f" the windows abcd, cdef: c is in the middle of neither, d of the second.
+        # The windows of "a b c d e f" are abcd and cdef; d has more context in the second.
         self.assertEqual(features.windows([1] * 6, 4), [(0, 4, 0, 3), (2, 6, 3, 6)])
         self.assertEqual(features.windows([4, 4], 4), [(0, 1, 0, 1), (1, 2, 1, 2)])
 

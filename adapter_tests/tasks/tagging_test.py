@@ -1,4 +1,4 @@
-"""Tests of tagging.py: the head beside NumPy, words in texts, requests and answers."""
+"""Tests of tagging.py: the head against NumPy, words in texts, requests and answers."""
 
 import os
 import tempfile
@@ -156,7 +156,7 @@ class ServedTest(tf.test.TestCase):
         words = ["dog", "cat", "bird", "man"] * 8
         request = self.texts.encode({"tokens": words})
         self.assertGreater(len(request.rows), 3)
-        # What is predicted at a position is its word.
+        # The prediction at a position belongs to its word.
         labels = dict(zip(self.ids("dog cat bird man"), range(1, 5)))
         outputs = [
             {"tag_ids": np.array([labels.get(index, 0) for index in ids])}

@@ -1,4 +1,4 @@
-"""Tests of long texts: their windows, and what comes of the windows' predictions."""
+"""Tests of long texts: their windows, and the pooling of the windows' predictions."""
 
 import csv
 import json
@@ -112,7 +112,7 @@ class ServingTest(FileTestCase):
 
 
 class ScriptTest(ScriptTestCase):
-    """A task of short texts, and of the same ones with a long end."""
+    """A task with short texts, and one with the same texts extended."""
 
     LONG = " the old man hears a big bird and the young woman likes not the small cat" * 2
 
@@ -167,7 +167,7 @@ class ScriptTest(ScriptTestCase):
         self.assertEqual(
             float(self.results()["eval_accuracy"]), np.mean(found.argmax(1) == np.arange(12) % 2)
         )
-        # The adapter supplies the flag; each window is a text of its own.
+        # The adapter supplies the flag; each window is a text.
         adapter = ["--adapter=" + self.path("adapter"), "--do_predict"]
         self.output_dir = os.path.join(self.folder, "again")
         self.succeed(*task, *adapter)

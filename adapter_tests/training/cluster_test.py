@@ -1,4 +1,4 @@
-"""Tests of cluster.py: TF_CONFIG, the workers' rendezvous by files, also of whole scripts."""
+"""Tests of cluster.py: TF_CONFIG and the workers' rendezvous by files, also in whole scripts."""
 
 import json
 import os
@@ -30,7 +30,7 @@ class FromEnvironmentTest(tf.test.TestCase):
         with mock.patch.dict(os.environ, {"TF_CONFIG": text}):
             try:
                 return cluster.from_environment()
-            finally:  # TensorFlow itself cannot read what is empty.
+            finally:  # TensorFlow cannot parse an empty value.
                 self.assertEqual("TF_CONFIG" in os.environ, bool(text.strip()))
 
     def test_no_cluster(self):
@@ -98,25 +98,25 @@ class FromEnvironmentTest(tf.test.TestCase):
 
 
 class RendezvousTest(tf.test.TestCase):
-    """Workers are threads, each with an id of its own; a loss is noted where a process restarts."""
+    """Workers are threads with their own ids; a loss is recorded instead of restarting."""
 
     def setUp(self):
         super().setUp()
         self.output_dir = tempfile.mkdtemp(dir=self.get_temp_dir())
         self.addresses = tuple(f"127.0.0.1:{tiny.free_port()}" for _ in range(3))
-        self.losses = queue.Queue()  # Of (the index of who notices, the lost worker's name).
+        self.losses = queue.Queue()  # (index of the worker that notices, the lost worker's name).
         self.is_over = threading.Event()
         self.pool = futures.ThreadPoolExecutor(8)
         patched = {"_POLL_SECONDS": 0.02, "_BEAT_SECONDS": 0.05, "_SILENCE_SECONDS": 3.0}
         patched["_restart"] = lambda index, lost: self.losses.put((index, lost))
         patch = mock.patch.multiple(cluster, **patched)
         patch.start()
-        self.addCleanup(patch.stop)  # The last one, when no thread is left to start again.
+        self.addCleanup(patch.stop)  # Last, once no thread can restart.
         self.addCleanup(self.pool.shutdown)
         self.addCleanup(self.is_over.set)
 
     def work(self, index, settings=dict, seconds=20.0, train=None, decided=None, **options):
-        """The future of a worker's error, None if it ends well; it trains until `is_over`.
+        """Returns the future of a worker's error, or None on success; it trains until `is_over`.
 
         `settings` is a function of what the chief has decided where the test says what that is.
         """
@@ -138,7 +138,7 @@ class RendezvousTest(tf.test.TestCase):
         return self.pool.submit(come)
 
     def work_all(self, settings=({}, {}, {}), **options):
-        """The errors of workers who train for no time."""
+        """Returns the errors of workers that do not train."""
         started = [
             self.work(index, lambda own=own: own, train=lambda: None, **options)
             for index, own in enumerate(settings)
@@ -146,7 +146,7 @@ class RendezvousTest(tf.test.TestCase):
         return [str(future.result(TIMEOUT)) for future in started]
 
     def train_all(self):
-        """The futures of workers who are at their training, all three."""
+        """Returns the futures of three workers that are training."""
         trains = threading.Semaphore(0)
 
         def train():
@@ -166,7 +166,7 @@ class RendezvousTest(tf.test.TestCase):
         return os.path.join(self.output_dir, "workers", f"{index}.json")
 
     def write(self, index, content):
-        """Writes a record, as another process would: its fields, or bytes that are none."""
+        """Writes a record as another process would: its fields, or invalid bytes."""
         if not isinstance(content, bytes):
             content = json.dumps({"done": False, **content}).encode()
         os.makedirs(os.path.dirname(self.path(index)), exist_ok=True)
@@ -194,7 +194,7 @@ class RendezvousTest(tf.test.TestCase):
         return f"the chief ({self.addresses[0]})"
 
     def work_with_one_by_hand(self, index, **options):
-        """The futures of all other workers, who train with a process "hand" that shows no life."""
+        """Returns the futures of the other workers; the process "hand" sends no heartbeats."""
         if index == 0:
             self.write(0, {"id": "hand"})
         others = [i for i in range(len(self.addresses)) if i != index]
@@ -252,7 +252,7 @@ class RendezvousTest(tf.test.TestCase):
         self.assertEqual(self.work_all([{"weights": (1, 2)}] * 2), ["None"] * 2)
 
     def test_the_chief_decides(self):
-        """The chief's settings count, whatever a killed chief or a worker itself would decide."""
+        """The chief's settings win over those of a killed chief or of the worker itself."""
         self.write(0, {"id": "killed", "decided": {"precision": "bfloat16"}})
         asked, own = [], {"precision": "float64"}
 
@@ -348,7 +348,7 @@ class RendezvousTest(tf.test.TestCase):
             self.is_over.clear()
 
     def test_a_worker_that_leaves(self):
-        """Only one that trains is to restart, not the one that was asked to end, or failed."""
+        """Only a training process restarts, not one that was asked to end, or that failed."""
         for error in (KeyboardInterrupt(), UserError("--learning_rate."), ValueError("a bug")):
             leaves = self.work(1, train=mock.Mock(side_effect=error))
             started = [self.work(index) for index in (0, 2)]
@@ -420,7 +420,7 @@ class StartAgainTest(tf.test.TestCase):
 @unittest.skipIf(tf.__version__.startswith("1."), "--distribution needs TensorFlow 2")
 @pytest.mark.estimator
 class ScriptRendezvousTest(ScriptTestCase):
-    """Every worker ends at its rendezvous."""
+    """Every worker stops at its rendezvous."""
 
     @classmethod
     def setUpClass(cls):
@@ -430,7 +430,7 @@ class ScriptRendezvousTest(ScriptTestCase):
         assert code is None, stderr
 
     def rendezvous(self, index, *arguments, then=None):
-        """What `then` makes of the arguments of `cluster.rendezvous` from `settings` on.
+        """Returns `then` applied to the arguments of `cluster.rendezvous` from `settings` on.
 
         By default a worker's settings.
         """
@@ -474,7 +474,7 @@ class ScriptRendezvousTest(ScriptTestCase):
             _, workers = self.rendezvous(1, then=decided)
             self.assertEqual(workers, "bfloat16")
             _, workers = self.rendezvous(1, "--precision=float32", then=decided)
-            self.assertEqual(workers, "float32")  # It differs, and is refused.
+            self.assertEqual(workers, "float32")  # Differs from the chief's, and is refused.
         self.assertEqual(measured.call_count, 1)
 
     def test_a_worker_that_takes_the_chiefs_precision_trains_the_chiefs_run(self):

@@ -1,4 +1,4 @@
-"""Tests of config.py: BERT's flags with BERT's types and defaults, ours, what they give."""
+"""Tests of config.py: BERT's flags with BERT's types and defaults, ours, and their values."""
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -12,7 +12,7 @@ from adapter_bert.training.config import FinetuningConfig
 from adapter_tests.support import command_lines
 from adapter_tests.support.refusals import RefusalTestCase
 
-# As BERT's run_classifier.py defines them; there the learning rate is 5e-5 and the epochs are 3.0.
+# As in BERT's run_classifier.py; there the learning rate is 5e-5 and the epochs are 3.0.
 BERT_FLAGS = {
     "data_dir": ("string", None),
     "bert_config_file": ("string", None),

@@ -1,4 +1,4 @@
-"""Tests of distribution.py: many replicas train as one does, on devices and in processes."""
+"""Tests of distribution.py: several replicas train as one, on devices and in processes."""
 
 import contextlib
 import json
@@ -29,7 +29,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 TWO = '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}'
 ONE = '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}'
 TF1 = tf.__version__.startswith("1.")
-# Two replicas train the one, more the other; DISTRIBUTED_CASES=all tries every pair.
+# The first case runs on two replicas, the second on more; DISTRIBUTED_CASES=all tries all.
 CASES = ("adapters/classifier", "full/span")
 ALL_CASES = (*CASES, "adapters/span", "full/classifier")
 
@@ -51,7 +51,7 @@ class ChooseTest(tf.test.TestCase):
     def test_none(self):
         self.assertEqual(self.choose("none"), distribution.Distribution())
         self.assertIsNone(self.choose("none").strategy())
-        # TPU pods' hosts may have the variable set, for others to read.
+        # TPU pods' hosts may have the variable set for other programs.
         self.assertEqual(self.choose("none", True, TWO).kind, "none")
 
     def test_flags_that_go_against_each_other(self):
@@ -85,7 +85,7 @@ class ChooseTest(tf.test.TestCase):
 @unittest.skipIf(TF1, "--distribution needs TensorFlow 2")
 @pytest.mark.slow
 class TrainingTest(tf.test.TestCase):
-    """20 steps of the same global batches as on one device."""
+    """20 steps on the same global batches as on one device."""
 
     @classmethod
     def setUpClass(cls):
@@ -93,7 +93,7 @@ class TrainingTest(tf.test.TestCase):
         cls.folder = tempfile.mkdtemp()
         tiny.write_bert(os.path.join(cls.folder, "bert"))
         cases = ALL_CASES if cls.tries_all() else CASES
-        with contextlib.ExitStack() as restored:  # What it changes in its process.
+        with contextlib.ExitStack() as restored:  # Restores what it changes in its process.
             restored.enter_context(mock.patch.object(modeling, "dropout"))
             restored.enter_context(mock.patch.object(xla, "can_fuse"))
             restored.enter_context(mock.patch.dict(os.environ, TF_CONFIG=ONE))
@@ -105,14 +105,14 @@ class TrainingTest(tf.test.TestCase):
 
     @classmethod
     def run_all(cls, kind, replicas, cases):
-        """Trains in as many processes as it takes; the folder of what they make."""
+        """Trains in the required number of processes; returns the folder of the results."""
         folder = os.path.join(cls.folder, f"{kind}{replicas}")
         command = [sys.executable, "-m", "adapter_tests.support.distributed_training"]
         command += [kind, str(replicas), folder]
-        if kind != "multi_worker":  # A cluster of one is none to them.
+        if kind != "multi_worker":  # These kinds ignore a cluster of one.
             cls.run_processes([(*command, *cases)], [{**os.environ, "TF_CONFIG": ONE}])
             return folder
-        for case in cases:  # TensorFlow's collectives serve one training in a process.
+        for case in cases:  # TensorFlow's collectives support one training per process.
             workers = [f"127.0.0.1:{tiny.free_port()}" for _ in range(replicas)]
             environments = []
             for index in range(replicas):
@@ -167,7 +167,7 @@ class TrainingTest(tf.test.TestCase):
 @unittest.skipIf(TF1, "--distribution needs TensorFlow 2")
 @pytest.mark.slow
 class KilledWorkerTest(tf.test.TestCase):
-    """`python run_classifier.py` in two processes, one of which is killed and started again."""
+    """`python run_classifier.py` in two processes, one of which is killed and restarted."""
 
     def setUp(self):
         super().setUp()
@@ -203,7 +203,7 @@ class KilledWorkerTest(tf.test.TestCase):
         )
 
     def run_both(self, name, killed=None):
-        """Trains; returns (output_dir, what each worker said)."""
+        """Trains; returns (output_dir, each worker's output)."""
         output_dir = os.path.join(self.folder, name)
         workers = [f"127.0.0.1:{tiny.free_port()}" for _ in range(2)]
         both = [self.start(workers, index, output_dir) for index in range(2)]

@@ -1,4 +1,4 @@
-"""Training itself, on a tiny BERT: what moves and what does not, resuming, seeds, progress."""
+"""Tests of training a tiny BERT: which variables change, resuming, seeds, progress."""
 
 import contextlib
 import dataclasses
@@ -26,7 +26,7 @@ from adapter_tests.support.refusals import RefusalTestCase
 
 
 def weights(output_dir):
-    """All tensors of the last checkpoint by name."""
+    """Returns all tensors of the last checkpoint by name."""
     reader = tf.train.load_checkpoint(output_dir)
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
@@ -71,13 +71,13 @@ class TrainingTestCase(tf.test.TestCase):
         return estimator.Estimator(model_settings, run, heads.classifier_head(2))
 
     def start(self, *method, **options):
-        """A checkpoint of all that a training starts from: a step of warmup has the rate 0."""
+        """Returns a checkpoint of the initial weights: a warm-up step has the rate 0."""
         folder = self.new_dir()
         self.runner(folder, *method, steps=1, num_warmup_steps=1, **options).train(tiny.arrays())
         return self.full_checkpoint(folder)
 
     def full_checkpoint(self, folder):
-        """Writes the pretrained BERT with what a run trained; returns the checkpoint's prefix."""
+        """Writes the pretrained BERT with a run's trained tensors; returns its prefix."""
         prefix = os.path.join(folder, "full.ckpt")
         trained = checkpoints.trained_tensors(tf.train.latest_checkpoint(folder))
         checkpoints.write(prefix, {**self.pretrained, **trained})
@@ -101,7 +101,7 @@ class FreezingTest(TrainingTestCase):
     def train(self, method, num_layers=None, **options):
         output_dir = self.new_dir()
         self.runner(output_dir, method, num_layers, **options).train(tiny.arrays())
-        # Initial values follow from the seed and the name: those of "full" are all methods'.
+        # Initial values depend on seed and name, so those of "full" are those of all methods.
         of = "adapters" if method == "adapters" else "full"
         if of not in self._starts:
             self._starts[of] = weights(self.start(of))
@@ -111,7 +111,7 @@ class FreezingTest(TrainingTestCase):
         return start, weights(output_dir)
 
     def check(self, start_and_end, encoder_trains):
-        """What trains moved and is saved, with Adam's slots and the step, and nothing else is."""
+        """All trained variables changed and are saved with Adam's slots and the step, no others."""
         start, end = start_and_end
         trained = {n for n in start if n not in self.pretrained or encoder_trains(n)}
         slots = {name + slot for name in trained for slot in ("/adam_m", "/adam_v")}
@@ -124,7 +124,7 @@ class FreezingTest(TrainingTestCase):
         self.check(values, lambda name: "LayerNorm" in name)
         end = values[1]
         adapters = {name for name in end if "/adapters/" in name and "/adam_" not in name}
-        # 2 adapters in each of 2 layers, 4 tensors each, every one a tensor of its own.
+        # 2 adapters in each of 2 layers, with 4 tensors each, all of them distinct.
         self.assertLen(adapters, 16)
         self.assertLen({end[name].tobytes() for name in adapters}, 16)
 
@@ -265,7 +265,7 @@ class ResumingTest(TrainingTestCase):
 
 
 def accuracy_and_loss(arrays, predictions):
-    """A score_fn for `estimator.Estimator.evaluate`, from the probabilities alone."""
+    """Returns a score_fn for `estimator.Estimator.evaluate` that uses only probabilities."""
     probabilities = np.array([row["probabilities"] for row in predictions])
     labels = arrays["label_ids"]
     right = probabilities[np.arange(len(labels)), labels]
@@ -323,7 +323,7 @@ class EvaluationTest(TrainingTestCase):
 @pytest.mark.estimator
 @pytest.mark.without_xla
 class TaskCheckpointTest(TrainingTestCase):
-    """A training that starts from another's adapter."""
+    """A training that starts from another training's adapter."""
 
     def test_it_starts_there(self):
         first, second = self.new_dir(), self.new_dir()
@@ -342,23 +342,23 @@ class TaskCheckpointTest(TrainingTestCase):
 @pytest.mark.estimator
 @pytest.mark.without_xla
 class PaddingTest(TrainingTestCase):
-    """Results with batches by length, beside those with fixed shapes, as a TPU has them."""
+    """Results with batches by length, against those with fixed shapes, as on a TPU."""
 
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        # Weights so large that two rows' predictions differ.
+        # Large weights, so that the predictions of any two rows differ.
         cls.bert = tiny.write_bert(os.path.join(tempfile.mkdtemp(), "bert"), initializer_range=0.5)
 
     def setUp(self):
         super().setUp()
-        # In batches of 8, without a short last one.
+        # In batches of 8, without a smaller last one.
         self.rows = tiny.arrays(rows=24, seq_length=40)
         self.lengths = self.rows["input_mask"].sum(axis=1)
         self.folder = self.new_dir()
 
     def fixed_runner(self):
-        """An Estimator that plans as on a TPU, and runs here."""
+        """Returns an Estimator that plans batches as on a TPU, but runs on this machine."""
         runner = self.runner(self.folder)
         runner.model = dataclasses.replace(runner.model, use_tpu=True)
         return runner
@@ -379,7 +379,7 @@ class PaddingTest(TrainingTestCase):
             )
             self.assertEqual(found.shape, (count, 2))
             self.assertAllClose(found, expected, rtol=0, atol=1e-5)
-            # No two rows are as near as that: one in another's place would be seen.
+            # No two rows are that close, so a swap would be noticed.
             gaps = np.diff(np.sort(expected[:, 0]))
             self.assertGreater(gaps.min(), 2e-5)
 
@@ -408,7 +408,7 @@ class PaddingTest(TrainingTestCase):
         self.assertGreater(np.abs(expected[0::2] - expected[1::2]).min(), 2e-5)
 
     def batches(self, runner):
-        """(longest row, columns) of each batch that a prediction reads."""
+        """Returns (longest row, columns) of each batch of a prediction."""
         seen = []
         take = rows.PaddedRows.take
 
@@ -432,7 +432,7 @@ class PaddingTest(TrainingTestCase):
 
     def test_trained_weights(self):
         def head(encoder, features, is_training, dropout_key):
-            del is_training, dropout_key  # Dropout's masks have the batch's shape.
+            del is_training, dropout_key  # Dropout masks would depend on the batch's shape.
             return heads.classifier_head(2)(encoder, features, False, None)
 
         bert_config = tiny.config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
@@ -454,21 +454,21 @@ class PaddingTest(TrainingTestCase):
 @pytest.mark.estimator
 @pytest.mark.slow
 class LessMemoryTest(TrainingTestCase):
-    """Batches in parts and recomputed layers take the steps of plain training."""
+    """Gradient accumulation and recomputation take the same steps as plain training."""
 
     def train(self, method="adapters", dropout=0.0, **model):
-        """Weights and Adam's moments after 3 steps; the seed and the names make the first ones."""
+        """Returns weights and Adam's moments after 3 steps, from seeded initial values."""
         folder = self.new_dir()
         config = tiny.config(hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
         settings = {"bert_config": config, "learning_rate": 1e-3, **model}
-        # The head's own dropout has no setting.
+        # The head's dropout has no setting.
         keep = mock.patch.object(modeling, "dropout", lambda tensor, *_, **__: tensor)
         with contextlib.nullcontext() if dropout else keep:
             self.runner(folder, method, steps=3, batch_size=12, **settings).train(tiny.arrays(24))
         return weights(folder)
 
     def assertNear(self, found, expected, tolerance):
-        """Equal to float error, measured on the largest element of each tensor."""
+        """Checks equality up to float error, relative to each tensor's largest element."""
         self.assertEqual(set(found), set(expected))
         for name, value in expected.items():
             # A key's bias moves a whole row of scores: its gradient is 0 but for float error, which
@@ -493,7 +493,7 @@ class LessMemoryTest(TrainingTestCase):
             ]
             for parts in (1, 2)
         )
-        # The same masks in both passes and in both runs, but of their own in each part.
+        # The same masks in both passes and both runs, but different ones in each part.
         self.assertNear(*whole, 1e-5)
         self.assertNear(*in_parts, 1e-5)
         with self.assertRaises(AssertionError):
@@ -536,7 +536,7 @@ class ModelFnTest(TrainingTestCase):
     def test_out_of_memory_is_said(self):
         runner = self.runner(self.new_dir())
         message = "Out of memory.* --train_batch_size"
-        # TensorFlow's words; it takes it half a minute to find that there is no room.
+        # TensorFlow's own message; it retries for half a minute before it gives up.
         for said in (
             "OOM when allocating tensor with shape[1048576,1048576] and type float",
             "Out of memory while trying to allocate 4398046511104 bytes.",
@@ -563,12 +563,12 @@ class ModelFnTest(TrainingTestCase):
 
 @pytest.mark.without_xla
 class BatchNormTest(TrainingTestCase):
-    """Adapters with batch normalization: their moving statistics are kept, and do not train."""
+    """Adapters with batch normalization: moving statistics are saved and do not train."""
 
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        # Weights so large that predictions depend on the statistics.
+        # Large weights, so that predictions depend on the statistics.
         cls.bert = tiny.write_bert(os.path.join(tempfile.mkdtemp(), "bert"), initializer_range=0.5)
         cls.pretrained = weights(cls.bert_prefix())
 
@@ -604,7 +604,7 @@ class BatchNormTest(TrainingTestCase):
         runner = self.runner(folder)
         runner.train(tiny.arrays())
         expected = self.probabilities(runner)
-        # A row's prediction depends on no other row.
+        # A row's prediction does not depend on other rows.
         runner.run = dataclasses.replace(runner.run, predict_batch_size=3)
         self.assertAllClose(self.probabilities(runner), expected, rtol=1e-5)
         task = os.path.join(self.new_dir(), "task.ckpt")
@@ -628,7 +628,7 @@ class BatchNormTest(TrainingTestCase):
             checkpoints.write(task, given)
             self.runner(folder, task_checkpoint=task, steps=1).train(tiny.arrays())
             found.append(self.moving(weights(folder)))
-        for name, value in found[0].items():  # The first step keeps a tenth.
+        for name, value in found[0].items():  # The first step keeps a tenth of the old value.
             self.assertAllClose(found[1][name] - value, [0.7] * 3, rtol=1e-4, msg=name)
 
     def test_a_stopped_run_goes_on_to_the_same_weights(self):
@@ -639,7 +639,7 @@ class BatchNormTest(TrainingTestCase):
         self.assertSameWeights(straight, resumed)
 
     def test_parts_of_a_batch_and_recomputed_activations(self):
-        """The statistics of a step are the mean of its parts', computed once or twice."""
+        """A step's statistics are the mean over its parts, also when parts are recomputed."""
         found = []
         for parts, recompute in ((1, False), (1, True), (2, False), (2, True)):
             folder = self.new_dir()
@@ -656,7 +656,7 @@ class BatchNormTest(TrainingTestCase):
         for one, two in (found[:2], found[2:]):
             for name, value in one.items():
                 self.assertAllClose(value, two[name], rtol=1e-3, atol=1e-6, msg=name)
-        # In the first layer a part's mean is of its rows alone, and so is the mean of the means.
+        # In the first layer a part's mean depends only on its rows, so the mean of means is exact.
         scope = "bert/encoder/layer_0/attention/output/adapters/BatchNorm/"
         whole, in_parts = found[0], found[2]
         means = [values[scope + "moving_mean"] for values in (whole, in_parts)]
@@ -736,7 +736,7 @@ class ConnectTest(RefusalTestCase):
             (["--predict_batch_size=6", "8"], ["--predict_batch_size=6"], {"use_tpu": True}),
         ):
             self.assert_refused(parts, settings, *arguments, **options)
-        # The refusal names a flag that the script has.
+        # The error names a flag that the script has.
         values = command_lines.parsed(run_squad.define_flags, "--predict_batch_size=6")
         config = squad_task.SquadConfig.from_flags(values)
         with mock.patch.object(devices, "find_tpu", return_value=(True, None)):
@@ -746,7 +746,7 @@ class ConnectTest(RefusalTestCase):
 
 class TpuTest(tf.test.TestCase):
     def settings(self, cluster, *arguments):
-        """(the run's settings, what `find_tpu` was asked) where it finds this cluster."""
+        """Returns (the run's settings, arguments of `find_tpu`) if it finds this cluster."""
         found = mock.patch.object(devices, "find_tpu", return_value=(True, cluster))
         with found as find:
             run, use_tpu = estimator.connect(classifier_config("--use_tpu", *arguments), "out")
@@ -757,7 +757,7 @@ class TpuTest(tf.test.TestCase):
         arguments = ("--tpu_name=n", "--tpu_zone=z", "--gcp_project=p", "--master=")
         run, asked = self.settings("cluster", *arguments)
         self.assertEqual(asked, (True, "n", "z", "p", "", 8))
-        # TensorFlow takes one of both alone.
+        # TensorFlow accepts only one of both.
         self.assertEqual((run.tpu_cluster, run.master), ("cluster", None))
         run, asked = self.settings(None, "--master=grpc://h:1")
         self.assertEqual(asked, (True, None, None, None, "grpc://h:1", 8))

@@ -1,4 +1,4 @@
-"""Tests of feature_cache.py: what is made once, what is made anew, and what costs no run."""
+"""Tests of feature_cache.py: what is cached and rebuilt, and failures that do not end the run."""
 
 import errno
 import json
@@ -78,7 +78,7 @@ class CacheTest(tf.test.TestCase):
                 self.assertEqual(self.cached(), before + 1)
 
     def assert_rebuilt(self, why):
-        """The entry of "key" is not read but rebuilt, and one line says so."""
+        """Checks that the entry of "key" is rebuilt instead of read, with one line in the log."""
         before = self.made
         with self.assertLogs("absl", "WARNING") as log:
             self.assertEqual(self.cached(), before + 1)
@@ -101,7 +101,7 @@ class CacheTest(tf.test.TestCase):
         self.assert_rebuilt("ids.npy has another SHA-256")
 
     def test_an_entry_without_a_sha256_is_rebuilt(self):
-        """As older versions wrote them, whose CRC-32s fit any content."""
+        """As written by older versions, whose CRC-32s match any content."""
         entry, index = os.path.join(self.folder, "key"), {}
         os.makedirs(entry)
         for name, value in {**self.EXPECTED, "ids": self.EXPECTED["ids"][::-1]}.items():
@@ -124,7 +124,7 @@ class CacheTest(tf.test.TestCase):
             np.testing.assert_array_equal(np.load(file), value)
 
     def test_a_damaged_entry_that_cannot_be_removed(self):
-        """As another user's."""
+        """As a folder of another user."""
         self.cached()
         entry, remove = os.path.join(self.folder, "key"), shutil.rmtree
         with open(os.path.join(entry, "ids.npy"), "wb"):

@@ -1,4 +1,4 @@
-"""Tests of finetuning.py through run_classifier: what training leaves, what --adapter does."""
+"""Tests of finetuning.py through run_classifier: the files of a training, and --adapter."""
 
 import functools
 import json
@@ -29,7 +29,7 @@ from adapter_tests.support.script_cases import FOLDER, ScriptTestCase, contents,
 
 pytestmark = pytest.mark.estimator
 
-# How often a run dies: once in the middle of its training, then at any moment; more finds more.
+# Number of kills per run: the first in the middle of training, more at random moments.
 KILLS = int(os.environ.get("ADAPTER_BERT_KILLS", "1"))
 
 ADAPTERS = [
@@ -50,13 +50,13 @@ HEAD = ["output_weights", "output_bias"]
 
 
 def all_tensors(prefix):
-    """The tensors of a checkpoint: dict from names to arrays."""
+    """Returns the tensors of a checkpoint: dict from names to arrays."""
     reader = tf.train.load_checkpoint(prefix)
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
 def predictions_counted():
-    """A context that counts how often rows are predicted."""
+    """Counts predictions while entered."""
     real = estimator.Estimator._predict_in_batch_order
     return mock.patch.object(
         estimator.Estimator, "_predict_in_batch_order", autospec=True, side_effect=real
@@ -73,7 +73,7 @@ class JobsTestCase(ScriptTestCase):
         cls.adapter = os.path.join(cls.trained, "adapter")
 
     def predict(self, output_dir, *arguments):
-        """test_results.tsv, as bytes."""
+        """Returns test_results.tsv as bytes."""
         self.succeed("--do_predict", *arguments, output_dir=output_dir)
         return read(os.path.join(output_dir, "test_results.tsv"), "rb")
 
@@ -94,7 +94,7 @@ class SavedTest(JobsTestCase):
         self.assertEqual(set(tensors), {*ADAPTERS, *LAYER_NORMS, *HEAD})
         for name, value in tensors.items():
             np.testing.assert_array_equal(value, reader.get_tensor(name), err_msg=name)
-        # Adapters of 3 after both sublayers of 2 layers, 5 LayerNorms, 2 labels; all 8 wide.
+        # Adapters of size 3 after both sub-layers of 2 layers, 5 LayerNorms, 2 labels; width 8.
         parameters = 4 * (8 * 3 + 3 + 3 * 8 + 8) + 5 * 2 * 8 + 2 * 8 + 2
         self.assertEqual(sum(value.nbytes for value in tensors.values()), 4 * parameters)
         self.assertIn(f"Adapter: {self.adapter} (0.0 MB)", self.report)
@@ -124,7 +124,7 @@ class SavedTest(JobsTestCase):
         everything = set(model_variables.encoder_shapes(tiny.config()))
         layer = {name for name in everything if "/layer_1/" in name}
         pooler = {name for name in everything if "/pooler/" in name}
-        # 8 wide, 2 layers, 16 in between, 40 positions, 2 segments, adapters of 3, 2 labels.
+        # Width 8, 2 layers, intermediate size 16, 40 positions, 2 segments, adapters of 3, 2 labels
         sizes = {
             "head": 2 * 8 + 2,
             "layer_norms": (1 + 2 * 2) * 2 * 8,
@@ -186,7 +186,7 @@ class SavedTest(JobsTestCase):
             self.assert_one_sentence(code, stderr, [full, "/moving_variance", "--do_train"])
 
     def test_a_run_of_an_older_version_resumes(self):
-        """Its checkpoint has the name of a whole model's, and does not say which run it is of."""
+        """The checkpoint is named like a whole model's and does not record its run."""
         self.succeed("--do_train", "--save_checkpoints_steps=1")
         straight = contents(self.path("adapter"))
         shutil.rmtree(self.path("adapter"))
@@ -227,7 +227,7 @@ class SavedTest(JobsTestCase):
         )
 
     def test_a_directory_of_a_version_without_variants(self):
-        """Its settings.json has none of their names: it goes on with the defaults alone."""
+        """Its settings.json lacks the newer settings: it resumes only with their defaults."""
         shutil.copytree(self.trained, self.output_dir)
         settings = json.loads(read(self.path("settings.json")))
         names = ("normalization", "depth", "sites", "placement", "interaction")
@@ -237,7 +237,7 @@ class SavedTest(JobsTestCase):
 
 
 class InitCheckpointTest(JobsTestCase):
-    """Predictions as BERT's README has them: --init_checkpoint names what was trained."""
+    """Predictions as in BERT's README: --init_checkpoint names the trained model."""
 
     @classmethod
     def setUpClass(cls):
@@ -247,7 +247,7 @@ class InitCheckpointTest(JobsTestCase):
         assert code is None, stderr
 
     def readme(self, init_checkpoint, *arguments, output_dir=None):
-        """(test_results.tsv as bytes, log, report) of BERT's README command."""
+        """Returns (test_results.tsv as bytes, log, report) of the command in BERT's README."""
         output_dir = output_dir or os.path.join(self.folder, "predicted")
         names = ("task_name", "data_dir", "bert_config_file", "vocab_file", "max_seq_length")
         own = [flag for flag in self.base_flags if flag[2:].split("=")[0] in names]
@@ -314,7 +314,7 @@ class InitCheckpointTest(JobsTestCase):
         last = os.path.join(rewound, os.path.basename(earlier))
         tf.train.update_checkpoint_state(rewound, last)
         self.assertEqual(results, self.predict(rewound))
-        # The run's own folder is no place for the results of its earlier step.
+        # The run's own folder must not get the results of an earlier step.
         self.refuse(
             [earlier],
             "--do_predict",
@@ -329,8 +329,8 @@ class InitCheckpointTest(JobsTestCase):
         )
 
     def test_berts_checkpoint_with_a_head_is_a_full_fine_tuning(self):
-        """Alone in a folder, as BERT's code leaves it: with Adam's moments, and a record."""
-        precision = "--precision=float32"  # BERT's folder records none.
+        """Alone in a folder, as BERT's code leaves it: with Adam's moments and "checkpoint"."""
+        precision = "--precision=float32"  # BERT's folder does not record one.
         expected = self.predict(self.copied(self.whole), "--tuning=full", precision)
         run = os.path.join(self.folder, "bert_output")
         os.mkdir(run)
@@ -343,7 +343,7 @@ class InitCheckpointTest(JobsTestCase):
             results, log, _ = self.readme(named, precision)
             self.assertEqual(results, expected)
             self.assertEqual(log.count("holds a head and no adapters: --tuning=full"), 1)
-        # A training starts from it as from any BERT, with adapters by default, and stays that.
+        # A training starts from it as from any BERT, by default with adapters, and resumes so.
         self.succeed("--do_train", "--init_checkpoint=" + checkpoint)
         self.assertEqual(task_adapter.describe(self.path("adapter")).tuning.method, "adapters")
         results, log, _ = self.readme(checkpoint, "--adapter_size=3", output_dir=self.output_dir)
@@ -381,7 +381,7 @@ class InitCheckpointTest(JobsTestCase):
 
 
 class PrecisionTest(JobsTestCase):
-    """--precision=auto, where the processor computes in bfloat16 so many times as fast."""
+    """--precision=auto on a processor with this speedup of bfloat16."""
 
     def succeed_where(self, speedup, *arguments):
         """Runs the script; returns the precision in its eval_results.json and in its log."""
@@ -461,7 +461,7 @@ class VariantTest(ScriptTestCase):
 @pytest.mark.slow
 class BestTest(ScriptTestCase):
     def scores_by_step(self):
-        """The f1 of each checkpoint, evaluated alone."""
+        """Returns the f1 of each checkpoint, evaluated separately."""
         states = tf.train.get_checkpoint_state(self.output_dir).all_model_checkpoint_paths
         scores = {}
         for prefix in states:
@@ -476,7 +476,7 @@ class BestTest(ScriptTestCase):
         return scores
 
     def test_the_best_adapter_is_kept(self):
-        # At this rate it gets worse: the best step is not the last. Evaluated are 4, 8 and 9.
+        # At this rate the score falls: the best step is not the last. Steps 4, 8, 9 are evaluated.
         training_flags = ["--do_train", "--num_train_epochs=3", "--learning_rate=0.1"]
         flags = [*training_flags, "--eval_every_steps=4", "--keep_best"]
         report = self.succeed("--do_eval", "--do_predict", *flags)
@@ -490,7 +490,7 @@ class BestTest(ScriptTestCase):
         self.assertIn(f"at step {best}", report)
         kept = json.loads(read(self.path("eval_results.json")))
         self.assertEqual(kept["global_step"], best)
-        # What is kept is what predicts, and what comparisons read is of that adapter too.
+        # The saved adapter is the one that predicts and that comparisons read.
         given = os.path.join(self.folder, "given")
         own = "--adapter=" + self.path("adapter")
         self.succeed("--do_eval", "--do_predict", own, output_dir=given)
@@ -499,7 +499,7 @@ class BestTest(ScriptTestCase):
         found = json.loads(read(os.path.join(given, "eval_results.json")))
         self.assertEqual(kept["eval_confusion_matrix"], found["eval_confusion_matrix"])
         self.assertEqual(np.sum(kept["eval_confusion_matrix"]), 24)
-        # Training is as without evaluations.
+        # Training is the same as without evaluations.
         other = os.path.join(self.folder, "other")
         self.succeed(*training_flags, output_dir=other)
         last, without = (
@@ -508,7 +508,7 @@ class BestTest(ScriptTestCase):
         )
         for name in set(last.get_variable_to_shape_map()) - {checkpoints.IDENTITY}:
             np.testing.assert_array_equal(last.get_tensor(name), without.get_tensor(name))
-        # All that it left, overwriting removes.
+        # Overwriting removes all of its files.
         OutputDir(self.output_dir).clear()
         self.assertEqual(os.listdir(self.output_dir), [])
 
@@ -518,7 +518,7 @@ class BestTest(ScriptTestCase):
         with predictions_counted() as counted:
             self.succeed(*keeping)
         before = contents(self.path("adapter"))
-        # One for each of two steps, and one more of the first if that is the best.
+        # One evaluation per step, and one more of the first if that is the best.
         best = task_adapter.describe(self.path("adapter")).global_step
         self.assertEqual(counted.call_count, {1: 3, 2: 2}[best])
         self.refuse(["--keep_best", "true"], *flags)
@@ -536,7 +536,7 @@ class BestTest(ScriptTestCase):
     def test_early_stopping(self):
         # At this rate nothing changes: no evaluation is better than the first.
         flags = ["--num_train_epochs=5", "--learning_rate=1e-30", "--early_stopping_patience=1"]
-        for num_predictions in (2, 1):  # The second run finds that the first is done.
+        for num_predictions in (2, 1):  # The second run finds the first evaluation done.
             with predictions_counted() as counted:
                 self.succeed(*flags)
             self.assertEqual(checkpoints.last_step(self.output_dir), 6)
@@ -549,7 +549,7 @@ class BestTest(ScriptTestCase):
         self.succeed(*keeping, output_dir=kept)
         self.assertEqual(checkpoints.last_step(kept), 9)
         self.assertEqual(task_adapter.describe(os.path.join(kept, "adapter")).global_step, 3)
-        # Without the evaluations' file, which may be lost, no other is better.
+        # Even without the file of evaluations, which may be lost, no other is better.
         before = contents(os.path.join(kept, "adapter"))
         os.remove(os.path.join(kept, "evaluations.json"))
         self.assertIn("at step 3", self.succeed(*keeping, output_dir=kept))
@@ -568,7 +568,7 @@ class ScheduleTest(RefusalTestCase):
         return finetuning.schedule(config, num_examples)
 
     def test_defaults_of_each_method(self):
-        # MRPC has 3668 rows: 3668 / 32 = 114.625 batches of 32; a tenth of the steps warms up.
+        # MRPC has 3668 rows: 3668 / 32 = 114.625 batches; a tenth of the steps is warm-up.
         small = {"learning_rate": 3e-4, "num_train_steps": 573, "num_warmup_steps": 57}
         berts = {"learning_rate": 5e-5, "num_train_steps": 343, "num_warmup_steps": 34}
         expected = {
@@ -656,7 +656,7 @@ class WarnOfRateTest(tf.test.TestCase):
 
 class InFlagsTest(tf.test.TestCase):
     def test_differences(self):
-        """Each is one text, with the flag, the old value and the new one."""
+        """Each difference is a text with the flag, the old and the new value."""
         method = ("method", "adapters", "full")
         tuned = ["--tuning", "adapters", "full"]
         for differences, expected in (
@@ -667,7 +667,7 @@ class InFlagsTest(tf.test.TestCase):
                 [("bert_config.hidden_act", "gelu", "relu")],
                 [["hidden_act", "--bert_config_file", "gelu", "relu"]],
             ),
-            # What follows from the other method, and what does not.
+            # Settings that follow from the other method, and others.
             ([("adapter_size", 64, None), method], [tuned]),
             ([("adapter_size", 64, None)], [["--adapter_size", "64"]]),
             (
@@ -683,7 +683,7 @@ class InFlagsTest(tf.test.TestCase):
 
 
 class FoundAdapterTest(JobsTestCase):
-    """An output_dir with a task adapter and nothing else."""
+    """An output_dir with only a task adapter."""
 
     def setUp(self):
         super().setUp()
@@ -805,7 +805,7 @@ class AdapterFlagTest(JobsTestCase):
         shutil.copytree(self.adapter, self.path("adapter"))
         self.refuse(["--output_dir"], "--do_predict", "--adapter=" + other)
         self.assertEqual(os.listdir(self.output_dir), ["adapter"])
-        # A copy of the one that lies there is no other.
+        # A copy of the folder's adapter counts as the same.
         self.predict(self.output_dir, "--adapter=" + self.adapter)
 
     def test_every_choice_of_layer_norms_is_answered(self):
@@ -849,7 +849,7 @@ class AdapterFlagTest(JobsTestCase):
 
 @pytest.mark.slow
 class ProcessTest(JobsTestCase):
-    """The script as a process of its own, perhaps one that something ends early."""
+    """The script in a separate process, which may be ended early."""
 
     def start(self, *arguments, **options):
         defaults = {
@@ -873,7 +873,7 @@ class ProcessTest(JobsTestCase):
         return process
 
     def assert_whole(self):
-        """What has been finished can be read."""
+        """Completed files are readable."""
         if os.path.exists(self.path("adapter")):
             task_adapter.load(self.path("adapter"))
         checkpoint = tf.train.latest_checkpoint(self.output_dir)
@@ -895,7 +895,7 @@ class ProcessTest(JobsTestCase):
         self.assertBetween(checkpoints.last_step(self.output_dir), 2, 119)
 
     def interrupt(self, flags):
-        """Ctrl-C at the first step that it tells of: it saves that one or a later one."""
+        """Ctrl-C at the first logged step: saves that or a later one."""
         before = checkpoints.last_step(self.output_dir)
         process = self.start(*flags, stdout=subprocess.PIPE)
         line = process.stdout.readline()
@@ -915,7 +915,7 @@ class ProcessTest(JobsTestCase):
             process = self.start(*flags)
             time.sleep(np.random.uniform(0, seconds))
             self.kill(process)
-            # A finished adapter may be beside its place, never gone.
+            # A finished adapter may be under its temporary name, but is never gone.
             has_adapter = any(
                 os.path.exists(self.path(name)) for name in ("adapter", "adapter.replaced")
             )
@@ -959,7 +959,7 @@ class ProcessTest(JobsTestCase):
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
-        # A measurement of coverage could not write either, and would say so.
+        # A measurement of coverage could not write either, and would report it.
         env = {k: v for k, v in os.environ.items() if k != "COVERAGE_PROCESS_CONFIG"}
         other = "--output_dir=" + os.path.join(self.folder, "other")
         for size, flags, what in (

@@ -1,4 +1,4 @@
-"""Tests of hooks.py on a graph that does nothing but count its steps."""
+"""Tests of hooks.py on a graph that only counts its steps."""
 
 import ctypes
 import os
@@ -29,7 +29,7 @@ class HooksTest(tf.test.TestCase):
         tiny.enable_signals(self)
 
     def train(self, steps, *own_hooks, loss_of=tf.cast):
-        """Counts to `steps` from where the folder's last checkpoint stands; returns the step.
+        """Counts to `steps` from the folder's last checkpoint; returns the step.
 
         The loss of the step that makes it t is `loss_of(t, tf.float32)`.
         """
@@ -37,7 +37,7 @@ class HooksTest(tf.test.TestCase):
         with tf.Graph().as_default():
             step = tf.train.get_or_create_global_step()
             train_op = step.assign_add(1)
-            with tf.control_dependencies([train_op]):  # As Estimator does.
+            with tf.control_dependencies([train_op]):  # As in Estimator.
                 tf.add_to_collection(tf.GraphKeys.LOSSES, loss_of(train_op, tf.float32))
             saver = tf.train.Saver([step])
             tf.add_to_collection(tf.GraphKeys.SAVERS, saver)
@@ -99,7 +99,7 @@ class HooksTest(tf.test.TestCase):
         self.assertEmpty(self.saved())
 
     def test_another_signal_waits_too_but_the_same_one_does_not(self):
-        """A scheduler ends a sweep and its trials, which the sweep then interrupts, too."""
+        """A scheduler ends a sweep and its trials, which the sweep then also interrupts."""
         with self.assertRaises(KeyboardInterrupt), hooks.StopOnInterrupt() as interrupt:
             reached = self.train(5, Kill(signal.SIGTERM), Kill(signal.SIGINT), interrupt)
         self.assertEqual(reached, 1)
@@ -112,7 +112,7 @@ class HooksTest(tf.test.TestCase):
         for raised, expected in ((ValueError(), KeyboardInterrupt), (UserError("full"), UserError)):
             with self.assertRaises(expected), hooks.StopOnInterrupt():
                 os.kill(os.getpid(), signal.SIGINT)
-                time.sleep(0.01)  # Python calls the handler between two instructions.
+                time.sleep(0.01)  # Python runs the handler between two instructions.
                 raise raised
 
     def test_nothing_is_raised_where_nobody_asked(self):

@@ -26,7 +26,7 @@ def flat(batches):
 
 
 def run(dataset, count=None):
-    """The batches of a Dataset as lists of dicts of arrays: the first `count`, or all."""
+    """Returns the first `count`, or all, batches of a Dataset, as dicts of arrays."""
     with tf.Session() as session:
         iterator = tf.data.make_initializable_iterator(dataset)
         batch = iterator.get_next()
@@ -70,7 +70,7 @@ class PlanTest(tf.test.TestCase):
                     self.assertEqual(take(resumed, steps - start), batches[start:])
 
     def check_epochs(self, rows, num_rows):
-        """Checks that the rows are whole permutations, each the order of its epoch."""
+        """Checks that the rows are whole permutations, each in its epoch's order."""
         for epoch, first in enumerate(range(0, len(rows) - num_rows + 1, num_rows)):
             order = rows[first : first + num_rows]
             self.assertEqual(sorted(order), list(range(num_rows)))
@@ -109,7 +109,7 @@ class PlanTest(tf.test.TestCase):
 
 
 class PlanByLengthTest(tf.test.TestCase):
-    """Pools of 4 batches, unless the BATCHES_PER_POOL of the module is meant."""
+    """Pools of 4 batches, unless the module's BATCHES_PER_POOL is tested."""
 
     def setUp(self):
         super().setUp()
@@ -125,7 +125,7 @@ class PlanByLengthTest(tf.test.TestCase):
         )
 
     def test_a_pool_by_hand(self):
-        # All lengths differ, and the epoch is one pool: its batches are known up to their order.
+        # All lengths differ and the epoch is one pool, so batches are known up to their order.
         lengths = np.array([9, 2, 7, 4, 5, 6, 3, 8])
         by_length = [[1, 6], [3, 4], [5, 2], [7, 0]]
         epochs = [self.plan(4, lengths, 2, seed=seed) for seed in range(10)]
@@ -134,7 +134,7 @@ class PlanByLengthTest(tf.test.TestCase):
         self.assertGreater(len({str(batches) for batches in epochs}), 5)
 
     def test_pools_hold_the_rows_of_the_plain_order(self):
-        # 6 pools of 20 rows, which divide neither of the two epochs.
+        # 6 pools of 20 rows, which do not divide either of the two epochs.
         for num_rows in (57, 60, 83):
             lengths = self.lengths[:num_rows]
             plain = take(input_pipeline.training_batches(num_rows, 5, 7), 24)
@@ -152,13 +152,13 @@ class PlanByLengthTest(tf.test.TestCase):
         batches = self.plan(60)
         for first in (0, 20, 40):
             self.assertEqual(sorted(flat(batches[first : first + 20])), list(range(100)))
-        # An epoch is 3.8 pools: after any number of pools no row is ahead by more than one.
+        # An epoch is 3.8 pools: after any pool, row counts differ by at most one.
         for steps in range(4, 80, 4):
             counts = np.bincount(flat(self.plan(steps, self.lengths[:76])), minlength=76)
             self.assertLessEqual(counts.max() - counts.min(), 1, steps)
 
     def test_a_step_follows_from_seed_and_number(self):
-        # Pools of 4, and of 3, 2, 1, 1 batches where the rows are few.
+        # Pools of 4, and of 3, 2, 1, 1 batches for few rows.
         for num_rows, batch_size in ((57, 5), (19, 5), (14, 5), (7, 5), (3, 5), (1, 1), (12, 12)):
             with self.subTest(num_rows=num_rows, batch_size=batch_size):
                 lengths = self.lengths[:num_rows]
@@ -169,7 +169,7 @@ class PlanByLengthTest(tf.test.TestCase):
                     self.assertEqual(resumed, batches[start:])
 
     def test_resuming_late(self):
-        # Step 10 ** 6 begins a pool and an epoch, as 20 batches make one.
+        # Step 10 ** 6 begins a pool and an epoch, which is 20 batches.
         plain = flat(take(input_pipeline.training_batches(100, 5, 7, 10**6), 4))
         self.assertEqual(sorted(flat(self.plan(4, start=10**6))), sorted(plain))
 
@@ -199,7 +199,7 @@ class PlanByLengthTest(tf.test.TestCase):
         self.assertGreater(tokens[1] / real[1], 1.4)
 
     def test_a_pools_batches_come_in_random_order(self):
-        # The mean length at each of the 4 places in 500 pools.
+        # The mean length at each of the 4 positions in 500 pools.
         means = self.lengths[np.array(self.plan(2000))].mean(axis=1).reshape(500, 4)
         self.assertAllClose(means.mean(axis=0), [self.lengths.mean()] * 4, rtol=0.1)
 
@@ -262,11 +262,11 @@ class InputFnTest(tf.test.TestCase):
         graph.__enter__()
         self.addCleanup(graph.__exit__, None, None, None)
         self.model_dir = tempfile.mkdtemp(dir=self.get_temp_dir())
-        # The row's number is its label.
+        # The row's index is its label.
         self.arrays = dict(tiny.arrays(rows=7, seq_length=20), label_ids=np.arange(7))
 
     def check(self, batches, rows, fixed_length=True):
-        """Checks that the batches hold these rows, whole."""
+        """Checks that the batches hold exactly these rows."""
         self.assertEqual([batch["label_ids"].tolist() for batch in batches], rows)
         for batch, indices in zip(batches, rows):
             self.assertEqual(set(batch), set(self.arrays))
@@ -283,7 +283,7 @@ class InputFnTest(tf.test.TestCase):
         return {name: shape.as_list() for name, shape in shapes.items()}
 
     def make_step(self, step):
-        """The global step of the graph, which starts there."""
+        """Returns the graph's global step, starting at this value."""
         collections_of_it = [tf.GraphKeys.GLOBAL_VARIABLES, tf.GraphKeys.GLOBAL_STEP]
         return tf.get_variable(
             "global_step", initializer=np.int64(step), collections=collections_of_it
@@ -296,7 +296,7 @@ class InputFnTest(tf.test.TestCase):
             tf.train.Saver().save(session, os.path.join(self.model_dir, "model.ckpt"), step)
 
     def plan(self, fixed_length, steps):
-        """The rows of the first steps with the seed 11."""
+        """Returns the rows of the first steps with seed 11."""
         if fixed_length:
             return take(input_pipeline.training_batches(7, 3, 11), steps)
         lengths = self.arrays["input_mask"].sum(axis=1)
@@ -321,7 +321,7 @@ class InputFnTest(tf.test.TestCase):
             self.check(run(dataset, 3), self.plan(fixed_length, step + 3)[step:], fixed_length)
 
     def test_evaluation_is_complete_and_in_order(self):
-        self.save_step(5)  # Which is nothing to an evaluation.
+        self.save_step(5)  # Does not affect an evaluation.
         for fixed_length in (True, False):
             input_fn = input_pipeline.input_fn_of(self.arrays, False, False, fixed_length)
             batches = run(input_fn({"batch_size": 3}, Config(self.model_dir, 11)))
@@ -339,7 +339,7 @@ class InputFnTest(tf.test.TestCase):
         self.check(run(input_fn({"batch_size": 8})), [])
 
     def together(self, datasets, each, steps):
-        """The rows of every step, put together from those of several hosts' `each` replicas."""
+        """Returns the rows of every step, assembled from several hosts with `each` replicas."""
         hosts = [run(dataset, each * steps) for dataset in datasets]
         rows = []
         for step in range(steps):
@@ -412,7 +412,7 @@ class InputFnTest(tf.test.TestCase):
         self.check(found[:1], [[4, 6]])
         self.assertAllEqual(found[1]["is_real_example"], [0, 1])
         self.assertAllEqual(found[1]["input_ids"][0], np.zeros(20))
-        self.assertLen(found, 2)  # Without the row that fills no batch.
+        self.assertLen(found, 2)  # Without the row that does not fill a batch.
 
     def test_more_than_a_tpus_graph_holds(self):
         held = sum(values.nbytes for values in self.arrays.values()) + 4 * 3  # Three int32 indices.
@@ -425,7 +425,7 @@ class InputFnTest(tf.test.TestCase):
             input_fn(*args)
 
     def test_nothing_is_tuned(self):
-        # A session that closes waits up to a minute for the thread that tunes.
+        # Closing a session would wait up to a minute for the tuning thread.
         dataset = input_pipeline.input_fn_of(self.arrays, True, True)({"batch_size": 3})
         options = dataset.options()
         if tf.__version__.startswith("1."):

@@ -1,4 +1,4 @@
-"""Tests of output_dir.py: who may use a folder, and what a run does to the files in it."""
+"""Tests of output_dir.py: which run may use a folder, and what it does to the files there."""
 
 import copy
 import errno
@@ -35,7 +35,7 @@ SETTINGS = {
 
 
 def claim_in(folder, settings, is_training, overwrite=False, reads=()):
-    """Claims a folder; returns what holds it."""
+    """Claims a folder; returns the object that holds it."""
     output = output_dir.OutputDir(folder)
     output.claim(settings, is_training, overwrite, reads)
     return output
@@ -57,7 +57,7 @@ class RunDirectoryTestCase(RefusalTestCase):
         return claim_in(self.folder, settings, is_training, overwrite)
 
     def train(self, settings=SETTINGS, step=5, name="partial.ckpt", identity=None):
-        """Leaves behind what a run that saved a checkpoint does."""
+        """Leaves the files of a run that saved a checkpoint."""
         self.claim(settings)
         with tf.Graph().as_default(), tf.Session() as session:
             tf.get_variable("global_step", initializer=np.int64(step), use_resource=False)
@@ -79,7 +79,7 @@ class RunDirectoryTestCase(RefusalTestCase):
             return json.load(reader)
 
     def assert_refused(self, *parts, **claim):
-        """Checks that a claim fails with one sentence that has each of parts; returns it."""
+        """Checks that a claim fails with one sentence that has all parts; returns it."""
         return str(super().assert_refused(parts, self.claim, **claim))
 
 
@@ -108,7 +108,7 @@ class ScratchTest(RunDirectoryTestCase):
                 self.assertFalse(files.exists(prefix + ".index"), prefix)
 
     def test_those_of_a_remote_run_lie_where_overwriting_finds_them(self):
-        # Two workers of one training, or two evaluations, may be there at a time.
+        # Two workers of a training, or two evaluations, may use it at once.
         scratches = [output_dir._Scratch("ram://bucket/mrpc") for _ in range(2)]
         prefixes = [scratch.prefix() for scratch in scratches for _ in range(2)]
         self.assertLen(set(prefixes), 4)
@@ -173,7 +173,7 @@ class ClaimTest(RunDirectoryTestCase):
         self.assertEqual(set(os.listdir(self.folder)) & set(left), set())
 
     def test_scores_without_checkpoints_go(self):
-        """Their steps would count as evaluated."""
+        """Otherwise their steps would count as evaluated."""
         scores = os.path.join(self.folder, "evaluations.json")
         self.write("evaluations.json")
         self.claim(is_training=False)
@@ -233,7 +233,7 @@ class ClaimTest(RunDirectoryTestCase):
                 settings=changed("model", task="CoLA", labels=["1", "0"]),
                 is_training=trains,
             )
-            # Who trains has no need of the flag, which run_baseline.py does not have.
+            # A training does not need the flag, which run_baseline.py lacks.
             self.assertEqual("--do_train" in message, not trains)
             for same in ("adapter", "do_lower_case", "learning_rate"):
                 self.assertNotIn(same + " ", message)
@@ -282,7 +282,7 @@ class ClaimTest(RunDirectoryTestCase):
         (line,) = log.output
         self.assertRegex(line, r"of 50 steps continues to step 80\b.*learning rate.*--output_dir")
         self.assertEqual(self.recorded()["training"]["num_train_steps"], 80)
-        # Now it is a training of 80 steps that was stopped at 50.
+        # This is now a training of 80 steps that was stopped at 50.
         with self.assertRaises(AssertionError), self.assertLogs("absl", "WARNING"):
             self.claim(longer)
         self.assert_refused(
@@ -336,7 +336,7 @@ class ClaimTest(RunDirectoryTestCase):
 
     def test_two_trainings_at_a_time(self):
         def lock():
-            descriptor = os.open(self.folder, os.O_RDONLY)  # As another process has its own.
+            descriptor = os.open(self.folder, os.O_RDONLY)  # As in another process.
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -356,7 +356,7 @@ class ClaimTest(RunDirectoryTestCase):
         os.close(lock())
 
     def test_a_lost_record_of_checkpoints(self):
-        """A kill between a first checkpoint and its record, or a user, leaves none."""
+        """The record is missing after a kill before it is written, or if a user removes it."""
         for step, name in ((5, "model.ckpt"), (12, "partial.ckpt"), (110, "model.ckpt")):
             self.train(step=step, name=name)
             os.remove(os.path.join(self.folder, "checkpoint"))
@@ -369,10 +369,10 @@ class ClaimTest(RunDirectoryTestCase):
         self.train(step=5, identity=own)
         self.claim(is_training=True)
         self.claim(is_training=False)
-        # What is not set is the same as what an earlier version did not know.
+        # A setting that is not set equals one that an earlier version did not know.
         self.assertEqual(output_dir.identity(changed("training", added=None)), own)
         self.assertEqual(output_dir.identity({**SETTINGS, "more": {"of": "a script"}}), own)
-        # A continued training may be killed before its first own checkpoint.
+        # A continued training may be killed before its first checkpoint.
         longer = changed("training", num_train_steps=80, num_warmup_steps=8)
         self.assertEqual(output_dir.identity(longer), own)
         other = output_dir.identity(changed("training", random_seed=99))
@@ -385,7 +385,7 @@ class ClaimTest(RunDirectoryTestCase):
         self.claim(overwrite=True)
 
     def test_numbers_that_are_equal_make_one_run(self):
-        """Whatever their types: settings.json may be written again by another program."""
+        """Types do not matter: another program may have rewritten settings.json."""
         self.train(changed("training", warmup=0, weights=[1, 2.5]))
         edited = changed("training", warmup=0.0, weights=[True, 2.5])
         self.train(edited, identity=output_dir.identity(edited))
@@ -577,7 +577,7 @@ class OverwritingRunTest(ScriptTestCase):
 
 class ResumedRunTest(ScriptTestCase):
     def rewind(self, step):
-        """Leaves what a training leaves that is killed after a step's checkpoint."""
+        """Leaves the files of a training that is killed after a checkpoint."""
         shutil.rmtree(self.path("adapter"))
         tf.train.update_checkpoint_state(self.output_dir, self.path(f"partial.ckpt-{step}"))
 
@@ -601,7 +601,7 @@ class ResumedRunTest(ScriptTestCase):
         for name in ("predictions_old.tsv", "submission/all.zip"):
             self.assertEqual(read(self.path(name)), "mine")
         self.assertEqual(read(self.path("dev_labels.tsv")), labels)
-        # Those of the weights that lie there stay.
+        # Results of the weights in the folder stay.
         self.succeed("--do_eval", "--do_predict")
         self.succeed(*train)
         self.assertEqual(self.found(), set(RESULTS))
@@ -615,7 +615,7 @@ class ResumedRunTest(ScriptTestCase):
         self.assertEqual(self.found(), set(RESULTS))
 
     def test_more_epochs_go_on_from_the_finished_ones(self):
-        """The schedule is that of the new length, from the old step; results are of its end."""
+        """Follows the schedule of the new length from the old step; results are of its end."""
         self.succeed("--num_train_epochs=0.4", "--save_full_checkpoint")
         self.succeed("--do_predict")
         for name in ("ablation.json", "notes.txt"):

@@ -1,4 +1,4 @@
-"""Tests of pretrained.py: the BERT that settings name, and what texts it takes."""
+"""Tests of pretrained.py: the BERT that settings name, and the texts that it accepts."""
 
 import os
 import tempfile
@@ -23,7 +23,7 @@ class PretrainedTestCase(tf.test.TestCase):
         cls.folder = tiny.write_bert(tempfile.mkdtemp(dir=tf.test.get_temp_dir()))
 
     def load(self, *arguments, base=None):
-        """(the BERT, its tokenizer) of a command line."""
+        """Returns (the BERT, its tokenizer) for a command line."""
         values = parsed(*arguments)
         config = run_classifier.ClassifierConfig.from_flags(values)
         with mock.patch.dict(os.environ, {"BERT_BASE_DIR": self.folder if base is None else base}):

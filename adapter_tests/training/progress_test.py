@@ -1,4 +1,4 @@
-"""Tests of progress.py: a training of counted steps and seconds, and what it shows of itself."""
+"""Tests of progress.py: the output of a training with fake steps and time."""
 
 import glob
 import io
@@ -22,7 +22,7 @@ class Terminal(io.StringIO):
 
 
 class Clock:
-    """Stands for the module `time`: it moves on when the test says so."""
+    """A stand-in for the module `time` that the test advances."""
 
     now = 1000.0
 
@@ -31,7 +31,7 @@ class Clock:
 
 
 class ProgressTest(tf.test.TestCase):
-    """Trains a toy whose loss in the step that makes global_step t is 100 - t."""
+    """Trains a toy model whose loss is 100 - t in the step that makes global_step t."""
 
     def setUp(self):
         super().setUp()
@@ -77,7 +77,7 @@ class ProgressTest(tf.test.TestCase):
         return stream.getvalue()
 
     def summaries(self):
-        """The summaries in the folder: {step: {tag: value}}."""
+        """Returns the summaries in the folder: {step: {tag: value}}."""
         return {
             event.step: {value.tag: value.simple_value for value in event.summary.value}
             for path in glob.glob(os.path.join(self.folder, "events.out.tfevents.*"))
@@ -86,7 +86,7 @@ class ProgressTest(tf.test.TestCase):
         }
 
     def test_lines(self):
-        # 8 examples in 2 seconds are 4.0 a second; a line is due when 5 seconds have passed.
+        # 8 examples in 2 seconds are 4.0 per second; a line is due every 5 seconds.
         self.assertEqual(
             self.train(0, 8).splitlines(),
             [
@@ -97,7 +97,7 @@ class ProgressTest(tf.test.TestCase):
         )
 
     def test_what_a_tpu_has_sent_to_its_host(self):
-        # Two replicas send a value each, of which the line has the mean.
+        # Two replicas send a value each; the line shows the mean.
         stream = io.StringIO()
         with tf.Graph().as_default():
             step = tf.train.get_or_create_global_step()
@@ -213,7 +213,7 @@ class ProgressTest(tf.test.TestCase):
         self.assertIn("step 25/30", text.split("\r")[-1])
 
     def test_after_a_checkpoint(self):
-        # As an Estimator does it: the first step is known only when the checkpoint is restored.
+        # As in an Estimator: the first step is known only once the checkpoint is restored.
         for steps, first_line in ((4, "step 1/30 "), (3, "step 5/30 ")):
             stream = io.StringIO()
             with tf.Graph().as_default():
@@ -230,7 +230,7 @@ class ProgressTest(tf.test.TestCase):
 
 class CountedTest(tf.test.TestCase):
     def count(self, seconds, total, stream, **options):
-        """What is shown of examples that come after so many seconds each, and a minute's wait."""
+        """Returns the output for examples that take these seconds each, after a minute's wait."""
         clock = Clock()
 
         def come():

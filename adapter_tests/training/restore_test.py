@@ -1,4 +1,4 @@
-"""Tests of what initializes, restores and saves a graph's variables."""
+"""Tests of restore.py: initializing, restoring and saving a graph's variables."""
 
 import os
 
@@ -27,7 +27,7 @@ class ScaffoldTest(tf.test.TestCase):
     def run_once(
         self, output_dir, step, task_checkpoint=None, on_tpu=False, pretrained=True, identity=None
     ):
-        """What a session begins with, as Estimator starts it; 1 is added and saved after it."""
+        """Returns a session's initial values, started as in Estimator; then adds 1 and saves."""
         with tf.Graph().as_default():
             modeling.BertModel(
                 tiny.config(), False, tf.zeros([1, 2], tf.int32), scope="bert", adapter_fn=None
@@ -74,7 +74,7 @@ class ScaffoldTest(tf.test.TestCase):
             self.assertAllEqual(second[self.trained], first[self.trained] + 1)
 
     def test_a_checkpoint_says_which_run_saved_it(self):
-        """By a tensor that is no variable; one without it is restored all the same."""
+        """The mark is a tensor, not a variable; a checkpoint without it is restored, too."""
         output_dir = os.path.join(self.get_temp_dir(), "run")
         first = self.run_once(output_dir, 1)
         self.assertIsNone(checkpoints.identity_of(self.saved))

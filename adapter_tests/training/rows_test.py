@@ -1,4 +1,4 @@
-"""Tests of rows.py beside rows put together one by one."""
+"""Tests of rows.py against rows assembled one by one."""
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -9,7 +9,7 @@ CLS, SEP = 101, 102
 
 
 def row_of(a, b, length):
-    """(input_ids, input_mask, segment_ids) as BERT's script makes them."""
+    """Returns (input_ids, input_mask, segment_ids) as in BERT's script."""
     ids = [CLS, *a, SEP] + ([*b, SEP] if b else [])
     segments = [0] * (len(a) + 2) + [1] * (len(ids) - len(a) - 2)
     padding = [0] * (length - len(ids))
@@ -18,7 +18,7 @@ def row_of(a, b, length):
 
 class TextRowsTest(tf.test.TestCase):
     TOKENS = np.arange(200, 220)
-    # Start and length of a, start and length of b; the second and third row share their b.
+    # Start and length of a and of b; the second and third row share their b.
     SLICES = [(0, 3, 3, 0), (3, 2, 10, 4), (5, 1, 10, 4), (7, 0, 8, 1), (0, 0, 0, 0)]
 
     def rows(self, is_real=(1, 1, 1, 1, 1), seq_length=9):
@@ -95,7 +95,7 @@ class PaddedRowsTest(tf.test.TestCase):
         }
 
     def test_lengths(self):
-        # A gap in the mask is no end.
+        # A gap in the mask does not end the row.
         self.assertAllEqual(rows.as_rows(self.arrays()).lengths, [2, 4, 0, 3])
 
     def test_rows_are_cut(self):
@@ -105,7 +105,7 @@ class PaddedRowsTest(tf.test.TestCase):
             self.assertAllEqual(taken[name], arrays[name][[3, 0], :3])
         self.assertAllEqual(taken["label_ids"], [3, 0])
         self.assertAllEqual(rows.as_rows(arrays)["label_ids"], [0, 1, 2, 3])
-        # What is not as long as the sequence stays whole.
+        # An array that is not per token is not truncated.
         self.assertEqual(taken["scores"].shape, (2, 3))
         self.assertEqual(taken["pairs"].shape, (2, 4, 2))
 

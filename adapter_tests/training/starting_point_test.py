@@ -1,4 +1,4 @@
-"""Tests of starting_point.py: --adapter, and what --init_checkpoint names in its place."""
+"""Tests of starting_point.py: --adapter, and --init_checkpoint instead of it."""
 
 import dataclasses
 import os
@@ -45,7 +45,7 @@ class AdapterTest(tf.test.TestCase):
         config = run_classifier.ClassifierConfig.from_flags(values, start.supplied)
         self.assertEqual((config.tuning, config.adapter), (method, adapter))
         self.assertFalse(values["adapter_size"].present)
-        self.assertEqual(values.adapter_size, 64)  # Parsed flags stay as they are.
+        self.assertEqual(values.adapter_size, 64)  # The parsed flags are not modified.
 
 
 class BertOfRunTest(tf.test.TestCase):
