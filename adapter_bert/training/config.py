@@ -191,8 +191,8 @@ class FinetuningConfig(TextConfig, DeviceConfig):
     )
     gradient_accumulation_steps: int = flag(
         1,
-        "Number of equal parts that each training batch is computed in before its one optimizer"
-        " step: needs only the memory of one part.",
+        "Split each training batch into this many equal parts, computed one after the other before"
+        " one optimizer step; needs only the memory of one part.",
         "Training",
         lower=1,
     )

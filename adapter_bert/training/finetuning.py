@@ -189,7 +189,7 @@ def _precision_of(adapter):
 def _recorded_precision(config, start, folder, bert):
     """Returns the precision of the run in output_dir, or of what is evaluated; None without either.
 
-    For a run's checkpoint, such as its full_model.ckpt, the settings in its folder tell.
+    For a run's checkpoint, such as full_model.ckpt, the settings in the same folder record it.
     """
     is_training = "train" in config.stages
     if start.adapter and not is_training:
@@ -311,7 +311,7 @@ def schedule(config: FinetuningConfig, num_examples: int) -> Dict[str, Any]:
       num_examples: size of the training set.
 
     Raises:
-      UserError: there are less than 1 or too many steps.
+      UserError: there is less than one step, or too many.
     """
     rate, epochs = config.rate_and_epochs()
     for name, value in (("learning_rate", rate), ("num_train_epochs", epochs)):
