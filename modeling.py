@@ -1,9 +1,10 @@
 """BERT with adapter modules: the encoder, and every variable it is made of.
 
-The encoder is Devlin et al. 2018 (https://arxiv.org/abs/1810.04805). Variable names are those of
-Google's checkpoints. Read it from the top: `BertModel`, then the parts it is built of. The adapters
-lie in `ops/adapters.py`, the arithmetic beside them, the configurations in `common/configs.py`. The
-names among these that users of BERT and adapter-bert know are found here, too.
+The encoder is Devlin et al. 2018 (https://arxiv.org/abs/1810.04805), its adapters are Houlsby et
+al. 2019 (https://arxiv.org/abs/1902.00751). Read it from the top: `BertModel`, `transformer_model`,
+`transformer_layer`, `feedforward_adapter`. Variables and functions have the names of Google's
+checkpoints and code. The arithmetic between matrix products lies in `adapter_bert/ops`, the
+configurations in `common/configs.py`.
 
 Axes in shape comments:
     B  batch            F  "from" positions (queries)    N  attention heads
@@ -13,34 +14,35 @@ Axes in shape comments:
 
 import functools
 from collections import OrderedDict
-from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
-from adapter_bert.common.configs import AdapterConfig, BertConfig, check_config  # noqa: F401 (users import them from here)
+from adapter_bert.common.configs import (
+    FEEDFORWARD_ADAPTER,
+    SITES,
+    AdapterConfig,
+    BertConfig,
+    check_config,
+)
 from adapter_bert.common.errors import UserError
 from adapter_bert.common.model_variables import (  # noqa: F401 (the collections of adapter-bert's modeling)
     ADAPTERS,
     HEAD,
     LAYER_NORM,
 )
-from adapter_bert.ops import layers
-from adapter_bert.ops.adapters import (  # noqa: F401 (what adapter-bert's modeling offers)
-    adapters_of_layers,
-    feedforward_adapter,
-    get_adapter,
-)
+from adapter_bert.ops import adapters, layers, xla
 from adapter_bert.ops.dropout import DropoutKey, dropout
 from adapter_bert.ops.layers import (  # noqa: F401 (what BERT's modeling offers)
     assert_rank,
     create_initializer,
-    dense,
     gelu,
     get_activation,
     get_shape_list,
     layer_norm,
     variable_name,
 )
+from adapter_bert.ops.parameters import VARIABLES, Parameters
 from adapter_bert.ops.rematerialization import recomputed
 
 
@@ -98,21 +100,66 @@ class BertModel:
             config, input_ids, input_mask, token_type_ids, adapter_gates
         )
         forward = ForwardPass(
-            config, is_training, input_mask, dropout_key, dtype, pooled_only, recompute_activations
+            dtype,
+            is_training,
+            dropout_key,
+            # Plain BERT leaves the collection empty: that is how `create_optimizer` knows a model
+            # without adapters, of which it trains everything, as BERT's own does.
+            layer_norm_collections=() if adapter_fn is None else (LAYER_NORM,),
+            statistics=[] if is_training else None,
         )
-        statistics = [] if is_training else None
-        adapters = adapters_of_layers(
-            adapter_fn, adapter_layers, config.num_hidden_layers, statistics, gates
-        )
+        hidden_dropout = config.hidden_dropout_prob if is_training else 0.0
+        attention_dropout = config.attention_probs_dropout_prob if is_training else 0.0
+
         with tf.variable_scope(scope, default_name="bert"):
-            embeddings, self.embedding_table = _embed(
-                input_ids, token_type_ids, forward, adapter_fn, use_one_hot_embeddings
-            )
+            with tf.variable_scope("embeddings"):
+                embeddings, self.embedding_table = embedding_lookup(
+                    input_ids,
+                    config.vocab_size,
+                    config.hidden_size,
+                    config.initializer_range,
+                    use_one_hot_embeddings=use_one_hot_embeddings,
+                )
+                embeddings = embedding_postprocessor(
+                    embeddings,
+                    use_token_type=True,
+                    token_type_ids=token_type_ids,
+                    token_type_vocab_size=config.type_vocab_size,
+                    initializer_range=config.initializer_range,
+                    max_position_embeddings=config.max_position_embeddings,
+                    dropout_prob=hidden_dropout,
+                    forward=forward,
+                )
             with tf.variable_scope("encoder"):
-                outputs, first_output = transformer_model(embeddings, forward, adapters)
-            self.pooled_output = _pool(first_output, forward)
+                outputs = transformer_model(
+                    embeddings,
+                    attention_mask=input_mask[:, tf.newaxis, :],
+                    hidden_size=config.hidden_size,
+                    num_hidden_layers=config.num_hidden_layers,
+                    num_attention_heads=config.num_attention_heads,
+                    intermediate_size=config.intermediate_size,
+                    intermediate_act_fn=get_activation(config.hidden_act),
+                    hidden_dropout_prob=hidden_dropout,
+                    attention_probs_dropout_prob=attention_dropout,
+                    initializer_range=config.initializer_range,
+                    do_return_all_layers=True,
+                    adapter_fn=adapter_fn,
+                    forward=forward,
+                    adapter_layers=adapter_layers,
+                    adapter_gates=gates,
+                    first_position_only=pooled_only,
+                    recompute_activations=recompute_activations,
+                )
+            with tf.variable_scope("pooler"):
+                first = outputs.pop() if pooled_only else outputs[-1][:, 0, :]
+                self.pooled_output = forward.dense(
+                    tf.cast(first, tf.float32),
+                    config.hidden_size,
+                    tf.tanh,
+                    initializer_range=config.initializer_range,
+                )
         # Now, since what recomputes a layer for its gradient makes its statistics once more.
-        layers.keep_statistics(statistics or ())
+        layers.keep_statistics(forward.statistics or ())
         self.embedding_output = tf.cast(embeddings, tf.float32)
         self.all_encoder_layers = [tf.cast(output, tf.float32) for output in outputs]
         self.sequence_output = None if pooled_only else self.all_encoder_layers[-1]
@@ -165,60 +212,6 @@ def get_assignment_map_from_checkpoint(
     return assignment_map, initialized_variable_names
 
 
-class ForwardPass(NamedTuple):
-    """What all parts of an encoder share while it computes a batch; see `BertModel`.
-
-    Attributes:
-      config: `BertConfig`.
-      is_training: bool; without it nothing drops out, and LayerNorms keep nothing for a gradient.
-      input_mask: int32 Tensor [B, S].
-      dropout_key: `DropoutKey` or None.
-      dtype: of what lies between the variables and the outputs.
-      pooled_only: bool.
-      recompute_activations: bool.
-    """
-
-    config: BertConfig
-    is_training: bool
-    input_mask: tf.Tensor
-    dropout_key: Optional[DropoutKey]
-    dtype: tf.DType
-    pooled_only: bool
-    recompute_activations: bool
-
-    def dense(self, input_tensor, units: int, name: str, activation: Optional[Callable] = None):
-        """`layers.dense`, initialized as the config says."""
-        stddev = self.config.initializer_range
-        return dense(input_tensor, units, name, activation=activation, initializer_range=stddev)
-
-    def dropout(self, input_tensor):
-        """Dropout of embeddings and of a sub-layer's output."""
-        rate = self.config.hidden_dropout_prob if self.is_training else 0.0
-        return dropout(input_tensor, rate, key=self.dropout_key)
-
-
-def _layer_norm_collections(adapter_fn):
-    # Plain BERT leaves the collection empty: that is how `optimization.create_optimizer` knows a
-    # model without adapters, of which it trains everything, as BERT's own does.
-    return () if adapter_fn is None else (LAYER_NORM,)
-
-
-def _embed(
-    input_ids, token_type_ids, forward: ForwardPass, adapter_fn, use_one_hot_embeddings: bool
-):
-    """(Tensor [B, S, D] for the first layer, the table of WordPiece embeddings)."""
-    config, collections = forward.config, _layer_norm_collections(adapter_fn)
-    with tf.variable_scope("embeddings"):
-        embeddings, table = embedding_lookup(
-            input_ids,
-            config.vocab_size,
-            config.hidden_size,
-            config.initializer_range,
-            use_one_hot_embeddings=use_one_hot_embeddings,
-        )
-        return embedding_postprocessor(embeddings, token_type_ids, forward, collections), table
-
-
 def embedding_lookup(
     input_ids,
     vocab_size: int,
@@ -226,6 +219,8 @@ def embedding_lookup(
     initializer_range: float = 0.02,
     word_embedding_name: str = "word_embeddings",
     use_one_hot_embeddings: bool = False,
+    *,
+    parameters: Parameters = VARIABLES,
 ):
     """Looks ids up in a table of embeddings.
 
@@ -235,15 +230,15 @@ def embedding_lookup(
       initializer_range: stddev of the truncated normal that it starts from.
       word_embedding_name: its variable's.
       use_one_hot_embeddings: bool; look up by a matrix product.
+      parameters: the source of the table.
 
     Returns:
       (float Tensor [B, S, embedding_size], the table [vocab_size, embedding_size]).
     """
-    table = tf.get_variable(
-        word_embedding_name,
-        [vocab_size, embedding_size],
-        initializer=create_initializer(initializer_range),
-    )
+    if input_ids.shape.ndims == 3:  # [B, S, 1], as BERT's own takes them too.
+        input_ids = tf.squeeze(input_ids, -1)
+    initializer = create_initializer(initializer_range)
+    table = parameters.get(word_embedding_name, [vocab_size, embedding_size], initializer)
     shape = get_shape_list(input_ids, expected_rank=2, name="input_ids")
     if not use_one_hot_embeddings:
         return tf.gather(table, input_ids), table
@@ -252,153 +247,508 @@ def embedding_lookup(
 
 
 def embedding_postprocessor(
-    input_tensor, token_type_ids, forward: ForwardPass, layer_norm_collections: Sequence[str] = ()
+    input_tensor,
+    use_token_type: bool = False,
+    token_type_ids=None,
+    token_type_vocab_size: int = 16,
+    token_type_embedding_name: str = "token_type_embeddings",
+    use_position_embeddings: bool = True,
+    position_embedding_name: str = "position_embeddings",
+    initializer_range: float = 0.02,
+    max_position_embeddings: int = 512,
+    dropout_prob: float = 0.1,
+    *,
+    forward: "Optional[ForwardPass]" = None,
 ):
     """Adds segment and position embeddings, normalizes, drops out.
 
     Args:
       input_tensor: float Tensor [B, S, D].
-      token_type_ids: int32 Tensor [B, S].
+      use_token_type: bool; add an embedding of each token's segment.
+      token_type_ids: int32 Tensor [B, S], needed for that.
+      token_type_vocab_size, token_type_embedding_name: of the table of segments.
+      use_position_embeddings: bool; add an embedding of each position.
+      position_embedding_name, max_position_embeddings: of the table of positions.
+      initializer_range: stddev of the truncated normal that the tables start from.
+      dropout_prob: float.
       forward: `ForwardPass`.
-      layer_norm_collections: graph collections that the LayerNorm's variables join.
 
     Returns:
-      Tensor [B, S, D] of the pass's dtype.
+      Tensor [B, S, D].
+
+    Raises:
+      ValueError: segments are asked for without ids, or a sequence is longer than the table.
     """
-    config = forward.config
+    forward = forward or ForwardPass()
     shape = get_shape_list(input_tensor, expected_rank=3)
     seq_length, width = shape[1:]
-    initializer = create_initializer(config.initializer_range)
-    token_type_table = tf.get_variable(
-        "token_type_embeddings", [config.type_vocab_size, width], initializer=initializer
-    )
-    position_table = tf.get_variable(
-        "position_embeddings", [config.max_position_embeddings, width], initializer=initializer
-    )
-    # The table of types is so small that a matrix product beats a gather everywhere.
-    one_hot_types = tf.one_hot(tf.reshape(token_type_ids, [-1]), depth=config.type_vocab_size)
-    output = input_tensor + tf.reshape(tf.matmul(one_hot_types, token_type_table), shape)
-    output += position_table[tf.newaxis, :seq_length]
-    output = layer_norm(
-        output,
-        dtype=forward.dtype,
-        collections=layer_norm_collections,
-        training=forward.is_training,
-    )
-    return forward.dropout(output)
+    initializer = create_initializer(initializer_range)
+    output = input_tensor
+    if use_token_type:
+        if token_type_ids is None:
+            raise ValueError("use_token_type=True needs token_type_ids.")
+        table = forward.parameters.get(
+            token_type_embedding_name, [token_type_vocab_size, width], initializer
+        )
+        # The table of types is so small that a matrix product beats a gather everywhere.
+        one_hot_types = tf.one_hot(tf.reshape(token_type_ids, [-1]), depth=token_type_vocab_size)
+        output += tf.reshape(tf.matmul(one_hot_types, table), shape)
+    if use_position_embeddings:
+        if isinstance(seq_length, int) and seq_length > max_position_embeddings:
+            raise ValueError(
+                f"A sequence of {seq_length} tokens is longer than the table of"
+                f" {max_position_embeddings} positions."
+            )
+        table = forward.parameters.get(
+            position_embedding_name, [max_position_embeddings, width], initializer
+        )
+        output += table[tf.newaxis, :seq_length]
+    return layer_norm_and_dropout(output, dropout_prob, forward=forward)
 
 
-def transformer_model(input_tensor, forward: ForwardPass, adapters: List[Dict[str, Callable]]):
-    """The stack of Transformer layers (Vaswani et al. 2017, arXiv 1706.03762).
+def layer_norm_and_dropout(
+    input_tensor,
+    dropout_prob: Optional[float],
+    name: Optional[str] = None,
+    *,
+    forward: "Optional[ForwardPass]" = None,
+):
+    """Normalizes the last axis of [..., D], then drops out; arguments as of the two."""
+    forward = forward or ForwardPass()
+    return forward.dropout(forward.layer_norm(input_tensor, name), dropout_prob)
+
+
+def transformer_model(
+    input_tensor,
+    attention_mask=None,
+    hidden_size: int = 768,
+    num_hidden_layers: int = 12,
+    num_attention_heads: int = 12,
+    intermediate_size: int = 3072,
+    intermediate_act_fn: Optional[Callable] = gelu,
+    hidden_dropout_prob: Optional[float] = 0.1,
+    attention_probs_dropout_prob: Optional[float] = 0.1,
+    initializer_range: float = 0.02,
+    do_return_all_layers: bool = False,
+    adapter_fn=None,
+    *,
+    forward: "Optional[ForwardPass]" = None,
+    adapter_layers: Optional[Sequence[int]] = None,
+    adapter_gates=None,
+    first_position_only: bool = False,
+    recompute_activations: bool = False,
+):
+    """Builds a stack of Transformer layers (Vaswani et al. 2017, arXiv 1706.03762).
 
     Args:
       input_tensor: float Tensor [B, S, D].
+      attention_mask: int32 or float Tensor [B, S, S], or [B, 1, S] if it is the same for all
+        queries: 0 where a position is not attended to. None lets all attend to all.
+      hidden_size: D, as the layers are residual.
+      num_hidden_layers: L.
+      num_attention_heads: N, which divides D.
+      intermediate_size: width of the feed-forward layer's hidden units.
+      intermediate_act_fn: their activation, a function from Tensors to Tensors.
+      hidden_dropout_prob: of each sub-layer's output.
+      attention_probs_dropout_prob: float.
+      initializer_range: stddev of the truncated normal that matrices start from.
+      do_return_all_layers: bool.
+      adapter_fn, adapter_layers, adapter_gates, recompute_activations: as in `BertModel`.
       forward: `ForwardPass`.
-      adapters: what `adapters_of_layers` returns.
+      first_position_only: bool; compute the last layer for the first position alone, [B, D].
 
     Returns:
-      (a list of float Tensors [B, S, D], the output of each layer, without the last of a pass that
-      is `pooled_only`; [B, D], the last layer's output at the first position).
+      float Tensor [B, S, D], the last layer's output; or a list of all layers'.
+
+    Raises:
+      ValueError: the sizes do not go together.
     """
     shape = get_shape_list(input_tensor, expected_rank=3)
+    if hidden_size % num_attention_heads or hidden_size != shape[-1]:
+        raise ValueError(
+            f"hidden_size, {hidden_size}, must be a multiple of num_attention_heads,"
+            f" {num_attention_heads}, and the width of input_tensor, {shape[-1]}."
+        )
+    forward = forward or ForwardPass()
+    settings: Dict[str, Any] = dict(
+        batch_size=shape[0],
+        seq_length=shape[1],
+        num_attention_heads=num_attention_heads,
+        intermediate_size=intermediate_size,
+        intermediate_act_fn=intermediate_act_fn,
+        hidden_dropout_prob=hidden_dropout_prob,
+        attention_probs_dropout_prob=attention_probs_dropout_prob,
+        initializer_range=initializer_range,
+        forward=forward,
+    )
+    adapter = adapters.as_adapter(adapter_fn, adapter_layers, num_hidden_layers)
     # A matrix all the way: reshapes between [B, S, D] and [B * S, D] are not free on TPUs.
-    hidden = tf.reshape(input_tensor, [-1, shape[-1]])
+    layer_output = reshape_to_matrix(input_tensor)
     outputs = []
-    for index, adapters_of_layer in enumerate(adapters):
-        layer = functools.partial(
+    for index in range(num_hidden_layers):
+        is_last = index == num_hidden_layers - 1
+        layer: Callable = functools.partial(
             transformer_layer,
-            forward=forward,
-            adapters=adapters_of_layer,
-            first_only=forward.pooled_only and index == len(adapters) - 1,
+            attention_mask=attention_mask,
+            adapter_fns=adapters.of_layer(adapter, index, forward.statistics, adapter_gates),
+            first_position_only=first_position_only and is_last,
+            **settings,
         )
         with tf.variable_scope(f"layer_{index}"):
-            hidden = recomputed(layer, hidden) if forward.recompute_activations else layer(hidden)
-        outputs.append(hidden)
-    if forward.pooled_only:
-        return [tf.reshape(output, shape) for output in outputs[:-1]], outputs[-1]
-    outputs = [tf.reshape(output, shape) for output in outputs]
-    return outputs, outputs[-1][:, 0, :]
+            layer_output = (
+                recomputed(layer, layer_output) if recompute_activations else layer(layer_output)
+            )
+        outputs.append(layer_output)
+    whole = outputs[:-1] if first_position_only else outputs
+    outputs[: len(whole)] = [reshape_from_matrix(output, shape) for output in whole]
+    return outputs if do_return_all_layers else outputs[-1]
 
 
 def transformer_layer(
-    hidden, forward: ForwardPass, adapters: Dict[str, Callable], *, first_only: bool = False
+    layer_input,
+    *,
+    attention_mask,
+    adapter_fns: Sequence[Callable],
+    batch_size,
+    seq_length,
+    num_attention_heads: int,
+    intermediate_size: int,
+    intermediate_act_fn: Optional[Callable],
+    hidden_dropout_prob: Optional[float],
+    attention_probs_dropout_prob: Optional[float],
+    initializer_range: float,
+    forward: "ForwardPass",
+    first_position_only: bool = False,
 ):
-    """One layer: self-attention, then the feed-forward layer, each closed by `_add_and_norm`.
+    """Computes one layer with its adapters (Houlsby et al. 2019, figure 2, left).
 
     Args:
-      hidden: float Tensor [B * S, D].
-      forward: `ForwardPass`.
-      adapters: dict from the scopes of projections to functions, see `adapters_of_layers`.
-      first_only: bool; compute the first position of each sequence alone.
+      layer_input: float Tensor [B * S, D].
+      attention_mask: as in `transformer_model`.
+      adapter_fns: two functions of a sub-layer's (output, input), for the two sub-layers.
+      batch_size, seq_length: B and S.
+      first_position_only: bool; compute the first position of each sequence alone.
+      The rest is as in `transformer_model`.
 
     Returns:
-      float Tensor [B * S, D], or [B, D] where `first_only`.
+      float Tensor [B * S, D], or [B, D] if `first_position_only`.
     """
-    config, queries = forward.config, hidden
-    if first_only:
-        batch_and_length = get_shape_list(forward.input_mask, expected_rank=2)
-        queries = tf.reshape(hidden, [*batch_and_length, config.hidden_size])[:, 0, :]
+    width = get_shape_list(layer_input, expected_rank=2)[-1]
+    dense = functools.partial(forward.dense, initializer_range=initializer_range)
+    attention_adapter, output_adapter = adapter_fns
+    queries = layer_input
+    if first_position_only:
+        queries = tf.reshape(layer_input, [batch_size, seq_length, width])[:, 0, :]
+        attention_mask = None if attention_mask is None else attention_mask[:, :1]
+
     with tf.variable_scope("attention"):
         with tf.variable_scope("self"):
-            context = attention(queries, hidden, forward)
-        with tf.variable_scope("output"):
-            attention_output = _add_and_norm(
-                context, queries, forward, adapters.get("attention/output")
+            attention_output = attention_layer(
+                queries,
+                layer_input,
+                attention_mask,
+                num_attention_heads,
+                width // num_attention_heads,
+                attention_probs_dropout_prob=attention_probs_dropout_prob,
+                initializer_range=initializer_range,
+                do_return_2d_tensor=True,
+                batch_size=batch_size,
+                from_seq_length=1 if first_position_only else seq_length,
+                to_seq_length=seq_length,
+                forward=forward,
             )
+        with tf.variable_scope("output"):
+            attention_output = dense(attention_output, width)
+            attention_output = forward.dropout(attention_output, hidden_dropout_prob)
+            attention_output = attention_adapter(attention_output, queries)
+            attention_output = forward.layer_norm(queries, plus=attention_output)
     with tf.variable_scope("intermediate"):
-        activation = get_activation(config.hidden_act)
-        intermediate = forward.dense(
-            attention_output, config.intermediate_size, "dense", activation
-        )
+        intermediate_output = dense(attention_output, intermediate_size, intermediate_act_fn)
     with tf.variable_scope("output"):
-        return _add_and_norm(intermediate, attention_output, forward, adapters.get("output"))
+        layer_output = dense(intermediate_output, width)
+        layer_output = forward.dropout(layer_output, hidden_dropout_prob)
+        layer_output = output_adapter(layer_output, attention_output)
+        return forward.layer_norm(attention_output, plus=layer_output)
 
 
-def _add_and_norm(input_tensor, residual, forward: ForwardPass, adapter_fn):
-    """Projection, dropout, adapter, residual, LayerNorm (Houlsby et al. 2019, figure 2, left).
-
-    input_tensor is [rows, in]; residual and the result are [rows, D].
-    """
-    output = forward.dropout(forward.dense(input_tensor, forward.config.hidden_size, "dense"))
-    terms = [output] if adapter_fn is None else adapter_fn(output, residual)
-    collections = _layer_norm_collections(adapter_fn)
-    return layer_norm(residual, plus=terms, collections=collections, training=forward.is_training)
-
-
-def attention(queries, hidden, forward: ForwardPass):
-    """Self-attention of several heads (Vaswani et al. 2017, section 3.2).
+def attention_layer(
+    from_tensor,
+    to_tensor,
+    attention_mask=None,
+    num_attention_heads: int = 1,
+    size_per_head: int = 512,
+    query_act: Optional[Callable] = None,
+    key_act: Optional[Callable] = None,
+    value_act: Optional[Callable] = None,
+    attention_probs_dropout_prob: Optional[float] = 0.0,
+    initializer_range: float = 0.02,
+    do_return_2d_tensor: bool = False,
+    batch_size=None,
+    from_seq_length=None,
+    to_seq_length=None,
+    *,
+    forward: "Optional[ForwardPass]" = None,
+):
+    """Attends from some positions to others with several heads (Vaswani et al. 2017, section 3.2).
 
     Args:
-      queries: float Tensor [B * F, D], the rows of `hidden` that attend, F of each sequence.
-      hidden: float Tensor [B * S, D].
-      forward: `ForwardPass`; positions where its mask has 0 are attended to by none.
+      from_tensor: float Tensor [B, F, width] or [B * F, width]: what makes the queries.
+      to_tensor: float Tensor [B, T, width] or [B * T, width]: what makes keys and values.
+      attention_mask: int32 or float Tensor [B, F, T], or [B, 1, T] if it is the same for all
+        queries: 0 where a position is not attended to. None lets all attend to all.
+      num_attention_heads: N.
+      size_per_head: H.
+      query_act, key_act, value_act: activations of the projections, or None.
+      attention_probs_dropout_prob: float.
+      initializer_range: stddev of the truncated normal that matrices start from.
+      do_return_2d_tensor: bool.
+      batch_size, from_seq_length, to_seq_length: B, F and T, needed if the tensors are matrices.
+      forward: `ForwardPass`.
 
     Returns:
-      float Tensor [B * F, D], the heads' contexts side by side.
-    """
-    config = forward.config
-    batch_size, _ = get_shape_list(forward.input_mask, expected_rank=2, name="input_mask")
+      float Tensor [B, F, N * H], or [B * F, N * H] if `do_return_2d_tensor`: the heads' contexts
+      side by side.
 
-    def project_heads(rows, name):
-        projected = forward.dense(rows, config.hidden_size, name)
-        return layers.split_heads(projected, batch_size, config.num_attention_heads)
+    Raises:
+      ValueError: the ranks differ, or a size is missing.
+    """
+    forward = forward or ForwardPass()
+    shape = get_shape_list(from_tensor, expected_rank=[2, 3], name="from_tensor")
+    to_shape = get_shape_list(to_tensor, expected_rank=len(shape), name="to_tensor")
+    if len(shape) == 3:
+        (batch_size, from_seq_length), to_seq_length = shape[:2], to_shape[1]
+    elif None in (batch_size, from_seq_length, to_seq_length):
+        raise ValueError("Matrices need batch_size, from_seq_length and to_seq_length.")
+    width = num_attention_heads * size_per_head
+
+    def project_heads(tensor, name, activation):
+        """[B, positions, D] or [B * positions, D] → [B, N, positions, H]."""
+        rows = reshape_to_matrix(tensor)
+        projected = forward.dense(rows, width, activation, name, initializer_range)
+        return layers.split_heads(projected, batch_size, num_attention_heads)
 
     context = layers.dot_product_attention(
-        project_heads(queries, "query"),
-        project_heads(hidden, "key"),
-        project_heads(hidden, "value"),
-        forward.input_mask,
-        config.attention_probs_dropout_prob if forward.is_training else 0.0,
+        project_heads(from_tensor, "query", query_act),
+        project_heads(to_tensor, "key", key_act),
+        project_heads(to_tensor, "value", value_act),
+        attention_mask,
+        attention_probs_dropout_prob,
         dropout_key=forward.dropout_key,
     )
-    return layers.merge_heads(context)
+    context = layers.merge_heads(context)
+    if do_return_2d_tensor:
+        return context
+    return tf.reshape(context, [batch_size, from_seq_length, width])
 
 
-def _pool(first_output, forward: ForwardPass):
-    """The first position's output [B, D] through BERT's pooler, in float32."""
-    with tf.variable_scope("pooler"):
-        rows = tf.cast(first_output, tf.float32)
-        return forward.dense(rows, forward.config.hidden_size, "dense", tf.tanh)
+def feedforward_adapter(
+    input_tensor,
+    hidden_size: int = 64,
+    init_scale: float = 1e-3,
+    *,
+    activation: str = "gelu",
+    return_terms: bool = False,
+    normalization: str = "none",
+    depth: int = 1,
+    interaction: str = "add",
+    residual=None,
+    statistics: Optional[list] = None,
+    parameters: Parameters = VARIABLES,
+):
+    """Adapts by a bottleneck with an inner skip connection (Houlsby et al. 2019, section 2.1).
+
+        x + act(x W1 + b1) W2 + b2
+
+    has 2mD + m + D parameters and starts near the identity (figure 2, right). The keywords are the
+    variants of section 3.6.
+
+    Args:
+      input_tensor: float Tensor [..., D], x; its dtype is that of the products.
+      hidden_size: m, the width of the bottleneck.
+      init_scale: stddev of the truncated normal of W1 and W2.
+      activation: a name that `get_activation` knows.
+      return_terms: bool; return x and what is added to it as a pair. A caller who adds them up
+        in float32 keeps what bfloat16 would round off.
+      normalization: a key of `adapters.NORMALIZATIONS`, of x W1 + b1: 2m parameters.
+      depth: k, the number of hidden layers; each beyond the first is h → act(h W + b), W [m, m].
+      interaction: a key of `adapters.INTERACTIONS`; "multiply" makes it x * (1 + f(x)).
+      residual: float Tensor [..., D], y; makes it y + f(x) or y * (1 + f(x)).
+      statistics: as in `layers.batch_norm`: a list in training, else None.
+      parameters: the source of the weights.
+
+    Returns:
+      float Tensor [..., D], or two.
+    """
+    width = get_shape_list(input_tensor)[-1]
+    act = get_activation(activation) or tf.identity
+    project = functools.partial(adapters.project, init_scale=init_scale, parameters=parameters)
+    with tf.variable_scope("adapters"):
+        hidden = project(reshape_to_matrix(input_tensor), "1", hidden_size)
+        hidden = adapters.NORMALIZATIONS[normalization](hidden, statistics, parameters)
+        hidden = adapters.deepen(act(hidden), depth, act, parameters=parameters)
+        change = project(hidden, "2", width)
+    change = tf.reshape(change, get_shape_list(input_tensor))
+    skip = input_tensor if residual is None else residual
+    update = adapters.INTERACTIONS[interaction](skip, change)
+    return (skip, update) if return_terms else skip + update
+
+
+_ADAPTER_FUNCTIONS = {FEEDFORWARD_ADAPTER: feedforward_adapter}
+
+
+def get_adapter(function_string):
+    """Returns the adapter function of a name.
+
+    Args:
+      function_string: "feedforward_adapter"; None, "" or "none" for no adapter; or a function,
+        which is returned as it is.
+
+    Raises:
+      UserError: an unknown name.
+    """
+    if not isinstance(function_string, str):
+        return function_string
+    name = function_string.lower()
+    if name in ("", "none"):
+        return None
+    if name not in _ADAPTER_FUNCTIONS:
+        raise UserError(
+            "--adapter_fn={}: there is no such adapter; known are {} and none.".format(
+                function_string, ", ".join(_ADAPTER_FUNCTIONS)
+            )
+        )
+    return _ADAPTER_FUNCTIONS[name]
+
+
+def build_adapter(config: AdapterConfig) -> Optional[adapters.Adapter]:
+    """Returns the `Adapter` of a config, or None for "none"."""
+    function = get_adapter(config.fn)
+    return function and adapters.Adapter(
+        functools.partial(
+            function,
+            hidden_size=config.size,
+            init_scale=config.init_scale,
+            activation=config.activation,
+            return_terms=True,
+            normalization=config.normalization,
+            depth=config.depth,
+            interaction=config.interaction,
+        ),
+        SITES[config.sites],
+        config.placement == "parallel",
+        config.layers,
+    )
+
+
+# `AdapterConfig(...).build()` is public; the class itself imports no TensorFlow.
+AdapterConfig.build = build_adapter  # type: ignore[attr-defined]
+
+
+def adapter_shapes(config: AdapterConfig, width: int) -> Dict[str, Tuple[int, ...]]:
+    """Returns the variables of one adapter of any function, read from its graph.
+
+    `model_variables.adapter_shapes` computes those of `feedforward_adapter` without TensorFlow.
+
+    Args:
+      config: `AdapterConfig`.
+      width: D, the width of the sub-layer's output.
+
+    Returns:
+      A dict from names, below the scope of the projection that the adapter follows, to tuples of
+      int; moving statistics are among them.
+    """
+    # Nothing is run, or compiled: machines that train together start TensorFlow together.
+    with tf.Graph().as_default(), xla.portable():
+        adapter, x = build_adapter(config), tf.zeros([1, width])
+        if adapter:
+            adapter.adapt(x, x)
+        return {variable_name(v): tuple(v.shape.as_list()) for v in tf.global_variables()}
+
+
+class ForwardPass(NamedTuple):
+    """What the parts of an encoder share while it computes a batch.
+
+    Attributes:
+      dtype: of what lies between the variables and the outputs; None for that of the input.
+      is_training: bool; LayerNorms save what their gradients need.
+      dropout_key: `DropoutKey` for reproducible masks; None for TensorFlow's own dropout.
+      layer_norm_collections: graph collections that the LayerNorms' variables join.
+      statistics: as in `layers.batch_norm`.
+      parameters: the source of the weights.
+    """
+
+    dtype: Optional[tf.DType] = None
+    is_training: bool = True
+    dropout_key: Optional[DropoutKey] = None
+    layer_norm_collections: Sequence[str] = (LAYER_NORM,)
+    statistics: Optional[list] = None
+    parameters: Parameters = VARIABLES
+
+    def dense(
+        self,
+        rows,
+        units: int,
+        activation: Optional[Callable] = None,
+        name: str = "dense",
+        initializer_range: float = 0.02,
+    ):
+        """Returns `layers.dense` of [rows, in]."""
+        return layers.dense(
+            rows,
+            units,
+            name,
+            activation=activation,
+            initializer_range=initializer_range,
+            parameters=self.parameters,
+        )
+
+    def dropout(self, tensor, dropout_prob: Optional[float]):
+        """Returns `dropout` of a Tensor."""
+        return dropout(tensor, dropout_prob, key=self.dropout_key)
+
+    def layer_norm(self, tensor, name: Optional[str] = None, *, plus=()):
+        """Returns `layers.layer_norm` of a Tensor and what is added to it."""
+        return layer_norm(
+            tensor,
+            name,
+            plus=plus,
+            dtype=self.dtype,
+            collections=self.layer_norm_collections,
+            training=self.is_training,
+            parameters=self.parameters,
+        )
+
+
+def create_attention_mask_from_input_mask(from_tensor, to_mask):
+    """Returns the mask by which all positions attend to those that are no padding.
+
+    Args:
+      from_tensor: Tensor [B, F, ...].
+      to_mask: int32 Tensor [B, T], 1 for a token and 0 for padding.
+
+    Returns:
+      float Tensor [B, F, T].
+    """
+    batch_size, from_seq_length = get_shape_list(from_tensor, expected_rank=[2, 3])[:2]
+    to_mask = tf.cast(to_mask, tf.float32)[:, tf.newaxis, :]
+    return tf.ones([batch_size, from_seq_length, 1]) * to_mask
+
+
+def reshape_to_matrix(input_tensor):
+    """Returns a Tensor [..., D] as a matrix [rows, D]; ValueError if it is a vector."""
+    if input_tensor.shape.ndims < 2:
+        raise ValueError(f"A matrix needs two axes at least, not {input_tensor.shape}.")
+    if input_tensor.shape.ndims == 2:
+        return input_tensor
+    return tf.reshape(input_tensor, [-1, get_shape_list(input_tensor)[-1]])
+
+
+def reshape_from_matrix(output_tensor, orig_shape_list):
+    """Returns a matrix [rows, D] with the axes of `orig_shape_list` but the last, which is D."""
+    if len(orig_shape_list) == 2:
+        return output_tensor
+    width = get_shape_list(output_tensor)[-1]
+    return tf.reshape(output_tensor, [*orig_shape_list[:-1], width])
 
 
 def _check_inputs(config: BertConfig, input_ids, input_mask, token_type_ids, adapter_gates):

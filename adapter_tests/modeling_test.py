@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 import modeling
 from adapter_bert.common.errors import UserError
 from adapter_tests.support import mutations, tiny
-from adapter_tests.support.numpy_bert import numpy_bert
+from adapter_tests.support.numpy_bert import numpy_bert, numpy_encoder
 from adapter_tests.support.shared import SHARED, needs_shared
 
 TINY = modeling.BertConfig(
@@ -318,6 +318,153 @@ class GatesTest(tf.test.TestCase):
         # The first eight, of layer 0, do not reach the output.
         self.assertEqual([bool(np.any(gradient)) for gradient in plain], [False] * 8 + [True] * 16)
         self.assertAllClose(self.pooled(recompute_activations=True, **options), [plain])
+
+
+class BertFunctionsTest(tf.test.TestCase):
+    """The functions that code written for BERT calls, by BERT's positional arguments."""
+
+    def setUp(self):
+        super().setUp()
+        self.random = np.random.RandomState(0)
+
+    def run_on(self, build):
+        """(value of what `build` returns, values of its variables by name), for random ones."""
+        with tf.Graph().as_default(), self.session() as session:
+            fetches = build()
+            values = {
+                v: self.random.normal(0, 0.5, v.shape.as_list()) for v in tf.global_variables()
+            }
+            tiny.load(session, list(values), list(values.values()))
+            return session.run(fetches), {v.op.name: value for v, value in values.items()}
+
+    def test_attention_layer(self):
+        x, y = self.random.normal(size=[2, 3, 6]), self.random.normal(size=[2, 5, 4])
+        mask = self.random.randint(0, 2, [2, 3, 5])
+        mask[:, :, 0] = 1
+
+        def reference(values, mask, act):
+            def heads(tensor, name):
+                rows = tensor @ values[name + "/kernel"] + values[name + "/bias"]
+                return np.reshape(rows, [*rows.shape[:2], 2, 4])
+
+            query, key, value = np.tanh(heads(x, "query")), heads(y, "key"), heads(y, "value")
+            scores = np.einsum("bfnh,btnh->bnft", query, key) / 2
+            scores = np.where(mask[:, None] == 1, scores, -1e9)
+            probs = np.exp(scores - scores.max(-1, keepdims=True))
+            probs /= probs.sum(-1, keepdims=True)
+            return np.einsum("bnft,btnh->bfnh", probs, act(value)).reshape([2, 3, 8])
+
+        from_tensor, to_tensor = (np.float32(tensor) for tensor in (x, y))
+
+        def rank_3():
+            tensors = tf.constant(from_tensor), tf.constant(to_tensor), tf.constant(mask)
+            return modeling.attention_layer(*tensors, 2, 4, tf.tanh, None, tf.sigmoid)
+
+        def rank_2():
+            tensors = (tf.reshape(t, [-1, t.shape[-1]]) for t in (from_tensor, to_tensor))
+            arguments = None, 2, 4, tf.tanh, None, None, 0.0, 0.02, True, 2, 3, 5
+            return modeling.attention_layer(*tensors, *arguments)
+
+        found, values = self.run_on(rank_3)
+        expected = reference(values, mask, lambda v: 1 / (1 + np.exp(-v)))
+        self.assertAllClose(found, expected, rtol=1e-4, atol=1e-4)
+        found, values = self.run_on(rank_2)
+        expected = reference(values, np.ones_like(mask), lambda v: v)
+        self.assertAllClose(found, expected.reshape([6, 8]), rtol=1e-4, atol=1e-4)
+        with tf.Graph().as_default():
+            for wrong in ([tf.zeros([6, 4])] * 2, [tf.zeros([6, 4]), tf.zeros([2, 3, 4])]):
+                with self.assertRaises(ValueError):
+                    modeling.attention_layer(*wrong)
+
+    def test_transformer_model(self):
+        x = self.random.normal(size=[2, 3, 8])
+        mask = np.array([[1, 1, 1], [1, 1, 0]])
+        config = tiny.config()
+
+        def build(return_all, adapter_fn):
+            tensor = tf.constant(x, tf.float32)
+            attention = modeling.create_attention_mask_from_input_mask(tensor, tf.constant(mask))
+            with tf.variable_scope("bert/encoder"):
+                arguments = 8, 2, 2, 16, modeling.gelu, 0.0, 0.0, 0.02, return_all, adapter_fn
+                return modeling.transformer_model(tensor, attention, *arguments)
+
+        for adapter_fn in (None, modeling.feedforward_adapter, modeling.AdapterConfig().build()):
+            outputs, values = self.run_on(lambda fn=adapter_fn: build(True, fn))
+            expected = numpy_encoder(values, config, x, mask, adapter_fn is not None)
+            self.assertLen(outputs, 2)
+            self.assertAllClose(outputs[-1], expected, rtol=1e-3, atol=1e-3)
+        last, values = self.run_on(lambda: build(False, None))
+        self.assertAllClose(
+            last, numpy_encoder(values, config, x, mask, False), rtol=1e-3, atol=1e-3
+        )
+        with tf.Graph().as_default():
+            for wrong in ((9, 1, 2), (16, 1, 2)):
+                with self.assertRaises(ValueError):
+                    modeling.transformer_model(tf.zeros([2, 3, 8]), None, *wrong)
+
+    def test_embeddings(self):
+        ids, types = self.random.randint(0, 2, [2, 2, 3])
+
+        def build(one_hot, *options):
+            looked_up, table = modeling.embedding_lookup(
+                tf.constant(ids), 5, 4, 0.02, "words", one_hot
+            )
+            return modeling.embedding_postprocessor(looked_up, *options), looked_up, table
+
+        for one_hot in (False, True):
+            (output, looked_up, table), values = self.run_on(
+                lambda one_hot=one_hot: build(
+                    one_hot, True, tf.constant(types), 2, "types", True, "places", 0.02, 7, 0.0
+                )
+            )
+            self.assertAllClose(table, values["words"])
+            self.assertAllClose(looked_up, values["words"][ids])
+            total = values["words"][ids] + values["types"][types] + values["places"][:3]
+            self.assertAllClose(output, normalized(total, values), rtol=1e-3, atol=1e-3)
+        (output, _, _), values = self.run_on(
+            lambda: build(False, False, None, 16, "types", False, "places", 0.02, 7, 0.0)
+        )
+        self.assertEqual(set(values), {"words", "LayerNorm/beta", "LayerNorm/gamma"})
+        self.assertAllClose(output, normalized(values["words"][ids], values), rtol=1e-3, atol=1e-3)
+        with tf.Graph().as_default():
+            for wrong in ((True,), (False, None, 16, "types", True, "places", 0.02, 2)):
+                with self.assertRaises(ValueError):
+                    modeling.embedding_postprocessor(tf.zeros([2, 3, 4]), *wrong)
+
+    def test_layer_norm_and_dropout(self):
+        x = np.ones([40, 50]) * np.arange(50)
+        output, values = self.run_on(
+            lambda: modeling.layer_norm_and_dropout(tf.constant(x, tf.float32), 0.5, "norm")
+        )
+        values = {name.replace("norm/", "LayerNorm/"): value for name, value in values.items()}
+        kept = output != 0
+        self.assertBetween(np.mean(kept), 0.4, 0.6)
+        expected = np.where(kept, 2 * normalized(x, values), 0.0)
+        self.assertAllClose(output, expected, rtol=1e-3, atol=1e-3)
+
+    def test_masks_and_matrices(self):
+        mask, x = np.array([[1, 1, 0, 0], [1, 1, 1, 0]]), np.arange(24).reshape([2, 3, 4])
+        with tf.Graph().as_default(), self.session() as session:
+            attention = modeling.create_attention_mask_from_input_mask(
+                tf.zeros([2, 3], tf.int32), tf.constant(mask)
+            )
+            matrix = modeling.reshape_to_matrix(tf.constant(x))
+            again = modeling.reshape_from_matrix(matrix, [2, 3, 4])
+            self.assertIs(modeling.reshape_to_matrix(matrix), matrix)
+            self.assertIs(modeling.reshape_from_matrix(matrix, [6, 4]), matrix)
+            self.assertEqual(attention.dtype, tf.float32)
+            found = session.run([attention, matrix, again])
+            with self.assertRaises(ValueError):
+                modeling.reshape_to_matrix(tf.zeros([3]))
+        for value, expected in zip(found, (np.stack([mask] * 3, 1), x.reshape([6, 4]), x)):
+            self.assertAllEqual(value, expected)
+
+
+def normalized(x, values):
+    """LayerNorm of x in NumPy, with the values of its variables by name."""
+    x = x - x.mean(-1, keepdims=True)
+    x = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-12)
+    return x * values["LayerNorm/gamma"] + values["LayerNorm/beta"]
 
 
 class AdapterTest(tf.test.TestCase):

@@ -224,12 +224,12 @@ def _adapter_shapes(adapter: configs.AdapterConfig, width: int) -> model_variabl
     if adapter.fn.lower() == configs.FEEDFORWARD_ADAPTER:
         return model_variables.adapter_shapes(adapter, width)
     try:
-        from adapter_bert.ops import adapters  # Only the graph tells the variables of another one.
+        import modeling  # Only the graph tells the variables of another one.
     except ImportError:
         raise UserError(
             f"--adapter_fn={adapter.fn} needs TensorFlow, which is not installed."
         ) from None
-    return adapters.shapes(adapter, width)
+    return modeling.adapter_shapes(adapter, width)
 
 
 def parameters(tensors: Dict[str, Any]) -> Dict[str, Any]:

@@ -1,6 +1,5 @@
 """Dropout whose masks can be drawn again: for a gradient, a resumed run, a recomputed layer."""
 
-import functools
 import zlib
 from typing import Any, NamedTuple, Optional
 
@@ -8,7 +7,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.ops import xla
-from adapter_bert.ops.graphs import custom_gradient
+from adapter_bert.ops.gradients import apply
 
 
 class DropoutKey(NamedTuple):
@@ -45,18 +44,36 @@ def dropout(input_tensor, dropout_prob: Optional[float], *, key: Optional[Dropou
         return input_tensor
     if key is None:
         return tf.nn.dropout(input_tensor, rate=dropout_prob)
-    random = _random_source(key, tf.shape(input_tensor))
-    drop = _dropout_function(min(255, max(1, round(256 * dropout_prob))))
-
-    @custom_gradient
-    def run(x):
-        return drop(x, random), lambda d_output: drop(d_output, random)
-
-    return run(input_tensor)
+    random = random_source(key, tf.shape(input_tensor))
+    return apply(dropout_forward, dropout_backward, input_tensor, random, dropout_prob=dropout_prob)
 
 
-def _random_source(key: DropoutKey, shape):
-    """What decides over the elements of a Tensor of that shape: see `_dropout_function`."""
+def dropout_forward(x, random, *, dropout_prob: float):
+    """Returns (what dropout leaves of x, saved for backward), for a `random_source`."""
+    return drop(x, random, dropout_prob=dropout_prob), (random, dropout_prob)
+
+
+def dropout_backward(saved, d_output):
+    """Returns the gradients of x and of the random source."""
+    random, dropout_prob = saved
+    return drop(d_output, random, dropout_prob=dropout_prob), None
+
+
+@xla.fused
+def drop(x, random, *, dropout_prob: float):
+    """Drops the elements of x whose random bytes are below a threshold.
+
+    `random` is either those bytes or the key from which to hash them: drawn by a generator of
+    TensorFlow's, they would take more time than the rest of dropout.
+    """
+    threshold = min(255, max(1, round(256 * dropout_prob)))
+    random_bytes = random if random.dtype == tf.uint8 else _hash_bytes(tf.shape(x), random)
+    keep = tf.cast(tf.cast(random_bytes, tf.int32) >= threshold, tf.float32)
+    return tf.cast(tf.cast(x, tf.float32) * keep * (256 / (256 - threshold)), x.dtype)
+
+
+def random_source(key: DropoutKey, shape):
+    """Returns the Tensor that decides over elements of that shape in this scope: see `drop`."""
     site = zlib.crc32(f"{key.seed}/{tf.get_variable_scope().name}".encode())
     if xla.is_in_xla():
         return _mix_key(site, key)
@@ -65,24 +82,6 @@ def _random_source(key: DropoutKey, shape):
     )
     seed = tf.stack([site + 2**32 * replica, step + 2**32 * micro_step])
     return _hash_key(seed) if xla.can_fuse() else _random_bytes(shape, seed)
-
-
-@functools.lru_cache(maxsize=None)
-def _dropout_function(threshold):
-    """The function that drops an element where its random byte is below the threshold.
-
-    Its arguments are a Tensor, and either the bytes or the key from which to hash them: drawn by
-    a generator of TensorFlow's, they would take more time than the rest of dropout.
-    """
-    scale = 256 / (256 - threshold)
-
-    @xla.fused
-    def drop(x, random):
-        random_bytes = random if random.dtype == tf.uint8 else _hash_bytes(tf.shape(x), random)
-        keep = tf.cast(tf.cast(random_bytes, tf.int32) >= threshold, tf.float32)
-        return tf.cast(tf.cast(x, tf.float32) * keep * scale, x.dtype)
-
-    return drop
 
 
 def _random_bytes(shape, seed):

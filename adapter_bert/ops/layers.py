@@ -23,8 +23,9 @@ import tensorflow.compat.v1 as tf
 from adapter_bert.common import configs
 from adapter_bert.common.model_variables import LAYER_NORM, MOVING
 from adapter_bert.ops import xla
-from adapter_bert.ops.dropout import DropoutKey, dropout
-from adapter_bert.ops.graphs import custom_gradient
+from adapter_bert.ops.dropout import DropoutKey, drop, random_source
+from adapter_bert.ops.gradients import apply
+from adapter_bert.ops.parameters import VARIABLES, Parameters
 
 _STATISTICS = "batch_statistics"  # Graph collection of what `keep_statistics` leaves.
 
@@ -41,30 +42,35 @@ def gelu(x):
 
     The form that BERT was trained with; at most 5e-4 from the exact one.
     """
-
-    @custom_gradient
-    def run(x):
-        return _gelu(x), lambda d_output: _gelu_gradient(x, d_output)
-
-    return run(tf.convert_to_tensor(x))
+    return apply(gelu_forward, gelu_backward, x)
 
 
 _GELU_SCALE = math.sqrt(2 / math.pi)
 
 
 @xla.fused
-def _gelu(x):
+def _tanh_gelu(x):
     (u,) = _float32(x)
     tanh = tf.tanh(_GELU_SCALE * (u + 0.044715 * u * u * u))
     return tf.cast(0.5 * u * (1.0 + tanh), x.dtype)
 
 
 @xla.fused
-def _gelu_gradient(x, d_output):
+def _tanh_gelu_gradient(x, d_output):
     u, d = _float32(x, d_output)
     tanh = tf.tanh(_GELU_SCALE * (u + 0.044715 * u * u * u))
     slope = _GELU_SCALE * (1.0 + 3 * 0.044715 * u * u)
     return tf.cast(0.5 * d * (1.0 + tanh + u * (1.0 - tanh * tanh) * slope), x.dtype)
+
+
+def gelu_forward(x):
+    """Returns (GELU of x, saved for backward)."""
+    return _tanh_gelu(x), x
+
+
+def gelu_backward(x, d_output):
+    """Returns the gradient of x."""
+    return _tanh_gelu_gradient(x, d_output)
 
 
 ACTIVATIONS = {
@@ -107,84 +113,96 @@ def layer_norm(
     dtype=None,
     collections: Sequence[str] = (LAYER_NORM,),
     training: bool = True,
+    parameters: Parameters = VARIABLES,
 ):
     """Normalizes the last axis (Ba et al. 2016, arXiv 1607.06450), epsilon 1e-12.
 
     Args:
       input_tensor: float Tensor [..., D].
       name: variable scope; by default "LayerNorm", then "LayerNorm_1" and so on.
-      plus: Tensors of the same shape, of any float dtype, which are added first, in float32: what
-        a small adapter changes would be lost if bfloat16 rounded the sum.
+      plus: Tensor of the same shape, or several, of any float dtype, which are added first, in
+        float32: what a small adapter changes would be lost if bfloat16 rounded the sum.
       dtype: of the result, that of input_tensor by default.
       collections: graph collections that beta and gamma join.
-      training: bool; keep what the gradient needs. Without, a gradient recomputes it, and there
-        should be none.
+      training: bool; save what the gradient needs. Without, a gradient recomputes it.
+      parameters: the source of beta and gamma.
     """
-    width = get_shape_list(input_tensor)[-1]
     with tf.variable_scope(name, default_name="LayerNorm"):
-        collections = list(collections) + [tf.GraphKeys.GLOBAL_VARIABLES]
-        beta = tf.get_variable(
-            "beta", [width], initializer=tf.zeros_initializer(), collections=collections
+        beta, gamma = (
+            tf.convert_to_tensor(
+                parameters.get_for_rows(name, input_tensor, initializer, collections=collections)
+            )
+            for name, initializer in (
+                ("beta", tf.zeros_initializer()),
+                ("gamma", tf.ones_initializer()),
+            )
         )
-        gamma = tf.get_variable(
-            "gamma", [width], initializer=tf.ones_initializer(), collections=collections
-        )
-        dtype, terms = dtype or input_tensor.dtype, [input_tensor, *plus]
-        if _is_per_example(gamma, 1):
-            return _normalized_per_example(terms, gamma, beta, dtype)
-        return _normalized_sum(terms, gamma, beta, dtype, training)
-
-
-def _normalized_per_example(terms, gamma, beta, dtype):
-    """With gamma and beta [B, D], each for one of B equal parts of the rows; no gradient."""
-    parts = [tf.reshape(term, [tf.shape(gamma)[0], -1, gamma.shape[-1]]) for term in terms]
-    (output,) = _normalize(dtype, False)(gamma[:, tf.newaxis], beta[:, tf.newaxis], *parts)
-    return tf.reshape(output, tf.shape(terms[0]))
-
-
-def _normalized_sum(terms, gamma, beta, dtype, training):
-    @custom_gradient
-    def run(gamma, beta, *terms):
-        output, *saved = _normalize(dtype, training)(gamma, beta, *terms)
-        saved = [xla.saved_for_backward(tensor) for tensor in saved]
-
-        def gradient(d_output):
-            normalized, inverse_stddev = saved or _normalize(dtype, True)(gamma, beta, *terms)[1:]
-            d_sum = _normalize_gradient(gamma, normalized, inverse_stddev, d_output)
-            d_terms = [tf.cast(d_sum, term.dtype) for term in terms]
-            d_gamma, d_beta = _column_sums(d_output * normalized), _column_sums(d_output)
-            return [tf.cast(d_gamma, gamma.dtype), tf.cast(d_beta, beta.dtype), *d_terms]
-
-        return output, gradient
-
-    return run(tf.convert_to_tensor(gamma), tf.convert_to_tensor(beta), *terms)
-
-
-@functools.lru_cache(maxsize=None)
-def _normalize(dtype, training):
-    """The function of (gamma, beta, terms) that returns a list: the output in that dtype and, if it
-    `training`, the normalized sum, likewise, and one over the standard deviation, float32."""
-
-    @xla.fused
-    def normalize(gamma, beta, *terms):
-        total = tf.add_n(_float32(*terms))
-        centered = total - tf.reduce_mean(total, -1, keepdims=True)
-        variance = tf.reduce_mean(centered * centered, -1, keepdims=True)
-        inverse_stddev = tf.math.rsqrt(variance + 1e-12)
-        normalized = centered * inverse_stddev
-        output = tf.cast(normalized * gamma + beta, dtype)
-        return [output, tf.cast(normalized, dtype), inverse_stddev] if training else [output]
-
-    return normalize
+        dtype = tf.as_dtype(dtype or input_tensor.dtype)
+        inputs = [gamma, beta, input_tensor, *tf.nest.flatten(plus)]
+        if training:
+            return apply(layer_norm_forward, layer_norm_backward, *inputs, dtype=dtype)
+        return apply(layer_norm_inference, layer_norm_inference_backward, *inputs, dtype=dtype)
 
 
 @xla.fused
-def _normalize_gradient(gamma, normalized, inverse_stddev, d_output):
+def _normalize(gamma, beta, *terms, dtype):
+    """[the normalized sum, scaled and shifted]: the output."""
+    normalized, _ = _normalized_sum(*terms)
+    return [tf.cast(normalized * gamma + beta, dtype)]
+
+
+@xla.fused
+def _normalize_and_save(gamma, beta, *terms, dtype):
+    """[output, normalized sum, both in that dtype; one over the standard deviation, float32]."""
+    normalized, inverse_stddev = _normalized_sum(*terms)
+    output = tf.cast(normalized * gamma + beta, dtype)
+    return [output, tf.cast(normalized, dtype), inverse_stddev]
+
+
+def _normalized_sum(*terms):
+    total = tf.add_n(_float32(*terms))
+    centered = total - tf.reduce_mean(total, -1, keepdims=True)
+    variance = tf.reduce_mean(centered * centered, -1, keepdims=True)
+    inverse_stddev = tf.math.rsqrt(variance + 1e-12)
+    return centered * inverse_stddev, inverse_stddev
+
+
+@xla.fused
+def _normalized_sum_gradient(gamma, normalized, inverse_stddev, d_output):
     x_hat, d = _float32(normalized, d_output)
     d = d * gamma
     projection = x_hat * tf.reduce_mean(d * x_hat, -1, keepdims=True)
     d_sum = inverse_stddev * (d - tf.reduce_mean(d, -1, keepdims=True) - projection)
     return tf.cast(d_sum, d_output.dtype)
+
+
+def layer_norm_forward(gamma, beta, *terms, dtype):
+    """Returns (LayerNorm of the terms' sum, saved for backward); gamma and beta are [D]."""
+    output, normalized, inverse_stddev = _normalize_and_save(gamma, beta, *terms, dtype=dtype)
+    saved = [xla.saved_for_backward(tensor) for tensor in (normalized, inverse_stddev)]
+    return output, (gamma, *saved, [term.dtype for term in terms])
+
+
+def layer_norm_backward(saved, d_output):
+    """Returns the gradients of gamma, beta and the terms."""
+    gamma, normalized, inverse_stddev, dtypes = saved
+    d_sum = _normalized_sum_gradient(gamma, normalized, inverse_stddev, d_output)
+    d_gamma, d_beta = _column_sums(d_output * normalized), _column_sums(d_output)
+    d_parameters = [tf.cast(d, gamma.dtype) for d in (d_gamma, d_beta)]
+    return [*d_parameters, *(tf.cast(d_sum, dtype) for dtype in dtypes)]
+
+
+def layer_norm_inference(*inputs, dtype):
+    """Returns (LayerNorm, its inputs): `layer_norm_forward` that saves nothing else."""
+    (output,) = _normalize(*inputs, dtype=dtype)
+    return output, (inputs, dtype)
+
+
+def layer_norm_inference_backward(saved, d_output):
+    """Returns the gradients that `layer_norm_backward` does."""
+    inputs, dtype = saved
+    _, recomputed = layer_norm_forward(*inputs, dtype=dtype)
+    return layer_norm_backward(recomputed, d_output)
 
 
 def _column_sums(x):
@@ -203,6 +221,7 @@ def batch_norm(
     name: Optional[str] = None,
     *,
     collections: Sequence[str] = (),
+    parameters: Parameters = VARIABLES,
 ):
     """Normalizes each column over all rows (Ioffe and Szegedy 2015, arXiv 1502.03167).
 
@@ -213,6 +232,7 @@ def batch_norm(
       name: variable scope; by default "BatchNorm", then "BatchNorm_1" and so on.
       collections: graph collections that beta and gamma join; the moving mean and variance, which
         do not train, join none.
+      parameters: the source of beta, gamma and the moving statistics.
 
     Returns:
       float Tensor [rows, in].
@@ -220,12 +240,11 @@ def batch_norm(
     width = get_shape_list(input_tensor, expected_rank=2)[-1]
     zeros, ones = tf.zeros_initializer(), tf.ones_initializer()
     with tf.variable_scope(name, default_name="BatchNorm"):
-        collections = list(collections) + [tf.GraphKeys.GLOBAL_VARIABLES]
-        beta = tf.get_variable("beta", [width], initializer=zeros, collections=collections)
-        gamma = tf.get_variable("gamma", [width], initializer=ones, collections=collections)
+        beta = parameters.get("beta", [width], zeros, collections=collections)
+        gamma = parameters.get("gamma", [width], ones, collections=collections)
         moving = [
-            tf.get_variable("moving_mean", [width], initializer=zeros, trainable=False),
-            tf.get_variable("moving_variance", [width], initializer=ones, trainable=False),
+            parameters.get("moving_mean", [width], zeros, trainable=False),
+            parameters.get("moving_variance", [width], ones, trainable=False),
         ]
     (rows,) = _float32(input_tensor)
     moments = moving
@@ -253,8 +272,8 @@ def dot_product_attention(
     query,
     key,
     value,
-    input_mask,
-    dropout_prob: float = 0.0,
+    attention_mask=None,
+    dropout_prob: Optional[float] = 0.0,
     *,
     dropout_key: Optional[DropoutKey] = None,
 ):
@@ -263,7 +282,8 @@ def dot_product_attention(
     Args:
       query: float Tensor [B, N, F, H].
       key, value: float Tensors [B, N, T, H].
-      input_mask: int32 Tensor [B, T]; positions with 0 are attended to by none.
+      attention_mask: Tensor [B, F, T], or [B, 1, T] if it is the same for all queries; 0 where a
+        query must not attend to a key. None lets all attend to all.
       dropout_prob, dropout_key: of the attention probabilities, see `dropout`.
 
     Returns:
@@ -271,65 +291,71 @@ def dot_product_attention(
     """
     scale = 1.0 / math.sqrt(get_shape_list(query)[-1])
     # -10000 before the softmax is as good as removal, and stays finite in half precision.
-    additive_mask = -10000.0 * (1.0 - tf.cast(input_mask, tf.float32))[:, tf.newaxis, tf.newaxis, :]
+    additive_mask = (
+        tf.zeros([1, 1, 1, 1])
+        if attention_mask is None
+        else -10000.0 * (1.0 - tf.cast(attention_mask, tf.float32))[:, tf.newaxis]
+    )
+    inputs = [query, key, value, additive_mask]
+    if dropout_prob and dropout_key is not None:
+        shape = [*get_shape_list(query)[:3], get_shape_list(key)[2]]
+        inputs.append(random_source(dropout_key, tf.stack(shape)))
     # A TPU computes them faster than it writes and reads them. Without a key they would be others.
-    is_recomputed = xla.is_in_xla() and (dropout_key is not None or not dropout_prob)
-    scope = tf.get_variable_scope()
-
-    def probabilities(query, key):
-        """[B, N, F, T], before and after dropout."""
-        scores = tf.matmul(query, key, transpose_b=True)
-        probs = tf.nn.softmax(_scale_and_mask(scale)(scores, additive_mask))
-        with tf.variable_scope(scope, auxiliary_name_scope=False):
-            return probs, dropout(probs, dropout_prob, key=dropout_key)
-
-    @custom_gradient
-    def run(query, key, value):
-        saved_for_backward = probabilities(query, key)
-        context = tf.matmul(saved_for_backward[1], value)
-
-        def gradient(d_context):
-            probs, dropped = (
-                probabilities(*xla.recompute(d_context, query, key))
-                if is_recomputed
-                else saved_for_backward
-            )
-            d_value = tf.matmul(dropped, d_context, transpose_a=True)
-            d_dropped = tf.matmul(d_context, value, transpose_b=True)
-            d_scores = _softmax_gradient(scale)(probs, dropped, d_dropped, context, d_context)
-            return tf.matmul(d_scores, key), tf.matmul(d_scores, query, transpose_a=True), d_value
-
-        return context, gradient
-
-    return run(query, key, value)
+    recompute = xla.is_in_xla() and (dropout_key is not None or not dropout_prob)
+    return apply(
+        attention_forward,
+        attention_backward,
+        *inputs,
+        recompute=recompute,
+        scale=scale,
+        dropout_prob=dropout_prob,
+    )
 
 
-@functools.lru_cache(maxsize=None)
-def _scale_and_mask(scale):
-    @xla.fused
-    def scale_and_mask(scores, mask):
-        return tf.cast(scale * tf.cast(scores, tf.float32) + mask, scores.dtype)
+def attention_forward(query, key, value, mask, random=None, *, scale, dropout_prob):
+    """Returns (the contexts [B, N, F, H], saved for backward).
 
-    return scale_and_mask
+    `mask` is added to the scores [B, N, F, T]. `random` is a `random_source` for dropout of the
+    probabilities; None for TensorFlow's own.
+    """
+    scores = tf.matmul(query, key, transpose_b=True)
+    probs = tf.nn.softmax(_scale_and_mask(scores, mask, scale=scale))
+    dropped = probs
+    if dropout_prob and random is not None:
+        dropped = drop(probs, random, dropout_prob=dropout_prob)
+    elif dropout_prob:
+        dropped = tf.nn.dropout(probs, rate=dropout_prob)
+    context = tf.matmul(dropped, value)
+    return context, (query, key, value, probs, dropped, context, scale, random is not None)
 
 
-@functools.lru_cache(maxsize=None)
-def _softmax_gradient(scale):
+def attention_backward(saved, d_context):
+    """Returns the gradients of query, key and value; the mask and the random source have none."""
+    query, key, value, probs, dropped, context, scale, has_random = saved
+    d_value = tf.matmul(dropped, d_context, transpose_a=True)
+    d_dropped = tf.matmul(d_context, value, transpose_b=True)
+    d_scores = _softmax_gradient(probs, dropped, d_dropped, context, d_context, scale=scale)
+    d_query, d_key = tf.matmul(d_scores, key), tf.matmul(d_scores, query, transpose_a=True)
+    return [d_query, d_key, d_value, None] + [None] * has_random
+
+
+@xla.fused
+def _scale_and_mask(scores, mask, *, scale):
+    return tf.cast(scale * tf.cast(scores, tf.float32) + mask, scores.dtype)
+
+
+@xla.fused
+def _softmax_gradient(probs, dropped, d_dropped, context, d_context, *, scale):
     """Through dropout, softmax and scaling. What a softmax takes off each row, the sum of
     probabilities times their gradients, is that of the context times its own, which is shorter
     (Dao et al. 2022, arXiv 2205.14135, appendix B.2)."""
-
-    @xla.fused
-    def softmax_gradient(probs, dropped, d_dropped, context, d_context):
-        p, a, d = _float32(probs, dropped, d_dropped)
-        if xla.is_in_xla():  # There the longer sum costs nothing, and to keep the context does.
-            row_sums = tf.reduce_sum(a * d, -1, keepdims=True)
-        else:
-            c, d_c = _float32(context, d_context)
-            row_sums = tf.reduce_sum(c * d_c, -1, keepdims=True)
-        return tf.cast(scale * (a * d - p * row_sums), probs.dtype)
-
-    return softmax_gradient
+    p, a, d = _float32(probs, dropped, d_dropped)
+    if xla.is_in_xla():  # There the longer sum costs nothing, and to keep the context does.
+        row_sums = tf.reduce_sum(a * d, -1, keepdims=True)
+    else:
+        c, d_c = _float32(context, d_context)
+        row_sums = tf.reduce_sum(c * d_c, -1, keepdims=True)
+    return tf.cast(scale * (a * d - p * row_sums), probs.dtype)
 
 
 # ---- Variables
@@ -343,12 +369,6 @@ def variable_name(variable) -> str:
 def moving_variables():
     """The moving statistics of all batch normalizations of the graph."""
     return [v for v in tf.global_variables() if variable_name(v).endswith(MOVING)]
-
-
-def _is_per_example(parameter, rank: int) -> bool:
-    """Whether, where a variable of that rank is asked for, there is a Tensor with one for each of B
-    equal parts of the rows: the custom getter of `encoder.build` gives each task its own."""
-    return parameter.shape.ndims == rank + 1
 
 
 def create_initializer(initializer_range: float = 0.02) -> Callable:
@@ -377,6 +397,7 @@ def dense(
     *,
     activation: Optional[Callable] = None,
     initializer_range: float = 0.02,
+    parameters: Parameters = VARIABLES,
 ):
     """act(x W + b) with variables `<name>/kernel` and `<name>/bias`, float32.
 
@@ -386,16 +407,16 @@ def dense(
       name: variable scope.
       activation: act, a function from Tensors to Tensors; None for none.
       initializer_range: stddev of the truncated normal that W starts from; b starts from 0.
+      parameters: the source of W and b.
 
     Returns:
       float Tensor [rows, units].
     """
     rows = get_shape_list(input_tensor, expected_rank=2, name=name)
     with tf.variable_scope(name):
-        kernel = tf.get_variable(
-            "kernel", [rows[-1], units], initializer=create_initializer(initializer_range)
-        )
-        bias = tf.get_variable("bias", [units], initializer=tf.zeros_initializer())
+        initializer = create_initializer(initializer_range)
+        kernel = parameters.get("kernel", [rows[-1], units], initializer)
+        bias = parameters.get("bias", [units], tf.zeros_initializer())
         output = affine(input_tensor, kernel, bias)
         return activation(output) if activation else output
 
@@ -405,29 +426,24 @@ def affine(input_tensor, kernel, bias):
 
     Args:
       input_tensor: float Tensor [rows, in].
-      kernel: float Tensor or variable [in, units]; or a Tensor [B, in, units], each kernel of it
-        for one of B equal parts of the rows.
-      bias: float Tensor or variable [units], or [B, units].
+      kernel: float Tensor or variable [in, units].
+      bias: float Tensor or variable [units].
     """
-    if _is_per_example(kernel, 2):
-        return _affine_per_example(input_tensor, kernel, bias)
-
-    @custom_gradient
-    def run(x, kernel, bias):
-        def gradient(d_output):
-            d_x = tf.matmul(d_output, kernel, transpose_b=True)
-            d_kernel = tf.matmul(x, d_output, transpose_a=True)
-            return d_x, d_kernel, _column_sums(d_output)
-
-        return tf.nn.bias_add(tf.matmul(x, kernel), bias), gradient
-
-    return run(*[tf.cast(tensor, input_tensor.dtype) for tensor in (input_tensor, kernel, bias)])
+    dtype = input_tensor.dtype
+    kernel, bias = tf.cast(kernel, dtype), tf.cast(bias, dtype)
+    return apply(affine_forward, affine_backward, input_tensor, kernel, bias)
 
 
-def _affine_per_example(x, kernel, bias):
-    kernel, bias = tf.cast(kernel, x.dtype), tf.cast(bias, x.dtype)
-    parts = tf.reshape(x, [tf.shape(kernel)[0], -1, kernel.shape[1]])
-    return tf.reshape(tf.matmul(parts, kernel) + bias[:, tf.newaxis], [-1, kernel.shape[2]])
+def affine_forward(x, kernel, bias):
+    """Returns (x W + b, saved for backward)."""
+    return tf.nn.bias_add(tf.matmul(x, kernel), bias), (x, kernel)
+
+
+def affine_backward(saved, d_output):
+    """Returns the gradients of x, W and b."""
+    x, kernel = saved
+    d_x = tf.matmul(d_output, kernel, transpose_b=True)
+    return d_x, tf.matmul(x, d_output, transpose_a=True), _column_sums(d_output)
 
 
 def split_heads(projected, batch_size: Any, num_heads: int):

@@ -9,7 +9,7 @@ from typing import Callable
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.ops import xla
-from adapter_bert.ops.graphs import custom_gradient
+from adapter_bert.ops.gradients import with_gradients
 
 
 def recomputed(function: Callable, *inputs):
@@ -55,21 +55,13 @@ def recomputed(function: Callable, *inputs):
             with tf.variable_scope(scope, reuse=True, auxiliary_name_scope=False):
                 recomputed_output = function(*recomputed_inputs)
         _check_repeatable(output.graph.get_operations()[num_operations:])
-        # The last gradient is that of `output`, through which nothing flows back.
         sources = recomputed_inputs + variables
-        gradients = tf.gradients(
-            recomputed_output, sources, gradient, stop_gradients=recomputed_inputs
-        )
-        return [*gradients, None]
+        return tf.gradients(recomputed_output, sources, gradient, stop_gradients=recomputed_inputs)
 
     # The values of variables: one that is no resource has no other Tensor to take the gradient of.
     values = [tf.convert_to_tensor(variable) for variable in variables]
 
-    @custom_gradient
-    def with_backward(*tensors):
-        return tf.identity(tensors[-1]), backward
-
-    return with_backward(*saved_for_backward, *values, output)
+    return with_gradients(output, [*saved_for_backward, *values], backward)
 
 
 def _check_repeatable(operations):

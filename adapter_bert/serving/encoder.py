@@ -316,34 +316,70 @@ def build(
       `Outputs`.
     """
 
-    def gather_task_rows(getter, name, *arguments, **options):
-        if is_task_specific(name):
-            return tables.gather(name, slots)
-        return getter(name, *arguments, **options)
-
     adapter = adapters.Adapter(
         _adapter_function(architecture, tables, slots),
         is_parallel=architecture.placement == "parallel",
     )
-    with tf.variable_scope("", custom_getter=gather_task_rows, reuse=tf.AUTO_REUSE):
-        encoder = modeling.BertModel(
-            config,
-            False,
-            input_ids,
-            input_mask,
-            segment_ids,
-            scope="bert",
-            adapter_fn=adapter,
-            dtype=tf.as_dtype(precision),
-            pooled_only=not with_token_logits,
-        )
+    parameters = _GatheredRows(tables, slots)
+    forward = modeling.ForwardPass(tf.as_dtype(precision), is_training=False, parameters=parameters)
+    with tf.variable_scope("bert", reuse=tf.AUTO_REUSE):
+        with tf.variable_scope("embeddings"):
+            embeddings, _ = modeling.embedding_lookup(
+                input_ids, config.vocab_size, config.hidden_size
+            )
+            embeddings = modeling.embedding_postprocessor(
+                embeddings,
+                use_token_type=True,
+                token_type_ids=segment_ids,
+                token_type_vocab_size=config.type_vocab_size,
+                max_position_embeddings=config.max_position_embeddings,
+                dropout_prob=0.0,
+                forward=forward,
+            )
+        with tf.variable_scope("encoder"):
+            output = modeling.transformer_model(
+                embeddings,
+                attention_mask=input_mask[:, tf.newaxis, :],
+                hidden_size=config.hidden_size,
+                num_hidden_layers=config.num_hidden_layers,
+                num_attention_heads=config.num_attention_heads,
+                intermediate_size=config.intermediate_size,
+                intermediate_act_fn=modeling.get_activation(config.hidden_act),
+                hidden_dropout_prob=0.0,
+                attention_probs_dropout_prob=0.0,
+                adapter_fn=adapter,
+                forward=forward,
+                first_position_only=not with_token_logits,
+            )
+    output = tf.cast(output, tf.float32)
+    first = output[:, 0] if with_token_logits else output
+    kernel, pooler_bias = (
+        tables.gather("bert/pooler/dense/" + name, slots) for name in ("kernel", "bias")
+    )
+    pooled = tf.tanh(tf.matmul(first[:, tf.newaxis], kernel)[:, 0] + pooler_bias)
     weights, bias = (tables.gather(name, slots) for name in ("output_weights", "output_bias"))
-    pooled = encoder.get_pooled_output()
     logits = tf.matmul(weights, pooled[:, :, tf.newaxis])[:, :, 0] + bias
     if not with_token_logits:
         return Outputs(logits)
-    token_logits = tf.matmul(encoder.get_sequence_output(), weights, transpose_b=True)
+    token_logits = tf.matmul(output, weights, transpose_b=True)
     return Outputs(logits, token_logits + bias[:, tf.newaxis])
+
+
+class _GatheredRows(modeling.Parameters):
+    """Variables, but for what each sequence's own task trained: that is gathered from tables."""
+
+    def __init__(self, tables: Tables, slots: SlotIndices):
+        self._tables = tables
+        self._slots = slots
+
+    def get_for_rows(self, name, rows, initializer, *, collections=()):
+        """Returns a LayerNorm's weight of each row's task, of the shape of the rows."""
+        scope = tf.get_variable_scope().name
+        of_sequences = self._tables.gather(f"{scope}/{name}", self._slots)
+        shape = modeling.get_shape_list(rows)
+        num_sequences = tf.shape(of_sequences)[0]
+        repeats = tf.size(rows) // shape[-1] // num_sequences
+        return tf.reshape(tf.repeat(of_sequences, repeats, axis=0), shape)
 
 
 def _adapter_function(architecture: Architecture, tables: Tables, slots: SlotIndices) -> Callable:

@@ -17,6 +17,7 @@ from typing import Any, Dict, List, NamedTuple, Tuple
 import numpy as np
 from absl import logging
 
+import modeling
 import optimization
 from adapter_bert.common import (
     configs,
@@ -29,7 +30,6 @@ from adapter_bert.common import (
 )
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import adapter_checkpoints, checkpoints, task_adapter
-from adapter_bert.ops import adapters
 from adapter_bert.training import cluster, pretrained
 from adapter_bert.training import estimator as estimators
 from adapter_bert.training.config import FinetuningConfig
@@ -145,7 +145,7 @@ def set_up(config: FinetuningConfig, start: StartingPoint, folder: str, min_leng
     config.tuning.check_num_top_layers(bert.config.num_hidden_layers)
     if config.adapter:
         config.adapter.check_layers(bert.config.num_hidden_layers)
-        adapters.get_adapter(config.adapter.fn)
+        modeling.get_adapter(config.adapter.fn)
     run, use_tpu = estimators.connect_for_training(config, folder)
     stages = config.stages if run.distribution.workers.is_chief else ["train"]
     _check_evaluations(config, run)
@@ -429,7 +429,7 @@ def _model_settings(setup, output, **overrides):
         bert_config=setup.bert.config,
         init_checkpoint=setup.bert.init_checkpoint,
         task_checkpoint=adapter and output.as_checkpoint(adapter),
-        adapter_fn=description.adapter and adapters.build(description.adapter),
+        adapter_fn=description.adapter and modeling.build_adapter(description.adapter),
         tuning=description.tuning,
         use_tpu=setup.use_tpu,
         precision=setup.precision,

@@ -9,7 +9,6 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 from adapter_bert.common import configs, model_variables
-from adapter_bert.ops import adapters
 from adapter_tests.formats.checkpoints_test import SHARED, TINY, CheckpointTestCase, needs_shared
 
 
@@ -55,7 +54,7 @@ class AdapterShapesTest(tf.test.TestCase):
             with self.subTest(adapter=adapter):
                 self.assertEqual(
                     list(model_variables.adapter_shapes(adapter, 8).items()),
-                    list(adapters.shapes(adapter, 8).items()),
+                    list(modeling.adapter_shapes(adapter, 8).items()),
                 )
 
     def test_of_another_function_only_the_graph_tells(self):

@@ -19,7 +19,7 @@ import modeling
 import tuning
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import task_adapter
-from adapter_bert.ops import adapters, layers
+from adapter_bert.ops import layers
 from adapter_bert.serving import request_texts
 from adapter_bert.tasks import heads
 from adapter_tests.support import mutations, own_models, tiny
@@ -182,7 +182,7 @@ class ShapesTest(TaskAdaptersTestCase):
             return input_tensor * scale
 
         described = description(adapter=modeling.AdapterConfig(fn="my_adapter"))
-        functions = mock.patch.dict(adapters._ADAPTER_FUNCTIONS, my_adapter=my_adapter)
+        functions = mock.patch.dict(modeling._ADAPTER_FUNCTIONS, my_adapter=my_adapter)
         with functions:
             shapes = task_adapter.shapes(described)
         self.assertEqual(

@@ -11,7 +11,6 @@ import modeling
 from adapter_bert.common import model_variables
 from adapter_bert.common.errors import UserError
 from adapter_bert.ops import adapters, layers, xla
-from adapter_bert.ops.adapters import AdapterConfig
 from adapter_tests.support import tiny
 from adapter_tests.support.numpy_bert import numpy_bert
 
@@ -92,7 +91,7 @@ class FeedforwardAdapterTest(tf.test.TestCase):
     X, Y = np.random.RandomState(0).normal(size=[2, 3, 4, 6]).astype(np.float32)
 
     def check(self, residual, trains, **settings):
-        config = AdapterConfig(size=5, **settings)
+        config = modeling.AdapterConfig(size=5, **settings)
         with tf.Graph().as_default(), self.session() as session:
             statistics = [] if trains else None
             terms = config.build().function(
@@ -134,7 +133,7 @@ class FeedforwardAdapterTest(tf.test.TestCase):
                 tf.constant(self.X), 5, interaction="multiply", residual=tf.constant(self.Y)
             )
             values = {n[len("adapters/") :]: v for n, v in load_random(session).items()}
-            config = AdapterConfig(size=5, interaction="multiply")
+            config = modeling.AdapterConfig(size=5, interaction="multiply")
             expected = numpy_adapter(config, values, self.X, self.Y)
             self.assertAllClose(session.run(whole), expected, rtol=1e-4, atol=1e-4)
 
@@ -217,7 +216,7 @@ class BertTest(tf.test.TestCase):
     def test_outputs_equal_numpy(self):
         for variant in VARIANTS:
             for trains in (False, True) if variant.get("normalization") == "batch" else (False,):
-                adapter = AdapterConfig(size=5, **variant)
+                adapter = modeling.AdapterConfig(size=5, **variant)
                 with self.subTest(trains=trains, **variant), tf.Graph().as_default():
                     model = self.build(adapter, trains, dropout=0.0)
                     with self.session() as session:
@@ -230,7 +229,7 @@ class BertTest(tf.test.TestCase):
 
     def test_pooled_only_is_the_whole_models_pooled_output(self):
         for variant in ({"placement": "parallel"}, {"normalization": "layer"}):
-            adapter, found = AdapterConfig(size=5, **variant), []
+            adapter, found = modeling.AdapterConfig(size=5, **variant), []
             for pooled_only in (False, True):
                 with tf.Graph().as_default(), self.session() as session:
                     model = self.build(adapter, pooled_only=pooled_only)
@@ -249,11 +248,11 @@ class BertTest(tf.test.TestCase):
                 self.build(None)
                 plain = set(tf.trainable_variables())
                 with tf.variable_scope("", reuse=tf.AUTO_REUSE):
-                    self.build(AdapterConfig(size=5, **variant))
+                    self.build(modeling.AdapterConfig(size=5, **variant))
                 new = set(tf.trainable_variables()) - plain
                 self.assertEqual(sum(v.shape.num_elements() for v in new), count * each)
                 self.assertEqual(new, set(tf.get_collection("adapters")))
-                shapes = adapters.shapes(AdapterConfig(size=5, **variant), 8)
+                shapes = modeling.adapter_shapes(modeling.AdapterConfig(size=5, **variant), 8)
                 moving = {name for name in shapes if name.endswith(model_variables.MOVING)}
                 self.assertLen(moving, 2 if variant.get("normalization") == "batch" else 0)
                 sizes = [np.prod(s) for name, s in shapes.items() if name not in moving]
@@ -262,7 +261,7 @@ class BertTest(tf.test.TestCase):
     def test_shapes_start_nothing(self):
         # On several machines TensorFlow's runtime starts with all of them, or not at all.
         with mock.patch.object(xla, "can_fuse") as can_fuse:
-            adapters.shapes(AdapterConfig(size=5), 8)
+            modeling.adapter_shapes(modeling.AdapterConfig(size=5), 8)
         can_fuse.assert_not_called()
 
     def test_near_identity_at_the_start(self):
@@ -271,7 +270,10 @@ class BertTest(tf.test.TestCase):
             for init_scale in (1e-3, 1.0):
                 with tf.Graph().as_default(), self.session() as session:
                     outputs = []
-                    for adapter in (None, AdapterConfig(5, init_scale=init_scale, **variant)):
+                    for adapter in (
+                        None,
+                        modeling.AdapterConfig(5, init_scale=init_scale, **variant),
+                    ):
                         with tf.variable_scope("", reuse=tf.AUTO_REUSE):
                             model = self.build(adapter, True, dropout=0.0)
                         outputs.append(model.get_sequence_output())
@@ -288,7 +290,9 @@ class BertTest(tf.test.TestCase):
         for variant in VARIANTS:
             with self.subTest(**variant), tf.Graph().as_default(), self.session() as session:
                 model = self.build(
-                    AdapterConfig(size=5, **variant), True, dropout_key=modeling.DropoutKey(1, 2)
+                    modeling.AdapterConfig(size=5, **variant),
+                    True,
+                    dropout_key=modeling.DropoutKey(1, 2),
                 )
                 variables = tf.get_collection("adapters")
                 loss = tf.reduce_sum(model.get_sequence_output() ** 3)
@@ -305,7 +309,7 @@ class BertTest(tf.test.TestCase):
         for recompute in (False, True):
             with tf.Graph().as_default(), self.session() as session:
                 model = self.build(
-                    AdapterConfig(size=5, **VARIANTS[-2]),
+                    modeling.AdapterConfig(size=5, **VARIANTS[-2]),
                     True,
                     dropout_key=modeling.DropoutKey(1, 2),
                     recompute_activations=recompute,
@@ -339,7 +343,9 @@ class BertTest(tf.test.TestCase):
 
     def with_gradient(self, variant, dtype):
         with tf.Graph().as_default(), self.session() as session:
-            model = self.build(AdapterConfig(size=5, **variant), True, dropout=0.0, dtype=dtype)
+            model = self.build(
+                modeling.AdapterConfig(size=5, **variant), True, dropout=0.0, dtype=dtype
+            )
             output = model.get_pooled_output()
             gradients = tf.gradients(output, tf.get_collection("adapters"))
             values = [value for _, value in layers.take_statistics()]
@@ -350,9 +356,9 @@ class BertTest(tf.test.TestCase):
 
 class AdapterConfigTest(tf.test.TestCase):
     def test_defaults_are_adapter_berts(self):
-        self.assertEqual(AdapterConfig().variant(), {})
+        self.assertEqual(modeling.AdapterConfig().variant(), {})
         self.assertEqual(
-            model_variables.adapter_shapes(AdapterConfig(), 8),
+            model_variables.adapter_shapes(modeling.AdapterConfig(), 8),
             {
                 "adapters/weights1": (8, 64),
                 "adapters/biases1": (1, 64),
@@ -363,7 +369,9 @@ class AdapterConfigTest(tf.test.TestCase):
 
     def test_variant(self):
         for variant in ({"depth": 2, "sites": "attention"}, {"normalization": "batch"}):
-            self.assertEqual(AdapterConfig(size=3, activation="relu", **variant).variant(), variant)
+            self.assertEqual(
+                modeling.AdapterConfig(size=3, activation="relu", **variant).variant(), variant
+            )
 
     def test_refused(self):
         for wrong, part in (
@@ -383,7 +391,7 @@ class AdapterConfigTest(tf.test.TestCase):
             ({"normalization": "layer", "size": 1}, "--adapter_normalization=layer .*size=1"),
         ):
             with self.assertRaisesRegex(UserError, part):
-                AdapterConfig(**wrong)
+                modeling.AdapterConfig(**wrong)
 
     def test_accepted_at_the_limits(self):
         for settings in (
@@ -395,23 +403,23 @@ class AdapterConfigTest(tf.test.TestCase):
             {"normalization": "batch", "size": 1},
         ):
             self.assertEqual(
-                dataclasses.asdict(AdapterConfig(**settings)), {**DEFAULTS, **settings}
+                dataclasses.asdict(modeling.AdapterConfig(**settings)), {**DEFAULTS, **settings}
             )
 
     def test_what_was_checked_stays(self):
         with self.assertRaises(dataclasses.FrozenInstanceError):
-            AdapterConfig().size = 0
+            modeling.AdapterConfig().size = 0
 
     def test_no_adapter(self):
-        self.assertIsNone(AdapterConfig(fn="none").build())
-        self.assertEqual(adapters.shapes(AdapterConfig(fn="none"), 8), {})
+        self.assertIsNone(modeling.AdapterConfig(fn="none").build())
+        self.assertEqual(modeling.adapter_shapes(modeling.AdapterConfig(fn="none"), 8), {})
         for name in ("none", "", "None"):
-            self.assertTrue(AdapterConfig(fn=name).is_none)
-        self.assertFalse(AdapterConfig().is_none)
+            self.assertTrue(modeling.AdapterConfig(fn=name).is_none)
+        self.assertFalse(modeling.AdapterConfig().is_none)
 
     def test_names_of_adapters(self):
-        get = adapters.get_adapter
-        self.assertIs(get("Feedforward_Adapter"), adapters.feedforward_adapter)
+        get = modeling.get_adapter
+        self.assertIs(get("Feedforward_Adapter"), modeling.feedforward_adapter)
         self.assertIs(get(len), len)
         for no_adapter in (None, "", "none", "None"):
             self.assertIsNone(get(no_adapter))
@@ -421,35 +429,45 @@ class AdapterConfigTest(tf.test.TestCase):
             get("lora")
 
 
-class AdaptersOfLayersTest(tf.test.TestCase):
+def adapted_sites(adapter, num_layers):
+    """A list of the sites of each layer where the adapter changes something."""
+    found, output = [], object()
+    adapter = adapter._replace(function=lambda output, **_: None, is_parallel=False)
+    for index in range(num_layers):
+        functions = zip(("attention/output", "output"), adapters.of_layer(adapter, index))
+        found.append([site for site, adapt in functions if adapt(output, None) is not output])
+    return found
+
+
+class LayersTest(tf.test.TestCase):
     OUTPUT, RESIDUAL = np.random.RandomState(0).normal(size=[2, 6, 4]).astype(np.float32)
     GATES = np.array([[1.0, 0.0], [0.25, 1.0]], np.float32)  # Of 2 sequences of 3 tokens.
 
     def test_which_layers_and_sites_have_one(self):
-        adapter = AdapterConfig(sites="feed_forward", layers=(0, 2))
+        adapter = modeling.AdapterConfig(sites="feed_forward", layers=(0, 2))
         for adapter_fn, adapted, expected in (
             (None, None, [[], [], []]),
             (adapter.build(), None, [["output"], [], ["output"]]),
             (adapter.build(), (1,), [[], ["output"], []]),
-            (AdapterConfig(sites="feed_forward").build(), None, [["output"]] * 3),
+            (modeling.AdapterConfig(sites="feed_forward").build(), None, [["output"]] * 3),
             (tf.identity, (1,), [[], ["attention/output", "output"], []]),
         ):
-            found = adapters.adapters_of_layers(adapter_fn, adapted, 3, None)
-            self.assertEqual([list(functions) for functions in found], expected)
+            sites = adapted_sites(adapters.as_adapter(adapter_fn, adapted, 3), 3)
+            self.assertEqual(sites, expected)
 
     def test_layers_that_are_not_there(self):
         for adapted, wrong in (((-1,), "-1"), (range(1, 4), "3"), ((0, 5, -2), "-2, 5")):
             for adapter, given in (
-                (AdapterConfig(layers=adapted), None),
-                (AdapterConfig(), adapted),
+                (modeling.AdapterConfig(layers=adapted), None),
+                (modeling.AdapterConfig(), adapted),
             ):
                 with self.assertRaisesRegex(ValueError, f"has layers 0 to 2, but .* {wrong}\\."):
-                    adapters.adapters_of_layers(adapter.build(), given, 3, None)
+                    adapters.as_adapter(adapter.build(), given, 3)
 
     def test_gates(self):
         """gate * adapted + (1 - gate) * output, where a sequence has one gate for its tokens."""
-        sequential = AdapterConfig(size=5, interaction="multiply")
-        parallel = AdapterConfig(size=5, placement="parallel")
+        sequential = modeling.AdapterConfig(size=5, interaction="multiply")
+        parallel = modeling.AdapterConfig(size=5, placement="parallel")
         for adapter_fn, adapt, count in (
             (sequential.build(), lambda v: numpy_adapter(sequential, v, self.OUTPUT), 2),
             (
@@ -462,10 +480,12 @@ class AdaptersOfLayersTest(tf.test.TestCase):
         ):
             with tf.Graph().as_default(), self.session() as session:
                 output, residual = tf.constant(self.OUTPUT), tf.constant(self.RESIDUAL)
-                layers_, gates = (0, 1), tf.constant(self.GATES)
-                layer_adapters = adapters.adapters_of_layers(adapter_fn, layers_, 2, None, gates)
+                adapter, gates = adapters.as_adapter(adapter_fn, None, 2), tf.constant(self.GATES)
                 with tf.variable_scope("", reuse=tf.AUTO_REUSE):
-                    terms = [functions["output"](output, residual) for functions in layer_adapters]
+                    terms = []
+                    for index in range(2):
+                        _, adapt_output = adapters.of_layer(adapter, index, None, gates)
+                        terms.append(adapt_output(output, residual))
                 self.assertEqual([len(each) for each in terms], [count] * 2)
                 values = {n[len("adapters/") :]: v for n, v in load_random(session).items()}
                 found = session.run([tf.add_n(each) for each in terms])
@@ -476,10 +496,9 @@ class AdaptersOfLayersTest(tf.test.TestCase):
     def test_a_gate_leaves_the_output_itself_alone(self):
         with tf.Graph().as_default():
             output = tf.constant(self.OUTPUT)
-            layer_adapters = adapters.adapters_of_layers(
-                AdapterConfig().build(), None, 2, None, tf.constant(self.GATES)
-            )
-            self.assertIs(layer_adapters[1]["output"](output, None)[0], output)
+            adapter = adapters.as_adapter(modeling.AdapterConfig().build(), None, 2)
+            adapt, _ = adapters.of_layer(adapter, 1, None, tf.constant(self.GATES))
+            self.assertIs(adapt(output, None)[0], output)
 
 
 class OwnFunctionTest(tf.test.TestCase):

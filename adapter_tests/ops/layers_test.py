@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.common.errors import UserError
-from adapter_bert.ops import layers
+from adapter_bert.ops import layers, parameters
 from adapter_bert.ops.dropout import DropoutKey
 from adapter_tests.support.ways import as_for_a_tpu, both_ways
 
@@ -20,6 +20,16 @@ def derivative(function, x, d_output, step=1e-5):
         up, down = (np.sum(function(m) * d_output) for m in moved)
         gradient[index] = (up - down) / (2 * step)
     return gradient
+
+
+class Given(parameters.Parameters):
+    """A source of given weights: arrays or Tensors by name."""
+
+    def __init__(self, **weights):
+        self.weights = weights
+
+    def get_for_rows(self, name, rows, initializer, *, collections=()):
+        return tf.cast(self.weights[name], tf.float32)
 
 
 class BothWaysTest(tf.test.TestCase):
@@ -63,18 +73,14 @@ class BothWaysTest(tf.test.TestCase):
             x = x - x.mean(-1, keepdims=True)
             return x / np.sqrt((x**2).mean(-1, keepdims=True)) * gamma + beta
 
-        def function(x, y, trains=True):
+        def function(x, y, training=True):
             with tf.variable_scope("norm", reuse=tf.AUTO_REUSE):
-                layers.layer_norm(x, plus=[y])
-                variables = {v.op.name.split("/")[-1]: v for v in tf.global_variables()}
-            initial = {"gamma": gamma, "beta": beta}
-            values = [tf.constant(initial[name], tf.float32) for name in ("gamma", "beta")]
-            self.assertEqual(set(variables), set(initial))
-            return layers._normalized_sum([x, y], *values, tf.float32, trains)
+                weights = Given(gamma=gamma, beta=beta)
+                return layers.layer_norm(x, plus=y, training=training, parameters=weights)
 
         inputs = [self.random.normal(size=[2, 3, 6]) for _ in range(2)]
         self.check(function, reference, inputs)
-        self.check(functools.partial(function, trains=False), reference, inputs)
+        self.check(functools.partial(function, training=False), reference, inputs)
 
     def test_layer_norm_of_its_variables(self):
         x = self.random.normal(size=[2, 3, 6])
@@ -83,43 +89,32 @@ class BothWaysTest(tf.test.TestCase):
             centred = x - x.mean(-1, keepdims=True)
             return centred / np.sqrt((centred**2).mean(-1, keepdims=True)) * gamma + beta
 
-        def function(gamma, beta, trains=True):
-            terms = [tf.constant(x, tf.float32)]
-            return layers._normalized_sum(terms, gamma, beta, tf.float32, trains)
+        def function(gamma, beta, training=True):
+            weights = Given(gamma=gamma, beta=beta)
+            rows = tf.constant(x, tf.float32)
+            return layers.layer_norm(rows, training=training, parameters=weights)
 
         inputs = self.random.normal(size=[2, 6])
         self.check(function, reference, inputs)
-        self.check(functools.partial(function, trains=False), reference, inputs)
+        self.check(functools.partial(function, training=False), reference, inputs)
 
-    def test_parameters_of_each_sequence(self):
-        x, gamma, beta = self.random.normal(size=[6, 4]), *self.random.normal(size=[2, 3, 4])
-        kernel, bias = self.random.normal(size=[3, 4, 5]), self.random.normal(size=[3, 5])
-        each = np.repeat(np.arange(3), 2)  # Three sequences of two positions.
+    def test_weights_of_each_row(self):
+        x, gamma, beta = self.random.normal(size=[3, 6, 4])
         centred = x - x.mean(-1, keepdims=True)
-        normal = centred / np.sqrt((centred**2).mean(-1, keepdims=True))
-        product = np.einsum("ri,riu->ru", x, kernel[each])
+        expected = centred / np.sqrt((centred**2).mean(-1, keepdims=True)) * gamma + beta
         for way in both_ways():
             with way, tf.Graph().as_default(), self.session() as session:
-                tensors = [tf.constant(v, tf.float32) for v in (x, gamma, beta, kernel, bias)]
-                own = {"beta": tensors[2], "gamma": tensors[1]}
-
-                def getter(getter, name, *arguments, own=own, **options):
-                    del getter, arguments, options
-                    return own[name.split("/")[-1]]
-
-                with tf.variable_scope("", custom_getter=getter):
-                    norm = layers.layer_norm(tensors[0], plus=[tf.zeros([6, 4])])
-                affine = layers.affine(tensors[0], *tensors[3:])
-                norm, affine = session.run([norm, affine])
-            self.assertAllClose(norm, normal * gamma[each] + beta[each], atol=1e-5)
-            self.assertAllClose(affine, product + bias[each], atol=1e-5)
+                weights = Given(gamma=gamma, beta=beta)
+                rows = tf.constant(x, tf.float32)
+                output = layers.layer_norm(rows, training=False, parameters=weights)
+                self.assertAllClose(session.run(output), expected, rtol=1e-5, atol=1e-5)
 
     def test_attention(self):
-        mask = np.array([[1, 1, 1, 0], [1, 1, 0, 0]])
+        mask = np.array([[[1, 1, 1, 0]], [[1, 1, 0, 0]]])
 
-        def reference(q, k, v):
+        def reference(q, k, v, mask=mask):
             scores = np.einsum("bnfh,bnth->bnft", q, k) / math.sqrt(q.shape[-1])
-            scores = np.where(mask[:, None, None, :] == 1, scores, -np.inf)
+            scores = np.where(mask[:, None, :, :] == 1, scores, -np.inf)
             probs = np.exp(scores - scores.max(-1, keepdims=True))
             probs /= probs.sum(-1, keepdims=True)
             return np.einsum("bnft,bnth->bnfh", probs, v)
@@ -130,6 +125,15 @@ class BothWaysTest(tf.test.TestCase):
         inputs = [self.random.normal(size=[2, 2, 4, 3]) for _ in range(3)]
         self.check(function, reference, inputs)
         self.check(function, reference, [inputs[0][:, :, :1], *inputs[1:]])
+        everything = functools.partial(reference, mask=np.ones([1, 1, 1]))
+        self.check(layers.dot_product_attention, everything, inputs)
+        # Each query has a mask of its own: it sees no key behind itself.
+        causal = np.tril(np.ones([1, 4, 4]))
+        self.check(
+            lambda q, k, v: layers.dot_product_attention(q, k, v, tf.constant(causal)),
+            functools.partial(reference, mask=causal),
+            inputs,
+        )
 
     def test_attention_with_dropout(self):
         # Which probabilities are dropped is seen in the output for values that tell positions.
@@ -147,7 +151,7 @@ class BothWaysTest(tf.test.TestCase):
         q, k = (tf.constant(self.random.normal(size=shape), tf.float32) for _ in "qk")
         v = tf.eye(6)[tf.newaxis, tf.newaxis]
         with tf.variable_scope("self"):
-            output = layers.dot_product_attention(q, k, v, tf.ones([1, 6]), 0.5, dropout_key=key)
+            output = layers.dot_product_attention(q, k, v, None, 0.5, dropout_key=key)
         d_output = tf.constant(self.random.normal(size=shape), tf.float32)
         probs = tf.nn.softmax(tf.matmul(q, k, transpose_b=True) / math.sqrt(6))
         kept = tf.stop_gradient(tf.cast(tf.not_equal(output, 0), tf.float32))

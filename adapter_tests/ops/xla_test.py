@@ -23,6 +23,15 @@ def compiled_calls(graph):
     )
 
 
+class GraphDictTest(tf.test.TestCase):
+    def test_one_dict_for_each_graph_and_owner(self):
+        a, b = tf.Graph(), tf.Graph()
+        xla.graph_dict(a, "x")["key"] = 1
+        self.assertEqual(xla.graph_dict(a, "x"), {"key": 1})
+        self.assertEqual(xla.graph_dict(a, "y"), {})
+        self.assertEqual(xla.graph_dict(b, "x"), {})
+
+
 class FusedTest(tf.test.TestCase):
     def built(self):
         """(how many calls are compiled, 2 * 3 + 1 as the graph computes it)."""
@@ -30,6 +39,13 @@ class FusedTest(tf.test.TestCase):
         with tf.Graph().as_default() as graph, self.session() as session:
             result = function(tf.constant(2.0), tf.constant(3.0))
             return compiled_calls(graph), session.run(result)
+
+    def test_settings(self):
+        function = xla.fused(lambda x, *, factor: factor * x)
+        with tf.Graph().as_default(), self.session() as session:
+            x = tf.constant(2.0)
+            found = [function(x, factor=factor) for factor in (3.0, 5.0, 3.0)]
+            self.assertEqual(session.run(found), [6.0, 10.0, 6.0])
 
     @unittest.skipUnless(xla.can_fuse(), "there is no XLA for single functions here")
     def test_it_is_compiled(self):

@@ -15,7 +15,6 @@ import modeling
 import tuning
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import task_adapter
-from adapter_bert.ops import adapters
 from adapter_bert.serving import encoder
 from adapter_bert.serving.bank import AdapterBank, Row, UnknownTask
 from adapter_tests.support import own_models, tiny
@@ -331,8 +330,8 @@ class TasksTest(BankTestCase):
             other = own_models.build_task_adapter(self.bert, **changes)
             with self.assertRaisesRegex(UserError, part):
                 bank.add("other", self.saved("other", other))
-        functions = {"mine": adapters.feedforward_adapter}
-        with mock.patch.dict(adapters._ADAPTER_FUNCTIONS, functions):
+        functions = {"mine": modeling.feedforward_adapter}
+        with mock.patch.dict(modeling._ADAPTER_FUNCTIONS, functions):
             other = own_models.build_task_adapter(self.bert, adapter=A(4, fn="mine"))
             with self.assertRaisesRegex(UserError, "function of their own.* have plain adapters"):
                 bank.add("other", other)

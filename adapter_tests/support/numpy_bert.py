@@ -8,36 +8,36 @@ def numpy_bert(values, config, input_ids, input_mask, token_type_ids, adapters, 
 
     `adapt` replaces the default adapters: a function of (output, residual, scope).
     """
+    x = values["bert/embeddings/word_embeddings"][input_ids]
+    x = x + values["bert/embeddings/token_type_embeddings"][token_type_ids]
+    x = x + values["bert/embeddings/position_embeddings"][: input_ids.shape[1]]
+    x = _norm(values, x, "bert/embeddings")
+    x = numpy_encoder(values, config, x, input_mask, adapters, adapt)
+    return x, np.tanh(_dense(values, x[:, 0], "bert/pooler/dense"))
 
-    def dense(x, name):
-        return x @ values[name + "/kernel"] + values[name + "/bias"]
 
-    def norm(x, name):
-        x = x - x.mean(-1, keepdims=True)
-        x = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-12)
-        return x * values[name + "/LayerNorm/gamma"] + values[name + "/LayerNorm/beta"]
+def numpy_encoder(values, config, x, input_mask, adapters, adapt=None):
+    """The layers alone, on x [B, S, D]."""
 
     def gelu(x):
         return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
 
     def close(x, residual, name):
-        x = dense(x, name + "/dense")
+        x = _dense(values, x, name + "/dense")
         if adapters:
             w = {k: values[name + "/adapters/" + k] for k in ("weights1", "weights2")}
             b = {k: values[name + "/adapters/" + k] for k in ("biases1", "biases2")}
             x = x + gelu(x @ w["weights1"] + b["biases1"]) @ w["weights2"] + b["biases2"]
         if adapt:
             x = adapt(x, residual, name)
-        return norm(x + residual, name)
+        return _norm(values, x + residual, name)
 
-    x = values["bert/embeddings/word_embeddings"][input_ids]
-    x = x + values["bert/embeddings/token_type_embeddings"][token_type_ids]
-    x = x + values["bert/embeddings/position_embeddings"][: input_ids.shape[1]]
-    x = norm(x, "bert/embeddings")
     heads, size = config.num_attention_heads, config.hidden_size // config.num_attention_heads
     for layer in range(config.num_hidden_layers):
         name = f"bert/encoder/layer_{layer}"
-        q, k, v = (dense(x, f"{name}/attention/self/{p}") for p in ("query", "key", "value"))
+        q, k, v = (
+            _dense(values, x, f"{name}/attention/self/{p}") for p in ("query", "key", "value")
+        )
         context = np.zeros_like(x)
         for head in range(heads):
             part = slice(head * size, (head + 1) * size)
@@ -47,5 +47,15 @@ def numpy_bert(values, config, input_ids, input_mask, token_type_ids, adapters, 
             probs /= probs.sum(-1, keepdims=True)
             context[..., part] = np.einsum("bft,bth->bfh", probs, v[..., part])
         x = close(context, x, name + "/attention/output")
-        x = close(gelu(dense(x, name + "/intermediate/dense")), x, name + "/output")
-    return x, np.tanh(dense(x[:, 0], "bert/pooler/dense"))
+        x = close(gelu(_dense(values, x, name + "/intermediate/dense")), x, name + "/output")
+    return x
+
+
+def _dense(values, x, name):
+    return x @ values[name + "/kernel"] + values[name + "/bias"]
+
+
+def _norm(values, x, name):
+    x = x - x.mean(-1, keepdims=True)
+    x = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-12)
+    return x * values[name + "/LayerNorm/gamma"] + values[name + "/LayerNorm/beta"]

@@ -1,0 +1,43 @@
+"""The sources that a forward pass asks for its weights."""
+
+import tensorflow.compat.v1 as tf
+
+
+class Parameters:
+    """Variables of the default graph. A subclass takes the weights from elsewhere."""
+
+    def get(self, name: str, shape, initializer, *, collections=(), trainable: bool = True):
+        """Returns the weight of a name in the current variable scope.
+
+        Args:
+          name: str.
+          shape: list of int.
+          initializer: of a new variable.
+          collections: graph collections that a new variable joins, besides the global variables.
+          trainable: bool; whether a new variable may train.
+
+        Returns:
+          float Tensor or variable of that shape.
+        """
+        return tf.get_variable(
+            name,
+            shape,
+            initializer=initializer,
+            trainable=trainable,
+            collections=[*collections, tf.GraphKeys.GLOBAL_VARIABLES],
+        )
+
+    def get_for_rows(self, name: str, rows, initializer, *, collections=()):
+        """Returns the weight of a name that each of some rows is scaled or shifted by.
+
+        Args:
+          rows: float Tensor [..., D].
+          name, initializer, collections: as in `get`.
+
+        Returns:
+          float Tensor or variable [D]; or [..., D], if each row has its own.
+        """
+        return self.get(name, rows.shape.as_list()[-1:], initializer, collections=collections)
+
+
+VARIABLES = Parameters()

@@ -1,0 +1,62 @@
+"""Tests of gradients.py: gradients of one's own, and graphs that are forgotten."""
+
+import gc
+import weakref
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import modeling
+from adapter_bert.ops import gradients
+from adapter_tests.support import tiny
+
+
+def scaled_forward(x, factor, offset):
+    return x * factor + offset, (factor, tf.identity(x, name="saved"))
+
+
+def scaled_backward(saved, d_output):
+    factor, x = saved
+    return [d_output * factor, tf.reduce_sum(7.0 * x * d_output), None]
+
+
+class ApplyTest(tf.test.TestCase):
+    def test_the_given_gradient_counts_and_no_other(self):
+        for recompute in (False, True):
+            with tf.Graph().as_default() as graph, self.session() as session:
+                x, factor, offset = tf.constant([1.0, 2.0]), tf.constant(3.0), tf.constant(1.0)
+                output = gradients.apply(
+                    scaled_forward, scaled_backward, x, factor, offset, recompute=recompute
+                )
+                half = gradients.apply(lambda y: (y + 0.0, None), lambda _, d: 0.5 * d, output)
+                found = tf.gradients(2.0 * half, [x, factor, offset])
+                self.assertIsNone(found[2])
+                found = session.run([output, *found[:2]])
+                self.assertLen(
+                    [op for op in graph.get_operations() if "saved" in op.name], 1 + recompute
+                )
+            for value, expected in zip(found, ([4.0, 7.0], [3.0, 3.0], 7.0 * (1 + 2))):
+                self.assertAllEqual(value, expected)
+
+
+class LifetimeTest(tf.test.TestCase):
+    def test_the_graph_of_a_model_is_forgotten(self):
+        def build():
+            with tf.Graph().as_default() as graph, tf.Session() as session:
+                key = modeling.DropoutKey(1, 2, 0, 0)
+                model = modeling.BertModel(
+                    tiny.config(), True, np.ones([2, 4], np.int32), dropout_key=key
+                )
+                loss = tf.reduce_sum(model.get_pooled_output())
+                gradients = tf.gradients(loss, tf.trainable_variables()[:1])
+                session.run(tf.global_variables_initializer())
+                session.run(gradients)
+            return weakref.ref(graph)
+
+        graph = build()
+        gc.collect()
+        self.assertIsNone(graph())
+
+
+if __name__ == "__main__":
+    tf.test.main()
