@@ -180,7 +180,7 @@ class MinimizeTest(tf.test.TestCase):
         for normalization in ("layer", "batch"):
             with tf.Graph().as_default(), self.session() as session:
                 adapter = modeling.AdapterConfig(3, normalization=normalization, depth=2)
-                adapter.build()(tf.ones([2, 4]), statistics=[])
+                adapter.build().function(tf.ones([2, 4]), statistics=[])
                 for name in ("output_weights", "output_bias"):
                     tf.get_variable(name, [2])
                 variables = tf.trainable_variables()

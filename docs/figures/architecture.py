@@ -36,8 +36,8 @@ WAY = (
     ("training/rows.py", "all rows, as arrays"),
     ("training/input_pipeline.py", "a padded batch"),
     ("training/model_fn.py", "model_fn: a step"),
-    ("modeling.py", "BertModel: a layer's output"),
-    ("ops/adapters.py", "feedforward_adapter: output + change"),
+    ("modeling.py", "transformer_layer: its output"),
+    ("modeling.py", "feedforward_adapter: output + change"),
 )
 WAY_X, WAY_TOP, WAY_STEP = 640, 56, 66
 
