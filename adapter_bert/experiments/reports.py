@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, List, NamedTuple
 
 import numpy as np
 
+from adapter_bert.experiments import claims as paper_claims
 from adapter_bert.experiments import figures, paper, report_tables, selection, studies
 from adapter_bert.experiments.report_tables import (
     Table,
@@ -33,7 +34,7 @@ from adapter_bert.experiments.selection import (
 _PERCENTILES = (20, 50, 80)  # Over tasks, interpolated linearly.
 _BAND = "20th to 80th percentile"
 _INIT_SCALE, _LEARNING_RATE = "adapter_init_scale", "learning_rate"
-_EPOCHS, _POOLER = "num_train_epochs", "train_pooler"
+_EPOCHS = "num_train_epochs"
 _DEFAULT = "default"
 _STYLES = dict(zip((ADAPTERS, TOP_LAYERS, LAYER_NORM, HEAD, FULL), figures.STYLES))
 _PARAMETERS = "Trained parameters per task"
@@ -78,33 +79,65 @@ class Report(NamedTuple):
     panels: list = []
 
 
+def claims(results):
+    """The paper's claims, with a verdict where a sweep carries one."""
+    rows = paper_claims.rows(results)
+    caption = (
+        "Scores are of the validation set where it does not say test. Settings are all that were"
+        " tried of a method on a task, seeds those of the chosen setting; ± is a standard error. A"
+        " verdict needs two learning rates, two numbers of epochs and two seeds of each method on"
+        " each task; without them a claim is open."
+    )
+    tables = [Table("", paper_claims.COLUMNS, [list(row) for row in rows])]
+    numbers = [dict(zip(paper_claims.COLUMNS, row)) for row in rows]
+    return Report("The paper's claims", caption, tables, numbers)
+
+
 def table1(results):
-    """GLUE: full fine-tuning, adapters of each task's best size, adapters of one size."""
+    """GLUE: full fine-tuning, and adapters by size, with and without the pooler trained."""
     records, best = _split_glue(results.records), selection.choose_best
-    adapters = selection.select_usual(records, ADAPTERS)
-    by_size = selection.group_by(adapters, ADAPTERS.level_of)
-    label = f"adapters, size chosen per task ({', '.join(map(str, by_size))})"
     cells = cells_of(FULL.label, selection.select_usual(records, FULL), VALIDATION, best)
-    cells += cells_of(label, adapters, VALIDATION, best)
-    accuracies = []
-    for size, size_records in by_size.items():
-        cells += cells_of(f"adapters {size}", size_records, VALIDATION, best)
-        # Chosen by accuracy, in place of the task's own score.
-        size_records = [{**record, "score": "eval_accuracy"} for record in size_records]
-        accuracies += cells_of(f"adapters {size}", size_records, VALIDATION, best)
+    designs = {
+        note: selection.select_adapters(records, pooler)
+        for note, pooler in (("", False), (", pooler trained", True))
+    }
+    sizes = sorted({ADAPTERS.level_of(r) for adapters in designs.values() for r in adapters})
+    labels, accuracies = [FULL.label], []
+    for note, adapters in designs.items():
+        if not sizes:
+            break
+        by_size = selection.group_by(adapters, ADAPTERS.level_of)
+        label = f"adapters, size chosen per task ({', '.join(map(str, by_size or sizes))}){note}"
+        cells += cells_of(label, adapters, VALIDATION, best)
+        labels += [label, *(f"adapters {size}{note}" for size in sizes)]
+        for size, size_records in by_size.items():
+            label = f"adapters {size}{note}"
+            cells += cells_of(label, size_records, VALIDATION, best)
+            # Chosen by accuracy, in place of the task's own score.
+            size_records = [{**record, "score": "eval_accuracy"} for record in size_records]
+            accuracies += cells_of(label, size_records, VALIDATION, best)
     tasks = tasks_of(cells)
     caption = (
-        "Validation scores in points, for each task its own of GLUE: the best of all settings and"
-        f" {count_seeds(cells)}, by that score. {_total_note(cells)}{_design_note(records)}"
+        "Validation scores in points, for each task its own of GLUE: the training that is the best"
+        f" on the validation set, of all settings and {count_seeds(cells)}."
+        f" {_total_note(cells)}{_design_note(records)}"
     )
-    tables = [report_tables.methods_table("", cells, len(tasks))]
-    if len(by_size) > 1 and accuracies:
+    tables = [_with_untrained(report_tables.methods_table("", cells, len(tasks)), labels)]
+    if len(sizes) > 1 and accuracies:
         heading = "Validation accuracy by adapter size"
         tables.append(report_tables.methods_table(heading, accuracies))
     tables += report_tables.paper_table_1(tasks)
     # Where the task's own score is accuracy, both have the same cells.
     distinct = [cell for cell in accuracies if cell not in cells]
     return Report("GLUE", caption, tables, _rows(cells + distinct))
+
+
+def _with_untrained(table, labels):
+    """The table with a row for each label, which says so where nothing is trained yet."""
+    rows = {row[0]: row for row in table.rows}
+    gaps = [report_tables.GAP] * (len(table.columns) - 2)
+    labelled = [rows.get(label, [label, "not trained yet", *gaps]) for label in labels]
+    return table._replace(rows=labelled if table.rows else [])
 
 
 def table2(results):
@@ -123,7 +156,7 @@ def table2(results):
     tasks = tasks_of(cells)
     caption = (
         f"Test scores in points, {_describe_seeds(cells)}; the setting, with the adapters' size or"
-        " the number of top layers, is each task's best by mean validation score."
+        " the number of top layers, is each task's best on the validation set."
         f" {_total_note(cells)}{_design_note(records)}"
     )
     tables = [report_tables.transpose(report_tables.methods_table("", cells, len(tasks)))]
@@ -245,9 +278,9 @@ def variants(results):
             ]
     caption = (
         f"Validation scores in points, {_describe_seeds(cells)}; the other settings are each"
-        " adapter's best by mean validation score. A difference is from the default adapter of the"
+        " adapter's best on the validation set. A difference is from the default adapter of the"
         f" same size at its best of the settings that this adapter was trained"
-        f" with.{_design_note(records)}"
+        f" with.{_tried_note(records)}{_design_note(records)}"
     )
     tables = [report_tables.variants_table(cells, differences)]
     numbers = [{**c.to_row(), "difference": d} for c, d in zip(cells, differences)]
@@ -285,6 +318,7 @@ class Builder(NamedTuple):
 
 
 REPORTS = {
+    "claims": Builder(claims, "trainings that a claim of the paper is about, or --ablations"),
     "table1": Builder(table1, "trainings of GLUE's tasks"),
     "table2": Builder(table2, "trainings of further tasks, with test scores"),
     "figure1": Builder(figure1, "adapters or top layers, and full fine-tuning, of GLUE's tasks"),
@@ -431,6 +465,16 @@ def _epochs_note(by_method, tasks):
         if numbers:
             texts.append(f"{method.label} {' or '.join(f'{number:g}' for number in numbers)}")
     return f" Epochs: {', '.join(texts)}." if texts else ""
+
+
+def _tried_note(records):
+    """A sentence on all the learning rates and numbers of epochs of records, for captions."""
+    tried = [
+        sorted({record["flags"][flag] for record in records if flag in record["flags"]})
+        for flag in (_LEARNING_RATE, _EPOCHS)
+    ]
+    rates, epochs = (" or ".join(f"{value:g}" for value in values) for values in tried)
+    return f" Learning rates: {rates}; epochs: {epochs}." if rates and epochs else ""
 
 
 def _singles_note(cells):

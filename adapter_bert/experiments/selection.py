@@ -21,10 +21,12 @@ CRITERIA = ("accuracy", "score")
 _ACCURACY = "eval_accuracy"
 _TEXT_SCRIPTS = ("run_classifier.py", "run_baseline.py")  # A tagger's accuracy is that of words.
 
+_POOLER = "train_pooler"
+
 # Flag → what a record without it was trained with.
 DEFAULTS = {
     "tuning": "adapters",
-    "train_pooler": False,
+    _POOLER: False,
     "layer_norms": None,
     **{f"adapter_{f.name}": f.default for f in dataclasses.fields(configs.AdapterConfig)},
 }
@@ -158,7 +160,7 @@ def design(record):
     return {
         name: value
         for name, value in setting(record).items()
-        if name.startswith("adapter_") or name in ("train_pooler", "layer_norms")
+        if name.startswith("adapter_") or name in (_POOLER, "layer_norms")
         if name != ADAPTERS.level
     }
 
@@ -250,6 +252,24 @@ def select_usual(records, method):
     usual_design = find_usual_design(records, method)
     return [
         record for record in filter_by_method(records, method) if design(record) == usual_design
+    ]
+
+
+def select_adapters(records, pooler=False, sizes=None):
+    """Returns adapters of the design that most tasks and sizes have, with or without the pooler.
+
+    Args:
+      records: list.
+      pooler: whether `--train_pooler` trained BERT's pooler with them.
+      sizes: of --adapter_size; None for all.
+    """
+    adapters = filter_by_method(records, ADAPTERS)
+    plain = [{**r, "flags": {**r["flags"], _POOLER: False}} for r in adapters]
+    usual = {**find_usual_design(plain, ADAPTERS), **({_POOLER: True} if pooler else {})}
+    return [
+        record
+        for record in adapters
+        if design(record) == usual and (sizes is None or ADAPTERS.level_of(record) in sizes)
     ]
 
 

@@ -55,6 +55,10 @@ class GlueTest(tf.test.TestCase):
                 ],
                 "adapters 8": ["42.0", "89.0", "65.5", "1.02×", "1.00%"],
                 "adapters 64": ["48.0", "–", "–", "1.06×", "3.00%"],
+                **{
+                    f"adapters{text}, pooler trained": ["not trained yet", *4 * ["–"]]
+                    for text in (", size chosen per task (8, 64)", " 8", " 64")
+                },
             },
         )
         self.assertEqual(
@@ -64,6 +68,23 @@ class GlueTest(tf.test.TestCase):
         self.assertEqual(rows_by_label(paper)["adapters 64"][:2], ["56.9", "94.2"])
         self.assertIn("2 seeds", report.caption)
         self.assertIn("Total parameters are those of 2 tasks, as a multiple", report.caption)
+
+    def test_table1_with_the_pooler_trained(self):
+        pooler = {"adapter_size": 64, "train_pooler": True, "trained": 400}
+        records = [*self.records(), *seeds("SST-2", [0.91, 0.90], **pooler)]
+        found = rows_by_label(reports.table1(Results(records)).tables[0])
+        # 1 + 2 * 0.04; without it nothing changes.
+        row = ["–", "91.0", "–", "1.08×", "4.00%"]
+        self.assertEqual(found["adapters 64, pooler trained"], row)
+        self.assertEqual(found["adapters, size chosen per task (64), pooler trained"], row)
+        self.assertEqual(found["adapters 8, pooler trained"][0], "not trained yet")
+        self.assertEqual(found["adapters 64"], ["48.0", "–", "–", "1.06×", "3.00%"])
+
+    def test_samples_of_a_task_count_once_they_can_be_compared(self):
+        records = [*self.records(), record("mnli_9k", 0.6, adapter_size=8)]
+        self.assertNotIn("MNLI (9k rows)", reports.table1(Results(records)).tables[0].columns)
+        records.append(record("mnli_9k", 0.65, tuning="full"))
+        self.assertIn("MNLI (9k rows)", reports.table1(Results(records)).tables[0].columns)
 
     def test_mnli_has_two_dev_sets(self):
         mnli = record("MNLI", 0.8, tuning="full")
