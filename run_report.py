@@ -24,7 +24,14 @@ from absl import flags
 from adapter_bert.common import cli, files, paths
 from adapter_bert.common.errors import UserError
 from adapter_bert.common.settings import Settings, flag
-from adapter_bert.experiments import grids, records, reports, significance, studies
+from adapter_bert.experiments import (
+    grids,
+    records,
+    reports,
+    selection,
+    significance,
+    studies,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +48,13 @@ class ReportConfig(Settings):
     )
     tasks: Tuple[str, ...] = flag(
         (), "Only these tasks. Default: all that there are records of.", "Tables and figures"
+    )
+    select_by: str = flag(
+        "accuracy",
+        "What settings are compared by on the validation set: accuracy, as in the paper (where a"
+        " task has it), or the task's own score.",
+        "Tables and figures",
+        choices=selection.CRITERIA,
     )
     ablations: Tuple[str, ...] = flag(
         (), "ablation.json of run_ablation.py, for figure6.", "Tables and figures"
@@ -137,7 +151,8 @@ def _read_results(config):
         return [result for result in results if result["task"] in (config.tasks or tasks)]
 
     _check_data(select(trainings))
-    return reports.Results(select(trainings), select(ablations), select(searches))
+    trainings = selection.by_criterion(select(trainings), config.select_by)
+    return reports.Results(trainings, select(ablations), select(searches))
 
 
 def _check_backbones(trainings):

@@ -2,6 +2,7 @@
 
     python run_sweep.py --preset=glue --output_dir=output/glue --jobs=2
     python run_sweep.py --grid=results/grids/sizes.json -- --precision=float32
+    python run_sweep.py --chosen_from=output/glue --set=random_seed=1,2,3
 
 What is done is never run twice: started again, or on several machines with --shard=1/2 and
 --shard=2/2 into one folder, it goes on with what is left. run_report.py draws what came out.
@@ -20,10 +21,10 @@ from typing import Optional, Tuple
 
 from absl import flags
 
-from adapter_bert.common import cli
+from adapter_bert.common import cli, paths
 from adapter_bert.common.errors import UserError
 from adapter_bert.common.settings import Settings, flag
-from adapter_bert.experiments import grids, records, sweep
+from adapter_bert.experiments import grids, halving, presets, records, selection, sweep
 from adapter_bert.experiments.records import DONE
 
 
@@ -34,13 +35,18 @@ class SweepConfig(Settings):
     preset: Optional[str] = flag(
         None,
         "One of the paper's grids. "
-        + "; ".join(f"{name}: {title}" for name, (title, _) in grids.PRESETS.items())
+        + "; ".join(f"{name}: {title}" for name, (title, _) in presets.PRESETS.items())
         + ".",
         "Trials",
-        choices=grids.PRESETS,
+        choices=presets.PRESETS,
     )
     grid: Optional[str] = flag(
         None, "JSON file with grids of flags: see the first lines of grids.py.", "Trials"
+    )
+    chosen_from: Optional[str] = flag(
+        None,
+        "Folder of a sweep: train the settings chosen there for each task, method and size.",
+        "Trials",
     )
     set: Tuple[str, ...] = flag(
         (),
@@ -53,6 +59,19 @@ class SweepConfig(Settings):
         "flag=value[,value...]: only the trials with one of these values.",
         "Trials",
         is_multiple=True,
+    )
+    halving: bool = flag(
+        False,
+        "Train all settings with the fewest num_train_epochs of the grid, and the better half with"
+        " the next larger number, and so on.",
+        "What is done",
+    )
+    select_by: Optional[str] = flag(
+        None,
+        "What settings are compared by on the dev set: accuracy (where a task has it), or the"
+        " task's own score. Default: accuracy with --preset, as in the paper, else score.",
+        "What is done",
+        choices=selection.CRITERIA,
     )
     jobs: int = flag(1, "Trials that run at a time.", "What is done", lower=1)
     shard: str = flag(
@@ -87,6 +106,11 @@ def run(values, extra_flags=()):
       The report that ends the run: a list of lines.
     """
     config = SweepConfig.from_flags(values)
+    if config.halving and _shard(config.shard) != (0, 1):
+        raise UserError(
+            f"--shard={config.shard}: --halving compares all trials of a stage, expected 1/1; give"
+            " each machine its tasks by --only."
+        )
     runner = sweep.Sweep(
         _trials(config),
         sweep.Settings(
@@ -98,22 +122,52 @@ def run(values, extra_flags=()):
             retry_failed=config.retry_failed,
         ),
     )
+    criterion = config.select_by or ("accuracy" if config.preset else "score")
     if config.dry_run:
-        return [" ".join(map(shlex.quote, command)) for command in runner.commands()]
+        commands = runner.commands(_admitted_keys(runner, config, criterion))
+        return [" ".join(map(shlex.quote, command)) for command in commands]
     if not config.status:
         runner.check_flags()
-        print("\n".join(_table(runner)), flush=True)
-        runner.run()
-    return _table(runner)
+        print("\n".join(_table(runner, criterion)), flush=True)
+        _run_stages(runner, config, criterion)
+    return _table(runner, criterion)
+
+
+def _run_stages(runner, config, criterion):
+    """Runs all trials, or with --halving stage by stage those that go on."""
+    finished, keys = None, _admitted_keys(runner, config, criterion)
+    while keys != finished:
+        runner.run([key for key in keys if key not in (finished or ())])
+        finished, keys = keys, _admitted_keys(runner, config, criterion)
+
+
+def _admitted_keys(runner, config, criterion):
+    """Returns the keys of the trials that are to be run, as far as the records decide it."""
+    if not config.halving:
+        return list(runner.trials)
+    return halving.admitted_keys(runner.trials, _comparable(runner, criterion))
+
+
+def _comparable(runner, criterion):
+    """Returns the records by key, so that they compare by the criterion."""
+    by_key = runner.records()
+    done = [record for record in by_key.values() if record["status"] == DONE]
+    compared = {record["key"]: record for record in selection.by_criterion(done, criterion)}
+    return {key: compared.get(record["key"], record) for key, record in by_key.items()}
 
 
 def _trials(config):
-    if (config.preset is None) == (config.grid is None):
-        raise UserError("Give --preset or --grid, one of them.")
+    sources = {name: getattr(config, name) for name in ("preset", "grid", "chosen_from")}
+    given = [f"--{name}={value}" for name, value in sources.items() if value is not None]
+    if len(given) != 1:
+        raise UserError("Give --preset, --grid or --chosen_from, one of them.")
+    (source,) = given
     if config.preset:
-        source, (_, trial_grids) = f"--preset={config.preset}", grids.PRESETS[config.preset]
+        _, trial_grids = presets.PRESETS[config.preset]
+    elif config.grid:
+        trial_grids = grids.read_grids(config.grid)
     else:
-        source, trial_grids = f"--grid={config.grid}", grids.read_grids(config.grid)
+        trial_grids = _chosen_grids(config)
     settings = {}
     for text in config.set:
         name, flag_values = grids.parse_setting(text, "--set")
@@ -122,6 +176,14 @@ def _trials(config):
         settings[name] = flag_values
     only = [grids.parse_setting(text, "--only") for text in config.only]
     return grids.expand_grids(grids.override_flags(trial_grids, settings), only, source)
+
+
+def _chosen_grids(config):
+    paths.existing_folder(config.chosen_from, "--chosen_from")
+    done = [r for r in records.read(config.chosen_from) if r["status"] == DONE]
+    if not done:
+        raise UserError(f"--chosen_from={config.chosen_from}: found no finished training there.")
+    return selection.chosen_grids(selection.by_criterion(done, config.select_by or "score"))
 
 
 def _shard(text):
@@ -133,9 +195,9 @@ def _shard(text):
     return index % count, count
 
 
-def _table(runner):
-    """How far a sweep is, as lines: by task and method, with the best validation score."""
-    by_key, running = runner.records(), runner.running()
+def _table(runner, criterion):
+    """How far a sweep is, as lines: by task and method, with the best on the validation set."""
+    by_key, running = _comparable(runner, criterion), runner.running()
     groups = collections.OrderedDict()
     for key, trial in runner.trials.items():
         groups.setdefault((trial.task, trial.method), []).append(key)
@@ -157,10 +219,10 @@ def _table(runner):
 
 
 def _best(done, trials):
-    """The best score of some records, and by which values of the flags that vary."""
+    """The score of the best of some records, and the values of the flags that vary."""
     if not done:
         return ""
-    best = max(done, key=lambda record: record["scores"][record["score"]])
+    best = max(done, key=selection.criterion_points)
     varied_flags = {
         name
         for name, value in best["flags"].items()

@@ -4,6 +4,7 @@ All values are test scores in points (hundredths), of BERT-Large in Table 1 and 
 Table 2. Tasks have the names that records of trainings have.
 """
 
+import re
 from typing import NamedTuple, Optional, Tuple
 
 _NAMES_1 = ("CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI-m", "MNLI-mm", "QNLI", "RTE")
@@ -83,12 +84,30 @@ TABLE_2 = {
 
 
 def title(task):
-    """A task's name as a reader takes it."""
+    """Returns a task's name for readers: "SMS spam", "MNLI (9k rows)"."""
+    name, rows = _split_sample(task)
+    if rows:
+        return f"{name} ({rows} rows)"
     return TABLE_2[task].title if task in TABLE_2 else task
+
+
+def is_glue(task):
+    """Returns whether it is one of GLUE's tasks, or a sample of its rows, as in "mnli_9k"."""
+    return _split_sample(task)[0] in (*GLUE, "MNLI")
 
 
 def sort_key(task):
     """A key that sorts tasks as the paper's tables list them, others after these by name."""
     task_order = (*GLUE, *TABLE_2)
-    name = "MNLI-m" if task == "MNLI" else task
+    name, _ = _split_sample(task)
+    name = "MNLI-m" if name == "MNLI" else name
     return (task_order.index(name) if name in task_order else len(task_order), task)
+
+
+def _split_sample(task):
+    """Returns ("MNLI", "9k") of "mnli_9k", a sample of GLUE's rows, and (task, "") of any other."""
+    match = re.fullmatch(r"(\w+?)_(\d+k)", task)
+    names = {name.lower().replace("-", ""): name for name in ("MNLI", *GLUE)}
+    if match and match.group(1) in names:
+        return names[match.group(1)], match.group(2)
+    return task, ""

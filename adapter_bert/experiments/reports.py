@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, List, NamedTuple
 
 import numpy as np
 
+from adapter_bert.experiments import claims as paper_claims
 from adapter_bert.experiments import figures, paper, report_tables, selection, studies
 from adapter_bert.experiments.report_tables import (
     Table,
@@ -31,14 +32,16 @@ from adapter_bert.experiments.selection import (
 )
 
 _PERCENTILES = (20, 50, 80)  # Over tasks, interpolated linearly.
+_BAND = "20th to 80th percentile"
 _INIT_SCALE, _LEARNING_RATE = "adapter_init_scale", "learning_rate"
+_EPOCHS = "num_train_epochs"
 _DEFAULT = "default"
 _STYLES = dict(zip((ADAPTERS, TOP_LAYERS, LAYER_NORM, HEAD, FULL), figures.STYLES))
 _PARAMETERS = "Trained parameters per task"
 _SCORES = {
     "accuracy": "accuracy (%)",
     "f1": "F1 (%)",
-    "matthews": "Matthews correlation (× 100)",
+    "matthews": "Matthews corr. (× 100)",
     "pearson": "Pearson correlation (× 100)",
     "spearman": "Spearman correlation (× 100)",
 }
@@ -76,33 +79,65 @@ class Report(NamedTuple):
     panels: list = []
 
 
+def claims(results):
+    """The paper's claims, with a verdict where a sweep carries one."""
+    rows = paper_claims.rows(results)
+    caption = (
+        "Scores are of the validation set where it does not say test. Settings are all that were"
+        " tried of a method on a task, seeds those of the chosen setting; ± is a standard error. A"
+        " verdict needs two learning rates, two numbers of epochs and two seeds of each method on"
+        " each task; without them a claim is open."
+    )
+    tables = [Table("", paper_claims.COLUMNS, [list(row) for row in rows])]
+    numbers = [dict(zip(paper_claims.COLUMNS, row)) for row in rows]
+    return Report("The paper's claims", caption, tables, numbers)
+
+
 def table1(results):
-    """GLUE: full fine-tuning, adapters of each task's best size, adapters of one size."""
+    """GLUE: full fine-tuning, and adapters by size, with and without the pooler trained."""
     records, best = _split_glue(results.records), selection.choose_best
-    adapters = selection.select_usual(records, ADAPTERS)
-    by_size = selection.group_by(adapters, ADAPTERS.level_of)
-    label = f"adapters, size chosen per task ({', '.join(map(str, by_size))})"
     cells = cells_of(FULL.label, selection.select_usual(records, FULL), VALIDATION, best)
-    cells += cells_of(label, adapters, VALIDATION, best)
-    accuracies = []
-    for size, size_records in by_size.items():
-        cells += cells_of(f"adapters {size}", size_records, VALIDATION, best)
-        # Chosen by accuracy, in place of the task's own score.
-        size_records = [{**record, "score": "eval_accuracy"} for record in size_records]
-        accuracies += cells_of(f"adapters {size}", size_records, VALIDATION, best)
+    designs = {
+        note: selection.select_adapters(records, pooler)
+        for note, pooler in (("", False), (", pooler trained", True))
+    }
+    sizes = sorted({ADAPTERS.level_of(r) for adapters in designs.values() for r in adapters})
+    labels, accuracies = [FULL.label], []
+    for note, adapters in designs.items():
+        if not sizes:
+            break
+        by_size = selection.group_by(adapters, ADAPTERS.level_of)
+        label = f"adapters, size chosen per task ({', '.join(map(str, by_size or sizes))}){note}"
+        cells += cells_of(label, adapters, VALIDATION, best)
+        labels += [label, *(f"adapters {size}{note}" for size in sizes)]
+        for size, size_records in by_size.items():
+            label = f"adapters {size}{note}"
+            cells += cells_of(label, size_records, VALIDATION, best)
+            # Chosen by accuracy, in place of the task's own score.
+            size_records = [{**record, "score": "eval_accuracy"} for record in size_records]
+            accuracies += cells_of(label, size_records, VALIDATION, best)
     tasks = tasks_of(cells)
     caption = (
-        "Validation scores in points, for each task its own of GLUE: the best of all settings and"
-        f" {count_seeds(cells)}, by that score. {_total_note(cells)}{_design_note(records)}"
+        "Validation scores in points, for each task its own of GLUE: the training that is the best"
+        f" on the validation set, of all settings and {count_seeds(cells)}."
+        f" {_total_note(cells)}{_design_note(records)}"
     )
-    tables = [report_tables.methods_table("", cells, len(tasks))]
-    if len(by_size) > 1 and accuracies:
+    tables = [_with_untrained(report_tables.methods_table("", cells, len(tasks)), labels)]
+    if len(sizes) > 1 and accuracies:
         heading = "Validation accuracy by adapter size"
         tables.append(report_tables.methods_table(heading, accuracies))
     tables += report_tables.paper_table_1(tasks)
     # Where the task's own score is accuracy, both have the same cells.
     distinct = [cell for cell in accuracies if cell not in cells]
     return Report("GLUE", caption, tables, _rows(cells + distinct))
+
+
+def _with_untrained(table, labels):
+    """The table with a row for each label, which says so where nothing is trained yet."""
+    rows = {row[0]: row for row in table.rows}
+    gaps = [report_tables.GAP] * (len(table.columns) - 2)
+    labelled = [rows.get(label, [label, "not trained yet", *gaps]) for label in labels]
+    return table._replace(rows=labelled if table.rows else [])
 
 
 def table2(results):
@@ -121,7 +156,7 @@ def table2(results):
     tasks = tasks_of(cells)
     caption = (
         f"Test scores in points, {_describe_seeds(cells)}; the setting, with the adapters' size or"
-        " the number of top layers, is each task's best by mean validation score."
+        " the number of top layers, is each task's best on the validation set."
         f" {_total_note(cells)}{_design_note(records)}"
     )
     tables = [report_tables.transpose(report_tables.methods_table("", cells, len(tasks)))]
@@ -173,8 +208,8 @@ def figure6(results):
         tables.append(report_tables.levels_table(heading, cells))
         captions.append(
             "Validation score by the standard deviation of the adapters' initial weights,"
-            f" {_describe_seeds(cells)}; the other settings are the best at each by mean validation"
-            " score, of those trained with the majority of them."
+            f" {_describe_seeds(cells)}; the other settings are the best at each on the validation"
+            f" set, of those trained with the majority of them.{_singles_note(cells)}"
         )
     title = "Adapters removed, and their initial weights"
     return Report(title, " ".join(captions), tables, numbers, panels)
@@ -182,20 +217,29 @@ def figure6(results):
 
 def figure7(results):
     """The best score at each learning rate, adapters beside full fine-tuning."""
-    cells = []
-    for method in (ADAPTERS, FULL):
-        records = [
-            r
-            for r in selection.select_usual(results.records, method)
-            if _LEARNING_RATE in r["flags"]
-        ]
-        cells += cells_along(method.label, records, _LEARNING_RATE)
-    cells = _select_curves(cells)
+    by_method = {
+        method: selection.select_comparable(
+            [
+                record
+                for record in selection.select_usual(results.records, method)
+                if _LEARNING_RATE in record["flags"]
+            ],
+            _LEARNING_RATE,
+        )
+        for method in (ADAPTERS, FULL)
+    }
+    by_method = _at_equal_epochs(by_method)
+    cells = _select_curves(
+        cell
+        for method, records in by_method.items()
+        for cell in cells_along(method.label, records, _LEARNING_RATE)
+    )
     panels = [_panel(cells, task, (ADAPTERS, FULL), "Learning rate") for task in tasks_of(cells)]
     caption = (
         f"Validation score at each learning rate, {_describe_seeds(cells)}; the other settings are"
-        " the best at each by mean validation score, of those trained at the majority of the"
-        f" rates.{_design_note(results.records)}"
+        " the best at each on the validation set, of those trained at the majority of the"
+        f" rates.{_epochs_note(by_method, tasks_of(cells))}{_singles_note(cells)}"
+        f"{_design_note(results.records)}"
     )
     tables = [report_tables.levels_table("", cells)]
     return Report("Robustness to the learning rate", caption, tables, _rows(cells), panels)
@@ -234,9 +278,9 @@ def variants(results):
             ]
     caption = (
         f"Validation scores in points, {_describe_seeds(cells)}; the other settings are each"
-        " adapter's best by mean validation score. A difference is from the default adapter of the"
+        " adapter's best on the validation set. A difference is from the default adapter of the"
         f" same size at its best of the settings that this adapter was trained"
-        f" with.{_design_note(records)}"
+        f" with.{_tried_note(records)}{_design_note(records)}"
     )
     tables = [report_tables.variants_table(cells, differences)]
     numbers = [{**c.to_row(), "difference": d} for c, d in zip(cells, differences)]
@@ -274,6 +318,7 @@ class Builder(NamedTuple):
 
 
 REPORTS = {
+    "claims": Builder(claims, "trainings that a claim of the paper is about, or --ablations"),
     "table1": Builder(table1, "trainings of GLUE's tasks"),
     "table2": Builder(table2, "trainings of further tasks, with test scores"),
     "figure1": Builder(figure1, "adapters or top layers, and full fine-tuning, of GLUE's tasks"),
@@ -310,11 +355,17 @@ def _rows(cells):
 
 
 def _split_glue(records):
-    """The records of GLUE's tasks; MNLI, whose two dev sets are two tasks there, gives two."""
+    """The records of GLUE's tasks; MNLI, whose two dev sets are two tasks there, gives two.
+
+    Samples of a task's rows count once they have full fine-tuning to compare with.
+    """
     result = []
+    compared = {r["task"] for r in selection.filter_by_method(records, FULL)}
     for record in records:
         if record["task"] in paper.GLUE:
             result.append(record)
+        elif record["task"] != "MNLI" and paper.is_glue(record["task"]):
+            result += [record] if record["task"] in compared else []
         elif record["task"] == "MNLI":
             result.append({**record, "task": "MNLI-m"})
             mismatched = {"eval_accuracy": record["scores"].get("eval_mismatched_accuracy")}
@@ -328,8 +379,7 @@ def _filter_further_tasks(records):
     return [
         record
         for record in records
-        if record["task"] not in (*paper.GLUE, "MNLI")
-        and selection.points(record, TEST) is not None
+        if not paper.is_glue(record["task"]) and selection.points(record, TEST) is not None
     ]
 
 
@@ -369,10 +419,68 @@ def _settings_without_design(record):
 
 
 def _select_curves(cells):
-    """The cells of the tasks of which some method has three levels: fewer make no curve."""
+    """The cells of the tasks of which some method has three levels, and every one has two.
+
+    Fewer make no curve.
+    """
+    cells = list(cells)
     counts = collections.Counter((cell.method, cell.task) for cell in cells)
-    task_names = {task for (_, task), count in counts.items() if count >= 3}
-    return [cell for cell in cells if cell.task in task_names]
+    longest, shortest = collections.defaultdict(int), {}
+    for (_, task), count in counts.items():
+        longest[task] = max(longest[task], count)
+        shortest[task] = min(shortest.get(task, count), count)
+    return [cell for cell in cells if longest[cell.task] >= 3 and shortest[cell.task] >= 2]
+
+
+def _at_equal_epochs(by_method):
+    """The records of methods that compare at equal numbers of epochs.
+
+    Where each of a task's methods was trained with several numbers of epochs, each has its best, as
+    in the paper. Else those remain that all methods share, if there are any.
+
+    Args:
+      by_method: dict from `selection.Method` to records.
+    """
+    tried = collections.defaultdict(list)
+    for records in by_method.values():
+        for task, task_records in selection.group_by(records, lambda r: r["task"]).items():
+            tried[task].append({record["flags"].get(_EPOCHS) for record in task_records})
+    shared = {}
+    for task, epochs in tried.items():
+        in_all = set.intersection(*epochs)
+        is_swept = all(len(method_epochs) > 1 for method_epochs in epochs)
+        shared[task] = in_all if in_all and not is_swept else set.union(*epochs)
+    return {
+        method: [r for r in records if r["flags"].get(_EPOCHS) in shared[r["task"]]]
+        for method, records in by_method.items()
+    }
+
+
+def _epochs_note(by_method, tasks):
+    """A sentence on the numbers of epochs that each method was trained with, for captions."""
+    texts = []
+    for method, records in by_method.items():
+        epochs = {record["flags"].get(_EPOCHS) for record in records if record["task"] in tasks}
+        numbers = sorted(value for value in epochs if value is not None)
+        if numbers:
+            texts.append(f"{method.label} {' or '.join(f'{number:g}' for number in numbers)}")
+    return f" Epochs: {', '.join(texts)}." if texts else ""
+
+
+def _tried_note(records):
+    """A sentence on all the learning rates and numbers of epochs of records, for captions."""
+    tried = [
+        sorted({record["flags"][flag] for record in records if flag in record["flags"]})
+        for flag in (_LEARNING_RATE, _EPOCHS)
+    ]
+    rates, epochs = (" or ".join(f"{value:g}" for value in values) for values in tried)
+    return f" Learning rates: {rates}; epochs: {epochs}." if rates and epochs else ""
+
+
+def _singles_note(cells):
+    if not any(selection.is_bimodal(cell.choice.values) for cell in cells):
+        return ""
+    return " Hollow marks are single seeds, where some are 10 points or more apart from the others."
 
 
 def _init_scale_cells(records):
@@ -389,33 +497,37 @@ def _init_scale_cells(records):
 
 def _percentiles_report(records, split, title):
     """Figures 1 and 3: percentiles over tasks of the difference from full fine-tuning."""
-    full = cells_of(FULL.label, selection.select_usual(records, FULL), split)
+    by_method = {
+        method: selection.select_usual(records, method) for method in (ADAPTERS, TOP_LAYERS, FULL)
+    }
+    full = cells_of(FULL.label, by_method[FULL], split)
     baseline = {cell.task: cell.choice.value for cell in full}
     cells = []
     for method in (ADAPTERS, TOP_LAYERS):
-        cells += cells_along(
-            method.label, selection.select_usual(records, method), method.level, split
-        )
+        cells += cells_along(method.label, by_method[method], method.level, split)
     numbers = _percentile_rows(_select_complete(cells, baseline), baseline)
     series = []
     for method in (ADAPTERS, TOP_LAYERS):
         rows = [row for row in numbers if row["method"] == method.label]
         points = [(r["trained_parameters"], r["50th"], r["20th"], r["80th"]) for r in rows]
+        names = tuple(str(row["level"]) for row in rows)
         if points:
-            series.append(figures.Series(method.label, _STYLES[method], points, has_band=True))
+            series.append(figures.Series(method.label, _STYLES[method], points, _BAND, names))
     name = {VALIDATION: "validation", TEST: "test"}[split]
     tasks = [task for task in baseline if numbers and task in numbers[0]]
     caption = (
         f"Mean {name} score over seeds, in points, less full fine-tuning's on the same task:"
         f" percentiles over {', '.join(map(paper.title, tasks))}, against the mean of the"
-        " parameters trained per task (logarithmic axis). The other settings are each task's best"
-        " by mean validation score, of those trained at the majority of the sizes. Sizes and tasks"
-        f" that would leave gaps are left out.{_design_note(records)}"
+        " parameters trained per task (logarithmic axis). The numbers at the points are sizes of"
+        " adapters and numbers of top layers. The other settings are each task's best on the"
+        " validation set, of those trained at the majority of the sizes. Sizes and tasks"
+        f" that would leave gaps are left out.{_epochs_note(by_method, tasks)}"
+        f"{_design_note(records)}"
     )
     panel = figures.Panel(
-        f"{title}: 20th, 50th and 80th percentile of tasks",
+        f"{title}: percentiles of tasks",
         _PARAMETERS,
-        f"{name.capitalize()} score − full fine-tuning's (points)",
+        f"{name.capitalize()} score − full's (points)",
         series,
         has_zero_line=True,
     )
@@ -468,16 +580,25 @@ def _percentiles_table(rows):
 
 def _parameters_report(records, title):
     """Figures 4 and 5: sizes of adapters, numbers of top layers, and single marks."""
-    methods, cells = (ADAPTERS, TOP_LAYERS, LAYER_NORM, HEAD, FULL), []
-    for method in methods:
-        cells += cells_along(method.label, selection.select_usual(records, method), method.level)
-    cells = [cell for cell in cells if cell.choice.trained]
+    methods = (ADAPTERS, TOP_LAYERS, LAYER_NORM, HEAD, FULL)
+    by_method = {
+        method: selection.select_comparable(selection.select_usual(records, method), method.level)
+        for method in methods
+    }
+    by_method = _at_equal_epochs(by_method)
+    cells = [
+        cell
+        for method in methods
+        for cell in cells_along(method.label, by_method[method], method.level)
+        if cell.choice.trained
+    ]
     panels = [_panel(cells, task, methods, _PARAMETERS) for task in tasks_of(cells)]
     caption = (
         "Validation score against the parameters trained per task (logarithmic axis): adapters by"
         " size, the top layers by their number, and what else was trained in one way only;"
-        f" {_describe_seeds(cells)}, the other settings the best of each by mean validation"
-        f" score, of those trained at the majority of the sizes.{_design_note(records)}"
+        f" {_describe_seeds(cells)}, the other settings the best of each on the validation"
+        f" set, of those trained at the majority of the sizes."
+        f"{_epochs_note(by_method, tasks_of(cells))}{_singles_note(cells)}{_design_note(records)}"
     )
     tables = [report_tables.levels_table("", cells)]
     return Report(title, caption, tables, _rows(cells), panels)
@@ -489,13 +610,22 @@ def _panel(cells, task, methods, x_label):
     series = []
     for method in methods:
         method_cells = [cell for cell in task_cells if cell.method == method.label]
-        points = [
-            _point(cell, cell.choice.trained if x_label == _PARAMETERS else cell.level)
-            for cell in method_cells
-        ]
-        if points:
-            series.append(figures.Series(method.label, _STYLES[method], points))
+        if method_cells:
+            x = [c.choice.trained if x_label == _PARAMETERS else c.level for c in method_cells]
+            series.append(_series(method.label, _STYLES[method], method_cells, x))
     return figures.Panel(paper.title(task), x_label, _score_axis_label(task_cells[0]), series)
+
+
+def _series(label, style, cells, x):
+    """A `figures.Series` of cells at their places on the x axis."""
+    points = [_point(cell, place) for cell, place in zip(cells, x)]
+    singles = [
+        (place, value)
+        for cell, place in zip(cells, x)
+        if selection.is_bimodal(cell.choice.values)
+        for value in cell.choice.values
+    ]
+    return figures.Series(label, style, points, singles=tuple(singles))
 
 
 def _point(cell, x):
@@ -510,11 +640,19 @@ def _score_axis_label(cell):
 
 
 def _scale_panel(cells):
-    series = [
-        figures.Series(
-            paper.title(task), style, [_point(c, c.level) for c in cells if c.task == task]
-        )
-        for task, style in zip(tasks_of(cells), itertools.cycle(figures.STYLES))
-    ]
-    x_label = "Standard deviation of initial weights"
-    return figures.Panel("Initial weights", x_label, "Validation score (points)", series)
+    """A panel with a y axis for each score: the first task's left, another one right."""
+    by_task = {task: [cell for cell in cells if cell.task == task] for task in tasks_of(cells)}
+    labels = {task: _score_axis_label(task_cells[0]) for task, task_cells in by_task.items()}
+    left, *right = dict.fromkeys(labels.values())
+    series = []
+    for (task, task_cells), style in zip(by_task.items(), itertools.cycle(figures.STYLES)):
+        curve = _series(paper.title(task), style, task_cells, [c.level for c in task_cells])
+        series.append(curve._replace(is_right=labels[task] != left))
+    return figures.Panel(
+        "Initial weights",
+        "Standard deviation of initial weights",
+        left,
+        series,
+        right_label=" / ".join(right) or None,
+        has_legend=True,
+    )

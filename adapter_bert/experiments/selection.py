@@ -1,25 +1,32 @@
-"""Which of many trainings counts: settings compared by their validation score, over seeds.
+"""Which of many trainings counts: settings compared on the validation set, over seeds.
 
 A record is a dict, see `records`. Its setting is how it was trained, but for the seed. Scores
-are in points here: hundredths, as the paper and SQuAD's scripts give them.
+are in points here: hundredths, as the paper and SQuAD's scripts give them. Settings compare by
+their task's score, or by accuracy after `by_criterion`.
 """
 
 import collections
 import dataclasses
 import json
 import math
-from typing import Any, Dict, NamedTuple, Optional
+from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 import numpy as np
 
 from adapter_bert.common import configs
+from adapter_bert.experiments import grids
 
 VALIDATION, TEST = "eval", "test"  # How the names of a split's scores begin.
+CRITERIA = ("accuracy", "score")
+_ACCURACY = "eval_accuracy"
+_TEXT_SCRIPTS = ("run_classifier.py", "run_baseline.py")  # A tagger's accuracy is that of words.
+
+_POOLER = "train_pooler"
 
 # Flag → what a record without it was trained with.
 DEFAULTS = {
     "tuning": "adapters",
-    "train_pooler": False,
+    _POOLER: False,
     "layer_norms": None,
     **{f"adapter_{f.name}": f.default for f in dataclasses.fields(configs.AdapterConfig)},
 }
@@ -65,6 +72,7 @@ class Selected(NamedTuple):
       trained: how many parameters were; None where the records do not say.
       share: these as a share of the parameters that BERT has; None without BERT.
       setting: flag → value, what was chosen.
+      values: the score of each of its seeds, in points.
     """
 
     score: str
@@ -74,6 +82,7 @@ class Selected(NamedTuple):
     trained: Optional[int]
     share: Optional[float]
     setting: Dict[str, Any]
+    values: Tuple[float, ...] = ()
 
 
 def score_name(record, split):
@@ -83,7 +92,34 @@ def score_name(record, split):
 
 def points(record, split):
     """A record's score on a split, in points; None where there is none."""
-    value = record["scores"].get(score_name(record, split))
+    return _to_points(record, score_name(record, split))
+
+
+def by_criterion(records, criterion):
+    """Returns records whose settings compare by that criterion.
+
+    Args:
+      records: list, of finished trainings.
+      criterion: one of `CRITERIA`: "score" is the task's own; "accuracy" is the validation accuracy
+        as in section 3.1 of the paper, and the score of tasks that have none (STS-B, SQuAD).
+    """
+    if criterion == "score":
+        return records
+    return [
+        {**record, "selected_by": _ACCURACY}
+        if record["script"] in _TEXT_SCRIPTS and _to_points(record, _ACCURACY) is not None
+        else record
+        for record in records
+    ]
+
+
+def criterion_points(record):
+    """Returns what a record's setting is compared by, in points; None where there is none."""
+    return _to_points(record, record.get("selected_by", score_name(record, VALIDATION)))
+
+
+def _to_points(record, name):
+    value = record["scores"].get(name)
     if value is None or not math.isfinite(value):
         return None
     return value if record["script"] == "run_squad.py" else 100 * value
@@ -124,7 +160,7 @@ def design(record):
     return {
         name: value
         for name, value in setting(record).items()
-        if name.startswith("adapter_") or name in ("train_pooler", "layer_norms")
+        if name.startswith("adapter_") or name in (_POOLER, "layer_norms")
         if name != ADAPTERS.level
     }
 
@@ -149,6 +185,33 @@ def _method_name(record):
     if record["script"] == "run_baseline.py":
         return NO_BERT.name
     return flag_of(record, "tuning")
+
+
+def curve_point(record):
+    """Returns what the paper's tables and figures choose a setting for, as a hashable key.
+
+    That is a task, a method, its level (the size of adapters, the number of top layers) and design.
+    """
+    levels = [flag_of(record, method.level) for method in (ADAPTERS, TOP_LAYERS)]
+    data = [record["flags"].get(name) for name in ("task_name", *grids.DATA_FLAGS)]
+    method = (record["script"], _method_name(record), *levels)
+    return (*map(str, (*method, *data)), key_of(design(record)))
+
+
+def chosen_grids(records):
+    """Returns the settings that `choose_mean` chooses, one a `curve_point`, as grids of flags.
+
+    Args:
+      records: list, of finished trainings.
+    """
+    result = []
+    for point_records in group_by(records, curve_point).values():
+        choice = choose_mean(point_records)
+        for record in point_records if choice else ():
+            if setting(record) == choice.setting:
+                result.append({"script": record["script"], **record["flags"]})
+                break
+    return result
 
 
 def find_usual_design(records, method):
@@ -192,6 +255,24 @@ def select_usual(records, method):
     ]
 
 
+def select_adapters(records, pooler=False, sizes=None):
+    """Returns adapters of the design that most tasks and sizes have, with or without the pooler.
+
+    Args:
+      records: list.
+      pooler: whether `--train_pooler` trained BERT's pooler with them.
+      sizes: of --adapter_size; None for all.
+    """
+    adapters = filter_by_method(records, ADAPTERS)
+    plain = [{**r, "flags": {**r["flags"], _POOLER: False}} for r in adapters]
+    usual = {**find_usual_design(plain, ADAPTERS), **({_POOLER: True} if pooler else {})}
+    return [
+        record
+        for record in adapters
+        if design(record) == usual and (sizes is None or ADAPTERS.level_of(record) in sizes)
+    ]
+
+
 def group_by(records, key):
     """A dict from `key(record)` to the list of its records, in the order of the keys."""
     groups = collections.defaultdict(list)
@@ -202,7 +283,7 @@ def group_by(records, key):
 
 
 def choose_best(records, split=VALIDATION):
-    """The training with the best validation score of all settings and seeds: GLUE in the paper.
+    """Returns the best training on the validation set of all settings and seeds: the paper's GLUE.
 
     Args:
       records: those of one task.
@@ -214,7 +295,7 @@ def choose_best(records, split=VALIDATION):
     scored = _filter_scored(records, split)
     if not scored:
         return None
-    best = max(scored, key=lambda record: points(record, VALIDATION))
+    best = max(scored, key=criterion_points)
     seeds = len({record["flags"].get("random_seed") for record in scored})
     selected = _selected([best], split)
     seed = best["flags"].get("random_seed")
@@ -222,7 +303,7 @@ def choose_best(records, split=VALIDATION):
 
 
 def choose_mean(records, split=VALIDATION):
-    """The setting with the best mean validation score over its seeds: the paper's further tasks.
+    """Returns the best setting by its mean over seeds on the validation set: the further tasks.
 
     Settings are compared over the seeds that all of them have, so that neither an unfinished sweep
     nor more seeds for some settings decide; over all their seeds if they share none. One that is
@@ -242,7 +323,7 @@ def choose_mean(records, split=VALIDATION):
         return None
 
     def validation(key, seeds):
-        return float(np.mean([points(settings[key][seed], VALIDATION) for seed in seeds]))
+        return float(np.mean([criterion_points(settings[key][seed]) for seed in seeds]))
 
     def is_beaten(key):
         seeds_of_key = settings[key].keys()
@@ -263,7 +344,7 @@ def _filter_scored(records, split):
     return [
         record
         for record in records
-        if points(record, VALIDATION) is not None and points(record, split) is not None
+        if criterion_points(record) is not None and points(record, split) is not None
     ]
 
 
@@ -282,7 +363,22 @@ def _selected(records, split):
         trained=int(trained) if trained else None,
         share=trained / backbone if trained and backbone else None,
         setting=setting(records[0]),
+        values=tuple(values),
     )
+
+
+def is_bimodal(values):
+    """Returns whether points over seeds fall into two groups, so that their mean is like none.
+
+    That is: a gap of 10 points or more, and twice as wide as either group.
+    """
+    ordered = sorted(values)
+    gaps = [right - left for left, right in zip(ordered, ordered[1:])]
+    if not gaps:
+        return False
+    index = int(np.argmax(gaps))
+    widest = max(ordered[index] - ordered[0], ordered[-1] - ordered[index + 1])
+    return gaps[index] >= 10 and gaps[index] >= 2 * widest
 
 
 def standard_error(values):

@@ -219,4 +219,4 @@ def ablation_panel(ablation):
         values[first, last] = value - ablation["all"]
     title = f"{paper.title(ablation['task'])}: {ablation['score']}"
     labels = "Last layer removed", "First layer removed"
-    return figures.Heatmap(title, *labels, values, "Change (percentage points)")
+    return figures.Heatmap(title, *labels, values, "Change (points)")

@@ -131,9 +131,13 @@ class Sweep:
         folders = {key: self._trial_folder(key) for key in self.trials}
         return {key: folder.last_line() for key, folder in folders.items() if folder.is_running()}
 
-    def commands(self):
-        """The command of every trial that is left to this sweeper, as a list of str."""
-        return [self._commands[key] for key in self._remaining_keys(self.records())]
+    def commands(self, keys=None):
+        """Returns the command of every trial that is left to this sweeper, as a list of str.
+
+        Args:
+          keys: of the trials to run; None for all.
+        """
+        return [self._commands[key] for key in self._remaining_keys(self.records(), keys)]
 
     def check_flags(self):
         """Raises UserError if a script does not know a flag of its trials; takes seconds."""
@@ -152,8 +156,11 @@ class Sweep:
                 name = os.path.basename(script)
                 raise UserError(f"{name} does not take the flags of its trials: {reason}")
 
-    def run(self):
+    def run(self, keys=None):
         """Runs what is left, and waits for what other sweepers run of it.
+
+        Args:
+          keys: of the trials to run; None for all.
 
         Raises:
           UserError: a record cannot be written.
@@ -163,7 +170,7 @@ class Sweep:
         for key, record in self._initial_records.items():
             if record["status"] == DONE:  # A kill may have come before it lost what is not kept.
                 self._trial_folder(key).clean_up()
-        queue, running = collections.deque(self._remaining_keys(self._initial_records)), {}
+        queue, running = collections.deque(self._remaining_keys(self._initial_records, keys)), {}
         try:
             while queue or running:
                 self._poll(queue, running)
@@ -214,13 +221,13 @@ class Sweep:
             if started:
                 running[slot] = started
 
-    def _remaining_keys(self, known_records):
-        """The keys of this shard's trials that are not done, nor failed for good."""
+    def _remaining_keys(self, known_records, keys=None):
+        """Returns the keys of this shard's trials that are not done, nor failed for good."""
         index, count = self._settings.shard
         return [
             key
             for key in list(self.trials)[index::count]
-            if not self._is_finished(known_records, key)
+            if (keys is None or key in keys) and not self._is_finished(known_records, key)
         ]
 
     def _is_finished(self, known_records, key):

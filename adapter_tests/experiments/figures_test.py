@@ -17,7 +17,8 @@ def panels():
     """Curves with and without error bars, a single point, a band, and a heatmap."""
     curve = Series("curve", STYLES[0], [(1e2, 5.0, 4.0, 6.0), (1e5, 7.0, None, None)])
     point = Series("point", STYLES[1], [(3e7, 6.0, 5.5, 6.5)])
-    band = Series("band", STYLES[2], [(2e-5, -1.0, -3.0, 0.5), (1e-3, -2.0, -4.0, -1.0)], True)
+    points = [(2e-5, -1.0, -3.0, 0.5), (1e-3, -2.0, -4.0, -1.0)]
+    band = Series("band", STYLES[2], points, "20th to 80th", ("8", "64"))
     values = np.where(np.triu(np.ones([3, 3])) > 0, -np.arange(9.0).reshape([3, 3]), np.nan)
     return [
         Panel("one", "parameters", "accuracy (%)", [curve, point]),
@@ -29,9 +30,10 @@ def panels():
 
 def drawn(some):
     """A figure and its renderer, once all is in its place."""
-    figure = figures.make_figure(some)
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()
+    with matplotlib.rc_context(figures._RC):
+        figure = figures.make_figure(some)
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()
     return figure, canvas.get_renderer()
 
 
@@ -59,7 +61,8 @@ class DrawTest(tf.test.TestCase):
             for axes in figure.axes:
                 self.assertFalse(box.overlaps(axes.get_tightbbox(renderer)), axes.get_title())
             found = [text.get_text() for text in legend.get_texts()]
-            self.assertEqual(found, ["curve", "point", "band"][: len(found)])
+            entries = ["curve", "point", "band", "20th to 80th"]
+            self.assertEqual(found, entries if len(some) > 1 else entries[:2])
 
     def test_the_legend_shows_the_line_of_a_series(self):
         lone = Series("curve", STYLES[0], [(1e3, 5.0, 4.0, 6.0)])
@@ -70,7 +73,7 @@ class DrawTest(tf.test.TestCase):
             self.assertIn("-", [line.get_linestyle() for line in lines if line.get_visible()])
 
     def test_a_band_of_one_point_is_a_bar(self):
-        lone = Series("band", STYLES[0], [(1e3, 5.0, 4.0, 6.5)], True)
+        lone = Series("band", STYLES[0], [(1e3, 5.0, 4.0, 6.5)], "20th to 80th")
         figure, _ = drawn([Panel("bands", "parameters", "difference", [lone])])
         ((bar,),) = [bars.get_segments() for bars in figure.axes[0].collections]
         self.assertAllClose(bar, [[1e3, 4.0], [1e3, 6.5]])
@@ -93,10 +96,73 @@ class DrawTest(tf.test.TestCase):
             if least <= label.get_position()[0] <= greatest
         ]
         texts = [label.get_text() for label in shown]
-        self.assertEqual(texts, ["3e-5", "1e-4", "3e-4", "1e-3"])
+        self.assertEqual(texts, [f"$\\mathdefault{{10^{{{power}}}}}$" for power in (-4, -3)])
         boxes = [label.get_window_extent(renderer) for label in shown]
         for one, other in zip(boxes, boxes[1:]):
             self.assertLess(one.x1, other.x0)
+
+    def test_two_powers_of_ten_are_labelled_on_every_axis(self):
+        for points in ([2e-5], [3e2], [1e3], [0.9, 1.1], [2e-5, 1e-3], [1e-7, 1.0]):
+            series = Series("curve", STYLES[0], [(x, 5.0, None, None) for x in points])
+            figure, _ = drawn([Panel("one", "x", "y", [series])])
+            low, high = figure.axes[0].get_xlim()
+            powers = [power for power in range(-10, 10) if low <= 10.0**power <= high]
+            self.assertGreaterEqual(len(powers), 2, points)
+            self.assertLess(low, min(points))
+            self.assertGreater(high, max(points))
+            labels = [label.get_text() for label in figure.axes[0].get_xticklabels()]
+            self.assertTrue(all("10^" in label for label in labels), labels)
+
+    def test_a_column_or_a_page_of_the_paper_wide(self):
+        for some, width in ((panels()[:1], 3.25), (panels()[:2], 6.75), (panels(), 6.75)):
+            image = matplotlib.image.imread(io.BytesIO(figures.draw(some)["png"]))
+            self.assertEqual(image.shape[1], round(200 * width))
+
+    def test_a_legend_of_one_row(self):
+        series = [Series(f"method {i}", STYLES[i], [(1e3, i, None, None)]) for i in range(5)]
+        figure, renderer = drawn([Panel(name, "x", "y", series) for name in "ab"])
+        (legend,) = figure.legends
+        tops = {round(text.get_window_extent(renderer).y0) for text in legend.get_texts()}
+        self.assertLen(tops, 1)
+        box = legend.get_window_extent(renderer)
+        self.assertGreaterEqual(box.x0, 0)
+        self.assertLessEqual(box.x1, figure.bbox.width)
+
+    def test_heatmaps_have_one_colour_scale(self):
+        small, large = panels()[3], panels()[3]._replace(values=5 * panels()[3].values)
+        figure, _ = drawn([small, large])
+        images = [axes.images[0] for axes in figure.axes if axes.images]
+        self.assertEqual([image.get_clim() for image in images], 2 * [(-40.0, 0.0)])
+        self.assertLen(figure.axes, 3)  # Two heatmaps, one colour bar.
+
+    def test_two_scores_have_axes_of_their_own_and_a_legend_inside(self):
+        left = Series("CoLA", STYLES[0], [(1e-2, 20.0, None, None), (1e-1, 0.0, None, None)])
+        right = Series(
+            "MNLI", STYLES[1], [(1e-2, 64.0, None, None), (1e-1, 46.0, None, None)], is_right=True
+        )
+        panel = Panel("one", "x", "Matthews", [left, right], right_label="accuracy")
+        figure, renderer = drawn([panel._replace(has_legend=True)])
+        first, second = figure.axes
+        self.assertEqual((first.get_ylabel(), second.get_ylabel()), ("Matthews", "accuracy"))
+        self.assertLess(first.get_ylim()[1], 30)
+        self.assertGreater(second.get_ylim()[0], 30)
+        self.assertEmpty(figure.legends)
+        legend = second.get_legend()
+        self.assertEqual([text.get_text() for text in legend.get_texts()], ["CoLA", "MNLI"])
+        box, frame = legend.get_window_extent(renderer), first.get_window_extent(renderer)
+        self.assertTrue(frame.x0 <= box.x0 and box.x1 <= frame.x1)
+
+    def test_names_and_single_values_at_points(self):
+        points = [(1e3, 5.0, None, None), (1e4, 7.0, None, None)]
+        series = Series(
+            "a", STYLES[0], points, names=("8", "64"), singles=((1e4, 2.0), (1e4, 12.0))
+        )
+        figure, _ = drawn([Panel("one", "x", "y", [series])])
+        axes = figure.axes[0]
+        found = {text.get_text(): text.xy for text in axes.texts}
+        self.assertEqual(found, {"8": (1e3, 5.0), "64": (1e4, 7.0)})
+        hollow = [line for line in axes.lines if line.get_fillstyle() == "none"]
+        self.assertEqual([tuple(line.get_xydata()[0]) for line in hollow], list(series.singles))
 
     def test_error_bars(self):
         figure, _ = drawn(panels()[:1])
@@ -122,8 +188,7 @@ class DrawTest(tf.test.TestCase):
     def test_numbers_stay_within_their_cells(self):
         values = np.where(np.tri(6, dtype=bool).T, -11.3, np.nan)
         heatmap = panels()[3]._replace(values=values)
-        with matplotlib.rc_context(figures._RC):
-            figure, _ = drawn([heatmap, heatmap])
+        figure, _ = drawn([heatmap, heatmap])
         axes = figure.axes[0]
         cell = axes.get_window_extent().width / 6
         for text in axes.texts:
@@ -132,8 +197,7 @@ class DrawTest(tf.test.TestCase):
     def test_layers_of_a_heatmap_do_not_touch(self):
         for size in (2, 6, 12, 24):
             heatmap = panels()[3]._replace(values=-np.ones([size, size]))
-            with matplotlib.rc_context(figures._RC):
-                figure, _ = drawn(3 * [heatmap])
+            figure, _ = drawn(3 * [heatmap])
             axes = figure.axes[0]
             columns = [text.get_window_extent() for text in axes.get_xticklabels()]
             for left, right in zip(columns, columns[1:]):

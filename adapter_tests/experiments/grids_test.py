@@ -1,17 +1,13 @@
-"""Tests of grids.py: trials counted by hand, presets against the paper's counts."""
+"""Tests of grids.py: trials counted by hand."""
 
 import json
 import os
 
 import tensorflow.compat.v1 as tf
 
-import run_classifier
-import run_squad
 import run_sweep
-import run_tagger
 from adapter_bert.common.errors import UserError
 from adapter_bert.experiments import grids
-from adapter_bert.tasks import custom_tasks, glue
 from adapter_tests.support import command_lines, mutations
 
 
@@ -161,46 +157,6 @@ class FileTest(tf.test.TestCase):
                 self.read(content)
         with self.assertRaisesRegex(UserError, "cannot be read"):
             grids.read_grids(os.path.join(self.get_temp_dir(), "missing.json"))
-
-
-class PresetsTest(tf.test.TestCase):
-    def test_the_papers_counts(self):
-        # By hand, from the grids of sections 3.2 to 3.6; each of them times its seeds.
-        for name, count in {
-            "glue": 8 * (3 * 3 * 2 + 3) * 5,
-            "further_tasks": 17 * (4 * 6 + 4) * 5,
-            "variable_fine_tuning": 17 * 8 * 4 * 5,
-            "sizes": 2 * 3 * (10 * 3 * 2 + 12 * 3 + 2 * 3 * 2),
-            "squad": 3 * (10 * 4 * 3 + 12 * 3 * 3 + 2 * 4 * 3 + 3 * 3),
-            "init_scales": 2 * 8 * 3 * 3,
-            "learning_rates": 2 * 2 * 6 * 3,
-            "variants": 2 * 3 * 3 * 2 * (1 + 2 + 2 + 3 + 2 + 1 + 1),
-        }.items():
-            self.assertLen(grids.expand_grids(grids.PRESETS[name][1]), count, name)
-        self.assertLen(grids.PRESETS, 8)
-
-    def test_tasks_and_flags_are_known_to_their_scripts(self):
-        scripts = {"run_classifier.py": run_classifier, "run_squad.py": run_squad}
-        scripts["run_tagger.py"] = run_tagger
-        self.assertEqual(set(scripts), set(grids.scripts()))
-        tasks = {*(task.name for task in glue.TASKS.values()), *custom_tasks.LAYOUTS}
-        for name, (_, trial_grids) in grids.PRESETS.items():
-            for trial in grids.expand_grids(trial_grids):
-                arguments = [f"--{flag}={value}" for flag, value in trial.flags]
-                values = command_lines.parsed(scripts[trial.script].define_flags, *arguments)
-                if trial.script == "run_classifier.py":
-                    self.assertIn(values.task_name, tasks, name)
-
-    def test_epochs_of_further_tasks_are_those_of_table_4(self):
-        trials = grids.expand_grids(grids.PRESETS["further_tasks"][1])
-        epochs = {
-            (flags["task_name"], flags.get("tuning", "adapters")): flags["num_train_epochs"]
-            for flags in flags_of(trials)
-        }
-        self.assertEqual(epochs["corporate_messaging", "full"], 100)
-        self.assertEqual(epochs["corporate_messaging", "adapters"], 50)
-        self.assertEqual(epochs["sms_spam", "adapters"], 20)
-        self.assertLen(epochs, 34)
 
 
 class DamagedFilesTest(tf.test.TestCase):

@@ -36,11 +36,22 @@ class PublishedTest(tf.test.TestCase):
         names = {name.split("-m")[0] for name in paper.GLUE}
         self.assertEqual(names, {task.name for task in TASKS.values()} - {"AX", "XNLI"})
 
+    def test_samples_of_glue_tasks(self):
+        for task, title, is_glue in (
+            ("mnli_9k", "MNLI (9k rows)", True),
+            ("qqp_9k", "QQP (9k rows)", True),
+            ("stsb_2k", "STS-B (2k rows)", True),
+            ("MNLI", "MNLI", True),
+            ("mails_9k", "mails_9k", False),
+            ("sms_spam", "SMS spam", False),
+        ):
+            self.assertEqual((paper.title(task), paper.is_glue(task)), (title, is_glue))
+
     def test_order(self):
-        tasks = ["own", "sms_spam", "WNLI", "MNLI", "CoLA", "newsgroups", "QNLI"]
+        tasks = ["own", "sms_spam", "WNLI", "MNLI", "qqp_9k", "CoLA", "newsgroups", "QNLI"]
         self.assertEqual(
             sorted(tasks, key=paper.sort_key),
-            ["CoLA", "MNLI", "QNLI", "WNLI", "newsgroups", "sms_spam", "own"],
+            ["CoLA", "qqp_9k", "MNLI", "QNLI", "WNLI", "newsgroups", "sms_spam", "own"],
         )
 
     @needs_shared

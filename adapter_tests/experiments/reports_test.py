@@ -55,6 +55,10 @@ class GlueTest(tf.test.TestCase):
                 ],
                 "adapters 8": ["42.0", "89.0", "65.5", "1.02×", "1.00%"],
                 "adapters 64": ["48.0", "–", "–", "1.06×", "3.00%"],
+                **{
+                    f"adapters{text}, pooler trained": ["not trained yet", *4 * ["–"]]
+                    for text in (", size chosen per task (8, 64)", " 8", " 64")
+                },
             },
         )
         self.assertEqual(
@@ -64,6 +68,23 @@ class GlueTest(tf.test.TestCase):
         self.assertEqual(rows_by_label(paper)["adapters 64"][:2], ["56.9", "94.2"])
         self.assertIn("2 seeds", report.caption)
         self.assertIn("Total parameters are those of 2 tasks, as a multiple", report.caption)
+
+    def test_table1_with_the_pooler_trained(self):
+        pooler = {"adapter_size": 64, "train_pooler": True, "trained": 400}
+        records = [*self.records(), *seeds("SST-2", [0.91, 0.90], **pooler)]
+        found = rows_by_label(reports.table1(Results(records)).tables[0])
+        # 1 + 2 * 0.04; without it nothing changes.
+        row = ["–", "91.0", "–", "1.08×", "4.00%"]
+        self.assertEqual(found["adapters 64, pooler trained"], row)
+        self.assertEqual(found["adapters, size chosen per task (64), pooler trained"], row)
+        self.assertEqual(found["adapters 8, pooler trained"][0], "not trained yet")
+        self.assertEqual(found["adapters 64"], ["48.0", "–", "–", "1.06×", "3.00%"])
+
+    def test_samples_of_a_task_count_once_they_can_be_compared(self):
+        records = [*self.records(), record("mnli_9k", 0.6, adapter_size=8)]
+        self.assertNotIn("MNLI (9k rows)", reports.table1(Results(records)).tables[0].columns)
+        records.append(record("mnli_9k", 0.65, tuning="full"))
+        self.assertIn("MNLI (9k rows)", reports.table1(Results(records)).tables[0].columns)
 
     def test_mnli_has_two_dev_sets(self):
         mnli = record("MNLI", 0.8, tuning="full")
@@ -180,7 +201,7 @@ class ParametersFigureTest(tf.test.TestCase):
         report = reports.figure4(Results(records))
         self.assertEqual([panel.title for panel in report.panels], ["CoLA", "MRPC"])
         cola, mrpc = report.panels
-        self.assertEqual(cola.y_label, "Validation Matthews correlation (× 100)")
+        self.assertEqual(cola.y_label, "Validation Matthews corr. (× 100)")
         self.assertEqual(mrpc.y_label, "Validation F1 (%)")
         self.assertEqual(curves(cola), {"head only": [(5, 10.0)]})
         expected = {"adapters": [(100, 81.0), (300, 82.0)], "LayerNorms only": [(30, 70.0)]}
@@ -270,6 +291,80 @@ class LearningRateTest(tf.test.TestCase):
                 "full fine-tuning": [(3e-4, 77.0), (1e-3, 70.0)],
             },
         )
+
+
+class EqualEpochsTest(tf.test.TestCase):
+    """Figures 5 and 7 compare methods at equal numbers of epochs, or each at its swept best."""
+
+    def squad(self, score, epochs, **flags):
+        flags = {"score": "f1", "script": "run_squad.py", "num_train_epochs": epochs, **flags}
+        return record("SQuAD", score, **flags)
+
+    def test_full_fine_tuning_has_no_more_epochs_than_adapters(self):
+        full = {"tuning": "full", "trained": 10_000}
+        records = [
+            *(self.squad(score, 2, adapter_size=size) for score, size in ((57.0, 8), (62.0, 64))),
+            self.squad(64.0, 2, **full),
+            self.squad(68.0, 4, **full),
+        ]
+        report = reports.figure5(Results(records))
+        self.assertEqual(curves(report.panels[0])["full fine-tuning"], [(10_000, 64.0)])
+        self.assertIn("Epochs: adapters 2, full fine-tuning 2.", report.caption)
+
+    def test_each_has_its_best_where_both_are_swept(self):
+        records = [
+            *(self.squad(60.0 + epochs, epochs, adapter_size=64) for epochs in (3, 10)),
+            *(self.squad(60.0 + epochs, epochs, tuning="full", trained=9) for epochs in (2, 5)),
+        ]
+        report = reports.figure5(Results(records))
+        points = curves(report.panels[0])
+        self.assertEqual(points, {"adapters": [(200, 70.0)], "full fine-tuning": [(9, 65.0)]})
+        self.assertIn("Epochs: adapters 3 or 10, full fine-tuning 2 or 5.", report.caption)
+
+    def test_the_best_epochs_and_size_at_each_learning_rate(self):
+        rates = (1e-4, 3e-4, 1e-3)
+        records = [
+            record("CoLA", 0.1 * size / 64 + 0.01 * epochs - rate, **setting)
+            for rate in rates
+            for epochs in (3, 20)
+            for size in (8, 64)
+            for setting in (
+                {"adapter_size": size, "num_train_epochs": epochs, "learning_rate": rate},
+            )
+        ]
+        records += [
+            record("CoLA", 0.3, tuning="full", num_train_epochs=3, learning_rate=rate)
+            for rate in rates
+        ]
+        # Full fine-tuning had 3 epochs alone.
+        panel = reports.figure7(Results(records)).panels[0]
+        expected = [(rate, round(100 * (0.13 - rate), 6)) for rate in rates]
+        self.assertEqual(curves(panel)["adapters"], expected)
+        records += [
+            record("CoLA", 0.2, tuning="full", num_train_epochs=20, learning_rate=rate)
+            for rate in rates
+        ]
+        panel = reports.figure7(Results(records)).panels[0]
+        expected = [(rate, round(100 * (0.3 - rate), 6)) for rate in rates]
+        self.assertEqual(curves(panel)["adapters"], expected)
+
+    def test_a_lone_learning_rate_is_no_curve(self):
+        records = [record("CoLA", 0.1, learning_rate=rate) for rate in (1e-4, 3e-4, 1e-3)]
+        records.append(record("CoLA", 0.1, learning_rate=1e-4, tuning="full"))
+        self.assertEqual(reports.figure7(Results(records)).panels, [])
+
+
+class SinglesTest(tf.test.TestCase):
+    def test_seeds_that_fall_apart_are_drawn(self):
+        records = [
+            *seeds("CoLA", [0.0, 0.25, 0.0], score="matthews", adapter_size=256, trained=900),
+            *seeds("CoLA", [0.21, 0.25, 0.23], score="matthews", adapter_size=64, trained=300),
+        ]
+        report = reports.figure4(Results(records))
+        (adapters,) = report.panels[0].series
+        self.assertEqual(adapters.singles, ((900, 0.0), (900, 25.0), (900, 0.0)))
+        self.assertIn("Hollow marks are single seeds", report.caption)
+        self.assertNotIn("Hollow", reports.figure4(Results(records[3:])).caption)
 
 
 class VariantsTest(tf.test.TestCase):

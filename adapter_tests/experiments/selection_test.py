@@ -137,6 +137,68 @@ class ChooseBestTest(tf.test.TestCase):
         self.assertIsNone(selection.choose_best(records[:0]))
 
 
+class CriterionTest(tf.test.TestCase):
+    def records(self):
+        """By score the first rate is the best of CoLA, by accuracy the second."""
+        found = []
+        for rate, score, accuracy in ((1e-4, 0.5, 0.7), (1e-3, 0.4, 0.8)):
+            entry = record("CoLA", score, score="matthews", learning_rate=rate)
+            entry["scores"]["eval_accuracy"] = accuracy
+            found.append(entry)
+        return found
+
+    def test_accuracy_chooses_and_the_tasks_score_is_shown(self):
+        for criterion, rate, value in (("score", 1e-4, 50.0), ("accuracy", 1e-3, 40.0)):
+            records = selection.by_criterion(self.records(), criterion)
+            for choose in (selection.choose_mean, selection.choose_best):
+                found = choose(records)
+                self.assertEqual(found.setting["learning_rate"], rate)
+                self.assertAlmostEqual(found.value, value)
+                self.assertEqual(found.score, "eval_matthews")
+
+    def test_the_score_where_there_is_no_accuracy(self):
+        tagger = record("CoNLL", 0.5, score="f1", script="run_tagger.py")
+        tagger["scores"]["eval_accuracy"] = 0.9  # Of words.
+        for entry in (tagger, record("STS-B", 0.8, score="spearman")):
+            (found,) = selection.by_criterion([entry], "accuracy")
+            points = selection.points(entry, VALIDATION)
+            self.assertEqual(selection.criterion_points(found), points)
+
+    def test_the_settings_chosen_for_each_size_as_grids(self):
+        records = [
+            *seeds("MRPC", [0.8, 0.9], adapter_size=8, learning_rate=1e-4),
+            *seeds("MRPC", [0.7, 0.7], adapter_size=8, learning_rate=1e-3),
+            *seeds("MRPC", [0.6, 0.6], adapter_size=64, learning_rate=1e-3),
+            *seeds("MRPC", [0.9, 0.9], tuning="full", learning_rate=1e-5),
+            *seeds("MRPC", [0.9, 0.9], adapter_size=8, learning_rate=1e-2, train_pooler=True),
+            *seeds("CoLA", [0.9, 0.9], adapter_size=8, learning_rate=1e-2),
+        ]
+        found = selection.chosen_grids(records)
+        self.assertCountEqual(
+            [(g["task_name"], g.get("adapter_size"), g["learning_rate"]) for g in found],
+            [
+                *(("MRPC", 8, 1e-4), ("MRPC", 64, 1e-3), ("MRPC", None, 1e-5)),
+                *(("MRPC", 8, 1e-2), ("CoLA", 8, 1e-2)),
+            ],
+        )
+        self.assertEqual({grid["script"] for grid in found}, {"run_classifier.py"})
+
+
+class BimodalTest(tf.test.TestCase):
+    def test_two_groups(self):
+        for values, expected in (
+            ((0.0, 25.3, 0.0), True),
+            ((20.7, 0.0, 19.6), True),
+            ((57.0, 46.1, 34.7), False),
+            ((28.2, 29.3, 22.8), False),
+            ((0.0, 9.9), False),
+            ((0.0, 10.0), True),
+            ((1.0,), False),
+            ((), False),
+        ):
+            self.assertEqual(selection.is_bimodal(values), expected, values)
+
+
 class MethodsTest(tf.test.TestCase):
     def test_each_record_has_one(self):
         records = [

@@ -1,0 +1,450 @@
+"""The paper's claims beside what records say of them; there is no verdict without a sweep.
+
+A difference is between two methods' chosen settings, a mean over the tasks that have both; its
+standard error comes from those over seeds. A verdict needs at least two learning rates, two numbers
+of epochs and two seeds of each method on each task; without them the claim is open.
+"""
+
+import math
+from typing import Any, Dict, List, NamedTuple, Optional
+
+import numpy as np
+
+from adapter_bert.experiments import paper, selection
+from adapter_bert.experiments.selection import (
+    ADAPTERS,
+    FULL,
+    LAYER_NORM,
+    NO_BERT,
+    TEST,
+    TOP_LAYERS,
+    VALIDATION,
+)
+
+COLUMNS = ["claim", "paper", "ours", "settings tried", "seeds", "verdict"]
+_RATE, _EPOCHS, _INIT_SCALE = "learning_rate", "num_train_epochs", "adapter_init_scale"
+_SIZES = (8, 64, 256)  # Those that section 3.2 chooses from.
+
+
+class Row(NamedTuple):
+    """A claim, what the paper has and what records say; texts, as in `COLUMNS`."""
+
+    claim: str
+    paper: str
+    ours: str
+    settings: str
+    seeds: str
+    verdict: str
+
+
+class Side(NamedTuple):
+    """A method: its records by task, and what was chosen of them.
+
+    Attributes:
+      label: its name.
+      records: task → list.
+      chosen: task → `selection.Selected`.
+    """
+
+    label: str
+    records: Dict[str, List[dict]]
+    chosen: Dict[str, selection.Selected]
+
+
+class Difference(NamedTuple):
+    """The mean over tasks of one side's score less another's, in points.
+
+    Attributes:
+      value: the mean.
+      sem: its standard error; None if a score is of one seed.
+      by_task: task → difference.
+      share: parameters that the first side trains, as a mean share of BERT's; None if unknown.
+    """
+
+    value: float
+    sem: Optional[float]
+    by_task: Dict[str, float]
+    share: Optional[float]
+
+
+def side(label, records, split=VALIDATION):
+    """Returns the `Side` of a method's records."""
+    by_task = selection.group_by(records, lambda record: record["task"])
+    chosen = {task: selection.choose_mean(group, split) for task, group in by_task.items()}
+    chosen = {task: choice for task, choice in chosen.items() if choice}
+    return Side(label, {task: by_task[task] for task in chosen}, chosen)
+
+
+def difference(first, second):
+    """Returns the `Difference` of two sides; None if they have no task in common."""
+    tasks = sorted(first.chosen.keys() & second.chosen.keys(), key=paper.sort_key)
+    if not tasks:
+        return None
+    pairs = [(first.chosen[task], second.chosen[task]) for task in tasks]
+    sems = [choice.sem for pair in pairs for choice in pair]
+    shares = [choice.share for choice, _ in pairs]
+    by_task = {task: a.value - b.value for task, (a, b) in zip(tasks, pairs)}
+    return Difference(
+        value=float(np.mean(list(by_task.values()))),
+        sem=None if None in sems else math.sqrt(sum(sem**2 for sem in sems)) / len(tasks),
+        by_task=by_task,
+        share=None if None in shares else float(np.mean(shares)),
+    )
+
+
+def gaps(sides, tasks):
+    """Returns what a sweep lacks before a verdict rests on it, as texts.
+
+    Args:
+      sides: list of `Side`; the baseline without BERT has a search of its own and is not counted.
+      tasks: those that count.
+    """
+    missing = []
+    for flag, text in ((_RATE, "one learning rate"), (_EPOCHS, "one number of epochs")):
+        groups = [
+            one.records[task] for one in sides for task in tasks if one.label != NO_BERT.label
+        ]
+        if any(len({record["flags"].get(flag) for record in group}) < 2 for group in groups):
+            missing.append(text)
+    if any(one.chosen[task].seeds < 2 for one in sides for task in tasks):
+        missing.append("one seed")
+    return missing
+
+
+def rows(results):
+    """Returns the `Row`s of all claims that there are records for.
+
+    Args:
+      results: `reports.Results`.
+    """
+    found = [
+        *_glue_rows(results.records),
+        *_parameter_rows(results.records),
+        *_squad_rows(results.records),
+        *_further_rows(results.records),
+        *_ablation_rows(results.ablations),
+        *_curve_rows(results.records),
+        *_variant_rows(results.records),
+    ]
+    return [row for row in found if row]
+
+
+def _is_glue(record):
+    return record["script"] == "run_classifier.py" and paper.is_glue(record["task"])
+
+
+def _by_accuracy(records):
+    """The records that have an accuracy, with it as their score."""
+    return [
+        {**record, "score": "eval_accuracy"}
+        for record in records
+        if "eval_accuracy" in record["scores"]
+    ]
+
+
+def _glue_rows(records):
+    glue = list(filter(_is_glue, records))
+    full = side(FULL.label, selection.filter_by_method(glue, FULL))
+    for pooler, note in ((False, ""), (True, ", pooler trained")):
+        for sizes, claim, expected, trained in (
+            (_SIZES, f"GLUE: adapters, the size chosen per task{note}", -0.4, "3.6%"),
+            ([64], f"GLUE: adapters of size 64{note}", -0.8, "2.1%"),
+        ):
+            adapters = side(ADAPTERS.label, selection.select_adapters(glue, pooler, sizes))
+            yield _difference_row(
+                f"{claim}, less full fine-tuning",
+                f"{_signed(expected)}, {trained} trained",
+                adapters,
+                full,
+                lambda d, low=expected: d.value >= low,
+                has_share=True,
+            )
+    yield _sizes_row(glue)
+
+
+def _sizes_row(glue):
+    """Sizes 8, 64 and 256: mean accuracies, over the tasks that have all three."""
+    sides = [
+        side(str(size), _by_accuracy(selection.select_adapters(glue, sizes=[size])))
+        for size in _SIZES
+    ]
+    tasks = set.intersection(*(set(one.chosen) for one in sides))
+    if not tasks:
+        return None
+    means = [float(np.mean([one.chosen[task].value for task in tasks])) for one in sides]
+    return _row(
+        "GLUE: mean accuracy of adapters of size 8, 64, 256",
+        "86.2, 85.8, 85.7",
+        f"{', '.join(f'{mean:.1f}' for mean in means)} ({_titles(tasks)})",
+        sides,
+        tasks,
+        max(means) - min(means) <= 0.5,
+    )
+
+
+def _parameter_rows(records):
+    glue = list(filter(_is_glue, records))
+    top = [r for r in selection.filter_by_method(glue, TOP_LAYERS) if TOP_LAYERS.level_of(r) == 1]
+    yield _difference_row(
+        "The top layer alone, less adapters of size 64",
+        "−5.9 (MNLI)",
+        side("top layer", top),
+        side(ADAPTERS.label, selection.select_adapters(glue, sizes=[64])),
+        lambda d: max(d.by_task.values()) < 0,
+    )
+    norms = selection.filter_by_method(glue, LAYER_NORM)
+    full = selection.filter_by_method(glue, FULL)
+    yield _difference_row(
+        "LayerNorms alone, less full fine-tuning, accuracy",
+        "−3.5 (CoLA), −4 (MNLI)",
+        side(LAYER_NORM.label, _by_accuracy(norms)),
+        side(FULL.label, _by_accuracy(full)),
+        lambda d: max(d.by_task.values()) < 0,
+        by_task=True,
+    )
+
+
+def _squad_rows(records):
+    squad = [r for r in records if r["script"] == "run_squad.py" and r["task"] == "SQuAD"]
+    full = side(FULL.label, selection.filter_by_method(squad, FULL))
+    for size, expected, lowest in ((64, "−0.3 (90.4, 90.7)", -0.5), (2, "−0.8 (89.9, 90.7)", -1.0)):
+        yield _difference_row(
+            f"SQuAD: F1 of adapters of size {size}, less full fine-tuning",
+            expected,
+            side(ADAPTERS.label, selection.select_adapters(squad, sizes=[size])),
+            full,
+            lambda d, low=lowest: d.value >= low,
+        )
+
+
+def _further_rows(records):
+    further = [
+        record
+        for record in records
+        if not paper.is_glue(record["task"]) and selection.points(record, TEST) is not None
+    ]
+    further = [record for record in further if record["task"] in paper.TABLE_2]
+    full_records = selection.filter_by_method(further, FULL)
+    full = side(FULL.label, full_records, TEST)
+    top = selection.filter_by_method(further, TOP_LAYERS)
+    varied = {record["task"] for record in top}
+    variable = top + [record for record in full_records if record["task"] in varied]
+    for label, method_records, expected, agrees in (
+        ("adapters", selection.select_adapters(further), -0.4, lambda d: d.value >= -0.4),
+        ("variable fine-tuning", variable, 0.3, lambda d: d.value >= 0),
+        (NO_BERT.label, selection.filter_by_method(further, NO_BERT), -1.0, lambda d: d.value < 0),
+    ):
+        yield _difference_row(
+            f"Further tasks: {label}, less full fine-tuning, test accuracy",
+            f"{_signed(expected)} (17 tasks)",
+            side(label, method_records, TEST),
+            full,
+            agrees,
+        )
+
+
+def _ablation_rows(ablations):
+    """What each of the ablated models says; one model a task is one seed of one setting."""
+    if not ablations:
+        return
+    ablations = sorted(ablations, key=lambda ablation: paper.sort_key(ablation["task"]))
+    one_model = ("1 a task", "1", "open: one learning rate, one number of epochs, one seed")
+
+    def by_task(value):
+        return ", ".join(f"{_signed(value(a))} ({paper.title(a['task'])})" for a in ablations)
+
+    yield Row(
+        "Without one layer's adapters, accuracy at worst",
+        "−2 (MNLI, CoLA)",
+        by_task(
+            lambda a: min(v for (first, last), v in a["spans"].items() if first == last) - a["all"]
+        ),
+        *one_model,
+    )
+    classes = [ablation for ablation in ablations if ablation["majority"] is not None]
+    yield Row(
+        "Without any adapter, accuracy less the majority class's",
+        "0 (MNLI, CoLA)",
+        ", ".join(
+            f"{_signed(a['none'] - a['majority'])} ({paper.title(a['task'])})" for a in classes
+        ),
+        *one_model,
+    )
+
+
+def _curve_rows(records):
+    """Initial weights and learning rates: how far a method's score moves along an axis."""
+    yield _init_scale_row(records)
+    yield _learning_rate_row(records)
+
+
+def _init_scale_row(records):
+    adapters = selection.filter_by_method(records, ADAPTERS)
+    adapters = selection.select_comparable(
+        [r for r in adapters if set(selection.design(r)) <= {_INIT_SCALE}], _INIT_SCALE
+    )
+    sides = [
+        side(f"{scale:g}", group)
+        for scale, group in selection.group_by(
+            adapters, lambda r: selection.flag_of(r, _INIT_SCALE)
+        ).items()
+    ]
+    low = [one for one in sides if float(one.label) <= 1e-2]
+    high = [one for one in sides if float(one.label) > 1e-2]
+    if len(low) < 2 or not high:
+        return None
+    tasks = set.intersection(*(set(one.chosen) for one in sides))
+    if not tasks:
+        return None
+    best = {task: max(one.chosen[task].value for one in low) for task in tasks}
+    drops = [
+        {task: min(one.chosen[task].value for one in part) - best[task] for task in tasks}
+        for part in (low, high)
+    ]
+    texts = [_by_task(drop) for drop in drops]
+    return _row(
+        "Initial weights: the worst up to 1e-2, and above, less the best",
+        "about 0, and worse (MNLI, CoLA)",
+        f"{texts[0]}; above {texts[1]}",
+        sides,
+        tasks,
+        all(drops[0][task] > drops[1][task] / 2 for task in tasks),
+    )
+
+
+def _learning_rate_row(records):
+    """How many of the learning rates keep a method within 2 points of its best."""
+    sides, counts = [], {}
+    common = None
+    for method in (ADAPTERS, FULL):
+        usual = (
+            selection.select_adapters(records)
+            if method is ADAPTERS
+            else selection.filter_by_method(records, FULL)
+        )
+        comparable = selection.select_comparable([r for r in usual if _RATE in r["flags"]], _RATE)
+        by_rate = selection.group_by(comparable, lambda record: record["flags"][_RATE])
+        of_rates = [side(f"{method.label} {rate:g}", group) for rate, group in by_rate.items()]
+        tasks = {
+            task
+            for one in of_rates
+            for task in one.chosen
+            if sum(task in other.chosen for other in of_rates) >= 3
+        }
+        common = tasks if common is None else common & tasks
+        sides.append((method, of_rates))
+    if not common:
+        return None
+    for method, of_rates in sides:
+        for task in common:
+            values = [one.chosen[task].value for one in of_rates if task in one.chosen]
+            counts[method, task] = sum(value >= max(values) - 2 for value in values), len(values)
+    by_method = [
+        Side(
+            method.label,
+            {t: [r for one in of_rates for r in one.records.get(t, ())] for t in common},
+            {t: next(one.chosen[t] for one in of_rates if t in one.chosen) for t in common},
+        )
+        for method, of_rates in sides
+    ]
+    ours = ", ".join(
+        f"{method.label} {counts[method, task][0]} of {counts[method, task][1]}"
+        f" ({paper.title(task)})"
+        for task in sorted(common, key=paper.sort_key)
+        for method, _ in sides
+    )
+    return _row(
+        "Learning rates from 2e-5 to 1e-3 within 2 points of the best one",
+        "more with adapters than with full fine-tuning",
+        ours,
+        by_method,
+        common,
+        all(counts[ADAPTERS, task][0] > counts[FULL, task][0] for task in common),
+    )
+
+
+def _variant_rows(records):
+    """Section 3.6: the adapter of another design that differs most from the default, each way."""
+    glue = list(filter(_is_glue, records))
+    default, differences, sides = selection.select_adapters(glue), {}, []
+    usual = selection.find_usual_design(default, ADAPTERS)
+    groups = selection.group_by(
+        selection.filter_by_method(glue, ADAPTERS),
+        lambda r: selection.key_of(selection.design_difference(r, usual)),
+    )
+    for key, group in groups.items():
+        if key == "{}" or _INIT_SCALE in key or "train_pooler" in key:
+            continue
+        settings = {_plain_setting(record) for record in group}
+        matching = [record for record in default if _plain_setting(record) in settings]
+        pair = [side(key, group), side("default", matching)]
+        found = difference(*pair)
+        if found:
+            differences[key] = found.value
+            sides += pair
+    if not differences:
+        return
+    values = sorted(differences.values())
+    tasks = set.intersection(*(set(one.chosen) for one in sides))
+    yield _row(
+        f"Other adapters, {len(values)} designs, less the default one",
+        "about 0",
+        f"{_signed(values[0])} to {_signed(values[-1])} ({_titles(tasks)})",
+        sides,
+        tasks,
+        values[-1] <= 1,
+    )
+
+
+def _plain_setting(record):
+    return record["task"], selection.settings_without(record, selection.design(record))
+
+
+def _difference_row(claim, expected, first, second, agrees, has_share=False, by_task=False):
+    """The `Row` of two sides' difference; None if they have no task in common."""
+    found = difference(first, second)
+    if found is None:
+        return None
+    tasks = list(found.by_task)
+    error = "" if found.sem is None else f" ± {found.sem:.1f}"
+    ours = f"{_signed(found.value)}{error} ({_titles(tasks)})"
+    if by_task:
+        ours = _by_task(found.by_task)
+    if has_share and found.share is not None:
+        ours += f", {found.share:.2%} trained"
+    return _row(claim, expected, ours, [first, second], tasks, agrees(found))
+
+
+def _row(claim, expected, ours, sides, tasks, agrees):
+    missing = gaps(sides, tasks)
+    verdict = "agrees" if agrees else "differs"
+    counts = [
+        len({selection.key_of(selection.setting(r)) for r in one.records[task]})
+        for one in sides
+        for task in tasks
+    ]
+    seeds = [one.chosen[task].seeds for one in sides for task in tasks]
+    return Row(
+        *(claim, expected, ours, f"{_range(counts)} a method and task", _range(seeds)),
+        f"open: {', '.join(missing)}" if missing else verdict,
+    )
+
+
+def _range(counts):
+    low, high = min(counts), max(counts)
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def _titles(tasks):
+    return ", ".join(map(paper.title, sorted(tasks, key=paper.sort_key)))
+
+
+def _by_task(values: Dict[str, Any]):
+    tasks = sorted(values, key=paper.sort_key)
+    return ", ".join(f"{_signed(values[task])} ({paper.title(task)})" for task in tasks)
+
+
+def _signed(value):
+    """A number with its sign, "−0.4"; 0 has none."""
+    text = f"{value:+.1f}"
+    return "0.0" if text in ("+0.0", "-0.0") else text.replace("-", "−")

@@ -1,0 +1,142 @@
+"""Tests of claims.py: differences, errors and verdicts by hand."""
+
+import math
+
+import tensorflow.compat.v1 as tf
+
+from adapter_bert.experiments import claims
+from adapter_bert.experiments.reports import Results
+from adapter_tests.support.records import ABLATION, record, seeds
+
+
+def swept(task, scores, **flags):
+    """Records of two rates × two numbers of epochs, of which the first has the given scores."""
+    return [
+        entry
+        for penalty, (rate, epochs) in zip((0, 0.1, 0.1, 0.1), ((1, 3), (1, 9), (2, 3), (2, 9)))
+        for entry in seeds(
+            task,
+            [score - penalty for score in scores],
+            learning_rate=rate * 1e-4,
+            num_train_epochs=epochs,
+            **flags,
+        )
+    ]
+
+
+def rows(records, ablations=()):
+    return {row.claim: row for row in claims.rows(Results(records, list(ablations)))}
+
+
+CHOSEN = "GLUE: adapters, the size chosen per task, less full fine-tuning"
+POOLER = "GLUE: adapters, the size chosen per task, pooler trained, less full fine-tuning"
+FIXED = "GLUE: adapters of size 64, less full fine-tuning"
+
+
+class DifferenceTest(tf.test.TestCase):
+    def test_mean_and_standard_error_over_tasks(self):
+        # MRPC: 70 less 72, standard errors 2 and 1; RTE: 61 less 60, 0 and 1.
+        first = claims.side(
+            "a",
+            [
+                *seeds("MRPC", [0.68, 0.72], trained=100),
+                *seeds("RTE", [0.61, 0.61], trained=300),
+                *seeds("QNLI", [0.9, 0.9]),
+            ],
+        )
+        second = claims.side("b", [*seeds("MRPC", [0.71, 0.73]), *seeds("RTE", [0.59, 0.61])])
+        found = claims.difference(first, second)
+        self.assertAlmostEqual(found.value, (-2 + 1) / 2)
+        self.assertAlmostEqual(found.sem, math.sqrt(4 + 1 + 0 + 1) / 2)
+        self.assertEqual(list(found.by_task), ["MRPC", "RTE"])
+        self.assertAlmostEqual(found.share, (0.01 + 0.03) / 2)
+
+    def test_one_seed_has_no_error_and_no_common_task_no_difference(self):
+        first = claims.side("a", [record("MRPC", 0.7)])
+        self.assertIsNone(claims.difference(first, claims.side("b", [record("MRPC", 0.6)])).sem)
+        self.assertIsNone(claims.difference(first, claims.side("b", [record("RTE", 0.6)])))
+
+
+class VerdictTest(tf.test.TestCase):
+    def records(self, adapters=(0.80, 0.82), **flags):
+        return [
+            *swept("MRPC", [0.81, 0.81], tuning="full", trained=10_000),
+            *swept("MRPC", adapters, adapter_size=64, trained=360, **flags),
+        ]
+
+    def test_a_sweep_carries_a_verdict(self):
+        row = rows(self.records())[CHOSEN]
+        self.assertEqual(row.ours, "0.0 ± 1.0 (MRPC), 3.60% trained")
+        self.assertEqual((row.paper, row.settings), ("−0.4, 3.6% trained", "4 a method and task"))
+        self.assertEqual((row.seeds, row.verdict), ("2", "agrees"))
+
+    def test_too_far_behind_differs(self):
+        found = rows(self.records(adapters=(0.80, 0.80)))
+        self.assertEqual((found[CHOSEN].ours[:4], found[CHOSEN].verdict), ("−1.0", "differs"))
+        found = rows(self.records(adapters=(0.804, 0.804)))
+        self.assertEqual((found[CHOSEN].verdict, found[FIXED].verdict), ("differs", "agrees"))
+
+    def test_what_a_sweep_lacks_leaves_it_open(self):
+        for lacking, keep in (
+            ("one learning rate", lambda flags: flags["learning_rate"] == 1e-4),
+            ("one number of epochs", lambda flags: flags["num_train_epochs"] == 3),
+            ("one seed", lambda flags: flags["random_seed"] == 1),
+        ):
+            records = [
+                entry
+                for entry in self.records()
+                if entry["flags"].get("tuning") == "full" or keep(entry["flags"])
+            ]
+            self.assertEqual(rows(records)[CHOSEN].verdict, f"open: {lacking}")
+
+    def test_the_pooler_has_a_row_of_its_own(self):
+        found = rows([*self.records(), *self.records(train_pooler=True)[8:]])
+        self.assertEqual(found[POOLER].verdict, "agrees")
+        del found[POOLER]
+        self.assertIn(CHOSEN, found)
+        self.assertNotIn(POOLER, rows(self.records()))
+
+    def test_accuracy_of_layer_norms(self):
+        records = []
+        for tuning, accuracy in (("layer_norm", 0.70), ("full", 0.75)):
+            for entry in swept("CoLA", [0.3, 0.3], score="matthews", tuning=tuning):
+                entry["scores"]["eval_accuracy"] = accuracy
+                records.append(entry)
+        row = rows(records)["LayerNorms alone, less full fine-tuning, accuracy"]
+        self.assertEqual((row.ours, row.verdict), ("−5.0 (CoLA)", "agrees"))
+
+    def test_squad(self):
+        squad = {"score": "f1", "script": "run_squad.py"}
+        records = [
+            *swept("SQuAD", [60.0, 62.0], tuning="full", **squad),
+            *swept("SQuAD", [60.0, 60.0], adapter_size=64, **squad),
+        ]
+        row = rows(records)["SQuAD: F1 of adapters of size 64, less full fine-tuning"]
+        self.assertEqual((row.ours, row.verdict), ("−1.0 ± 1.0 (SQuAD)", "differs"))
+
+    def test_an_ablated_model_is_one_of_one_setting(self):
+        found = rows([], [ABLATION])
+        row = found["Without one layer's adapters, accuracy at worst"]
+        # 74.5 and 76.0 of 75.0.
+        self.assertEqual((row.ours, row.verdict[:4]), ("−0.5 (CoLA)", "open"))
+        row = found["Without any adapter, accuracy less the majority class's"]
+        self.assertEqual(row.ours, "+0.2 (CoLA)")  # 69.0 less 68.75.
+
+    def test_learning_rates(self):
+        records = [
+            record("CoLA", score, seed, learning_rate=rate, num_train_epochs=epochs, **flags)
+            for epochs in (3, 20)
+            for seed in (1, 2)
+            for flags, by_rate in (
+                ({}, {1e-4: 0.5, 3e-4: 0.51, 1e-3: 0.1}),
+                ({"tuning": "full"}, {1e-4: 0.5, 3e-4: 0.2, 1e-3: 0.1}),
+            )
+            for rate, score in by_rate.items()
+        ]
+        row = rows(records)["Learning rates from 2e-5 to 1e-3 within 2 points of the best one"]
+        self.assertEqual(row.ours, "adapters 2 of 3 (CoLA), full fine-tuning 1 of 3 (CoLA)")
+        self.assertEqual(row.verdict, "agrees")
+
+
+if __name__ == "__main__":
+    tf.test.main()

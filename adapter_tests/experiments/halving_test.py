@@ -1,0 +1,296 @@
+"""Tests of halving.py: who goes on, by hand; kills at each stage; choices against full sweeps."""
+
+import collections
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+import run_classifier
+import run_sweep
+from adapter_bert.common import paths
+from adapter_bert.common.errors import UserError
+from adapter_bert.experiments import grids, halving, records, selection
+from adapter_bert.formats import task_adapter
+from adapter_tests.support import command_lines, task_adapters, tiny
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def trials_of(*trial_grids):
+    """An ordered dict from numbers to trials."""
+    return collections.OrderedDict(enumerate(grids.expand_grids(list(trial_grids))))
+
+
+def result(trial, score):
+    """A record of a trial, with what halving reads; failed if the score is None."""
+    outcome = {"status": "failed", "reason": "x"}
+    if score is not None:
+        outcome = {"status": "done", "score": "eval_f1", "scores": {"eval_f1": score}}
+    return {"script": trial.script, "flags": dict(trial.flags), **outcome}
+
+
+def train_all(trials, score):
+    """What is trained, stage by stage: the lists of new keys until nothing new is admitted."""
+    stages, known = [], {}
+    while True:
+        admitted = halving.admitted_keys(trials, known)
+        new = [key for key in admitted if key not in known]
+        if not new:
+            return stages
+        stages.append(new)
+        known.update({key: result(trials[key], score(dict(trials[key].flags))) for key in new})
+
+
+class AdmittedKeysTest(tf.test.TestCase):
+    def stages(self, trials, score, *names):
+        """The stages as tuples of the values of some flags."""
+        return [
+            [tuple(dict(trials[key].flags)[name] for name in names) for key in stage]
+            for stage in train_all(trials, score)
+        ]
+
+    def test_the_better_half_goes_on(self):
+        trials = trials_of({"learning_rate": [1, 2, 3, 4, 5], "num_train_epochs": [20, 3, 10]})
+        scores = {1: 0.3, 2: 0.5, 3: 0.9, 4: 0.7, 5: 0.1}
+        stages = self.stages(
+            trials,
+            lambda flags: scores[flags["learning_rate"]],
+            "learning_rate",
+            "num_train_epochs",
+        )
+        self.assertEqual(
+            stages,
+            [
+                [(1, 3), (2, 3), (3, 3), (4, 3), (5, 3)],
+                [(2, 10), (3, 10), (4, 10)],
+                [(3, 20), (4, 20)],
+            ],
+        )
+
+    def test_seeds_count_by_their_mean_and_go_on_together(self):
+        trials = trials_of(
+            {"learning_rate": [1, 2], "num_train_epochs": [3, 10], "random_seed": [1, 2]}
+        )
+        scores = {(1, 1): 0.9, (1, 2): 0.1, (2, 1): 0.6, (2, 2): 0.6}
+        stages = self.stages(
+            trials,
+            lambda flags: scores[flags["learning_rate"], flags["random_seed"]],
+            *("learning_rate", "num_train_epochs", "random_seed"),
+        )
+        self.assertEqual(stages[1], [(2, 10, 1), (2, 10, 2)])
+
+    def test_sizes_tasks_and_methods_do_not_compete(self):
+        common = {
+            "task_name": ["MRPC", "CoLA"],
+            "learning_rate": [1, 2],
+            "num_train_epochs": [3, 10],
+        }
+        trials = trials_of({**common, "adapter_size": [8, 64]}, {**common, "tuning": "full"})
+        stages = self.stages(
+            trials,
+            lambda flags: flags["learning_rate"] * (1 if flags["task_name"] == "MRPC" else -1),
+            *("task_name", "learning_rate"),
+        )
+        self.assertLen(stages[0], 2 * 2 * 3)
+        self.assertCountEqual(stages[1], 3 * [("MRPC", 2), ("CoLA", 1)])
+
+    def test_a_failed_trial_loses_and_equal_ones_keep_their_order(self):
+        trials = trials_of({"learning_rate": [1, 2, 3, 4], "num_train_epochs": [3, 10]})
+        scores = {1: None, 2: 0.5, 3: 0.5, 4: 0.5}
+        stages = self.stages(trials, lambda flags: scores[flags["learning_rate"]], "learning_rate")
+        self.assertEqual(stages[1], [(2,), (3,)])
+
+    def test_one_number_of_epochs_is_trained_at_once(self):
+        trials = trials_of(
+            {"learning_rate": [1, 2], "num_train_epochs": [3, 10]},
+            {"tuning": "full", "learning_rate": [1, 2], "num_train_epochs": 3},
+        )
+        stages = train_all(trials, lambda flags: flags["learning_rate"])
+        self.assertEqual([len(stage) for stage in stages], [4, 1])
+        with self.assertRaisesRegex(UserError, "^--halving: found one number of epochs"):
+            halving.admitted_keys(trials_of({"learning_rate": [1, 2], "num_train_epochs": 3}), {})
+
+
+# What stands for run_classifier.py: notes its start, waits until its number of epochs may end, and
+# leaves what a training leaves. Rate 2 is the best of 1 to 4.
+SCRIPT = """
+import json, os, shutil, sys, time
+here = os.path.dirname(os.path.abspath(__file__))
+flags = dict(argument[2:].split("=", 1) for argument in sys.argv[1:] if "=" in argument)
+if "--only_check_args" in sys.argv:
+    sys.exit()
+rate, epochs = flags["learning_rate"], flags["num_train_epochs"]
+with open(os.path.join(here, "starts"), "a") as starts:
+    starts.write(f"{rate}@{epochs} {os.getpid()}\\n")
+while not os.path.exists(os.path.join(here, f"go{rate}@{epochs}")):
+    time.sleep(0.02)
+output_dir = flags["output_dir"]
+shutil.copytree(os.path.join(here, "adapter"), os.path.join(output_dir, "adapter"))
+score = 1 / (1 + abs(2 - int(rate))) - 0.01 * int(rate) + 0.001 * int(epochs)
+record = {"task": "MRPC", "score": "eval_f1", "eval_f1": score, "labels": ["0", "1"]}
+with open(os.path.join(output_dir, "eval_results.json"), "w") as writer:
+    json.dump(record, writer)
+"""
+
+SWEEPER = """
+import sys
+sys.path[:0] = [{root!r}]
+import run_sweep
+from adapter_bert.common import paths
+from adapter_tests.support import command_lines
+paths.PROJECT = {scripts!r}
+arguments = "--grid={grid}", "--output_dir={folder}", "--halving"
+print("\\n".join(run_sweep.run(command_lines.parsed(run_sweep.define_flags, *arguments))))
+"""
+
+# Of rates 1 to 4: by score 2, 1, 3, 4.
+STAGES = [["1@1", "2@1", "3@1", "4@1"], ["1@2", "2@2"], ["2@4"]]
+
+
+class KilledTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        root = tempfile.mkdtemp(dir=self.get_temp_dir())
+        self.scripts, self.folder = os.path.join(root, "scripts"), os.path.join(root, "sweep")
+        os.environ["BERT_BASE_DIR"] = tiny.write_bert(os.path.join(root, "bert"))
+        self.addCleanup(os.environ.pop, "BERT_BASE_DIR")
+        os.makedirs(self.scripts)
+        self.write("run_classifier.py", SCRIPT)
+        adapter = task_adapter.TaskAdapter(task_adapters.description(), task_adapters.tensors())
+        task_adapter.save(os.path.join(self.scripts, "adapter"), adapter)
+        grid = {"learning_rate": [1, 2, 3, 4], "num_train_epochs": [1, 2, 4]}
+        self.grid = self.write("grid.json", json.dumps({"grids": [{"adapter_size": 8, **grid}]}))
+
+    def write(self, name, content=""):
+        path = os.path.join(self.scripts, name)
+        with open(path, "w") as writer:
+            writer.write(content)
+        return path
+
+    def sweeper(self):
+        program = SWEEPER.format(
+            root=ROOT, scripts=self.scripts, grid=self.grid, folder=self.folder
+        )
+        return subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+
+    def starts(self):
+        """(rate@epochs, process id) of each start."""
+        path = os.path.join(self.scripts, "starts")
+        if not os.path.exists(path):
+            return []
+        with open(path) as reader:
+            return [(name, int(number)) for name, number in map(str.split, reader)]
+
+    def wait_for_start(self, name, count):
+        for _ in range(2400):
+            found = self.starts()
+            if [start for start, _ in found].count(name) == count:
+                return found[-1][1]
+            time.sleep(0.05)
+        raise AssertionError(f"{name} has not started within two minutes.")
+
+    def test_it_resumes_after_a_kill_at_each_stage(self):
+        for stage in STAGES:
+            for name in stage[:-1]:
+                self.write("go" + name)
+            sweeper = self.sweeper()
+            process = self.wait_for_start(stage[-1], 1)
+            sweeper.kill()
+            sweeper.communicate()
+            os.kill(process, signal.SIGKILL)  # In the middle of the stage's last training.
+            self.write("go" + stage[-1])
+            for name in stage[:-1]:
+                self.assertEqual([start for start, _ in self.starts()].count(name), 1)
+        output, _ = self.sweeper().communicate()
+        # What was done is never trained twice; what was killed is called again.
+        killed = [stage[-1] for stage in STAGES]
+        expected = collections.Counter([name for stage in STAGES for name in stage] + killed)
+        self.assertEqual(collections.Counter(name for name, _ in self.starts()), expected)
+        self.assertLen(records.read(self.folder), 7)
+        table = output.decode().splitlines()
+        self.assertRegex(table[-2], r"adapters +12 +7 +0 +0 +eval_f1 0.9840 learning_rate=2")
+        settings = selection.chosen_grids(records.read(self.folder))
+        self.assertEqual([(s["learning_rate"], s["num_train_epochs"]) for s in settings], [(2, 4)])
+
+    def test_it_needs_all_trials_of_a_stage(self):
+        before, paths.PROJECT = paths.PROJECT, self.scripts
+        self.addCleanup(setattr, paths, "PROJECT", before)
+
+        def run(*arguments):
+            arguments = f"--output_dir={self.folder}", "--halving", *arguments
+            return run_sweep.run(command_lines.parsed(run_sweep.define_flags, *arguments))
+
+        with self.assertRaisesRegex(UserError, "^--shard=1/2: --halving compares all trials"):
+            run(f"--grid={self.grid}", "--shard=1/2")
+        self.assertLen(run(f"--grid={self.grid}", "--dry_run"), 4)
+
+
+@pytest.mark.slow
+class ChoiceTest(tf.test.TestCase):
+    """A full sweep of a toy grid, 9 trainings of a tiny BERT, for each of ten seeds."""
+
+    def test_halving_chooses_as_the_full_sweep_does(self):
+        root = tempfile.mkdtemp(dir=self.get_temp_dir())
+        bert = tiny.write_bert(os.path.join(root, "bert"), hidden_size=16, intermediate_size=32)
+        data = tiny.write_mrpc(os.path.join(root, "MRPC"), rows=96)
+        equal, trained, all_trials = 0, 0, 0
+        for seed in range(1, 11):
+            trials = trials_of(
+                {
+                    "task_name": "MRPC",
+                    "adapter_size": 8,
+                    "learning_rate": [1e-4, 3e-3, 3e-2],
+                    "num_train_epochs": [4, 8, 16],
+                    "random_seed": seed,
+                }
+            )
+            output = os.path.join(root, str(seed))
+            full = {
+                key: self.train(trial, bert, data, os.path.join(output, str(key)))
+                for key, trial in trials.items()
+            }
+            halved, count = {}, -1
+            while count < len(halved):
+                count = len(halved)
+                halved = {key: full[key] for key in halving.admitted_keys(trials, halved)}
+            choices = [selection.choose_mean(list(found.values())) for found in (full, halved)]
+            print(seed, [(c.setting, c.value) for c in choices], flush=True)
+            equal += choices[0].setting == choices[1].setting
+            trained, all_trials = trained + len(halved), all_trials + len(full)
+        self.assertEqual((trained, all_trials), (10 * (3 + 2 + 1), 10 * 9))
+        self.assertGreaterEqual(equal, 9)
+
+    def train(self, trial, bert, data, output_dir):
+        """The record of a training in this process."""
+        flags = {
+            **dict(trial.flags),
+            "data_dir": data,
+            "output_dir": output_dir,
+            "bert_config_file": os.path.join(bert, "bert_config.json"),
+            "vocab_file": os.path.join(bert, "vocab.txt"),
+            "init_checkpoint": os.path.join(bert, "bert_model.ckpt"),
+            "max_seq_length": 24,
+            "precision": "float32",
+        }
+        arguments = [f"--{name}={value}" for name, value in flags.items()]
+        run_classifier.run(command_lines.parsed(run_classifier.define_flags, *arguments))
+        with open(os.path.join(output_dir, "eval_results.json")) as reader:
+            results = json.load(reader)
+        # The loss tells apart what a small dev set's accuracy does not.
+        score = -results["eval_loss"]
+        self.assertTrue(math.isfinite(score))
+        record = result(trial, np.float64(score).item())
+        return {**record, "task": "MRPC"}
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,87 @@
+"""Tests of results/README.md: each number on the page against the records that lie beside it."""
+
+import glob
+import json
+import os
+import re
+
+import tensorflow.compat.v1 as tf
+
+import run_classifier
+import run_squad
+import run_tagger
+from adapter_bert.experiments import grids
+from adapter_tests.support import command_lines
+
+RESULTS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "results")
+SCRIPTS = {
+    "run_classifier.py": run_classifier,
+    "run_squad.py": run_squad,
+    "run_tagger.py": run_tagger,
+}
+
+
+def read(name):
+    with open(os.path.join(RESULTS, name), encoding="utf-8") as reader:
+        return reader.read()
+
+
+def tables_of(text):
+    return [table.rstrip("\n") for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)]
+
+
+class PageTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        # docs_test makes the reports' own pages of the records again, and compares them.
+        names = [os.path.basename(path) for path in glob.glob(os.path.join(RESULTS, "*.md"))]
+        self.reported = [
+            table for name in names if name != "README.md" for table in tables_of(read(name))
+        ]
+        self.page = read("README.md")
+
+    def test_every_table_of_scores_is_one_of_a_report(self):
+        scores = [table for table in tables_of(self.page) if not table.startswith("| grid |")]
+        self.assertGreater(len(scores), 4)
+        for table in scores:
+            self.assertIn(table, self.reported, table.split("\n", 1)[0])
+
+    def test_the_page_opens_with_the_claims(self):
+        self.assertEqual(tables_of(self.page)[0], tables_of(read("claims.md"))[0])
+
+    def test_sentences_have_no_scores(self):
+        text = re.sub(r"```.*?```|`[^`]*`|\]\([^)]*\)|^\|.*$", "", self.page, flags=re.S | re.M)
+        text = re.sub(r"section\s+3\.\d|v[12]\.\d", "", text)
+        self.assertEqual(re.findall(r".*(?:\d\.\d|%|±).*", text), [])
+
+    def test_the_grids_and_what_is_done_of_them(self):
+        recorded = set()
+        for line in read("records/results.jsonl").splitlines():
+            record = json.loads(line)
+            if record["status"] == "done":
+                recorded.add((record["script"], tuple(sorted(record["flags"].items()))))
+        rows = re.findall(r"^\| `(\w+)` \| .* \| (\d+) \| (\d+) \|$", self.page, re.MULTILINE)
+        names = [
+            os.path.splitext(os.path.basename(path))[0]
+            for path in glob.glob(os.path.join(RESULTS, "grids", "*.json"))
+        ]
+        self.assertCountEqual([name for name, _, _ in rows], names)
+        for name, trainings, done in rows:
+            path = os.path.join(RESULTS, "grids", f"{name}.json")
+            trials = grids.expand_grids(grids.read_grids(path))
+            self.assertLen(trials, int(trainings), name)
+            self.assertEqual(sum(tuple(trial) in recorded for trial in trials), int(done), name)
+
+    def test_the_scripts_know_the_grids_flags(self):
+        for path in glob.glob(os.path.join(RESULTS, "grids", "*.json")):
+            seen = set()
+            for trial in grids.expand_grids(grids.read_grids(path)):
+                names = tuple(name for name, _ in trial.flags)
+                if (trial.script, names) not in seen:
+                    seen.add((trial.script, names))
+                    flags = [f"--{name}={value}" for name, value in trial.flags]
+                    command_lines.parsed(SCRIPTS[trial.script].define_flags, *flags)
+
+
+if __name__ == "__main__":
+    tf.test.main()
