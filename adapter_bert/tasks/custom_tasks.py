@@ -426,7 +426,6 @@ def split_rows(rows: list, shares: Dict[str, int]) -> Dict[str, list]:
     Args:
       rows: list.
       shares: dict from "train" and one or both of "dev" and "test" to their weights.
-      shares: dict from "train" and one or both of "dev" and "test" to their weights.
 
     Returns:
       A dict from the same names to lists of rows, in the order of `rows`.

@@ -128,7 +128,7 @@ class ParseTest(tf.test.TestCase):
 
     def test_what_is_refused(self):
         for text, expected in (
-            ("hidden=2", "expected one of module, fine_tune_module"),
+            ("hidden=2", "module, fine_tune_module"),
             ("hidden_layers", "and its value"),
             ("hidden_layers=4", "expected one of 0, 1, 2, 3, 5"),
             ("hidden_layers=true", "expected one of 0, 1, 2, 3, 5"),

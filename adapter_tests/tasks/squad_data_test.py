@@ -49,7 +49,7 @@ class ReadTest(FileTestCase):
         (message,) = log.output
         self.assertIn("squad.json: skipped 5 of 6 questions", message)
         self.assertIn("(such as q0, q1, q2).", message)
-        self.assert_file_refused(["left out 5 of 5 questions", "none remains"], squad(*questions))
+        self.assert_file_refused(["skipped 5 of 5 questions", "none remains"], squad(*questions))
 
     def test_an_answer_that_begins_before_the_first_word_is_left_out(self):
         questions = [question("q0", answers=[("The", 0)]), question("q1", answers=[("The", 1)])]

@@ -168,9 +168,9 @@ class JsonTest(FileTestCase):
         good = '{"tokens": ["a"], "tags": ["X"]}\n'
         for line, parts in (
             ('{"tokens": ["a"], "tags": ["X", "Y"]}', ["2 'tags' for 1 'tokens'"]),
-            ('{"tokens": ["a"]}', ["no list as 'tags'"]),
-            ('{"tags": ["X"]}', ["no list as 'tokens'"]),
-            ('{"tokens": "a", "tags": ["X"]}', ["no list as 'tokens'"]),
+            ('{"tokens": ["a"]}', ["'tags' is not a list"]),
+            ('{"tags": ["X"]}', ["'tokens' is not a list"]),
+            ('{"tokens": "a", "tags": ["X"]}', ["'tokens' is not a list"]),
             ('{"tokens": ["a"], "tags": [3]}', ["found 3 in 'tags'"]),
             ('{"tokens": [""], "tags": ["X"]}', ["found '' in 'tokens'"]),
             ('["a"]', ["a JSON object"]),

@@ -68,7 +68,7 @@ class ChooseTest(tf.test.TestCase):
 
     @unittest.skipIf(TF1, "refused as a whole")
     def test_what_is_missing(self):
-        self.assertRegex(self.refusal("multi_worker"), "needs TF_CONFIG, which is not set")
+        self.assertRegex(self.refusal("multi_worker"), "requires TF_CONFIG, which is not set")
         with mock.patch.object(distribution, "_gpus", return_value=[]):
             self.assertRegex(self.refusal("mirrored"), "TensorFlow finds none")
         self.assertRegex(self.refusal("multi_worker", tf_config="{"), "cannot be read")

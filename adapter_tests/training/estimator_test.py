@@ -236,7 +236,7 @@ class ResumingTest(TrainingTestCase):
         )
         with self.assertLogs("absl", "WARNING") as logs, self.assertRaises(KeyboardInterrupt):
             runner.train(tiny.arrays())
-        said = "the same command, without --overwrite_output_dir, resumes from step 3,"
+        said = "resumes from the last checkpoint, step 3."
         self.assertIn(said, logs.output[-1])
         self.assertEqual(signal.getsignal(signal.SIGINT), before)
         self.assertEqual(checkpoints.last_step(folder), 3)

@@ -342,7 +342,7 @@ class InitCheckpointTest(JobsTestCase):
         for named in (checkpoint, run, last):
             results, log, _ = self.readme(named, precision)
             self.assertEqual(results, expected)
-            self.assertEqual(log.count("holds a head and no adapters: --tuning=full"), 1)
+            self.assertEqual(log.count("holds a head and no adapters: using --tuning=full"), 1)
         # A training starts from it as from any BERT, by default with adapters, and resumes so.
         self.succeed("--do_train", "--init_checkpoint=" + checkpoint)
         self.assertEqual(task_adapter.describe(self.path("adapter")).tuning.method, "adapters")
@@ -369,7 +369,7 @@ class InitCheckpointTest(JobsTestCase):
         full = self.path("full_model.ckpt")
         results, log, _ = self.readme(full)
         self.assertEqual(results, expected)
-        self.assertIn("holds a head and its adapters: --adapter_size=3", log)
+        self.assertIn("holds a head and its adapters: using --adapter_size=3", log)
         other = os.path.join(self.folder, "other")
         self.refuse(
             [full, "16"],

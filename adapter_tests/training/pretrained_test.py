@@ -64,7 +64,7 @@ class CheckSequenceLengthTest(tf.test.TestCase):
         config = tiny.config(max_position_embeddings=40)
         for length in (4, 40):
             pretrained.check_sequence_length(length, config, min_length=4)
-        for length, part in ((41, "40 positions"), (3, "4 or more"), (0, "short"), (-1, "short")):
+        for length, part in ((41, "40 positions"), (3, "at least 4"), (0, "short"), (-1, "short")):
             with self.assertRaisesRegex(UserError, f"--max_seq_length={length} .*{part}"):
                 pretrained.check_sequence_length(length, config, min_length=4)
 
