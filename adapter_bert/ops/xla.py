@@ -42,7 +42,7 @@ def fused(function: Callable) -> Callable:
 
     @functools.wraps(function)
     def call_fused(*tensors, **settings):
-        if _portable.get() or is_in_xla() or not can_fuse():
+        if not fuses():
             return function(*tensors, **settings)
         compiled = graph_dict(tf.get_default_graph(), __name__)
         key = (function, *sorted(settings.items()))
@@ -53,6 +53,11 @@ def fused(function: Callable) -> Callable:
         return compiled[key](*tensors)
 
     return call_fused
+
+
+def fuses() -> bool:
+    """Whether XLA compiles single functions of what is built here."""
+    return not _portable.get() and not is_in_xla() and can_fuse()
 
 
 @contextlib.contextmanager
