@@ -1,10 +1,11 @@
-"""Layers as graph functions: built once, and called for each layer of a kind.
+"""Graph functions: what a graph has many of is built once, and called.
 
 To build a graph takes Python time: a layer's forward and backward pass have some 800 operations,
-its calls two. Before a step runs TensorFlow expands them, so that it computes what it would without
+their calls two. Before a step runs TensorFlow expands the calls, and computes what it would without
 functions.
 """
 
+import functools
 from typing import Any, Callable, List, NamedTuple
 
 import tensorflow.compat.v1 as tf
@@ -26,6 +27,26 @@ def can_share() -> bool:
     graph = tf.get_default_graph()
     is_whole = not isinstance(graph, FuncGraph) and graph._get_control_flow_context() is None
     return is_whole and xla.fuses() and not tf.distribute.has_strategy()
+
+
+def elementwise(function: Callable, *tensors, **settings) -> list:
+    """Returns what a function of Tensors returns: a list of Tensors of the first one's shape.
+
+    In a graph that `can_share` it is traced once, for Tensors of any shape.
+    """
+    if not can_share():
+        return function(*tensors, **settings)
+    inputs = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    traced = xla.graph_dict(tf.get_default_graph(), __name__)
+    key = (function, *sorted(settings.items()))
+    if key not in traced:
+        specs = [tf.TensorSpec(None, tensor.dtype) for tensor in inputs]
+        run = tf.function(functools.partial(function, **settings), autograph=False)
+        traced[key] = run.get_concrete_function(*specs)
+    outputs = _call(traced[key], inputs)
+    for output in outputs:
+        output.set_shape(inputs[0].shape)
+    return outputs
 
 
 class SharedLayer:
