@@ -31,8 +31,9 @@ from adapter_bert.common.model_variables import (  # noqa: F401 (the collections
     HEAD,
     LAYER_NORM,
 )
-from adapter_bert.ops import adapters, layers, xla
+from adapter_bert.ops import adapters, graph_functions, layers, xla
 from adapter_bert.ops.dropout import DropoutKey, dropout
+from adapter_bert.ops.graph_functions import SharedLayer
 from adapter_bert.ops.layers import (  # noqa: F401 (what BERT's modeling offers)
     assert_rank,
     create_initializer,
@@ -373,59 +374,87 @@ def transformer_model(
     settings: Dict[str, Any] = dict(
         batch_size=shape[0],
         seq_length=shape[1],
+        attention_mask=attention_mask,
         num_attention_heads=num_attention_heads,
         intermediate_size=intermediate_size,
         intermediate_act_fn=intermediate_act_fn,
         hidden_dropout_prob=hidden_dropout_prob,
         attention_probs_dropout_prob=attention_probs_dropout_prob,
         initializer_range=initializer_range,
-        forward=forward,
     )
     adapter = adapters.as_adapter(adapter_fn, adapter_layers, num_hidden_layers)
+    can_share = (
+        not recompute_activations
+        and adapter_gates is None
+        and _can_share_layers(forward, adapter, settings)
+    )
     # A matrix all the way: reshapes between [B, S, D] and [B * S, D] are not free on TPUs.
     layer_output = reshape_to_matrix(input_tensor)
-    outputs = []
+    outputs, shared_layers = [], {}
     for index in range(num_hidden_layers):
+        is_adapted = index in (adapter.layers or ())
         is_last = index == num_hidden_layers - 1
         layer: Callable = functools.partial(
             transformer_layer,
-            attention_mask=attention_mask,
-            adapter_fns=adapters.of_layer(adapter, index, forward.statistics, adapter_gates),
+            forward=forward,
+            adapter=adapter if is_adapted else None,
+            gate=None if adapter_gates is None else adapter_gates[:, index],
             first_position_only=first_position_only and is_last,
             **settings,
         )
+        if recompute_activations:
+            layer = functools.partial(recomputed, layer)
+        elif can_share and not (first_position_only and is_last):
+            layer = shared_layers.setdefault(is_adapted, SharedLayer(layer, forward))
         with tf.variable_scope(f"layer_{index}"):
-            layer_output = (
-                recomputed(layer, layer_output) if recompute_activations else layer(layer_output)
-            )
+            layer_output = layer(layer_output)
         outputs.append(layer_output)
     whole = outputs[:-1] if first_position_only else outputs
     outputs[: len(whole)] = [reshape_from_matrix(output, shape) for output in whole]
     return outputs if do_return_all_layers else outputs[-1]
 
 
+def _can_share_layers(forward: "ForwardPass", adapter: adapters.Adapter, settings) -> bool:
+    """Whether layers can be calls of one graph function: they read nothing but their parameters."""
+    is_own_adapter = not adapter.layers or (
+        isinstance(adapter.function, functools.partial)
+        and adapter.function.func is feedforward_adapter
+        and adapter.function.keywords["normalization"] != "batch"
+    )
+    dropout_probs = settings["hidden_dropout_prob"], settings["attention_probs_dropout_prob"]
+    return (
+        is_own_adapter
+        and forward.is_training
+        and (forward.dropout_key is not None or not any(dropout_probs))
+        and settings["intermediate_act_fn"] in layers.ACTIVATIONS.values()
+        and graph_functions.can_share()
+    )
+
+
 def transformer_layer(
     layer_input,
     *,
-    attention_mask,
-    adapter_fns: Sequence[Callable],
+    forward: "ForwardPass",
+    adapter: Optional[adapters.Adapter],
+    gate=None,
     batch_size,
     seq_length,
+    attention_mask,
     num_attention_heads: int,
     intermediate_size: int,
     intermediate_act_fn: Optional[Callable],
     hidden_dropout_prob: Optional[float],
     attention_probs_dropout_prob: Optional[float],
     initializer_range: float,
-    forward: "ForwardPass",
     first_position_only: bool = False,
 ):
     """Computes one layer with its adapters (Houlsby et al. 2019, figure 2, left).
 
     Args:
       layer_input: float Tensor [B * S, D].
-      attention_mask: as in `transformer_model`.
-      adapter_fns: two functions of a sub-layer's (output, input), for the two sub-layers.
+      forward: `ForwardPass`.
+      adapter: `adapters.Adapter`, or None for a layer without.
+      gate: as in `adapters.Adapter.adapt`.
       batch_size, seq_length: B and S.
       first_position_only: bool; compute the first position of each sequence alone.
       The rest is as in `transformer_model`.
@@ -435,7 +464,9 @@ def transformer_layer(
     """
     width = get_shape_list(layer_input, expected_rank=2)[-1]
     dense = functools.partial(forward.dense, initializer_range=initializer_range)
-    attention_adapter, output_adapter = adapter_fns
+    attention_adapter, output_adapter = adapters.of_layer(
+        adapter, forward.statistics, gate, forward.parameters
+    )
     queries = layer_input
     if first_position_only:
         queries = tf.reshape(layer_input, [batch_size, seq_length, width])[:, 0, :]

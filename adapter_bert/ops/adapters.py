@@ -54,7 +54,7 @@ class Adapter(NamedTuple):
     """An adapter function, and what of an encoder it adapts.
 
     Attributes:
-      function: function of (input, residual=None, statistics=None), as
+      function: function of (input, residual=None, statistics=None, parameters=VARIABLES), as
         `modeling.feedforward_adapter`.
       sites: scopes of the projections that it follows.
       is_parallel: bool; it reads what the sub-layer reads, and stands beside it.
@@ -66,7 +66,15 @@ class Adapter(NamedTuple):
     is_parallel: bool = False
     layers: Optional[Sequence[int]] = None
 
-    def adapt(self, output, sublayer_input, *, statistics=None, gate=None):
+    def adapt(
+        self,
+        output,
+        sublayer_input,
+        *,
+        statistics: Optional[list] = None,
+        gate=None,
+        parameters: Parameters = VARIABLES,
+    ):
         """Adapts a sub-layer.
 
         Args:
@@ -75,14 +83,16 @@ class Adapter(NamedTuple):
           statistics: as in `layers.batch_norm`.
           gate: float Tensor [B]: 1 where the adapter counts for a sequence, 0 where it is as if
             there were none; None where it always counts.
+          parameters: the source of the weights.
 
         Returns:
           float Tensor [rows, D], or several, whose sum is the adapted output.
         """
+        options = dict(statistics=statistics, parameters=parameters)
         if self.is_parallel:
-            terms = self.function(sublayer_input, residual=output, statistics=statistics)
+            terms = self.function(sublayer_input, residual=output, **options)
         else:
-            terms = self.function(output, statistics=statistics)
+            terms = self.function(output, **options)
         return terms if gate is None else _gated(terms, output, gate)
 
 
@@ -101,7 +111,7 @@ def as_adapter(adapter_fn, adapter_layers: Optional[Sequence[int]], num_layers: 
         return Adapter(tf.identity, layers=())
     if not isinstance(adapter_fn, Adapter):
         function = adapter_fn
-        adapter_fn = Adapter(lambda output, statistics: function(output))
+        adapter_fn = Adapter(lambda output, **_: function(output))
     adapted_layers = adapter_fn.layers if adapter_layers is None else adapter_layers
     adapted_layers = range(num_layers) if adapted_layers is None else adapted_layers
     unknown_layers = sorted(set(adapted_layers) - set(range(num_layers)))
@@ -113,24 +123,27 @@ def as_adapter(adapter_fn, adapter_layers: Optional[Sequence[int]], num_layers: 
     return adapter_fn._replace(layers=tuple(adapted_layers))
 
 
-def of_layer(adapter: Adapter, index: int, statistics: Optional[list] = None, gates=None) -> list:
+def of_layer(
+    adapter: Optional[Adapter],
+    statistics: Optional[list] = None,
+    gate=None,
+    parameters: Parameters = VARIABLES,
+) -> list:
     """Returns what follows both projections of a layer: the adapter, or nothing.
 
     Args:
-      adapter: what `as_adapter` returns.
-      index: of the layer.
-      statistics: as in `layers.batch_norm`.
-      gates: float Tensor [B, L], see `Adapter.adapt`; None where all adapters count.
+      adapter: `Adapter`, or None for a layer without.
+      statistics, gate, parameters: as in `Adapter.adapt`.
 
     Returns:
       Two functions of a sub-layer's (output, input) that return the adapted output.
     """
-    gate = None if gates is None else gates[:, index]
-    adapt = functools.partial(adapter.adapt, statistics=statistics, gate=gate)
-    is_adapted = [
-        index in (adapter.layers or ()) and site in adapter.sites for site in SITES["both"]
-    ]
-    return [adapt if adapted else _leave for adapted in is_adapted]
+    if adapter is None:
+        return [_leave, _leave]
+    adapt = functools.partial(
+        adapter.adapt, statistics=statistics, gate=gate, parameters=parameters
+    )
+    return [adapt if site in adapter.sites else _leave for site in SITES["both"]]
 
 
 def _leave(output, sublayer_input):
