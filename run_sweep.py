@@ -130,7 +130,11 @@ def run(values, extra_flags=()):
         runner.check_flags()
         print("\n".join(_table(runner, criterion)), flush=True)
         _run_stages(runner, config, criterion)
-    return _table(runner, criterion)
+    lines = _table(runner, criterion)
+    if config.halving:
+        admitted = len(_admitted_keys(runner, config, criterion))
+        lines.append(f"halving: {admitted} of {len(runner.trials)} trials go on")
+    return lines
 
 
 def _run_stages(runner, config, criterion):

@@ -1,5 +1,6 @@
 """Tests of results/README.md: each number on the page against the records that lie beside it."""
 
+import csv
 import glob
 import json
 import os
@@ -71,6 +72,38 @@ class PageTest(tf.test.TestCase):
             trials = grids.expand_grids(grids.read_grids(path))
             self.assertLen(trials, int(trainings), name)
             self.assertEqual(sum(tuple(trial) in recorded for trial in trials), int(done), name)
+
+    def test_the_readmes_table_is_of_table_1(self):
+        rows = list(csv.DictReader(read("table1.tsv").splitlines(), delimiter="\t"))
+        (best,) = {row["method"] for row in rows if "per task (1," in row["method"]}
+        labels = {"full": "full fine-tuning", "best": best, "8": "adapters 8", "64": "adapters 64"}
+        points = {
+            label: {row["task"]: row for row in reversed(rows) if row["method"] == name}
+            for label, name in labels.items()
+        }
+
+        def texts(label, tasks):
+            """A score, or a mean of scores, and its difference from full fine-tuning."""
+            mean, full = (
+                sum(float(points[name][task]["points"]) for task in tasks) / len(tasks)
+                for name in (label, "full")
+            )
+            difference = "" if label == "full" else f" ({mean - full:+.1f})".replace("-", "−")
+            return f"{mean:.1f}{difference}"
+
+        tasks = ["CoLA", "MRPC", "STS-B", "SST-2"]
+        readme = read("../README.md")
+        for label, beginning in (
+            ("full", "full fine-tuning | 100%"),
+            ("best", "adapters, best size for each task¹ | 3.41%"),
+            ("8", "adapters, size 8 | 0.39%"),
+            ("64", "adapters, size 64 (the command above) | 2.67%"),
+        ):
+            cells = [texts(label, [task]) for task in tasks] + [texts(label, tasks)]
+            self.assertIn(f"| {beginning} | {' | '.join(cells)} |", readme)
+            if label != "full":
+                trained = [int(points[label][task]["trained_parameters"]) for task in tasks]
+                self.assertIn(f"{sum(trained) / 4 / 22_713_216:.2%}", beginning)
 
     def test_the_scripts_know_the_grids_flags(self):
         for path in glob.glob(os.path.join(RESULTS, "grids", "*.json")):

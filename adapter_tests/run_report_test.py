@@ -90,7 +90,9 @@ class RunReportTest(tf.test.TestCase):
         self.assertIn("figure6.svg", os.listdir(self.out))
 
     def test_refusals(self):
-        self.assert_refused("--report=figure9: expected all, or some of table1", "--report=figure9")
+        self.assert_refused(
+            "--report=figure9: expected all, or some of claims, table1", "--report=figure9"
+        )
         self.assert_refused(
             "--report=table1,table2: found none of these: table2: trainings of further tasks",
             "--report=table1,table2",

@@ -13,6 +13,7 @@ from adapter_bert.common import files
 from adapter_bert.common.errors import UserError
 from adapter_bert.experiments import grids, records, sweep
 from adapter_tests.support import command_lines, tiny
+from adapter_tests.support.records import seeds
 
 
 @pytest.mark.slow
@@ -95,8 +96,12 @@ class RunSweepTest(tf.test.TestCase):
 
     def test_mistakes_are_refused(self):
         for arguments in ((), ("--preset=glue", self.grid())):
-            with self.assertRaisesRegex(UserError, "Give --preset or --grid"):
+            with self.assertRaisesRegex(UserError, "Give --preset, --grid or --chosen_from"):
                 self.run_sweep(*arguments)
+        with self.assertRaisesRegex(UserError, "^--chosen_from: there is no folder nowhere"):
+            self.run_sweep("--chosen_from=nowhere")
+        with self.assertRaisesRegex(UserError, "^--chosen_from=.*: found no finished training"):
+            self.run_sweep(f"--chosen_from={self.root}")
         twice = "--set=random_seed=1", "--set=--random_seed=2"
         with self.assertRaisesRegex(
             UserError, "^--set=--random_seed=2: random_seed is given twice"
@@ -108,9 +113,29 @@ class RunSweepTest(tf.test.TestCase):
     def test_presets_are_listed_command_by_command(self):
         arguments = "--preset=glue", "--only=task_name=MRPC", "--only=tuning=full"
         commands = self.run_sweep(*arguments, "--dry_run", "--shard=1/3")
-        self.assertLen(commands, 5)  # Of 3 rates and 5 seeds.
+        self.assertLen(commands, 7)  # A third of 4 rates and 5 seeds, the first of each three.
         self.assertIn("--task_name=MRPC", commands[0])
         self.assertIn("--max_seq_length=16", commands[0])
+
+    def test_the_settings_that_another_sweep_chose(self):
+        entries = [
+            *seeds("MRPC", [0.7, 0.8], score="f1", adapter_size=4, learning_rate=1e-3),
+            *seeds("MRPC", [0.7, 0.9], score="f1", adapter_size=4, learning_rate=1e-2),
+            *seeds("MRPC", [0.7, 0.9], score="f1", tuning="full", learning_rate=1e-5),
+        ]
+        for entry, accuracy in zip(entries, (0.9, 0.9, 0.8, 0.8, 0.5, 0.5)):
+            entry["scores"]["eval_accuracy"] = accuracy
+        other = os.path.join(self.root, "other")
+        os.makedirs(other)
+        with open(os.path.join(other, "results.jsonl"), "w") as writer:
+            writer.writelines(json.dumps(entry) + "\n" for entry in entries)
+        arguments = f"--chosen_from={other}", "--set=random_seed=1,2,3", "--dry_run"
+        for criterion, rate in (("score", 0.01), ("accuracy", 0.001)):
+            commands = self.run_sweep(*arguments, f"--select_by={criterion}")
+            adapters = [command for command in commands if "--adapter_size=4" in command]
+            self.assertLen(adapters, 3)
+            self.assertTrue(all(f"--learning_rate={rate} " in command for command in adapters))
+            self.assertLen([command for command in commands if "--tuning=full" in command], 3)
 
 
 if __name__ == "__main__":

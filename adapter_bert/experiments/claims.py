@@ -1,8 +1,9 @@
 """The paper's claims beside what records say of them; there is no verdict without a sweep.
 
-A difference is between two methods' chosen settings, a mean over the tasks that have both; its
-standard error comes from those over seeds. A verdict needs at least two learning rates, two numbers
-of epochs and two seeds of each method on each task; without them the claim is open.
+A difference is between two methods' chosen settings, a mean over tasks; its standard error comes
+from those over seeds. A verdict needs two learning rates, two numbers of epochs and two seeds of
+each method and size, on three tasks for a mean over tasks; tasks that have them count alone then,
+and else the claim is open.
 """
 
 import math
@@ -23,6 +24,8 @@ from adapter_bert.experiments.selection import (
 
 COLUMNS = ["claim", "paper", "ours", "settings tried", "seeds", "verdict"]
 _RATE, _EPOCHS, _INIT_SCALE = "learning_rate", "num_train_epochs", "adapter_init_scale"
+_MIN_TASKS = 3  # For a verdict on a mean over tasks.
+_MAX_SHARE = 0.036  # Table 1: what adapters train, the size chosen per task.
 _SIZES = (8, 64, 256)  # Those that section 3.2 chooses from.
 
 
@@ -75,9 +78,9 @@ def side(label, records, split=VALIDATION):
     return Side(label, {task: by_task[task] for task in chosen}, chosen)
 
 
-def difference(first, second):
-    """Returns the `Difference` of two sides; None if they have no task in common."""
-    tasks = sorted(first.chosen.keys() & second.chosen.keys(), key=paper.sort_key)
+def difference(first, second, min_tasks=1):
+    """Returns the `Difference` of two sides over `carried` tasks; None if they share no task."""
+    tasks = carried([first, second], first.chosen.keys() & second.chosen.keys(), min_tasks)
     if not tasks:
         return None
     pairs = [(first.chosen[task], second.chosen[task]) for task in tasks]
@@ -92,23 +95,48 @@ def difference(first, second):
     )
 
 
-def gaps(sides, tasks):
+def gaps(sides, tasks, min_tasks=1):
     """Returns what a sweep lacks before a verdict rests on it, as texts.
 
     Args:
       sides: list of `Side`; the baseline without BERT has a search of its own and is not counted.
       tasks: those that count.
+      min_tasks: how many there must be.
     """
+    tuned = [one for one in sides if one.label != NO_BERT.label]
+    groups = [group for one in tuned for task in tasks for group in _by_level(one.records[task])]
     missing = []
-    for flag, text in ((_RATE, "one learning rate"), (_EPOCHS, "one number of epochs")):
-        groups = [
-            one.records[task] for one in sides for task in tasks if one.label != NO_BERT.label
-        ]
-        if any(len({record["flags"].get(flag) for record in group}) < 2 for group in groups):
+    for swept, fixed, text in (
+        (_RATE, _EPOCHS, "one learning rate"),
+        (_EPOCHS, _RATE, "one number of epochs"),
+    ):
+        if not all(_is_swept(group, swept, fixed) for group in groups):
             missing.append(text)
     if any(one.chosen[task].seeds < 2 for one in sides for task in tasks):
         missing.append("one seed")
+    if len(tasks) < min_tasks:
+        missing.append("one task" if len(tasks) == 1 else f"{len(tasks)} tasks")
     return missing
+
+
+def _by_level(records):
+    """Groups of the records of each size of adapters and number of top layers."""
+    levels = selection.group_by(
+        records, lambda r: (str(ADAPTERS.level_of(r)), str(TOP_LAYERS.level_of(r)))
+    )
+    return levels.values()
+
+
+def _is_swept(records, flag, fixed):
+    """Whether a flag has two values in records that have the same value of another flag."""
+    groups = selection.group_by(records, lambda record: record["flags"].get(fixed))
+    return any(len({r["flags"].get(flag) for r in group}) > 1 for group in groups.values())
+
+
+def carried(sides, tasks, min_tasks=1):
+    """Returns the tasks whose sweeps lack nothing if they are enough, or else all, in order."""
+    complete = [task for task in tasks if not gaps(sides, [task])]
+    return sorted(complete if len(complete) >= min_tasks else tasks, key=paper.sort_key)
 
 
 def rows(results):
@@ -156,8 +184,9 @@ def _glue_rows(records):
                 f"{_signed(expected)}, {trained} trained",
                 adapters,
                 full,
-                lambda d, low=expected: d.value >= low,
+                lambda d, low=expected: d.value >= low and (d.share or 0) <= _MAX_SHARE,
                 has_share=True,
+                min_tasks=_MIN_TASKS,
             )
     yield _sizes_row(glue)
 
@@ -169,6 +198,7 @@ def _sizes_row(glue):
         for size in _SIZES
     ]
     tasks = set.intersection(*(set(one.chosen) for one in sides))
+    tasks = carried(sides, tasks, _MIN_TASKS)
     if not tasks:
         return None
     means = [float(np.mean([one.chosen[task].value for task in tasks])) for one in sides]
@@ -179,6 +209,7 @@ def _sizes_row(glue):
         sides,
         tasks,
         max(means) - min(means) <= 0.5,
+        _MIN_TASKS,
     )
 
 
@@ -191,6 +222,7 @@ def _parameter_rows(records):
         side("top layer", top),
         side(ADAPTERS.label, selection.select_adapters(glue, sizes=[64])),
         lambda d: max(d.by_task.values()) < 0,
+        min_tasks=2,
     )
     norms = selection.filter_by_method(glue, LAYER_NORM)
     full = selection.filter_by_method(glue, FULL)
@@ -201,6 +233,7 @@ def _parameter_rows(records):
         side(FULL.label, _by_accuracy(full)),
         lambda d: max(d.by_task.values()) < 0,
         by_task=True,
+        min_tasks=2,
     )
 
 
@@ -240,6 +273,7 @@ def _further_rows(records):
             side(label, method_records, TEST),
             full,
             agrees,
+            min_tasks=_MIN_TASKS,
         )
 
 
@@ -400,9 +434,11 @@ def _plain_setting(record):
     return record["task"], selection.settings_without(record, selection.design(record))
 
 
-def _difference_row(claim, expected, first, second, agrees, has_share=False, by_task=False):
+def _difference_row(
+    claim, expected, first, second, agrees, *, has_share=False, by_task=False, min_tasks=1
+):
     """The `Row` of two sides' difference; None if they have no task in common."""
-    found = difference(first, second)
+    found = difference(first, second, min_tasks)
     if found is None:
         return None
     tasks = list(found.by_task)
@@ -412,11 +448,11 @@ def _difference_row(claim, expected, first, second, agrees, has_share=False, by_
         ours = _by_task(found.by_task)
     if has_share and found.share is not None:
         ours += f", {found.share:.2%} trained"
-    return _row(claim, expected, ours, [first, second], tasks, agrees(found))
+    return _row(claim, expected, ours, [first, second], tasks, agrees(found), min_tasks)
 
 
-def _row(claim, expected, ours, sides, tasks, agrees):
-    missing = gaps(sides, tasks)
+def _row(claim, expected, ours, sides, tasks, agrees, min_tasks=1):
+    missing = gaps(sides, tasks, min_tasks)
     verdict = "agrees" if agrees else "differs"
     counts = [
         len({selection.key_of(selection.setting(r)) for r in one.records[task]})

@@ -85,8 +85,9 @@ def claims(results):
     caption = (
         "Scores are of the validation set where it does not say test. Settings are all that were"
         " tried of a method on a task, seeds those of the chosen setting; ± is a standard error. A"
-        " verdict needs two learning rates, two numbers of epochs and two seeds of each method on"
-        " each task; without them a claim is open."
+        " verdict needs two learning rates, two numbers of epochs and two seeds of each method and"
+        " size, on three tasks for a mean over tasks. The tasks that have them count alone then;"
+        " else the claim is open."
     )
     tables = [Table("", paper_claims.COLUMNS, [list(row) for row in rows])]
     numbers = [dict(zip(paper_claims.COLUMNS, row)) for row in rows]
@@ -396,7 +397,11 @@ def _total_note(cells):
 
 def _design_note(records):
     """A sentence on the adapters where they are not the default ones."""
-    flags = selection.find_usual_design(records, ADAPTERS)
+    adapters = selection.select_usual(records, ADAPTERS)
+    flags = selection.find_usual_design(adapters, ADAPTERS)
+    scales = sorted({selection.flag_of(record, _INIT_SCALE) for record in adapters})
+    if len(scales) > 1:
+        flags = {**flags, _INIT_SCALE: " or ".join(f"{scale:g}" for scale in scales)}
     flag_text = ", ".join(f"--{name}={value}" for name, value in flags.items())
     return f" The adapters are those of {flag_text}." if flag_text else ""
 

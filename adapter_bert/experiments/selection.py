@@ -21,7 +21,7 @@ CRITERIA = ("accuracy", "score")
 _ACCURACY = "eval_accuracy"
 _TEXT_SCRIPTS = ("run_classifier.py", "run_baseline.py")  # A tagger's accuracy is that of words.
 
-_POOLER = "train_pooler"
+_POOLER, _INIT_SCALE = "train_pooler", "adapter_init_scale"
 
 # Flag → what a record without it was trained with.
 DEFAULTS = {
@@ -248,28 +248,42 @@ def select_comparable(records, flag):
 
 
 def select_usual(records, method):
-    """The records of a method that are of its usual design."""
-    usual_design = find_usual_design(records, method)
+    """Returns a method's records of its usual design; the initial weights' scale may be any.
+
+    That is a setting here, chosen like the learning rate.
+    """
+    matching = [(record, _without(record, _INIT_SCALE)) for record in records]
+    usual_design = find_usual_design([plain for _, plain in matching], method)
     return [
-        record for record in filter_by_method(records, method) if design(record) == usual_design
+        record
+        for record, plain in matching
+        if _method_name(record) == method.name and design(plain) == usual_design
     ]
 
 
+def _without(record, flag):
+    """The record as if a flag had its default."""
+    flags = {name: value for name, value in record["flags"].items() if name != flag}
+    return {**record, "flags": flags}
+
+
 def select_adapters(records, pooler=False, sizes=None):
-    """Returns adapters of the design that most tasks and sizes have, with or without the pooler.
+    """Returns adapters of the usual design (see `select_usual`), with or without the pooler.
 
     Args:
       records: list.
       pooler: whether `--train_pooler` trained BERT's pooler with them.
       sizes: of --adapter_size; None for all.
     """
-    adapters = filter_by_method(records, ADAPTERS)
-    plain = [{**r, "flags": {**r["flags"], _POOLER: False}} for r in adapters]
-    usual = {**find_usual_design(plain, ADAPTERS), **({_POOLER: True} if pooler else {})}
+    adapters = [
+        record
+        for record in filter_by_method(records, ADAPTERS)
+        if flag_of(record, _POOLER) == pooler
+    ]
     return [
         record
-        for record in adapters
-        if design(record) == usual and (sizes is None or ADAPTERS.level_of(record) in sizes)
+        for record in select_usual(adapters, ADAPTERS)
+        if sizes is None or ADAPTERS.level_of(record) in sizes
     ]
 
 

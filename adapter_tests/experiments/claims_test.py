@@ -60,13 +60,18 @@ class DifferenceTest(tf.test.TestCase):
 class VerdictTest(tf.test.TestCase):
     def records(self, adapters=(0.80, 0.82), **flags):
         return [
-            *swept("MRPC", [0.81, 0.81], tuning="full", trained=10_000),
-            *swept("MRPC", adapters, adapter_size=64, trained=360, **flags),
+            entry
+            for task in ("MRPC", "QNLI", "RTE")
+            for entry in (
+                *swept(task, [0.81, 0.81], tuning="full", trained=10_000),
+                *swept(task, adapters, adapter_size=64, trained=360, **flags),
+            )
         ]
 
     def test_a_sweep_carries_a_verdict(self):
         row = rows(self.records())[CHOSEN]
-        self.assertEqual(row.ours, "0.0 ± 1.0 (MRPC), 3.60% trained")
+        # Three standard errors of 1, over three tasks.
+        self.assertEqual(row.ours, "0.0 ± 0.6 (MRPC, QNLI, RTE), 3.60% trained")
         self.assertEqual((row.paper, row.settings), ("−0.4, 3.6% trained", "4 a method and task"))
         self.assertEqual((row.seeds, row.verdict), ("2", "agrees"))
 
@@ -75,6 +80,13 @@ class VerdictTest(tf.test.TestCase):
         self.assertEqual((found[CHOSEN].ours[:4], found[CHOSEN].verdict), ("−1.0", "differs"))
         found = rows(self.records(adapters=(0.804, 0.804)))
         self.assertEqual((found[CHOSEN].verdict, found[FIXED].verdict), ("differs", "agrees"))
+
+    def test_more_parameters_than_the_papers_differ(self):
+        records = self.records()
+        for entry in records:
+            if "tuning" not in entry["flags"]:
+                entry["scores"]["trained_parameters"] = 370
+        self.assertEqual(rows(records)[CHOSEN].verdict, "differs")
 
     def test_what_a_sweep_lacks_leaves_it_open(self):
         for lacking, keep in (
@@ -89,8 +101,37 @@ class VerdictTest(tf.test.TestCase):
             ]
             self.assertEqual(rows(records)[CHOSEN].verdict, f"open: {lacking}")
 
+    def test_tasks_that_are_swept_count_alone(self):
+        records = [
+            *self.records(),
+            record("CoLA", 0.5, tuning="full"),
+            record("CoLA", 0.1, adapter_size=64),
+        ]
+        row = rows(records)[CHOSEN]
+        self.assertEqual((row.ours[:28], row.verdict), ("0.0 ± 0.6 (MRPC, QNLI, RTE),", "agrees"))
+        records = [r for r in records if r["task"] not in ("QNLI", "RTE")]
+        row = rows(records)[CHOSEN]
+        self.assertEqual(row.ours[:20], "−20.0 (CoLA, MRPC), ")
+        self.assertRegex(row.verdict, "^open: one learning rate, .*one seed, 2 tasks$")
+
+    def test_each_size_needs_a_sweep(self):
+        records = [*self.records(), record("MRPC", 0.1, adapter_size=8, learning_rate=1e-4)]
+        self.assertRegex(rows(records)[CHOSEN].verdict, "^open: one learning rate")
+        self.assertEqual(rows(records)[FIXED].verdict, "agrees")
+
+    def test_rates_and_epochs_that_do_not_cross_are_no_sweep(self):
+        records = [
+            entry
+            for entry in self.records()
+            if (entry["flags"]["learning_rate"], entry["flags"]["num_train_epochs"])
+            in ((1e-4, 3), (2e-4, 9))
+        ]
+        row = rows(records)[CHOSEN]
+        self.assertEqual(row.verdict, "open: one learning rate, one number of epochs")
+
     def test_the_pooler_has_a_row_of_its_own(self):
-        found = rows([*self.records(), *self.records(train_pooler=True)[8:]])
+        pooler = [r for r in self.records(train_pooler=True) if "train_pooler" in r["flags"]]
+        found = rows([*self.records(), *pooler])
         self.assertEqual(found[POOLER].verdict, "agrees")
         del found[POOLER]
         self.assertIn(CHOSEN, found)
@@ -99,11 +140,12 @@ class VerdictTest(tf.test.TestCase):
     def test_accuracy_of_layer_norms(self):
         records = []
         for tuning, accuracy in (("layer_norm", 0.70), ("full", 0.75)):
-            for entry in swept("CoLA", [0.3, 0.3], score="matthews", tuning=tuning):
-                entry["scores"]["eval_accuracy"] = accuracy
-                records.append(entry)
+            for task in ("CoLA", "MRPC"):
+                for entry in swept(task, [0.3, 0.3], score="matthews", tuning=tuning):
+                    entry["scores"]["eval_accuracy"] = accuracy
+                    records.append(entry)
         row = rows(records)["LayerNorms alone, less full fine-tuning, accuracy"]
-        self.assertEqual((row.ours, row.verdict), ("−5.0 (CoLA)", "agrees"))
+        self.assertEqual((row.ours, row.verdict), ("−5.0 (CoLA), −5.0 (MRPC)", "agrees"))
 
     def test_squad(self):
         squad = {"score": "f1", "script": "run_squad.py"}

@@ -228,7 +228,8 @@ class UsualDesignTest(tf.test.TestCase):
         self.assertEqual(
             selection.find_usual_design(records, ADAPTERS), {"adapter_init_scale": 0.01}
         )
-        self.assertEqual(selection.select_usual(records, ADAPTERS), records[:2])
+        # The scale is a setting like the learning rate.
+        self.assertEqual(selection.select_usual(records, ADAPTERS), records)
 
     def test_else_the_nearest_to_the_default(self):
         records = [
@@ -236,8 +237,24 @@ class UsualDesignTest(tf.test.TestCase):
             record("MRPC", 0.1, adapter_init_scale=0.01),
         ]
         self.assertEqual(selection.select_usual(records, ADAPTERS), records[1:])
+        self.assertEqual(
+            selection.find_usual_design(records, ADAPTERS), {"adapter_init_scale": 0.01}
+        )
         records.append(record("MRPC", 0.1, adapter_init_scale=0.001))
-        self.assertEqual(selection.select_usual(records, ADAPTERS), records[2:])
+        self.assertEqual(selection.find_usual_design(records, ADAPTERS), {})
+
+    def test_with_and_without_the_pooler(self):
+        records = [
+            record("MRPC", 0.1, adapter_size=8),
+            record("MRPC", 0.1, adapter_size=64, adapter_depth=2),
+            record("MRPC", 0.1, adapter_size=8, train_pooler=True, adapter_init_scale=0.01),
+            record("MRPC", 0.1, adapter_size=64, train_pooler=True),
+            record("MRPC", 0.1, adapter_size=8, adapter_depth=2, train_pooler=True),
+            record("MRPC", 0.1, tuning="full"),
+        ]
+        self.assertEqual(selection.select_adapters(records), records[:1])
+        self.assertEqual(selection.select_adapters(records, pooler=True), records[2:4])
+        self.assertEqual(selection.select_adapters(records, True, [64]), records[3:4])
 
     def test_difference(self):
         usual = {"adapter_init_scale": 0.01}
