@@ -390,7 +390,9 @@ def transformer_model(
         layer: Callable = functools.partial(
             transformer_layer,
             attention_mask=attention_mask,
-            adapter_fns=adapters.of_layer(adapter, index, forward.statistics, adapter_gates),
+            adapter_fns=adapters.of_layer(
+                adapter, index, forward.statistics, adapter_gates, forward.layer_norm
+            ),
             first_position_only=first_position_only and is_last,
             **settings,
         )
@@ -461,14 +463,14 @@ def transformer_layer(
             attention_output = dense(attention_output, width)
             attention_output = forward.dropout(attention_output, hidden_dropout_prob)
             attention_output = attention_adapter(attention_output, queries)
-            attention_output = forward.layer_norm(queries, plus=attention_output)
+            attention_output = forward.layer_norm(queries, "LayerNorm", plus=attention_output)
     with tf.variable_scope("intermediate"):
         intermediate_output = dense(attention_output, intermediate_size, intermediate_act_fn)
     with tf.variable_scope("output"):
         layer_output = dense(intermediate_output, width)
         layer_output = forward.dropout(layer_output, hidden_dropout_prob)
         layer_output = output_adapter(layer_output, attention_output)
-        return forward.layer_norm(attention_output, plus=layer_output)
+        return forward.layer_norm(attention_output, "LayerNorm", plus=layer_output)
 
 
 def attention_layer(
@@ -551,6 +553,7 @@ def feedforward_adapter(
     normalization: str = "none",
     depth: int = 1,
     interaction: str = "add",
+    scaling: float = 1.0,
     residual=None,
     statistics: Optional[list] = None,
     parameters: Parameters = VARIABLES,
@@ -572,6 +575,7 @@ def feedforward_adapter(
       normalization: a key of `adapters.NORMALIZATIONS`, of x W1 + b1: 2m parameters.
       depth: k, the number of hidden layers; each beyond the first is h → act(h W + b), W [m, m].
       interaction: a key of `adapters.INTERACTIONS`; "multiply" makes it x * (1 + f(x)).
+      scaling: constant factor of f (He et al. 2021, arXiv 2110.04366).
       residual: float Tensor [..., D], y; makes it y + f(x) or y * (1 + f(x)).
       statistics: as in `layers.batch_norm`: a list in training, else None.
       parameters: the source of the weights.
@@ -588,6 +592,7 @@ def feedforward_adapter(
         hidden = adapters.deepen(act(hidden), depth, act, parameters=parameters)
         change = project(hidden, "2", width)
     change = tf.reshape(change, get_shape_list(input_tensor))
+    change = change if scaling == 1.0 else scaling * change
     skip = input_tensor if residual is None else residual
     update = adapters.INTERACTIONS[interaction](skip, change)
     return (skip, update) if return_terms else skip + update
@@ -633,10 +638,12 @@ def build_adapter(config: AdapterConfig) -> Optional[adapters.Adapter]:
             normalization=config.normalization,
             depth=config.depth,
             interaction=config.interaction,
+            scaling=config.scaling,
         ),
         SITES[config.sites],
         config.placement == "parallel",
         config.layers,
+        config.placement == "normalized",
     )
 
 
@@ -661,7 +668,7 @@ def adapter_shapes(config: AdapterConfig, width: int) -> Dict[str, Tuple[int, ..
     with tf.Graph().as_default(), xla.portable():
         adapter, x = build_adapter(config), tf.zeros([1, width])
         if adapter:
-            adapter.adapt(x, x)
+            adapter._replace(is_normalized=False).adapt(x, x)  # The variables are the same.
         return {variable_name(v): tuple(v.shape.as_list()) for v in tf.global_variables()}
 
 
@@ -707,16 +714,22 @@ class ForwardPass(NamedTuple):
         return dropout(tensor, dropout_prob, key=self.dropout_key)
 
     def layer_norm(self, tensor, name: Optional[str] = None, *, plus=()):
-        """Returns `layers.layer_norm` of a Tensor and what is added to it."""
-        return layer_norm(
-            tensor,
-            name,
-            plus=plus,
-            dtype=self.dtype,
-            collections=self.layer_norm_collections,
-            training=self.is_training,
-            parameters=self.parameters,
-        )
+        """Returns `layers.layer_norm` of a Tensor and what is added to it.
+
+        Calls with the same name in one scope share beta and gamma.
+        """
+        reuse = tf.AUTO_REUSE if name else None
+        scope = tf.get_variable_scope()
+        with tf.variable_scope(scope, reuse=reuse, auxiliary_name_scope=False):
+            return layer_norm(
+                tensor,
+                name,
+                plus=plus,
+                dtype=self.dtype,
+                collections=self.layer_norm_collections,
+                training=self.is_training,
+                parameters=self.parameters,
+            )
 
 
 def create_attention_mask_from_input_mask(from_tensor, to_mask):

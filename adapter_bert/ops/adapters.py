@@ -59,14 +59,17 @@ class Adapter(NamedTuple):
       sites: scopes of the projections that it follows.
       is_parallel: bool; it reads what the sub-layer reads, and stands beside it.
       layers: indices of the layers that have one; None for all.
+      is_normalized: bool; it reads the LayerNorm of the sub-layer's output and input, and is added
+        to that output before the same LayerNorm (Pfeiffer et al. 2020, arXiv 2005.00247).
     """
 
     function: Callable
     sites: Tuple[str, ...] = SITES["both"]
     is_parallel: bool = False
     layers: Optional[Sequence[int]] = None
+    is_normalized: bool = False
 
-    def adapt(self, output, sublayer_input, *, statistics=None, gate=None):
+    def adapt(self, output, sublayer_input, *, statistics=None, gate=None, layer_norm=None):
         """Adapts a sub-layer.
 
         Args:
@@ -75,12 +78,17 @@ class Adapter(NamedTuple):
           statistics: as in `layers.batch_norm`.
           gate: float Tensor [B]: 1 where the adapter counts for a sequence, 0 where it is as if
             there were none; None where it always counts.
+          layer_norm: the one that closes the sub-layer, a function of (Tensor, name, plus=Tensor);
+            needed where `is_normalized`.
 
         Returns:
           float Tensor [rows, D], or several, whose sum is the adapted output.
         """
         if self.is_parallel:
             terms = self.function(sublayer_input, residual=output, statistics=statistics)
+        elif self.is_normalized:
+            normalized = layer_norm(sublayer_input, "LayerNorm", plus=output)
+            terms = self.function(normalized, residual=output, statistics=statistics)
         else:
             terms = self.function(output, statistics=statistics)
         return terms if gate is None else _gated(terms, output, gate)
@@ -113,7 +121,13 @@ def as_adapter(adapter_fn, adapter_layers: Optional[Sequence[int]], num_layers: 
     return adapter_fn._replace(layers=tuple(adapted_layers))
 
 
-def of_layer(adapter: Adapter, index: int, statistics: Optional[list] = None, gates=None) -> list:
+def of_layer(
+    adapter: Adapter,
+    index: int,
+    statistics: Optional[list] = None,
+    gates=None,
+    layer_norm: Optional[Callable] = None,
+) -> list:
     """Returns what follows both projections of a layer: the adapter, or nothing.
 
     Args:
@@ -121,12 +135,15 @@ def of_layer(adapter: Adapter, index: int, statistics: Optional[list] = None, ga
       index: of the layer.
       statistics: as in `layers.batch_norm`.
       gates: float Tensor [B, L], see `Adapter.adapt`; None where all adapters count.
+      layer_norm: as in `Adapter.adapt`.
 
     Returns:
       Two functions of a sub-layer's (output, input) that return the adapted output.
     """
     gate = None if gates is None else gates[:, index]
-    adapt = functools.partial(adapter.adapt, statistics=statistics, gate=gate)
+    adapt = functools.partial(
+        adapter.adapt, statistics=statistics, gate=gate, layer_norm=layer_norm
+    )
     is_adapted = [
         index in (adapter.layers or ()) and site in adapter.sites for site in SITES["both"]
     ]
