@@ -44,7 +44,7 @@ class TaskKind:
       answer_types: the names of an answer's parts, and TensorFlow Serving's type of each.
       has_text_signature: the model reads a text or a pair of texts as it is, so that a SavedModel
         can tokenize it.
-      has_adapterhub_head: AdapterHub's classification head is the same layer.
+      adapterhub_head: the type of AdapterHub's head that is the same layer; None if there is none.
       script: the script that trains tasks of this kind.
     """
 
@@ -57,7 +57,7 @@ class TaskKind:
     words_field: Optional[str] = None
     answer_types: Dict[str, str]
     has_text_signature = False
-    has_adapterhub_head = False
+    adapterhub_head: Optional[str] = None
     script = "run_classifier.py"
 
     def num_outputs(self, num_labels: int) -> int:
