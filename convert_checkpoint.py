@@ -20,34 +20,41 @@ if __name__ == "__main__":
     environment.prepare(environment.MODELS)
 
 import argparse
-import collections
 import dataclasses
-import functools
 import os
 import sys
 
-import numpy as np
-
 import tokenization
 import tuning
-from adapter_bert.common import configs, errors, files, model_variables, paths
+from adapter_bert.common import errors, files
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import (
     adapter_checkpoints,
+    adapter_folders,
     adapterhub,
-    checkpoints,
+    google,
     huggingface,
+    other_files,
+    peft,
+    pytorch,
     task_adapter,
     tf2,
+    tfhub,
 )
+from adapter_bert.formats.bert import count_text
 from adapter_bert.tasks import classifier_features
 
-_CONFIG, _CHECKPOINT = "bert_config.json", "bert_model.ckpt"
-_GOOGLE_FILES = (
-    _CONFIG,
-    paths.BERT_FILES["vocab_file"],
-    _CHECKPOINT + ".index",
-    _CHECKPOINT + ".data-00000-of-00001",
+# The formats that `describe` knows; the first one that matches says what a path is.
+_FORMATS = (
+    peft,
+    adapterhub,
+    adapter_folders,
+    google,
+    huggingface,
+    tfhub,
+    tf2,
+    adapter_checkpoints,
+    pytorch,
 )
 
 
@@ -55,7 +62,7 @@ def from_huggingface(source, destination, *, overwrite=False):
     """Converts a HuggingFace BERT; the destination appears whole or not at all.
 
     Args:
-      source: folder with config.json, model.safetensors and vocab.txt.
+      source: folder with config.json, model.safetensors or pytorch_model.bin, and vocab.txt.
       destination: folder to make, with bert_config.json, vocab.txt and bert_model.ckpt.
       overwrite: whether to replace an earlier conversion.
 
@@ -63,9 +70,8 @@ def from_huggingface(source, destination, *, overwrite=False):
       UserError: see `huggingface.read`; or the destination is in use.
     """
     destination = destination.rstrip("/") or "/"
-    _check_destination(destination, overwrite, _GOOGLE_FILES)
-    config, tensors, vocab_file = huggingface.read(source, "SOURCE_DIR")
-    _write_bert(destination, config, tensors, vocab_file)
+    _check_destination(destination, overwrite, google.FILES)
+    _write_bert(google, destination, huggingface.read(source, "SOURCE_DIR"))
 
 
 def from_tf2(source, destination, *, overwrite=False):
@@ -83,20 +89,17 @@ def from_tf2(source, destination, *, overwrite=False):
       UserError: see `tf2.read`; or the destination is in use.
     """
     destination = destination.rstrip("/") or "/"
-    _check_destination(destination, overwrite, _GOOGLE_FILES)
-    encoder = tf2.read(source, f"SOURCE {source}:")
-    _write_bert(destination, encoder.config, encoder.tensors, encoder.vocab_file)
-    if encoder.do_lower_case is not None:
-        print(f"{destination}: its texts need --do_lower_case={encoder.do_lower_case}.")
+    _check_destination(destination, overwrite, google.FILES)
+    bert = tf2.read(source, f"SOURCE {source}:")
+    _write_bert(google, destination, bert)
+    if bert.do_lower_case is not None:
+        print(f"{destination}: its texts need --do_lower_case={bert.do_lower_case}.")
 
 
-def _write_bert(destination, config, tensors, vocab_file):
+def _write_bert(form, destination, bert):
     with files.atomic_folder(destination) as folder:
-        with files.open_file(os.path.join(folder, _CONFIG), "w") as writer:
-            writer.write(config.to_json_string())
-        files.copy(vocab_file, os.path.join(folder, huggingface.VOCABULARY))
-        checkpoints.write(os.path.join(folder, _CHECKPOINT), tensors)
-    print(f"{destination}: wrote {_count_text(tensors)}.")
+        form.write(folder, bert)
+    print(f"{destination}: wrote {count_text(bert.tensors)}.")
 
 
 def to_huggingface(bert, destination, *, overwrite=False):
@@ -112,14 +115,7 @@ def to_huggingface(bert, destination, *, overwrite=False):
     """
     destination = destination.rstrip("/") or "/"
     _check_destination(destination, overwrite, huggingface.FILES)
-    config, reader = _open_bert(bert)
-    shapes = huggingface.google_shapes(config, reader.get_variable_to_shape_map())
-    tensors = {name: checkpoints.read_tensor(reader, name, f"BERT_DIR {bert}") for name in shapes}
-    with files.atomic_folder(destination) as folder:
-        huggingface.write(folder, config, tensors)
-        vocab_file = os.path.join(bert, huggingface.VOCABULARY)
-        files.copy(vocab_file, os.path.join(folder, huggingface.VOCABULARY))
-    print(f"{destination}: wrote {_count_text(tensors)}.")
+    _write_bert(huggingface, destination, google.read(bert, "BERT_DIR"))
 
 
 def from_adapter_bert(
@@ -145,30 +141,12 @@ def from_adapter_bert(
     _check_destination(adapter, overwrite, task_adapter.FILES, "ADAPTER_DIR")
     if not all(labels) or len(set(labels)) < len(labels):
         raise UserError(f"--labels={','.join(labels)}: expected names, none of them twice.")
-    config, reader = _open_bert(bert)
-    where = f"CHECKPOINT {checkpoint}"
-    checkpoint_tensors = checkpoints.trained_tensors(checkpoint, "CHECKPOINT")
-    bias = checkpoint_tensors.get("output_bias")
-    if bias is not None and bias.size != len(labels):
-        raise UserError(f"--labels={','.join(labels)}: {where} has {bias.size} outputs.")
     description = dataclasses.replace(
-        _partial_description(bert, config, max_seq_length, cased),
-        task=task,
-        labels=tuple(labels),
-        adapter=configs.AdapterConfig(_adapter_size(checkpoint_tensors, where)),
-        global_step=checkpoints.step_of(checkpoint, "CHECKPOINT"),
+        _partial_description(bert, max_seq_length, cased), task=task, labels=tuple(labels)
     )
-    expected_shapes = task_adapter.shapes(description)
-    for name in sorted(set(checkpoint_tensors) - set(expected_shapes)):
-        read = functools.partial(checkpoints.read_tensor, reader, name, f"BERT_DIR {bert}")
-        if not reader.has_tensor(name) or not np.array_equal(checkpoint_tensors[name], read()):
-            raise UserError(f"{where} was not trained from BERT_DIR {bert}: {name} differs.")
-    tensors = {
-        name: checkpoint_tensors[name] for name in expected_shapes if name in checkpoint_tensors
-    }
-    task_adapter.check_tensors(tensors, description, where)
-    task_adapter.save(adapter, task_adapter.TaskAdapter(description, tensors))
-    print(f"{adapter}: wrote {_count_text(tensors)}.")
+    loaded = adapter_checkpoints.read(checkpoint, description, google.checkpoint_of(bert))
+    task_adapter.save(adapter, loaded)
+    print(f"{adapter}: wrote {count_text(loaded.tensors)}.")
 
 
 def to_full_checkpoint(adapter, bert, checkpoint, *, overwrite=False):
@@ -189,10 +167,10 @@ def to_full_checkpoint(adapter, bert, checkpoint, *, overwrite=False):
         raise UserError(f"CHECKPOINT {checkpoint} is there already; use a new name or --overwrite.")
     loaded = task_adapter.load(adapter, "ADAPTER_DIR")
     adapter_checkpoints.to_full_checkpoint(
-        loaded, os.path.join(bert, _CHECKPOINT), checkpoint, "BERT_DIR"
+        loaded, google.checkpoint_of(bert), checkpoint, "BERT_DIR"
     )
     backbone = loaded.description.backbone.name
-    print(f"{checkpoint}: wrote {backbone} with {_count_text(loaded.tensors)}.")
+    print(f"{checkpoint}: wrote {backbone} with {count_text(loaded.tensors)}.")
     print(adapter_checkpoints.full_checkpoint_use(loaded.description))
 
 
@@ -211,7 +189,7 @@ def to_adapterhub(adapter, destination, *, overwrite=False):
     loaded = task_adapter.load(adapter, "ADAPTER_DIR")
     with files.atomic_folder(destination) as folder:
         adapterhub.write(folder, loaded)
-    print(f"{destination}: wrote {_count_text(loaded.tensors)}. To load them:\n")
+    print(f"{destination}: wrote {count_text(loaded.tensors)}. To load them:\n")
     hidden_act = huggingface.activation_name(loaded.description.backbone.config.get("hidden_act"))
     print(adapterhub.LOADING.format(folder=destination, hidden_act=hidden_act))
 
@@ -233,156 +211,38 @@ def from_adapterhub(source, bert, adapter, *, max_seq_length=128, cased=False, o
       UserError: see `adapterhub.read`; or the destination is in use.
     """
     _check_destination(adapter, overwrite, task_adapter.FILES, "ADAPTER_DIR")
-    config, _ = _open_bert(bert)
-    converted = adapterhub.read(source, _partial_description(bert, config, max_seq_length, cased))
+    converted = adapterhub.read(source, _partial_description(bert, max_seq_length, cased))
     task_adapter.save(adapter, converted)
-    print(f"{adapter}: wrote {_count_text(converted.tensors)}.")
+    print(f"{adapter}: wrote {count_text(converted.tensors)}.")
 
 
 def describe(path):
     """Prints what a task adapter, a checkpoint, or a folder that holds a BERT or a run is.
 
     Args:
-      path: a folder or a checkpoint's prefix; of a run's folder the task adapter is meant.
+      path: a folder, a checkpoint's prefix or a file.
 
     Raises:
-      UserError: it is none of these, or damaged.
+      UserError: it is of none of the formats, or damaged.
     """
     path = path.rstrip("/") or "/"
-    for name, describe_folder in (
-        (adapterhub.HEAD_CONFIG, _describe_adapterhub),
-        (task_adapter.CONFIG_FILE, _describe_adapter),
-        (os.path.join(task_adapter.FOLDER, task_adapter.CONFIG_FILE), _describe_run),
-        (_CHECKPOINT + ".index", _describe_bert),
-        (huggingface.CONFIG, _describe_huggingface),
-    ):
-        if files.exists(os.path.join(path, name)):
-            lines = describe_folder(path)
-            break
-    else:
-        lines = _describe_checkpoint(path)
-    print("\n".join(lines))
+    for form in _FORMATS:
+        if form.matches(path):
+            print("\n".join(form.describe(path, "PATH")))
+            return
+    raise UserError(f"PATH {path} {other_files.describe(path)}.")
 
 
-def _describe_adapter(folder):
-    loaded = task_adapter.load(folder, "PATH")
-    description = loaded.description
-    adapter = description.adapter
-    adapters = f"adapters of size {adapter.size}, " if adapter else ""
-    if adapter and adapter.variant():
-        variant = ", ".join(f"{name} {value}" for name, value in adapter.variant().items())
-        adapters = f"adapters of size {adapter.size} ({variant}), "
-    parameters = task_adapter.parameters(loaded.tensors)
-    lines = [
-        f"Task adapter: {description.task}, {description.kind}, trained with {adapters}"
-        f"--tuning={description.tuning.method}, {description.global_step} steps",
-        f"Labels: {', '.join(description.labels) or 'none'}",
-        f"Holds: {_count_text(parameters)}, {files.readable_size(folder + '/')}",
-        f"Backbone: {description.backbone.name}, fingerprint {description.backbone.fingerprint}",
-    ]
-    scores = ", ".join(f"{name} {value:.4f}" for name, value in sorted(description.scores.items()))
-    return lines + ([f"Dev scores: {scores}"] if scores else [])
-
-
-def _describe_run(folder):
-    return _describe_adapter(os.path.join(folder, task_adapter.FOLDER))
-
-
-def _describe_adapterhub(folder):
-    where = f"PATH {folder}"
-    name, adapter, head, tensors = adapterhub.read_files(folder, where)
-    return [
-        f"AdapterHub task adapter: {name}, {adapter.get('architecture') or 'bottleneck'}, reduction"
-        f" factor {adapter.get('reduction_factor')}, {adapter.get('non_linearity')}",
-        f"Labels: {', '.join(adapterhub.labels_of(head, where)) or 'none'}",
-        f"Holds: {_count_text(tensors)}, {files.readable_size(folder + '/')}",
-    ]
-
-
-def _describe_bert(folder):
-    return _describe_checkpoint(os.path.join(folder, _CHECKPOINT))
-
-
-def _describe_checkpoint(prefix):
-    reader = checkpoints.open_checkpoint(prefix, "PATH")
-    shapes = reader.get_variable_to_shape_map()
-    parameters = collections.Counter()
-    for name, shape in shapes.items():
-        if name == checkpoints.IDENTITY:
-            continue
-        parameters[_model_part(name)] += int(np.prod(shape, dtype=np.int64))
-    is_one_file = not files.exists(prefix + ".index")  # Of the first format.
-    size = files.readable_size(prefix if is_one_file else prefix + ".")
-    lines = [
-        f"Checkpoint: {len(shapes)} tensors, {size}",
-        *(f"{part}: {count:,} parameters" for part, count in sorted(parameters.items())),
-    ]
-    where = f"PATH {prefix}"
-    if "bert/embeddings/word_embeddings" in shapes and "bert/encoder/layer_0/" in "\n".join(shapes):
-        sizes = checkpoints.encoder_sizes(shapes, where)
-        missing = [name for name in model_variables.encoder_shapes(sizes) if name not in shapes]
-        if missing:
-            return [*lines, f"No whole BERT: it lacks {len(missing)} tensors, as {missing[0]}"]
-        read = functools.partial(checkpoints.read_tensor, reader, where=where)
-        lines.append(_describe_encoder(sizes, read))
-    return lines
-
-
-def _describe_huggingface(folder):
-    config, tensors, _ = huggingface.read(folder, "PATH")
-    return [f"HuggingFace BERT: {_count_text(tensors)}", _describe_encoder(config, tensors.get)]
-
-
-def _describe_encoder(config, get_tensor):
-    return (
-        f"BERT: {config.num_hidden_layers} layers, hidden size {config.hidden_size}, fingerprint"
-        f" {model_variables.fingerprint(get_tensor, config)}"
-    )
-
-
-def _model_part(name):
-    """Which part of a model a tensor of a checkpoint is."""
-    if name == checkpoints.GLOBAL_STEP:
-        return "Step"
-    if name.endswith(checkpoints.MOMENTS):
-        return "Optimizer"
-    if name.endswith(model_variables.MOVING):
-        return "Statistics"
-    if name.startswith("cls/"):
-        return "Pretraining heads"
-    try:
-        kind = model_variables.role_of(name, ["bert/"]).kind
-    except ValueError:
-        return "Others"
-    return {"adapter": "Adapters", "head": "Head"}.get(kind, "Backbone")
-
-
-def _open_bert(folder):
-    """(`configs.BertConfig`, checkpoint reader) of a folder like those of Google's releases."""
-    config = configs.BertConfig.from_json_file(os.path.join(folder, _CONFIG))
-    prefix = os.path.join(folder, _CHECKPOINT)
-    checkpoints.check_encoder(prefix, config, "BERT_DIR")
-    if not files.exists(os.path.join(folder, huggingface.VOCABULARY)):
-        raise UserError(f"BERT_DIR {folder}: there is no {huggingface.VOCABULARY} in it.")
-    return config, checkpoints.open_checkpoint(prefix, "BERT_DIR")
-
-
-def _adapter_size(tensors, where):
-    sizes = {value.shape[-1] for name, value in tensors.items() if name.endswith("/weights1")}
-    if len(sizes) != 1:
-        raise UserError(f"{where}: expected adapters of one size, found {sorted(sizes) or 'none'}.")
-    return sizes.pop()
-
-
-def _partial_description(bert, config, max_seq_length, cased):
+def _partial_description(bert, max_seq_length, cased):
     """A `task_adapter.Description` of what other formats do not say; the rest is to be filled."""
+    config, _ = google.open_folder(bert, "BERT_DIR")
     min_length, max_length = classifier_features.MIN_SEQ_LENGTH, config.max_position_embeddings
     if not min_length <= max_seq_length <= max_length:
         raise UserError(
             f"--max_seq_length={max_seq_length}: expected {min_length} to {max_length}, the"
             f" positions of BERT_DIR {bert}."
         )
-    vocabulary = tokenization.load_vocab(os.path.join(bert, huggingface.VOCABULARY))
+    vocabulary = tokenization.load_vocab(os.path.join(bert, google.VOCABULARY))
     return task_adapter.Description(
         task="",
         kind="classification",
@@ -390,7 +250,7 @@ def _partial_description(bert, config, max_seq_length, cased):
         max_seq_length=max_seq_length,
         do_lower_case=not cased,
         vocabulary=task_adapter.digest(vocabulary),
-        backbone=adapter_checkpoints.backbone_of(os.path.join(bert, _CHECKPOINT), config),
+        backbone=adapter_checkpoints.backbone_of(google.checkpoint_of(bert), config),
         tuning=tuning.Tuning(),
         adapter=None,
         global_step=0,
@@ -398,11 +258,6 @@ def _partial_description(bert, config, max_seq_length, cased):
         scores={},
         versions=task_adapter.versions(),
     )
-
-
-def _count_text(tensors):
-    parameters = sum(value.size for value in tensors.values())
-    return f"{len(tensors)} tensors, {parameters:,} parameters"
 
 
 def _check_destination(destination, overwrite, expected_files, argument="DESTINATION_DIR"):

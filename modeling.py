@@ -420,6 +420,7 @@ def _can_share_layers(forward: "ForwardPass", adapter: adapters.Adapter, setting
         isinstance(adapter.function, functools.partial)
         and adapter.function.func is feedforward_adapter
         and adapter.function.keywords["normalization"] != "batch"
+        and not adapter.is_normalized
     )
     dropout_probs = settings["hidden_dropout_prob"], settings["attention_probs_dropout_prob"]
     return (
@@ -465,7 +466,7 @@ def transformer_layer(
     width = get_shape_list(layer_input, expected_rank=2)[-1]
     dense = functools.partial(forward.dense, initializer_range=initializer_range)
     attention_adapter, output_adapter = adapters.of_layer(
-        adapter, forward.statistics, gate, forward.parameters
+        adapter, forward.statistics, gate, forward.parameters, forward.layer_norm
     )
     queries = layer_input
     if first_position_only:
@@ -492,14 +493,14 @@ def transformer_layer(
             attention_output = dense(attention_output, width)
             attention_output = forward.dropout(attention_output, hidden_dropout_prob)
             attention_output = attention_adapter(attention_output, queries)
-            attention_output = forward.layer_norm(queries, plus=attention_output)
+            attention_output = forward.layer_norm(queries, "LayerNorm", plus=attention_output)
     with tf.variable_scope("intermediate"):
         intermediate_output = dense(attention_output, intermediate_size, intermediate_act_fn)
     with tf.variable_scope("output"):
         layer_output = dense(intermediate_output, width)
         layer_output = forward.dropout(layer_output, hidden_dropout_prob)
         layer_output = output_adapter(layer_output, attention_output)
-        return forward.layer_norm(attention_output, plus=layer_output)
+        return forward.layer_norm(attention_output, "LayerNorm", plus=layer_output)
 
 
 def attention_layer(
@@ -582,6 +583,7 @@ def feedforward_adapter(
     normalization: str = "none",
     depth: int = 1,
     interaction: str = "add",
+    scaling: float = 1.0,
     residual=None,
     statistics: Optional[list] = None,
     parameters: Parameters = VARIABLES,
@@ -603,6 +605,7 @@ def feedforward_adapter(
       normalization: a key of `adapters.NORMALIZATIONS`, of x W1 + b1: 2m parameters.
       depth: k, the number of hidden layers; each beyond the first is h → act(h W + b), W [m, m].
       interaction: a key of `adapters.INTERACTIONS`; "multiply" makes it x * (1 + f(x)).
+      scaling: constant factor of f (He et al. 2021, arXiv 2110.04366).
       residual: float Tensor [..., D], y; makes it y + f(x) or y * (1 + f(x)).
       statistics: as in `layers.batch_norm`: a list in training, else None.
       parameters: the source of the weights.
@@ -619,6 +622,7 @@ def feedforward_adapter(
         hidden = adapters.deepen(act(hidden), depth, act, parameters=parameters)
         change = project(hidden, "2", width)
     change = tf.reshape(change, get_shape_list(input_tensor))
+    change = change if scaling == 1.0 else scaling * change
     skip = input_tensor if residual is None else residual
     update = adapters.INTERACTIONS[interaction](skip, change)
     return (skip, update) if return_terms else skip + update
@@ -664,10 +668,12 @@ def build_adapter(config: AdapterConfig) -> Optional[adapters.Adapter]:
             normalization=config.normalization,
             depth=config.depth,
             interaction=config.interaction,
+            scaling=config.scaling,
         ),
         SITES[config.sites],
         config.placement == "parallel",
         config.layers,
+        config.placement == "normalized",
     )
 
 
@@ -692,7 +698,7 @@ def adapter_shapes(config: AdapterConfig, width: int) -> Dict[str, Tuple[int, ..
     with tf.Graph().as_default(), xla.portable():
         adapter, x = build_adapter(config), tf.zeros([1, width])
         if adapter:
-            adapter.adapt(x, x)
+            adapter._replace(is_normalized=False).adapt(x, x)  # The variables are the same.
         return {variable_name(v): tuple(v.shape.as_list()) for v in tf.global_variables()}
 
 
@@ -738,16 +744,22 @@ class ForwardPass(NamedTuple):
         return dropout(tensor, dropout_prob, key=self.dropout_key)
 
     def layer_norm(self, tensor, name: Optional[str] = None, *, plus=()):
-        """Returns `layers.layer_norm` of a Tensor and what is added to it."""
-        return layer_norm(
-            tensor,
-            name,
-            plus=plus,
-            dtype=self.dtype,
-            collections=self.layer_norm_collections,
-            training=self.is_training,
-            parameters=self.parameters,
-        )
+        """Returns `layers.layer_norm` of a Tensor and what is added to it.
+
+        Calls with the same name in one scope share beta and gamma.
+        """
+        reuse = tf.AUTO_REUSE if name else None
+        scope = tf.get_variable_scope()
+        with tf.variable_scope(scope, reuse=reuse, auxiliary_name_scope=False):
+            return layer_norm(
+                tensor,
+                name,
+                plus=plus,
+                dtype=self.dtype,
+                collections=self.layer_norm_collections,
+                training=self.is_training,
+                parameters=self.parameters,
+            )
 
 
 def create_attention_mask_from_input_mask(from_tensor, to_mask):

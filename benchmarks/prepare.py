@@ -43,7 +43,7 @@ def write(destination, sizes, vocab_file, init_checkpoint=None):
     with open(os.path.join(ours, "bert_config.json"), "w") as writer:
         writer.write(config.to_json_string())
     values = _write_checkpoint(os.path.join(ours, "bert_model.ckpt"), sizes, init_checkpoint)
-    huggingface.write(
+    huggingface.write_model(
         theirs, config, {name: values[name] for name in model_variables.encoder_shapes(config)}
     )
     # The exact GELU, which is the fast one in PyTorch.

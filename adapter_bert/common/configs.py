@@ -213,15 +213,18 @@ SITES = {
     "attention": ("attention/output",),
     "feed_forward": ("output",),
 }
-# The fields of section 3.6 and their values. A file without one, of an earlier version, means its
-# default. Depth ends where a graph still takes seconds to build, of a description from anywhere.
+# The fields of section 3.6 and of AdapterHub's layouts, and their values; None for any number. A
+# file without one, of an earlier version, means its default. Depth ends where a graph still takes
+# seconds to build, of a description from anywhere.
 VARIANTS: Dict[str, Any] = {
     "normalization": ("none", "layer", "batch"),
     "depth": range(1, 101),
     "sites": tuple(SITES),
-    "placement": ("sequential", "parallel"),
+    "placement": ("sequential", "parallel", "normalized"),
     "interaction": ("add", "multiply"),
+    "scaling": None,
 }
+_MAX_SCALING = 1e6  # Beyond, no float32 holds what a layer makes of it.
 
 
 def parse_layers(text: str) -> Tuple[int, ...]:
@@ -266,8 +269,13 @@ class AdapterConfig(Settings):
         gradients are accumulated; it needs the batch on one device. Elsewhere it takes moving ones.
       depth: k, the number of hidden layers.
       sites: a key of `SITES`.
-      placement: "sequential", "parallel".
+      placement: "sequential": reads the sub-layer's output, and what is made of it goes into the
+        residual connection and the LayerNorm. "parallel": reads what the sub-layer reads (He et al.
+        2021, https://arxiv.org/abs/2110.04366). "normalized": reads the sub-layer's output after
+        residual connection and LayerNorm, and is added to it before them (Pfeiffer et al. 2020,
+        https://arxiv.org/abs/2005.00247).
       interaction: "add" or "multiply".
+      scaling: s, a constant factor of f (He et al. 2021).
     """
 
     size: int = flag(
@@ -320,8 +328,9 @@ class AdapterConfig(Settings):
     )
     placement: str = flag(
         "sequential",
-        "What adapters read: the sub-layer's output (sequential), or what the sub-layer reads"
-        " (parallel).",
+        "What adapters read: the sub-layer's output (sequential); what the sub-layer reads"
+        " (parallel); or the output after residual connection and LayerNorm, to be added to it"
+        " before them (normalized).",
         "Adapters",
         name="adapter_placement",
         choices=VARIANTS["placement"],
@@ -332,6 +341,12 @@ class AdapterConfig(Settings):
         "Adapters",
         name="adapter_interaction",
         choices=VARIANTS["interaction"],
+    )
+    scaling: float = flag(
+        1.0,
+        "Factor of what adapters add; 4 is that of He et al. 2021 for parallel ones.",
+        "Adapters",
+        name="adapter_scaling",
     )
 
     def __post_init__(self):
@@ -349,11 +364,16 @@ class AdapterConfig(Settings):
             raise UserError(f"--adapter_activation: {error}") from None
         for name, allowed in VARIANTS.items():
             value = getattr(self, name)
-            if value not in allowed:
+            if allowed is not None and value not in allowed:
                 choices = (
                     f"{allowed[0]} to {allowed[-1]}" if name == "depth" else ", ".join(allowed)
                 )
                 raise UserError(f"--adapter_{name}={value}: expected one of {choices}.")
+        if not 0 < self.scaling <= _MAX_SCALING:
+            raise UserError(
+                f"--adapter_scaling must be a number above 0, up to {_MAX_SCALING:g}, but is"
+                f" {self.scaling}."
+            )
         if self.normalization == "layer" and self.size == 1:
             raise UserError(
                 "--adapter_normalization=layer with --adapter_size=1 leaves nothing of what the"

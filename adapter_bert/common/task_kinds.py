@@ -44,7 +44,7 @@ class TaskKind:
       answer_types: the names of an answer's parts and their TensorFlow Serving types.
       has_text_signature: whether the model reads a plain text or pair, so that a SavedModel can
         tokenize it.
-      has_adapterhub_head: whether AdapterHub's classification head is the same layer.
+      adapterhub_head: the type of AdapterHub's head that is the same layer, or None.
       script: the script that trains tasks of this kind.
     """
 
@@ -57,7 +57,7 @@ class TaskKind:
     words_field: Optional[str] = None
     answer_types: Dict[str, str]
     has_text_signature = False
-    has_adapterhub_head = False
+    adapterhub_head: Optional[str] = None
     script = "run_classifier.py"
 
     def num_outputs(self, num_labels: int) -> int:

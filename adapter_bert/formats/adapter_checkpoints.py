@@ -1,15 +1,128 @@
-"""Task adapters and TensorFlow's checkpoints: those of a training, and those written for export."""
+"""Task adapters and TensorFlow's checkpoints: those of a training, and those of adapter-bert."""
 
+import collections
 import dataclasses
 import functools
 import os
-from typing import NamedTuple, Optional
+import re
+from typing import Dict, List, NamedTuple, Optional
 
 import numpy as np
 
 from adapter_bert.common import configs, files, model_variables
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints, task_adapter
+from adapter_bert.formats.bert import describe_encoder
+
+_TABLE_MAGIC = bytes.fromhex("57fb808b247547db")  # At the end of a checkpoint of the first format.
+
+
+def matches(path: str) -> bool:
+    """Returns whether a path is a checkpoint's prefix, or one of its files."""
+    if files.exists(path + ".index"):
+        return True
+    if not files.exists(path) or files.isdir(path):
+        return False
+    if re.search(r"\.(index|meta|data-\d+-of-\d+)$", path):
+        return True
+    with files.open_file(path, "rb") as reader:
+        reader.seek(max(0, files.size(path) - len(_TABLE_MAGIC)))
+        return reader.read() == _TABLE_MAGIC
+
+
+def describe(path: str, argument: str) -> List[str]:
+    """Returns lines that say what a checkpoint holds, for people.
+
+    Args:
+      path: its prefix.
+      argument: what an error calls it, such as "PATH".
+
+    Raises:
+      UserError: it is damaged, or the path is one of its files.
+    """
+    reader = checkpoints.open_checkpoint(path, argument)
+    shapes = reader.get_variable_to_shape_map()
+    parameters: Dict[str, int] = collections.Counter()
+    for name, shape in shapes.items():
+        if name != checkpoints.IDENTITY:
+            parameters[_model_part(name)] += int(np.prod(shape, dtype=np.int64))
+    is_one_file = not files.exists(path + ".index")  # Of the first format.
+    size = files.readable_size(path if is_one_file else path + ".")
+    lines = [
+        f"Checkpoint: {len(shapes)} tensors, {size}",
+        *(f"{part}: {count:,} parameters" for part, count in sorted(parameters.items())),
+    ]
+    where = f"{argument} {path}"
+    if "bert/embeddings/word_embeddings" in shapes and "bert/encoder/layer_0/" in "\n".join(shapes):
+        sizes = checkpoints.encoder_sizes(shapes, where)
+        missing = [name for name in model_variables.encoder_shapes(sizes) if name not in shapes]
+        if missing:
+            return [*lines, f"No whole BERT: it lacks {len(missing)} tensors, as {missing[0]}"]
+        read_tensor = functools.partial(checkpoints.read_tensor, reader, where=where)
+        lines.append(describe_encoder(sizes, read_tensor))
+    return lines
+
+
+def _model_part(name: str) -> str:
+    """Returns which part of a model a tensor of a checkpoint is."""
+    if name == checkpoints.GLOBAL_STEP:
+        return "Step"
+    if name.endswith(checkpoints.MOMENTS):
+        return "Optimizer"
+    if name.endswith(model_variables.MOVING):
+        return "Statistics"
+    if name.startswith("cls/"):
+        return "Pretraining heads"
+    try:
+        kind = model_variables.role_of(name, ["bert/"]).kind
+    except ValueError:
+        return "Others"
+    return {"adapter": "Adapters", "head": "Head"}.get(kind, "Backbone")
+
+
+def read(
+    checkpoint: str, description: task_adapter.Description, init_checkpoint: str
+) -> task_adapter.TaskAdapter:
+    """Takes the task adapter out of a checkpoint of adapter-bert's.
+
+    All of it that adapters do not train must equal the pretrained BERT to the last bit.
+
+    Args:
+      checkpoint: prefix of the checkpoint.
+      description: `task_adapter.Description`; the checkpoint tells its adapter and global_step.
+      init_checkpoint: prefix of the pretrained checkpoint that it was trained from.
+
+    Raises:
+      UserError: the checkpoint is damaged, holds no adapters, was trained from another BERT, or has
+        another number of labels.
+    """
+    where, bert = f"CHECKPOINT {checkpoint}", f"BERT_DIR {os.path.dirname(init_checkpoint)}"
+    found = checkpoints.trained_tensors(checkpoint, "CHECKPOINT")
+    bias, labels = found.get("output_bias"), description.labels
+    if bias is not None and bias.size != len(labels):
+        raise UserError(f"--labels={','.join(labels)}: {where} has {bias.size} outputs.")
+    description = dataclasses.replace(
+        description,
+        adapter=configs.AdapterConfig(_adapter_size(found, where)),
+        global_step=checkpoints.step_of(checkpoint, "CHECKPOINT"),
+    )
+    expected_shapes = task_adapter.shapes(description)
+    reader = checkpoints.open_checkpoint(init_checkpoint, "BERT_DIR")
+    for name in sorted(set(found) - set(expected_shapes)):
+        if not reader.has_tensor(name) or not np.array_equal(
+            found[name], checkpoints.read_tensor(reader, name, bert)
+        ):
+            raise UserError(f"{where} was not trained from {bert}: {name} differs.")
+    tensors = {name: found[name] for name in expected_shapes if name in found}
+    task_adapter.check_tensors(tensors, description, where)
+    return task_adapter.TaskAdapter(description, tensors)
+
+
+def _adapter_size(tensors: Dict[str, np.ndarray], where: str) -> int:
+    sizes = {value.shape[-1] for name, value in tensors.items() if name.endswith("/weights1")}
+    if len(sizes) != 1:
+        raise UserError(f"{where}: expected adapters of one size, found {sorted(sizes) or 'none'}.")
+    return sizes.pop()
 
 
 class RunAdapter(NamedTuple):

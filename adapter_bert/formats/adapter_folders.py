@@ -11,6 +11,57 @@ from absl import logging
 from adapter_bert.common import files
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import task_adapter
+from adapter_bert.formats.bert import count_text
+
+
+def matches(path: str) -> bool:
+    """Returns whether a path is a task adapter, or the folder of a run that has one."""
+    return any(_is_task_adapter(folder) for folder in (path, _of_run(path)))
+
+
+def _is_task_adapter(folder: str) -> bool:
+    """Returns whether a folder has this format's config: other formats call theirs the same."""
+    config = posixpath.join(folder, task_adapter.CONFIG_FILE)
+    if not files.exists(config):
+        return False
+    try:
+        record = files.read_object(config)
+    except UserError:  # Damaged: `load` says how, unless the folder is another format's.
+        return files.exists(posixpath.join(folder, task_adapter.TENSORS_FILE))
+    return record.get("format") == task_adapter.FORMAT
+
+
+def _of_run(path: str) -> str:
+    return posixpath.join(path, task_adapter.FOLDER)
+
+
+def describe(path: str, argument: str) -> List[str]:
+    """Returns lines that say what a task adapter is, for people.
+
+    Args:
+      path: its folder, or that of the run.
+      argument: what an error calls it, such as "PATH".
+
+    Raises:
+      UserError: it is damaged.
+    """
+    folder = path if _is_task_adapter(path) else _of_run(path)
+    loaded = task_adapter.load(folder, argument)
+    description, adapter = loaded.description, loaded.description.adapter
+    adapters = f"adapters of size {adapter.size}, " if adapter else ""
+    if adapter and adapter.variant():
+        variant = ", ".join(f"{name} {value}" for name, value in adapter.variant().items())
+        adapters = f"adapters of size {adapter.size} ({variant}), "
+    parameters = task_adapter.parameters(loaded.tensors)
+    lines = [
+        f"Task adapter: {description.task}, {description.kind}, trained with {adapters}"
+        f"--tuning={description.tuning.method}, {description.global_step} steps",
+        f"Labels: {', '.join(description.labels) or 'none'}",
+        f"Holds: {count_text(parameters)}, {files.readable_size(folder + '/')}",
+        f"Backbone: {description.backbone.name}, fingerprint {description.backbone.fingerprint}",
+    ]
+    scores = ", ".join(f"{name} {value:.4f}" for name, value in sorted(description.scores.items()))
+    return lines + ([f"Dev scores: {scores}"] if scores else [])
 
 
 def is_task_name(text: str) -> bool:

@@ -1,23 +1,30 @@
-"""Task adapters in AdapterHub's format: the package `adapters` for PyTorch, version 1.3.
+"""Task adapters in AdapterHub's format: the package `adapters` for PyTorch and its predecessors.
 
     adapter_config.json, adapter.safetensors     the bottleneck adapters
     head_config.json, model_head.safetensors     the head
     layer_norms.safetensors                      the LayerNorms, which that format has no place for
 
-`LOADING` are the lines of Python that load all three.
+Written as by version 1.3; read of any version, from pytorch_adapter.bin and pytorch_model_head.bin,
+too. `LOADING` are the lines of Python that load what is written.
+
+The layouts `double_seq_bn` (Houlsby et al. 2019), `seq_bn` (Pfeiffer et al. 2020) and `par_bn` (He
+et al. 2021) are settings of a `configs.AdapterConfig`. A head with a hidden layer and tanh on the
+first position's output is BERT's pooler, trained, below a head of one layer.
 """
 
 import dataclasses
 import json
 import os
-from typing import Any, Dict, List, Tuple
+import re
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
 import tuning
 from adapter_bert.common import configs, files, model_variables, task_kinds
 from adapter_bert.common.errors import UserError
-from adapter_bert.formats import huggingface, task_adapter
+from adapter_bert.formats import huggingface, peft, task_adapter
+from adapter_bert.formats.bert import count_text
 
 Tensors = Dict[Tuple[str, str], np.ndarray]  # By file and PyTorch's name.
 
@@ -28,6 +35,7 @@ FILES = (
     HEAD_CONFIG,
     *(name + ".safetensors" for name in (_ADAPTER, _HEAD, _LAYER_NORMS)),
 )
+_BIN_FILES = {_ADAPTER: "pytorch_adapter.bin", _HEAD: "pytorch_model_head.bin"}
 
 LOADING = """\
 from adapters import AutoAdapterModel
@@ -39,19 +47,68 @@ model.load_state_dict(load_file("{folder}/layer_norms.safetensors"), strict=Fals
 model.eval()
 """
 
+# The package's activations → ours. Its "gelu" is the exact form, and ours the tanh form.
 _ACTIVATIONS = {
-    huggingface.activation_name(name): name
-    for name in ("gelu", "leaky_relu", "linear", "relu", "relu6", "sigmoid", "swish", "tanh")
+    "gelu_new": "gelu",
+    "gelu_fast": "gelu",
+    "gelu_accurate": "gelu",
+    "gelu_pytorch_tanh": "gelu",
+    "leaky_relu": "leaky_relu",
+    "leakyrelu": "leaky_relu",
+    "linear": "linear",
+    "relu": "relu",
+    "relu6": "relu6",
+    "sigmoid": "sigmoid",
+    "swish": "swish",
+    "silu": "swish",
+    "tanh": "tanh",
 }
-# The variants that the package has, the default first, and what they are there.
-_VARIANTS = {
-    "sites": {
-        "both": {"mh_adapter": True, "output_adapter": True},
-        "attention": {"mh_adapter": True, "output_adapter": False},
-        "feed_forward": {"mh_adapter": False, "output_adapter": True},
+# Files without a version are older than 2.0, and call GELU's forms otherwise.
+_OLD_ACTIVATIONS = {"gelu": "gelu_new", "gelu_orig": "gelu"}
+
+# The settings that the package has, and what they are there.
+_SITES = {
+    "both": {"mh_adapter": True, "output_adapter": True},
+    "attention": {"mh_adapter": True, "output_adapter": False},
+    "feed_forward": {"mh_adapter": False, "output_adapter": True},
+}
+_PLACEMENTS = {
+    "sequential": {
+        "is_parallel": False,
+        "original_ln_before": False,
+        "original_ln_after": True,
+        "residual_before_ln": True,
     },
-    "placement": {"sequential": {"is_parallel": False}, "parallel": {"is_parallel": True}},
+    "parallel": {
+        "is_parallel": True,
+        "original_ln_before": False,
+        "original_ln_after": True,
+        "residual_before_ln": True,
+    },
+    "normalized": {
+        "is_parallel": False,
+        "original_ln_before": True,
+        "original_ln_after": True,
+        "residual_before_ln": True,
+    },
 }
+# What else the package can vary in a bottleneck adapter's forward pass, and the only value here.
+_FIXED = {"ln_before": False, "ln_after": False, "use_gating": False, "phm_layer": False}
+# Factors that the package trains, one or D of them.
+_TRAINED_SCALINGS = ("learned", "channel")
+# The package's layouts, as a config of its first versions may name them.
+_LAYOUTS = {
+    "double_seq_bn": {**_SITES["both"], **_PLACEMENTS["sequential"], "non_linearity": "swish"},
+    "seq_bn": {**_SITES["feed_forward"], **_PLACEMENTS["normalized"], "non_linearity": "relu"},
+    "par_bn": {
+        **_SITES["feed_forward"],
+        **_PLACEMENTS["parallel"],
+        "non_linearity": "relu",
+        "scaling": 4.0,
+    },
+}
+_OLD_LAYOUTS = {"houlsby": "double_seq_bn", "pfeiffer": "seq_bn", "parallel": "par_bn"}
+
 _DOWN_BIAS = "adapter_down.0.bias"
 _TENSOR_NAMES = {
     "weights1": "adapter_down.0.weight",
@@ -60,20 +117,86 @@ _TENSOR_NAMES = {
     "biases2": "adapter_up.bias",
 }
 _HEAD_TENSOR_NAMES = {"output_weights": "weight", "output_bias": "bias"}
+_POOLER_TENSOR_NAMES = {"bert/pooler/dense/kernel": "weight", "bert/pooler/dense/bias": "bias"}
 
-# What the package can vary in a bottleneck adapter besides, and how Houlsby et al. have it.
-_HOULSBY = {
-    "original_ln_before": False,
-    "original_ln_after": True,
-    "ln_before": False,
-    "ln_after": False,
-    "residual_before_ln": True,
-    "adapter_residual_before_ln": False,
-    "scaling": 1.0,
-    "use_gating": False,
-    "phm_layer": False,
-    "inv_adapter": None,
+# Models with one head of HuggingFace's → the head's type, and its layer.
+_STATIC_HEADS = {
+    "BertForSequenceClassification": ("classification", "classifier"),
+    "BertForTokenClassification": ("tagging", "classifier"),
+    "BertForQuestionAnswering": ("question_answering", "qa_outputs"),
 }
+
+
+class Source(NamedTuple):
+    """What lies in a folder of this format, in the words of version 1.3.
+
+    Attributes:
+      name: the adapter's.
+      version: of the package, "" if it is not told.
+      hidden_size: of the model that it belongs to; None if it is not told.
+      adapter: the adapters' config.
+      head: the head's config.
+      tensors: dict from (file, PyTorch's name) to float32 arrays.
+    """
+
+    name: str
+    version: str
+    hidden_size: Optional[int]
+    adapter: Dict[str, Any]
+    head: Dict[str, Any]
+    tensors: Tensors
+
+
+class _Head(NamedTuple):
+    """A head: its kind of task, labels, whether it has a hidden layer, and a bias."""
+
+    kind: task_kinds.TaskKind
+    labels: Tuple[str, ...]
+    is_hidden: bool
+    has_bias: bool
+
+
+def matches(path: str) -> bool:
+    """Returns whether a path is a folder of this format."""
+    config = os.path.join(path, _ADAPTER_CONFIG)
+    if files.exists(os.path.join(path, HEAD_CONFIG)):
+        return True
+    try:
+        record = files.read_object(config) if files.exists(config) else {}
+    except UserError:
+        return False
+    return "config" in record and record.get("format") != task_adapter.FORMAT
+
+
+def describe(path: str, argument: str) -> List[str]:
+    """Returns lines that say what an adapter is, and whether it opens here, for people.
+
+    Args:
+      path: its folder.
+      argument: what an error calls it, such as "PATH".
+
+    Raises:
+      UserError: a file is missing or damaged.
+    """
+    where = f"{argument} {path}"
+    source = read_files(path, where)
+    layout = next((n for n, fields in _LAYOUTS.items() if _is_like(source.adapter, fields)), None)
+    lines = [
+        f"AdapterHub task adapter: {source.name}, {layout or 'bottleneck adapters'}, reduction"
+        f" factor {source.adapter.get('reduction_factor')}, {source.adapter.get('non_linearity')}",
+        f"Holds: {count_text(source.tensors)}, {files.readable_size(path + '/')}",
+    ]
+    try:
+        head = _head_of(source.head, where)
+        _adapter_of(source, where)
+    except UserError as error:
+        return [*lines, f"Does not open here: {error}"]
+    return [*lines, f"Labels: {', '.join(head.labels) or 'none'}, {head.kind.name}"]
+
+
+def _is_like(config: Dict[str, Any], layout: Dict[str, Any]) -> bool:
+    """Returns whether adapters are of a layout, whatever their activation."""
+    return all(config.get(name) == layout[name] for name in layout if name != "non_linearity")
 
 
 def write(folder: str, adapter: task_adapter.TaskAdapter) -> None:
@@ -87,17 +210,17 @@ def write(folder: str, adapter: task_adapter.TaskAdapter) -> None:
       UserError: the format has no place for it.
     """
     description = adapter.description
-    configs = {
+    records = {
         _ADAPTER_CONFIG: _adapter_config(description, _check_adapter(description)),
         HEAD_CONFIG: _head_config(description),
     }
     name = description.task
-    tensors = {_ADAPTER: {}, _HEAD: {}, _LAYER_NORMS: {}}
+    tensors: Dict[str, Dict[str, np.ndarray]] = {_ADAPTER: {}, _HEAD: {}, _LAYER_NORMS: {}}
     for google_name, value in adapter.tensors.items():
-        file, pytorch_name = _file_and_name(google_name, name)
-        tensors[file][pytorch_name] = (
-            value.reshape(-1) if "/biases" in google_name else _transpose_adapter(file, value)
-        )
+        file, pytorch_name = _file_and_name(google_name, description)
+        if "/biases" in google_name:
+            value = value.reshape(-1)
+        tensors[file][pytorch_name] = _transposed(google_name, value)
     for file, content in tensors.items():
         huggingface.write_safetensors(os.path.join(folder, file + ".safetensors"), content)
     common_fields = {
@@ -108,7 +231,7 @@ def write(folder: str, adapter: task_adapter.TaskAdapter) -> None:
         "name": name,
         "version": "adapters.1.3.0",
     }
-    for file, config in configs.items():
+    for file, config in records.items():
         record = {**common_fields, "config": config}
         with files.open_file(os.path.join(folder, file), "w") as writer:
             writer.write(json.dumps(record, indent=2, sort_keys=True) + "\n")
@@ -124,23 +247,24 @@ def _check_adapter(description: task_adapter.Description) -> configs.AdapterConf
             + (f" with {adapter.fn}." if adapter else ".")
         )
     for name, value in adapter.variant().items():
-        if name not in _VARIANTS:
+        if name not in ("sites", "placement", "scaling"):
             raise UserError(
                 f"AdapterHub's format has no adapters like these (--adapter_{name}={value})."
             )
-    activation = adapter.activation
-    if huggingface.activation_name(activation) not in _ACTIVATIONS:
+    if (adapter.activation.lower() or "linear") not in _ACTIVATIONS.values():
         raise UserError(
-            f"The package adapters has no such activation (--adapter_activation={activation})."
+            f"The package adapters has no such activation (--adapter_activation="
+            f"{adapter.activation})."
         )
-    if not task_kinds.get(description.kind).has_adapterhub_head:
-        known = [name for name in task_kinds.names() if task_kinds.get(name).has_adapterhub_head]
+    kind = task_kinds.get(description.kind)
+    if kind.adapterhub_head is None:
+        known = [name for name in task_kinds.names() if task_kinds.get(name).adapterhub_head]
         raise UserError(
-            f"A head of the kind {description.kind} has no counterpart here in AdapterHub's format,"
+            f"A head of the kind {description.kind} has no counterpart in AdapterHub's format,"
             f" expected {' or '.join(known)}."
         )
-    if description.tuning.train_pooler:
-        raise UserError("AdapterHub's format has no place for a trained pooler (--train_pooler).")
+    if description.tuning.train_pooler and kind.reads_tokens:
+        raise UserError("AdapterHub's format has no place for a pooler below a head of tokens.")
     return adapter
 
 
@@ -149,13 +273,16 @@ def _adapter_config(
 ) -> Dict[str, Any]:
     config = description.backbone.config
     layer_indices = range(config["num_hidden_layers"])
+    activation = adapter.activation.lower() or "linear"
     return {
-        "architecture": None,
-        **_HOULSBY,
-        **_VARIANTS["sites"][adapter.sites],
-        **_VARIANTS["placement"][adapter.placement],
+        "adapter_residual_before_ln": False,
+        "inv_adapter": None,
+        **_FIXED,
+        **_SITES[adapter.sites],
+        **_PLACEMENTS[adapter.placement],
+        "scaling": float(adapter.scaling),
         "reduction_factor": reduction_factor(config["hidden_size"], adapter.size),
-        "non_linearity": huggingface.activation_name(adapter.activation),
+        "non_linearity": next(name for name, ours in _ACTIVATIONS.items() if ours == activation),
         "leave_out": []
         if adapter.layers is None
         else sorted(set(layer_indices) - set(adapter.layers)),
@@ -171,40 +298,46 @@ def reduction_factor(hidden_size: int, adapter_size: int) -> float:
 
 
 def _head_config(description: task_adapter.Description) -> Dict[str, Any]:
-    labels = description.labels
-    return {
-        "head_type": "classification",
-        "num_labels": len(labels) or 1,
-        "layers": 1,
-        "activation_function": None,
+    labels, kind = description.labels, task_kinds.get(description.kind)
+    is_hidden = description.tuning.train_pooler
+    config = {
+        "head_type": kind.adapterhub_head,
+        "num_labels": kind.num_outputs(len(labels)),
+        "layers": 2 if is_hidden else 1,
+        "activation_function": "tanh" if is_hidden else None,
         "label2id": {label: index for index, label in enumerate(labels)} or None,
-        "use_pooler": True,
-        "bias": True,
         "dropout_prob": 0.1,
     }
+    return config if kind.reads_tokens else {**config, "use_pooler": not is_hidden, "bias": True}
 
 
-def _file_and_name(name: str, adapter: str) -> Tuple[str, str]:
-    """(file, PyTorch's name) of a trained tensor; adapter is the name that the format gives it."""
+def _file_and_name(name: str, description: task_adapter.Description) -> Tuple[str, str]:
+    """Returns (file, PyTorch's name) of a trained tensor."""
+    adapter, is_hidden = description.task, description.tuning.train_pooler
     kind = model_variables.role_of(name, ["bert/"]).kind
+    # The modules of a head are dropout and a layer; a hidden layer is followed by its activation.
     if kind == "head":
-        # The head's first module is its dropout.
-        return _HEAD, f"heads.{adapter}.1.{_HEAD_TENSOR_NAMES[name]}"
+        part = _HEAD_TENSOR_NAMES[name.rpartition("/")[2]]
+        return _HEAD, f"heads.{adapter}.{4 if is_hidden else 1}.{part}"
+    if kind == "pooler":
+        return _HEAD, f"heads.{adapter}.1.{_POOLER_TENSOR_NAMES[name]}"
     if kind == "layer_norm":
         return _LAYER_NORMS, "bert." + huggingface.parameter_name(name)
     scope, _, part = name.rpartition("/")
     return _ADAPTER, f"bert.{huggingface.parameter_name(scope)}.{adapter}.{_TENSOR_NAMES[part]}"
 
 
-def _transpose_adapter(file: str, value: np.ndarray) -> np.ndarray:
-    """Our layout as PyTorch's, or back: an adapter's weights are transposed, its biases [1, m]."""
-    return value.T if file == _ADAPTER else value
+def _transposed(google_name: str, value: np.ndarray) -> np.ndarray:
+    """Our layout as PyTorch's, or back: an adapter's and the pooler's weights are transposed."""
+    is_transposed = "/adapters/" in google_name or google_name.endswith("/kernel")
+    return value.T if is_transposed else value
 
 
 def read(folder: str, description: task_adapter.Description) -> task_adapter.TaskAdapter:
-    """Reads what `write` wrote, or `save_adapter` and a `layer_norms.safetensors` beside it.
+    """Reads what `write` or the package's `save_adapter` wrote.
 
-    Without that file the LayerNorms are the backbone's, as the package itself leaves them.
+    Without `layer_norms.safetensors` the LayerNorms are the backbone's, as the package leaves them.
+    A trained factor of the adapters' output is multiplied into their last weights.
 
     Args:
       folder: path.
@@ -215,92 +348,208 @@ def read(folder: str, description: task_adapter.Description) -> task_adapter.Tas
       `task_adapter.TaskAdapter`.
 
     Raises:
-      UserError: a file is missing or damaged; the adapters are not of this kind; a tensor is
-        missing, of another shape or has no place.
+      UserError: a file is missing or damaged; adapters or head have no counterpart here; a tensor
+        is missing, of another shape or has no place.
     """
     where = f"SOURCE_DIR {folder}"
-    name, adapter_config, head_config, tensors = read_files(folder, where)
-    adapter = _adapter_of(adapter_config, tensors, description.backbone.config, where)
-    labels = labels_of(head_config, where)
+    source = read_files(folder, where)
+    hidden_size, num_layers = (
+        description.backbone.config[name] for name in ("hidden_size", "num_hidden_layers")
+    )
+    if source.hidden_size not in (None, hidden_size):
+        raise UserError(
+            f"{where} belongs to a model with hidden size {source.hidden_size}, but BERT_DIR holds"
+            f" {description.backbone.name}, with {hidden_size}."
+        )
+    adapter, leave_out = _adapter_of(source, where)
+    layers = tuple(i for i in range(num_layers) if i not in leave_out)
+    head = _head_of(source.head, where)
     description = dataclasses.replace(
         description,
-        task=name,
-        kind="classification" if labels else "regression",
-        labels=labels,
-        tuning=tuning.Tuning(layer_norms=_layer_norms_of(tensors)),
-        adapter=adapter,
+        task=source.name,
+        kind=head.kind.name,
+        labels=head.labels,
+        tuning=tuning.Tuning(
+            layer_norms=_layer_norms_of(source.tensors), train_pooler=head.is_hidden
+        ),
+        adapter=dataclasses.replace(adapter, layers=layers if leave_out else None),
     )
+    tensors = dict(source.tensors)
+    if not head.has_bias:
+        bias = head.kind.head_scope + "output_bias"
+        tensors[_file_and_name(bias, description)] = np.zeros(
+            head.kind.num_outputs(len(head.labels)), np.float32
+        )
+    _apply_trained_scaling(tensors, source.adapter, where)
     return task_adapter.TaskAdapter(description, _to_google(tensors, description, where))
 
 
-def read_files(folder: str, where: str) -> Tuple[str, Dict[str, Any], Dict[str, Any], Tensors]:
-    """What lies in a folder of this format, as it is.
+def read_files(folder: str, where: str) -> Source:
+    """Reads what lies in a folder of this format, of any version.
 
     Args:
       folder: path.
       where: begins the error's sentence.
 
     Returns:
-      (the adapter's name, the adapters' config, the head's config, dict from (file, PyTorch's name)
-      to float32 arrays).
+      `Source`.
 
     Raises:
-      UserError: a file is missing or damaged; the LayerNorms' may be missing.
+      UserError: a file is missing or damaged, but that of the LayerNorms may be missing; it is
+        PEFT's, or of another model than BERT.
     """
-    name, adapter_config = _read_config(folder, _ADAPTER_CONFIG, where)
-    _, head_config = _read_config(folder, HEAD_CONFIG, where)
+    peft.check_other(folder, where)
+    record = _read_record(folder, _ADAPTER_CONFIG, where)
+    name = str(record.get("name"))
+    if record.get("model_type", "bert") != "bert":
+        raise UserError(
+            f"{where} belongs to a model of the type {record['model_type']}, but this project has"
+            " BERT alone."
+        )
+    adapter = _adapter_fields(record, os.path.join(folder, _ADAPTER_CONFIG))
+    head_record = _read_record(folder, HEAD_CONFIG, where)
+    head, layer = _head_fields(head_record, os.path.join(folder, HEAD_CONFIG))
     tensors = {}
     for file in (_ADAPTER, _HEAD, _LAYER_NORMS):
-        path = os.path.join(folder, file + ".safetensors")
+        path = _tensor_file(folder, file)
         if file != _LAYER_NORMS or files.exists(path):
-            content = huggingface.read_safetensors(path)
-            tensors.update(((file, pytorch_name), value) for pytorch_name, value in content.items())
-    return name, adapter_config, head_config, tensors
+            for pytorch_name, value in huggingface.read_tensors(path).items():
+                tensors[file, _current_name(pytorch_name, name, head_record, layer)] = value
+    hidden_size = record.get("hidden_size")
+    return Source(
+        name,
+        str(record.get("version", "")),
+        hidden_size if type(hidden_size) is int else None,
+        adapter,
+        head,
+        tensors,
+    )
 
 
-def _read_config(folder: str, file: str, where: str) -> Tuple[str, Dict[str, Any]]:
-    """(the adapter's name, the object "config") of a JSON file."""
+def _tensor_file(folder: str, file: str) -> str:
+    """Returns the path of a file of tensors, safetensors rather than PyTorch's own."""
+    safe = os.path.join(folder, file + ".safetensors")
+    old = os.path.join(folder, _BIN_FILES.get(file, ""))
+    return old if file in _BIN_FILES and files.exists(old) and not files.exists(safe) else safe
+
+
+def _read_record(folder: str, file: str, where: str) -> Dict[str, Any]:
     path = os.path.join(folder, file)
     if not files.exists(path):
-        raise UserError(f"{where} is not of AdapterHub's format: there is no {path}.")
-    record = files.read_object(path)
-    if "name" not in record or not isinstance(record.get("config"), dict):
+        missing = " It has no head, as an adapter of a language." if file == HEAD_CONFIG else ""
+        raise UserError(
+            f"{where} is no task adapter of AdapterHub's format: there is no {path}.{missing}"
+        )
+    return files.read_object(path)
+
+
+def _adapter_fields(record: Dict[str, Any], path: str) -> Dict[str, Any]:
+    """Returns an adapter's config in the words of version 1.3."""
+    config = record.get("config")
+    if isinstance(config, str):  # The name of a layout.
+        layout = _OLD_LAYOUTS.get(config, config)
+        if layout not in _LAYOUTS:
+            raise UserError(f"{path}: expected a config, or one of {', '.join(_LAYOUTS)}.")
+        return dict(_LAYOUTS[layout])
+    if "name" not in record or not isinstance(config, dict):
         raise UserError(f"{path}: expected an object with name and config.")
-    return str(record["name"]), record["config"]
+    fields = {name.lower(): value for name, value in config.items()}  # Before 1.0: MH_Adapter.
+    activation = str(fields.get("non_linearity")).lower()
+    if "version" not in record:
+        activation = _OLD_ACTIVATIONS.get(activation, activation)
+    inverse = fields.pop("invertible_adapter", None)
+    if inverse:
+        fields["inv_adapter"] = inverse
+    if record.get("type") == "text_task":  # Named there, and never used.
+        fields["inv_adapter"] = None
+    return {**_PLACEMENTS["sequential"], **fields, "non_linearity": activation}
 
 
-def _adapter_of(
-    config: Dict[str, Any], tensors: Tensors, backbone: Dict[str, Any], where: str
-) -> configs.AdapterConfig:
-    """The `configs.AdapterConfig` that a config of the package's stands for."""
-    for field, expected in _HOULSBY.items():
-        actual = config.get(field, expected)
-        if actual != expected:
+def _head_fields(record: Dict[str, Any], path: str) -> Tuple[Dict[str, Any], Optional[str]]:
+    """Returns a head's config in the words of version 1.3, and a static head's layer, or None."""
+    config, model_class = record.get("config"), record.get("model_class")
+    if isinstance(config, dict):
+        return config, None
+    if config is None and model_class in _STATIC_HEADS:
+        head_type, layer = _STATIC_HEADS[model_class]
+        fields = {name: record.get(name) for name in ("num_labels", "label2id")}
+        return {"head_type": head_type, "layers": 1, "use_pooler": True, **fields}, layer
+    raise UserError(
+        f"{path}: expected an object config, or a model_class of {', '.join(_STATIC_HEADS)}."
+    )
+
+
+def _current_name(
+    pytorch_name: str, adapter: str, head_record: Dict[str, Any], layer: Optional[str]
+) -> str:
+    """Returns the name that a tensor of any version has in version 1.3 with a model with heads."""
+    # Before 2.0 adapters lay apart by site, and by what they were for.
+    name = re.sub(r"\.(attention|layer)_text_(task|lang)_adapters\.", ".adapters.", pytorch_name)
+    if name.startswith(("encoder.", "embeddings.")):  # Saved from a model without heads.
+        name = "bert." + name
+    head_name = str(head_record.get("name"))
+    if layer:
+        return name.replace(layer + ".", f"heads.{adapter}.1.", 1) if layer in name else name
+    if name.startswith(f"heads.{head_name}."):
+        return f"heads.{adapter}." + name[len(f"heads.{head_name}.") :]
+    return name
+
+
+def _adapter_of(source: Source, where: str) -> Tuple[configs.AdapterConfig, List[int]]:
+    """Returns the `configs.AdapterConfig` that a config stands for, and the layers without one."""
+    config = source.adapter
+    architecture = config.get("architecture")
+    if architecture is not None:
+        raise UserError(
+            f"{where}: expected bottleneck adapters, but its architecture is {architecture}."
+        )
+    for field, expected in _FIXED.items():
+        if config.get(field, expected) != expected:
             raise UserError(
-                f"{where}: adapters as in Houlsby et al. have {field} {expected}, these {actual}."
+                f"{where}: adapters here have {field} {expected}, these {config[field]}."
             )
-    activation, leave_out = str(config.get("non_linearity")), config.get("leave_out") or []
+    if config.get("inv_adapter"):
+        raise UserError(
+            f"{where}: it has an invertible adapter below the layers, for which there is no place."
+        )
+    activation, leave_out = config["non_linearity"], config.get("leave_out") or []
     if activation not in _ACTIVATIONS or not isinstance(leave_out, list):
         raise UserError(
             f"{where}: its non_linearity must be one of {', '.join(_ACTIVATIONS)}, but is"
             f" {activation}; its leave_out must be a list, but is {leave_out}."
         )
-    sizes = {value.size for (_, name), value in tensors.items() if name.endswith(_DOWN_BIAS)}
+    sizes = {value.size for (_, name), value in source.tensors.items() if name.endswith(_DOWN_BIAS)}
     if len(sizes) != 1:
         raise UserError(f"{where}: its adapters must have one size, but have {sorted(sizes)}.")
-    layers = tuple(i for i in range(backbone["num_hidden_layers"]) if i not in leave_out)
-    variant: Dict[str, Any] = {name: _variant_of(config, name, where) for name in _VARIANTS}
-    return configs.AdapterConfig(
-        size=sizes.pop(),
-        activation=_ACTIVATIONS[activation],
-        layers=layers if leave_out else None,
-        **variant,
-    )
+    scaling = config.get("scaling", 1.0)
+    scaling = 1.0 if scaling in _TRAINED_SCALINGS else scaling  # See `_apply_trained_scaling`.
+    if isinstance(scaling, bool) or not isinstance(scaling, (int, float)):
+        raise UserError(f"{where}: its scaling must be a number, but is {json.dumps(scaling)}.")
+    settings: Dict[str, Any] = {
+        "sites": _setting(config, _SITES, where),
+        "placement": _setting(_relevant(config), _PLACEMENTS, where),
+        "scaling": float(scaling),
+    }
+    try:
+        return configs.AdapterConfig(
+            size=sizes.pop(), activation=_ACTIVATIONS[activation], **settings
+        ), leave_out
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
 
 
-def _variant_of(config: Dict[str, Any], name: str, where: str) -> str:
-    """The value of the field of that name of a `configs.AdapterConfig`."""
-    values = _VARIANTS[name]
+def _relevant(config: Dict[str, Any]) -> Dict[str, Any]:
+    """Returns a config whose fields without an effect have the values of `_PLACEMENTS`."""
+    config = dict(config)
+    if config.get("is_parallel") is True:
+        config["original_ln_before"] = False
+    if config.get("original_ln_before") is False:
+        config["residual_before_ln"] = True
+    return config
+
+
+def _setting(config: Dict[str, Any], values: Dict[str, Dict[str, bool]], where: str) -> str:
+    """Returns the key of the values that a config has."""
     default = next(iter(values.values()))
     actual = {field: config.get(field, default[field]) for field in default}
     for value, expected in values.items():
@@ -309,25 +558,54 @@ def _variant_of(config: Dict[str, Any], name: str, where: str) -> str:
     raise UserError(f"{where}: there are no adapters with {json.dumps(actual)}.")
 
 
-def labels_of(config: Dict[str, Any], where: str) -> Tuple[str, ...]:
-    """The labels that a head's config numbers, in the head's order; none for a regression.
+def _head_of(config: Dict[str, Any], where: str) -> _Head:
+    """Returns a head; raises UserError if there is none like it here."""
+    head_type, num_labels = config.get("head_type"), config.get("num_labels")
+    kinds = [kind for kind in map(task_kinds.get, task_kinds.names()) if kind.adapterhub_head]
+    # A kind whose number of outputs does not depend on labels has no labels.
+    of_type = [kind for kind in kinds if kind.adapterhub_head == head_type]
+    unlabelled = [kind for kind in of_type if kind.num_outputs(0) == num_labels]
+    kind = next(iter([*unlabelled, *(kind for kind in of_type if not kind.num_outputs(0))]), None)
+    if kind is None or type(num_labels) is not int or not 1 <= num_labels < configs.SIZE_LIMIT:
+        known = sorted({str(kind.adapterhub_head) for kind in kinds})
+        raise UserError(
+            f"{where}: expected a head of the type {', '.join(known)}, but it is of the type"
+            f" {head_type} with {num_labels} outputs."
+        )
+    labels = () if kind.num_outputs(0) else _labels_of(config.get("label2id"), num_labels, where)
+    is_hidden, has_bias = _check_layers(config, kind, where), config.get("bias", True)
+    if not isinstance(has_bias, bool):
+        raise UserError(f"{where}: the head's bias must be true or false, but is {has_bias}.")
+    return _Head(kind, labels, is_hidden, has_bias)
 
-    Raises:
-      UserError: it is not of a classification head like BERT's.
-    """
-    expected = {"head_type": "classification", "layers": 1, "use_pooler": True, "bias": True}
-    for field, value in expected.items():
-        if config.get(field) != value:
-            raise UserError(
-                f"{where}: BERT's classification head has {field} {value}, this one"
-                f" {config.get(field)}."
-            )
-    if config.get("num_labels") == 1:
-        return ()
-    label2id: Any = config.get("label2id")
+
+def _check_layers(config: Dict[str, Any], kind: task_kinds.TaskKind, where: str) -> bool:
+    """Returns whether a head has a hidden layer; raises UserError if it cannot be computed."""
+    layers, use_pooler = config.get("layers"), config.get("use_pooler", False)
+    activation = config.get("activation_function")
+    if layers == 1 and (kind.reads_tokens or use_pooler is True):
+        return False
+    if layers == 2 and activation == "tanh" and use_pooler is False and not kind.reads_tokens:
+        return True
+    if kind.reads_tokens:
+        raise UserError(
+            f"{where}: a head of tokens has one layer here, this one has {layers} layers."
+        )
+    raise UserError(
+        f"{where}: a head here is one layer on BERT's pooler, or two with tanh without it; this one"
+        f" has layers {layers}, use_pooler {use_pooler}, activation_function {activation}."
+    )
+
+
+def _labels_of(label2id: Any, num_labels: int, where: str) -> Tuple[str, ...]:
+    """Returns the labels in the head's order; their numbers where they have no names."""
+    if label2id is None:
+        return tuple(map(str, range(num_labels)))
     indices: List[Any] = list(label2id.values()) if isinstance(label2id, dict) else [None]
-    if {type(index) for index in indices} != {int} or sorted(indices) != list(range(len(indices))):
-        raise UserError(f"{where}: head_config.json must number its labels from 0 in label2id.")
+    if {type(index) for index in indices} != {int} or sorted(indices) != list(range(num_labels)):
+        raise UserError(
+            f"{where}: head_config.json must number its {num_labels} labels from 0 in label2id."
+        )
     return tuple(sorted(label2id, key=label2id.get))
 
 
@@ -339,29 +617,39 @@ def _layer_norms_of(tensors: Tensors) -> str:
     return "all" if any(name.startswith("bert.embeddings.") for name in names) else "adapted"
 
 
+def _apply_trained_scaling(tensors: Tensors, config: Dict[str, Any], where: str) -> None:
+    """Multiplies trained factors, one or one for each of D outputs, into the last weights."""
+    if config.get("scaling") not in _TRAINED_SCALINGS:
+        return
+    for file, name in [key for key in tensors if key[1].endswith(".scaling")]:
+        factor, scope = tensors.pop((file, name)), name[: -len("scaling")]
+        weight, bias = (file, scope + "adapter_up.weight"), (file, scope + "adapter_up.bias")
+        shapes = [tensors[key].shape for key in (bias, weight) if key in tensors]
+        if len(shapes) != 2 or factor.shape not in ((1,), shapes[0]) or len(shapes[1]) != 2:
+            raise UserError(f"{where}: {name} has the shape {list(factor.shape)}, which fits none.")
+        tensors[weight] = tensors[weight] * factor[:, np.newaxis]
+        tensors[bias] = tensors[bias] * factor
+
+
 def _to_google(
     tensors: Tensors, description: task_adapter.Description, where: str
 ) -> Dict[str, np.ndarray]:
     """Gives every tensor our name and layout; raises UserError unless they are all there are."""
     shapes = task_adapter.shapes(description)
-    locations = {
-        google_name: _file_and_name(google_name, description.task) for google_name in shapes
-    }
+    locations = {google_name: _file_and_name(google_name, description) for google_name in shapes}
     mismatched = set(locations.values()) ^ set(tensors)
     if mismatched:
         file, name = min(mismatched)
         problem = "has no place" if (file, name) in tensors else "is missing"
         raise UserError(f"{where}: in {file}.safetensors {name} {problem}.")
     result = {}
-    for google_name, (file, name) in locations.items():
-        value = _transpose_adapter(file, tensors[file, name])
-        if (
-            value.size != np.prod(shapes[google_name])
-            or value.shape != shapes[google_name][-value.ndim :]
-        ):
+    for google_name, location in locations.items():
+        value = _transposed(google_name, tensors[location])
+        shape = shapes[google_name]
+        if value.size != np.prod(shape) or value.shape != shape[-value.ndim :]:
             raise UserError(
-                f"{where}: {name} has the shape {list(tensors[file, name].shape)}, which does not"
-                f" fit {google_name} {list(shapes[google_name])}."
+                f"{where}: {location[1]} has the shape {list(tensors[location].shape)}, which does"
+                f" not fit {google_name} {list(shape)}."
             )
-        result[google_name] = value.reshape(shapes[google_name])
+        result[google_name] = value.reshape(shape)
     return result

@@ -4,7 +4,6 @@
 whether a checkpoint can be loaded at all, before a graph is built.
 """
 
-import codecs
 import contextlib
 import os
 import re
@@ -15,6 +14,7 @@ import tensorflow.compat.v1 as tf
 
 from adapter_bert.common import configs, files, model_variables
 from adapter_bert.common.errors import UserError
+from adapter_bert.formats import other_files
 
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # In checkpoints of tf.train.Checkpoint.
 GLOBAL_STEP = "global_step"
@@ -90,25 +90,9 @@ def _new_reader(prefix: str, where: str):
     except _READ_ERRORS as error:
         index = prefix + ".index"
         if files.exists(index):
-            kind = _describe_file(index)
+            kind = other_files.kind(index)
             raise UserError(f"{where} cannot be read: its index, {index}, is {kind}.") from error
-        raise UserError(f"{where} is {_describe_file(prefix)}, not a checkpoint.") from error
-
-
-def _describe_file(path: str) -> str:
-    """Returns what a file is that is no part of a checkpoint, by how it begins."""
-    try:
-        with files.open_file(path, "rb") as reader:
-            start = reader.read(1024)
-    except OSError as error:
-        return f"unreadable ({files.reason(error)})"
-    try:
-        text = codecs.getincrementaldecoder("utf-8")().decode(start)
-    except UnicodeDecodeError:
-        text = "\0"
-    if not all(char.isprintable() or char.isspace() for char in text):
-        return "a damaged file or one of another kind"
-    return "a text file" if text else "an empty file"
+        raise UserError(f"{where} is {other_files.kind(prefix)}, not a checkpoint.") from error
 
 
 def check_encoder(prefix: str, config: configs.BertConfig, flag: str = "--init_checkpoint") -> None:

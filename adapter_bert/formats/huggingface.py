@@ -1,5 +1,7 @@
 """BERT in HuggingFace's format: config.json, model.safetensors, vocab.txt; PyTorch is not needed.
 
+An older folder has its weights in pytorch_model.bin, which is read where there is no other.
+
 Google's names and layouts (a kernel is [input, output]) are those of every other module; here they
 become HuggingFace's (a weight is [output, input]) and back. No value changes but for half
 precision, which is widened to float32.
@@ -8,7 +10,7 @@ precision, which is widened to float32.
 import json
 import os
 import re
-from typing import Dict, Iterable, Optional, Sequence, Set, Tuple
+from typing import Iterable, List, Optional, Sequence, Set
 
 import numpy as np
 import safetensors
@@ -16,10 +18,11 @@ import safetensors.numpy
 
 from adapter_bert.common import configs, files, model_variables
 from adapter_bert.common.errors import UserError
-
-Tensors = Dict[str, np.ndarray]
+from adapter_bert.formats import pytorch
+from adapter_bert.formats.bert import Bert, Tensors, count_text, describe_encoder
 
 CONFIG, _WEIGHTS, VOCABULARY = "config.json", "model.safetensors", "vocab.txt"
+_OLD_WEIGHTS = "pytorch_model.bin"
 _CONFIG_FIELDS = (
     "vocab_size",
     "hidden_size",
@@ -65,21 +68,38 @@ _TIED = {
 FILES = (CONFIG, _WEIGHTS, VOCABULARY)
 
 
-def read(folder: str, argument: str) -> Tuple[configs.BertConfig, Tensors, str]:
+def matches(path: str) -> bool:
+    """Returns whether a path is a folder with a config.json of HuggingFace's."""
+    return files.exists(os.path.join(path, CONFIG))
+
+
+def describe(path: str, argument: str) -> List[str]:
+    """Returns lines that say what lies there, for people; `read` says what it raises."""
+    source = read(path, argument)
+    return [
+        f"HuggingFace BERT: {count_text(source.tensors)}",
+        describe_encoder(source.config, source.tensors.get),
+    ]
+
+
+def read(folder: str, argument: str) -> Bert:
     """Reads a HuggingFace BERT.
 
     Args:
-      folder: holds config.json, model.safetensors and vocab.txt.
+      folder: holds config.json, model.safetensors or pytorch_model.bin, and vocab.txt.
       argument: what the error calls it, such as "SOURCE_DIR".
 
     Returns:
-      (`configs.BertConfig`, dict from Google's names to float32 arrays, path of the vocabulary).
+      `bert.Bert`.
 
     Raises:
       UserError: a file is missing or broken; the model is not a BERT that Google's format can
         express; a tensor is missing, of another shape, or has no place.
     """
+    old = os.path.join(folder, _OLD_WEIGHTS)
     paths = [os.path.join(folder, name) for name in FILES]
+    if files.exists(old) and not files.exists(paths[1]):
+        paths[1] = old
     missing = [path for path in paths if not files.exists(path)]
     if missing:
         raise UserError(
@@ -88,10 +108,17 @@ def read(folder: str, argument: str) -> Tuple[configs.BertConfig, Tensors, str]:
         )
     config_file, weights_file, vocab_file = paths
     config = _read_config(config_file)
-    return config, _to_google(_read_weights(weights_file), config, weights_file), vocab_file
+    tensors = _to_google(_read_weights(weights_file), config, weights_file)
+    return Bert(config, tensors, vocab_file)
 
 
-def write(folder: str, config: configs.BertConfig, tensors: Tensors) -> None:
+def write(folder: str, bert: Bert) -> None:
+    """Writes config.json, model.safetensors and vocab.txt into a folder that exists."""
+    write_model(folder, bert.config, bert.tensors)
+    files.copy(bert.vocab_file, os.path.join(folder, VOCABULARY))
+
+
+def write_model(folder: str, config: configs.BertConfig, tensors: Tensors) -> None:
     """Writes config.json and model.safetensors into a folder that exists.
 
     Args:
@@ -143,7 +170,7 @@ def _read_config(path: str) -> configs.BertConfig:
 def _read_weights(path: str) -> Tensors:
     """Reads the weights: a dictionary from HuggingFace's names, in one spelling, to float32."""
     tensors = {}
-    for name, value in read_safetensors(path, _BUFFERS).items():
+    for name, value in read_tensors(path, _BUFFERS).items():
         # Task models put the encoder under "bert."; the first releases spelt LayerNorm TensorFlow's
         # way.
         name = re.sub(r"^bert\.", "", name)
@@ -153,6 +180,11 @@ def _read_weights(path: str) -> Tensors:
             raise UserError(f"{path}: holds {name} twice, under two spellings.")
         tensors[name] = value
     return tensors
+
+
+def read_tensors(path: str, ignored: Sequence[str] = ()) -> Tensors:
+    """Reads tensors of PyTorch, by the file's ending: see `pytorch.read`, `read_safetensors`."""
+    return (pytorch.read if path.endswith(".bin") else read_safetensors)(path, ignored)
 
 
 def read_safetensors(path: str, ignored: Sequence[str] = ()) -> Tensors:
@@ -199,16 +231,11 @@ def write_safetensors(path: str, tensors: Tensors) -> None:
         writer.write(safetensors.numpy.save(tensors, metadata={"format": "pt"}))
 
 
-def _decode_bfloat16(data: bytes) -> np.ndarray:
-    """bfloat16, which NumPy lacks, is the upper half of a float32."""
-    return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
-
-
 # From safetensors' names of types to functions from little-endian bytes to float32 [size].
 _DECODERS = {
     "F32": lambda data: np.frombuffer(data, "<f4"),
     "F16": lambda data: np.frombuffer(data, "<f2").astype(np.float32),
-    "BF16": _decode_bfloat16,
+    "BF16": pytorch.decode_bfloat16,
 }
 
 

@@ -26,6 +26,7 @@ import safetensors.numpy
 
 from adapter_bert.common import configs, files, model_variables, task_kinds
 from adapter_bert.common.errors import UserError
+from adapter_bert.formats import peft
 
 FOLDER = "adapter"
 CONFIG_FILE, TENSORS_FILE = FILES = ("adapter_config.json", "adapter.safetensors")
@@ -387,7 +388,10 @@ def _read_description(folder: str, where: str) -> Tuple[Description, Dict[str, A
     except (ValueError, RecursionError) as error:
         raise UserError(f"{where} is no JSON ({error}).") from error
     if not isinstance(record, dict) or record.get("format") != FORMAT:
-        raise UserError(f'{where}: expected "format": "{FORMAT}".')
+        peft.check_other(folder, where)
+        is_adapterhub = isinstance(record, dict) and "config" in record
+        hint = "; AdapterHub's format is converted by `convert_checkpoint.py from_adapterhub`"
+        raise UserError(f'{where}: expected "format": "{FORMAT}"{hint if is_adapterhub else ""}.')
     if record.get("format_version") != FORMAT_VERSION:
         raise UserError(
             f"{where}: format_version is {record.get('format_version')!r}, this program reads"

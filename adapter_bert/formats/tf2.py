@@ -11,7 +11,7 @@ import re
 import shutil
 import uuid
 import warnings
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -21,6 +21,7 @@ from tensorflow.core.protobuf import trackable_object_graph_pb2
 from adapter_bert.common import configs, files, model_variables
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints
+from adapter_bert.formats.bert import Bert, count_text, describe_encoder
 
 _CONFIG, _VOCABULARY, _CHECKPOINT = "bert_config.json", "vocab.txt", "bert_model.ckpt"
 _SAVED_MODEL = "saved_model.pb"
@@ -78,23 +79,6 @@ _ACTIVATIONS = {"gelu": "gelu", "relu": "relu"}
 PARSE_ERRORS = (DecodeError, RuntimeWarning, SystemError)
 
 
-class Encoder(NamedTuple):
-    """A BERT encoder that was read into memory.
-
-    Attributes:
-      config: `configs.BertConfig`.
-      tensors: dict from Google's names to float32 arrays, in the shapes of
-        `model_variables.encoder_shapes`.
-      vocab_file: path of the WordPiece vocabulary.
-      do_lower_case: whether its text was lower-cased; None if the source does not tell.
-    """
-
-    config: configs.BertConfig
-    tensors: Dict[str, np.ndarray]
-    vocab_file: str
-    do_lower_case: Optional[bool]
-
-
 def parse_message(message_type, content: Any):
     """Returns the protocol buffer that bytes hold; raises one of `PARSE_ERRORS` if none."""
     with warnings.catch_warnings():
@@ -108,7 +92,31 @@ def is_object_based(reader) -> bool:
     return reader.has_tensor(checkpoints.OBJECT_GRAPH)
 
 
-def read(source: str, where: str) -> Encoder:
+def matches(path: str) -> bool:
+    """Returns whether a path is the folder of a SavedModel, or of an object-based checkpoint."""
+    if files.exists(os.path.join(path, _SAVED_MODEL)):
+        return True
+    try:
+        if not files.isdir(path):
+            return False
+        prefix = _locate(path, "")[1]
+        return files.exists(prefix + ".index") and is_object_based(
+            checkpoints.open_checkpoint(prefix)
+        )
+    except UserError:
+        return False
+
+
+def describe(path: str, argument: str) -> List[str]:
+    """Returns lines that say what lies there, for people; `read` says what it raises."""
+    source = read(path, f"{argument} {path}:")
+    return [
+        f"BERT of TensorFlow 2: {count_text(source.tensors)}",
+        describe_encoder(source.config, source.tensors.get),
+    ]
+
+
+def read(source: str, where: str) -> Bert:
     """Reads a BERT encoder; runs nothing of it.
 
     Args:
@@ -117,7 +125,7 @@ def read(source: str, where: str) -> Encoder:
       where: begins the errors' sentences.
 
     Returns:
-      `Encoder`.
+      `bert.Bert`.
 
     Raises:
       UserError: there is nothing to read, it is damaged, no BERT with a WordPiece vocabulary, or
@@ -141,7 +149,7 @@ def read(source: str, where: str) -> Encoder:
     tensors = {}
     for name, shape in model_variables.encoder_shapes(config).items():
         tensors[name] = checkpoints.read_tensor(reader, keys[name], where).reshape(shape)
-    return Encoder(config, tensors, vocab_file, _lower_case_of(reader, where))
+    return Bert(config, tensors, vocab_file, _lower_case_of(reader, where))
 
 
 def _locate(source: str, where: str) -> Tuple[str, str]:
@@ -387,7 +395,7 @@ def default_folder() -> str:
     return os.path.join(cache_home, "adapter-bert", "bert")
 
 
-def checkpoint_of(encoder: Encoder) -> str:
+def checkpoint_of(encoder: Bert) -> str:
     """Returns the prefix of a checkpoint of the encoder with Google's names; writes it once.
 
     It lies under `default_folder`, by the fingerprint of all values: the same weights have the

@@ -5,8 +5,9 @@ like any other, and only they, the vocabulary and constants are read: no graph o
 loaded or run.
 """
 
+import functools
 import os
-from typing import Any, Optional
+from typing import Any, List, Optional
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -16,6 +17,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from adapter_bert.common import files
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints, tf2
+from adapter_bert.formats.bert import describe_encoder
 
 _SAVED_MODEL, _HUB_MODULE = "saved_model.pb", "tfhub_module.pb"
 
@@ -51,6 +53,27 @@ def find_module(handle: str) -> str:
             f"TF-Hub module {handle}: cannot be fetched ({files.reason(error)}); expected an"
             " address that can be reached, or the folder of a module."
         ) from error
+
+
+def matches(path: str) -> bool:
+    """Returns whether a path is the folder of a module in TensorFlow 1's hub format."""
+    return is_hub_module(path)
+
+
+def describe(path: str, argument: str) -> List[str]:
+    """Returns lines that say what a module holds, for people.
+
+    Args:
+      path: its folder.
+      argument: what an error calls it, such as "PATH".
+
+    Raises:
+      UserError: it is damaged, or no BERT.
+    """
+    bert = read_bert(path)
+    reader = checkpoints.open_checkpoint(bert.init_checkpoint, argument)
+    read = functools.partial(checkpoints.read_tensor, reader, where=f"{argument} {path}")
+    return ["Module of TF-Hub", describe_encoder(bert.config, read)]
 
 
 def is_hub_module(folder: str) -> bool:

@@ -59,12 +59,15 @@ class Adapter(NamedTuple):
       sites: scopes of the projections that it follows.
       is_parallel: bool; it reads what the sub-layer reads, and stands beside it.
       layers: indices of the layers that have one; None for all.
+      is_normalized: bool; it reads the LayerNorm of the sub-layer's output and input, and is added
+        to that output before the same LayerNorm (Pfeiffer et al. 2020, arXiv 2005.00247).
     """
 
     function: Callable
     sites: Tuple[str, ...] = SITES["both"]
     is_parallel: bool = False
     layers: Optional[Sequence[int]] = None
+    is_normalized: bool = False
 
     def adapt(
         self,
@@ -74,6 +77,7 @@ class Adapter(NamedTuple):
         statistics: Optional[list] = None,
         gate=None,
         parameters: Parameters = VARIABLES,
+        layer_norm: Optional[Callable] = None,
     ):
         """Adapts a sub-layer.
 
@@ -84,6 +88,8 @@ class Adapter(NamedTuple):
           gate: float Tensor [B]: 1 where the adapter counts for a sequence, 0 where it is as if
             there were none; None where it always counts.
           parameters: the source of the weights.
+          layer_norm: the one that closes the sub-layer, a function of (Tensor, name, plus=Tensor);
+            needed where `is_normalized`.
 
         Returns:
           float Tensor [rows, D], or several, whose sum is the adapted output.
@@ -91,6 +97,9 @@ class Adapter(NamedTuple):
         options = dict(statistics=statistics, parameters=parameters)
         if self.is_parallel:
             terms = self.function(sublayer_input, residual=output, **options)
+        elif self.is_normalized:
+            normalized = layer_norm(sublayer_input, "LayerNorm", plus=output)
+            terms = self.function(normalized, residual=output, **options)
         else:
             terms = self.function(output, **options)
         return terms if gate is None else _gated(terms, output, gate)
@@ -128,12 +137,13 @@ def of_layer(
     statistics: Optional[list] = None,
     gate=None,
     parameters: Parameters = VARIABLES,
+    layer_norm: Optional[Callable] = None,
 ) -> list:
     """Returns what follows both projections of a layer: the adapter, or nothing.
 
     Args:
       adapter: `Adapter`, or None for a layer without.
-      statistics, gate, parameters: as in `Adapter.adapt`.
+      statistics, gate, parameters, layer_norm: as in `Adapter.adapt`.
 
     Returns:
       Two functions of a sub-layer's (output, input) that return the adapted output.
@@ -141,7 +151,11 @@ def of_layer(
     if adapter is None:
         return [_leave, _leave]
     adapt = functools.partial(
-        adapter.adapt, statistics=statistics, gate=gate, parameters=parameters
+        adapter.adapt,
+        statistics=statistics,
+        gate=gate,
+        parameters=parameters,
+        layer_norm=layer_norm,
     )
     return [adapt if site in adapter.sites else _leave for site in SITES["both"]]
 

@@ -92,7 +92,8 @@ def check_compatible(
     settings = description.adapter
     if settings and not _is_supported(settings):
         unsupported = [
-            "adapters with normalization, of several layers or of a function of their own"
+            "adapters with normalization, scaling, several layers, the placement normalized or a"
+            " function of their own"
         ]
     if unsupported:
         raise UserError(
@@ -106,6 +107,7 @@ def _is_supported(settings: configs.AdapterConfig) -> bool:
     """Whether adapters are what `_adapter_function` computes, whatever their size."""
     is_known = settings.fn.lower() == "feedforward_adapter"
     # An `Architecture` tells variants apart, and sites lie in the tables' names.
+    is_known = is_known and settings.placement != "normalized"
     return is_known and set(settings.variant()) <= {"sites", *Architecture._fields}
 
 

@@ -17,7 +17,7 @@ class Classification(text_kind.TextKind):
     min_labels = 2
     is_single_label = True
     answer_types = {"label": "DT_STRING", "probabilities": "DT_FLOAT"}
-    has_adapterhub_head = True
+    adapterhub_head = "classification"
 
     def parse_label(self, text, where):
         """Returns the cell's text as the label; raises UserError if it is empty."""

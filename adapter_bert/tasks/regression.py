@@ -17,7 +17,7 @@ class Regression(text_kind.TextKind):
     min_labels = 0
     ablation_score = "spearman"
     answer_types = {"prediction": "DT_FLOAT"}
-    has_adapterhub_head = True
+    adapterhub_head = "classification"
 
     def num_outputs(self, num_labels):
         """Returns 1, as a number needs one output and no labels."""

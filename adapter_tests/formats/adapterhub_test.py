@@ -4,7 +4,9 @@ The package `adapters` needs PyTorch, in an environment of its own: ADAPTER_BERT
 Python, as `make .venv-peers/installed` makes it.
 """
 
+import contextlib
 import dataclasses
+import io
 import itertools
 import json
 import os
@@ -19,14 +21,18 @@ import tensorflow.compat.v1 as tf
 import convert_checkpoint
 import modeling
 import tuning
+from adapter_bert.common import files
 from adapter_bert.common.errors import UserError
-from adapter_bert.formats import adapter_checkpoints, adapterhub, huggingface
-from adapter_bert.tasks import heads
+from adapter_bert.formats import adapterhub, huggingface, task_adapter
 from adapter_tests.support import mutations, own_models, tiny
 from adapter_tests.support.refusals import RefusalTestCase
 from adapter_tests.support.task_adapters import description, random_adapter
 
 PEERS = os.environ.get("ADAPTER_BERT_PEERS")
+GOLDENS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support")
+GOLDENS = os.path.join(GOLDENS, "adapterhub")
+PFEIFFER = {"activation": "relu", "sites": "feed_forward", "placement": "normalized"}
+PARALLEL = {**PFEIFFER, "placement": "parallel", "scaling": 4.0}
 
 # The lines that to_adapterhub prints, and a forward pass.
 FORWARD = """
@@ -34,7 +40,11 @@ import sys, json, numpy, torch
 {loading}
 batch = numpy.load(sys.argv[1])
 with torch.no_grad():
-    logits = model(**{{name: torch.tensor(batch[name]).long() for name in batch.files}}).logits
+    output = model(**{{name: torch.tensor(batch[name]).long() for name in batch.files}})
+if "start_logits" in output:
+    logits = torch.stack([output.start_logits, output.end_logits], dim=-1)
+else:
+    logits = output.logits
 numpy.save(sys.argv[2], logits.numpy())
 model.save_adapter(sys.argv[3], name, use_safetensors=True)
 """
@@ -105,7 +115,7 @@ class WriteTest(AdapterHubTestCase):
         made = random_adapter()
         for changes, part in (
             ({"adapter": None, "tuning": tuning.Tuning("full")}, "--tuning=full"),
-            ({"tuning": tuning.Tuning(train_pooler=True)}, "--train_pooler"),
+            ({"kind": "tagging", "tuning": tuning.Tuning(train_pooler=True)}, "head of tokens"),
             ({"adapter": modeling.AdapterConfig(4, normalization="layer")}, "normalization=layer"),
             ({"adapter": modeling.AdapterConfig(4, normalization="batch")}, "normalization=batch"),
             ({"adapter": modeling.AdapterConfig(4, depth=2)}, "--adapter_depth=2"),
@@ -128,6 +138,13 @@ class ReadTest(AdapterHubTestCase):
             {"layer_norms": "none"},
             {"labels": ()},
             {"labels": ("a", "b", "c")},
+            {"labels": ("a", "b", "c"), "kind": "multilabel"},
+            {"labels": ("O", "B-X", "I-X"), "kind": "tagging"},
+            {"labels": (), "kind": "span"},
+            {"train_pooler": True},
+            {"labels": ("a",), "kind": "multilabel", "train_pooler": True},
+            {"placement": "parallel", "scaling": 4.0, "activation": "relu"},
+            {"placement": "normalized", "sites": "feed_forward", "activation": "relu"},
         ):
             made = random_adapter(**options)
             adapterhub.write(self.folder, made)
@@ -149,14 +166,30 @@ class ReadTest(AdapterHubTestCase):
 
     def test_other_adapters(self):
         for file, fields, part in (
-            ("adapter_config.json", {"scaling": 4.0}, "scaling 1.0, these 4.0"),
-            ("adapter_config.json", {"is_parallel": "yes"}, 'with {"is_parallel": "yes"}'),
+            ("adapter_config.json", {"scaling": 0.0}, "must be a number above 0"),
+            ("adapter_config.json", {"scaling": "much"}, "scaling"),
+            ("adapter_config.json", {"architecture": "lora"}, "its architecture is lora"),
+            ("adapter_config.json", {"ln_before": True}, "have ln_before False, these True"),
+            ("adapter_config.json", {"phm_layer": True}, "have phm_layer False, these True"),
+            ("adapter_config.json", {"inv_adapter": "nice"}, "an invertible adapter"),
+            ("adapter_config.json", {"original_ln_after": False}, "no adapters with"),
+            (
+                "adapter_config.json",
+                {"original_ln_before": True, "residual_before_ln": "post_add"},
+                '"residual_before_ln": "post_add"',
+            ),
+            ("adapter_config.json", {"is_parallel": "yes"}, 'with {"is_parallel": "yes",'),
             ("adapter_config.json", {"mh_adapter": False, "output_adapter": False}, "no adapters"),
             ("adapter_config.json", {"mh_adapter": [True]}, "no adapters"),
             ("adapter_config.json", {"mh_adapter": False}, "has no place"),
             ("adapter_config.json", {"non_linearity": "mish"}, "non_linearity must be one of"),
             ("adapter_config.json", {"leave_out": [0]}, "has no place"),
-            ("head_config.json", {"layers": 2}, "layers 1, this one 2"),
+            ("head_config.json", {"layers": 2}, "this one has layers 2, use_pooler True"),
+            ("head_config.json", {"use_pooler": False}, "layers 1, use_pooler False"),
+            ("head_config.json", {"head_type": "multiple_choice"}, "type multiple_choice"),
+            ("head_config.json", {"num_labels": None}, "with None outputs"),
+            ("head_config.json", {"num_labels": True}, "with True outputs"),
+            ("head_config.json", {"bias": "no"}, "must be true or false"),
             ("head_config.json", {"label2id": {"no": 0, "yes": 2}}, "label2id"),
         ):
             adapterhub.write(self.folder, random_adapter())
@@ -180,6 +213,106 @@ class ReadTest(AdapterHubTestCase):
         self.assert_refused("shape [8, 5]")
 
 
+class GoldensTest(AdapterHubTestCase):
+    """Against files and logits of the package itself: see `support/make_adapterhub_goldens.py`."""
+
+    # Folder → (kind, adapter, whether the head has a hidden layer).
+    CASES = {
+        "houlsby": ("classification", {"activation": "swish"}, True),
+        "houlsby_pooler": ("classification", {}, False),
+        "houlsby_learned": ("regression", {"activation": "swish"}, False),
+        "pfeiffer": ("classification", PFEIFFER, False),
+        "pfeiffer_tagging": ("tagging", {**PFEIFFER, "layers": (1,)}, False),
+        "pfeiffer_multilabel": ("multilabel", {**PFEIFFER, "activation": "leaky_relu"}, True),
+        "parallel": ("classification", PARALLEL, True),
+        "parallel_questions": ("span", {**PARALLEL, "sites": "both"}, False),
+        "parallel_channel": (
+            "multilabel",
+            {**PARALLEL, "activation": "swish", "scaling": 1.0},
+            True,
+        ),
+        "old": ("classification", PFEIFFER, False),
+    }
+
+    def setUp(self):
+        super().setUp()
+        self.bert = os.path.join(self.folder, "bert")
+        self.output("from_huggingface", os.path.join(GOLDENS, "bert"), self.bert)
+
+    def output(self, *arguments):
+        with contextlib.redirect_stdout(io.StringIO()) as output:
+            convert_checkpoint.main(list(arguments))
+        return output.getvalue()
+
+    def test_equal_logits(self):
+        batch = np.load(os.path.join(GOLDENS, "batch.npz"))
+        inputs = [batch[name] for name in ("input_ids", "attention_mask", "token_type_ids")]
+        for name, (kind, settings, is_hidden) in self.CASES.items():
+            source, made = os.path.join(GOLDENS, name), os.path.join(self.folder, name)
+            self.output("from_adapterhub", source, self.bert, made, "--max_seq_length=16")
+            loaded = task_adapter.load(made)
+            self.assertEqual(loaded.description.kind, kind)
+            self.assertEqual(loaded.description.adapter, modeling.AdapterConfig(4, **settings))
+            self.assertEqual(loaded.description.tuning.train_pooler, is_hidden)
+            expected = np.load(os.path.join(source, "logits.npy"))
+            found = own_models.logits(self.bert, loaded, *inputs)
+            self.assertAllClose(found, expected, rtol=1e-5, atol=1e-5, msg=name)
+
+    def test_labels(self):
+        for name, labels in (
+            ("houlsby", ("no", "maybe", "yes")),
+            ("houlsby_learned", ()),
+            ("pfeiffer_tagging", ("O", "B-PER", "I-PER")),
+            ("parallel_questions", ()),
+            ("old", ("no", "maybe", "yes")),
+        ):
+            source, made = os.path.join(GOLDENS, name), os.path.join(self.folder, name)
+            self.output("from_adapterhub", source, self.bert, made, "--max_seq_length=16")
+            self.assertEqual(task_adapter.load(made).description.labels, labels)
+
+    def test_what_is_written_is_what_the_package_wrote(self):
+        for name in ("houlsby_pooler", "pfeiffer_tagging", "parallel"):
+            source, made = os.path.join(GOLDENS, name), os.path.join(self.folder, name)
+            self.output("from_adapterhub", source, self.bert, made, "--max_seq_length=16")
+            written = os.path.join(self.folder, "written", name)
+            self.output("to_adapterhub", made, written)
+            for file in ("adapter.safetensors", "model_head.safetensors"):
+                expected, found = (
+                    safetensors.numpy.load_file(os.path.join(folder, file))
+                    for folder in (source, written)
+                )
+                self.assertEqual(set(found), set(expected))
+                for tensor, value in expected.items():
+                    np.testing.assert_array_equal(found[tensor], value, err_msg=tensor)
+            for file in ("adapter_config.json", "head_config.json"):
+                expected, found = (
+                    files.read_object(os.path.join(folder, file)) for folder in (source, written)
+                )
+                self.assertEqual(set(found), set(expected))
+                # The package's None is the model's dropout, 0.1 for a BERT; and one layer has no
+                # activation, whatever its head names.
+                ignored = {"dropout_prob", "activation_function"}
+                for field in set(found["config"]) - ignored:
+                    self.assertEqual(found["config"][field], expected["config"][field], field)
+
+    def test_described(self):
+        for name, parts in (
+            ("houlsby", ("houlsby, double_seq_bn, reduction factor 2", "no, maybe, yes")),
+            ("pfeiffer_tagging", ("seq_bn", "O, B-PER, I-PER, tagging")),
+            ("parallel", ("par_bn",)),
+            ("old", ("sts, seq_bn, reduction factor 2, relu", "classification")),
+        ):
+            output = self.output("describe", os.path.join(GOLDENS, name))
+            for part in parts:
+                self.assertIn(part, output)
+
+    def test_an_adapter_of_another_width(self):
+        wide = tiny.write_bert(os.path.join(self.folder, "wide"), hidden_size=16)
+        arguments = ("from_adapterhub", os.path.join(GOLDENS, "houlsby"), wide, self.folder + "/x")
+        with self.assertRaisesRegex(UserError, "hidden size 8, but BERT_DIR holds wide, with 16"):
+            self.output(*arguments, "--max_seq_length=16")
+
+
 @unittest.skipUnless(PEERS, "needs the package adapters: ADAPTER_BERT_PEERS is not set")
 class PackageTest(AdapterHubTestCase):
     def test_equal_logits_and_back(self):
@@ -193,14 +326,21 @@ class PackageTest(AdapterHubTestCase):
             {"sites": "feed_forward", "activation": "sigmoid"},
             {"placement": "parallel", "activation": "swish"},
             {"placement": "parallel", "sites": "attention", "activation": "relu6"},
+            {"placement": "parallel", "scaling": 4.0, "sites": "feed_forward"},
+            {"placement": "normalized", "sites": "feed_forward", "activation": "relu"},
+            {"placement": "normalized", "scaling": 0.5, "train_pooler": True},
+            {"kind": "multilabel", "labels": ("a", "b", "c")},
+            {"kind": "tagging", "labels": ("O", "B-X", "I-X")},
+            {"kind": "span", "labels": ()},
         ):
             made = random_adapter(**options)
             source = os.path.join(self.folder, "source")
             os.makedirs(source, exist_ok=True)
             adapterhub.write(source, made)
-            expected = self._forward(tiny.write_bert(bert), made, arrays)
+            batch = [arrays[n] for n in ("input_ids", "input_mask", "segment_ids")]
+            expected = own_models.logits(tiny.write_bert(bert), made, *batch)
             found = self._package_forward(bert, source, arrays)
-            self.assertAllClose(found, expected, rtol=1e-4, atol=1e-4)
+            self.assertAllClose(found, expected, rtol=1e-5, atol=1e-5)
             saved = os.path.join(self.folder, "saved")
             os.replace(
                 os.path.join(source, "layer_norms.safetensors"),
@@ -211,37 +351,13 @@ class PackageTest(AdapterHubTestCase):
             for name, value in made.tensors.items():
                 np.testing.assert_array_equal(read.tensors[name], value, err_msg=name)
 
-    def _forward(self, bert, made, arrays):
-        """Our logits."""
-        prefix = os.path.join(self.folder, "full.ckpt")
-        checkpoint = os.path.join(bert, "bert_model.ckpt")
-        backbone = adapter_checkpoints.backbone_of(checkpoint, tiny.config())
-        described = dataclasses.replace(made.description, backbone=backbone)
-        adapter_checkpoints.to_full_checkpoint(
-            made._replace(description=described), checkpoint, prefix
-        )
-        adapter = made.description.adapter
-        with tf.Graph().as_default(), tf.Session() as session:
-            encoder = modeling.BertModel(
-                tiny.config(),
-                False,
-                *(tf.constant(arrays[n]) for n in ("input_ids", "input_mask", "segment_ids")),
-                adapter_fn=adapter.build(),
-            )
-            _, _, logits, _ = heads.classification_loss(
-                encoder.get_pooled_output(),
-                tf.zeros([len(arrays["input_ids"])], tf.int32),
-                len(made.description.labels) or 1,
-                False,
-            )
-            tf.train.Saver().restore(session, prefix)
-            return session.run(logits)
-
     def _package_forward(self, bert, source, arrays):
         """The package's logits; saves the adapter with the package, too."""
         reader = tf.train.NewCheckpointReader(os.path.join(bert, "bert_model.ckpt"))
         names = huggingface.google_shapes(tiny.config(), ())
-        huggingface.write(bert, tiny.config(), {name: reader.get_tensor(name) for name in names})
+        huggingface.write_model(
+            bert, tiny.config(), {name: reader.get_tensor(name) for name in names}
+        )
         batch, logits = (os.path.join(self.folder, name) for name in ("batch.npz", "logits.npy"))
         np.savez(
             batch,

@@ -154,7 +154,7 @@ class OpenCheckpointTest(CheckpointTestCase):
         with open(config_file, "w") as stream:
             stream.write(TINY.to_json_string())
         self.assert_refused(
-            [f"{config_file} is a text file, not a checkpoint"],
+            [f"{config_file} is a JSON file, not a checkpoint"],
             checkpoints.open_checkpoint,
             config_file,
         )
@@ -163,7 +163,7 @@ class OpenCheckpointTest(CheckpointTestCase):
             (b"", "an empty file"),
             ("é".encode() * 1000, "a text file"),
             (b"x" + "é".encode() * 1000, "a text file"),  # The first 1024 bytes end in a character.
-            (b"\x89PNG\r\n\x1a\n\0", "a damaged file or one of another kind"),
+            (b"\x89PNG\r\n\x1a\n\0", "an image (PNG)"),
             (b"a\0b", "a damaged file or one of another kind"),
         ):
             with open(path, "wb") as stream:

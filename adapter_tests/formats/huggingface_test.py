@@ -55,10 +55,10 @@ class HuggingFaceTestCase(RefusalTestCase):
 
     def read(self):
         """The tensors, by Google's names."""
-        return huggingface.read(self.source, "SOURCE_DIR")[1]
+        return huggingface.read(self.source, "SOURCE_DIR").tensors
 
     def config(self):
-        return huggingface.read(self.source, "SOURCE_DIR")[0]
+        return huggingface.read(self.source, "SOURCE_DIR").config
 
     def assert_equal_tensors(self, found, expected):
         self.assertEqual(set(found), set(expected))
@@ -271,7 +271,7 @@ class WriteTest(HuggingFaceTestCase):
     def write(self, table):
         tensors = as_google(table, random_tensors(table))
         self.write_source(random_tensors(ENCODER))
-        huggingface.write(self.source, self.config(), tensors)
+        huggingface.write_model(self.source, self.config(), tensors)
         return tensors
 
     def test_what_is_written_is_read(self):
@@ -314,10 +314,10 @@ class FingerprintTest(HuggingFaceTestCase):
         vocab_file = os.path.join(self.source, "vocab.txt")
         with open(vocab_file, "w") as writer:
             writer.write("[PAD]")
-        huggingface.write(self.source, config, tensors)
-        read_config, read, _ = huggingface.read(self.source, "SOURCE_DIR")
+        huggingface.write_model(self.source, config, tensors)
+        read = huggingface.read(self.source, "SOURCE_DIR")
         self.assertEqual(
-            model_variables.fingerprint(read.get, read_config),
+            model_variables.fingerprint(read.tensors.get, read.config),
             model_variables.fingerprint(reader.get_tensor, config),
         )
 

@@ -15,6 +15,7 @@ from tensorflow.core.protobuf import trackable_object_graph_pb2
 import modeling
 from adapter_bert.formats import checkpoints
 from adapter_bert.formats import tf2 as tf2_bert
+from adapter_bert.formats.bert import Bert
 from adapter_tests.support import tf2_modules, tiny
 from adapter_tests.support.refusals import RefusalTestCase
 
@@ -233,7 +234,7 @@ class CheckpointTest(EncoderTestCase):
     def encoder(self, seed):
         values = tf2_modules.tensors(CONFIG, seed=seed)
         found = tf2_modules.by_google_name(CONFIG, values)
-        return tf2_bert.Encoder(CONFIG, found, "vocab.txt", None)
+        return Bert(CONFIG, found, "vocab.txt", None)
 
     def test_it_is_written_once_and_by_its_content(self):
         cache = os.path.join(self.folder, "cache")

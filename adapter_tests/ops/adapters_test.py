@@ -12,7 +12,7 @@ from adapter_bert.common import model_variables
 from adapter_bert.common.errors import UserError
 from adapter_bert.ops import adapters, layers, xla
 from adapter_tests.support import tiny
-from adapter_tests.support.numpy_bert import numpy_bert
+from adapter_tests.support.numpy_bert import numpy_bert, numpy_norm
 
 # One of each, and several together.
 VARIANTS = (
@@ -26,6 +26,9 @@ VARIANTS = (
     {"placement": "parallel"},
     {"interaction": "multiply"},
     {"placement": "parallel", "interaction": "multiply"},
+    {"placement": "parallel", "sites": "feed_forward", "scaling": 4.0},
+    {"placement": "normalized", "sites": "feed_forward"},
+    {"placement": "normalized", "interaction": "multiply", "scaling": 0.5},
     {"normalization": "batch", "depth": 2, "sites": "attention", "placement": "parallel"},
     {"normalization": "layer", "depth": 3, "sites": "feed_forward", "interaction": "multiply"},
 )
@@ -40,6 +43,7 @@ DEFAULTS = {
     "depth": 1,
     "sites": "both",
     "placement": "sequential",
+    "scaling": 1.0,
     "interaction": "add",
 }
 ACTIVATIONS = {
@@ -70,7 +74,7 @@ def numpy_adapter(config, values, x, residual=None, trains=False):
     hidden = act(hidden)
     for index in range(2, config.depth + 1):
         hidden = act(hidden @ values[f"weights_hidden{index}"] + values[f"biases_hidden{index}"])
-    change = hidden @ values["weights2"] + values["biases2"]
+    change = config.scaling * (hidden @ values["weights2"] + values["biases2"])
     adapted = x if residual is None else residual
     return adapted * (1 + change) if config.interaction == "multiply" else adapted + change
 
@@ -208,6 +212,9 @@ class BertTest(tf.test.TestCase):
             }
             if adapter.placement == "parallel":
                 return numpy_adapter(adapter, own, residual, output, trains)
+            if adapter.placement == "normalized":
+                normalized = numpy_norm(values, output + residual, name)
+                return numpy_adapter(adapter, own, normalized, output, trains)
             return numpy_adapter(adapter, own, output, None, trains)
 
         config = tiny.config(num_hidden_layers=1)
@@ -328,6 +335,34 @@ class BertTest(tf.test.TestCase):
                 values = [value for _, value in statistics]
                 found.append(session.run([gradients, values]))
         self.assertAllClose(found[0], found[1], rtol=1e-4, atol=1e-5)
+
+    def test_gradients_of_a_layer_norm_that_reads_and_closes(self):
+        """Against differences of the loss, with activations saved and recomputed."""
+        adapter = modeling.AdapterConfig(5, placement="normalized")
+        for recompute in (False, True):
+            with tf.Graph().as_default(), self.session() as session:
+                model = self.build(
+                    adapter,
+                    True,
+                    dropout=0.0,
+                    dropout_key=modeling.DropoutKey(1, 2),
+                    recompute_activations=recompute,
+                )
+                variables = tf.get_collection("layer_norm")
+                # Embeddings, and two of the one layer: gamma and beta of each.
+                self.assertLen(set(variables), 6)
+                loss = tf.reduce_mean(model.get_sequence_output() ** 3)
+                gradients = tf.gradients(loss, variables)
+                values = load_random(session, 0.3)
+                for variable, gradient in zip(variables, session.run(gradients)):
+                    value = values[variable.op.name]
+                    step = 0.02 * gradient / np.linalg.norm(gradient)
+                    losses = []
+                    for shifted in (value + step, value - step, value):
+                        tiny.load(session, [variable], [shifted])
+                        losses.append(session.run(loss))
+                    slope = (losses[0] - losses[1]) / 0.04
+                    self.assertAllClose(slope, np.linalg.norm(gradient), rtol=0.03, atol=1e-3)
 
     def test_bfloat16(self):
         if tf.__version__.startswith("1."):

@@ -11,7 +11,7 @@ def numpy_bert(values, config, input_ids, input_mask, token_type_ids, adapters, 
     x = values["bert/embeddings/word_embeddings"][input_ids]
     x = x + values["bert/embeddings/token_type_embeddings"][token_type_ids]
     x = x + values["bert/embeddings/position_embeddings"][: input_ids.shape[1]]
-    x = _norm(values, x, "bert/embeddings")
+    x = numpy_norm(values, x, "bert/embeddings")
     x = numpy_encoder(values, config, x, input_mask, adapters, adapt)
     return x, np.tanh(_dense(values, x[:, 0], "bert/pooler/dense"))
 
@@ -30,7 +30,7 @@ def numpy_encoder(values, config, x, input_mask, adapters, adapt=None):
             x = x + gelu(x @ w["weights1"] + b["biases1"]) @ w["weights2"] + b["biases2"]
         if adapt:
             x = adapt(x, residual, name)
-        return _norm(values, x + residual, name)
+        return numpy_norm(values, x + residual, name)
 
     heads, size = config.num_attention_heads, config.hidden_size // config.num_attention_heads
     for layer in range(config.num_hidden_layers):
@@ -55,7 +55,7 @@ def _dense(values, x, name):
     return x @ values[name + "/kernel"] + values[name + "/bias"]
 
 
-def _norm(values, x, name):
+def numpy_norm(values, x, name):
     x = x - x.mean(-1, keepdims=True)
     x = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-12)
     return x * values[name + "/LayerNorm/gamma"] + values[name + "/LayerNorm/beta"]

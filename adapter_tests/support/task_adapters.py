@@ -34,12 +34,20 @@ def tensors(seed=0, **changes):
     return {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
 
 
-def random_adapter(size=4, layers=None, layer_norms="all", labels=("no", "yes"), **adapter):
+def random_adapter(
+    size=4,
+    layers=None,
+    layer_norms="all",
+    labels=("no", "yes"),
+    kind=None,
+    train_pooler=False,
+    **adapter,
+):
     """Returns a task adapter for `tiny.config()` with random weights."""
     adapter = modeling.AdapterConfig(size, layers=layers, **adapter)
-    method = tuning.Tuning(layer_norms=layer_norms)
+    method = tuning.Tuning(layer_norms=layer_norms, train_pooler=train_pooler)
     rng = np.random.RandomState(3)
-    kind = "classification" if labels else "regression"
+    kind = kind or ("classification" if labels else "regression")
     described = description(labels=labels, kind=kind, adapter=adapter, tuning=method)
     tensors = {
         name: rng.normal(0, 0.5, shape).astype(np.float32)

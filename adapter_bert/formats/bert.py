@@ -1,0 +1,46 @@
+"""A pretrained BERT in memory, whatever format it was read from."""
+
+from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional
+
+import numpy as np
+
+from adapter_bert.common import configs, model_variables
+
+Tensors = Dict[str, np.ndarray]
+
+
+class Bert(NamedTuple):
+    """A BERT encoder, perhaps with its pretraining heads.
+
+    Attributes:
+      config: `configs.BertConfig`.
+      tensors: dict from Google's names to float32 arrays, in the shapes of
+        `model_variables.encoder_shapes`.
+      vocab_file: path of the WordPiece vocabulary.
+      do_lower_case: whether its text was lower-cased; None if the source does not tell.
+    """
+
+    config: configs.BertConfig
+    tensors: Tensors
+    vocab_file: str
+    do_lower_case: Optional[bool] = None
+
+
+def count_text(tensors: Mapping[Any, np.ndarray]) -> str:
+    """Returns how many tensors and parameters there are, for people."""
+    parameters = sum(value.size for value in tensors.values())
+    return f"{len(tensors)} tensors, {parameters:,} parameters"
+
+
+def describe_encoder(config: Any, get_tensor: Callable) -> str:
+    """Returns a line for people: an encoder's sizes and fingerprint.
+
+    Args:
+      config: `configs.BertConfig` or `model_variables.EncoderSizes`.
+      get_tensor: function from a name to an array.
+    """
+    fingerprint = model_variables.fingerprint(get_tensor, config)
+    return (
+        f"BERT: {config.num_hidden_layers} layers, hidden size {config.hidden_size}, fingerprint"
+        f" {fingerprint}"
+    )

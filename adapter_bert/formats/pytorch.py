@@ -1,0 +1,495 @@
+"""Tensors in files that PyTorch's `torch.save` wrote, read without PyTorch; nothing is executed.
+
+Such a file holds a pickle: a program for a stack machine, whose instructions can call any function
+of any module. `_Machine` is another machine. It knows the instructions that write a dict of tensors
+and no others; a name stands for an entry of `_NAMES`, and to call one makes a value of this module.
+No part of Python's `pickle` runs.
+
+    PyTorch 1.6 and later   a zip file: <folder>/data.pkl, the pickle; <folder>/data/<key>, values
+    earlier                 five pickles, of which the fourth is the dict, and then the values
+
+Sizes that a file declares are compared with its length before anything is allocated.
+"""
+
+import io
+import struct
+import zipfile
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+from adapter_bert.common import files
+from adapter_bert.common.errors import UserError
+from adapter_bert.formats.bert import Tensors, count_text
+
+_ZIP_MAGIC = b"PK\x03\x04"
+_LEGACY_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+_LEGACY_VERSION = 1001
+
+# An instruction takes a byte and can allocate an object: the number of these is what bounds memory.
+# A BERT-Large with adapters has some 30,000.
+_MAX_INSTRUCTIONS = 1_000_000
+_MAX_RANK = 8
+_INT_LIMIT = 1 << 63
+
+
+def decode_bfloat16(data: bytes) -> np.ndarray:
+    """Returns float32: bfloat16, which NumPy lacks, is its upper half."""
+    return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
+
+
+class _Type(NamedTuple):
+    """A type of values: bytes of each, and a function from bytes to float32; None for integers."""
+
+    size: int
+    decode: Optional[Callable[[bytes], np.ndarray]]
+
+
+_STORAGES = {
+    "FloatStorage": _Type(4, lambda data: np.frombuffer(data, "<f4")),
+    "HalfStorage": _Type(2, lambda data: np.frombuffer(data, "<f2").astype(np.float32)),
+    "BFloat16Storage": _Type(2, decode_bfloat16),
+    "DoubleStorage": _Type(8, None),
+    "LongStorage": _Type(8, None),
+    "IntStorage": _Type(4, None),
+    "ShortStorage": _Type(2, None),
+    "CharStorage": _Type(1, None),
+    "ByteStorage": _Type(1, None),
+    "BoolStorage": _Type(1, None),
+}
+
+
+class _Storage(NamedTuple):
+    """Values of one type, which tensors share."""
+
+    type: _Type
+    key: str
+    length: int
+
+
+class _Tensor(NamedTuple):
+    """A view of a storage; offset and strides count values."""
+
+    storage: _Storage
+    offset: int
+    shape: Tuple[int, ...]
+    strides: Tuple[int, ...]
+
+
+class _Mark:
+    """What MARK puts on the stack."""
+
+
+class _RefusedError(ValueError):
+    """A file that is none of `torch.save`'s with a dict of tensors; the text completes "it ..."."""
+
+
+def matches(path: str) -> bool:
+    """Returns whether a path is a file that `torch.save` wrote."""
+    if files.isdir(path) or not files.exists(path):
+        return False
+    with files.open_file(path, "rb") as reader:
+        start = reader.read(len(_LEGACY_MAGIC))
+    if start == _LEGACY_MAGIC:
+        return True
+    if not start.startswith(_ZIP_MAGIC) or files.is_remote(path):
+        return False
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any(name.endswith("/data.pkl") for name in archive.namelist())
+    except (zipfile.BadZipFile, OSError, ValueError):
+        return False
+
+
+def describe(path: str, argument: str) -> List[str]:
+    """Returns lines that say what a file holds, for people; `read` says what it raises."""
+    del argument
+    tensors = read(path)
+    names = sorted(tensors)
+    return [
+        f"File of PyTorch: {count_text(tensors)}",
+        f"Tensors: {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}",
+    ]
+
+
+def read(path: str, ignored: Sequence[str] = ()) -> Tensors:
+    """Reads a dict of tensors that `torch.save` wrote; nothing of it is executed.
+
+    Args:
+      path: the file.
+      ignored: names of tensors that are not read.
+
+    Returns:
+      A dict from names to float32 arrays, which may share memory and cannot be written.
+
+    Raises:
+      UserError: it cannot be read, is damaged, holds anything else than a dict of tensors, or a
+        tensor is neither float32, float16 nor bfloat16.
+    """
+    try:
+        with files.open_file(path, "rb") as reader:
+            content = reader.read()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({files.reason(error)}).") from error
+    try:
+        if content.startswith(_LEGACY_MAGIC):
+            found, values = _read_legacy(content)
+        elif content.startswith(_ZIP_MAGIC):
+            found, values = _read_zip(content)
+        else:
+            raise _RefusedError("does not begin as one")
+        return _tensors(found, values, ignored)
+    except _RefusedError as error:
+        raise UserError(
+            f"{path}: expected a dict of tensors of torch.save, but it {error}."
+        ) from None
+
+
+def _tensors(found: Any, values: Callable[[_Storage], bytes], ignored: Sequence[str]) -> Tensors:
+    """Returns the tensors of a dict as arrays."""
+    if not isinstance(found, dict):
+        raise _RefusedError("holds another object")
+    decoded: Dict[str, np.ndarray] = {}
+    result = {}
+    for name, tensor in found.items():
+        if name in ignored:
+            continue
+        if not isinstance(tensor, _Tensor):
+            raise _RefusedError(f"holds {name[:100]!r}, which is no tensor")
+        storage = tensor.storage
+        if storage.type.decode is None:
+            raise _RefusedError(
+                f"holds {name[:100]!r}, which is none of float32, float16 and bfloat16"
+            )
+        _check_view(name, tensor)
+        if storage.key not in decoded:
+            decoded[storage.key] = storage.type.decode(values(storage))
+        flat = decoded[storage.key][tensor.offset :]
+        # Along an axis of one value, a stride says nothing, and may be any number.
+        strides = [4 * stride if size > 1 else 0 for size, stride in zip(*tensor[2:])]
+        result[name] = np.lib.stride_tricks.as_strided(flat, tensor.shape, strides, writeable=False)
+    return result
+
+
+def _check_view(name: str, tensor: _Tensor) -> None:
+    """Raises _RefusedError unless a tensor lies in its storage."""
+    elements, last = 1, tensor.offset
+    for size, stride in zip(tensor.shape, tensor.strides):
+        elements *= size
+        last += (size - 1) * stride
+    if elements < 1 or max(elements, last + 1) > tensor.storage.length:
+        raise _RefusedError(f"holds {name[:100]!r}, whose shape does not fit its values")
+
+
+def _read_zip(content: bytes) -> Tuple[Any, Callable[[_Storage], bytes]]:
+    """Returns what the pickle in a zip file stands for, and a function that reads a storage."""
+    try:
+        archive = zipfile.ZipFile(io.BytesIO(content))
+    except (zipfile.BadZipFile, ValueError, OSError, struct.error, NotImplementedError) as error:
+        raise _RefusedError(f"is a damaged zip file ({error})") from None
+    entries: Dict[str, zipfile.ZipInfo] = {}
+    for entry in archive.infolist():
+        if entry.filename in entries:
+            raise _RefusedError(f"has {entry.filename[:100]!r} twice")
+        entries[entry.filename] = entry
+    roots = [name[: -len("data.pkl")] for name in entries if name.endswith("/data.pkl")]
+    if len(roots) != 1:
+        raise _RefusedError(f"has {len(roots)} pickles in its zip file")
+    (root,) = roots
+    remaining = len(content)  # Entries may overlap, and then hold more than the file.
+
+    def read_entry(name: str) -> bytes:
+        nonlocal remaining
+        if root + name not in entries:
+            raise _RefusedError(f"lacks {name[:100]!r}")
+        entry = entries[root + name]
+        remaining -= entry.file_size
+        if entry.compress_type != zipfile.ZIP_STORED or remaining < 0:
+            raise _RefusedError("is compressed, or holds more bytes than it has")
+        try:
+            return archive.read(entry)
+        except (
+            zipfile.BadZipFile,
+            ValueError,
+            OSError,
+            EOFError,
+            RuntimeError,
+            struct.error,
+        ) as error:
+            raise _RefusedError(f"is a damaged zip file ({error})") from None
+
+    if root + "byteorder" in entries and read_entry("byteorder") != b"little":
+        raise _RefusedError("is of a big-endian machine")
+
+    def read_storage(storage: _Storage) -> bytes:
+        data = read_entry(f"data/{storage.key}")
+        if len(data) != storage.length * storage.type.size:
+            raise _RefusedError(f"has {len(data)} bytes in data/{storage.key[:100]}")
+        return data
+
+    machine = _Machine(read_entry("data.pkl"))
+    return machine.run(), read_storage
+
+
+def _read_legacy(content: bytes) -> Tuple[Any, Callable[[_Storage], bytes]]:
+    """Returns what `_read_zip` does, of a file of PyTorch before 1.6."""
+    machine = _Machine(content, len(_LEGACY_MAGIC))
+    version, system, found, keys = (machine.run() for _ in range(4))
+    if version != _LEGACY_VERSION or not isinstance(system, dict):
+        raise _RefusedError("is of an unknown version")
+    if system.get("little_endian") is not True:
+        raise _RefusedError("is of a big-endian machine")
+    if not isinstance(keys, list):
+        raise _RefusedError("does not list its values")
+    position, places = machine.position, {}
+    for key in keys:
+        storage = machine.storages.get(key) if isinstance(key, str) else None
+        if storage is None or key in places:
+            raise _RefusedError("lists values that no tensor has")
+        begin, end = position + 8, position + 8 + storage.length * storage.type.size
+        if end > len(content) or content[position:begin] != struct.pack("<q", storage.length):
+            raise _RefusedError("ends before its values")
+        places[key] = content[begin:end]
+        position = end
+    if position != len(content):
+        raise _RefusedError("goes on after its values")
+
+    def read_storage(storage: _Storage) -> bytes:
+        if storage.key not in places:
+            raise _RefusedError("lacks the values of a tensor")
+        return places[storage.key]
+
+    return found, read_storage
+
+
+class _Machine:
+    """The stack machine for pickles of dicts of tensors.
+
+    Args:
+      content: bytes.
+      position: where the first pickle begins.
+
+    Attributes:
+      position: after the last pickle that ran.
+      storages: by key, all that the pickles name.
+    """
+
+    def __init__(self, content: bytes, position: int = 0):
+        self.position = position
+        self.storages: Dict[str, _Storage] = {}
+        self._content = content
+        self._instructions = 0
+        self._stack: List[Any] = []
+        self._memo: Dict[int, Any] = {}
+
+    def run(self) -> Any:
+        """Returns what the next pickle stands for; raises _RefusedError."""
+        self._stack, self._memo = [], {}
+        while True:
+            self._instructions += 1
+            if self._instructions > _MAX_INSTRUCTIONS:
+                raise _RefusedError("has too many instructions in its pickle")
+            code = self._read(1)
+            if code == b".":
+                return self._pop()
+            if code not in _INSTRUCTIONS:
+                raise _RefusedError(f"has the instruction {code!r} in its pickle")
+            _INSTRUCTIONS[code](self)
+
+    def _read(self, length: int) -> bytes:
+        end = self.position + length
+        if end > len(self._content):
+            raise _RefusedError("has a pickle that ends too early")
+        data = self._content[self.position : end]
+        self.position = end
+        return data
+
+    def _number(self, form: str) -> Any:
+        return struct.unpack(form, self._read(struct.calcsize(form)))[0]
+
+    def _text(self, data: bytes) -> str:
+        try:
+            return data.decode("utf-8")
+        except UnicodeDecodeError:
+            raise _RefusedError("has a pickle with a text that is none") from None
+
+    def _line(self) -> str:
+        end = self._content.find(b"\n", self.position, self.position + 200)
+        if end < 0:
+            raise _RefusedError("has a name without an end in its pickle")
+        line = self._read(end + 1 - self.position)
+        return self._text(line[:-1])
+
+    def _push(self, value: Any) -> None:
+        self._stack.append(value)
+
+    def _pop(self, kind: Any = object) -> Any:
+        value = self._stack.pop() if self._stack else _Mark()
+        return self._checked(value, kind)
+
+    def _top(self, kind: Any) -> Any:
+        return self._checked(self._stack[-1] if self._stack else _Mark(), kind)
+
+    def _checked(self, value: Any, kind: Any) -> Any:
+        if isinstance(value, _Mark) or not isinstance(value, kind):
+            raise _RefusedError("has a pickle that makes no sense")
+        return value
+
+    def _pop_to_mark(self) -> List[Any]:
+        for index in range(len(self._stack) - 1, -1, -1):
+            if isinstance(self._stack[index], _Mark):
+                items = self._stack[index + 1 :]
+                del self._stack[index:]
+                return items
+        raise _RefusedError("has a pickle that makes no sense")
+
+    # ---- The instructions.
+
+    def _protocol(self) -> None:
+        self._number("<B")  # What is not known of a later one is refused where it stands.
+
+    def _mark(self) -> None:
+        self._push(_Mark())
+
+    def _long(self) -> None:
+        value = int.from_bytes(self._read(self._number("<B")), "little", signed=True)
+        if not -_INT_LIMIT <= value < _INT_LIMIT:
+            raise _RefusedError("has a number above all sizes in its pickle")
+        self._push(value)
+
+    def _unicode(self) -> None:
+        self._push(self._text(self._read(self._number("<I"))))
+
+    def _tuple(self, length: Optional[int] = None) -> None:
+        items = (
+            self._pop_to_mark() if length is None else [self._pop() for _ in range(length)][::-1]
+        )
+        self._push(tuple(items))
+
+    def _put(self, form: str) -> None:
+        self._memo[self._number(form)] = self._top(object)
+
+    def _get(self, form: str) -> None:
+        index = self._number(form)
+        if index not in self._memo:
+            raise _RefusedError("has a pickle that makes no sense")
+        self._push(self._memo[index])
+
+    def _append(self, items: List[Any]) -> None:
+        self._top(list).extend(items)
+
+    def _set(self, items: List[Any]) -> None:
+        target = self._top(dict)
+        if len(items) % 2 or not all(isinstance(key, str) for key in items[::2]):
+            raise _RefusedError("has a dict whose keys are no texts")
+        target.update(zip(items[::2], items[1::2]))
+
+    def _build(self) -> None:
+        self._pop()  # Of a model's dict, the versions of its layers.
+        self._top(dict)
+
+    def _global(self) -> None:
+        name = f"{self._line()}.{self._line()}"
+        if name not in _NAMES:
+            raise _RefusedError(f"names {name!r}, which no tensor needs; nothing was executed")
+        self._push(_NAMES[name])
+
+    def _persistent(self) -> None:
+        fields = self._pop(tuple)
+        if len(fields) not in (5, 6) or fields[0] != "storage" or fields[5:] not in ((), (None,)):
+            raise _RefusedError("refers to what is no values of a tensor")
+        _, kind, key, _, length = fields[:5]
+        if not (isinstance(kind, _Type) and isinstance(key, str) and _is_size(length)):
+            raise _RefusedError("refers to what is no values of a tensor")
+        storage = _Storage(kind, key, length)
+        if self.storages.setdefault(key, storage) != storage:
+            raise _RefusedError("has two types of the same values")
+        self._push(storage)
+
+    def _reduce(self) -> None:
+        arguments, function = self._pop(tuple), self._pop()
+        if not isinstance(function, _Function):
+            raise _RefusedError("calls what is no function; nothing was executed")
+        self._push(function.apply(arguments))
+
+
+class _Function(NamedTuple):
+    """What a pickle may call: makes a value of this module out of arguments."""
+
+    apply: Callable[[Tuple[Any, ...]], Any]
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _new_dict(arguments: Tuple[Any, ...]) -> Dict[str, Any]:
+    if arguments:
+        raise _RefusedError("has a dict with arguments")
+    return {}
+
+
+def _new_tensor(arguments: Tuple[Any, ...]) -> _Tensor:
+    """Returns a tensor of (storage, offset, shape, strides, ...); the rest concerns gradients."""
+    if not 4 <= len(arguments) <= 7:
+        raise _RefusedError("has a tensor without shape or values")
+    storage, offset, shape, strides = arguments[:4]
+    if not (
+        isinstance(storage, _Storage)
+        and _is_size(offset)
+        and isinstance(shape, tuple)
+        and isinstance(strides, tuple)
+        and len(shape) == len(strides) <= _MAX_RANK
+        and all(map(_is_size, shape + strides))
+    ):
+        raise _RefusedError("has a tensor without shape or values")
+    return _Tensor(storage, offset, shape, strides)
+
+
+def _new_parameter(arguments: Tuple[Any, ...]) -> _Tensor:
+    if len(arguments) != 3 or not isinstance(arguments[0], _Tensor):
+        raise _RefusedError("has a parameter that is no tensor")
+    return arguments[0]
+
+
+_NAMES: Dict[str, Any] = {
+    "collections.OrderedDict": _Function(_new_dict),
+    "torch._utils._rebuild_tensor": _Function(_new_tensor),
+    "torch._utils._rebuild_tensor_v2": _Function(_new_tensor),
+    "torch._utils._rebuild_parameter": _Function(_new_parameter),
+    **{f"torch.{name}": kind for name, kind in _STORAGES.items()},
+}
+
+# The instructions of pickle that `torch.save` writes, by their bytes.
+_INSTRUCTIONS: Dict[bytes, Callable[[_Machine], None]] = {
+    b"\x80": _Machine._protocol,
+    b"(": _Machine._mark,
+    b"N": lambda machine: machine._push(None),
+    b"\x88": lambda machine: machine._push(True),
+    b"\x89": lambda machine: machine._push(False),
+    b"K": lambda machine: machine._push(machine._number("<B")),
+    b"M": lambda machine: machine._push(machine._number("<H")),
+    b"J": lambda machine: machine._push(machine._number("<i")),
+    b"G": lambda machine: machine._push(machine._number(">d")),
+    b"\x8a": _Machine._long,
+    b"X": _Machine._unicode,
+    b"}": lambda machine: machine._push({}),
+    b"]": lambda machine: machine._push([]),
+    b")": lambda machine: machine._push(()),
+    b"t": _Machine._tuple,
+    b"\x85": lambda machine: machine._tuple(1),
+    b"\x86": lambda machine: machine._tuple(2),
+    b"\x87": lambda machine: machine._tuple(3),
+    b"q": lambda machine: machine._put("<B"),
+    b"r": lambda machine: machine._put("<I"),
+    b"h": lambda machine: machine._get("<B"),
+    b"j": lambda machine: machine._get("<I"),
+    b"a": lambda machine: machine._append([machine._pop()]),
+    b"e": lambda machine: machine._append(machine._pop_to_mark()),
+    b"s": lambda machine: machine._set([machine._pop(), machine._pop()][::-1]),
+    b"u": lambda machine: machine._set(machine._pop_to_mark()),
+    b"b": _Machine._build,
+    b"c": _Machine._global,
+    b"Q": _Machine._persistent,
+    b"R": _Machine._reduce,
+}

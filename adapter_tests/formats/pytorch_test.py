@@ -1,0 +1,378 @@
+"""Tests of pytorch.py: files that torch.save wrote, and pickles that would call, import or build.
+
+The files are those of `support/adapterhub`; a hostile one is such a file with another pickle.
+"""
+
+import collections
+import io
+import os
+import pickle
+import random
+import struct
+import tempfile
+import zipfile
+
+import numpy as np
+import safetensors.numpy
+import tensorflow.compat.v1 as tf
+
+from adapter_bert.common.errors import UserError
+from adapter_bert.formats import pytorch
+from adapter_tests.support import mutations
+from adapter_tests.support.refusals import RefusalTestCase
+
+GOLDENS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support")
+GOLDENS = os.path.join(GOLDENS, "adapterhub")
+ZIP = os.path.join(GOLDENS, "houlsby", "pytorch_model_head.bin")
+LEGACY = os.path.join(GOLDENS, "pfeiffer", "pytorch_model_head.bin")
+
+# ---- A pickle of a dict of one tensor, instruction by instruction.
+
+
+def text(value):
+    return b"X" + struct.pack("<I", len(value)) + value.encode()
+
+
+def name(module, attribute):
+    return f"c{module}\n{attribute}\n".encode()
+
+
+def integer(value):
+    if 0 <= value < 1 << 31:
+        return b"J" + struct.pack("<i", value)
+    data = value.to_bytes((value.bit_length() + 8) // 8, "little", signed=True)
+    return b"\x8a" + struct.pack("<B", len(data)) + data
+
+
+def integers(*values):
+    return b"(" + b"".join(map(integer, values)) + b"t"
+
+
+def storage(kind="FloatStorage", key="0", length=6, tag="storage"):
+    fields = text(tag) + name("torch", kind) + text(key) + text("cpu") + integer(length)
+    return b"(" + fields + b"tQ"
+
+
+def tensor(values=None, offset=0, shape=(2, 3), strides=(3, 1), function="_rebuild_tensor_v2"):
+    values = storage() if values is None else values
+    hooks = name("collections", "OrderedDict") + b")R"
+    view = integer(offset) + integers(*shape) + integers(*strides)
+    return name("torch._utils", function) + b"(" + values + view + b"\x89" + hooks + b"tR"
+
+
+def state(value=None, key=None):
+    value = tensor() if value is None else value
+    return b"\x80\x02}q\x00(" + (text("weight") if key is None else key) + value + b"u."
+
+
+VALUES = np.arange(6, dtype="<f4")
+BYTES = VALUES.tobytes()
+
+
+def zipped(content, values=BYTES, compression=zipfile.ZIP_STORED, more=()):
+    """Returns a file as PyTorch 1.6 writes it."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", compression) as archive:
+        archive.writestr("archive/data.pkl", content)
+        archive.writestr("archive/data/0", values)
+        for entry, data in more:
+            archive.writestr(entry, data)
+    return stream.getvalue()
+
+
+def legacy(content, values=BYTES, length=6):
+    """Returns a file as PyTorch before 1.6 wrote it."""
+    magic = pickle.dumps(0x1950A86A20F9469CFC6C, protocol=2)
+    system = {"protocol_version": 1001, "little_endian": True, "type_sizes": {"int": 4}}
+    begin = magic + pickle.dumps(1001, protocol=2) + pickle.dumps(system, protocol=2)
+    keys = pickle.dumps(["0"], protocol=2)
+    return begin + content + keys + struct.pack("<q", length) + values
+
+
+class PyTorchTestCase(RefusalTestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        self.path = os.path.join(self.folder, "pytorch_adapter.bin")
+
+    def write(self, content):
+        with open(self.path, "wb") as writer:
+            writer.write(content)
+
+    def refuse(self, content):
+        """Checks that a file is refused in one sentence that names it."""
+        self.write(content)
+        with self.assertRaises(UserError) as caught:
+            pytorch.read(self.path)
+        mutations.assert_one_sentence(caught.exception, [self.path])
+        return str(caught.exception)
+
+
+class ReadTest(PyTorchTestCase):
+    def test_files_of_the_package(self):
+        # The same head as safetensors, and in both forms of torch.save; numbers of the goldens.
+        for folder, file, count in (
+            ("houlsby", "pytorch_model_head.bin", 4),
+            ("houlsby", "pytorch_adapter.bin", 16),
+            ("pfeiffer", "pytorch_adapter.bin", 8),
+        ):
+            tensors = pytorch.read(os.path.join(GOLDENS, folder, file))
+            self.assertEqual(len(tensors), count)
+            for value in tensors.values():
+                self.assertEqual(value.dtype, np.float32)
+                self.assertGreater(np.abs(value).max(), 0)
+
+    def test_both_forms_hold_the_same(self):
+        for content in (zipped(state()), legacy(state())):
+            self.write(content)
+            (found,) = pytorch.read(self.path).items()
+            self.assertEqual(found[0], "weight")
+            np.testing.assert_array_equal(found[1], VALUES.reshape(2, 3))
+
+    def test_views_of_values(self):
+        for view, expected in (
+            ({"shape": (3, 2), "strides": (1, 3)}, VALUES.reshape(2, 3).T),
+            ({"shape": (2,), "strides": (2,), "offset": 1}, VALUES[1:4:2]),
+            ({"shape": (), "strides": (), "offset": 5}, VALUES[5]),
+            ({"shape": (1, 3), "strides": (1 << 62, 1)}, VALUES[np.newaxis, :3]),
+        ):
+            self.write(zipped(state(tensor(**view))))
+            np.testing.assert_array_equal(pytorch.read(self.path)["weight"], expected)
+
+    def test_half_precision_is_widened(self):
+        halves = VALUES.astype("<f2")
+        self.write(zipped(state(tensor(storage("HalfStorage"))), halves.tobytes()))
+        np.testing.assert_array_equal(pytorch.read(self.path)["weight"], VALUES.reshape(2, 3))
+        upper = (VALUES.view("<u4") >> 16).astype("<u2")
+        self.write(zipped(state(tensor(storage("BFloat16Storage"))), upper.tobytes()))
+        np.testing.assert_array_equal(pytorch.read(self.path)["weight"], VALUES.reshape(2, 3))
+
+    def test_tensors_that_are_ignored(self):
+        positions = text("positions") + tensor(storage("LongStorage", "1"))
+        self.write(zipped(state(tensor() + positions)))
+        self.assertEqual(set(pytorch.read(self.path, ["positions"])), {"weight"})
+        with self.assertRaisesRegex(UserError, "'positions', which is none of float32"):
+            pytorch.read(self.path)
+
+    def test_a_models_dict_and_its_parameters(self):
+        ordered = name("collections", "OrderedDict") + b")Rq\x00("
+        parameter = name("torch._utils", "_rebuild_parameter") + b"(" + tensor() + b"\x88"
+        parameter += name("collections", "OrderedDict") + b")RtR"
+        metadata = b"}" + text("_metadata") + b"}" + text("") + b"}ssb"
+        self.write(
+            zipped(b"\x80\x02" + ordered + text("weight") + parameter + b"u" + metadata + b".")
+        )
+        np.testing.assert_array_equal(pytorch.read(self.path)["weight"], VALUES.reshape(2, 3))
+
+    def test_what_is_one(self):
+        self.assertTrue(pytorch.matches(ZIP) and pytorch.matches(LEGACY))
+        for content in (b"", b"PK\x03\x04", b"text", pickle.dumps({"a": 1})):
+            self.write(content)
+            self.assertFalse(pytorch.matches(self.path))
+        self.assertFalse(pytorch.matches(self.folder))
+
+
+class Payload:
+    """What a pickle calls that wants to be found: it makes a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
+
+
+class Attributes:
+    """What a pickle builds with attributes."""
+
+
+def calls(canary):
+    """Returns values on a pickle's stack that call, import, build or reduce, if they run."""
+    path, code = text(canary), text(f"__import__('os').mkdir({canary!r})")
+    command = text(f"mkdir {canary}")
+    functions = [
+        (name("os", "mkdir"), path),
+        (name("posix", "mkdir"), path),
+        (name("os", "system"), command),
+        (name("posix", "system"), command),
+        (name("subprocess", "getoutput"), command),
+        (name("subprocess", "check_output"), b"]" + text("mkdir") + b"a" + path + b"a"),
+        (name("builtins", "eval"), code),
+        (name("builtins", "exec"), code),
+        (name("__builtin__", "eval"), code),
+        (name("builtins", "__import__"), text("os")),
+        (name("importlib", "import_module"), text("os")),
+        (name("runpy", "run_path"), path),
+        (name("code", "interact"), text("")),
+        (name("pathlib", "Path"), path),
+        (name("torch", "load"), path),
+        (name("torch.hub", "load"), path),
+        (name("torch._utils", "_rebuild_tensor_v2.__globals__"), path),
+        (name("torch", "FloatStorage.__init__"), path),
+        (name("collections", "OrderedDict.fromkeys"), path),
+        (name("collections", "namedtuple"), text("a") + text("b")),
+        (name("numpy.core.multiarray", "_reconstruct"), path),
+        (name("numpy", "fromfile"), path),
+        (name("functools", "partial"), name("os", "mkdir") + path),
+        (name("operator", "attrgetter"), text("__class__")),
+        (name("ctypes", "CDLL"), path),
+        (name("pickle", "loads"), text("x")),
+        (name("marshal", "loads"), text("x")),
+        (name("types", "FunctionType"), path),
+        (name("webbrowser", "open"), path),
+        (name("shutil", "rmtree"), path),
+        (name("adapter_bert.formats.pytorch", "read"), path),
+        (name("", ""), path),
+    ]
+    values = []
+    for function, arguments in functions:
+        called = function + b"(" + arguments + b"tR"
+        module, attribute = function[1:].decode().split("\n")[:2]
+        by_stack = text(module) + text(attribute) + b"\x93"  # STACK_GLOBAL
+        values += [
+            called,
+            function + b"(" + arguments + b"t\x81",  # NEWOBJ
+            function + b"(" + arguments + b"t}\x92",  # NEWOBJ_EX
+            b"(" + function + arguments + b"o",  # OBJ
+            b"(" + arguments + b"i" + function[1:],  # INST
+            by_stack + b"(" + arguments + b"tR",
+            b"(" + called + b"tQ",  # As the values of a tensor.
+            name("collections", "OrderedDict") + b"(" + called + b"tR",
+            name("collections", "OrderedDict") + b")R" + called + b"b",  # BUILD
+            tensor(called),
+            tensor() + called + b"b",
+            b"\x82\x01" + b"(" + arguments + b"tR",  # EXT1
+        ]
+    return values
+
+
+class HostileTest(PyTorchTestCase):
+    def test_nothing_is_executed(self):
+        canary = os.path.join(self.folder, "canary")
+        # What these files want does happen to whoever unpickles one of them.
+        pickle.loads(state(calls(canary)[0]))
+        self.assertTrue(os.path.isdir(canary))
+        os.rmdir(canary)
+        hostile = []
+        for value in calls(canary):
+            hostile += [state(value), state(tensor(), text("a") + tensor() + value)]
+        values = [Payload(canary), [Payload(canary)], {"weight": Payload(canary)}, Attributes()]
+        values += [collections.OrderedDict(weight=Payload(canary)), {Payload(canary): 1}]
+        for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+            hostile += [pickle.dumps(value, protocol) for value in values]
+        self.assertGreater(len(hostile), 400)
+        for content in hostile:
+            for form in (zipped, legacy):
+                self.refuse(form(content))
+                self.assertFalse(os.path.exists(canary), content)
+
+    def test_values_that_are_not_there(self):
+        huge, more = 1 << 40, (("archive/data/00", b"x"),)
+        views = [
+            {"shape": (2, 4), "strides": (4, 1)},
+            {"shape": (2, 3), "strides": (4, 1)},
+            {"shape": (huge,), "strides": (0,)},
+            {"shape": (huge, huge), "strides": (0, 0)},
+            {"shape": (0, huge), "strides": (1, 1)},
+            {"shape": (2, 3), "strides": (3,)},
+            {"shape": (-2, 3), "strides": (3, 1)},
+            {"shape": (2, 3), "strides": (-3, 1)},
+            {"offset": 1},
+            {"offset": huge},
+            {"offset": -1},
+            {"shape": (1,) * 40, "strides": (1,) * 40},
+        ]
+        values = [tensor(**view) for view in views]
+        values += [
+            tensor(storage(length=length), shape=(length,), strides=(1,))
+            for length in (7, huge, 1 << 62)
+        ]
+        values += [
+            tensor(storage(key="1")),
+            tensor(storage(key="../data.pkl")),
+            tensor(storage(kind="ComplexFloatStorage")),
+            tensor(storage(kind="HalfStorage")),
+            tensor(storage(tag="module")),
+            tensor(integer(1)),
+            tensor(storage("LongStorage")),
+            tensor() + text("b") + tensor(storage("HalfStorage")),
+            name("torch", "FloatStorage"),
+            storage(),
+            integer(5),
+            b"N",
+            b"}",
+            b"(" + tensor() + b"t",
+        ]
+        for value in values:
+            for form in (zipped, legacy):
+                self.refuse(form(state(value)))
+        for content in (b"", b".", b"N.", b"}", b"\x80\x02}h\x05.", b"(((((.", b"Q.", b"R.", b"u."):
+            self.refuse(zipped(content))
+            self.refuse(legacy(content))
+        for key in (b"N", integer(3), b")", tensor()):
+            self.refuse(zipped(state(key=key)))
+        self.assertIn("compressed", self.refuse(zipped(state(), compression=zipfile.ZIP_DEFLATED)))
+        self.refuse(zipped(state(), VALUES.tobytes() + b"\0"))
+        self.refuse(zipped(state(), more=(("other/data.pkl", state()), *more)))
+        self.refuse(zipped(state(), more=(("archive/byteorder", b"big"),)))
+        self.refuse(legacy(state(), length=5))
+        self.refuse(legacy(state(), VALUES.tobytes()[:-1]))
+
+    def test_numbers_of_instructions_are_limited(self):
+        for body in (b"}" * 2_000_000, b"(" * 2_000_000, b"}q\x00" + b"h\x00" * 2_000_000):
+            self.assertIn("too many instructions", self.refuse(zipped(b"\x80\x02" + body + b".")))
+        # A million tuples, one in the other, are let go without recursion.
+        self.refuse(zipped(b"\x80\x02)" + b"\x85" * 900_000 + b"."))
+
+    def test_entries_that_overlap_hold_no_more_than_the_file(self):
+        # Each entry's directory record points to the same 100 kB.
+        values, count = bytes(100_000), 200
+        tensors = [
+            text(str(index)) + tensor(storage(key=str(index), length=25_000), 0, (25_000,), (1,))
+            for index in range(count)
+        ]
+        content = b"\x80\x02}(" + b"".join(tensors) + b"u."
+        stream = io.BytesIO()
+        with zipfile.ZipFile(stream, "w") as archive:
+            archive.writestr("archive/data.pkl", content)
+            archive.writestr("archive/data/0", values)
+            first = archive.getinfo("archive/data/0")
+            for index in range(1, count):
+                entry = zipfile.ZipInfo(f"archive/data/{index}")
+                for field in ("header_offset", "CRC", "file_size", "compress_size"):
+                    setattr(entry, field, getattr(first, field))
+                archive.filelist.append(entry)
+                archive.NameToInfo[entry.filename] = entry
+        self.refuse(stream.getvalue())
+
+    def test_truncated_and_damaged_files(self):
+        generator = random.Random(0)
+        for path in (ZIP, LEGACY):
+            with open(path, "rb") as reader:
+                content = reader.read()
+            for end in [0, 1, 10, *(generator.randrange(len(content)) for _ in range(60))]:
+                self.refuse(content[:end])
+
+    def test_a_damaged_file_is_read_or_refused(self):
+        for path in (ZIP, LEGACY):
+            with open(path, "rb") as reader:
+                contents = {"weights.bin": reader.read()}
+
+            def read(folder):
+                pytorch.read(os.path.join(folder, "weights.bin"))
+
+            mutations.check(contents, read)
+
+
+class WithoutFilesTest(PyTorchTestCase):
+    def test_a_file_that_is_missing_or_no_file(self):
+        for path in (self.path, self.folder):
+            with self.assertRaisesRegex(UserError, f"{path}: cannot be read"):
+                pytorch.read(path)
+
+    def test_safetensors_are_none(self):
+        self.assertIn("does not begin as one", self.refuse(safetensors.numpy.save({"a": VALUES})))
+
+
+if __name__ == "__main__":
+    tf.test.main()
