@@ -103,8 +103,9 @@ def main():
         medians = measure(folder, values.repeats)
     title = f"The bank beside one exported model: {values.model}, rows × tokens"
     how = (
-        f"Medians of {values.repeats} processes of each, in turns, each of at least 5 calls; in"
-        " brackets the time divided by that of ONNX Runtime without adapters."
+        f"Medians of {values.repeats} processes of each, in turns, each the median of a second's"
+        " calls after the first; in brackets the time divided by that of ONNX Runtime without"
+        " adapters."
     )
     versions = ["ONNX Runtime " + onnxruntime.__version__]
     harness.publish(values, f"engines {values.model}", title, describe(medians), versions, how)
