@@ -8,6 +8,7 @@
     python convert_checkpoint.py to_full_checkpoint ADAPTER_DIR BERT_DIR CHECKPOINT
     python convert_checkpoint.py to_adapterhub ADAPTER_DIR DESTINATION_DIR
     python convert_checkpoint.py from_adapterhub SOURCE_DIR BERT_DIR ADAPTER_DIR
+    python convert_checkpoint.py to_onnx BERT_DIR
     python convert_checkpoint.py describe PATH
 
 BERT_DIR is a folder like those of Google's releases: bert_config.json, vocab.txt and the checkpoint
@@ -34,6 +35,7 @@ from adapter_bert.formats import (
     adapterhub,
     google,
     huggingface,
+    onnx_backbone,
     other_files,
     peft,
     pytorch,
@@ -100,6 +102,21 @@ def _write_bert(form, destination, bert):
     with files.atomic_folder(destination) as folder:
         form.write(folder, bert)
     print(f"{destination}: wrote {count_text(bert.tensors)}.")
+
+
+def to_onnx(bert):
+    """Converts a BERT for ONNX Runtime, as banks and predictors do when they first need it.
+
+    Args:
+      bert: folder with bert_config.json and bert_model.ckpt; backbone.onnx is written into it, or
+        into the cache folder where it cannot be.
+
+    Raises:
+      UserError: the BERT is missing, broken or no BERT; neither folder can be written.
+    """
+    config = configs.BertConfig.from_json_file(os.path.join(bert, google.CONFIG))
+    path = onnx_backbone.write(os.path.join(bert, google.CHECKPOINT), config, "BERT_DIR")
+    print(f"{path}: wrote {files.readable_size(path)}.")
 
 
 def to_huggingface(bert, destination, *, overwrite=False):
@@ -323,6 +340,9 @@ _COMMANDS = {
         "source": {"metavar": "SOURCE", "help": "a SavedModel, or a checkpoint's folder or prefix"},
         **_DESTINATION_ARGUMENT,
         **_OVERWRITE_FLAG,
+    },
+    to_onnx: {
+        "bert": {"metavar": "BERT_DIR", "help": "holds bert_config.json and bert_model.ckpt"}
     },
     to_huggingface: {**_BERT_ARGUMENT, **_DESTINATION_ARGUMENT, **_OVERWRITE_FLAG},
     from_adapter_bert: {
