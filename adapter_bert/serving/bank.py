@@ -103,6 +103,7 @@ class AdapterBank:
 
     Attributes:
       backbone: `task_adapter.Backbone`.
+      precision: what it computes in.
 
     Raises:
       UserError: the checkpoint is not that BERT's.
@@ -124,6 +125,7 @@ class AdapterBank:
         precision = devices.choose_precision(
             precision, False, (config.hidden_size, config.intermediate_size)
         )
+        self.precision = precision
         self._model = _Model(config, init_checkpoint, precision, lengths)
         self._config, self._max_in_memory = config, max_in_memory
         self._entries = {}  # Never changed, but replaced: it can be read at any time.
@@ -205,7 +207,8 @@ class AdapterBank:
 
         Raises:
           UnknownTask: a row's task is not in the bank.
-          UserError: a row is no sequence of this BERT; an adapter cannot be read any more.
+          UserError: a row is no sequence of this BERT; an adapter cannot be read any more, or gives
+            NaN or Inf.
         """
         rows = list(rows)
         for row in rows:
@@ -333,7 +336,10 @@ def _make_prediction(
     kind = task_kinds.get(description.kind)
     if kind.reads_tokens:
         logits = token_logits[: len(row.input_ids)]
-    return kind.decode(logits[..., : kind.num_outputs(len(description.labels))])
+    logits = logits[..., : kind.num_outputs(len(description.labels))]
+    if not np.isfinite(logits).all():
+        raise UserError(f"Task {row.task!r}: its adapter gives NaN or Inf for this text.")
+    return kind.decode(logits)
 
 
 def _pad_batch(
