@@ -110,7 +110,7 @@ class Setup(NamedTuple):
     Attributes:
       config: `FinetuningConfig`; or a `TextConfig` and `DeviceConfig`, where nothing is trained.
       start: `StartingPoint`.
-      bert: `checkpoints.PretrainedBert`.
+      bert: `configs.PretrainedBert`.
       tokenizer: `tokenization.FullTokenizer`.
       backbone: `task_adapter.Backbone` of the BERT.
       run: `RunSettings`.
@@ -121,7 +121,7 @@ class Setup(NamedTuple):
 
     config: Any
     start: StartingPoint
-    bert: checkpoints.PretrainedBert
+    bert: configs.PretrainedBert
     tokenizer: Any
     backbone: task_adapter.Backbone
     run: RunSettings
