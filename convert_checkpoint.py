@@ -8,6 +8,7 @@
     python convert_checkpoint.py to_full_checkpoint ADAPTER_DIR BERT_DIR CHECKPOINT
     python convert_checkpoint.py to_adapterhub ADAPTER_DIR DESTINATION_DIR
     python convert_checkpoint.py from_adapterhub SOURCE_DIR BERT_DIR ADAPTER_DIR
+    python convert_checkpoint.py to_onnx BERT_DIR
     python convert_checkpoint.py describe PATH
 
 BERT_DIR is a folder like those of Google's releases: bert_config.json, vocab.txt and the checkpoint
@@ -37,6 +38,7 @@ from adapter_bert.formats import (
     adapterhub,
     checkpoints,
     huggingface,
+    onnx_backbone,
     task_adapter,
     tf2,
 )
@@ -97,6 +99,21 @@ def _write_bert(destination, config, tensors, vocab_file):
         files.copy(vocab_file, os.path.join(folder, huggingface.VOCABULARY))
         checkpoints.write(os.path.join(folder, _CHECKPOINT), tensors)
     print(f"{destination}: wrote {_count_text(tensors)}.")
+
+
+def to_onnx(bert):
+    """Converts a BERT for ONNX Runtime, as banks and predictors do when they first need it.
+
+    Args:
+      bert: folder with bert_config.json and bert_model.ckpt; backbone.onnx is written into it, or
+        into the cache folder where it cannot be.
+
+    Raises:
+      UserError: the BERT is missing, broken or no BERT; neither folder can be written.
+    """
+    config = configs.BertConfig.from_json_file(os.path.join(bert, _CONFIG))
+    path = onnx_backbone.write(os.path.join(bert, _CHECKPOINT), config, "BERT_DIR")
+    print(f"{path}: wrote {files.readable_size(path)}.")
 
 
 def to_huggingface(bert, destination, *, overwrite=False):
@@ -468,6 +485,9 @@ _COMMANDS = {
         "source": {"metavar": "SOURCE", "help": "a SavedModel, or a checkpoint's folder or prefix"},
         **_DESTINATION_ARGUMENT,
         **_OVERWRITE_FLAG,
+    },
+    to_onnx: {
+        "bert": {"metavar": "BERT_DIR", "help": "holds bert_config.json and bert_model.ckpt"}
     },
     to_huggingface: {**_BERT_ARGUMENT, **_DESTINATION_ARGUMENT, **_OVERWRITE_FLAG},
     from_adapter_bert: {

@@ -22,7 +22,7 @@ from adapter_bert.common import cli, devices, files, task_kinds
 from adapter_bert.common.errors import UserError
 from adapter_bert.common.settings import flag
 from adapter_bert.formats import adapter_checkpoints, adapter_folders, task_adapter
-from adapter_bert.serving import encoder, in_graph_tokenizer, saved_model
+from adapter_bert.serving import compatibility, in_graph_tokenizer, saved_model
 from adapter_bert.training import pretrained
 from adapter_bert.training.config import PretrainedConfig
 
@@ -78,7 +78,7 @@ def run(values):
     for name, folder in adapter_folders.match_patterns(config.adapters).items():
         adapters[name] = task_adapter.load(folder, "--adapters")
         where = f"--adapters {folder}"
-        encoder.check_compatible(adapters[name].description, backbone, where)
+        compatibility.check_compatible(adapters[name].description, backbone, where)
         task_adapter.check_finite(adapters[name].tensors, where)
     _log_precision(adapters)
     encode_texts = None

@@ -10,30 +10,27 @@ to try tasks with.
 from adapter_bert.common import environment
 
 if __name__ == "__main__":
-    environment.prepare(environment.MODELS)
+    environment.prepare(environment.SERVING)
 
 import contextlib
 import dataclasses
 import gc
 import importlib
-import itertools
 import os
 from typing import Optional, Tuple
 
 from absl import flags, logging
 
-from adapter_bert.common import cli, configs, devices, files
+from adapter_bert.common import cli, files
 from adapter_bert.common.errors import UserError
 from adapter_bert.common.settings import flag
 from adapter_bert.formats import adapter_folders
-from adapter_bert.serving import bank, batcher, registry, request_texts
+from adapter_bert.serving import bank, batcher, onnx_encoder, registry, request_texts
 from adapter_bert.training import pretrained
 from adapter_bert.training.config import PretrainedConfig
 
 TOKEN_VARIABLE = "ADAPTER_BERT_TOKEN"
 _STOP_SECONDS = 5.0  # For what is left after the last answer.
-# What batches are padded to: so few lengths that all are soon compiled, at a sixth more tokens.
-_LENGTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,9 +64,9 @@ class ServerConfig(PretrainedConfig):
     )
     precision: str = flag(
         "float32",
-        "Precision; auto: bfloat16 where it is measured to be faster.",
+        "Precision. int8 is faster and rounds BERT's weights; float16 needs a GPU.",
         "Devices",
-        choices=configs.PRECISIONS,
+        choices=onnx_encoder.PRECISIONS,
     )
     host: str = flag("127.0.0.1", "Address to listen at; 0.0.0.0 is any.", "Network")
     port: int = flag(8501, "Port to listen at; 0 is a free one.", "Network", lower=0, upper=65535)
@@ -118,10 +115,9 @@ def run(values):
       The report that ends the run: a list of lines.
 
     Raises:
-      UserError: a flag is wrong, or what it names is missing, broken or does not fit; this is
-        TensorFlow 1, or a package is missing.
+      UserError: a flag is wrong, or what it names is missing, broken or does not fit; or a package
+        is missing.
     """
-    devices.require_tensorflow_2("serve.py")
     config = ServerConfig.from_flags(values)
     http_server, rest_api, serving_metrics = _http_modules()
     token, metrics = _token(config), serving_metrics.Metrics()
@@ -167,14 +163,10 @@ def run(values):
 
 def _batcher(config, tasks, adapter_bank, metrics):
     """The `batcher.Batcher` of a bank, which tells metrics what it does."""
-    warm_ups = tasks.warm_ups(config.max_batch_size, _LENGTHS)
-    for warm_up in itertools.islice(warm_ups, 2):  # Builds the models of texts and of spans.
-        warm_up()
     row_batcher = batcher.Batcher(
         adapter_bank.predict,
         lambda row: len(row.input_ids),
         max_batch_size=config.max_batch_size,
-        chores=warm_ups,
     )
     metrics.watch(tasks_in_memory=lambda: len(adapter_bank.names_in_memory()))
     return row_batcher
@@ -223,14 +215,13 @@ def _load(config):
         )
     if config.adapter_dir is not None and not files.isdir(config.adapter_dir):
         raise UserError(f"--adapter_dir={config.adapter_dir} is no folder.")
-    bert = pretrained.find(config)
+    bert = pretrained.find(config, reads_checkpoint=False)
     tokenizers = request_texts.Tokenizers(str(bert.vocab_file), bool(config.spm_model_file))
     adapter_bank = bank.AdapterBank(
         bert.config,
         bert.init_checkpoint,
         precision=config.precision,
         max_in_memory=config.most_in_memory,
-        lengths=_LENGTHS,
     )
     encoding = request_texts.TextEncoding(bert.config, tokenizers, config.max_text_length)
     tasks = registry.ServedTasks(adapter_bank, encoding, config.adapter_dir, config.keep_versions)

@@ -1,11 +1,15 @@
 """Holds what the scripts use: a package for each subject, from `common` up to `experiments`.
 
-from adapter_bert import AdapterBank, Row
+from adapter_bert import AdapterBank, Predictor, Row
 """
 
 import importlib
 
-_PUBLIC = {"AdapterBank": "serving.bank", "Row": "serving.bank"}
+_PUBLIC = {
+    "AdapterBank": "serving.bank",
+    "Predictor": "serving.predictor",
+    "Row": "serving.bank",
+}
 
 
 def __getattr__(name):

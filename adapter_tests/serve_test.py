@@ -103,13 +103,6 @@ class FlagsTest(ServeTestCase):
         with absent, self.assertRaisesRegex(UserError, "'uvicorn'.*requirements-serving.txt"):
             serve.run(self.values())
 
-    def test_tensorflow_1_is_refused_before_a_package_is_missed(self):
-        one = mock.patch.object(tf, "__version__", "1.15.5")
-        absent = mock.patch.object(serve.importlib, "import_module", side_effect=ImportError)
-        sentence = r"serve\.py needs TensorFlow 2; this is 1\.15\.5\.$"
-        with one, absent, self.assertRaisesRegex(UserError, sentence):
-            serve.run(self.values())
-
 
 class ProgramTest(ServeTestCase):
     @contextlib.contextmanager

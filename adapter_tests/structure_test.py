@@ -32,6 +32,10 @@ WITHOUT_TENSORFLOW = [
     "adapter_bert.common.configs",
     "adapter_bert.common.model_variables",
     "adapter_bert.formats.task_adapter",
+    "adapter_bert.formats.onnx_backbone",
+    "adapter_bert.serving.bank",
+    "adapter_bert.serving.rest_api",
+    "serve",
     "adapter_bert.tasks.table_readers",
     "adapter_bert.tasks.squad_data",
 ]

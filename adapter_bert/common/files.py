@@ -292,6 +292,19 @@ def _parent(path: str) -> str:
     return posixpath.dirname(path.rstrip("/")) or "."
 
 
+def next_numbered_folder(folder: str) -> str:
+    """The path of the next version in a folder of numbered ones; the folder is made.
+
+    Raises:
+      UserError: it cannot be written.
+    """
+    with convert_write_errors(folder):
+        makedirs(folder)
+        names = [name.rstrip("/") for name in listdir(folder)]
+    number = 1 + max(map(int, filter(str.isdecimal, names)), default=0)
+    return posixpath.join(folder, str(number))
+
+
 @contextlib.contextmanager
 def atomic_folder(folder: str) -> Iterator[str]:
     """Yields a new folder beside `folder`, which takes its place if all went well.

@@ -143,6 +143,18 @@ class TaskKind:
         """
         raise NotImplementedError
 
+    def export_onnx(self, graph, logits: str) -> Dict[str, str]:
+        """Adds the outputs of an ONNX file of a single task of this kind; by default its logits.
+
+        Args:
+          graph: `onnx_encoder.Graph`.
+          logits: name of the Tensor [B, L], or [B, S, L] if the kind reads tokens.
+
+        Returns:
+          Names of float Tensors [B, ...] by output.
+        """
+        return {"logits": logits}
+
 
 def names() -> List[str]:
     """Returns the names of all kinds."""

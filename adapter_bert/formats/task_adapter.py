@@ -337,6 +337,13 @@ def versions() -> Dict[str, str]:
     return {"tensorflow": tensorflow.__version__, "python": platform.python_version()}
 
 
+def summary(description: Description) -> Dict[str, Any]:
+    """A description as a JSON object, without the backbone's config: what exports say of a task."""
+    record = dataclasses.asdict(description)
+    del record["backbone"]["config"]
+    return record
+
+
 def compatibility_fields(description: Description) -> Dict[str, Any]:
     """What must agree for a task adapter to work in a model: a flat dict of JSON values by name.
 

@@ -7,30 +7,25 @@
 
 Tasks come and go one by one, and none touches another (Houlsby et al. 2019, section 1). What is not
 in memory is read from its folder when a batch asks for it, and what was asked for longest ago makes
-room. `encoder` is the model.
+room. ONNX Runtime computes them (`engine`), and nothing here needs TensorFlow but to convert a BERT
+once (`formats.onnx_backbone`).
 """
 
 import collections
+import os
 import threading
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
-import tensorflow.compat.v1 as tf
 
-import modeling
-from adapter_bert.common import devices, files, task_kinds
+from adapter_bert.common import configs, files, task_kinds
 from adapter_bert.common.errors import UserError
-from adapter_bert.formats import adapter_checkpoints, checkpoints, task_adapter
-from adapter_bert.serving import encoder
+from adapter_bert.formats import task_adapter
+from adapter_bert.serving import compatibility, engine
 from adapter_bert.serving.batcher import BATCH_SIZE
-from adapter_bert.training import input_pipeline
+from adapter_bert.serving.onnx_encoder import TaskArrays
 
 AdapterSource = Union[str, task_adapter.TaskAdapter]  # A folder, or the adapter itself.
-
-_INITIAL_ROWS = {"task": 4, "pooler": 1, "bottleneck": 65, "output": 9}
-_BATCH_SIZES = (1, 2, 4, 8, *range(12, BATCH_SIZE + 1, 4))
-_ADAPTER_SIZES = tuple(1 << power for power in range(13))
-_GROWTH_FACTOR = 1.25  # Copies each value 4 times on average, and leaves a tenth unused.
 
 
 class UnknownTask(UserError):
@@ -70,8 +65,9 @@ class _Entry:
         label: str,
     ):
         self.description = description
-        self.architecture = encoder.architecture_of(description.adapter)
-        self.slots: Any = None  # In memory: `encoder.SlotIndices`.
+        self.architecture = compatibility.architecture_of(description.adapter)
+        self.arrays: Optional[TaskArrays] = None  # In memory.
+        self.reading = threading.Lock()  # Of the thread that reads it.
         self._source, self._digest, self._label = source, digest, label
 
     def read(self) -> task_adapter.TaskAdapter:
@@ -93,44 +89,40 @@ class AdapterBank:
     """Many tasks over one BERT. Every method may be called from any thread.
 
     Args:
-      config: `modeling.BertConfig`.
+      config: `configs.BertConfig`.
       init_checkpoint: prefix of the pretrained checkpoint.
-      precision: one of `configs.PRECISIONS`.
+      precision: "float32"; "int8", in which the backbone's products are computed, at other
+        results, while adapters and heads stay float32; or "float16", on a GPU.
       max_in_memory: how many tasks the memory holds, None for all that were asked for. A batch of
         more tasks than that has them all in memory until the next one.
-      lengths: ascending ints, what the longest row of a batch is padded to the next of. Each is
-        compiled when it first comes, and fewer are compiled sooner.
 
     Attributes:
       backbone: `task_adapter.Backbone`.
       precision: what it computes in.
 
     Raises:
-      UserError: the checkpoint is not that BERT's.
+      UserError: the checkpoint is not that BERT's, or is not converted yet and there is no
+        TensorFlow; there is no GPU for float16.
     """
 
     def __init__(
         self,
-        config: modeling.BertConfig,
+        config: configs.BertConfig,
         init_checkpoint: str,
         *,
         precision: str = "float32",
         max_in_memory: Optional[int] = None,
-        lengths: Sequence[int] = input_pipeline.BUCKETS,
     ):
         if max_in_memory is not None and max_in_memory < 1:
             raise UserError(f"max_in_memory must be at least 1, but is {max_in_memory}.")
-        checkpoints.check_encoder(init_checkpoint, config)
-        self.backbone = adapter_checkpoints.backbone_of(init_checkpoint, config)
-        precision = devices.choose_precision(
-            precision, False, (config.hidden_size, config.intermediate_size)
-        )
         self.precision = precision
-        self._model = _Model(config, init_checkpoint, precision, lengths)
+        self._engine = engine.Engine(config, init_checkpoint, precision)
+        folder = os.path.basename(os.path.dirname(os.path.abspath(init_checkpoint)))
+        self.backbone = task_adapter.Backbone(folder, self._engine.fingerprint, config.to_dict())
         self._config, self._max_in_memory = config, max_in_memory
-        self._entries = {}  # Never changed, but replaced: it can be read at any time.
-        self._in_memory = collections.OrderedDict()  # Names, the one asked for last at the end.
-        self._lock = threading.Lock()  # Of whoever replaces these, or uses the model.
+        self._entries: Dict[str, _Entry] = {}  # Never changed, but replaced.
+        self._in_memory: Any = collections.OrderedDict()  # The latest at the end.
+        self._lock = threading.Lock()  # For moments: of whoever changes these.
 
     def add(
         self,
@@ -165,7 +157,7 @@ class AdapterBank:
         else:
             where, description, lazy = f"The adapter of {name!r}", adapter.description, False
         # First: a BERT of a billion layers would fill the memory with the names of its tensors.
-        encoder.check_compatible(description, self.backbone, where)
+        compatibility.check_compatible(description, self.backbone, where)
         if not lazy:
             _check_tensors(adapter, label, where)
         entry = _Entry(adapter, description, digest, label)
@@ -195,6 +187,17 @@ class AdapterBank:
         """The `task_adapter.Description` of a task; raises `UnknownTask`."""
         return self._entry(name).description
 
+    def load(self, name: str) -> None:
+        """Reads a task into memory, if it is not there: a batch that asks for it need not wait.
+
+        Raises:
+          UnknownTask: it is not in the bank.
+          UserError: its adapter cannot be read any more.
+        """
+        with self._lock:
+            entries = self._ask_for([name])
+        self._arrays(name, entries[name], entries)
+
     def predict(self, rows: Iterable[Row]) -> List[Dict[str, Any]]:
         """What each task's own model would say.
 
@@ -223,8 +226,7 @@ class AdapterBank:
 
     def close(self) -> None:
         """Frees the memory; the bank is of no use then."""
-        with self._lock:
-            self._model.close()
+        self._engine.close()
 
     def _entry(self, name: str) -> _Entry:
         try:
@@ -253,31 +255,43 @@ class AdapterBank:
 
     def _predict_batch(self, rows: List[Row]) -> List[Dict[str, Any]]:
         """`predict` for as many rows as one pass takes."""
-        names, adapters_read = dict.fromkeys(row.task for row in rows), {}
-        while True:
-            with self._lock:
-                entries = {name: self._entry(name) for name in names}
-                missing = [
-                    e for e in entries.values() if e.slots is None and e not in adapters_read
-                ]
-                if not missing:
-                    self._load_adapters(entries, adapters_read)
-                    return self._run(rows, entries)
-            for entry in missing:  # Other threads' batches may go on meanwhile.
-                adapters_read[entry] = entry.read()
+        with self._lock:
+            entries = self._ask_for(row.task for row in rows)
+        arrays = {name: self._arrays(name, entry, entries) for name, entry in entries.items()}
+        results: List[Any] = [None] * len(rows)
+        for indices in _by_architecture(rows, entries):
+            group = [rows[index] for index in indices]
+            descriptions = [entries[row.task].description for row in group]
+            outputs = self._engine.run(
+                entries[group[0].task].architecture,
+                [(row.input_ids, row.segment_ids) for row in group],
+                [arrays[row.task] for row in group],
+                any(task_kinds.get(description.kind).reads_tokens for description in descriptions),
+            )
+            for index, *row_and_output in zip(indices, group, descriptions, *outputs):
+                results[index] = _make_prediction(*row_and_output)
+        return results
 
-    def _load_adapters(
-        self, entries: Dict[str, _Entry], adapters_read: Dict[_Entry, task_adapter.TaskAdapter]
-    ) -> None:
-        """Has the adapters of some entries in memory, and no more others than there is room for."""
+    def _ask_for(self, names: Iterable[str]) -> Dict[str, _Entry]:
+        """The entries of tasks, which are then those asked for last."""
+        entries = {name: self._entry(name) for name in names}
         for name in entries:
             if name in self._in_memory:
                 self._in_memory.move_to_end(name)
-        for name, entry in entries.items():
-            if entry.slots is None:
-                self._evict(entries)
-                entry.slots = self._model.load(adapters_read[entry])
-                self._in_memory[name] = None
+        return entries
+
+    def _arrays(self, name: str, entry: _Entry, needed: Dict[str, _Entry]) -> TaskArrays:
+        """A task's arrays, which are read if they are not in memory; other batches go on."""
+        with entry.reading:
+            arrays = entry.arrays
+            if arrays is None:
+                arrays = self._engine.task_arrays(entry.read())
+                with self._lock:
+                    if self._entries.get(name) is entry:  # Else it was replaced meanwhile.
+                        self._evict(needed)
+                        entry.arrays = arrays
+                        self._in_memory[name] = None
+        return arrays
 
     def _evict(self, needed: Dict[str, _Entry]) -> None:
         """Forgets the tasks that were asked for longest ago, until there is room for one more."""
@@ -287,29 +301,17 @@ class AdapterBank:
                 self._unload(name)
 
     def _unload(self, name: str) -> None:
-        """Takes a task's adapter out of memory, if it is there."""
+        """Takes a task's adapter out of memory, if it is there; batches under way keep it."""
         if self._in_memory.pop(name, self) is None:
-            self._model.free(self._entries[name].slots)
-            self._entries[name].slots = None
+            self._entries[name].arrays = None
 
-    def _run(self, rows: List[Row], entries: Dict[str, _Entry]) -> List[Dict[str, Any]]:
-        """One pass for each kind of adapters, in practice one for all."""
-        results: List[Any] = [None] * len(rows)
-        by_architecture = {}
-        for index, row in enumerate(rows):
-            by_architecture.setdefault(entries[row.task].architecture, []).append(index)
-        for architecture, indices in by_architecture.items():
-            group = [rows[index] for index in indices]
-            descriptions = [entries[row.task].description for row in group]
-            outputs = self._model.run(
-                architecture,
-                group,
-                [entries[row.task].slots for row in group],
-                any(task_kinds.get(description.kind).reads_tokens for description in descriptions),
-            )
-            for index, *row_and_output in zip(indices, group, descriptions, *outputs):
-                results[index] = _make_prediction(*row_and_output)
-        return results
+
+def _by_architecture(rows: List[Row], entries: Dict[str, _Entry]) -> Iterable[List[int]]:
+    """The indices of the rows that one pass computes; in practice it is one for all."""
+    groups: Dict[compatibility.Architecture, List[int]] = {}
+    for index, row in enumerate(rows):
+        groups.setdefault(entries[row.task].architecture, []).append(index)
+    return groups.values()
 
 
 def _digest(source: AdapterSource) -> Optional[str]:
@@ -340,198 +342,3 @@ def _make_prediction(
     if not np.isfinite(logits).all():
         raise UserError(f"Task {row.task!r}: its adapter gives NaN or Inf for this text.")
     return kind.decode(logits)
-
-
-def _pad_batch(
-    rows: List[Row], slots: List[encoder.SlotIndices], lengths: Sequence[int], max_length: int
-) -> tuple:
-    """A batch of few shapes: each new one costs the compilation of its kernels.
-
-    Returns:
-      Values for `encoder.placeholders`. It has more rows than `rows` where that
-      makes a rounder number, and they are the last one again.
-    """
-    num_missing = _round_up(len(rows), _BATCH_SIZES) - len(rows)
-    rows, slots = rows + rows[-1:] * num_missing, slots + slots[-1:] * num_missing
-    length = min(max_length, _round_up(max(len(row.input_ids) for row in rows), lengths))
-    input_ids, input_mask, segment_ids = np.zeros([3, len(rows), length], np.int32)
-    for index, row in enumerate(rows):
-        span = slice(len(row.input_ids))
-        input_ids[index, span], input_mask[index, span] = row.input_ids, 1
-        segment_ids[index, span] = row.segment_ids
-    adapter_size = _round_up(max(len(row_slots.bottleneck) for row_slots in slots), _ADAPTER_SIZES)
-    return encoder.batch_slots(slots, adapter_size), input_ids, input_mask, segment_ids
-
-
-def _round_up(value: int, steps: Sequence[int]) -> int:
-    """The first of ascending steps that is not below a value, or the value beyond them all."""
-    return next((step for step in steps if step >= value), value)
-
-
-class _RowPool:
-    """The numbers of a table's rows, of which some are free."""
-
-    def __init__(self, size: int, num_pads: int):
-        self.size = size
-        self._free = list(range(size - 1, num_pads - 1, -1))
-
-    def shortage(self, count: int) -> int:
-        """How many more rows there must be for so many to be free."""
-        return max(0, count - len(self._free))
-
-    def grow(self, count: int) -> None:
-        self._free[:0] = range(self.size + count - 1, self.size - 1, -1)
-        self.size += count
-
-    def allocate(self, count: int) -> List[int]:
-        return [self._free.pop() for _ in range(count)]
-
-    def free(self, rows: List[int]) -> None:
-        self._free.extend(reversed(rows))
-
-
-class _Model:
-    """`encoder` in a graph and a session of its own, and which rows of the tables are whose.
-
-    One thread at a time may call it.
-    """
-
-    def __init__(
-        self,
-        config: modeling.BertConfig,
-        init_checkpoint: str,
-        precision: str,
-        lengths: Sequence[int],
-    ):
-        self._config, self._init_checkpoint = config, init_checkpoint
-        self._precision, self._lengths = precision, lengths
-        self._pools = {
-            pool: _RowPool(size, encoder.RESERVED_ROWS[pool])
-            for pool, size in _INITIAL_ROWS.items()
-        }
-        self._graph = tf.Graph()
-        with self._graph.as_default():
-            self.tables = encoder.Tables(config, _INITIAL_ROWS, precision)
-            self._inputs = encoder.placeholders()
-            self._session = tf.Session(config=devices.session_config())
-            self._session.run(tf.variables_initializer(list(self.tables.variables.values())))
-            self._updates, self._growth = self._build_updates(), self._build_growth()
-        self._fetches = {}  # By architecture, and whether there are token logits.
-        self._backbone_rows = encoder.backbone_rows(config, init_checkpoint)
-        for name, value in encoder.reserved_row_values(self._backbone_rows).items():
-            rows, values, update = self._updates[name]
-            self._session.run(update, {rows: [0], values: [value]})
-
-    def _build_updates(self):
-        """By table: (placeholder of rows' numbers, of their values, operation that writes them)."""
-        rows = {pool: tf.placeholder(tf.int32, [None]) for pool in encoder.RESERVED_ROWS}
-        updates = {}
-        for name, table in self.tables.variables.items():
-            indices = rows[encoder.pool_of(name)]
-            values = tf.placeholder(tf.float32, [None, *table.shape[1:]])
-            update = tf.raw_ops.ResourceScatterUpdate(
-                resource=table.handle, indices=indices, updates=tf.cast(values, table.dtype)
-            )
-            updates[name] = indices, values, update
-        return updates
-
-    def _build_growth(self):
-        """By pool: (placeholder of how many rows more, operation that gives its tables these)."""
-        growth = {}
-        for pool in encoder.RESERVED_ROWS:
-            num_new, assignments = tf.placeholder(tf.int32, []), []
-            for name, table in self.tables.variables.items():
-                if encoder.pool_of(name) == pool:
-                    zeros = tf.zeros(tf.stack([num_new, *table.shape.as_list()[1:]]), table.dtype)
-                    assignments.append(table.assign(tf.concat([table, zeros], 0), read_value=False))
-            growth[pool] = num_new, tf.group(*assignments)
-        return growth
-
-    def load(self, adapter: task_adapter.TaskAdapter) -> encoder.SlotIndices:
-        """Writes an adapter into the tables; returns its `encoder.SlotIndices`."""
-        rows = {}
-        try:
-            for pool, count in encoder.rows_needed(adapter).items():
-                rows[pool] = self._allocate(pool, count)
-            slots = encoder.slots_of(rows)
-            self._write(adapter, slots)
-        except BaseException:
-            self._free_rows(rows)
-            raise
-        return slots
-
-    def _write(self, adapter: task_adapter.TaskAdapter, slots: encoder.SlotIndices) -> None:
-        tensors = {**self._backbone_rows, **adapter.tensors}
-        feed = {}
-        for name, rows_and_values in encoder.table_rows(self._config, tensors, slots).items():
-            feed.update(zip(self._updates[name], rows_and_values))
-        self._session.run([update for _, _, update in self._updates.values()], feed)
-
-    def free(self, slots: encoder.SlotIndices) -> None:
-        """Gives the rows of a task back."""
-        self._free_rows(encoder.rows_by_pool(slots))
-
-    def _free_rows(self, rows: Dict[str, List[int]]) -> None:
-        for pool, indices in rows.items():
-            self._pools[pool].free(indices)
-
-    def _allocate(self, name: str, count: int) -> List[int]:
-        pool = self._pools[name]
-        if pool.shortage(count):
-            num_new = max(pool.shortage(count), int(pool.size * (_GROWTH_FACTOR - 1)))
-            size, grow = self._growth[name]
-            self._session.run(grow, {size: num_new})
-            pool.grow(num_new)
-        return pool.allocate(count)
-
-    def run(
-        self,
-        architecture: encoder.Architecture,
-        rows: List[Row],
-        slots: List[encoder.SlotIndices],
-        has_token_logits: bool,
-    ) -> tuple:
-        """The outputs of a batch.
-
-        Args:
-          architecture: `encoder.Architecture` of its adapters.
-          rows: list of `Row`.
-          slots: list of the `encoder.SlotIndices` of their tasks.
-          has_token_logits: whether a row's task reads the output of each token.
-
-        Returns:
-          (logits [B, L], token_logits [B, S, L]), arrays; of None where no task reads tokens.
-        """
-        if (architecture, has_token_logits) not in self._fetches:
-            self._build(architecture, has_token_logits)
-        batch = _pad_batch(rows, slots, self._lengths, self._config.max_position_embeddings)
-        feed = dict(zip(tf.nest.flatten(self._inputs), tf.nest.flatten(batch)))
-        logits, *token_logits = self._session.run(
-            self._fetches[architecture, has_token_logits], feed
-        )
-        return logits, (token_logits[0] if has_token_logits else [None] * len(rows))
-
-    def _build(self, architecture: encoder.Architecture, has_token_logits: bool) -> None:
-        with self._graph.as_default():
-            num_known = len(tf.trainable_variables())
-            outputs = encoder.build(
-                self._config,
-                architecture,
-                self.tables,
-                *self._inputs,
-                with_token_logits=has_token_logits,
-                precision=self._precision,
-            )
-            new_variables = tf.trainable_variables()[num_known:]
-            if new_variables:  # The first time.
-                assignment, _ = modeling.get_assignment_map_from_checkpoint(
-                    new_variables, self._init_checkpoint
-                )
-                tf.train.init_from_checkpoint(self._init_checkpoint, assignment)
-                self._session.run(tf.variables_initializer(new_variables))
-        self._fetches[architecture, has_token_logits] = [
-            tensor for tensor in outputs if tensor is not None
-        ]
-
-    def close(self) -> None:
-        self._session.close()

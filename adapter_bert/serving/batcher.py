@@ -11,7 +11,7 @@ import math
 import threading
 import time
 from concurrent import futures
-from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Iterator, List, NamedTuple, Tuple
 
 from absl import logging
 
@@ -20,7 +20,6 @@ BATCH_SIZE = 32  # Of one pass: more rows are no faster each, and need more memo
 # BERTs of 6 and 12 layers on CPU, or a share of the batch, whichever is more.
 _MAX_PADDING_TOKENS = 64
 _MAX_PADDING_RATIO = 0.25
-_CHORE_POLL_SECONDS = 1.0  # Seconds after which it is asked for again where there was none.
 
 
 class Closed(Exception):
@@ -60,8 +59,6 @@ class Batcher:
       predict: function of a list of rows, which returns a list of an output for each.
       length_of: function of a row; rows of like length share a batch.
       max_batch_size: the most rows of a batch; all batches are of 1, 2, 4, 8, ... rows.
-      chores: iterable of functions, called one by one while no row waits; None where there is
-        none for now.
     """
 
     def __init__(
@@ -70,12 +67,10 @@ class Batcher:
         length_of: Callable[[Any], int],
         *,
         max_batch_size: int,
-        chores: Iterable[Optional[Callable[[], None]]] = (),
     ):
         self._predict, self._length_of = predict, length_of
         self._max_batch_size = max_batch_size
         self._observers: List[Callable[[int, float], None]] = []
-        self._chores = iter(chores)
         self._queue = []  # `_QueuedRow`, the shortest first.
         self._arrival, self._closed = itertools.count(), False
         self._changed = threading.Condition()
@@ -133,11 +128,8 @@ class Batcher:
                 if self._closed and not self._queue:
                     return
                 batch = self._next_batch() if self._queue else []
-                chore = None if batch else next(self._chores, None)
-                if not batch and chore is None:
-                    self._changed.wait(_CHORE_POLL_SECONDS)
-            if chore is not None:
-                _run_chore(chore)
+                if not batch:
+                    self._changed.wait()
             batch = [entry for entry in batch if not entry.call.future.done()]
             if batch:
                 start = time.perf_counter()
@@ -192,10 +184,3 @@ def _windows(lengths: List[int], index: int) -> Iterator[Tuple[int, int]]:
         if padding > max(_MAX_PADDING_TOKENS, _MAX_PADDING_RATIO * tokens):
             return
         start, stop = (start - 1, stop) if shorter <= longer else (start, stop + 1)
-
-
-def _run_chore(chore):
-    try:
-        chore()
-    except Exception as error:  # Nobody waits for it.
-        logging.warning("A chore failed: %s", error)

@@ -9,30 +9,21 @@ number of labels share them and take no more than their own room; row 0 of these
 Axes in shape comments: B batch, S positions, D hidden size, m adapter size, L outputs of a head.
 """
 
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 import modeling
 from adapter_bert.common import configs, model_variables
-from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints, task_adapter
 from adapter_bert.ops import adapters
+from adapter_bert.serving import compatibility
 
 # What a row of a table belongs to: a task, its own pooler, a unit of its bottlenecks, an output of
 # its head; and how many rows at a pool's begin are no task's: the backbone's pooler, and rows of 0.
 RESERVED_ROWS = {"task": 0, "pooler": 1, "bottleneck": 1, "output": 1}
 _BOTTLENECK = ("adapters/weights1", "adapters/biases1", "adapters/weights2")
-_HEAD = ("output_weights", "output_bias")
-
-
-class Architecture(NamedTuple):
-    """What all adapters in one encoder agree on; see `configs.AdapterConfig`."""
-
-    activation: str = "gelu"
-    placement: str = "sequential"
-    interaction: str = "add"
 
 
 class SlotIndices(NamedTuple):
@@ -58,63 +49,6 @@ class Outputs(NamedTuple):
     token_logits: Any = None
 
 
-def architecture_of(adapter: Optional[configs.AdapterConfig]) -> Architecture:
-    """The `Architecture` of a `configs.AdapterConfig`; of None the default, which fits any."""
-    if adapter is None:
-        return Architecture()
-    return Architecture(adapter.activation.lower(), adapter.placement, adapter.interaction)
-
-
-def check_compatible(
-    description: task_adapter.Description, backbone: task_adapter.Backbone, where: str
-) -> None:
-    """Makes sure that a task can have its place beside others.
-
-    Args:
-      description: `task_adapter.Description`.
-      backbone: `task_adapter.Backbone` of the encoder.
-      where: begins the error's sentence.
-
-    Raises:
-      UserError: it was trained on another BERT, or trained more than tables hold.
-    """
-    expected, actual = _backbone_identity(backbone), _backbone_identity(description.backbone)
-    for name in (name for name in expected if expected[name] != actual[name]):
-        raise UserError(
-            f"{where} was trained on another BERT, {description.backbone.name}, whose {name} is"
-            f" {actual[name]}; expected {expected[name]} ({backbone.name})."
-        )
-    try:
-        trained = set(map(_table_name, task_adapter.shapes(description)))
-    except UserError as error:
-        raise UserError(f"{where}: {error}") from None
-    unsupported = sorted(trained - set(row_shapes(backbone.bert_config())))
-    settings = description.adapter
-    if settings and not _is_supported(settings):
-        unsupported = [
-            "adapters with normalization, of several layers or of a function of their own"
-        ]
-    if unsupported:
-        raise UserError(
-            f"{where} (--tuning={description.tuning.method}) trained {unsupported[0]}; tasks that"
-            " share a model have plain adapters, LayerNorms, pooler and head of their own, and no"
-            " more."
-        )
-
-
-def _is_supported(settings: configs.AdapterConfig) -> bool:
-    """Whether adapters are what `_adapter_function` computes, whatever their size."""
-    is_known = settings.fn.lower() == "feedforward_adapter"
-    # An `Architecture` tells variants apart, and sites lie in the tables' names.
-    return is_known and set(settings.variant()) <= {"sites", *Architecture._fields}
-
-
-def _backbone_identity(backbone: task_adapter.Backbone) -> Dict[str, Any]:
-    """What tells a BERT from others; the sizes, as nothing else keeps a fingerprint's word."""
-    names = "hidden_size", "num_hidden_layers", "num_attention_heads", "hidden_act"
-    return {"fingerprint": backbone.fingerprint, **{n: backbone.config.get(n) for n in names}}
-
-
 def backbone_rows(config: configs.BertConfig, init_checkpoint: str) -> Dict[str, np.ndarray]:
     """The backbone's own tensors of those that a task may train: a dict from names to arrays."""
     reader = checkpoints.open_checkpoint(init_checkpoint)
@@ -122,17 +56,19 @@ def backbone_rows(config: configs.BertConfig, init_checkpoint: str) -> Dict[str,
     return {
         name: checkpoints.read_tensor(reader, name, where)
         for name in model_variables.encoder_shapes(config)
-        if is_task_specific(name)
+        if compatibility.is_task_specific(name)
     }
 
 
 def rows_needed(adapter: task_adapter.TaskAdapter) -> Dict[str, int]:
     """How many rows of each pool a `task_adapter.TaskAdapter` takes: a dict by pool."""
     settings = adapter.description.adapter
-    (bias,) = (v for name, v in adapter.tensors.items() if _table_name(name) == "output_bias")
+    (bias,) = (
+        v for name, v in adapter.tensors.items() if compatibility.table_name(name) == "output_bias"
+    )
     return {
         "task": 1,
-        "pooler": int(any(map(_is_pooler, adapter.tensors))),
+        "pooler": int(any(map(compatibility.is_pooler, adapter.tensors))),
         "bottleneck": settings.size if settings else 0,
         "output": len(bias),
     }
@@ -164,10 +100,10 @@ def table_rows(
       A dict from the names of all tables to (list of rows, float32 array [rows, ...]). Where the
       task adapts nothing, that is 0.
     """
-    values = {_table_name(name): value for name, value in tensors.items()}
+    values = {compatibility.table_name(name): value for name, value in tensors.items()}
     rows = rows_by_pool(slots)
     result = {}
-    for name, shape in row_shapes(config).items():
+    for name, shape in compatibility.row_shapes(config).items():
         indices = rows[pool_of(name)]
         value = values.get(name, np.zeros([]))
         value = value.T if name.endswith("adapters/weights1") else value
@@ -179,13 +115,7 @@ def table_rows(
 
 def reserved_row_values(backbone_values: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
     """Row 0 of the tables that do not begin with 0, of `backbone_rows`: a dict by name."""
-    return {name: value for name, value in backbone_values.items() if _is_pooler(name)}
-
-
-def _table_name(name: str) -> str:
-    """The table of a task adapter's tensor: the heads of all kinds share theirs."""
-    variable = name.rpartition("/")[2]
-    return variable if variable in _HEAD else name
+    return {name: value for name, value in backbone_values.items() if compatibility.is_pooler(name)}
 
 
 def batch_slots(slots: List[SlotIndices], adapter_size: int = 1) -> SlotIndices:
@@ -233,7 +163,7 @@ class Tables:
     ):
         self.variables = {}
         with tf.variable_scope("tables"):
-            for name, shape in row_shapes(config).items():
+            for name, shape in compatibility.row_shapes(config).items():
                 pool = pool_of(name)
                 dtype = tf.as_dtype(precision) if pool == "bottleneck" else tf.float32
                 zeros = tf.zeros([num_rows[pool], *shape], dtype)
@@ -255,39 +185,14 @@ def pool_of(name: str) -> str:
     """Which pool the rows of a tensor's table belong to."""
     if name.endswith(_BOTTLENECK):
         return "bottleneck"
-    if _is_pooler(name):
+    if compatibility.is_pooler(name):
         return "pooler"
-    return "output" if name in _HEAD else "task"
-
-
-def row_shapes(config: configs.BertConfig) -> model_variables.Shapes:
-    """A dict from the names of tables to the shape of a row."""
-    width = config.hidden_size
-    encoder = model_variables.encoder_shapes(config)
-    shapes = {name: shape for name, shape in encoder.items() if is_task_specific(name)}
-    for index in range(config.num_hidden_layers):
-        for site in configs.SITES["both"]:
-            scope = f"bert/encoder/layer_{index}/{site}/adapters/"
-            shapes[scope + "weights1"] = shapes[scope + "weights2"] = (width,)
-            shapes[scope + "biases1"] = ()
-            shapes[scope + "biases2"] = (width,)
-    shapes["output_weights"] = (width,)
-    shapes["output_bias"] = ()
-    return shapes
-
-
-def is_task_specific(name: str) -> bool:
-    """Whether a tensor of the encoder may differ from task to task: LayerNorms and the pooler."""
-    return "/LayerNorm/" in name or _is_pooler(name)
-
-
-def _is_pooler(name: str) -> bool:
-    return name.startswith("bert/pooler/")
+    return "output" if name in compatibility.HEAD else "task"
 
 
 def build(
     config: configs.BertConfig,
-    architecture: Architecture,
+    architecture: compatibility.Architecture,
     tables: Tables,
     slots: SlotIndices,
     input_ids,
@@ -304,7 +209,7 @@ def build(
 
     Args:
       config: `configs.BertConfig`.
-      architecture: `Architecture` of the adapters.
+      architecture: `compatibility.Architecture` of the adapters.
       tables: `Tables`.
       slots: `SlotIndices` of the batch, integer Tensors.
       input_ids, input_mask, segment_ids: int32 Tensors [B, S].
@@ -317,7 +222,7 @@ def build(
     """
 
     def gather_task_rows(getter, name, *arguments, **options):
-        if is_task_specific(name):
+        if compatibility.is_task_specific(name):
             return tables.gather(name, slots)
         return getter(name, *arguments, **options)
 
@@ -346,7 +251,9 @@ def build(
     return Outputs(logits, token_logits + bias[:, tf.newaxis])
 
 
-def _adapter_function(architecture: Architecture, tables: Tables, slots: SlotIndices) -> Callable:
+def _adapter_function(
+    architecture: compatibility.Architecture, tables: Tables, slots: SlotIndices
+) -> Callable:
     """`adapters.feedforward_adapter` with weights of its own for each sequence."""
     act = modeling.get_activation(architecture.activation) or tf.identity
     interact = adapters.INTERACTIONS[architecture.interaction]

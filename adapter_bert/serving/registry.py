@@ -7,23 +7,18 @@ and a version that was replaced or removed leaves the bank when nobody holds it 
 
 import collections
 import contextlib
-import functools
-import itertools
 import posixpath
 import shutil
 import threading
 from concurrent import futures
-from typing import BinaryIO, Callable, Iterator, List, Mapping, NamedTuple, Optional, Sequence
+from typing import BinaryIO, Callable, Iterator, List, Mapping, NamedTuple, Optional
 
 from absl import logging
 
-from adapter_bert.common import files, task_kinds
+from adapter_bert.common import files
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import adapter_folders, task_adapter
 from adapter_bert.serving import bank, request_texts
-
-# Larger batches than this take longer to compute than to compile.
-_MAX_WARM_UP_TOKENS = 2048
 
 
 class TaskNotServed(UserError):
@@ -219,46 +214,6 @@ class ServedTasks:
         finally:
             lease.end()
 
-    def warm_ups(
-        self, max_batch_size: int, lengths: Sequence[int]
-    ) -> Iterator[Optional[Callable[[], None]]]:
-        """Yields functions that have the bank compute a batch of each shape, the smallest first.
-
-        What compiles with a shape is compiled then: for tasks on texts and on tokens, if there are
-        such. Shapes that no task had come again when tasks have changed; until then None does.
-
-        Args:
-          max_batch_size: batches are of 1, 2, 4, ... rows up to this.
-          lengths: of their rows, ascending.
-        """
-        sizes = [1 << power for power in range(max_batch_size.bit_length())]
-        shapes = sorted(itertools.product(sizes, lengths), key=lambda shape: shape[0] * shape[1])
-        pending = [
-            (size, length, reads_tokens)
-            for (size, length), reads_tokens in itertools.product(shapes, (False, True))
-            if size * length <= _MAX_WARM_UP_TOKENS
-        ]
-        while True:
-            tasks, shapes_to_try, pending = self._tasks, pending, []
-            for batch in shapes_to_try:
-                yield functools.partial(self._warm_up, *batch, pending)
-            while self._tasks is tasks:
-                yield None
-
-    def _warm_up(self, size: int, length: int, reads_tokens: bool, pending: list) -> None:
-        """Has the bank compute a batch; one that no task has is added to what is left."""
-        candidates = [
-            task
-            for task in self.current()
-            if task_kinds.get(task.description.kind).reads_tokens == reads_tokens
-        ]
-        if not candidates or length > max(task.description.max_seq_length for task in candidates):
-            pending.append((size, length, reads_tokens))
-            return
-        with self.lease() as lease, contextlib.suppress(UserError):  # What counts is the shape.
-            task = lease.get(max(candidates, key=_adapter_size).name)
-            self._bank.predict([bank.Row(task.key, [0] * length, [0] * length)] * size)
-
     def close(self) -> None:
         """Ends when all that was removed has left the bank."""
         self._remover.shutdown()
@@ -365,8 +320,3 @@ class Lease:
 def _remove_if_empty(folder: str) -> None:
     if files.exists(folder) and not files.listdir(folder):
         files.rmtree(folder)
-
-
-def _adapter_size(task: ServedTask) -> int:
-    adapter = task.description.adapter
-    return adapter.size if adapter else 0

@@ -7,7 +7,6 @@ nothing in it is compiled by XLA, which a server may lack.
 Axes in shape comments: B batch, S positions, L the most labels that a task has.
 """
 
-import dataclasses
 import posixpath
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
@@ -16,10 +15,9 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 from adapter_bert.common import configs, devices, files, task_kinds
-from adapter_bert.common.errors import UserError
 from adapter_bert.formats import task_adapter
 from adapter_bert.ops import xla
-from adapter_bert.serving import encoder
+from adapter_bert.serving import compatibility, encoder
 
 Adapters = Dict[str, task_adapter.TaskAdapter]
 
@@ -50,7 +48,7 @@ def write(
     Raises:
       UserError: the adapters cannot share a graph; the folder cannot be written.
     """
-    architecture = _common_architecture(adapters)
+    architecture = compatibility.common_architecture(adapters.values())
     slots, values = _lay_out_tables(
         config, encoder.backbone_rows(config, init_checkpoint), adapters
     )
@@ -62,21 +60,6 @@ def write(
         with tf.Session(graph=graph, config=devices.session_config()) as session:
             _initialize(session, tables, values, init_checkpoint)
             return _save(folder, session, signatures, main_op, adapters)
-
-
-def _common_architecture(adapters: Adapters) -> encoder.Architecture:
-    """The `encoder.Architecture` of all that adapt something; UserError if they differ."""
-    settings = [adapter.description.adapter for adapter in adapters.values()]
-    architectures = {encoder.architecture_of(config) for config in settings if config} or {
-        encoder.Architecture()
-    }
-    if len(architectures) > 1:
-        variants = " and ".join(sorted("/".join(architecture) for architecture in architectures))
-        raise UserError(
-            f"Adapters of different activation, placement or interaction ({variants}) cannot share"
-            " a SavedModel: export their tasks apart."
-        )
-    return architectures.pop()
 
 
 def _lay_out_tables(
@@ -92,7 +75,7 @@ def _lay_out_tables(
         slots.append(encoder.slots_of(rows))
     values = {
         name: np.zeros((num_used[encoder.pool_of(name)], *shape), np.float32)
-        for name, shape in encoder.row_shapes(config).items()
+        for name, shape in compatibility.row_shapes(config).items()
     }
     for name, value in encoder.reserved_row_values(backbone_values).items():
         values[name][0] = value
@@ -147,7 +130,7 @@ class _Model(NamedTuple):
     """What every signature computes with."""
 
     config: configs.BertConfig
-    architecture: encoder.Architecture
+    architecture: compatibility.Architecture
     tables: encoder.Tables
     tasks: _TaskConstants
 
@@ -232,10 +215,7 @@ def _initialize(
 
 def _save(folder: str, session, signatures: Dict[str, Any], main_op, adapters: Adapters) -> str:
     """Writes the session's model; it appears whole or not at all. Returns its path."""
-    with files.convert_write_errors(folder):
-        files.makedirs(folder)
-        names = [name.rstrip("/") for name in files.listdir(folder)]
-    path = posixpath.join(folder, str(1 + max(map(int, filter(str.isdecimal, names)), default=0)))
+    path = files.next_numbered_folder(folder)
     with files.atomic_folder(path) as partial:
         builder = tf.saved_model.Builder(partial)
         builder.add_meta_graph_and_variables(
@@ -247,14 +227,10 @@ def _save(folder: str, session, signatures: Dict[str, Any], main_op, adapters: A
             strip_default_attrs=True,
         )
         builder.save()
-        tasks = {name: _task_record(adapter.description) for name, adapter in adapters.items()}
+        tasks = {
+            name: task_adapter.summary(adapter.description) for name, adapter in adapters.items()
+        }
         tasks_file = posixpath.join(partial, TASKS_FILE)
         files.makedirs(posixpath.dirname(tasks_file))
         files.write_object(tasks_file, tasks)
     return path
-
-
-def _task_record(description: task_adapter.Description) -> Any:
-    record = dataclasses.asdict(description)
-    record["backbone"].pop("config")
-    return record

@@ -3,6 +3,7 @@
 import itertools
 import json
 
+import numpy as np
 
 from adapter_bert.common.errors import UserError
 from adapter_bert.tasks import text_kind
@@ -88,6 +89,10 @@ class Multilabel(text_kind.TextKind):
 
         probabilities = tf.sigmoid(logits[:, : labels.shape[1]])
         return text_kind.export_probabilities(probabilities, labels, is_label)
+
+    def export_onnx(self, graph, logits):
+        """Adds the probabilities [B, L]."""
+        return {"probabilities": graph.op("Sigmoid", logits)}
 
 
 KIND = Multilabel()

@@ -77,5 +77,9 @@ class Regression(text_kind.TextKind):
         """Builds the number."""
         return {"prediction": logits[:, 0]}
 
+    def export_onnx(self, graph, logits):
+        """Adds the number [B]."""
+        return {"prediction": graph.op("Reshape", logits, graph.ints(-1))}
+
 
 KIND = Regression()

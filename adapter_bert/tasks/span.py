@@ -76,6 +76,17 @@ class Span(task_kinds.TaskKind):
         """Builds start_logits and end_logits [B, S]."""
         return {"start_logits": logits[:, :, 0], "end_logits": logits[:, :, 1]}
 
+    def export_onnx(self, graph, logits):
+        """Adds start_logits and end_logits [B, S]."""
+        shape = graph.op("Shape", logits, start=0, end=2)
+        return {
+            name: graph.op("Reshape", part, shape)
+            for name, part in zip(
+                ("start_logits", "end_logits"),
+                graph.ops("Split", 2, logits, graph.ints(1, 1), axis=-1),
+            )
+        }
+
 
 KIND = Span()
 

@@ -93,44 +93,6 @@ class BatchingTest(tf.test.TestCase):
         ):
             self.assertEqual(list(batcher._windows(lengths, place)), expected)
 
-    def test_chores_are_done_while_nothing_waits(self):
-        done, go, busy, finished = [], *(threading.Event() for _ in range(3))
-
-        def long_chore():
-            busy.set()
-            go.wait(10)
-
-        chores = [long_chore, lambda: done.append("chore"), finished.set]
-        row_batcher = self.batcher(lambda rows: [done.append("row") for _ in rows], chores=chores)
-        self.assertTrue(busy.wait(10))
-        found = row_batcher.submit([1])
-        go.set()
-        found.result(10)
-        self.assertTrue(finished.wait(10))
-        self.assertEqual(done, ["row", "chore"])
-
-    def test_chores_that_come_later_are_done(self):
-        finished = threading.Event()
-        self.batcher(None, chores=[None, finished.set])
-        self.assertTrue(finished.wait(10))
-
-    def test_a_chore_that_fails_ends_nothing(self):
-        def broken():
-            raise ValueError
-
-        finished = threading.Event()
-        row_batcher = self.batcher(
-            lambda rows: [row + 1 for row in rows], chores=[broken, finished.set]
-        )
-        self.assertTrue(finished.wait(10))
-        self.assertEqual(row_batcher.submit([1]).result(10), [2])
-
-    def test_the_end_does_not_wait_for_chores(self):
-        done = []
-        row_batcher = self.batcher(None, chores=(lambda: done.append(1) for _ in iter(int, 1)))
-        row_batcher.close()
-        self.assertFalse(row_batcher.is_open)
-
     def test_an_error_is_that_of_its_row_alone(self):
         row_batcher, worker, _ = self.busy()
         good, bad, also_good = (row_batcher.submit(rows) for rows in ([2], [3, 13], [4]))

@@ -59,49 +59,6 @@ class ServedTasksTest(tf.test.TestCase):
         with self.assertRaisesRegex(TaskNotServed, "no task 'spam' here"):
             self.tasks.get("spam")
 
-    def test_shapes_are_computed_before_somebody_asks(self):
-        shapes = []
-        predict = mock.patch.object(
-            self.bank,
-            "predict",
-            lambda rows: shapes.append((len(rows), {len(row.input_ids) for row in rows})),
-        )
-        with predict:
-            warm_ups = self.tasks.warm_ups(4, [8, 16, 24])
-            for warm_up in iter(lambda: next(warm_ups), None):
-                warm_up()
-        # The tasks' max_seq_length is 16.
-        expected = [(1, 8), (1, 16), (2, 8), (2, 16), (4, 8), (4, 16)]
-        self.assertEqual(sorted(shapes), [(size, {length}) for size, length in expected])
-
-    def test_shapes_that_had_no_task_are_computed_when_one_comes(self):
-        kinds = []
-
-        def predict(rows):
-            kinds.append((len(rows), self.bank.describe(rows[0].task).kind))
-
-        for name in ("sms", "stars"):
-            self.tasks.remove(name)
-        with mock.patch.object(self.bank, "predict", predict):
-            warm_ups = self.tasks.warm_ups(2, [8])
-            for name, kind in ((None, None), ("sms", "classification"), ("squad", "span")):
-                if name:
-                    folder = os.path.join(served.save_all(self.root, [name]), name, "adapter")
-                    self.tasks.put(name, folder)
-                for warm_up in iter(lambda: next(warm_ups), None):
-                    warm_up()
-                self.assertEqual(kinds, [(1, kind), (2, kind)] if kind else [])
-                kinds.clear()
-            self.tasks.put("sms", os.path.join(self.root, "sms", "adapter"))
-            self.assertIsNone(next(warm_ups, None))  # Each shape once.
-
-    def test_a_task_that_goes_before_its_shapes_are_computed(self):
-        warm_ups = self.tasks.warm_ups(1, [8])
-        warm_up = next(warm_ups)
-        for name in ("sms", "stars"):
-            self.tasks.remove(name)
-        warm_up()
-
     def test_a_request_keeps_the_version_that_it_began_with(self):
         old = self.predicted(self.tasks.get("sms"))
         task_adapter.save(os.path.join(self.root, "new"), served.other("sms"))

@@ -1,0 +1,122 @@
+"""Which tasks can share an encoder, and what of an encoder may differ from task to task.
+
+Each task may have adapters, LayerNorms, a pooler and a head of its own; the rest is the backbone's.
+"""
+
+from typing import Any, Dict, Iterable, NamedTuple, Optional
+
+from adapter_bert.common import configs, model_variables
+from adapter_bert.common.errors import UserError
+from adapter_bert.formats import task_adapter
+
+HEAD = ("output_weights", "output_bias")
+
+
+class Architecture(NamedTuple):
+    """What all adapters in one encoder agree on; see `configs.AdapterConfig`."""
+
+    activation: str = "gelu"
+    placement: str = "sequential"
+    interaction: str = "add"
+
+
+def architecture_of(adapter: Optional[configs.AdapterConfig]) -> Architecture:
+    """The `Architecture` of a `configs.AdapterConfig`; of None the default, which fits any."""
+    if adapter is None:
+        return Architecture()
+    return Architecture(adapter.activation.lower(), adapter.placement, adapter.interaction)
+
+
+def common_architecture(adapters: Iterable[task_adapter.TaskAdapter]) -> Architecture:
+    """The `Architecture` of all `TaskAdapter`s that adapt something; UserError if they differ."""
+    settings = [adapter.description.adapter for adapter in adapters]
+    architectures = {architecture_of(config) for config in settings if config} or {Architecture()}
+    if len(architectures) > 1:
+        variants = " and ".join(sorted("/".join(architecture) for architecture in architectures))
+        raise UserError(
+            f"Adapters of different activation, placement or interaction ({variants}) cannot share"
+            " a model: export their tasks apart."
+        )
+    return architectures.pop()
+
+
+def check_compatible(
+    description: task_adapter.Description, backbone: task_adapter.Backbone, where: str
+) -> None:
+    """Makes sure that a task can have its place beside others.
+
+    Args:
+      description: `task_adapter.Description`.
+      backbone: `task_adapter.Backbone` of the encoder.
+      where: begins the error's sentence.
+
+    Raises:
+      UserError: it was trained on another BERT, or trained more than tables hold.
+    """
+    expected, actual = _backbone_identity(backbone), _backbone_identity(description.backbone)
+    for name in (name for name in expected if expected[name] != actual[name]):
+        raise UserError(
+            f"{where} was trained on another BERT, {description.backbone.name}, whose {name} is"
+            f" {actual[name]}; expected {expected[name]} ({backbone.name})."
+        )
+    try:
+        trained = set(map(table_name, task_adapter.shapes(description)))
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
+    unsupported = sorted(trained - set(row_shapes(backbone.bert_config())))
+    settings = description.adapter
+    if settings and not _is_supported(settings):
+        unsupported = [
+            "adapters with normalization, of several layers or of a function of their own"
+        ]
+    if unsupported:
+        raise UserError(
+            f"{where} (--tuning={description.tuning.method}) trained {unsupported[0]}; tasks that"
+            " share a model have plain adapters, LayerNorms, pooler and head of their own, and no"
+            " more."
+        )
+
+
+def _is_supported(settings: configs.AdapterConfig) -> bool:
+    """Whether both mixed encoders compute such adapters, whatever their size."""
+    is_known = settings.fn.lower() == "feedforward_adapter"
+    # An `Architecture` tells variants apart, and sites lie in the tables' names.
+    return is_known and set(settings.variant()) <= {"sites", *Architecture._fields}
+
+
+def _backbone_identity(backbone: task_adapter.Backbone) -> Dict[str, Any]:
+    """What tells a BERT from others; the sizes, as nothing else keeps a fingerprint's word."""
+    names = "hidden_size", "num_hidden_layers", "num_attention_heads", "hidden_act"
+    return {"fingerprint": backbone.fingerprint, **{n: backbone.config.get(n) for n in names}}
+
+
+def table_name(name: str) -> str:
+    """The table of a task adapter's tensor: the heads of all kinds share theirs."""
+    variable = name.rpartition("/")[2]
+    return variable if variable in HEAD else name
+
+
+def row_shapes(config: configs.BertConfig) -> model_variables.Shapes:
+    """A dict from the names of tables to the shape of a row."""
+    width = config.hidden_size
+    encoder = model_variables.encoder_shapes(config)
+    shapes = {name: shape for name, shape in encoder.items() if is_task_specific(name)}
+    for index in range(config.num_hidden_layers):
+        for site in configs.SITES["both"]:
+            scope = f"bert/encoder/layer_{index}/{site}/adapters/"
+            shapes[scope + "weights1"] = shapes[scope + "weights2"] = (width,)
+            shapes[scope + "biases1"] = ()
+            shapes[scope + "biases2"] = (width,)
+    shapes["output_weights"] = (width,)
+    shapes["output_bias"] = ()
+    return shapes
+
+
+def is_task_specific(name: str) -> bool:
+    """Whether a tensor of the encoder may differ from task to task: LayerNorms and the pooler."""
+    return "/LayerNorm/" in name or is_pooler(name)
+
+
+def is_pooler(name: str) -> bool:
+    """Whether a tensor is the pooler's."""
+    return name.startswith("bert/pooler/")

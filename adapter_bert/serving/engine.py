@@ -1,0 +1,180 @@
+"""ONNX Runtime computes batches that mix tasks: the graph of `onnx_encoder` in sessions."""
+
+import math
+import threading
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import numpy as np
+import onnxruntime
+
+from adapter_bert.common import configs
+from adapter_bert.common.errors import UserError
+from adapter_bert.formats import onnx_backbone, task_adapter
+from adapter_bert.serving import onnx_encoder
+from adapter_bert.serving.compatibility import Architecture, is_task_specific
+from adapter_bert.serving.onnx_encoder import PRECISIONS, TaskArrays
+
+_GPU, _CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
+_VERSION = tuple(map(int, onnxruntime.__version__.split(".")[:2]))
+
+
+class Engine:
+    """The encoder over one backbone. Every method may be called from any thread.
+
+    The first batch of an `Architecture` builds a session, which holds the backbone. Adapters of all
+    sizes, sites and kinds of tasks share it, mixed or not; another activation, placement or
+    interaction has a session of its own.
+
+    Args:
+      config: `configs.BertConfig`.
+      init_checkpoint: prefix of the pretrained checkpoint.
+      precision: one of `onnx_encoder.PRECISIONS`.
+
+    Attributes:
+      fingerprint: the backbone's.
+
+    Raises:
+      UserError: see `onnx_backbone.load`; float16 without a GPU.
+    """
+
+    def __init__(self, config: configs.BertConfig, init_checkpoint: str, precision: str):
+        if precision not in PRECISIONS:
+            raise UserError(f"precision={precision}: expected one of {', '.join(PRECISIONS)}.")
+        if precision == "float16" and _GPU not in onnxruntime.get_available_providers():
+            raise UserError(
+                "precision=float16 needs a GPU and the package onnxruntime-gpu; this ONNX Runtime"
+                " computes on CPU."
+            )
+        self._config, self._init_checkpoint, self._precision = config, init_checkpoint, precision
+        self._dtype = np.float16 if precision == "float16" else np.float32
+        # Until the first session holds it.
+        self._backbone: Optional[onnx_backbone.Backbone] = self._load_backbone()
+        self.fingerprint = self._backbone.fingerprint
+        self._task_specific = {
+            name: value.astype(self._dtype)
+            for name, value in self._backbone.tensors.items()
+            if is_task_specific(name)
+        }
+        self._sessions: Dict[Architecture, Any] = {}
+        self._lock = threading.Lock()
+
+    def _load_backbone(self) -> onnx_backbone.Backbone:
+        return onnx_backbone.load(self._init_checkpoint, self._config)
+
+    def task_arrays(self, adapter: task_adapter.TaskAdapter) -> TaskArrays:
+        """The `TaskArrays` of a task adapter."""
+        return onnx_encoder.task_arrays(
+            self._config, self._task_specific, adapter.tensors, self._dtype
+        )
+
+    def run(
+        self,
+        architecture: Architecture,
+        rows: Sequence[Tuple[Sequence[int], Sequence[int]]],
+        tasks: Sequence[TaskArrays],
+        reads_tokens: bool,
+    ) -> Tuple[np.ndarray, np.ndarray]:
+        """Computes a batch.
+
+        Args:
+          architecture: `Architecture` of its adapters.
+          rows: B pairs of input_ids and segment_ids, without padding.
+          tasks: the `TaskArrays` of each row's task. The same task's are the same object.
+          reads_tokens: whether a row's task reads the output of each token.
+
+        Returns:
+          (logits [B, L], token_logits [B, S, L]), float32; of token_logits only the first position
+          where no task reads tokens.
+        """
+        order = sorted(range(len(rows)), key=lambda index: id(tasks[index]))
+        inputs = _pad([rows[index] for index in order])
+        groups = _groups([tasks[index] for index in order])
+        length = inputs["input_ids"].shape[1] if reads_tokens else 1
+        logits, token_logits = self._session(architecture).run(
+            None,
+            {
+                **inputs,
+                "num_positions": np.array([length], np.int64),
+                **onnx_encoder.feeds(groups),
+            },
+        )
+        in_order = np.argsort(order)
+        num_outputs = logits.shape[-1]
+        return (
+            logits.reshape(len(rows), num_outputs)[in_order],
+            token_logits.reshape(len(rows), length, num_outputs)[in_order],
+        )
+
+    def _session(self, architecture: Architecture) -> Any:
+        with self._lock:
+            if architecture not in self._sessions:
+                backbone, self._backbone = self._backbone or self._load_backbone(), None
+                self._sessions[architecture] = self._build(architecture, backbone.tensors)
+            return self._sessions[architecture]
+
+    def _build(self, architecture: Architecture, backbone: onnx_encoder.Tensors) -> Any:
+        graph = onnx_encoder.Graph(self._dtype, keeps_constants_apart=True)
+        batch = onnx_encoder.inputs(graph)
+        outputs = onnx_encoder.encode(
+            graph,
+            self._config,
+            backbone,
+            architecture,
+            onnx_encoder.input_parameters(graph, self._config),
+            batch,
+            graph.input("num_positions", [1], onnx_encoder.INT64),
+            precision=self._precision,
+            broadcasts_layer_norm=_VERSION >= (1, 21),
+        )
+        for name, tensor in outputs._asdict().items():
+            graph.output(name, tensor, ["G", "R", "L"])
+        return make_session(graph.model(), graph.external)
+
+    def close(self) -> None:
+        """Frees the memory; the engine is of no use then."""
+        with self._lock:
+            self._sessions, self._backbone = {}, None
+
+
+def make_session(model: Any, constants: onnx_encoder.Tensors) -> Any:
+    """Returns an `onnxruntime.InferenceSession`, on a GPU where ONNX Runtime has one.
+
+    Args:
+      model: `onnx.ModelProto`.
+      constants: those that are not in the model, see `onnx_encoder.Graph`.
+    """
+    options = onnxruntime.SessionOptions()
+    # The graph is as it shall be: what ONNX Runtime fuses further is slower on CPU.
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 3
+    values = list(map(onnxruntime.OrtValue.ortvalue_from_numpy, constants.values()))
+    options.add_external_initializers(list(constants), values)
+    available = onnxruntime.get_available_providers()
+    providers = [name for name in dict.fromkeys((_GPU, _CPU)) if name in available]
+    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=providers)
+
+
+def _pad(rows: Sequence[Tuple[Sequence[int], Sequence[int]]]) -> Dict[str, np.ndarray]:
+    """The values of `onnx_encoder.Inputs`, padded to the longest row."""
+    length = max(len(input_ids) for input_ids, _ in rows)
+    input_ids, input_mask, segment_ids = np.zeros([3, len(rows), length], np.int32)
+    for index, (ids, segments) in enumerate(rows):
+        span = slice(len(ids))
+        input_ids[index, span], segment_ids[index, span] = ids, segments
+        input_mask[index, span] = 1
+    return onnx_encoder.Inputs(input_ids, input_mask, segment_ids)._asdict()
+
+
+def _groups(tasks: List[TaskArrays]) -> List[TaskArrays]:
+    """The arrays of the largest groups of as many rows of which each is of one task.
+
+    Args:
+      tasks: of each row; those of one task are next to each other.
+    """
+    counts: Dict[int, int] = {}
+    for arrays in tasks:
+        counts[id(arrays)] = counts.get(id(arrays), 0) + 1
+    size = 0
+    for count in counts.values():
+        size = math.gcd(size, count)
+    return tasks[::size]

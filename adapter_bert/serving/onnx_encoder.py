@@ -1,0 +1,598 @@
+"""The mixed encoder as an ONNX graph: each group of a batch's rows has its own task's parameters.
+
+The backbone's tensors are constants of the graph. Those that tasks train come from `Parameters`,
+which are inputs of the graph (`input_parameters`: a bank's), constants (`constant_parameters`: a
+single task's) or rows of tables that lie in the graph (`gathered_parameters`: several tasks').
+
+A batch of B rows is G groups of as many rows, one after the other. One task's batch is one group,
+and every product with its weights is one product; a batch that mixes tasks is as many groups as it
+takes for each to be of one task.
+
+Axes in shape comments: B batch, G groups, R positions of a group's rows, S positions, F positions
+of the last layer, D hidden size, V vectors, K adapters, 2 in each layer, m adapter size, L outputs.
+"""
+
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
+
+from adapter_bert.common import configs
+from adapter_bert.common.errors import UserError
+from adapter_bert.formats.onnx_backbone import IR_VERSION, OPSET
+from adapter_bert.serving.compatibility import HEAD, Architecture, table_name
+
+PRECISIONS = ("float32", "int8", "float16")
+INT64, FLOAT = TensorProto.INT64, TensorProto.FLOAT
+Tensors = Dict[str, np.ndarray]
+
+_MICROSOFT = "com.microsoft"  # ONNX Runtime's own operators.
+_EPSILON = 1e-12
+_MAX_SMALL_SIZE = 1024  # Shapes and such, of which equal ones are one constant of the model.
+
+
+class TaskArrays(NamedTuple):
+    """What a task has of its own, in the layout of the graph; float arrays.
+
+    Attributes:
+      vectors: [V, D]: gamma and beta of the embeddings' LayerNorm; for each adapter its second
+        biases, and gamma and beta of the LayerNorm after it; the pooler's bias.
+      hidden_biases: [K, m]; 0 where nothing is adapted, and so on.
+      down, up: [K, D, m] and [K, m, D].
+      pooler: [D, D].
+      head, head_bias: [D, L] and [1, L].
+    """
+
+    vectors: np.ndarray
+    hidden_biases: np.ndarray
+    down: np.ndarray
+    up: np.ndarray
+    pooler: np.ndarray
+    head: np.ndarray
+    head_bias: np.ndarray
+
+
+def task_arrays(
+    config: configs.BertConfig, backbone: Tensors, tensors: Tensors, dtype: Any = np.float32
+) -> TaskArrays:
+    """Lays out a task adapter's tensors.
+
+    Args:
+      config: `configs.BertConfig`.
+      backbone: dict of the backbone's tensors, which stand where the task trained none.
+      tensors: the task adapter's.
+      dtype: of the arrays; those that are the backbone's are shared if they have it already.
+    """
+    own = {table_name(name): value for name, value in tensors.items()}
+    width, scopes = config.hidden_size, _scopes(config)
+    downs = [own.get(f"{scope}/adapters/weights1") for scope in scopes]
+    size = max([1, *(value.shape[1] for value in downs if value is not None)])
+    shapes = {"weights1": (width, size), "biases1": (size,), "weights2": (size, width)}
+
+    def of_adapters(name: str) -> np.ndarray:
+        result = np.zeros((len(scopes), *shapes[name]), dtype)
+        for index, scope in enumerate(scopes):
+            if f"{scope}/adapters/{name}" in own:
+                result[index] = own[f"{scope}/adapters/{name}"]
+        return result
+
+    def of_layer_norm(scope: str) -> List[np.ndarray]:
+        names = [f"{scope}/LayerNorm/{name}" for name in ("gamma", "beta")]
+        return [own.get(name, backbone[name]) for name in names]
+
+    def of_pooler(name: str) -> np.ndarray:
+        name = f"bert/pooler/dense/{name}"
+        return own.get(name, backbone[name])
+
+    vectors = of_layer_norm("bert/embeddings")
+    for scope in scopes:
+        biases = own.get(f"{scope}/adapters/biases2", np.zeros([1, width]))
+        vectors += [biases[0], *of_layer_norm(scope)]
+    weights, bias = (own[name] for name in HEAD)
+    return TaskArrays(
+        np.stack([*vectors, of_pooler("bias")]).astype(dtype),
+        of_adapters("biases1"),
+        of_adapters("weights1"),
+        of_adapters("weights2"),
+        of_pooler("kernel").astype(dtype, copy=False),
+        np.ascontiguousarray(weights.T, dtype),
+        bias[np.newaxis].astype(dtype),
+    )
+
+
+def _scopes(config: configs.BertConfig) -> List[str]:
+    """The scopes of the projections that adapters follow, in the order of `TaskArrays`."""
+    layers, sites = range(config.num_hidden_layers), configs.SITES["both"]
+    return [f"bert/encoder/layer_{index}/{site}" for index in layers for site in sites]
+
+
+class Graph:
+    """An ONNX graph under construction; Tensors are known by their names.
+
+    Args:
+      dtype: np.float32 or np.float16, of all that is neither an integer nor a result.
+      keeps_constants_apart: bool; leave large constants out of the model, for a session that is
+        given them by `external`.
+
+    Attributes:
+      dtype: see above.
+      external: dict from the names of the constants that were left out to arrays.
+    """
+
+    def __init__(self, dtype: Any = np.float32, *, keeps_constants_apart: bool = False):
+        self.dtype, self._keeps_constants_apart = dtype, keeps_constants_apart
+        self.external: Tensors = {}
+        self.type = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        self._nodes: List[Any] = []
+        self._constants: Dict[Any, str] = {}
+        self._initializers: List[Any] = []
+        self._inputs: List[Any] = []
+        self._outputs: List[Any] = []
+
+    def op(self, kind: str, *inputs: str, **attributes) -> str:
+        """Adds an operator of one output."""
+        return self.ops(kind, 1, *inputs, **attributes)[0]
+
+    def ops(self, kind: str, num_outputs: int, *inputs: str, **attributes) -> List[str]:
+        """Adds an operator; returns its outputs."""
+        name = f"{kind}_{len(self._nodes)}"
+        outputs = [f"{name}:{index}" for index in range(num_outputs)]
+        self._nodes.append(helper.make_node(kind, inputs, outputs, name, **attributes))
+        return outputs
+
+    def own_op(self, kind: str, *inputs: str, **attributes) -> str:
+        """Adds an operator of ONNX Runtime's own."""
+        return self.op(kind, *inputs, domain=_MICROSOFT, **attributes)
+
+    def constant(self, value: np.ndarray) -> str:
+        """Adds a constant; one of floats has the graph's dtype."""
+        if np.issubdtype(value.dtype, np.floating):
+            value = value.astype(self.dtype, copy=False)
+        value = np.asarray(value, order="C")
+        is_small = value.size <= _MAX_SMALL_SIZE
+        content = value.tobytes() if is_small else len(self._constants)
+        key = value.dtype.str, value.shape, content
+        if key not in self._constants:
+            name = self._constants[key] = f"constant_{len(self._constants)}"
+            if is_small or not self._keeps_constants_apart:
+                tensor = numpy_helper.from_array(value, name)
+            else:
+                self.external[name], tensor = value, _external(value, name)
+            self._initializers.append(tensor)
+        return self._constants[key]
+
+    def ints(self, *values: int) -> str:
+        """Adds a constant int64 [n]."""
+        return self.constant(np.array(values, np.int64))
+
+    def input(self, name: str, shape: Sequence[Any], dtype: Optional[int] = None) -> str:
+        """Adds an input; sizes that are no numbers are any."""
+        self._inputs.append(helper.make_tensor_value_info(name, dtype or self.type, shape))
+        return name
+
+    def output(self, name: str, tensor: str, shape: Optional[Sequence[Any]] = None) -> None:
+        """Adds an output of a name, which is float32; its shape may be left open."""
+        self._nodes.append(helper.make_node("Cast", [tensor], [name], name, to=FLOAT))
+        self._outputs.append(helper.make_tensor_value_info(name, FLOAT, shape))
+
+    def model(self, metadata: Optional[Dict[str, str]] = None) -> Any:
+        """Returns the `onnx.ModelProto`."""
+        graph = helper.make_graph(
+            self._nodes, "bert", self._inputs, self._outputs, self._initializers
+        )
+        opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(_MICROSOFT, 1)]
+        model = helper.make_model(graph, opset_imports=opsets, producer_name="adapter-bert")
+        model.ir_version = IR_VERSION
+        helper.set_model_props(model, metadata or {})
+        return model
+
+
+def _external(value: np.ndarray, name: str) -> Any:
+    """The `onnx.TensorProto` of a constant that is not in the model."""
+    tensor = TensorProto(name=name, dims=value.shape, data_location=TensorProto.EXTERNAL)
+    tensor.data_type = helper.np_dtype_to_tensor_dtype(value.dtype)
+    tensor.external_data.add(key="location", value="memory")
+    return tensor
+
+
+class Parameters(NamedTuple):
+    """`TaskArrays` of each group, as names of Tensors.
+
+    Attributes:
+      num_groups: int64 [1], G.
+      vectors: V of [G, 1, D].
+      hidden_biases: K of [G, 1, m].
+      down, up: K of [G, D, m] and of [G, m, D]; None where no task has an adapter.
+      pooler: [G, D, D], or [1, D, D] for all.
+      head, head_bias: [G, D, L] and [G, 1, L].
+      is_constant: there is one group, and all of these are constants.
+    """
+
+    num_groups: str
+    vectors: Sequence[str]
+    hidden_biases: Sequence[str]
+    down: Sequence[Optional[str]]
+    up: Sequence[Optional[str]]
+    pooler: str
+    head: str
+    head_bias: str
+    is_constant: bool = False
+
+
+def _num_arrays(config: configs.BertConfig) -> Tuple[int, int]:
+    """(V, K)."""
+    num_adapters = len(_scopes(config))
+    return 3 * num_adapters + 3, num_adapters
+
+
+def input_parameters(graph: Graph, config: configs.BertConfig) -> Parameters:
+    """Adds inputs for `Parameters`, whose values `feeds` returns."""
+    num_vectors, num_adapters = _num_arrays(config)
+    width = config.hidden_size
+
+    def split(name: str, count: int, size: Any) -> List[str]:
+        tensor = graph.input(name, ["G", count, size])
+        return graph.ops("Split", count, tensor, graph.ints(*[1] * count), axis=1)
+
+    vectors = split("vectors", num_vectors, width)
+    return Parameters(
+        graph.op("Shape", "vectors", start=0, end=1),
+        vectors,
+        split("hidden_biases", num_adapters, "m"),
+        [graph.input(f"down_{index}", ["G", width, "m"]) for index in range(num_adapters)],
+        [graph.input(f"up_{index}", ["G", "m", width]) for index in range(num_adapters)],
+        graph.input("pooler", ["P", width, width]),
+        graph.input("head", ["G", width, "L"]),
+        graph.input("head_bias", ["G", 1, "L"]),
+    )
+
+
+def feeds(groups: Sequence[TaskArrays]) -> Dict[str, np.ndarray]:
+    """Returns the values of `input_parameters`: those of one group without a copy.
+
+    Args:
+      groups: the task's arrays of each group; all have as many layers.
+    """
+    if len(groups) == 1:
+        arrays = TaskArrays(*(value[np.newaxis] for value in groups[0]))
+        down, up, pooler = groups[0].down[:, np.newaxis], groups[0].up[:, np.newaxis], arrays.pooler
+    else:
+        arrays = TaskArrays(*(_stack(values, 0) for values in zip(*map(_without_matrices, groups))))
+        down, up = (_stack([getattr(each, name) for each in groups], 1) for name in ("down", "up"))
+        poolers = [each.pooler for each in groups]
+        is_shared = all(pooler is poolers[0] for pooler in poolers)
+        pooler = poolers[0][np.newaxis] if is_shared else np.stack(poolers)
+    return {
+        "vectors": arrays.vectors,
+        "hidden_biases": arrays.hidden_biases,
+        **{f"down_{index}": value for index, value in enumerate(down)},
+        **{f"up_{index}": value for index, value in enumerate(up)},
+        "pooler": pooler,
+        "head": arrays.head,
+        "head_bias": arrays.head_bias,
+    }
+
+
+def _without_matrices(arrays: TaskArrays) -> TaskArrays:
+    return arrays._replace(down=np.zeros(0), up=np.zeros(0), pooler=np.zeros(0))
+
+
+def _stack(arrays: Sequence[np.ndarray], axis: int) -> np.ndarray:
+    """Stacks arrays, padded with 0 at their ends to the largest sizes."""
+    sizes = [max(values) for values in zip(*(array.shape for array in arrays))]
+    is_padded = any(list(array.shape) != sizes for array in arrays)
+    shape = [*sizes[:axis], len(arrays), *sizes[axis:]]
+    result = (np.zeros if is_padded else np.empty)(shape, arrays[0].dtype)
+    for index, array in enumerate(arrays):
+        ends = tuple(map(slice, array.shape))
+        place: Tuple[Any, ...] = (*ends[:axis], index, *ends[axis:])
+        result[place] = array
+    return result
+
+
+def constant_parameters(graph: Graph, arrays: TaskArrays) -> Parameters:
+    """Adds a single task's arrays as constants."""
+
+    def constants(values: Iterable[np.ndarray]) -> List[str]:
+        return list(map(graph.constant, values))
+
+    def matrices(values: Iterable[np.ndarray]) -> List[Optional[str]]:
+        return [graph.constant(value) if up.any() else None for value, up in zip(values, arrays.up)]
+
+    return Parameters(
+        graph.ints(1),
+        constants(arrays.vectors),
+        constants(arrays.hidden_biases),
+        matrices(arrays.down),
+        matrices(arrays.up),
+        graph.constant(arrays.pooler),
+        graph.constant(arrays.head),
+        graph.constant(arrays.head_bias[0]),
+        is_constant=True,
+    )
+
+
+def gathered_parameters(
+    graph: Graph, config: configs.BertConfig, tasks: Sequence[TaskArrays], task_ids: str
+) -> Parameters:
+    """Adds several tasks' arrays as tables, of which each row of a batch takes its task's.
+
+    Args:
+      graph: `Graph`.
+      config: `configs.BertConfig`.
+      tasks: their `TaskArrays`.
+      task_ids: integer Tensor [B], indices of `tasks`; each row is a group.
+    """
+    inputs = feeds(tasks) if len(tasks) > 1 else feeds(list(tasks) * 2)
+
+    def gather(name: str) -> str:
+        return graph.op("Gather", graph.constant(inputs[name]), task_ids, axis=0)
+
+    def split(name: str) -> List[str]:
+        count = inputs[name].shape[1]
+        return graph.ops("Split", count, gather(name), graph.ints(*[1] * count), axis=1)
+
+    adapters = range(_num_arrays(config)[1])
+    is_shared = len(inputs["pooler"]) == 1
+    return Parameters(
+        graph.op("Shape", task_ids),
+        split("vectors"),
+        split("hidden_biases"),
+        [gather(f"down_{index}") for index in adapters],
+        [gather(f"up_{index}") for index in adapters],
+        graph.constant(inputs["pooler"]) if is_shared else gather("pooler"),
+        gather("head"),
+        gather("head_bias"),
+    )
+
+
+class Inputs(NamedTuple):
+    """A batch: names of integer Tensors [B, S], see `modeling.BertModel`."""
+
+    input_ids: str
+    input_mask: str
+    segment_ids: str
+
+
+def inputs(graph: Graph, dtype: int = TensorProto.INT32) -> Inputs:
+    """Adds inputs of the graph for `Inputs`, of an integer type."""
+    batch = Inputs(*(graph.input(name, ["B", "S"], dtype) for name in Inputs._fields))
+    if dtype == TensorProto.INT32:
+        return batch
+    mask = graph.op("Cast", batch.input_mask, to=TensorProto.INT32)  # Attention takes no other.
+    return batch._replace(input_mask=mask)
+
+
+class Outputs(NamedTuple):
+    """Names of Tensors: logits [G, B / G, L], and token_logits [G, R, L] of B * F positions."""
+
+    logits: str
+    token_logits: str
+
+
+def encode(
+    graph: Graph,
+    config: configs.BertConfig,
+    backbone: Tensors,
+    architecture: Architecture,
+    parameters: Parameters,
+    batch: Inputs,
+    num_positions: Optional[str],
+    *,
+    precision: str = "float32",
+    broadcasts_layer_norm: bool = False,
+) -> Outputs:
+    """Adds the encoder and the heads.
+
+    Args:
+      graph: `Graph`, of float16 if that is the precision.
+      config: `configs.BertConfig`.
+      backbone: dict of its tensors, see `model_variables.encoder_shapes`.
+      architecture: `Architecture` of the adapters.
+      parameters: `Parameters`.
+      batch: `Inputs`.
+      num_positions: int64 [1], F: at how many of the first positions the last layer is computed,
+        1 where every task reads the pooled output; None for all.
+      precision: one of `PRECISIONS`; int8 is that of the backbone's products.
+      broadcasts_layer_norm: bool; LayerNormalization takes gamma and beta of each group, as ONNX
+        Runtime's does since 1.21, at a pass less over the hidden states than Mul and Add.
+
+    Returns:
+      `Outputs`.
+    """
+    encoder = _Encoder(
+        graph,
+        config,
+        backbone,
+        architecture,
+        parameters,
+        batch,
+        precision == "int8",
+        broadcasts_layer_norm or parameters.is_constant,
+    )
+    hidden = encoder.embed()
+    for index in range(config.num_hidden_layers):
+        is_last = index == config.num_hidden_layers - 1
+        hidden = encoder.layer(index, hidden, num_positions if is_last else None)
+    return encoder.heads(hidden)
+
+
+class _Encoder:
+    """The parts of the encoder; hidden states are [G, R, D]."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        config: configs.BertConfig,
+        backbone: Tensors,
+        architecture: Architecture,
+        parameters: Parameters,
+        batch: Inputs,
+        is_int8: bool,
+        broadcasts_layer_norm: bool,
+    ):
+        if callable(config.hidden_act):
+            raise UserError("hidden_act must be the activation's name for ONNX, but is a function.")
+        self._graph, self._config, self._backbone = graph, config, backbone
+        self._architecture, self._parameters, self._batch = architecture, parameters, batch
+        self._is_int8, self._broadcasts_layer_norm = is_int8, broadcasts_layer_norm
+        width = graph.ints(config.hidden_size)
+        self._grouped = graph.op("Concat", parameters.num_groups, graph.ints(-1), width, axis=0)
+        sizes = graph.op("Shape", batch.input_ids)
+        self._batched = graph.op("Concat", sizes, width, axis=0)
+        self._num_rows = graph.op("Shape", batch.input_ids, start=0, end=1)
+        self._unit = graph.constant(np.ones(config.hidden_size))
+
+    def embed(self) -> str:
+        """The embeddings, normalized."""
+        graph = self._graph
+
+        def table(name: str) -> str:
+            return graph.constant(self._backbone[f"bert/embeddings/{name}_embeddings"])
+
+        words = graph.op("Gather", table("word"), self._batch.input_ids)
+        segments = graph.op("Gather", table("token_type"), self._batch.segment_ids)
+        length = graph.op("Shape", self._batch.input_ids, start=1, end=2)
+        positions = graph.op("Slice", table("position"), graph.ints(0), length, graph.ints(0))
+        summed = graph.op("Add", graph.op("Add", words, segments), positions)
+        return self._layer_norm(graph.op("Reshape", summed, self._grouped), 0)
+
+    def layer(self, index: int, hidden: str, num_positions: Optional[str]) -> str:
+        """A Transformer layer, at the first `num_positions` of each sequence or at all."""
+        graph, scope = self._graph, f"bert/encoder/layer_{index}"
+        rows = graph.op("Reshape", hidden, self._batched)
+        if num_positions is None:
+            context = self._attention(rows, f"{scope}/attention/self")
+        else:
+            queries = graph.op("Slice", rows, graph.ints(0), num_positions, graph.ints(1))
+            context = self._cross_attention(queries, rows, f"{scope}/attention/self")
+            hidden = graph.op("Reshape", queries, self._grouped)
+        context = graph.op("Reshape", context, self._grouped)
+        output = self._dense(context, f"{scope}/attention/output/dense")
+        hidden = self._add_and_norm(output, hidden, 2 * index)
+        intermediate = self._dense(hidden, f"{scope}/intermediate/dense", self._config.hidden_act)
+        output = self._dense(intermediate, f"{scope}/output/dense")
+        return self._add_and_norm(output, hidden, 2 * index + 1)
+
+    def heads(self, hidden: str) -> Outputs:
+        """The outputs of the pooled position, and of all positions that there are."""
+        graph, parameters = self._graph, self._parameters
+        shape = graph.op("Concat", self._num_rows, graph.ints(-1, self._config.hidden_size), axis=0)
+        rows = graph.op("Reshape", hidden, shape)
+        first = graph.op("Slice", rows, graph.ints(0), graph.ints(1), graph.ints(1))
+        first = graph.op("Reshape", first, self._grouped)
+        pooled = graph.op("MatMul", first, parameters.pooler)
+        pooled = graph.op("Tanh", graph.op("Add", pooled, parameters.vectors[-1]))
+        return Outputs(self._head(pooled), self._head(hidden))
+
+    def _head(self, rows: str) -> str:
+        graph, parameters = self._graph, self._parameters
+        return graph.op("Add", graph.op("MatMul", rows, parameters.head), parameters.head_bias)
+
+    def _attention(self, rows: str, scope: str) -> str:
+        """Self-attention at all positions: [B, S, D] → [B, S, D]."""
+        graph, heads = self._graph, self._config.num_attention_heads
+        kernels, biases = self._projections(scope)
+        kernel, bias = np.concatenate(kernels, 1), graph.constant(np.concatenate(biases))
+        mask = self._batch.input_mask
+        if not self._is_int8:
+            kernel_constant = graph.constant(kernel)
+            return graph.own_op("Attention", rows, kernel_constant, bias, mask, num_heads=heads)
+        quantized, scale, zero = graph.ops("DynamicQuantizeLinear", 3, rows)
+        weights, weights_scale = map(graph.constant, _quantize(kernel))
+        return graph.own_op(
+            "QAttention",
+            *(quantized, weights, bias, scale, weights_scale, mask, zero),
+            num_heads=heads,
+        )
+
+    def _cross_attention(self, queries: str, rows: str, scope: str) -> str:
+        """Attention of [B, F, D] to [B, S, D]: [B, F, D]."""
+        projected = [
+            self._product(source, kernel, bias)
+            for source, kernel, bias in zip((queries, rows, rows), *self._projections(scope))
+        ]
+        heads = self._config.num_attention_heads
+        arguments = *projected, "", self._batch.input_mask
+        return self._graph.own_op("MultiHeadAttention", *arguments, num_heads=heads)
+
+    def _projections(self, scope: str) -> Tuple[List[np.ndarray], List[np.ndarray]]:
+        names = [f"{scope}/{name}" for name in ("query", "key", "value")]
+        kernels, biases = (
+            [self._backbone[f"{name}/{part}"] for name in names] for part in ("kernel", "bias")
+        )
+        return kernels, biases
+
+    def _dense(self, rows: str, scope: str, activation: Optional[str] = None) -> str:
+        """A dense layer of the backbone: [G, R, in] → [G, R, out]."""
+        graph = self._graph
+        kernel, bias = (self._backbone[f"{scope}/{name}"] for name in ("kernel", "bias"))
+        if activation == "gelu" and not self._is_int8:
+            product = graph.op("MatMul", rows, graph.constant(kernel))
+            return graph.own_op("FastGelu", product, graph.constant(bias))
+        return _activate(graph, self._product(rows, kernel, bias), activation)
+
+    def _product(self, rows: str, kernel: np.ndarray, bias: np.ndarray) -> str:
+        graph = self._graph
+        if self._is_int8:
+            weights, scale = map(graph.constant, _quantize(kernel))
+            arguments = rows, weights, scale, "", graph.constant(bias)
+            return graph.own_op("DynamicQuantizeMatMul", *arguments)
+        product = graph.op("MatMul", rows, graph.constant(kernel))
+        return graph.op("Add", product, graph.constant(bias))
+
+    def _add_and_norm(self, output: str, residual: str, index: int) -> str:
+        """Adapter, residual and LayerNorm."""
+        graph, parameters = self._graph, self._parameters
+        summed = graph.op("Add", output, residual)
+        down, up = parameters.down[index], parameters.up[index]
+        update = parameters.vectors[2 + 3 * index]
+        if down is not None and up is not None:
+            source = residual if self._architecture.placement == "parallel" else output
+            hidden = graph.op("MatMul", source, down)
+            hidden = graph.op("Add", hidden, parameters.hidden_biases[index])
+            hidden = _activate(graph, hidden, self._architecture.activation)
+            update = graph.op("Add", graph.op("MatMul", hidden, up), update)
+        if self._architecture.interaction == "multiply":
+            update = graph.op("Mul", output, update)
+        return self._layer_norm(graph.op("Add", summed, update), 3 + 3 * index)
+
+    def _layer_norm(self, rows: str, index: int) -> str:
+        graph, (gamma, beta) = self._graph, self._parameters.vectors[index : index + 2]
+        options = {"axis": -1, "epsilon": _EPSILON}
+        if self._broadcasts_layer_norm:
+            return graph.op("LayerNormalization", rows, gamma, beta, **options)
+        normalized = graph.op("LayerNormalization", rows, self._unit, **options)
+        return graph.op("Add", graph.op("Mul", normalized, gamma), beta)
+
+
+def _quantize(kernel: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+    """int8 [in, out] and a float32 scale [out]: symmetric, for each column."""
+    scale = np.maximum(np.abs(kernel).max(0), np.finfo(np.float32).tiny) / np.float32(127)
+    return np.rint(kernel / scale).astype(np.int8), scale.astype(np.float32)
+
+
+def _activate(graph: Graph, tensor: str, activation: Optional[str]) -> str:
+    """Adds an activation, a name in `configs.ACTIVATIONS`, "" or None."""
+    name = (activation or "linear").lower()
+    return _ACTIVATIONS[name](graph, tensor)
+
+
+def _relu6(graph: Graph, tensor: str) -> str:
+    return graph.op(
+        "Clip", tensor, *(graph.constant(np.array(value, np.float32)) for value in (0, 6))
+    )
+
+
+# The slope of leaky_relu is that of `ops.layers`; FastGelu is the tanh form.
+_ACTIVATIONS = {
+    "elu": lambda graph, x: graph.op("Elu", x),
+    "gelu": lambda graph, x: graph.own_op("FastGelu", x),
+    "leaky_relu": lambda graph, x: graph.op("LeakyRelu", x, alpha=0.01),
+    "linear": lambda graph, x: x,
+    "relu": lambda graph, x: graph.op("Relu", x),
+    "relu6": _relu6,
+    "sigmoid": lambda graph, x: graph.op("Sigmoid", x),
+    "swish": lambda graph, x: graph.op("Mul", x, graph.op("Sigmoid", x)),
+    "tanh": lambda graph, x: graph.op("Tanh", x),
+}

@@ -1,0 +1,136 @@
+"""A task adapter as a Python function: texts in, answers out.
+
+    paraphrase = Predictor("output/demo/adapter")
+    paraphrase("The firm sold it.", "It was sold by the firm.")
+    # {"label": "1", "probabilities": {"0": 0.27, "1": 0.73}}
+
+ONNX Runtime computes; TensorFlow is needed only to convert a BERT when it is first used.
+"""
+
+import os
+import posixpath
+import threading
+from typing import Any, List, NamedTuple, Optional, Tuple
+
+from adapter_bert.common import files, paths
+from adapter_bert.common.errors import UserError
+from adapter_bert.formats import adapter_folders, task_adapter
+from adapter_bert.serving import bank, request_texts
+
+_SETTINGS_FILE = "settings.json"  # Of a run's folder: it names the BERT that the run was given.
+_MAX_CHARACTERS = 1 << 30  # Whoever calls a function may wait for it.
+
+
+class Bert(NamedTuple):
+    """Where a pretrained BERT lies.
+
+    Attributes:
+      init_checkpoint: prefix of the checkpoint.
+      vocab_file: path of the WordPiece vocabulary, or of a SentencePiece model.
+      is_sentencepiece: which of them.
+    """
+
+    init_checkpoint: str
+    vocab_file: str
+    is_sentencepiece: bool = False
+
+
+class Predictor:
+    """A task's answers. Any thread may call it.
+
+    Args:
+      adapter: folder of a task adapter, or of the run that left it there.
+      bert: folder of the BERT that it was trained on, with vocab.txt, and bert_model.ckpt or
+        backbone.onnx. By default the one that the run was given, then that of $BERT_BASE_DIR, then
+        the demo's.
+      precision: as of `bank.AdapterBank`.
+
+    Attributes:
+      description: `task_adapter.Description`.
+      bert: `Bert`, where it was found.
+
+    Raises:
+      UserError: the adapter is damaged; its BERT is nowhere, or another one lies there.
+    """
+
+    def __init__(self, adapter: str, bert: Optional[str] = None, *, precision: str = "float32"):
+        folder = adapter_folders.resolve(adapter) or adapter
+        self.description = task_adapter.describe(folder, "Folder")
+        config = self.description.backbone.bert_config()
+        self.bert = _find_bert(folder, bert)
+        tokenizers = request_texts.Tokenizers(self.bert.vocab_file, self.bert.is_sentencepiece)
+        encoding = request_texts.TextEncoding(config, tokenizers, _MAX_CHARACTERS)
+        self._texts = request_texts.TaskTexts(self.description, encoding, f"Folder {folder}")
+        self._bank = bank.AdapterBank(config, self.bert.init_checkpoint, precision=precision)
+        self._bank.add(self.description.task, folder, lazy=True)
+        self._lock = threading.Lock()
+
+    def __call__(self, *texts: Any, **fields: Any) -> Any:
+        """Answers one instance, or a list of them.
+
+        Args:
+          *texts: the task's texts, such as a sentence, a pair, or a question and its context; or a
+            list of instances, each a text, a tuple of texts or a dict of `fields`.
+          **fields: the texts by name, such as question and context; or tokens, a list of the words
+            of a sentence to tag.
+
+        Returns:
+          The answer, as the server gives it: a dict, or a number of a regression. Of a list a list.
+
+        Raises:
+          UserError: they are no texts of this task.
+        """
+        if len(texts) == 1 and isinstance(texts[0], list) and not fields:
+            return self._answer(texts[0])
+        return self._answer([self._instance(texts, fields)])[0]
+
+    def _instance(self, texts: Tuple[Any, ...], fields: Any) -> Any:
+        names = self._texts.fields
+        if len(texts) > len(names):
+            raise UserError(f"found {len(texts)} texts; expected {' and '.join(names)}")
+        return {**dict(zip(names, texts)), **fields}
+
+    def _answer(self, instances: List[Any]) -> List[Any]:
+        requests = []
+        with self._lock:
+            for index, instance in enumerate(instances):
+                try:
+                    if isinstance(instance, tuple):
+                        instance = self._instance(instance, {})
+                    requests.append(self._texts.encode(instance))
+                except UserError as error:
+                    raise UserError(f"Instance {index}: {error}.") from None
+        task = self.description.task
+        outputs = iter(
+            self._bank.predict(bank.Row(task, *ids) for request in requests for ids in request.rows)
+        )
+        return [request.decode([next(outputs) for _ in request.rows]) for request in requests]
+
+
+def _find_bert(folder: str, bert: Optional[str]) -> Bert:
+    """The `Bert` of a task adapter in a folder; one that is named takes precedence."""
+    if bert is None:
+        recorded = _recorded_bert(folder)
+        if recorded:
+            return recorded
+        return Bert(paths.find_bert("init_checkpoint", None), paths.find_bert("vocab_file", None))
+    bert = paths.existing_folder(bert, "bert")
+    checkpoint, vocabulary = (paths.BERT_FILES[name] for name in ("init_checkpoint", "vocab_file"))
+    return Bert(posixpath.join(bert, checkpoint), posixpath.join(bert, vocabulary))
+
+
+def _recorded_bert(folder: str) -> Optional[Bert]:
+    """The `Bert` that the run was given whose adapter a folder holds, if it is still there."""
+    path = posixpath.join(os.path.dirname(os.path.abspath(folder)), _SETTINGS_FILE)
+    try:
+        recorded = files.read_object(path).get("pretrained", {})
+    except UserError:
+        return None
+    checkpoint = recorded.get("init_checkpoint")
+    sentencepiece = recorded.get("spm_model_file")
+    vocabulary = sentencepiece or recorded.get("vocab_file")
+    if not isinstance(checkpoint, str) or not isinstance(vocabulary, str):
+        return None
+    if not files.exists(vocabulary) or not files.glob(checkpoint + ".*"):
+        return None
+    return Bert(checkpoint, vocabulary, bool(sentencepiece))

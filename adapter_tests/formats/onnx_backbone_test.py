@@ -1,0 +1,142 @@
+"""Tests of onnx_backbone.py."""
+
+import contextlib
+import io
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from unittest import mock
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from adapter_bert.common import paths
+from adapter_bert.common.errors import UserError
+from adapter_bert.formats import adapter_checkpoints, onnx_backbone
+from adapter_tests.support import tiny
+
+# Loads a BERT, and says whether that imported TensorFlow.
+_LOAD = """
+import json, sys
+from adapter_bert.common import configs, errors
+from adapter_bert.formats import onnx_backbone
+prefix, config = sys.argv[1:]
+def main():
+    backbone = onnx_backbone.load(prefix, configs.BertConfig.from_json_file(config))
+    print(backbone.fingerprint, "tensorflow" in sys.modules)
+sys.exit(errors.exit_code(main))
+"""
+
+
+class OnnxBackboneTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.bert = tiny.write_bert(os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "bert"))
+        self.prefix = os.path.join(self.bert, "bert_model.ckpt")
+        self.path = os.path.join(self.bert, "backbone.onnx")
+
+    def load(self, config=None):
+        """(backbone, what was printed)."""
+        with contextlib.redirect_stderr(io.StringIO()) as stderr:
+            backbone = onnx_backbone.load(self.prefix, config or tiny.config())
+        return backbone, stderr.getvalue()
+
+    def load_elsewhere(self, before=""):
+        return subprocess.run(
+            [sys.executable, "-c", before + _LOAD, self.prefix, self.bert + "/bert_config.json"],
+            capture_output=True,
+            text=True,
+            cwd=paths.PROJECT,
+        )
+
+    def test_it_is_converted_once(self):
+        backbone, printed = self.load()
+        self.assertRegex(printed, r"^Converted .*bert_model.ckpt to .*backbone.onnx in [\d.]+ s")
+        reader = tf.train.NewCheckpointReader(self.prefix)
+        for name, value in backbone.tensors.items():
+            self.assertAllEqual(value, reader.get_tensor(name))
+        expected = adapter_checkpoints.backbone_of(self.prefix, tiny.config()).fingerprint
+        self.assertEqual(backbone.fingerprint, expected)
+        again, printed = self.load()
+        self.assertEqual((again.fingerprint, printed), (expected, ""))
+
+    def test_another_checkpoint_is_converted_again(self):
+        old, _ = self.load()
+        other = tiny.write_bert(os.path.join(self.get_temp_dir(), "other"), initializer_range=0.3)
+        for name in os.listdir(other):
+            shutil.copy(os.path.join(other, name), self.bert)
+        new, printed = self.load()
+        self.assertIn("Converted", printed)
+        self.assertNotEqual(new.fingerprint, old.fingerprint)
+
+    def test_a_damaged_file_is_converted_again(self):
+        expected, _ = self.load()
+        with open(self.path, "rb") as reader:
+            content = bytearray(reader.read())
+        for damaged in (content[:100], b"", content[:-400] + bytes(400), b"text"):
+            with open(self.path, "wb") as writer:
+                writer.write(damaged)
+            found, printed = self.load()
+            self.assertIn("Converted", printed)
+            self.assertEqual(found.fingerprint, expected.fingerprint)
+        # A bit of a weight.
+        with open(self.path, "rb") as reader:
+            content = bytearray(reader.read())
+        weight = expected.tensors["bert/pooler/dense/kernel"].tobytes()
+        content[content.index(weight)] ^= 1
+        with open(self.path, "wb") as writer:
+            writer.write(content)
+        self.assertIn("Converted", self.load()[1])
+
+    def test_a_folder_that_cannot_be_written(self):
+        os.mkdir(self.path)
+        cache = os.path.join(self.get_temp_dir(), "cache")
+        with mock.patch.dict(os.environ, {"XDG_CACHE_HOME": cache}):
+            backbone, printed = self.load()
+            self.assertIn(f"to {cache}/adapter-bert/", printed)
+            again, printed = self.load()
+        self.assertEqual((again.fingerprint, printed), (backbone.fingerprint, ""))
+
+    def test_the_file_alone(self):
+        expected, _ = self.load()
+        for name in os.listdir(self.bert):
+            if name.startswith("bert_model.ckpt"):
+                os.remove(os.path.join(self.bert, name))
+        self.assertEqual(self.load()[0].fingerprint, expected.fingerprint)
+        with self.assertRaisesRegex(UserError, "backbone.onnx is a BERT of another size: its bert"):
+            self.load(tiny.config(intermediate_size=24))
+        os.remove(self.path)
+        with self.assertRaisesRegex(UserError, "^--init_checkpoint .* does not exist"):
+            self.load()
+
+    def test_a_process_without_tensorflow(self):
+        without = "import sys; sys.modules['tensorflow'] = None\n"
+        done = self.load_elsewhere(without)
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, r"^Error: --init_checkpoint .* to_onnx BERT_DIR` in one.\n$")
+        done = self.load_elsewhere()
+        self.assertRegex(done.stderr, r"Converted .* in [\d.]+ s")
+        fingerprint = adapter_checkpoints.backbone_of(self.prefix, tiny.config()).fingerprint
+        self.assertEqual(done.stdout, f"{fingerprint} False\n")
+        done = self.load_elsewhere(without)
+        self.assertEqual(done.stdout.split()[0], fingerprint)
+
+    def test_what_is_no_checkpoint_is_refused_by_the_other_process(self):
+        os.remove(self.prefix + ".data-00000-of-00001")
+        done = self.load_elsewhere()
+        self.assertRegex(done.stderr, r"^Error: --init_checkpoint .* is incomplete: there is no")
+
+    def test_one_that_is_too_large(self):
+        limit = mock.patch.object(onnx_backbone, "_MAX_BYTES", 100)
+        with limit, self.assertRaisesRegex(UserError, "an ONNX file holds at most 2 GB"):
+            self.load()
+        self.assertFalse(os.path.exists(self.path))
+
+    def test_tensors_are_float32(self):
+        self.assertEqual({v.dtype for v in self.load()[0].tensors.values()}, {np.dtype("f4")})
+
+
+if __name__ == "__main__":
+    tf.test.main()

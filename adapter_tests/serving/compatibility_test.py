@@ -1,0 +1,29 @@
+"""Tests of compatibility.py; bank_test.py has what banks refuse."""
+
+import tempfile
+from unittest import mock
+
+import tensorflow.compat.v1 as tf
+
+import modeling
+from adapter_bert.common.errors import UserError
+from adapter_bert.serving import compatibility
+from adapter_tests.support import own_models, tiny
+
+
+class CheckTest(tf.test.TestCase):
+    def test_only_variants_that_it_computes(self):
+        bert = tiny.write_bert(tempfile.mkdtemp(dir=self.get_temp_dir()))
+        adapter = modeling.AdapterConfig(
+            4, sites="attention", placement="parallel", interaction="multiply"
+        )
+        made = own_models.build_task_adapter(bert, adapter=adapter).description
+        compatibility.check_compatible(made, made.backbone, "Here")
+        later = {**adapter.variant(), "of_a_later_version": 1}
+        changed = mock.patch.object(modeling.AdapterConfig, "variant", lambda self: later)
+        with changed, self.assertRaisesRegex(UserError, "^Here .* have plain adapters"):
+            compatibility.check_compatible(made, made.backbone, "Here")
+
+
+if __name__ == "__main__":
+    tf.test.main()
