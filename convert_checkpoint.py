@@ -27,7 +27,7 @@ import sys
 
 import tokenization
 import tuning
-from adapter_bert.common import errors, files
+from adapter_bert.common import configs, errors, files
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import (
     adapter_checkpoints,

@@ -36,6 +36,8 @@ WITHOUT_TENSORFLOW = [
     "adapter_bert.serving.bank",
     "adapter_bert.serving.onnx_export",
     "adapter_bert.serving.predictor",
+    "adapter_bert.serving.rest_api",
+    "serve",
     "adapter_bert.tasks.table_readers",
     "adapter_bert.tasks.squad_data",
 ]

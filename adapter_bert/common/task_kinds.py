@@ -38,6 +38,7 @@ class TaskKind:
       head_scope: prefix of the names of the head's variables.
       score: the default score by which a task of this kind is judged.
       fields: the names of a request's texts.
+      example: a text for each of `fields`, for a task without an example of its own.
       num_required: the number of `fields`, from the first, that a request must have.
       words_field: the name of a list of words that a request may have instead of its texts, or
         None.
@@ -53,6 +54,9 @@ class TaskKind:
     head_scope = ""
     score: str
     fields: Tuple[str, ...] = ("text",)
+    example: Dict[str, str] = {
+        "text": "See you at lunch, or after the film if the trains are late."
+    }
     num_required = 1
     words_field: Optional[str] = None
     answer_types: Dict[str, str]

@@ -98,6 +98,7 @@ class AdapterBank:
 
     Attributes:
       backbone: `task_adapter.Backbone`.
+      precision: what it computes in.
 
     Raises:
       UserError: the checkpoint is not that BERT's, or is not converted yet and there is no
@@ -114,6 +115,7 @@ class AdapterBank:
     ):
         if max_in_memory is not None and max_in_memory < 1:
             raise UserError(f"max_in_memory must be at least 1, but is {max_in_memory}.")
+        self.precision = precision
         self._engine = engine.Engine(config, init_checkpoint, precision)
         folder = os.path.basename(os.path.dirname(os.path.abspath(init_checkpoint)))
         self.backbone = task_adapter.Backbone(folder, self._engine.fingerprint, config.to_dict())

@@ -1,7 +1,6 @@
 """Classification: each text has one label."""
 
 import numpy as np
-import scipy.special
 
 from adapter_bert.common.errors import UserError
 from adapter_bert.tasks import text_kind
@@ -54,7 +53,8 @@ class Classification(text_kind.TextKind):
 
     def decode(self, logits):
         """Returns the probabilities [L]."""
-        return {"probabilities": scipy.special.softmax(logits)}
+        exponentials = np.exp(logits - np.max(logits))
+        return {"probabilities": exponentials / np.sum(exponentials)}
 
     def answer(self, outputs, labels):
         """Returns the most probable label and the probabilities of all labels."""

@@ -245,6 +245,11 @@ class FinetuningConfig(TextConfig, DeviceConfig):
         " checkpoints of --tuning=full, top_layers, layer_norm and head.",
         "Output",
     )
+    label_descriptions: Optional[str] = flag(
+        None,
+        "File of JSON that says what labels mean, {label: text}: kept in the adapter, for people.",
+        "Output",
+    )
     layer_norms: Optional[str] = flag(
         None,
         "LayerNorms that train with adapters; adapted: only in the layers with an adapter. Default:"
