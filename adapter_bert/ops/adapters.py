@@ -7,7 +7,7 @@ Axes in shape comments: B batch, L layers, D hidden size, m adapter size.
 """
 
 import functools
-from typing import Callable, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
@@ -77,7 +77,7 @@ class Adapter(NamedTuple):
         statistics: Optional[list] = None,
         gate=None,
         parameters: Parameters = VARIABLES,
-        layer_norm: Optional[Callable] = None,
+        layer_norm: Any = None,
     ):
         """Adapts a sub-layer.
 
@@ -137,7 +137,7 @@ def of_layer(
     statistics: Optional[list] = None,
     gate=None,
     parameters: Parameters = VARIABLES,
-    layer_norm: Optional[Callable] = None,
+    layer_norm: Any = None,
 ) -> list:
     """Returns what follows both projections of a layer: the adapter, or nothing.
 
