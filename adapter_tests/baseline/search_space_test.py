@@ -129,7 +129,7 @@ class ParseTest(tf.test.TestCase):
     def test_what_is_refused(self):
         for text, expected in (
             ("hidden=2", "module, fine_tune_module"),
-            ("hidden_layers", "and its value"),
+            ("hidden_layers", "expected name=value"),
             ("hidden_layers=4", "expected one of 0, 1, 2, 3, 5"),
             ("hidden_layers=true", "expected one of 0, 1, 2, 3, 5"),
             ("conv_dropout=a", "expected a number from 0.0 to 0.4"),
