@@ -382,6 +382,8 @@ def transformer_model(
         attention_probs_dropout_prob=attention_probs_dropout_prob,
         initializer_range=initializer_range,
     )
+    if adapter_fn is feedforward_adapter:
+        adapter_fn = adapters.Adapter(feedforward_adapter)
     adapter = adapters.as_adapter(adapter_fn, adapter_layers, num_hidden_layers)
     can_share = (
         not recompute_activations
@@ -416,11 +418,17 @@ def transformer_model(
 
 def _can_share_layers(forward: "ForwardPass", adapter: adapters.Adapter, settings) -> bool:
     """Whether layers can be calls of one graph function: they read nothing but their parameters."""
+    function: Any = adapter.function
     is_own_adapter = not adapter.layers or (
+<<<<<<< HEAD
         isinstance(adapter.function, functools.partial)
         and adapter.function.func is feedforward_adapter
         and adapter.function.keywords["normalization"] != "batch"
         and not adapter.is_normalized
+=======
+        getattr(function, "func", function) is feedforward_adapter
+        and getattr(function, "keywords", {}).get("normalization") != "batch"
+>>>>>>> core
     )
     dropout_probs = settings["hidden_dropout_prob"], settings["attention_probs_dropout_prob"]
     return (
