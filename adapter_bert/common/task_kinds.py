@@ -45,6 +45,7 @@ class TaskKind:
       has_text_signature: the model reads a text or a pair of texts as it is, so that a SavedModel
         can tokenize it.
       adapterhub_head: the type of AdapterHub's head that is the same layer; None if there is none.
+      pipeline_tag: what the Hub calls such a task.
       script: the script that trains tasks of this kind.
     """
 
@@ -58,6 +59,7 @@ class TaskKind:
     answer_types: Dict[str, str]
     has_text_signature = False
     adapterhub_head: Optional[str] = None
+    pipeline_tag = "text-classification"
     script = "run_classifier.py"
 
     def num_outputs(self, num_labels: int) -> int:
