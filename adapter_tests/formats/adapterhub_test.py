@@ -387,6 +387,19 @@ class DamagedFilesTest(tf.test.TestCase):
         contents = mutations.written_by(lambda folder: adapterhub.write(folder, adapter))
         mutations.check(contents, read, (*adapterhub.FILES, "SOURCE_DIR", "PATH"))
 
+    def test_a_damaged_folder_of_the_package_is_converted_or_refused(self):
+        bert = os.path.join(self.get_temp_dir(), "bert")
+        convert_checkpoint.main(["from_huggingface", os.path.join(GOLDENS, "bert"), bert])
+
+        def read(folder):
+            convert_checkpoint.main(["describe", folder])
+            made = os.path.join(folder, "made")
+            convert_checkpoint.main(["from_adapterhub", folder, bert, made, "--max_seq_length=16"])
+
+        for name in ("houlsby_learned", "old"):
+            contents = mutations.files_in(os.path.join(GOLDENS, name))
+            mutations.check(contents, read, (*contents, *adapterhub.FILES, "SOURCE_DIR", "PATH"))
+
 
 if __name__ == "__main__":
     tf.test.main()
