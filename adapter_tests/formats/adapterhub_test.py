@@ -10,6 +10,7 @@ import io
 import itertools
 import json
 import os
+import shutil
 import subprocess
 import tempfile
 import unittest
@@ -294,6 +295,16 @@ class GoldensTest(AdapterHubTestCase):
                 ignored = {"dropout_prob", "activation_function"}
                 for field in set(found["config"]) - ignored:
                     self.assertEqual(found["config"][field], expected["config"][field], field)
+
+    def test_the_bert_from_both_files_of_weights(self):
+        source, old = os.path.join(GOLDENS, "bert"), os.path.join(self.folder, "old_bert")
+        os.mkdir(old)
+        for name in ("config.json", "vocab.txt", "pytorch_model.bin"):
+            shutil.copy(os.path.join(source, name), old)
+        found, expected = (huggingface.read(folder, "SOURCE_DIR") for folder in (old, source))
+        self.assertEqual(set(found.tensors), set(expected.tensors))
+        for name, value in expected.tensors.items():
+            np.testing.assert_array_equal(found.tensors[name], value, err_msg=name)
 
     def test_described(self):
         for name, parts in (
