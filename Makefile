@@ -11,7 +11,7 @@
 PIP_INSTALL = -m pip install --quiet --disable-pip-version-check
 # Those for which there is a TensorFlow, the newest first.
 PYTHONS = 3.13 3.12 3.11 3.10 3.9
-REQUIREMENTS = requirements.txt requirements-baseline.txt requirements-serving.txt requirements-dev.txt
+REQUIREMENTS = requirements.txt requirements-baseline.txt requirements-serving.txt requirements-hub.txt requirements-dev.txt
 PYTEST = -m pytest -n 3 --dist loadscope
 TESTS = adapter_tests
 
@@ -88,7 +88,7 @@ clean:
 	.venv/bin/python $(PIP_INSTALL) -r requirements.txt
 	@touch $@
 
-.venv/installed-dev: .venv/installed requirements-baseline.txt requirements-serving.txt requirements-dev.txt
+.venv/installed-dev: .venv/installed requirements-baseline.txt requirements-serving.txt requirements-hub.txt requirements-dev.txt
 	.venv/bin/python $(PIP_INSTALL) -r requirements-dev.txt
 	@touch $@
 

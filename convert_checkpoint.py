@@ -9,6 +9,8 @@
     python convert_checkpoint.py to_adapterhub ADAPTER_DIR DESTINATION_DIR
     python convert_checkpoint.py from_adapterhub SOURCE_DIR BERT_DIR ADAPTER_DIR
     python convert_checkpoint.py to_onnx BERT_DIR
+    python convert_checkpoint.py card ADAPTER_DIR
+    python convert_checkpoint.py push ADAPTER_DIR OWNER/NAME
     python convert_checkpoint.py describe PATH
 
 BERT_DIR is a folder like those of Google's releases: bert_config.json, vocab.txt and the checkpoint
@@ -34,6 +36,7 @@ from adapter_bert.formats import (
     adapter_folders,
     adapterhub,
     google,
+    hub,
     huggingface,
     onnx_backbone,
     other_files,
@@ -43,6 +46,7 @@ from adapter_bert.formats import (
     tf2,
     tfhub,
 )
+from adapter_bert.formats import card as cards
 from adapter_bert.formats.bert import count_text
 from adapter_bert.tasks import classifier_features
 
@@ -233,16 +237,49 @@ def from_adapterhub(source, bert, adapter, *, max_seq_length=128, cased=False, o
     print(f"{adapter}: wrote {count_text(converted.tensors)}.")
 
 
+def card(adapter, *, overwrite=False):
+    """Writes the card of a task adapter, README.md, as a training does.
+
+    Args:
+      adapter: folder of the task adapter.
+      overwrite: whether to replace a card.
+
+    Raises:
+      UserError: the task adapter is damaged, or has a card.
+    """
+    loaded = task_adapter.load(adapter, "ADAPTER_DIR")
+    path = os.path.join(adapter, cards.FILE)
+    if files.exists(path) and not overwrite:
+        raise UserError(f"ADAPTER_DIR {adapter} has a card already; replace it by --overwrite.")
+    cards.write(adapter, task_adapter.card_of(loaded))
+    print(f"Wrote {path}.")
+
+
+def push(adapter, repository, *, private=False):
+    """Uploads a task adapter and its card to the Hugging Face Hub.
+
+    Args:
+      adapter: folder of the task adapter.
+      repository: owner/name on the Hub.
+      private: bool; a new repository is private.
+
+    Raises:
+      UserError: see `hub.push`.
+    """
+    address = hub.push(adapter, repository, private=private)
+    print(f"Pushed; use it by --adapter={address}")
+
+
 def describe(path):
     """Prints what a task adapter, a checkpoint, or a folder that holds a BERT or a run is.
 
     Args:
-      path: a folder, a checkpoint's prefix or a file.
+      path: a folder, a checkpoint's prefix, a file, or hf://owner/name of an adapter on the Hub.
 
     Raises:
       UserError: it is of none of the formats, or damaged.
     """
-    path = path.rstrip("/") or "/"
+    path = hub.local_folder(path, "PATH").rstrip("/") or "/"
     for form in _FORMATS:
         if form.matches(path):
             print("\n".join(form.describe(path, "PATH")))
@@ -285,6 +322,8 @@ def _check_destination(destination, overwrite, expected_files, argument="DESTINA
     if not files.isdir(destination):
         raise UserError(f"{where} is a file; expected a folder or a new name.")
     existing = files.listdir(destination)
+    if cards.FILE in existing and expected_files == task_adapter.FILES:
+        expected_files = (*expected_files, cards.FILE)  # Earlier ones have none.
     if existing and set(existing) != set(expected_files):
         mismatched = min(set(existing) ^ set(expected_files))
         problem = "holds" if mismatched in existing else "lacks"
@@ -373,6 +412,12 @@ _COMMANDS = {
         **_ADAPTER_ARGUMENT,
         **_TEXT_FLAGS,
         **_OVERWRITE_FLAG,
+    },
+    card: {**_ADAPTER_ARGUMENT, **_OVERWRITE_FLAG},
+    push: {
+        **_ADAPTER_ARGUMENT,
+        "repository": {"metavar": "OWNER/NAME", "help": "a repository of the Hub"},
+        "--private": {"action": "store_true", "help": "make a new repository private"},
     },
     describe: {"path": {"metavar": "PATH", "help": "an adapter, a run, a BERT or a checkpoint"}},
 }

@@ -420,15 +420,9 @@ def _can_share_layers(forward: "ForwardPass", adapter: adapters.Adapter, setting
     """Whether layers can be calls of one graph function: they read nothing but their parameters."""
     function: Any = adapter.function
     is_own_adapter = not adapter.layers or (
-<<<<<<< HEAD
-        isinstance(adapter.function, functools.partial)
-        and adapter.function.func is feedforward_adapter
-        and adapter.function.keywords["normalization"] != "batch"
-        and not adapter.is_normalized
-=======
         getattr(function, "func", function) is feedforward_adapter
         and getattr(function, "keywords", {}).get("normalization") != "batch"
->>>>>>> core
+        and not adapter.is_normalized
     )
     dropout_probs = settings["hidden_dropout_prob"], settings["attention_probs_dropout_prob"]
     return (

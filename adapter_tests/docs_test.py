@@ -41,6 +41,9 @@ PAGES += sorted(os.path.relpath(path, ROOT) for path in glob.glob(os.path.join(R
 # Page → what those of its commands begin with that are run; in text blocks, not in sentences.
 RUN = {
     "README.md": ("export", "make demo", "python run_classifier.py"),
+    "docs/from_adapterhub.md": tuple(
+        f"python convert_checkpoint.py {command}" for command in ("card", "describe", "from", "to")
+    ),
     "docs/experiments.md": (
         "python run_ablation.py",
         "python run_report.py --compare",
@@ -539,6 +542,9 @@ class RunTest(SessionTestCase):
             with contextlib.redirect_stdout(io.StringIO()):
                 convert_checkpoint.main(command)
         self.run_page("docs/moving.md")
+        shutil.rmtree("output/bert", ignore_errors=True)
+        shutil.rmtree("output/huggingface_bert", ignore_errors=True)
+        self.run_page("docs/from_adapterhub.md")
 
 
 if __name__ == "__main__":

@@ -46,6 +46,7 @@ class TaskKind:
       has_text_signature: whether the model reads a plain text or pair, so that a SavedModel can
         tokenize it.
       adapterhub_head: the type of AdapterHub's head that is the same layer, or None.
+      pipeline_tag: the Hub's name for this kind of task.
       script: the script that trains tasks of this kind.
     """
 
@@ -62,6 +63,7 @@ class TaskKind:
     answer_types: Dict[str, str]
     has_text_signature = False
     adapterhub_head: Optional[str] = None
+    pipeline_tag = "text-classification"
     script = "run_classifier.py"
 
     def num_outputs(self, num_labels: int) -> int:

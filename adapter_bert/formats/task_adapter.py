@@ -1,8 +1,9 @@
-"""A task adapter: what one task trained, and what it is, as a folder of two files.
+"""A task adapter: what one task trained, and what it is, as a folder.
 
     adapter/adapter.safetensors   the trained tensors (adapters, LayerNorms, head): float32, named
                                   and laid out as in BERT's checkpoints
     adapter/adapter_config.json   a `Description`: task, labels, settings, scores, backbone
+    adapter/README.md             its card, for people; no program reads it
 
 The JSON holds the other file's SHA-256, and that file's metadata the description: a pair that does
 not belong together is refused, and so is a bit that changed. The JSON's "presentation" is excepted.
@@ -26,7 +27,7 @@ import safetensors.numpy
 
 from adapter_bert.common import configs, files, model_variables, task_kinds
 from adapter_bert.common.errors import UserError
-from adapter_bert.formats import peft
+from adapter_bert.formats import card, peft
 
 FOLDER = "adapter"
 CONFIG_FILE, TENSORS_FILE = FILES = ("adapter_config.json", "adapter.safetensors")
@@ -155,6 +156,15 @@ def save(folder: str, adapter: TaskAdapter) -> None:
             writer.write(content)
         with files.open_file(f"{partial}/{CONFIG_FILE}", "w") as writer:
             writer.write(_to_json(record, indent=2) + "\n")
+        with files.open_file(f"{partial}/{card.FILE}", "w") as writer:
+            writer.write(card_of(adapter))
+
+
+def card_of(adapter: TaskAdapter) -> str:
+    """Returns the card of a task adapter, see `card`."""
+    trained = parameters(adapter.tensors).values()
+    num_bytes = 4 * sum(np.size(value) for value in adapter.tensors.values())
+    return card.text(adapter.description, sum(np.size(value) for value in trained), num_bytes)
 
 
 def load(folder: str, flag: str = "--adapter") -> TaskAdapter:

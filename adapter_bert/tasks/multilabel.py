@@ -3,11 +3,8 @@
 import itertools
 import json
 
-<<<<<<< HEAD
 import numpy as np
 
-=======
->>>>>>> core
 from adapter_bert.common.errors import UserError
 from adapter_bert.tasks import text_kind
 
@@ -77,14 +74,8 @@ class Multilabel(text_kind.TextKind):
 
     def decode(self, logits):
         """Returns the probabilities [L]."""
-<<<<<<< HEAD
         # The logistic function of logits of any size.
         return {"probabilities": np.exp(-np.logaddexp(np.zeros_like(logits), -logits))}
-=======
-        import scipy.special  # As long as a step; predictions alone need it.
-
-        return {"probabilities": scipy.special.expit(logits)}
->>>>>>> core
 
     def answer(self, outputs, labels):
         """Returns the predicted labels and the probabilities of all labels."""

@@ -22,6 +22,7 @@ class Span(task_kinds.TaskKind):
     }
     num_required = 2
     script = "run_squad.py"
+    pipeline_tag = "question-answering"
     adapterhub_head = "question_answering"
     answer_types = {"answer": "DT_STRING", "probability": "DT_FLOAT"}
 

@@ -35,6 +35,7 @@ class Tagging(task_kinds.TaskKind):
     words_field = "tokens"
     answer_types = {"tokens": "DT_STRING", "tags": "DT_STRING", "entities": "DT_VARIANT"}
     script = "run_tagger.py"
+    pipeline_tag = "token-classification"
     adapterhub_head = "tagging"
 
     def head(self, num_labels):

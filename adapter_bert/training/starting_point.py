@@ -12,7 +12,7 @@ from absl import flags, logging
 from adapter_bert.common import files, paths
 from adapter_bert.common.errors import UserError
 from adapter_bert.common.settings import Supplied
-from adapter_bert.formats import adapter_checkpoints, checkpoints, task_adapter
+from adapter_bert.formats import adapter_checkpoints, checkpoints, hub, task_adapter
 from adapter_bert.training import config
 from adapter_bert.training.output_dir import OutputDir
 
@@ -49,8 +49,12 @@ def find(
         values.do_train or not (values.do_eval or values.do_predict)
     )
     if values.adapter is not None:
-        path, adapter = values.adapter, task_adapter.load(values.adapter)
-        return StartingPoint(adapter, _supplied_by(adapter, path, values, {}, settings_of))
+        path = hub.local_folder(values.adapter, "--adapter")
+        adapter = task_adapter.load(path)
+        replacements = {} if path == values.adapter else {"adapter": path}
+        return StartingPoint(
+            adapter, _supplied_by(adapter, path, values, replacements, settings_of)
+        )
     if is_training or not values.init_checkpoint:
         return StartingPoint(
             None, Supplied() if is_training else _supplied_by_head(None, values, task)

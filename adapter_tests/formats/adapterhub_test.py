@@ -10,6 +10,7 @@ import io
 import itertools
 import json
 import os
+import shutil
 import subprocess
 import tempfile
 import unittest
@@ -295,6 +296,16 @@ class GoldensTest(AdapterHubTestCase):
                 for field in set(found["config"]) - ignored:
                     self.assertEqual(found["config"][field], expected["config"][field], field)
 
+    def test_the_bert_from_both_files_of_weights(self):
+        source, old = os.path.join(GOLDENS, "bert"), os.path.join(self.folder, "old_bert")
+        os.mkdir(old)
+        for name in ("config.json", "vocab.txt", "pytorch_model.bin"):
+            shutil.copy(os.path.join(source, name), old)
+        found, expected = (huggingface.read(folder, "SOURCE_DIR") for folder in (old, source))
+        self.assertEqual(set(found.tensors), set(expected.tensors))
+        for name, value in expected.tensors.items():
+            np.testing.assert_array_equal(found.tensors[name], value, err_msg=name)
+
     def test_described(self):
         for name, parts in (
             ("houlsby", ("houlsby, double_seq_bn, reduction factor 2", "no, maybe, yes")),
@@ -386,6 +397,19 @@ class DamagedFilesTest(tf.test.TestCase):
 
         contents = mutations.written_by(lambda folder: adapterhub.write(folder, adapter))
         mutations.check(contents, read, (*adapterhub.FILES, "SOURCE_DIR", "PATH"))
+
+    def test_a_damaged_folder_of_the_package_is_converted_or_refused(self):
+        bert = os.path.join(self.get_temp_dir(), "bert")
+        convert_checkpoint.main(["from_huggingface", os.path.join(GOLDENS, "bert"), bert])
+
+        def read(folder):
+            convert_checkpoint.main(["describe", folder])
+            made = os.path.join(folder, "made")
+            convert_checkpoint.main(["from_adapterhub", folder, bert, made, "--max_seq_length=16"])
+
+        for name in ("houlsby_learned", "old"):
+            contents = mutations.files_in(os.path.join(GOLDENS, name))
+            mutations.check(contents, read, (*contents, *adapterhub.FILES, "SOURCE_DIR", "PATH"))
 
 
 if __name__ == "__main__":

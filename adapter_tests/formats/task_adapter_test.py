@@ -94,9 +94,8 @@ class SaveTest(TaskAdaptersTestCase):
 
     def test_the_files_are_what_they_say(self):
         saved = self.save()
-        self.assertEqual(
-            sorted(os.listdir(self.folder)), ["adapter.safetensors", "adapter_config.json"]
-        )
+        names = ["README.md", "adapter.safetensors", "adapter_config.json"]
+        self.assertEqual(sorted(os.listdir(self.folder)), names)
         found = safetensors.numpy.load_file(self.tensors_file)
         self.assertEqual(set(found), set(saved.tensors))
         for name, value in saved.tensors.items():

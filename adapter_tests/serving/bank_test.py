@@ -394,6 +394,8 @@ class TasksTest(BankTestCase):
             ({"method": "full"}, "--tuning=full.* trained bert/"),
             ({"adapter": A(4, depth=2)}, "have plain adapters"),
             ({"adapter": A(4, normalization="layer")}, "have plain adapters"),
+            ({"adapter": A(4, placement="normalized")}, "have plain adapters"),
+            ({"adapter": A(4, placement="parallel", scaling=4.0)}, "have plain adapters"),
         ):
             other = own_models.build_task_adapter(self.bert, **changes)
             with self.assertRaisesRegex(UserError, part):

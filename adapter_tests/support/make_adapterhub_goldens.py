@@ -2,9 +2,9 @@
 
     .venv-peers/bin/python adapter_tests/support/make_adapterhub_goldens.py
 
-`bert` is a tiny BERT in HuggingFace's format. Each other folder is what `save_adapter` wrote, with
-random weights of some size, and `logits.npy`, what the package's model computes for `batch.npz`.
-Its files have all forms: safetensors, and the two of `torch.save`.
+`bert` is a tiny BERT in HuggingFace's format, its weights in both of its files. Each other folder
+is what `save_adapter` wrote, with random weights of some size, and `logits.npy`, what the package's
+model computes for `batch.npz`. Their files have all forms: safetensors, and two of `torch.save`.
 """
 
 import json
@@ -85,6 +85,7 @@ def main():
     bert = BertModel(config)
     randomize(bert)
     bert.save_pretrained(BERT)
+    torch.save(bert.state_dict(), os.path.join(BERT, "pytorch_model.bin"))
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcdefghijklmnop"]
     with open(os.path.join(BERT, "vocab.txt"), "w") as writer:
         writer.write("\n".join(words) + "\n")

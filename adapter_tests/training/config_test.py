@@ -76,6 +76,7 @@ OUR_FLAGS = {
     "adapter_depth": ("int", 1),
     "adapter_sites": ("string enum", "both"),
     "adapter_placement": ("string enum", "sequential"),
+    "adapter_scaling": ("float", 1.0),
     "adapter_interaction": ("string enum", "add"),
     "layer_norms": ("string enum", None),
 }

@@ -32,6 +32,7 @@ class AdapterTest(tf.test.TestCase):
             "attention",
             "parallel",
             "multiply",
+            2.0,
         )
         for field in dataclasses.fields(adapter):
             self.assertNotEqual(getattr(adapter, field.name), field.default, field.name)

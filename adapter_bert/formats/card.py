@@ -1,0 +1,137 @@
+"""The card of a task adapter, README.md: what it is and how to use it, with the Hub's front matter.
+
+It is written from the adapter's own description, and nothing is read from it.
+"""
+
+import json
+import os
+from typing import Any, Dict, Iterable, List, Tuple
+
+from adapter_bert.common import files, task_kinds
+
+FILE = "README.md"
+_LICENSE = "apache-2.0"  # This project's.
+
+
+def text(description: Any, num_parameters: int, num_bytes: int) -> str:
+    """Returns the card of a task adapter, Markdown.
+
+    Args:
+      description: `task_adapter.Description`.
+      num_parameters: that it trained.
+      num_bytes: of its tensors' file.
+    """
+    kind = task_kinds.get(description.kind)
+    sections = [
+        _front_matter(description, kind),
+        f"# {_cell(description.task)} on {_cell(description.backbone.name)}\n",
+        "A task adapter of adapter-bert (Houlsby et al. 2019, https://arxiv.org/abs/1902.00751):"
+        " what one task trained over a frozen BERT. It works with the BERT of this fingerprint"
+        " alone.\n",
+        _table(_facts(description, num_parameters, num_bytes)),
+        _scores(description),
+        "## Training\n\n" + _table(_training(description)),
+        _use(description, kind),
+        "## License\n\nApache 2.0, the project's. BERT and the data have licenses of their own.\n",
+    ]
+    return "\n".join(sections)
+
+
+def write(folder: str, content: str) -> None:
+    """Writes a card into the folder of a task adapter, atomically.
+
+    Raises:
+      UserError: it cannot be written.
+    """
+    files.write_atomically(os.path.join(folder, FILE), content)
+
+
+def _front_matter(description: Any, kind: task_kinds.TaskKind) -> str:
+    """Returns the metadata that the Hub reads, YAML whose values are JSON."""
+    tags = ["adapter-bert", "adapter", "bert", description.kind]
+    metrics = [
+        {"type": _score_name(name), "value": round(value, 6)}
+        for name, value in sorted(description.scores.items())
+    ]
+    fields: Dict[str, Any] = {
+        "library_name": "adapter-bert",
+        "license": _LICENSE,
+        "pipeline_tag": kind.pipeline_tag,
+        "tags": tags,
+    }
+    if metrics:
+        result = {
+            "task": {"type": kind.pipeline_tag},
+            "dataset": {"name": description.task, "type": description.task, "split": "dev"},
+            "metrics": metrics,
+        }
+        fields["model-index"] = [{"name": description.task, "results": [result]}]
+    lines = [f"{name}: {json.dumps(value, ensure_ascii=True)}" for name, value in fields.items()]
+    return "\n".join(["---", *lines, "---", ""])
+
+
+def _facts(description: Any, num_parameters: int, num_bytes: int) -> List[Tuple[str, Any]]:
+    backbone = description.backbone
+    sizes = [backbone.config.get(name) for name in ("num_hidden_layers", "hidden_size")]
+    return [
+        ("task", f"{description.task}, {description.kind}"),
+        ("labels", ", ".join(description.labels) or "none"),
+        ("size", f"{num_parameters:,} parameters, {num_bytes / 1e6:.1f} MB"),
+        ("BERT", f"{backbone.name}, {sizes[0]} layers, hidden size {sizes[1]}"),
+        ("its fingerprint", backbone.fingerprint),
+        ("its vocabulary", description.vocabulary),
+        ("texts", "lower-cased" if description.do_lower_case else "cased"),
+        ("longest text", f"{description.max_seq_length} tokens"),
+    ]
+
+
+def _scores(description: Any) -> str:
+    if not description.scores:
+        return "It has not been scored.\n"
+    seed = description.training.get("random_seed")
+    where = "On the dev set" + (f", random seed {seed}" if seed is not None else "")
+    rows = [(_score_name(n), f"{value:.4f}") for n, value in sorted(description.scores.items())]
+    return f"## Scores\n\n{where}:\n\n" + _table(rows)
+
+
+def _training(description: Any) -> List[Tuple[str, Any]]:
+    adapter = description.adapter
+    rows = [("what trained", description.tuning.method), ("steps", description.global_step)]
+    if adapter:
+        rows += [("adapter size", adapter.size), ("activation", adapter.activation)]
+        rows += [("initial standard deviation", adapter.init_scale), *adapter.variant().items()]
+    described = {**description.training, **description.versions}
+    rows += [(name.replace("_", " "), described[name]) for name in sorted(described)]
+    return [(name, value) for name, value in rows if value is not None and value != ""]
+
+
+def _use(description: Any, kind: task_kinds.TaskKind) -> str:
+    """Returns the commands that evaluate, serve and convert an adapter."""
+    commands = [
+        f"python {kind.script} --adapter=FOLDER --do_eval --output_dir=output/evaluated",
+        "python serve.py --adapters=FOLDER",
+        "python convert_checkpoint.py to_adapterhub FOLDER output/adapterhub",
+    ]
+    if kind.adapterhub_head is None or description.adapter is None:
+        commands[2] = "python convert_checkpoint.py describe FOLDER"
+    return (
+        "## Use\n\nWith the BERT in `$BERT_BASE_DIR`, FOLDER being this folder:\n\n```bash\n"
+        + "\n".join(commands)
+        + "\n```\n"
+    )
+
+
+def _score_name(name: str) -> str:
+    return name[len("eval_") :] if name.startswith("eval_") else name
+
+
+def _table(rows: Iterable[Tuple[str, Any]]) -> str:
+    lines = [f"| {_cell(name)} | {_cell(value)} |" for name, value in rows]
+    return "\n".join(["| | |", "|---|---|", *lines, ""])
+
+
+def _cell(value: Any) -> str:
+    """Returns any value as one line of a table, in which nothing is Markdown or HTML."""
+    content = value if isinstance(value, str) else json.dumps(value)
+    content = " ".join(content.split())[:1000]
+    return "".join(f"\\{char}" if char in "\\|<>`*_[]#" else char for char in content)

@@ -1,0 +1,109 @@
+"""Task adapters on the Hugging Face Hub: hf://owner/name[@revision] stands for a folder.
+
+The package huggingface_hub, which only this module needs, talks to the Hub and keeps what it
+fetched in its cache. $HF_ENDPOINT, $HF_TOKEN and $HF_HUB_OFFLINE are that package's.
+"""
+
+import contextlib
+import os
+import re
+from typing import Any, Iterator, Optional, Tuple
+
+from absl import logging
+
+from adapter_bert.common import files
+from adapter_bert.common.errors import UserError
+from adapter_bert.formats import card, task_adapter
+
+_SCHEME = "hf://"
+_FILES = (*task_adapter.FILES, card.FILE)
+
+
+def local_folder(path: str, flag: str) -> str:
+    """Returns a folder as it is, and of an address on the Hub the folder that it is fetched to.
+
+    Args:
+      path: a folder, or hf://owner/name[@revision]; a revision is a branch, a tag or a commit.
+      flag: what errors call it.
+
+    Raises:
+      UserError: the address is none, cannot be fetched, or holds no task adapter.
+    """
+    if not path.startswith(_SCHEME):
+        return path
+    repository, revision = _parse(path, flag)
+    with _as_user_errors(f"{flag} {path} cannot be fetched"):
+        folder = _library().snapshot_download(
+            repository, revision=revision, allow_patterns=list(_FILES)
+        )
+    missing = [name for name in task_adapter.FILES if not files.exists(os.path.join(folder, name))]
+    if missing:
+        raise UserError(f"{flag} {path} is no task adapter: it has no {' and no '.join(missing)}.")
+    logging.info("%s=%s: in %s.", flag, path, folder)
+    return folder
+
+
+def push(folder: str, repository: str, *, private: bool = False) -> str:
+    """Uploads a task adapter and its card to a repository, which is made where there is none.
+
+    Args:
+      folder: of the task adapter; one without a card gets one on the Hub.
+      repository: owner/name.
+      private: whether a new repository is private.
+
+    Returns:
+      Its address, with the revision.
+
+    Raises:
+      UserError: the adapter is damaged, the name is none, or the Hub does not accept it.
+    """
+    repository, revision = _parse(_SCHEME + repository, "REPOSITORY")
+    if revision:
+        raise UserError(f"REPOSITORY {repository}: expected owner/name without a revision.")
+    adapter = task_adapter.load(folder, "ADAPTER_DIR")
+    folder = files.current_folder(folder)
+    contents = {card.FILE: task_adapter.card_of(adapter).encode()}
+    for name in _FILES:
+        if files.exists(os.path.join(folder, name)):
+            with files.open_file(os.path.join(folder, name), "rb") as reader:
+                contents[name] = reader.read()
+    library = _library()
+    with _as_user_errors(f"REPOSITORY {repository}: the adapter cannot be pushed"):
+        api = library.HfApi()
+        api.create_repo(repository, private=private, exist_ok=True)
+        commit = api.create_commit(
+            repository,
+            [library.CommitOperationAdd(name, content) for name, content in contents.items()],
+            commit_message=f"Task adapter {adapter.description.task}",
+        )
+    return f"{_SCHEME}{repository}@{commit.oid}"
+
+
+def _parse(address: str, flag: str) -> Tuple[str, Optional[str]]:
+    """Returns (owner/name, revision or None)."""
+    name = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
+    match = re.fullmatch(rf"hf://({name}/{name})(?:@([A-Za-z0-9][A-Za-z0-9._/-]*))?", address)
+    if not match:
+        raise UserError(f"{flag} {address}: expected hf://owner/name, or hf://owner/name@revision.")
+    return match.group(1), match.group(2)
+
+
+def _library() -> Any:
+    try:
+        import huggingface_hub
+    except ImportError:
+        raise UserError(
+            "Adapters on the Hub need the package huggingface_hub: pip install -r"
+            " requirements-hub.txt."
+        ) from None
+    return huggingface_hub
+
+
+@contextlib.contextmanager
+def _as_user_errors(what: str) -> Iterator[None]:
+    """Raises as UserError what the library raises, which has classes of several HTTP packages."""
+    try:
+        yield
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(f"{what} ({reason[:300]}).") from error

@@ -1,0 +1,118 @@
+"""Tests of card.py: what stands in a card, read as YAML and Markdown."""
+
+import contextlib
+import dataclasses
+import io
+import json
+import os
+import re
+import tempfile
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import convert_checkpoint
+import modeling
+from adapter_bert.common.errors import UserError
+from adapter_bert.formats import task_adapter
+from adapter_tests.support import task_adapters
+
+
+class CardTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = os.path.join(tempfile.mkdtemp(dir=self.get_temp_dir()), "adapter")
+
+    def save(self, **changes):
+        adapter = task_adapters.random_adapter(labels=("no", "yes"))
+        description = dataclasses.replace(adapter.description, **changes)
+        shapes = task_adapter.shapes(description)
+        tensors = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
+        task_adapter.save(self.folder, task_adapter.TaskAdapter(description, tensors))
+        return self.read()
+
+    def read(self):
+        with open(os.path.join(self.folder, "README.md"), encoding="utf-8") as reader:
+            return reader.read()
+
+    def front_matter(self, card):
+        """The fields of the YAML, whose values are JSON."""
+        match = re.match(r"---\n(.*?)\n---\n", card, re.S)
+        fields = dict(line.split(": ", 1) for line in match.group(1).split("\n"))
+        return {name: json.loads(value) for name, value in fields.items()}
+
+    def test_a_saved_adapter_has_one(self):
+        training = {"learning_rate": 3e-4, "random_seed": 7}
+        card = self.save(training=training, scores={"eval_accuracy": 0.75, "eval_f1": 0.5})
+        fields = self.front_matter(card)
+        self.assertEqual(fields["license"], "apache-2.0")
+        self.assertEqual(fields["pipeline_tag"], "text-classification")
+        (model,) = fields["model-index"]
+        (result,) = model["results"]
+        self.assertEqual(result["dataset"], {"name": "MRPC", "type": "MRPC", "split": "dev"})
+        metrics = {metric["type"]: metric["value"] for metric in result["metrics"]}
+        self.assertEqual(metrics, {"accuracy": 0.75, "f1": 0.5})
+        # 18 of the head, 80 of LayerNorms, and four adapters of 2 * 4 * 8 + 4 + 8 parameters.
+        for part in (
+            "| labels | no, yes |",
+            f"| size | {18 + 80 + 4 * 76} parameters, 0.0 MB |",
+            "f" * 64,
+            "random seed 7",
+            "| accuracy | 0.7500 |",
+            "| learning rate | 0.0003 |",
+            "| adapter size | 4 |",
+            "python run_classifier.py --adapter=",
+            "python serve.py --adapters=",
+            "to_adapterhub",
+        ):
+            self.assertIn(part, card)
+
+    def test_other_kinds_of_tasks(self):
+        for kind, labels, tag, script in (
+            ("span", (), "question-answering", "run_squad.py"),
+            ("tagging", ("O", "B-X", "I-X"), "token-classification", "run_tagger.py"),
+            ("regression", (), "text-classification", "run_classifier.py"),
+        ):
+            card = self.save(kind=kind, labels=labels, scores={})
+            self.assertEqual(self.front_matter(card)["pipeline_tag"], tag)
+            self.assertIn(f"python {script} ", card)
+            self.assertIn("It has not been scored.", card)
+            self.assertNotIn("model-index", self.front_matter(card))
+        adapter = modeling.AdapterConfig(4, placement="parallel", scaling=4.0)
+        self.assertIn("| scaling | 4.0 |", self.save(adapter=adapter))
+
+    def test_names_are_no_markdown(self):
+        task = "a | b\n\n<script>---\nlicense: mit\n# [x](y) `z` é"
+        card = self.save(task=task, labels=('"', "|"), training={"a|b": "c\nd"})
+        self.assertEqual(self.front_matter(card)["license"], "apache-2.0")
+        (model,) = self.front_matter(card)["model-index"]
+        self.assertEqual(model["name"], task)
+        body = card.split("\n---\n", 1)[1]
+        self.assertNotIn("<script>", body)
+        self.assertNotIn("\nlicense", body)
+        for line in body.split("\n"):
+            if line.startswith("| "):
+                self.assertLen(re.findall(r"(?<!\\)\|", line), 3, line)
+
+    def test_written_for_older_adapters(self):
+        card = self.save()
+        with self.assertRaisesRegex(UserError, "has a card already; replace it by --overwrite"):
+            self.run_main("card", self.folder)
+        os.remove(os.path.join(self.folder, "README.md"))
+        before = task_adapter.load(self.folder)
+        self.assertIn("README.md", self.run_main("card", self.folder))
+        self.assertEqual(self.read(), card)
+        with open(os.path.join(self.folder, "README.md"), "w") as writer:
+            writer.write("mine")
+        self.run_main("card", self.folder, "--overwrite")
+        self.assertEqual(self.read(), card)
+        self.assertEqual(task_adapter.load(self.folder).description, before.description)
+
+    def run_main(self, *arguments):
+        with contextlib.redirect_stdout(io.StringIO()) as output:
+            convert_checkpoint.main(list(arguments))
+        return output.getvalue()
+
+
+if __name__ == "__main__":
+    tf.test.main()

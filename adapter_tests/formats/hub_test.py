@@ -1,0 +1,170 @@
+"""Tests of hub.py against a stand-in of the Hub, with the package huggingface_hub itself.
+
+The package reads its settings when it is imported: each case runs the scripts in a new process.
+"""
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from unittest import mock
+
+import tensorflow.compat.v1 as tf
+
+from adapter_bert.formats import hub, task_adapter
+from adapter_tests.support import mutations, own_models, tiny
+from adapter_tests.support.hub_server import HubServer
+from adapter_tests.support.refusals import RefusalTestCase
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+HAS_PACKAGE = importlib.util.find_spec("huggingface_hub") is not None
+
+
+class AddressTest(RefusalTestCase):
+    def test_a_folder_stays_as_it_is(self):
+        for path in ("output/mrpc/adapter", "gs://bucket/adapter", "/x", "hf:/x", ""):
+            self.assertEqual(hub.local_folder(path, "--adapter"), path)
+
+    def test_what_is_no_address(self):
+        for path in (
+            "hf://",
+            "hf://name",
+            "hf://a/b/c",
+            "hf://a/b@",
+            "hf://a/b@../../x",
+            "hf://../b",
+            "hf://a/..",
+            "hf://a/b c",
+            "hf://" + "a" * 200 + "/b",
+        ):
+            with mock.patch.object(hub, "_library") as library:
+                self.assert_refused(["expected hf://"], hub.local_folder, path, "--adapter")
+                library.assert_not_called()
+
+    def test_without_the_package(self):
+        with mock.patch.dict(sys.modules, {"huggingface_hub": None}):
+            self.assert_refused(["requirements-hub.txt"], hub.local_folder, "hf://a/b", "--adapter")
+
+
+@unittest.skipUnless(HAS_PACKAGE, "needs the package huggingface_hub")
+class HubTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = tempfile.mkdtemp(dir=self.get_temp_dir())
+        self.bert = tiny.write_bert(self.path("bert"))
+        self.adapter = self.path("adapter")
+        made = own_models.build_task_adapter(self.bert, task="MRPC")
+        task_adapter.save(self.adapter, made)
+        self.hub = HubServer()
+        stack = contextlib.ExitStack()
+        stack.enter_context(self.hub.serving())
+        self.addCleanup(stack.close)
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def run_script(self, *arguments):
+        """Returns (exit code, stdout, stderr)."""
+        environment = {
+            **os.environ,
+            "HF_ENDPOINT": self.hub.endpoint,
+            "HF_HOME": self.path("cache"),
+            "HF_TOKEN": "hf_secret",
+            "HF_HUB_DISABLE_TELEMETRY": "1",
+            "HF_HUB_DISABLE_XET": "1",
+            "NO_PROXY": "*",
+        }
+        done = subprocess.run(
+            [sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    def convert(self, *arguments):
+        return self.run_script("convert_checkpoint.py", *arguments)
+
+    def test_pushed_and_described(self):
+        code, output, complaints = self.convert("push", self.adapter, "me/mrpc", "--private")
+        self.assertEqual(code, 0, complaints)
+        address = f"hf://me/mrpc@{self.hub.sha('me/mrpc')}"
+        self.assertIn(f"--adapter={address}", output)
+        self.assertTrue(self.hub.is_private["me/mrpc"])
+        self.assertIn("Bearer hf_secret", self.hub.tokens)
+        self.assertEqual(self.hub.repositories["me/mrpc"][-1], mutations.files_in(self.adapter))
+        for path in (address, "hf://me/mrpc"):
+            code, output, complaints = self.convert("describe", path)
+            self.assertEqual(code, 0, complaints)
+            self.assertIn("Task adapter: MRPC, classification", output)
+
+    def test_an_older_adapter_is_pushed_with_a_card(self):
+        os.remove(os.path.join(self.adapter, "README.md"))
+        code, _, complaints = self.convert("push", self.adapter, "me/mrpc")
+        self.assertEqual(code, 0, complaints)
+        card = self.hub.repositories["me/mrpc"][-1]["README.md"]
+        self.assertTrue(card.startswith(b"---\nlibrary_name: "), card)
+        self.assertNotIn("README.md", os.listdir(self.adapter))
+
+    def test_a_revision_is_what_it_was(self):
+        self.hub.repositories["me/mrpc"] = [mutations.files_in(self.adapter)]
+        first = self.hub.sha("me/mrpc")
+        task_adapter.save(self.adapter, own_models.build_task_adapter(self.bert, 1, task="CoLA"))
+        self.hub.repositories["me/mrpc"].append(mutations.files_in(self.adapter))
+        for revision, task in (("", "CoLA"), (f"@{first}", "MRPC")):
+            code, output, complaints = self.convert("describe", f"hf://me/mrpc{revision}")
+            self.assertEqual(code, 0, complaints)
+            self.assertIn(f"Task adapter: {task}", output)
+
+    def test_refused_in_one_sentence(self):
+        self.hub.repositories["me/empty"] = [{"README.md": b"text"}]
+        damaged = mutations.files_in(self.adapter)
+        damaged["adapter.safetensors"] = damaged["adapter.safetensors"][:-1] + b"\x01"
+        self.hub.repositories["me/damaged"] = [damaged]
+        self.hub.repositories["me/mrpc"] = [mutations.files_in(self.adapter)]
+        for path, part in (
+            ("hf://me/nothing", "cannot be fetched"),
+            ("hf://me/mrpc@nowhere", "cannot be fetched"),
+            ("hf://me/empty", "is no task adapter: it has no adapter_config.json"),
+            ("hf://me/damaged", "adapter.safetensors is damaged"),
+        ):
+            code, output, complaints = self.convert("describe", path)
+            self.assertEqual((code, output), (1, ""), path)
+            self.assertIn(part, complaints)
+            self.assertNotIn("Traceback", complaints)
+            (error,) = [line for line in complaints.split("\n") if line.startswith("Error: ")]
+            self.assertStartsWith(error, "Error: PATH ")
+        shutil.rmtree(self.adapter)
+        code, _, complaints = self.convert("push", self.adapter, "me/other")
+        self.assertEqual(code, 1)
+        self.assertIn("is no task adapter", complaints)
+        self.assertNotIn("me/other", self.hub.repositories)
+
+    def test_a_script_evaluates_one(self):
+        self.hub.repositories["me/mrpc"] = [mutations.files_in(self.adapter)]
+        data = self.path("data")
+        tiny.write_mrpc(data)
+        arguments = ("run_classifier.py", "--do_eval", f"--data_dir={data}", "--verbosity=-1")
+        output_dir = self.path("evaluated")
+        for bert, code in ((self.bert, 0), (self._other_bert(), 1)):
+            found, _, complaints = self.run_script(
+                *arguments,
+                "--adapter=hf://me/mrpc",
+                f"--init_checkpoint={bert}/bert_model.ckpt",
+                f"--bert_config_file={bert}/bert_config.json",
+                f"--vocab_file={bert}/vocab.txt",
+                f"--output_dir={output_dir}",
+            )
+            self.assertEqual(found, code, complaints)
+            output_dir = self.path("other")
+        self.assertIn("does not fit", complaints)
+        self.assertIn("backbone", complaints)
+        self.assertIn("eval_results.json", os.listdir(self.path("evaluated")))
+
+    def _other_bert(self):
+        return tiny.write_bert(self.path("other_bert"), initializer_range=0.1)
+
+
+if __name__ == "__main__":
+    tf.test.main()
