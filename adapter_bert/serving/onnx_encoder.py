@@ -22,7 +22,6 @@ from adapter_bert.common.errors import UserError
 from adapter_bert.formats.onnx_backbone import IR_VERSION, OPSET
 from adapter_bert.serving.compatibility import HEAD, Architecture, table_name
 
-PRECISIONS = ("float32", "int8", "float16")
 INT64, FLOAT = TensorProto.INT64, TensorProto.FLOAT
 Tensors = Dict[str, np.ndarray]
 
@@ -393,7 +392,7 @@ def encode(
       batch: `Inputs`.
       num_positions: int64 [1], F: at how many of the first positions the last layer is computed,
         1 where every task reads the pooled output; None for all.
-      precision: one of `PRECISIONS`; int8 is that of the backbone's products.
+      precision: one of `configs.ANSWER_PRECISIONS`; int8 is that of the backbone's products.
       broadcasts_layer_norm: bool; LayerNormalization takes gamma and beta of each group, as ONNX
         Runtime's does since 1.21, at a pass less over the hidden states than Mul and Add.
 

@@ -5,8 +5,12 @@ import os
 import tempfile
 from unittest import mock
 
+import pytest
 import tensorflow.compat.v1 as tf
 
+pytest.importorskip("onnxruntime", reason="Python 3.7 has no ONNX Runtime of today")
+
+# isort: split
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import adapter_folders, task_adapter
 from adapter_bert.serving import request_texts
