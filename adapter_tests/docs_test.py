@@ -23,7 +23,6 @@ import tempfile
 from typing import List, NamedTuple, Optional
 from unittest import mock
 
-import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from absl import flags
