@@ -183,6 +183,10 @@ class AdapterBank:
         """Those whose adapters are in memory, the one that was asked for last at the end."""
         return list(self._in_memory)
 
+    def is_in_memory(self, name: str) -> bool:
+        """Whether a task's adapter is in memory."""
+        return name in self._in_memory
+
     def describe(self, name: str) -> task_adapter.Description:
         """The `task_adapter.Description` of a task; raises `UnknownTask`."""
         return self._entry(name).description

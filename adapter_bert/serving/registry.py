@@ -11,7 +11,7 @@ import os
 import posixpath
 import threading
 from concurrent import futures
-from typing import Callable, Dict, Iterator, List, NamedTuple, Optional
+from typing import Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional
 
 from adapter_bert.common import files
 from adapter_bert.common.errors import UserError
@@ -165,6 +165,19 @@ class ServedTasks:
                 self._tasks = {other: t for other, t in self._tasks.items() if other != name}
             self._retire(task.key)
         return task
+
+    def are_in_memory(self, tasks: Iterable[ServedTask]) -> bool:
+        """Whether the adapters of `ServedTask`s are in memory: a batch need not read one."""
+        return all(self._bank.is_in_memory(task.key) for task in tasks)
+
+    def load(self, tasks: Iterable[ServedTask]) -> None:
+        """Reads adapters into memory, while batches go on.
+
+        Raises:
+          UserError: one cannot be read any more.
+        """
+        for task in tasks:
+            self._bank.load(task.key)
 
     @contextlib.contextmanager
     def lease(self) -> "Iterator[Lease]":

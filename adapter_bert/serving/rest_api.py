@@ -291,6 +291,8 @@ class RestApi:
         if len(rows) > self._batcher.max_queue_size:
             raise Refused(413, f"the texts make {len(rows)} windows, which are too many")
         try:
+            if not self._tasks.are_in_memory(prediction.tasks):  # Batches need not wait for a disk.
+                await run_in_threadpool(self._tasks.load, prediction.tasks)
             outputs = await asyncio.wrap_future(self._batcher.submit(rows))
         except batcher.QueueFull:
             raise _overloaded_error() from None
