@@ -1,10 +1,12 @@
-"""Writes a SavedModel of a task, or of many over one BERT.
+"""Writes a SavedModel or an ONNX file of a task, or of many over one BERT.
 
     python export_model.py --adapters=output/mrpc/adapter --export_dir=exported/mrpc
     python export_model.py --adapters=output/mrpc/adapter,output/sms_spam/adapter \\
         --export_dir=exported/tasks --raw_text
+    python export_model.py --adapters=output/mrpc/adapter --export_dir=exported/mrpc --format=onnx
 
-TensorFlow Serving and plain TensorFlow 2 run it; `saved_model_cli show --all --dir` shows it.
+TensorFlow Serving and plain TensorFlow 2 run a SavedModel, which `saved_model_cli show --all --dir`
+shows; ONNX Runtime runs an ONNX file.
 """
 
 from adapter_bert.common import environment
@@ -21,7 +23,12 @@ import tokenization
 from adapter_bert.common import cli, devices, files, task_kinds
 from adapter_bert.common.errors import UserError
 from adapter_bert.common.settings import flag
-from adapter_bert.formats import adapter_checkpoints, adapter_folders, task_adapter
+from adapter_bert.formats import (
+    adapter_checkpoints,
+    adapter_folders,
+    onnx_backbone,
+    task_adapter,
+)
 from adapter_bert.serving import compatibility, in_graph_tokenizer, saved_model
 from adapter_bert.training import pretrained
 from adapter_bert.training.config import PretrainedConfig
@@ -38,7 +45,15 @@ class ExportConfig(PretrainedConfig):
         "Tasks",
     )
     export_dir: Optional[str] = flag(
-        None, "Where the SavedModel goes: a folder in it, of the next number.", "Output"
+        None, "Where the model goes: a folder in it, of the next number.", "Output"
+    )
+    format: str = flag("saved_model", "Of the model.", "Output", choices=("saved_model", "onnx"))
+    precision: str = flag(
+        "float32",
+        "Precision of --format=onnx; int8 is that of BERT's products, adapters and heads stay"
+        " float32.",
+        "Output",
+        choices=("float32", "int8"),
     )
     raw_text: bool = flag(
         False,
@@ -50,6 +65,10 @@ class ExportConfig(PretrainedConfig):
         for name in ("adapters", "export_dir"):
             if not getattr(self, name):
                 raise UserError(f"--{name} is not given.")
+        if self.format == "onnx" and self.raw_text:
+            raise UserError("--raw_text goes with --format=saved_model: an ONNX file reads ids.")
+        if self.format != "onnx" and self.precision != "float32":
+            raise UserError(f"--precision={self.precision} goes with --format=onnx.")
 
 
 def define_flags(flag_values=flags.FLAGS):
@@ -72,7 +91,8 @@ def run(values):
     """
     devices.require_tensorflow_2("export_model.py")
     config = ExportConfig.from_flags(values)
-    bert = pretrained.find(config, reads_texts=config.raw_text)
+    is_onnx = config.format == "onnx"
+    bert = pretrained.find(config, reads_texts=config.raw_text or is_onnx)
     backbone = adapter_checkpoints.backbone_of(bert.init_checkpoint, bert.config)
     adapters = {}
     for name, folder in adapter_folders.match_patterns(config.adapters).items():
@@ -80,7 +100,11 @@ def run(values):
         where = f"--adapters {folder}"
         compatibility.check_compatible(adapters[name].description, backbone, where)
         task_adapter.check_finite(adapters[name].tensors, where)
-    _log_precision(adapters)
+    _log_precision(adapters, config.precision)
+    tasks = ", ".join(f"{name} ({a.description.kind})" for name, a in adapters.items())
+    if is_onnx:
+        path = _write_onnx(config, bert, adapters)
+        return [f"Tasks: {tasks}", f"ONNX file: {path} ({files.readable_size(path)})"]
     encode_texts = None
     if config.raw_text:
         _check_no_windows(adapters)
@@ -91,9 +115,23 @@ def run(values):
     path = saved_model.write(
         str(config.export_dir), bert.config, bert.init_checkpoint, adapters, encode_texts
     )
-    tasks = ", ".join(f"{name} ({a.description.kind})" for name, a in adapters.items())
     size = files.readable_size(path + "/variables/")
     return [f"Tasks: {tasks}", f"SavedModel: {path} ({size})"]
+
+
+def _write_onnx(config, bert, adapters):
+    """Writes the ONNX file; returns its path."""
+    from adapter_bert.serving import onnx_export  # Python 3.7 has no package of today's ONNX.
+
+    backbone = onnx_backbone.load(bert.init_checkpoint, bert.config)
+    return onnx_export.write(
+        str(config.export_dir),
+        bert.config,
+        backbone.tensors,
+        adapters,
+        str(bert.vocab_file),
+        config.precision,
+    )
 
 
 def _check_no_windows(adapters):
@@ -106,9 +144,9 @@ def _check_no_windows(adapters):
             )
 
 
-def _log_precision(adapters):
-    """Logs the precision of the SavedModel, and the tasks that were trained in another one."""
-    logging.info("The SavedModel computes in float32.")
+def _log_precision(adapters, computed):
+    """Logs the precision of the model, and the tasks that were trained in another one."""
+    logging.info("The model computes in %s.", computed)
     for name, adapter in adapters.items():
         precision = adapter.description.training.get("precision")
         if precision not in (None, "float32"):

@@ -1,4 +1,4 @@
-"""Tests of export_model.py: flags in, SavedModel out."""
+"""Tests of export_model.py: flags in, SavedModel or ONNX file out."""
 
 import os
 import re
@@ -53,7 +53,7 @@ class ExportModelTest(tf.test.TestCase):
         self.save("old", training={"precision": "bfloat16"})
         with self.assertLogs("absl", "INFO") as log:
             report = self.run_it("--adapters=" + os.path.join(self.root, "*", "adapter"))
-        self.assertIn("The SavedModel computes in float32", "\n".join(log.output))
+        self.assertIn("The model computes in float32", "\n".join(log.output))
         self.assertLen([line for line in log.output if "old was trained in bfloat16" in line], 1)
         self.assertEqual(
             report[0], "Tasks: mrpc (classification), old (classification), stars (regression)"
@@ -62,6 +62,22 @@ class ExportModelTest(tf.test.TestCase):
         self.assertRegex(report[1], rf"^SavedModel: {re.escape(path)} \([\d.]+ MB\)$")
         signatures = tf.saved_model.contains_saved_model(path)
         self.assertTrue(signatures)
+
+    def test_onnx(self):
+        folders = [self.save("mrpc"), self.save("stars", 1, kind="regression", labels=())]
+        for number, (count, precision) in enumerate(((1, "float32"), (2, "int8"))):
+            with self.assertLogs("absl", "INFO") as log:
+                report = self.run_it(
+                    "--adapters=" + ",".join(folders[:count]),
+                    "--format=onnx",
+                    f"--precision={precision}",
+                    self.vocabulary(),
+                )
+            self.assertIn(f"The model computes in {precision}", "\n".join(log.output))
+            folder = os.path.join(self.export_dir, str(number + 1))
+            path = os.path.join(folder, "model.onnx")
+            self.assertRegex(report[1], rf"^ONNX file: {re.escape(path)} \([\d.]+ MB\)$")
+            self.assertCountEqual(os.listdir(folder), ["model.onnx", "tasks.json", "vocab.txt"])
 
     def test_raw_text(self):
         if in_graph_tokenizer.tensorflow_text is None:
@@ -87,6 +103,8 @@ class ExportModelTest(tf.test.TestCase):
         for arguments, part in (
             ([f"--adapters={squad}", "--raw_text"], "--raw_text: .* fits tasks of span"),
             ([f"--adapters={windows}", "--raw_text"], "windows was trained with --long_texts"),
+            ([f"--adapters={one}", "--raw_text", "--format=onnx"], "--raw_text goes with --form"),
+            ([f"--adapters={one}", "--precision=int8"], "--precision=int8 goes with --format=onnx"),
             ([], "--adapters is not given"),
             ([f"--adapters={one}", "--export_dir="], "--export_dir is not given"),
             (["--adapters=nothing"], "--adapters=nothing: there is no such folder"),

@@ -21,9 +21,8 @@ import numpy as np
 from adapter_bert.common import configs, files, task_kinds
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import task_adapter
-from adapter_bert.serving import compatibility, engine
+from adapter_bert.serving import compatibility
 from adapter_bert.serving.batcher import BATCH_SIZE
-from adapter_bert.serving.onnx_encoder import TaskArrays
 
 AdapterSource = Union[str, task_adapter.TaskAdapter]  # A folder, or the adapter itself.
 
@@ -66,7 +65,7 @@ class _Entry:
     ):
         self.description = description
         self.architecture = compatibility.architecture_of(description.adapter)
-        self.arrays: Optional[TaskArrays] = None  # In memory.
+        self.arrays: Any = None  # In memory: `onnx_encoder.TaskArrays`.
         self.reading = threading.Lock()  # Of the thread that reads it.
         self._source, self._digest, self._label = source, digest, label
 
@@ -115,6 +114,8 @@ class AdapterBank:
     ):
         if max_in_memory is not None and max_in_memory < 1:
             raise UserError(f"max_in_memory must be at least 1, but is {max_in_memory}.")
+        from adapter_bert.serving import engine  # Python 3.7 has no ONNX Runtime.
+
         self.precision = precision
         self._engine = engine.Engine(config, init_checkpoint, precision)
         folder = os.path.basename(os.path.dirname(os.path.abspath(init_checkpoint)))
@@ -280,7 +281,7 @@ class AdapterBank:
                 self._in_memory.move_to_end(name)
         return entries
 
-    def _arrays(self, name: str, entry: _Entry, needed: Dict[str, _Entry]) -> TaskArrays:
+    def _arrays(self, name: str, entry: _Entry, needed: Dict[str, _Entry]) -> Any:
         """A task's arrays, which are read if they are not in memory; other batches go on."""
         with entry.reading:
             arrays = entry.arrays

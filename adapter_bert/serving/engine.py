@@ -12,7 +12,7 @@ from adapter_bert.common.errors import UserError
 from adapter_bert.formats import onnx_backbone, task_adapter
 from adapter_bert.serving import onnx_encoder
 from adapter_bert.serving.compatibility import Architecture, is_task_specific
-from adapter_bert.serving.onnx_encoder import PRECISIONS, TaskArrays
+from adapter_bert.serving.onnx_encoder import TaskArrays
 
 _GPU, _CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 _VERSION = tuple(map(int, onnxruntime.__version__.split(".")[:2]))
@@ -28,7 +28,7 @@ class Engine:
     Args:
       config: `configs.BertConfig`.
       init_checkpoint: prefix of the pretrained checkpoint.
-      precision: one of `onnx_encoder.PRECISIONS`.
+      precision: one of `configs.ANSWER_PRECISIONS`.
 
     Attributes:
       fingerprint: the backbone's.
@@ -38,8 +38,9 @@ class Engine:
     """
 
     def __init__(self, config: configs.BertConfig, init_checkpoint: str, precision: str):
-        if precision not in PRECISIONS:
-            raise UserError(f"precision={precision}: expected one of {', '.join(PRECISIONS)}.")
+        if precision not in configs.ANSWER_PRECISIONS:
+            choices = ", ".join(configs.ANSWER_PRECISIONS)
+            raise UserError(f"precision={precision}: expected one of {choices}.")
         if precision == "float16" and _GPU not in onnxruntime.get_available_providers():
             raise UserError(
                 "precision=float16 needs a GPU and the package onnxruntime-gpu; this ONNX Runtime"

@@ -22,7 +22,6 @@ from adapter_bert.common.errors import UserError
 from adapter_bert.formats.onnx_backbone import IR_VERSION, OPSET
 from adapter_bert.serving.compatibility import HEAD, Architecture, table_name
 
-PRECISIONS = ("float32", "int8", "float16")
 INT64, FLOAT = TensorProto.INT64, TensorProto.FLOAT
 Tensors = Dict[str, np.ndarray]
 
@@ -393,7 +392,7 @@ def encode(
       batch: `Inputs`.
       num_positions: int64 [1], F: at how many of the first positions the last layer is computed,
         1 where every task reads the pooled output; None for all.
-      precision: one of `PRECISIONS`; int8 is that of the backbone's products.
+      precision: one of `configs.ANSWER_PRECISIONS`; int8 is that of the backbone's products.
       broadcasts_layer_norm: bool; LayerNormalization takes gamma and beta of each group, as ONNX
         Runtime's does since 1.21, at a pass less over the hidden states than Mul and Add.
 
@@ -442,6 +441,10 @@ class _Encoder:
         self._batched = graph.op("Concat", sizes, width, axis=0)
         self._num_rows = graph.op("Shape", batch.input_ids, start=0, end=1)
         self._unit = graph.constant(np.ones(config.hidden_size))
+        mask = graph.op("Unsqueeze", batch.input_mask, graph.ints(1, 2))
+        is_padding = graph.op("Sub", graph.constant(np.array(1, np.int32)), mask)
+        is_padding = graph.op("Cast", is_padding, to=graph.type)
+        self._mask_bias = graph.op("Mul", is_padding, graph.constant(np.array(-10000.0)))
 
     def embed(self) -> str:
         """The embeddings, normalized."""
@@ -507,14 +510,33 @@ class _Encoder:
         )
 
     def _cross_attention(self, queries: str, rows: str, scope: str) -> str:
-        """Attention of [B, F, D] to [B, S, D]: [B, F, D]."""
-        projected = [
-            self._product(source, kernel, bias)
-            for source, kernel, bias in zip((queries, rows, rows), *self._projections(scope))
-        ]
-        heads = self._config.num_attention_heads
-        arguments = *projected, "", self._batch.input_mask
-        return self._graph.own_op("MultiHeadAttention", *arguments, num_heads=heads)
+        """Attention of [B, F, D] to [B, S, D]: [B, F, D].
+
+        MultiHeadAttention of ONNX Runtime up to 1.20 takes the mask wrongly where F is not S.
+        """
+        graph, heads = self._graph, self._config.num_attention_heads
+        size = self._config.hidden_size // heads
+        query, key, value = (
+            graph.op(
+                "Transpose",
+                graph.op(
+                    "Reshape", self._product(source, kernel, bias), graph.ints(0, -1, heads, size)
+                ),
+                perm=order,
+            )
+            for source, kernel, bias, order in zip(
+                (queries, rows, rows),
+                *self._projections(scope),
+                ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]),
+            )
+        )
+        scores = graph.op(
+            "Mul", graph.op("MatMul", query, key), graph.constant(np.array(size**-0.5))
+        )
+        probabilities = graph.op("Softmax", graph.op("Add", scores, self._mask_bias), axis=-1)
+        context = graph.op("MatMul", probabilities, value)
+        context = graph.op("Transpose", context, perm=[0, 2, 1, 3])
+        return graph.op("Reshape", context, graph.ints(0, -1, heads * size))
 
     def _projections(self, scope: str) -> Tuple[List[np.ndarray], List[np.ndarray]]:
         names = [f"{scope}/{name}" for name in ("query", "key", "value")]

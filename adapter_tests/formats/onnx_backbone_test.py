@@ -10,8 +10,12 @@ import tempfile
 from unittest import mock
 
 import numpy as np
+import pytest
 import tensorflow.compat.v1 as tf
 
+pytest.importorskip("onnxruntime", reason="Python 3.7 has no ONNX Runtime of today")
+
+# isort: split
 from adapter_bert.common import paths
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import adapter_checkpoints, onnx_backbone

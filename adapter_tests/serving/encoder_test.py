@@ -4,8 +4,12 @@ import os
 import tempfile
 
 import numpy as np
+import pytest
 import tensorflow.compat.v1 as tf
 
+pytest.importorskip("onnxruntime", reason="Python 3.7 has no ONNX Runtime of today")
+
+# isort: split
 import modeling
 from adapter_bert.common import task_kinds
 from adapter_bert.serving import compatibility, encoder, engine, saved_model

@@ -7,8 +7,12 @@ import shutil
 import tempfile
 from unittest import mock
 
+import pytest
 import tensorflow.compat.v1 as tf
 
+pytest.importorskip("onnxruntime", reason="Python 3.7 has no ONNX Runtime of today")
+
+# isort: split
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import adapter_folders, task_adapter
 from adapter_bert.serving import request_texts

@@ -1,0 +1,167 @@
+"""Tests of onnx_export.py: what is exported, in a process that has none of this project."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+pytest.importorskip("onnxruntime", reason="Python 3.7 has no ONNX Runtime of today")
+
+# isort: split
+import modeling
+from adapter_bert.common.errors import UserError
+from adapter_bert.formats import onnx_backbone
+from adapter_bert.serving import onnx_export
+from adapter_tests.support import own_models, tiny
+
+# Runs a file on the inputs in stdin, as ONNX Runtime does by default, and writes its outputs: JSON.
+_RUN = """
+import json, sys
+for name in ("tensorflow", "onnx", "scipy"):
+    sys.modules[name] = None
+import numpy as np, onnxruntime
+path, inputs = json.load(sys.stdin)
+session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+inputs = {name: np.array(value) for name, value in inputs.items()}
+values = session.run(None, inputs)
+names = [output.name for output in session.get_outputs()]
+metadata = session.get_modelmeta().custom_metadata_map
+assert not any(name.startswith(("adapter_bert", "modeling")) for name in sys.modules)
+json.dump([{name: value.tolist() for name, value in zip(names, values)}, metadata], sys.stdout)
+"""
+ROWS = [[2, 7, 9, 11, 3], [2, 8, 3], [2, 6, 9, 3]]
+
+
+class OnnxExportTest(tf.test.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.root = tempfile.mkdtemp(dir=tf.test.get_temp_dir())
+        cls.bert = tiny.write_bert(os.path.join(cls.root, "bert"), initializer_range=0.4)
+        cls.models = own_models.SingleTaskModels(cls.bert)
+
+    def write(self, adapters, precision="float32"):
+        prefix = os.path.join(self.bert, "bert_model.ckpt")
+        backbone = onnx_backbone.load(prefix, tiny.config())
+        return onnx_export.write(
+            tempfile.mkdtemp(dir=self.root),
+            tiny.config(),
+            backbone.tensors,
+            adapters,
+            os.path.join(self.bert, "vocab.txt"),
+            precision,
+        )
+
+    def outputs(self, path, rows=ROWS, **inputs):
+        """(outputs by name, metadata) of rows, padded to the longest."""
+        length = max(map(len, rows))
+        mask = [[1] * len(row) + [0] * (length - len(row)) for row in rows]
+        inputs["input_ids"] = [row + [0] * (length - len(row)) for row in rows]
+        inputs["input_mask"] = mask
+        inputs["segment_ids"] = [[int(i > 1 and m) for i, m in enumerate(row)] for row in mask]
+        process = subprocess.run(
+            [sys.executable, "-c", _RUN],
+            input=json.dumps([path, inputs]),
+            capture_output=True,
+            text=True,
+            cwd=tempfile.gettempdir(),
+            env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
+        )
+        self.assertEqual(process.returncode, 0, process.stderr[-3000:])
+        return json.loads(process.stdout)
+
+    def own(self, adapter, row):
+        return self.models.predictions(adapter, row, [int(i > 1) for i in range(len(row))])
+
+    def test_a_task_of_each_kind(self):
+        for seed, changes in enumerate(
+            (
+                {"labels": ("no", "yes", "perhaps")},
+                {"adapter": modeling.AdapterConfig(3, "swish", sites="attention")},
+                {"adapter": modeling.AdapterConfig(3, layers=(1,), interaction="multiply")},
+                {"kind": "multilabel", "labels": ("x", "y", "z")},
+                {"kind": "regression", "labels": ()},
+                {"kind": "span", "labels": ()},
+                {"method": "layer_norm"},
+            )
+        ):
+            adapter = own_models.build_task_adapter(self.bert, seed, **changes)
+            path = self.write({"task": adapter})
+            found, metadata = self.outputs(path)
+            for index, row in enumerate(ROWS):
+                expected = self.own(adapter, row)
+                self.assertEqual(set(found), set(expected))
+                for name, value in expected.items():
+                    actual = np.array(found[name][index])
+                    if name.endswith("_logits"):
+                        actual = actual[: len(row)]
+                    self.assertAllClose(actual, value, atol=1e-5, msg=changes)
+            self.assertEqual(
+                os.path.relpath(path, self.root).split(os.sep)[1:], ["1", "model.onnx"]
+            )
+            description = json.loads(metadata["tasks"])["task"]
+            self.assertEqual(tuple(description["labels"]), adapter.description.labels)
+            self.assertEqual(description["max_seq_length"], 16)
+            self.assertEqual(description["do_lower_case"], True)
+            with open(os.path.join(os.path.dirname(path), "tasks.json")) as reader:
+                self.assertEqual(json.load(reader)["task"], description)
+            with open(os.path.join(os.path.dirname(path), "vocab.txt")) as reader:
+                self.assertEqual(reader.read().split(), tiny.VOCABULARY)
+
+    def test_tags(self):
+        adapter = own_models.build_task_adapter(self.bert, kind="tagging", labels=("O", "B-x"))
+        (found, _) = self.outputs(self.write({"tags": adapter}))
+        for logits, row in zip(found["logits"], ROWS):
+            tags = np.argmax(logits, -1)[: len(row)]
+            self.assertAllEqual(tags, self.own(adapter, row)["tag_ids"])
+
+    def test_tasks_of_all_kinds_in_one_file(self):
+        adapters = [
+            own_models.build_task_adapter(self.bert, seed, **changes)
+            for seed, changes in enumerate(
+                (
+                    {"adapter": modeling.AdapterConfig(3)},
+                    {"kind": "span", "labels": (), "adapter": modeling.AdapterConfig(7)},
+                    {"kind": "regression", "labels": (), "method": "layer_norm"},
+                )
+            )
+        ]
+        path = self.write(dict(zip("abc", adapters)))
+        task_ids = [1, 0, 2]
+        found, metadata = self.outputs(path, task_ids=task_ids)
+        self.assertEqual(list(json.loads(metadata["tasks"])), ["a", "b", "c"])
+        span, pair, number = (self.own(adapters[i], row) for i, row in zip(task_ids, ROWS))
+        tokens = np.array(found["token_logits"][0])
+        self.assertAllClose(tokens[:, 0], span["start_logits"], atol=1e-5)
+        self.assertAllClose(tokens[:, 1], span["end_logits"], atol=1e-5)
+        odds = np.exp(found["logits"][1])
+        self.assertAllClose(odds / odds.sum(), pair["probabilities"], atol=1e-5)
+        self.assertAllClose(found["logits"][2], [number["prediction"], 0.0], atol=1e-5)
+
+    def test_int8(self):
+        adapter = own_models.build_task_adapter(self.bert)
+        exact, rounded = (
+            self.outputs(self.write({"task": adapter}, precision))[0]["probabilities"]
+            for precision in ("float32", "int8")
+        )
+        self.assertAllClose(exact, rounded, atol=0.2)
+        self.assertNotAllClose(exact, rounded, atol=1e-6)
+
+    def test_refused(self):
+        adapters = {
+            name: own_models.build_task_adapter(
+                self.bert, adapter=modeling.AdapterConfig(4, activation)
+            )
+            for name, activation in (("a", "gelu"), ("b", "relu"))
+        }
+        with self.assertRaisesRegex(UserError, "cannot share a model: export their tasks apart"):
+            self.write(adapters)
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,169 @@
+"""Tests of predictor.py."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+pytest.importorskip("onnxruntime", reason="Python 3.7 has no ONNX Runtime of today")
+
+# isort: split
+import adapter_bert
+import run_classifier
+from adapter_bert.common import paths
+from adapter_bert.common.errors import UserError
+from adapter_bert.formats import task_adapter
+from adapter_bert.serving import predictor
+from adapter_tests.support import own_models, script_cases, served, tiny
+
+
+class PredictorTest(tf.test.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.root = tempfile.mkdtemp(dir=tf.test.get_temp_dir())
+        cls.bert, cls.adapters = served.prepare()
+        served.save_all(cls.root)
+
+    def predictor(self, name, **options):
+        folder = os.path.join(self.root, name, "adapter")
+        return predictor.Predictor(folder, self.bert, **options)
+
+    def save(self, name, **changes):
+        folder = os.path.join(self.root, name, "adapter")
+        task_adapter.save(folder, own_models.build_task_adapter(self.bert, 9, **changes))
+        return self.predictor(name)
+
+    def expected(self, name, ids, segments):
+        models = own_models.SingleTaskModels(self.bert)
+        return models.predictions(self.adapters[name], ids, segments)
+
+    def ids(self, *words):
+        return [tiny.VOCABULARY.index(word) for word in words]
+
+    def test_a_text_and_a_pair(self):
+        sms = self.predictor("sms")
+        ids = self.ids("[CLS]", "a", "dog", "[SEP]", "the", "cat", "[SEP]")
+        for texts, length in ((("A dog",), 4), (("A dog", "the cat"), 7)):
+            segments = [0] * 4 + [1] * (length - 4)
+            probabilities = self.expected("sms", ids[:length], segments)["probabilities"]
+            answer = sms(*texts)
+            self.assertAllClose(list(answer["probabilities"].values()), probabilities, atol=1e-5)
+            self.assertEqual(answer["label"], ("ham", "spam")[np.argmax(probabilities)])
+            fields = dict(zip(("text", "text_b"), texts))
+            for other in (sms(**fields), *sms([texts, fields])):
+                self.assertEqual(other["label"], answer["label"])
+                self.assertAllClose(other["probabilities"], answer["probabilities"], atol=1e-5)
+        self.assertEqual(sms(["A dog"]), [sms("A dog")])
+        self.assertEqual(sms([]), [])
+
+    def test_lists_of_any_length(self):
+        """Rows of all lengths share batches, and windows of a context find together."""
+        stars, squad, random = self.predictor("stars"), self.predictor("squad"), np.random
+        texts = [" ".join(random.choice(tiny.WORDS, n % 14 + 1)) for n in range(70)]
+        answers = stars(texts)
+        self.assertLen(answers, 70)
+        for index in (0, 13, 69):
+            self.assertAllClose(stars(texts[index]), answers[index], atol=1e-5)
+        questions = [("dog", " ".join(random.choice(tiny.WORDS, n))) for n in (5, 40, 12)]
+        answers = squad(questions)
+        for question, answer in zip(questions, answers):
+            self.assertEqual(squad(*question)["answer"], answer["answer"])
+            self.assertIn(answer["answer"], question[1])
+        named = squad(question=questions[0][0], context=questions[0][1])
+        self.assertEqual(named["answer"], answers[0]["answer"])
+
+    def test_tokens(self):
+        tags = self.save("tags", kind="tagging", labels=("O", "B-x", "I-x"))
+        words = ["the", "dog", "sees", "cats"]
+        answer = tags(tokens=words)
+        self.assertEqual(answer["tokens"], words)
+        self.assertLen(answer["tags"], 4)
+        self.assertEqual(tags("the dog sees cats"), answer)
+        self.assertEqual(tags([{"tokens": words}, "the dog sees cats"]), [answer, answer])
+
+    def test_what_is_no_text_of_the_task(self):
+        sms = self.predictor("sms")
+        for arguments, part in (
+            (("a", "b", "c"), "found 3 texts; expected text and text_b"),
+            ((), "Instance 0: found nothing; expected text"),
+            ((["a", 7],), "Instance 1: expected an object with text"),
+            (([("a", 7)],), "Instance 0: text_b is no string"),
+        ):
+            with self.assertRaisesRegex(UserError, part):
+                sms(*arguments)
+
+    def test_threads(self):
+        sms, answers = self.predictor("sms"), []
+        texts = [f"{word} dog" for word in tiny.WORDS]
+        expected = sms(texts)
+        threads = [
+            threading.Thread(target=lambda: answers.append([sms(text) for text in texts]))
+            for _ in range(3)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertLen(answers, 3)
+        for answer in answers:
+            self.assertEqual([a["label"] for a in answer], [a["label"] for a in expected])
+
+    def test_its_bert(self):
+        folder = os.path.join(self.root, "sms", "adapter")
+        other = tiny.write_bert(os.path.join(self.root, "other"), initializer_range=0.2)
+        with self.assertRaisesRegex(UserError, "was trained on another BERT"):
+            predictor.Predictor(folder, other)
+        with self.assertRaisesRegex(UserError, "bert: there is no folder"):
+            predictor.Predictor(folder, "nowhere")
+        with self.assertRaisesRegex(UserError, "^Folder nowhere is no task adapter"):
+            predictor.Predictor("nowhere", self.bert)
+
+    def test_a_process_without_tensorflow(self):
+        self.predictor("sms")  # Converts the BERT.
+        code = (
+            "import sys; sys.modules['tensorflow'] = None\n"
+            "from adapter_bert import Predictor\n"
+            "folder, bert = sys.argv[1:]\n"
+            "print(Predictor(folder, bert)('a dog')['label'])"
+        )
+        folder = os.path.join(self.root, "sms")
+        done = subprocess.run(
+            [sys.executable, "-c", code, folder, self.bert],
+            capture_output=True,
+            text=True,
+            cwd=paths.PROJECT,
+        )
+        self.assertEqual(done.stdout.strip(), self.predictor("sms")("a dog")["label"], done.stderr)
+
+
+@pytest.mark.estimator
+class TrainedTest(script_cases.ScriptTestCase):
+    SCRIPT = run_classifier
+
+    def test_it_answers_what_do_predict_writes(self):
+        self.succeed("--do_train", "--do_predict")
+        predicted = script_cases.read(os.path.join(self.output_dir, "test_results.tsv"))
+        expected = [list(map(float, line.split("\t"))) for line in predicted.splitlines()]
+        lines = script_cases.read(os.path.join(self.data, "test.tsv")).splitlines()[1:]
+        pairs = [tuple(line.split("\t")[3:5]) for line in lines]
+        paraphrase = adapter_bert.Predictor(os.path.join(self.output_dir, "adapter"))
+        self.assertEqual(os.path.dirname(paraphrase.bert.init_checkpoint), self.bert)
+        found = [list(answer["probabilities"].values()) for answer in paraphrase(pairs)]
+        self.assertAllClose(found, expected, atol=1e-5)
+        moved = shutil.move(os.path.join(self.output_dir, "adapter"), self.folder)
+        self.assertAllClose(
+            list(predictor.Predictor(moved, self.bert)(*pairs[0])["probabilities"].values()),
+            expected[0],
+            atol=1e-5,
+        )
+
+
+if __name__ == "__main__":
+    tf.test.main()

@@ -1,0 +1,96 @@
+"""Measures one way to answer rows of several shapes, and prints the milliseconds of each as JSON.
+
+python benchmarks/engine_worker.py rival FILE.onnx
+python benchmarks/engine_worker.py bank BERT_DIR --precision=int8 --tasks=8
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+
+sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+import numpy as np
+import onnxruntime
+
+from adapter_bert.common import configs
+from adapter_bert.formats import task_adapter
+from adapter_bert.serving import bank
+
+SHAPES = ((1, 32), (1, 64), (8, 64), (32, 128))  # Rows and tokens.
+_SECONDS = 1.0  # Of each shape, after a first call.
+
+
+def milliseconds(function):
+    """The median of a function's calls."""
+    function()
+    times, end = [], time.perf_counter() + _SECONDS
+    while not times or time.perf_counter() < end:
+        start = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - start)
+    return 1000 * float(np.median(times))
+
+
+def rival(path):
+    """A function of ids [B, S] that returns a function to be timed: a session of one file."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+    def of_batch(ids):
+        inputs = {
+            "input_ids": ids,
+            "attention_mask": np.ones_like(ids),
+            "token_type_ids": np.zeros_like(ids),
+        }
+        return lambda: session.run(None, inputs)
+
+    return of_batch
+
+
+def of_bank(folder, precision, num_tasks):
+    """The same of a bank over a BERT, in which batches mix so many tasks."""
+    config = configs.BertConfig.from_json_file(os.path.join(folder, "bert_config.json"))
+    adapter_bank = bank.AdapterBank(
+        config, os.path.join(folder, "bert_model.ckpt"), precision=precision
+    )
+    for name in sorted(os.listdir(os.path.join(folder, "tasks"))):
+        adapter_bank.add(name, task_adapter.load(os.path.join(folder, "tasks", name)))
+    names = adapter_bank.names()[:num_tasks]
+
+    def of_batch(ids):
+        rows = [
+            bank.Row(names[index % len(names)], row, [0] * len(row))
+            for index, row in enumerate(ids.tolist())
+        ]
+        return lambda: adapter_bank.predict(rows)
+
+    return of_batch
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("way", choices=["rival", "bank"])
+    parser.add_argument("path")
+    parser.add_argument("--precision", default="float32")
+    parser.add_argument("--tasks", type=int, default=1)
+    arguments = parser.parse_args()
+    if arguments.way == "rival":
+        of_batch = rival(arguments.path)
+    else:
+        of_batch = of_bank(arguments.path, arguments.precision, arguments.tasks)
+    random, result = np.random.RandomState(0), []
+    for count, length in SHAPES:
+        if arguments.tasks > count:  # Such a batch cannot mix so many.
+            result.append(None)
+            continue
+        ids = random.randint(1000, 30000, (count, length)).astype(np.int64)
+        result.append(milliseconds(of_batch(ids)))
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

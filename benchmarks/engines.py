@@ -1,0 +1,115 @@
+"""The bank beside ONNX Runtime with one task's model exported from PyTorch: the same rows.
+
+    python benchmarks/engines.py --model=minilm-l6
+
+The rival is the model without adapters, and one with them merged in. Each measurement is a process
+of its own, one at a time, for the threads of several sessions spin against each other.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+
+import harness  # First of all: with it the project's modules are found.
+
+# isort: split
+import onnxruntime
+
+import bank_worker
+import workload
+from adapter_bert.formats import onnx_backbone, task_adapter
+from engine_worker import SHAPES
+
+_TASKS = 32
+_PRECISIONS = ("float32", "int8")
+_PLAIN, _MERGED = "ONNX Runtime, no adapters", "ONNX Runtime, one task's adapters merged"
+_OURS = {1: "the bank, one task", 8: "the bank, 8 tasks", 32: "the bank, 32 tasks"}
+# At most so many times the rival's time without adapters: a row of 32 tokens, one task, several.
+_LIMITS = {"float32": (1.25, 1.15, 1.25), "int8": (1.40, 1.30, 1.30)}
+
+
+def prepare(folder, peers, model):
+    """Writes the rivals' files, and a BERT with `_TASKS` task adapters."""
+    for name in ("plain", "merged"):
+        os.mkdir(os.path.join(folder, name))
+        script = os.path.join(harness.FOLDER, "torch_onnx.py")
+        options = [f"--model={model}", f"--folder={folder}/{name}"]
+        options += ["--adapters"] * (name == "merged")
+        subprocess.run([peers, script, *options], check=True, stdout=sys.stderr)
+    config, prefix = bank_worker.write_bert(folder, workload.MODELS[model])
+    with open(os.path.join(folder, "bert_config.json"), "w") as writer:
+        writer.write(config.to_json_string())
+    onnx_backbone.write(prefix, config)
+    fingerprint = onnx_backbone.load(prefix, config).fingerprint
+    backbone = task_adapter.Backbone("bert", fingerprint, config.to_dict())
+    for seed in range(_TASKS):
+        adapter = bank_worker.random_adapter(backbone, f"task {seed}", seed=seed)
+        task_adapter.save(os.path.join(folder, "tasks", str(seed)), adapter)
+
+
+def measure(folder, repeats):
+    """dict from (contestant, precision) to a list of the medians of each shape, ms or None."""
+    runs = {}
+    for turn in range(repeats):
+        for precision in _PRECISIONS:
+            ways = {
+                _PLAIN: ["rival", f"{folder}/plain/{precision}.onnx"],
+                _MERGED: ["rival", f"{folder}/merged/{precision}.onnx"],
+            }
+            for tasks, name in _OURS.items():
+                ways[name] = ["bank", folder, f"--precision={precision}", f"--tasks={tasks}"]
+            for name, options in ways.items():
+                worker = os.path.join(harness.FOLDER, "engine_worker.py")
+                output = subprocess.check_output([sys.executable, worker, *options])
+                runs.setdefault((name, precision), []).append(json.loads(output))
+                harness.log(f"{turn}: {name}, {precision}: {runs[name, precision][-1]}")
+    return {
+        key: [None if None in times else statistics.median(times) for times in zip(*values)]
+        for key, values in runs.items()
+    }
+
+
+def describe(medians):
+    """Markdown lines: the table, and what was to be shown."""
+    header = ["ms", *(f"{count} × {length}" for count, length in SHAPES)]
+    rows, verdicts = [], []
+    for (name, precision), times in medians.items():
+        plain = medians[_PLAIN, precision]
+        cells = [
+            "–" if time is None else f"{time:.1f} ({time / base:.2f}×)"
+            for time, base in zip(times, plain)
+        ]
+        rows.append([f"{name}, {precision}", *cells])
+        if name in _OURS.values():
+            for shape, time, base in zip(SHAPES, times, plain):
+                limit = _LIMITS[precision][0 if shape == (1, 32) else 1 if name == _OURS[1] else 2]
+                if time is not None and time / base > limit:
+                    at = " × ".join(map(str, shape))
+                    verdicts.append(
+                        f"- {name}, {precision}, {at}: {time / base:.2f}×, over {limit}×."
+                    )
+    return [*harness.table(header, rows), "", *(verdicts or ["All targets are reached."])]
+
+
+def main():
+    parser = harness.arguments(__doc__)
+    parser.add_argument("--model", choices=sorted(workload.MODELS), default="minilm-l6")
+    values = harness.parse(parser)
+    with tempfile.TemporaryDirectory() as folder:
+        prepare(folder, values.peers, values.model)
+        medians = measure(folder, values.repeats)
+    title = f"The bank beside one exported model: {values.model}, rows × tokens"
+    how = (
+        f"Medians of {values.repeats} processes of each, in turns, each the median of a second's"
+        " calls after the first; in brackets the time divided by that of ONNX Runtime without"
+        " adapters."
+    )
+    versions = ["ONNX Runtime " + onnxruntime.__version__]
+    harness.publish(values, f"engines {values.model}", title, describe(medians), versions, how)
+
+
+if __name__ == "__main__":
+    main()
