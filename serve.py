@@ -10,17 +10,18 @@ to try tasks with.
 from adapter_bert.common import environment
 
 if __name__ == "__main__":
-    environment.prepare(environment.MODELS)
+    environment.prepare(environment.SERVING)
 
 import contextlib
 import dataclasses
+import gc
 import importlib
 import os
 from typing import Optional, Tuple
 
 from absl import flags, logging
 
-from adapter_bert.common import cli, configs, devices
+from adapter_bert.common import cli, configs, files
 from adapter_bert.common.errors import UserError
 from adapter_bert.common.settings import flag
 from adapter_bert.formats import adapter_folders
@@ -47,6 +48,12 @@ class ServerConfig(PretrainedConfig):
         "Folder of task adapters, <task>, <task>/adapter or <task>/<number>: all are served, and"
         " others may be added below it while the server runs.",
         "Tasks",
+    )
+    keep_versions: int = flag(
+        2,
+        "Uploads of each task that stay on disk: the last ones, and what is in use.",
+        "Tasks",
+        lower=1,
     )
     most_in_memory: Optional[int] = flag(
         None,
@@ -108,10 +115,9 @@ def run(values):
       The report that ends the run: a list of lines.
 
     Raises:
-      UserError: a flag is wrong, or what it names is missing, broken or does not fit; this is
-        TensorFlow 1, or a package is missing.
+      UserError: a flag is wrong, or what it names is missing, broken or does not fit; or a package
+        is missing.
     """
-    devices.require_tensorflow_2("serve.py")
     config = ServerConfig.from_flags(values)
     http_server, rest_api, serving_metrics = _http_modules()
     token, metrics = _token(config), serving_metrics.Metrics()
@@ -130,7 +136,14 @@ def run(values):
         row_batcher = _batcher(config, tasks, adapter_bank, metrics)
         stack.enter_context(contextlib.closing(row_batcher))
         api = rest_api.RestApi(
-            tasks, row_batcher, metrics, _limits(config, rest_api), token, allows_changes
+            tasks,
+            row_batcher,
+            metrics,
+            _limits(config, rest_api),
+            token,
+            allows_changes,
+            config.host,
+            adapter_bank.precision,
         )
         stack.enter_context(contextlib.closing(api))
         server = http_server.make_server(
@@ -142,6 +155,7 @@ def run(values):
         url = http_server.url_of(listener)
         count = f"{len(tasks)} task{'' if len(tasks) == 1 else 's'}"
         print(f"Serving {count} at {url} (Ctrl-C stops)", flush=True)
+        gc.freeze()  # What lives as long as the process is not searched for garbage.
         http_server.run(server, listener)
         num_requests = server.server_state.total_requests
     return [f"Stopped; {num_requests} requests were answered."]
@@ -153,14 +167,8 @@ def _batcher(config, tasks, adapter_bank, metrics):
         adapter_bank.predict,
         lambda row: len(row.input_ids),
         max_batch_size=config.max_batch_size,
-        max_queue_size=config.max_queue_size,
-        observe=metrics.count_batch,
     )
-    metrics.watch(
-        queue_rows=lambda: len(row_batcher),
-        tasks=lambda: len(tasks),
-        tasks_in_memory=lambda: len(adapter_bank.names_in_memory()),
-    )
+    metrics.watch(tasks_in_memory=lambda: len(adapter_bank.names_in_memory()))
     return row_batcher
 
 
@@ -191,6 +199,7 @@ def _limits(config, rest_api):
         max_body_bytes=config.max_body_mb << 20,
         max_upload_bytes=config.max_upload_mb << 20,
         max_instances=config.max_instances,
+        max_queue_rows=config.max_queue_size,
         read_seconds=config.read_timeout,
         answer_seconds=config.answer_timeout,
     )
@@ -204,10 +213,9 @@ def _load(config):
             "Nothing to serve: give --adapters, as in --adapters='output/*/adapter', or"
             " --adapter_dir."
         )
-    directory_folders = (
-        {} if config.adapter_dir is None else adapter_folders.find_all(config.adapter_dir)
-    )
-    bert = pretrained.find(config)
+    if config.adapter_dir is not None and not files.isdir(config.adapter_dir):
+        raise UserError(f"--adapter_dir={config.adapter_dir} is no folder.")
+    bert = pretrained.find(config, reads_checkpoint=False)
     tokenizers = request_texts.Tokenizers(str(bert.vocab_file), bool(config.spm_model_file))
     adapter_bank = bank.AdapterBank(
         bert.config,
@@ -216,17 +224,11 @@ def _load(config):
         max_in_memory=config.most_in_memory,
     )
     encoding = request_texts.TextEncoding(bert.config, tokenizers, config.max_text_length)
-    tasks = registry.ServedTasks(adapter_bank, encoding, config.adapter_dir)
+    tasks = registry.ServedTasks(adapter_bank, encoding, config.adapter_dir, config.keep_versions)
     for name, folder in folders.items():
         tasks.put(name, folder)
-    for name, folder in directory_folders.items():
-        try:
-            tasks.put(name, folder)
-        except UserError as error:
-            logging.warning("Not served: %s", error)
-        else:
-            if folders.get(name, folder) != folder:
-                logging.warning("%r is served from %s, not from %s.", name, folder, folders[name])
+    if config.adapter_dir is not None:
+        tasks.put_all_below_root()
     return tasks, adapter_bank
 
 

@@ -108,7 +108,11 @@ class ScriptTest(ScriptTestCase):
             write(os.path.join(folder, name + ".csv"), "body,folder,score\n" + rows)
         flags = ["--task_name=custom", "--data_dir=" + folder, "--text_column=body"]
         stages = ["--do_train", "--do_eval", "--do_predict"]
+        meanings = write(os.path.join(folder, "labels.json"), '{"play": "for fun"}')
+        stages.append("--label_descriptions=" + meanings)
         report = self.succeed(*flags, "--label_column=folder", *stages)
+        shown = task_adapter.describe(self.path("adapter")).presentation
+        self.assertEqual(shown, task_adapter.Presentation({"play": "for fun"}, ("text",)))
         self.assertRegex(report, r"custom dev: accuracy [\d.]+%, loss [\d.]+, macro_f1 [\d.]+, ")
         self.assertRegex(report, r"custom test: accuracy [\d.]+%, ")
         dev, test = (
@@ -136,7 +140,7 @@ class ScriptTest(ScriptTestCase):
         self.assertEqual(labels, [["index", "label"], *expected])
 
         numbers = os.path.join(self.folder, "numbers")
-        more = ["--label_column=score", "--label_type=float", *stages]
+        more = ["--label_column=score", "--label_type=float", *stages[:-1]]
         report = self.succeed(*flags, *more, output_dir=numbers)
         self.assertRegex(report, r"custom dev: pearson \S+, loss \S+, mse \S+, spearman ")
         self.assertLen(read(os.path.join(numbers, "test_results.tsv")).splitlines(), 27)

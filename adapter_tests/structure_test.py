@@ -35,6 +35,8 @@ WITHOUT_TENSORFLOW = [
     "adapter_bert.formats.onnx_backbone",
     "adapter_bert.serving.bank",
     "adapter_bert.serving.predictor",
+    "adapter_bert.serving.rest_api",
+    "serve",
     "adapter_bert.tasks.table_readers",
     "adapter_bert.tasks.squad_data",
 ]

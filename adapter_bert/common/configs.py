@@ -10,7 +10,7 @@ import math
 import numbers
 import re
 from collections import OrderedDict
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 from adapter_bert.common import files
 from adapter_bert.common.errors import UserError
@@ -142,6 +142,24 @@ class BertConfig:
     def to_json_string(self) -> str:
         """The text of a bert_config.json."""
         return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"
+
+
+class PretrainedBert(NamedTuple):
+    """What a run needs to know of a pretrained BERT.
+
+    Attributes:
+      config: `BertConfig`.
+      vocab_file: path of the WordPiece vocabulary; None if no text is to be read.
+      init_checkpoint: prefix of the checkpoint.
+      do_lower_case: whether its text was lower-cased; None if its source does not tell.
+      config_file: path of the config; None where no flag can name it.
+    """
+
+    config: BertConfig
+    vocab_file: Optional[str]
+    init_checkpoint: str
+    do_lower_case: Optional[bool]
+    config_file: Optional[str] = None
 
 
 _SIZES = (

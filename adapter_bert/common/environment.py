@@ -30,6 +30,7 @@ _DEMO_PYTHON = os.path.join(_PROJECT, ".venv", "bin", "python")
 # What a script may need, and what it is called.
 TRAINING = {"tensorflow": "TensorFlow", "tensorflow_estimator": "Estimator"}
 MODELS = {"tensorflow": "TensorFlow"}
+SERVING = {"onnxruntime": "ONNX Runtime", "starlette": "Starlette", "uvicorn": "uvicorn"}
 REPORTS = {"absl": "absl-py", "matplotlib": "matplotlib", "scipy": "SciPy"}
 # What TensorFlow logs while it is imported, whatever TF_CPP_MIN_LOG_LEVEL says; F, fatal, stays.
 _STARTUP_MESSAGES = (r"/^[IWE]0000 /d", r"/^WARNING: All log messages before absl::InitializeLog/d")
@@ -42,7 +43,7 @@ def missing_packages(packages):
     """Returns the names, such as "TensorFlow", of packages that this Python does not have.
 
     Args:
-      packages: `TRAINING`, `MODELS` or `REPORTS`.
+      packages: `TRAINING`, `MODELS`, `SERVING` or `REPORTS`.
     """
     return [name for package, name in packages.items() if not importlib.util.find_spec(package)]
 
@@ -54,7 +55,7 @@ def prepare(packages=None):
     on, are deferred until `load`.
 
     Args:
-      packages: `TRAINING` by default, `MODELS` or `REPORTS`.
+      packages: `TRAINING` by default, `MODELS`, `SERVING` or `REPORTS`.
     """
     packages = TRAINING if packages is None else packages
     missing = missing_packages(packages)
@@ -66,8 +67,9 @@ def prepare(packages=None):
     if os.path.exists(_DEMO_PYTHON) and os.path.abspath(sys.executable) != _DEMO_PYTHON:
         print(f"{problem}; continuing with {_DEMO_PYTHON}.", file=sys.stderr, flush=True)
         os.execv(_DEMO_PYTHON, [_DEMO_PYTHON] + sys.argv)
+    requirements = "requirements-serving.txt" if packages == SERVING else "requirements.txt"
     sys.exit(
-        f"Error: {problem}; run `make demo`, or `pip install -r requirements.txt` with a Python"
+        f"Error: {problem}; run `make demo`, or `pip install -r {requirements}` with a Python"
         " from 3.9 to 3.13."
     )
 

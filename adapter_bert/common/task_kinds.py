@@ -38,6 +38,7 @@ class TaskKind:
       head_scope: what the names of the head's variables begin with.
       score: the score by which a task of this kind is judged, unless the task names another.
       fields: the names of a request's texts.
+      example: a text for each of `fields`, to try a task with that has no example of its own.
       num_required: how many of `fields`, the first ones, a request must have.
       words_field: the name of a list of words, which a request may have in place of its texts; None
         if it may not.
@@ -53,6 +54,9 @@ class TaskKind:
     head_scope = ""
     score: str
     fields: Tuple[str, ...] = ("text",)
+    example: Dict[str, str] = {
+        "text": "See you at lunch, or after the film if the trains are late."
+    }
     num_required = 1
     words_field: Optional[str] = None
     answer_types: Dict[str, str]

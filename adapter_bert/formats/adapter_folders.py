@@ -2,6 +2,7 @@
 
 import contextlib
 import glob
+import os
 import posixpath
 import re
 from typing import Dict, Iterable, Iterator, List, Optional
@@ -59,12 +60,10 @@ def match_patterns(patterns: Iterable[str]) -> Dict[str, str]:
     return adapters
 
 
-def find_all(root: str) -> Dict[str, str]:
-    """The task adapters in a folder of folders: dict from names to folders.
+def find_all(root: str) -> Dict[str, List[str]]:
+    """The task adapters in a folder of folders: dict from names to their `candidates`.
 
-    Each is the highest of `<name>/<number>`, as uploads are kept, or else `<name>` or
-    `<name>/adapter`, as a run leaves it. The log tells of those that cannot be read, and of those
-    whose folder's name is none of a task.
+    The log tells of those that cannot be read, and of those whose folder's name is none of a task.
 
     Raises:
       UserError: it is no folder, or cannot be read.
@@ -74,27 +73,52 @@ def find_all(root: str) -> Dict[str, str]:
     adapters = {}
     for name in sorted(set(map(files.final_folder, _list_names(root, "--adapter_dir=")))):
         try:
-            folder = resolve(posixpath.join(root, name))
-            if folder:
+            folders = candidates(posixpath.join(root, name))
+            if folders:
                 check_task_name(name)
-                adapters[name] = folder
+                adapters[name] = folders
         except UserError as error:
             logging.warning("Not served: %s: %s", name, error)
     return adapters
 
 
-def resolve(folder: str) -> Optional[str]:
-    """The folder of a task adapter that a name stands for, see `find_all`; None for none.
+def candidates(folder: str) -> List[str]:
+    """The folders of task adapters that a name stands for, the one to take first.
+
+    They are `<folder>/<number>`, as uploads are kept, the highest first; `<folder>`; and
+    `<folder>/adapter`, as a run leaves it.
 
     Raises:
       UserError: the folder cannot be read.
     """
     numbers = sorted(version_numbers(folder), reverse=True)
-    for candidate in (*map(str, numbers), "", task_adapter.FOLDER):
-        path = posixpath.join(folder, candidate) if candidate else folder
-        if files.exists(posixpath.join(files.current_folder(path), task_adapter.CONFIG_FILE)):
-            return path
-    return None
+    paths = [posixpath.join(folder, str(number)) for number in numbers]
+    paths += [folder, posixpath.join(folder, task_adapter.FOLDER)]
+    return [
+        path
+        for path in paths
+        if files.exists(posixpath.join(files.current_folder(path), task_adapter.CONFIG_FILE))
+    ]
+
+
+def resolve(folder: str) -> Optional[str]:
+    """The first of a folder's `candidates`, or None; raises UserError as that does."""
+    return next(iter(candidates(folder)), None)
+
+
+def check_below(root: str, folder: str) -> None:
+    """Makes sure that links lead neither a folder nor a task adapter's files in it out of another.
+
+    Raises:
+      UserError: one does.
+    """
+    if files.is_remote(root):
+        return
+    current = files.current_folder(folder)
+    for path in (current, *(posixpath.join(current, name) for name in task_adapter.FILES)):
+        real_root, real_path = os.path.realpath(root), os.path.realpath(path)
+        if os.path.commonpath([real_root, real_path]) != real_root:
+            raise UserError(f"{path[:300]} leads out of --adapter_dir.")
 
 
 def task_name(folder: str) -> str:

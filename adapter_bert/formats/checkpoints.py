@@ -8,7 +8,7 @@ import codecs
 import contextlib
 import os
 import re
-from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Iterable, List, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -30,24 +30,6 @@ IDENTITY = "_RUN_IDENTITY"  # A training's checkpoint says by it which run it is
 
 # What reading a damaged checkpoint raises: where it ends too early, TensorFlow an IndexError.
 _READ_ERRORS = (tf.errors.OpError, IndexError, OSError)
-
-
-class PretrainedBert(NamedTuple):
-    """What a run needs to know of a pretrained BERT.
-
-    Attributes:
-      config: `configs.BertConfig`.
-      vocab_file: path of the WordPiece vocabulary; None if no text is to be read.
-      init_checkpoint: prefix of the checkpoint.
-      do_lower_case: whether its text was lower-cased; None if its source does not tell.
-      config_file: path of the config; None where no flag can name it.
-    """
-
-    config: configs.BertConfig
-    vocab_file: Optional[str]
-    init_checkpoint: str
-    do_lower_case: Optional[bool]
-    config_file: Optional[str] = None
 
 
 def open_checkpoint(prefix: str, flag: str = "--init_checkpoint"):

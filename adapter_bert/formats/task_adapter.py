@@ -5,7 +5,7 @@
     adapter/adapter_config.json   a `Description`: task, labels, settings, scores, backbone
 
 The JSON holds the other file's SHA-256, and that file's metadata the description: a pair that does
-not belong together is refused, and so is a bit that changed.
+not belong together is refused, and so is a bit that changed. The JSON's "presentation" is excepted.
 """
 
 import dataclasses
@@ -57,6 +57,21 @@ class Backbone:
 
 
 @dataclasses.dataclass(frozen=True)
+class Presentation:
+    """How a task is shown to people; nothing is computed with it, and it may be edited by hand.
+
+    Attributes:
+      label_descriptions: what labels mean, by label.
+      fields: the names of the texts that the training's examples had; none if that is unknown.
+      example: a text for each field.
+    """
+
+    label_descriptions: Dict[str, str] = dataclasses.field(default_factory=dict)
+    fields: Tuple[str, ...] = ()
+    example: Dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
 class Description:
     """What a task adapter is.
 
@@ -74,6 +89,7 @@ class Description:
       training: learning rate and whatever else decided the weights, by name.
       scores: on the dev set, by name; empty before the first evaluation.
       versions: of the programs that made it, by name.
+      presentation: `Presentation`.
     """
 
     task: str
@@ -89,9 +105,18 @@ class Description:
     training: Dict[str, Any]
     scores: Dict[str, float]
     versions: Dict[str, str]
+    presentation: Presentation = Presentation()
 
     def __post_init__(self):
         task_kinds.get(self.kind)  # Raises UserError if there is no such kind.
+
+
+# Fields that files may lack: those of later versions, and those that are for people alone.
+_OPTIONAL_FIELDS: Dict[type, Iterable[str]] = {
+    configs.AdapterConfig: configs.VARIANTS,
+    Description: ("presentation",),
+    Presentation: ("label_descriptions", "fields", "example"),
+}
 
 
 class TaskAdapter(NamedTuple):
@@ -119,7 +144,10 @@ def save(folder: str, adapter: TaskAdapter) -> None:
     tensors = {
         name: np.asarray(value, "<f4", order="C") for name, value in sorted(adapter.tensors.items())
     }
+    presentation = record.pop("presentation")
     content = safetensors.numpy.save(tensors, metadata={"adapter_config": _to_json(record)})
+    if adapter.description.presentation != Presentation():
+        record["presentation"] = presentation
     record["sha256"] = hashlib.sha256(content).hexdigest()
     with files.atomic_folder(folder) as partial:
         with files.open_file(f"{partial}/{TENSORS_FILE}", "wb") as writer:
@@ -156,6 +184,7 @@ def load(folder: str, flag: str = "--adapter") -> TaskAdapter:
         metadata = _header(content)["__metadata__"]["adapter_config"]
     except (safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"{where}: {TENSORS_FILE} is no task adapter's ({error}).") from error
+    record.pop("presentation", None)
     if metadata != _to_json(record):
         raise UserError(
             f"{where}: {CONFIG_FILE} is not the one that {TENSORS_FILE} was written with, whose"
@@ -471,7 +500,7 @@ def _from_json(expected_type, value, where):
 
 def _dataclass_from_json(expected_type, value, where):
     types = typing.get_type_hints(expected_type)
-    optional = configs.VARIANTS if expected_type is configs.AdapterConfig else ()
+    optional = _OPTIONAL_FIELDS.get(expected_type, ())
     names = set(value) if isinstance(value, dict) else set()
     mismatched = sorted((set(types) ^ names) - (set(optional) - names))
     if mismatched or not isinstance(value, dict):

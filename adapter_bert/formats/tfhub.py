@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
-from adapter_bert.common import files
+from adapter_bert.common import configs, files
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints, tf2
 
@@ -59,7 +59,7 @@ def is_hub_module(folder: str) -> bool:
     return all(files.exists(os.path.join(folder, name)) for name in names)
 
 
-def read_bert(handle: str) -> checkpoints.PretrainedBert:
+def read_bert(handle: str) -> configs.PretrainedBert:
     """Finds the weights, the vocabulary and the config in a module of BERT; runs nothing of it.
 
     The weights of a module in one of TensorFlow 2's formats are written as a checkpoint with
@@ -70,7 +70,7 @@ def read_bert(handle: str) -> checkpoints.PretrainedBert:
         of an object-based checkpoint.
 
     Returns:
-      `checkpoints.PretrainedBert`.
+      `configs.PretrainedBert`.
 
     Raises:
       UserError: the handle leads to nothing, or to something that is no BERT with a WordPiece
@@ -85,10 +85,10 @@ def read_bert(handle: str) -> checkpoints.PretrainedBert:
     config = tf2.find_config(folder, where) or tf2.config_from_shapes(shapes, where)
     checkpoints.check_encoder(prefix, config, flag=where)
     vocab_file = tf2.find_vocabulary(folder, where)
-    return checkpoints.PretrainedBert(config, vocab_file, prefix, _lower_case_of(folder, where))
+    return configs.PretrainedBert(config, vocab_file, prefix, _lower_case_of(folder, where))
 
 
-def _read_tf2(folder: str, where: str) -> checkpoints.PretrainedBert:
+def _read_tf2(folder: str, where: str) -> configs.PretrainedBert:
     is_saved_model = files.exists(os.path.join(folder, _SAVED_MODEL))
     if is_saved_model and not is_tf2(folder, where):
         raise UserError(
@@ -96,7 +96,7 @@ def _read_tf2(folder: str, where: str) -> checkpoints.PretrainedBert:
             f" but {folder} holds neither."
         )
     encoder = tf2.read(folder, where)
-    return checkpoints.PretrainedBert(
+    return configs.PretrainedBert(
         encoder.config,
         encoder.vocab_file,
         tf2.checkpoint_of(encoder),

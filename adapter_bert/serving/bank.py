@@ -98,6 +98,7 @@ class AdapterBank:
 
     Attributes:
       backbone: `task_adapter.Backbone`.
+      precision: what it computes in.
 
     Raises:
       UserError: the checkpoint is not that BERT's, or is not converted yet and there is no
@@ -116,6 +117,7 @@ class AdapterBank:
             raise UserError(f"max_in_memory must be at least 1, but is {max_in_memory}.")
         from adapter_bert.serving import engine  # Python 3.7 has no ONNX Runtime.
 
+        self.precision = precision
         self._engine = engine.Engine(config, init_checkpoint, precision)
         folder = os.path.basename(os.path.dirname(os.path.abspath(init_checkpoint)))
         self.backbone = task_adapter.Backbone(folder, self._engine.fingerprint, config.to_dict())

@@ -11,7 +11,7 @@ import math
 import threading
 import time
 from concurrent import futures
-from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Iterator, List, NamedTuple, Tuple
 
 from absl import logging
 
@@ -20,13 +20,8 @@ BATCH_SIZE = 32  # Of one pass: more rows are no faster each, and need more memo
 # BERTs of 6 and 12 layers on CPU, or a share of the batch, whichever is more.
 _MAX_PADDING_TOKENS = 64
 _MAX_PADDING_RATIO = 0.25
-_CHORE_POLL_SECONDS = 1.0  # Seconds after which it is asked for again where there was none.
-# What a future raises that was cancelled and is answered all the same; Python 3.7's raises nothing.
-_ALREADY_CANCELLED = getattr(futures, "InvalidStateError", futures.CancelledError)
-
-
-class QueueFull(Exception):
-    """There are more rows than may wait; those of this call do not."""
+# On CPU more tokens are no faster each, and whoever comes next waits for all of them.
+_MAX_BATCH_TOKENS = 1024
 
 
 class Closed(Exception):
@@ -45,22 +40,15 @@ class _Call:
         self.outputs[index] = output
         self.num_missing -= 1
         if not self.num_missing and not self.future.done():
-            self._resolve(self.future.set_result, self.outputs)
-
-    def set_error(self, error: Exception) -> None:
-        if not self.future.done():
-            self._resolve(self.future.set_exception, error)
-
-    def _resolve(self, setter, value):
-        with contextlib.suppress(_ALREADY_CANCELLED):  # Its caller gave up in this moment.
-            setter(value)
+            with contextlib.suppress(futures.InvalidStateError):  # Its caller gave up just now.
+                self.future.set_result(self.outputs)
 
 
 class _QueuedRow(NamedTuple):
-    """A row that waits; they compare by length, and of one length by arrival."""
+    """A row that waits; they compare by length, and of one length by their place in the queue."""
 
     length: int
-    arrival: int
+    place: Tuple[float, int]  # Priority, arrival.
     row: object
     call: _Call
     row_index: int  # Among the call's rows.
@@ -72,14 +60,7 @@ class Batcher:
     Args:
       predict: function of a list of rows, which returns a list of an output for each.
       length_of: function of a row; rows of like length share a batch.
-      max_batch_size: the most rows of a batch; all batches are of 1, 2, 4, 8, ... rows.
-      max_queue_size: the most rows that may wait, and so the most of one call.
-      observe: function of (number of rows, seconds) that is told of each batch.
-      chores: iterable of functions, called one by one while no row waits; None where there is
-        none for now.
-
-    Attributes:
-      max_queue_size: see above.
+      max_batch_size: the most rows of a batch.
     """
 
     def __init__(
@@ -88,14 +69,10 @@ class Batcher:
         length_of: Callable[[Any], int],
         *,
         max_batch_size: int,
-        max_queue_size: int,
-        observe: Optional[Callable[[int, float], None]] = None,
-        chores: Iterable[Optional[Callable[[], None]]] = (),
     ):
         self._predict, self._length_of = predict, length_of
-        self._max_batch_size, self.max_queue_size = max_batch_size, max_queue_size
-        self._observe = observe or (lambda size, seconds: None)
-        self._chores = iter(chores)
+        self._max_batch_size = max_batch_size
+        self._observers: List[Callable[[int, float], None]] = []
         self._queue = []  # `_QueuedRow`, the shortest first.
         self._arrival, self._closed = itertools.count(), False
         self._changed = threading.Condition()
@@ -111,35 +88,34 @@ class Batcher:
         """Whether rows are taken."""
         return not self._closed and self._thread.is_alive()
 
-    @property
-    def is_full(self) -> bool:
-        """Whether as many rows wait as may."""
-        return len(self._queue) >= self.max_queue_size
-
-    def submit(self, rows: list) -> "futures.Future[list]":
-        """Queues rows, all or none of them.
+    def submit(self, rows: list, priority: float = 0.0) -> "futures.Future[list]":
+        """Queues rows.
 
         Args:
           rows: list of at least one.
+          priority: rows with a lower one go first; of one priority, those that came first.
 
         Returns:
-          A `concurrent.futures.Future` of the list of their outputs, or of the error that one of
-          them met. Where it is cancelled, what is not computed yet is left out.
+          A `concurrent.futures.Future` of the list of their outputs; the Exception that a row met
+          is its output. Where it is cancelled, what is not computed yet is left out.
 
         Raises:
-          QueueFull, Closed: see there.
+          Closed: see there.
         """
         call = _Call(len(rows))
         with self._changed:
             if self._closed:
                 raise Closed
-            if len(self._queue) + len(rows) > self.max_queue_size:
-                raise QueueFull
             for position, row in enumerate(rows):
-                entry = _QueuedRow(self._length_of(row), next(self._arrival), row, call, position)
+                place = priority, next(self._arrival)
+                entry = _QueuedRow(self._length_of(row), place, row, call, position)
                 bisect.insort(self._queue, entry)
             self._changed.notify()
         return call.future
+
+    def observe(self, observer: Callable[[int, float], None]) -> None:
+        """Has a function of (number of rows, seconds) be told of each batch."""
+        self._observers.append(observer)
 
     def close(self) -> None:
         """Computes what waits, and ends; later rows are refused."""
@@ -154,23 +130,21 @@ class Batcher:
                 if self._closed and not self._queue:
                     return
                 batch = self._next_batch() if self._queue else []
-                chore = None if batch else next(self._chores, None)
-                if not batch and chore is None:
-                    self._changed.wait(_CHORE_POLL_SECONDS)
-            if chore is not None:
-                _run_chore(chore)
+                if not batch:
+                    self._changed.wait()
             batch = [entry for entry in batch if not entry.call.future.done()]
             if batch:
                 start = time.perf_counter()
                 self._compute(batch)
-                self._observe(len(batch), time.perf_counter() - start)
+                seconds = time.perf_counter() - start
+                for observer in self._observers:
+                    observer(len(batch), seconds)
 
     def _next_batch(self) -> List[_QueuedRow]:
-        """Takes the row that has waited longest, and of its neighbours in length as many as pay."""
+        """Takes the row that is next, and of its neighbours in length as many as pay."""
         lengths = [entry.length for entry in self._queue]
-        oldest = min(range(len(lengths)), key=lambda position: self._queue[position].arrival)
-        windows = list(itertools.islice(_windows(lengths, oldest), self._max_batch_size))
-        start, stop = windows[(1 << (len(windows).bit_length() - 1)) - 1]
+        first = min(range(len(lengths)), key=lambda position: self._queue[position].place)
+        *_, (start, stop) = itertools.islice(_windows(lengths, first), self._max_batch_size)
         batch = self._queue[start:stop]
         del self._queue[start:stop]
         return batch
@@ -182,7 +156,7 @@ class Batcher:
         except Exception as error:
             if len(batch) == 1:
                 logging.warning("A row cannot be computed: %s", error)
-                batch[0].call.set_error(error)
+                batch[0].call.set_output(batch[0].row_index, error)
                 return
             middle = len(batch) // 2
             self._compute(batch[:middle])
@@ -196,7 +170,7 @@ def _windows(lengths: List[int], index: int) -> Iterator[Tuple[int, int]]:
     """Yields the windows of 1, 2, 3, ... of ascending lengths around one: (start, stop).
 
     Each takes in the neighbour that adds less padding, as long as all of it costs no more than a
-    batch of its own for those who need it would.
+    batch of its own for those who need it would, and the batch is no larger than pays.
     """
     start, stop, padding = index, index + 1, 0.0
     while True:
@@ -211,10 +185,5 @@ def _windows(lengths: List[int], index: int) -> Iterator[Tuple[int, int]]:
         if padding > max(_MAX_PADDING_TOKENS, _MAX_PADDING_RATIO * tokens):
             return
         start, stop = (start - 1, stop) if shorter <= longer else (start, stop + 1)
-
-
-def _run_chore(chore):
-    try:
-        chore()
-    except Exception as error:  # Nobody waits for it.
-        logging.warning("A chore failed: %s", error)
+        if lengths[stop - 1] * (stop - start) > _MAX_BATCH_TOKENS:
+            return

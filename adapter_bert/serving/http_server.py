@@ -1,10 +1,17 @@
-"""Uvicorn, with what a server on the open network needs besides: limits on time and connections."""
+"""Uvicorn, with the limits on time, connections and heads that it lacks.
+
+Uvicorn waits for ever for the end of a head, and its protocol on httptools keeps whatever comes of
+one. `limit_concurrency` refuses requests, but leaves silent connections open. So `_TimeoutProtocol`
+extends that protocol.
+"""
 
 import asyncio
 import contextlib
 import ipaddress
+import json
 import signal
 import socket
+import urllib.parse
 from typing import Callable
 
 import uvicorn
@@ -21,10 +28,23 @@ except ImportError:  # Windows has none, and no such limit.
 _RESERVED_FILES = 256
 _BACKLOG = 2048
 _LINGER_SECONDS = 1.0  # For a client that is refused to read why.
-_REFUSAL_BODY = b'{"error":"too many connections are open already; try again later"}'
-_REFUSAL = (
-    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n"
-    b"connection: close\r\ncontent-length: %d\r\n\r\n%s" % (len(_REFUSAL_BODY), _REFUSAL_BODY)
+MAX_HEAD_BYTES = 64 << 10  # Of a request's first line and headers.
+
+
+def _refusal(status: str, error: str, headers: str = "") -> bytes:
+    """A response that ends a connection, as it is sent."""
+    body = json.dumps({"error": error}, separators=(",", ":"))
+    head = f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\n{headers}connection: close\r\n"
+    return f"{head}content-length: {len(body)}\r\n\r\n{body}".encode()
+
+
+_TOO_MANY = _refusal(
+    "503 Service Unavailable",
+    "too many connections are open already; try again later",
+    "retry-after: 1\r\n",
+)
+_TOO_LARGE = _refusal(
+    "431 Request Header Fields Too Large", f"the headers are over {MAX_HEAD_BYTES:,} bytes"
 )
 
 
@@ -34,6 +54,32 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def is_own_host(host: str, address: str) -> bool:
+    """Whether a request's Host names this machine, and cannot be a name that others chose for it.
+
+    Args:
+      host: the header's value.
+      address: where the server listens.
+    """
+    try:
+        name = urllib.parse.urlsplit("//" + host).hostname or ""
+    except ValueError:
+        return False
+    if is_loopback(name):
+        return True
+    return not is_loopback(address) and (
+        _is_ip(name) or name in (address.lower(), socket.gethostname().lower())
+    )
+
+
+def _is_ip(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -116,18 +162,32 @@ class _TimeoutProtocol(httptools_impl.HttpToolsProtocol):
     max_connections: int
     read_seconds: float
     _timer = _unsent_bytes = None
+    _pending_bytes = 0  # Received since the last head or part of a body was complete.
 
     def connection_made(self, transport):
         if len(self.connections) >= self.max_connections:
-            _refuse(transport, self.loop)
+            _refuse(transport, self.loop, _TOO_MANY)
             return
         super().connection_made(transport)
         self._start_timer()
 
+    def data_received(self, data):
+        self._pending_bytes += len(data)
+        super().data_received(data)
+        if self._pending_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+            transport = self.transport
+            self.connection_lost(ConnectionAbortedError())  # For uvicorn and the application.
+            _refuse(transport, self.loop, _TOO_LARGE)
+
     def on_headers_complete(self):
+        self._pending_bytes = 0
         if not self.flow.write_paused:
             self._cancel_timer()
         super().on_headers_complete()
+
+    def on_body(self, body):
+        self._pending_bytes = 0
+        super().on_body(body)
 
     def on_response_complete(self):
         super().on_response_complete()
@@ -168,10 +228,10 @@ class _TimeoutProtocol(httptools_impl.HttpToolsProtocol):
             self._timer = None
 
 
-def _refuse(transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-    """Answers a connection before it asks; what it sends is taken, or it could not read that."""
+def _refuse(transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, response: bytes) -> None:
+    """Ends a connection with a response; what it sends is dropped, or it could not read that."""
     transport.set_protocol(asyncio.Protocol())
-    transport.write(_REFUSAL)
+    transport.write(response)
     transport.write_eof()
     loop.call_later(_LINGER_SECONDS, transport.abort)
 

@@ -29,6 +29,13 @@ class Metrics:
         self._instances = prometheus_client.Counter(
             "instances", "Instances answered, by task.", ["task"], **at
         )
+        self._task_seconds = prometheus_client.Histogram(
+            "task_seconds",
+            "From the end of a request's body to its answer, by task.",
+            ["task"],
+            buckets=_SECONDS_BUCKETS,
+            **at,
+        )
         self._batch_rows = prometheus_client.Histogram(
             "batch_rows", "Rows of a batch.", buckets=_BATCH_SIZE_BUCKETS, **at
         )
@@ -38,7 +45,7 @@ class Metrics:
         self._gauges = {
             name: prometheus_client.Gauge(name, text, **at)
             for name, text in (
-                ("queue_rows", "Rows that wait."),
+                ("queue_rows", "Rows of requests without an answer."),
                 ("tasks", "Tasks served."),
                 ("tasks_in_memory", "Versions of tasks whose adapters are in memory."),
             )
@@ -64,10 +71,16 @@ class Metrics:
         for task in tasks:
             self._instances.labels(task).inc()
 
+    def count_tasks(self, tasks: Iterable[str], seconds: float) -> None:
+        """Counts and times an answered request for tasks."""
+        for task in tasks:
+            self._task_seconds.labels(task).observe(seconds)
+
     def remove_task(self, task: str) -> None:
-        """Drops the count of a task that is no more."""
-        with contextlib.suppress(KeyError):
-            self._instances.remove(task)
+        """Drops the figures of a task that is no more."""
+        for metric in (self._instances, self._task_seconds):
+            with contextlib.suppress(KeyError):
+                metric.remove(task)
 
     def render(self) -> Tuple[bytes, str]:
         """All of it in Prometheus' format: (bytes, content type)."""

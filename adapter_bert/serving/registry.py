@@ -7,11 +7,22 @@ and a version that was replaced or removed leaves the bank when nobody holds it 
 
 import collections
 import contextlib
-import os
 import posixpath
+import shutil
 import threading
 from concurrent import futures
-from typing import Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional
+from typing import (
+    BinaryIO,
+    Callable,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+)
+
+from absl import logging
 
 from adapter_bert.common import files
 from adapter_bert.common.errors import UserError
@@ -28,7 +39,7 @@ class ServedTask(NamedTuple):
 
     Attributes:
       name: what requests call it.
-      version: counted from 1 since the server's start.
+      version: counted from 1; of an upload the number of its folder.
       description: `task_adapter.Description`.
       texts: `request_texts.TaskTexts`.
       key: its name in the bank.
@@ -52,6 +63,7 @@ class ServedTasks:
       bank: `bank.AdapterBank`, which nobody else adds to.
       encoding: `request_texts.TextEncoding` of the same BERT.
       root: folder below which adapters may be named and uploaded while the server runs, or None.
+      keep_versions: how many uploads of a task stay on disk.
     """
 
     def __init__(
@@ -59,10 +71,13 @@ class ServedTasks:
         adapter_bank: bank.AdapterBank,
         encoding: request_texts.TextEncoding,
         root: Optional[str] = None,
+        keep_versions: int = 2,
     ):
-        self._bank, self._encoding, self._root = adapter_bank, encoding, root
+        self._bank, self._encoding = adapter_bank, encoding
+        self._root, self._keep_versions = root, keep_versions
         self._tasks, self._versions = {}, collections.Counter()
         self._lease_counts, self._retired = collections.Counter(), set()
+        self._folders = {}  # Of the versions in the bank, by key.
         self._remover = futures.ThreadPoolExecutor(1)  # The bank may be busy with a batch.
         self._lock = threading.Lock()  # For moments.
         self._change_lock = threading.RLock()  # For as long as an adapter is read and added.
@@ -101,7 +116,7 @@ class ServedTasks:
         adapter_folders.check_task_name(name)
         with self._change_lock:
             task = self._add_to_bank(name, folder)
-            self._versions[name] = task.version
+            self._versions[name], self._folders[task.key] = task.version, folder
             with self._lock:
                 old = self._tasks.get(name)
                 self._tasks = {**self._tasks, name: task}
@@ -116,21 +131,43 @@ class ServedTasks:
         if not path.isprintable() or "\\" in path or {"", ".", ".."} & set(parts):
             raise UserError(f"{path[:100]!r} is no folder below --adapter_dir.")
         folder = posixpath.join(root, path)
-        if not files.is_remote(root):
-            real_root, real_folder = os.path.realpath(root), os.path.realpath(folder)
-            if os.path.commonpath([real_root, real_folder]) != real_root:
-                raise UserError(f"{path[:100]!r} leads out of --adapter_dir.")
+        adapter_folders.check_below(root, folder)
         adapter_folder = adapter_folders.resolve(folder)
         if adapter_folder is None:
             raise UserError(f"There is no task adapter {path[:100]!r} below --adapter_dir.")
+        adapter_folders.check_below(root, adapter_folder)
         return self.put(name, adapter_folder)
 
-    def upload(self, name: str, contents: Dict[str, bytes]) -> ServedTask:
+    def put_all_below_root(self) -> None:
+        """Serves all task adapters in the root, of each task the newest one that is sound.
+
+        The log tells of those that are left out.
+
+        Raises:
+          UserError: the root is no folder, or cannot be read.
+        """
+        root = self._require_root()
+        for name, folders in adapter_folders.find_all(root).items():
+            old = self._folders.get(self._tasks[name].key) if name in self._tasks else None
+            for folder in folders:
+                try:
+                    adapter_folders.check_below(root, folder)
+                    self.put(name, folder)
+                except UserError as error:
+                    logging.warning("Not served: %s", error)
+                except Exception as error:  # One folder must not keep the others from starting.
+                    logging.warning("Not served: %s: %r", folder, error)
+                else:
+                    if old not in (None, folder):
+                        logging.warning("%r is served from %s, not from %s.", name, folder, old)
+                    break
+
+    def upload(self, name: str, contents: Mapping[str, BinaryIO]) -> ServedTask:
         """Saves a task adapter as `<root>/<name>/<number>`, and serves it.
 
         Args:
           name: as of `put`.
-          contents: dict of the bytes of the two files, by their names.
+          contents: the two files, open, by their names.
 
         Returns:
           Its `ServedTask`.
@@ -140,22 +177,33 @@ class ServedTasks:
           UserError: as of `put`; nothing is saved then.
         """
         adapter_folders.check_task_name(name)  # Before it becomes a path.
-        task_folder = posixpath.join(self._require_root(), name)
+        root = self._require_root()
+        task_folder = posixpath.join(root, name)
+        adapter_folders.check_below(root, task_folder)
         with self._change_lock:
-            folder = posixpath.join(
-                task_folder, str(max([0, *adapter_folders.version_numbers(task_folder)]) + 1)
-            )
-            with files.atomic_folder(folder) as partial:
-                for file in task_adapter.FILES:
-                    with files.open_file(posixpath.join(partial, file), "wb") as writer:
-                        writer.write(contents[file])
-                # Before it has a number, by which a restart after a kill would serve it.
-                self._bank.remove(self._add_to_bank(name, partial).key)
+            is_new = not files.exists(task_folder)
             try:
-                return self.put(name, folder)
+                number = max([self._versions[name], *adapter_folders.version_numbers(task_folder)])
+                task = self._upload(name, f"{task_folder}/{number + 1}", contents)
             except BaseException:
-                files.rmtree(folder)
+                if is_new:
+                    _remove_if_empty(task_folder)
                 raise
+        self._remover.submit(self._remove_old_uploads, name)
+        return task
+
+    def _upload(self, name: str, folder: str, contents: Mapping[str, BinaryIO]) -> ServedTask:
+        with files.atomic_folder(folder) as partial:
+            for file in task_adapter.FILES:
+                with files.open_file(posixpath.join(partial, file), "wb") as writer:
+                    shutil.copyfileobj(contents[file], writer)
+            # Before it has a number, by which a restart after a kill would serve it.
+            self._bank.remove(self._add_to_bank(name, partial).key)
+        try:
+            return self.put(name, folder)
+        except BaseException:
+            files.rmtree(folder)
+            raise
 
     def remove(self, name: str) -> ServedTask:
         """Serves a task no longer; its files stay. Raises `TaskNotServed`."""
@@ -171,13 +219,10 @@ class ServedTasks:
         return all(self._bank.is_in_memory(task.key) for task in tasks)
 
     def load(self, tasks: Iterable[ServedTask]) -> None:
-        """Reads adapters into memory, while batches go on.
-
-        Raises:
-          UserError: one cannot be read any more.
-        """
+        """Reads adapters into memory, while batches go on; a batch meets the error of one again."""
         for task in tasks:
-            self._bank.load(task.key)
+            with contextlib.suppress(UserError):
+                self._bank.load(task.key)
 
     @contextlib.contextmanager
     def lease(self) -> "Iterator[Lease]":
@@ -195,6 +240,9 @@ class ServedTasks:
     def _add_to_bank(self, name: str, folder: str) -> ServedTask:
         """Has the bank hold a task adapter as the next version of a task, if it fits."""
         version = self._versions[name] + 1
+        parent, number = posixpath.split(folder)
+        if number.isdigit() and parent == posixpath.join(self._root or "", name):
+            version = max(version, int(number))
         key, where = f"{name}@{version}", f"Task {name}:"
         description = self._bank.add(key, folder, label=where)
         try:
@@ -227,7 +275,29 @@ class ServedTasks:
         del self._lease_counts[key]
         if key in self._retired:
             self._retired.remove(key)
-            self._remover.submit(self._bank.remove, key)
+            self._remover.submit(self._forget, key)
+
+    def _forget(self, key: str) -> None:
+        """Ends a version that nobody holds."""
+        self._bank.remove(key)
+        del self._folders[key]
+        self._remove_old_uploads(key.rpartition("@")[0])
+
+    def _remove_old_uploads(self, name: str) -> None:
+        """Removes from disk all uploads of a task that are neither among the last nor in use."""
+        if self._root is None:
+            return
+        with self._change_lock:
+            task_folder = posixpath.join(self._root, name)
+            numbers = sorted(adapter_folders.version_numbers(task_folder))
+            for number in numbers[: -self._keep_versions]:
+                folder = f"{task_folder}/{number}"
+                unused = folder not in self._folders.values()
+                # Whatever else lies there is not the server's to remove.
+                if unused and set(files.listdir(folder)) <= set(task_adapter.FILES):
+                    with contextlib.suppress(FileNotFoundError):  # First: a kill leaves no half.
+                        files.remove(f"{folder}/{task_adapter.CONFIG_FILE}")
+                    files.rmtree(folder)
 
     def _require_root(self) -> str:
         if self._root is None:
@@ -254,9 +324,18 @@ class Lease:
                 self._tasks[name] = self._acquire(name)
             return self._tasks[name]
 
+    def names(self) -> List[str]:
+        """Of the tasks that the request has asked for."""
+        return list(self._tasks)
+
     def end(self) -> None:
         """Lets the versions go."""
         with self._lock:
             self._ended = True
             for task in self._tasks.values():
                 self._release(task.key)
+
+
+def _remove_if_empty(folder: str) -> None:
+    if files.exists(folder) and not files.listdir(folder):
+        files.rmtree(folder)

@@ -7,24 +7,34 @@
     GET    /v1/models                   all tasks
     PUT    /v1/models/<task>            adds or replaces it
     DELETE /v1/models/<task>            removes it
-    GET    /healthz, /readyz, /metrics, /
+    GET    /healthz, /readyz, /metrics, /openapi.json, /
 
 An error is {"error": "..."} with the status that says whose it is.
 """
 
 import asyncio
-import functools
 import hmac
 import json
 import math
 import os
 import time
-import urllib.parse
-from concurrent import futures
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Set, Tuple
+from typing import (
+    Any,
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Dict,
+    Generator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Set,
+    Tuple,
+)
 
 from absl import logging
-from starlette import convertors
+from starlette import convertors, formparsers
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import UploadFile
@@ -36,7 +46,17 @@ from starlette.routing import Route
 from adapter_bert.common import files, task_kinds
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import task_adapter
-from adapter_bert.serving import bank, batcher, http_server, prometheus, registry, request_texts
+from adapter_bert.serving import (
+    admission,
+    bank,
+    batcher,
+    http_server,
+    openapi,
+    prometheus,
+    registry,
+    request_texts,
+)
+from adapter_bert.tasks import presentations
 
 _PAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "page.html")
 _PAGE_HEADERS = {
@@ -44,7 +64,9 @@ _PAGE_HEADERS = {
     " script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
 }
-_OPEN_PATHS = ("/", "/healthz", "/readyz")
+_OPEN_PATHS = ("/", "/healthz", "/readyz", "/openapi.json")
+_UNEXPECTED = "the server failed; its log says why"
+_MAX_CHANGE_BYTES = 64 << 10  # Of a change that is no upload.
 
 
 class Limits(NamedTuple):
@@ -53,6 +75,7 @@ class Limits(NamedTuple):
     Attributes:
       max_body_bytes, max_upload_bytes: of a prediction's and of an adapter's request.
       max_instances: of a prediction's request.
+      max_queue_rows: that may wait, of all predictions' requests together.
       read_seconds: from a request's head to the end of its body.
       answer_seconds: from then to its answer.
     """
@@ -60,6 +83,7 @@ class Limits(NamedTuple):
     max_body_bytes: int = 1 << 20
     max_upload_bytes: int = 256 << 20
     max_instances: int = 128
+    max_queue_rows: int = 1024
     read_seconds: float = 10.0
     answer_seconds: float = 30.0
 
@@ -101,9 +125,12 @@ class RestApi:
       batcher: `batcher.Batcher` of their bank.
       metrics: `prometheus.Metrics`.
       limits: `Limits`.
-      token: what requests must send as `Authorization: Bearer <token>`; None for nothing.
-      may_change: whether tasks may be added and removed; without a token only by requests whose
-        Host is a name of the own machine, as "localhost".
+      token: what requests must send as `Authorization: Bearer <token>`; None for nothing. Without
+        one, their Host must be the own machine: a page of elsewhere may have its own name lead here
+        (DNS rebinding).
+      allows_changes: whether tasks may be added and removed.
+      address: where the server listens.
+      precision: what it computes in, for `metadata`.
     """
 
     def __init__(
@@ -114,13 +141,22 @@ class RestApi:
         limits: Limits,
         token: Optional[str] = None,
         allows_changes: bool = True,
+        address: str = "127.0.0.1",
+        precision: str = "float32",
     ):
         self._tasks, self._batcher, self._metrics = tasks, row_batcher, metrics
         self._limits, self._token, self._allows_changes = limits, token, allows_changes
+        self._address, self._precision = address, precision
         with open(_PAGE, encoding="utf-8") as reader:
             self._page_text = reader.read()
-        # Texts are read in a thread of their own, so that a long one holds up no connection.
-        self._texts = futures.ThreadPoolExecutor(1, "texts")
+        self._queue = admission.Queue(limits.max_queue_rows, limits.answer_seconds)
+        self._readers = admission.Readers(self._queue.count_work)
+        row_batcher.observe(self._queue.count_work)
+        row_batcher.observe(metrics.count_batch)
+        metrics.watch(
+            queue_rows=lambda: len(self._queue),
+            tasks=lambda: len(tasks),
+        )
 
     def application(self) -> Callable:
         """The ASGI application."""
@@ -130,6 +166,7 @@ class RestApi:
             Route("/healthz", self.health),
             Route("/readyz", self.ready),
             Route("/metrics", self.metrics),
+            Route("/openapi.json", self.openapi),
             Route("/v1/models", self.models),
             Route("/v1/models:predict", self.predict_mixed, methods=["POST"]),
             Route(task_path + ":predict", self.predict, methods=["POST"]),
@@ -144,17 +181,21 @@ class RestApi:
             HTTPException: _handle_http_error,
             Exception: _handle_unexpected,
         }
-        return self._with_token_and_metrics(Starlette(routes=routes, exception_handlers=handlers))
+        application = Starlette(routes=routes, exception_handlers=handlers)
+        application.router.redirect_slashes = False  # To whatever Host a request named.
+        return self._guarded(application)
 
     def close(self) -> None:
         """Ends the threads."""
-        self._texts.shutdown()
+        self._readers.close()
 
-    def _with_token_and_metrics(self, application):
-        """Asks for the token, and counts and times the requests of an application."""
+    def _guarded(self, application):
+        """The middleware: refuses what an application must not see; counts and times the rest."""
 
         async def wrapped(scope, receive, send):
             if scope["type"] != "http":
+                if scope["type"] == "lifespan":
+                    await application(scope, receive, send)
                 return
             start, statuses = time.perf_counter(), []
 
@@ -164,12 +205,8 @@ class RestApi:
                 await send(message)
 
             try:
-                if self._is_allowed(scope):
-                    await application(scope, receive, send_and_record)
-                else:
-                    headers = {"www-authenticate": "Bearer"}
-                    sentence = "expected the header Authorization: Bearer <token>"
-                    await _error_response(401, sentence, headers)(scope, receive, send_and_record)
+                refusal = self._refusal(scope)
+                await (refusal or application)(scope, receive, send_and_record)
             finally:
                 endpoint = getattr(scope.get("endpoint"), "__name__", "none")
                 status = statuses[0] if statuses else "none"
@@ -177,11 +214,25 @@ class RestApi:
 
         return wrapped
 
-    def _is_allowed(self, scope: Dict[str, Any]) -> bool:
-        if self._token is None or scope["path"] in _OPEN_PATHS:
-            return True
-        given = dict(scope["headers"]).get(b"authorization", b"")
-        return hmac.compare_digest(given, b"Bearer " + self._token.encode())
+    def _refusal(self, scope: Dict[str, Any]) -> Optional[Response]:
+        """The answer to a request that is refused for its head alone, or None."""
+        size = len(scope["raw_path"]) + len(scope["query_string"])
+        size += sum(len(name) + len(value) + 4 for name, value in scope["headers"])
+        if size > http_server.MAX_HEAD_BYTES:
+            sentence = f"the headers are over {http_server.MAX_HEAD_BYTES:,} bytes"
+            return _error_response(431, sentence, {"connection": "close"})
+        headers = dict(scope["headers"])
+        if self._token is None:
+            host = headers.get(b"host", b"").decode("latin-1")
+            if not http_server.is_own_host(host, self._address):
+                sentence = f"Host: {host[:100]} is not this server's; set --token to allow any"
+                return _error_response(403, sentence)
+        elif scope["path"] not in _OPEN_PATHS:
+            given = headers.get(b"authorization", b"")
+            if not hmac.compare_digest(given, b"Bearer " + self._token.encode()):
+                sentence = "expected the header Authorization: Bearer <token>"
+                return _error_response(401, sentence, {"www-authenticate": "Bearer"})
+        return None
 
     async def page(self, request: Request) -> Response:
         """A page to try tasks with."""
@@ -201,6 +252,10 @@ class RestApi:
         """For Prometheus."""
         content, kind = self._metrics.render()
         return Response(content, headers={"content-type": kind})
+
+    async def openapi(self, request: Request) -> Response:
+        """What the endpoints take and answer, as an OpenAPI document."""
+        return _json_response(openapi.document(self._limits.max_instances))
 
     async def models(self, request: Request) -> Response:
         """All tasks."""
@@ -224,7 +279,11 @@ class RestApi:
         """What a task is."""
         task = self._tasks.get(request.path_params["task"])
         spec = {"name": task.name, "signature_name": "", "version": str(task.version)}
-        metadata = {**_summary(task), "signature_def": _signature(task)}
+        metadata = {
+            **_summary(task),
+            "precision": self._precision,
+            "signature_def": _signature(task),
+        }
         return _json_response({"model_spec": spec, "metadata": metadata})
 
     async def predict(self, request: Request) -> Response:
@@ -237,76 +296,104 @@ class RestApi:
 
     async def put(self, request: Request) -> Response:
         """Serves a task adapter: {"adapter": folder}, or its two files as a form."""
-        self._check_allows_changes(request)
+        self._check_allows_changes()
         name = request.path_params["task"]
-        body = await self._read_body(request, self._limits.max_upload_bytes)
         is_form = request.headers.get("content-type", "").startswith("multipart/form-data")
         is_new = name not in self._tasks
         if is_form:
-            contents = await _read_form_files(request, body)
-            task = await run_in_threadpool(self._tasks.upload, name, contents)
+            self._check_length(request, self._limits.max_upload_bytes)
+            task = await self._upload(request, name)
         else:
-            expected = '{"adapter": "<folder below --adapter_dir>"}'
-            path = _parse_object(body, {"adapter"}, expected).get("adapter")
-            if not isinstance(path, str):
-                raise UserError(f"expected {expected}")
-            task = await run_in_threadpool(self._tasks.put_below_root, name, path)
+            self._check_length(request, _MAX_CHANGE_BYTES)
+            body = await self._read_body(request, _MAX_CHANGE_BYTES)
+            task = await run_in_threadpool(self._put_folder, name, body)
         logging.info("Task %s: version %d is served.", name, task.version)
         return _json_response({"name": name, **_summary(task)}, 201 if is_new else 200)
 
+    def _put_folder(self, name: str, body: bytes) -> registry.ServedTask:
+        expected = '{"adapter": "<folder below --adapter_dir>"}'
+        path = _parse_object(body, {"adapter"}, expected).get("adapter")
+        if not isinstance(path, str):
+            raise UserError(f"expected {expected}")
+        return self._tasks.put_below_root(name, path)
+
+    async def _upload(self, request: Request, name: str) -> registry.ServedTask:
+        """Serves the two files of a task adapter in a form; they are not all in memory."""
+        expected = f"a form of the two files {' and '.join(task_adapter.FILES)}"
+        chunks = self._body_chunks(request, self._limits.max_upload_bytes)
+        parser = formparsers.MultiPartParser(request.headers, chunks, max_files=2, max_fields=0)
+        try:
+            form = await self._in_time(parser.parse())
+        except formparsers.MultiPartException as error:
+            raise UserError(f"{error.message}; expected {expected}") from None
+        except OSError as error:
+            sentence = f"the upload cannot be kept in a temporary file ({files.reason(error)})"
+            raise Refused(507, sentence) from None
+        try:
+            uploads = {n: part.file for n, part in form.items() if isinstance(part, UploadFile)}
+            if set(uploads) != set(task_adapter.FILES):
+                present = ", ".join(sorted(form))[:100] or "none"
+                raise UserError(f"found {present}; expected {expected}")
+            return await run_in_threadpool(self._tasks.upload, name, uploads)
+        finally:
+            await form.close()
+
     async def delete(self, request: Request) -> Response:
         """Serves a task no longer."""
-        self._check_allows_changes(request)
+        self._check_allows_changes()
         task = await run_in_threadpool(self._tasks.remove, request.path_params["task"])
         self._metrics.remove_task(task.name)
         logging.info("Task %s is no longer served.", task.name)
         return _json_response({"name": task.name, "version": str(task.version)})
 
-    def _check_allows_changes(self, request: Request) -> None:
+    def _check_allows_changes(self) -> None:
         if not self._allows_changes:
             raise Refused(403, "tasks are not changed over the network without --token")
-        # A page of elsewhere may have its own name lead here, and a proxy other machines.
-        if self._token is None and not _is_local(request.headers.get("host", "")):
-            raise Refused(403, "tasks are not changed under another machine's name without --token")
 
     async def _predict(self, request: Request, name: Optional[str]) -> Response:
-        body = await self._read_body(request, self._limits.max_body_bytes)
-        if self._batcher.is_full:
-            raise _overloaded_error()
-        with self._tasks.lease() as lease:
-            try:
-                content = await asyncio.wait_for(
-                    self._answer(body, name, lease), self._limits.answer_seconds
-                )
-            except asyncio.TimeoutError:
-                seconds = self._limits.answer_seconds
-                raise Refused(504, f"no answer within {seconds:g} seconds") from None
+        num_bytes = self._check_length(request, self._limits.max_body_bytes)
+        client = request.client.host if request.client else ""
+        try:
+            with self._queue.enter(client, num_bytes) as ticket, self._tasks.lease() as lease:
+                body = self._read_body(request, self._limits.max_body_bytes)
+                body = await _while_placed(ticket, body, None)
+                start = time.perf_counter()
+                answer = self._answer(body, name, lease, ticket)
+                content = await _while_placed(ticket, answer, self._limits.answer_seconds)
+                self._metrics.count_tasks(lease.names(), time.perf_counter() - start)
+        except admission.Overloaded:
+            raise Refused(503, "too many rows wait already; try again later") from None
+        except asyncio.TimeoutError:
+            seconds = self._limits.answer_seconds
+            raise Refused(504, f"no answer within {seconds:g} seconds") from None
         return Response(content, media_type="application/json")
 
-    async def _answer(self, body: bytes, name: Optional[str], lease: registry.Lease) -> bytes:
+    async def _answer(
+        self, body: bytes, name: Optional[str], lease: registry.Lease, ticket: admission.Ticket
+    ) -> bytes:
         """The bytes that answer a prediction's request."""
-        in_thread = functools.partial(asyncio.get_running_loop().run_in_executor, self._texts)
-        prediction = await in_thread(self._encode_instances, body, name, lease)
+
+        def in_thread(steps):
+            return asyncio.wrap_future(self._readers.submit(ticket.tag, steps))
+
+        prediction = await in_thread(self._encode_instances(body, name, lease))
         rows = prediction.rows()
-        if len(rows) > self._batcher.max_queue_size:
+        if len(rows) > self._queue.max_rows:
             raise Refused(413, f"the texts make {len(rows)} windows, which are too many")
+        self._queue.resize(ticket, len(rows))
         try:
             if not self._tasks.are_in_memory(prediction.tasks):  # Batches need not wait for a disk.
                 await run_in_threadpool(self._tasks.load, prediction.tasks)
-            outputs = await asyncio.wrap_future(self._batcher.submit(rows))
-        except batcher.QueueFull:
-            raise _overloaded_error() from None
+            outputs = await asyncio.wrap_future(self._batcher.submit(rows, ticket.tag))
         except batcher.Closed:
             raise Refused(503, "the server is stopping") from None
-        except UserError as error:  # The rows are right: an adapter cannot be read any more.
-            raise Refused(500, str(error)) from None
         self._metrics.count_instances(task.name for task in prediction.tasks)
-        return await in_thread(_format_response, prediction, outputs)
+        return await in_thread(_format_response(prediction, outputs))
 
     def _encode_instances(
         self, body: bytes, name: Optional[str], lease: registry.Lease
-    ) -> _Prediction:
-        """The `_Prediction` of a request."""
+    ) -> Generator[None, None, _Prediction]:
+        """The `_Prediction` of a request, by steps of `admission.Readers`."""
         instances, is_columnar = _parse_instances(body)
         if is_columnar and name is None:
             raise UserError('tasks are mixed in rows alone: {"instances": [...]}')
@@ -316,6 +403,7 @@ class RestApi:
             )
         requests, tasks = [], []
         for index, instance in enumerate(instances):
+            yield
             try:
                 task_name, instance = (
                     (name, instance) if name is not None else _split_task(instance)
@@ -328,37 +416,69 @@ class RestApi:
                 raise UserError(f"instances[{index}]: {error}") from None
         return _Prediction(requests, tasks, is_columnar)
 
+    def _check_length(self, request: Request, max_bytes: int) -> int:
+        """The bytes that a body says it has, or at most has; raises `Refused` if these are more."""
+        declared = request.headers.get("content-length", "")
+        if not declared.isdigit():
+            return max_bytes
+        if int(declared) > max_bytes:
+            raise _too_large_error(max_bytes)
+        return int(declared)
+
     async def _read_body(self, request: Request, max_bytes: int) -> bytes:
         """The bytes of a request's body."""
-        too_large = Refused(413, f"the body is over {max_bytes:,} bytes")
-        declared = request.headers.get("content-length", "0")
-        if declared.isdigit() and int(declared) > max_bytes:
-            raise too_large
 
         async def read():
-            parts, size = [], 0
-            async for part in request.stream():
-                size += len(part)
-                if size > max_bytes:
-                    raise too_large
-                parts.append(part)
-            return b"".join(parts)
+            return b"".join([chunk async for chunk in self._body_chunks(request, max_bytes)])
 
+        return await self._in_time(read())
+
+    async def _body_chunks(self, request: Request, max_bytes: int) -> AsyncGenerator[bytes, None]:
+        """Yields the parts of a request's body."""
+        size = 0
         try:
-            return await asyncio.wait_for(read(), self._limits.read_seconds)
-        except asyncio.TimeoutError:
-            sentence = f"the body did not come within {self._limits.read_seconds:g} seconds"
-            raise Refused(408, sentence, closes_connection=True) from None
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size > max_bytes:
+                    raise _too_large_error(max_bytes)
+                yield chunk
         except ClientDisconnect:
             raise Refused(400, "the client went away", closes_connection=True) from None
 
+    async def _in_time(self, reading: Awaitable) -> Any:
+        """Awaits what reads a body."""
+        try:
+            return await asyncio.wait_for(reading, self._limits.read_seconds)
+        except asyncio.TimeoutError:
+            sentence = f"the body did not come within {self._limits.read_seconds:g} seconds"
+            raise Refused(408, sentence, closes_connection=True) from None
 
-def _is_local(host: str) -> bool:
-    """Whether a request's Host is a name of only the machine that it comes from."""
+
+async def _while_placed(
+    ticket: admission.Ticket, awaitable: Awaitable, seconds: Optional[float]
+) -> Any:
+    """Awaits what is done for a request.
+
+    Raises:
+      admission.Overloaded: the request lost its place in the queue.
+      asyncio.TimeoutError: it took more seconds.
+    """
+    task = asyncio.ensure_future(awaitable)
     try:
-        return http_server.is_loopback(urllib.parse.urlsplit("//" + host).hostname or "")
-    except ValueError:
-        return False
+        await asyncio.wait(
+            {task, ticket.refused}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+        )
+        if task.done():
+            return task.result()
+        if ticket.refused.done():
+            raise admission.Overloaded
+        raise asyncio.TimeoutError
+    finally:
+        task.cancel()
+
+
+def _too_large_error(max_bytes: int) -> Refused:
+    return Refused(413, f"the body is over {max_bytes:,} bytes")
 
 
 def _parse_object(body: bytes, names: Set[str], expected: str) -> Dict[str, Any]:
@@ -407,13 +527,17 @@ def _split_task(instance) -> Tuple[str, Dict[str, Any]]:
     return instance["task"], {name: v for name, v in instance.items() if name != "task"}
 
 
-def _format_response(prediction: _Prediction, outputs: List[Dict[str, Any]]) -> bytes:
-    """The JSON of the answers, in the request's format."""
-    remaining = iter(outputs)
-    answers = [
-        request.decode([next(remaining) for _ in request.rows]) for request in prediction.requests
-    ]
+def _format_response(prediction: _Prediction, outputs: List[Any]) -> Generator[None, None, bytes]:
+    """The JSON of the answers, in the request's format, by steps of `admission.Readers`."""
+    remaining, answers = iter(outputs), []
+    for request in prediction.requests:
+        yield
+        answers.append(_decode(request, [next(remaining) for _ in request.rows]))
+    failures = [answer for answer in answers if isinstance(answer, _Failure)]
+    if failures and (prediction.is_columnar or len(failures) == len(answers)):
+        raise Refused(500, failures[0].sentence)
     if not prediction.is_columnar:
+        answers = [{"error": a.sentence} if isinstance(a, _Failure) else a for a in answers]
         return _dump_json({"predictions": answers})
     if not isinstance(answers[0], dict):
         return _dump_json({"outputs": answers})
@@ -422,29 +546,35 @@ def _format_response(prediction: _Prediction, outputs: List[Dict[str, Any]]) -> 
     return _dump_json({"outputs": {name: [a[name] for a in answers] for name in answers[0]}})
 
 
-async def _read_form_files(request: Request, body: bytes) -> Dict[str, bytes]:
-    """The two files of a task adapter in a form: dict of bytes by name."""
+class _Failure(NamedTuple):
+    """In place of an answer."""
 
-    async def receive():
-        return {"type": "http.request", "body": body, "more_body": False}
+    sentence: str
 
-    expected = f"a form of the two files {' and '.join(task_adapter.FILES)}"
-    async with Request(request.scope, receive).form(max_files=2, max_fields=0) as form:
-        files = {name: part for name, part in form.items() if isinstance(part, UploadFile)}
-        if set(files) != set(task_adapter.FILES):
-            raise UserError(f"found {', '.join(sorted(form))[:100] or 'none'}; expected {expected}")
-        return {name: await file.read() for name, file in files.items()}
+
+def _decode(request: request_texts.EncodedRequest, outputs: List[Any]) -> Any:
+    """The answer to an instance, or the `_Failure` of its rows."""
+    for output in outputs:
+        if isinstance(output, UserError):  # The instance is right: its adapter is not.
+            return _Failure(str(output))
+        if isinstance(output, Exception):
+            return _Failure(_UNEXPECTED)
+    return request.decode(outputs)
 
 
 def _summary(task: registry.ServedTask) -> Dict[str, Any]:
     """What a task is, for people: a dict of JSON values."""
     description = task.description
+    presentation, num_required = presentations.of(description)
     return {
         "version": str(task.version),
         "task": description.task,
         "kind": description.kind,
         "labels": list(description.labels),
-        "fields": list(task.texts.fields),
+        "label_descriptions": presentation.label_descriptions,
+        "fields": list(presentation.fields),
+        "num_required_fields": num_required,
+        "example": presentation.example,
         "max_seq_length": description.max_seq_length,
         "do_lower_case": description.do_lower_case,
         # A training that diverged may have others.
@@ -466,10 +596,6 @@ def _signature(task: registry.ServedTask) -> Dict[str, Any]:
         "method_name": "tensorflow/serving/predict",
     }
     return {"signature_def": {"serving_default": signature}}
-
-
-def _overloaded_error() -> Refused:
-    return Refused(503, "too many rows wait already; try again later")
 
 
 def _dump_json(value) -> bytes:
@@ -509,4 +635,4 @@ async def _handle_http_error(request: Request, error: HTTPException) -> Response
 
 
 async def _handle_unexpected(request, error):
-    return _error_response(500, "the server failed; its log says why")
+    return _error_response(500, _UNEXPECTED)

@@ -53,8 +53,8 @@ class Classification(text_kind.TextKind):
 
     def decode(self, logits):
         """Returns the probabilities [L]."""
-        odds = np.exp(logits - np.max(logits))  # SciPy's softmax takes 10 times as long.
-        return {"probabilities": odds / odds.sum()}
+        exponentials = np.exp(logits - np.max(logits))
+        return {"probabilities": exponentials / np.sum(exponentials)}
 
     def answer(self, outputs, labels):
         """Returns the most probable label, and the probabilities of all."""

@@ -224,8 +224,12 @@ def data_of(examples: Splits, weights: Optional[List[float]]) -> "finetuning.Dat
     if weights:
         settings["class_weights"] = weights
     dev_sets = [examples[split] for split in examples if split.startswith("dev")]
+    has_pairs = any(e.text_b is not None for split in examples.values() for e in split)
     return finetuning.Data(
-        len(examples.get("train", ())), settings, {"dev_data": digest(*dev_sets)}
+        len(examples.get("train", ())),
+        settings,
+        {"dev_data": digest(*dev_sets)},
+        ("text", "text_b") if has_pairs else ("text",),
     )
 
 

@@ -3,7 +3,7 @@
 import itertools
 import json
 
-import scipy.special
+import numpy as np
 
 from adapter_bert.common.errors import UserError
 from adapter_bert.tasks import text_kind
@@ -73,7 +73,8 @@ class Multilabel(text_kind.TextKind):
 
     def decode(self, logits):
         """Returns the probabilities [L]."""
-        return {"probabilities": scipy.special.expit(logits)}
+        # The logistic function of logits of any size.
+        return {"probabilities": np.exp(-np.logaddexp(np.zeros_like(logits), -logits))}
 
     def answer(self, outputs, labels):
         """Returns the labels in the set, and the probabilities of all."""

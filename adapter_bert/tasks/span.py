@@ -16,6 +16,10 @@ class Span(task_kinds.TaskKind):
     head_scope = "cls/squad/"
     score = "f1"
     fields = ("question", "context")
+    example = {
+        "question": "When was the bridge opened?",
+        "context": "Work on the bridge began in 1927. It was opened five years later, in 1932.",
+    }
     num_required = 2
     script = "run_squad.py"
     answer_types = {"answer": "DT_STRING", "probability": "DT_FLOAT"}

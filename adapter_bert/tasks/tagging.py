@@ -31,6 +31,7 @@ class Tagging(task_kinds.TaskKind):
     reads_tokens = True
     head_scope = _SCOPE
     score = "f1"
+    example = {"text": "Angela Merkel met the president of France in Berlin on Monday."}
     words_field = "tokens"
     answer_types = {"tokens": "DT_STRING", "tags": "DT_STRING", "entities": "DT_VARIANT"}
     script = "run_tagger.py"

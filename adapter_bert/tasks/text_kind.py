@@ -35,6 +35,10 @@ class TextKind(task_kinds.TaskKind):
     is_single_label = False
     ablation_score = "accuracy"
     fields = ("text", "text_b")
+    example = {
+        "text": "See you at lunch, or after the film if the trains are late.",
+        "text_b": "",
+    }
     has_text_signature = True
 
     # Labels in files.

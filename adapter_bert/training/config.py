@@ -247,6 +247,11 @@ class FinetuningConfig(TextConfig, DeviceConfig):
         " only those of --tuning=full, top_layers, layer_norm and head.",
         "Output",
     )
+    label_descriptions: Optional[str] = flag(
+        None,
+        "File of JSON that says what labels mean, {label: text}: kept in the adapter, for people.",
+        "Output",
+    )
     layer_norms: Optional[str] = flag(
         None,
         "LayerNorms that train with adapters; adapted: in the layers that have one. Default: all,"

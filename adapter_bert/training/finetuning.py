@@ -12,7 +12,7 @@
 import dataclasses
 import math
 import posixpath
-from typing import Any, Dict, List, NamedTuple, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 from absl import logging
@@ -68,11 +68,13 @@ class Data(NamedTuple):
       num_examples: of the training data; not read where nothing is trained.
       settings: JSON values by name that decide the weights too, as the data's digest.
       dev_settings: those that decide the dev scores; they count where scores choose the weights.
+      fields: the names of the texts that an example has, of those of the task's kind.
     """
 
     num_examples: int = 0
     settings: Dict[str, Any] = {}
     dev_settings: Dict[str, Any] = {}
+    fields: Tuple[str, ...] = ()
 
 
 class DevSet:
@@ -108,7 +110,7 @@ class Setup(NamedTuple):
     Attributes:
       config: `FinetuningConfig`; or a `TextConfig` and `DeviceConfig`, where nothing is trained.
       start: `StartingPoint`.
-      bert: `checkpoints.PretrainedBert`.
+      bert: `configs.PretrainedBert`.
       tokenizer: `tokenization.FullTokenizer`.
       backbone: `task_adapter.Backbone` of the BERT.
       run: `RunSettings`.
@@ -119,7 +121,7 @@ class Setup(NamedTuple):
 
     config: Any
     start: StartingPoint
-    bert: checkpoints.PretrainedBert
+    bert: configs.PretrainedBert
     tokenizer: Any
     backbone: task_adapter.Backbone
     run: RunSettings
@@ -258,7 +260,36 @@ def describe(setup: Setup, task: Task, training: Dict[str, Any]) -> task_adapter
         },
         scores={},
         versions=task_adapter.versions(),
+        presentation=task_adapter.Presentation(label_descriptions(config.label_descriptions, task)),
     )
+
+
+def label_descriptions(path: Optional[str], task: Task) -> Dict[str, str]:
+    """Returns what --label_descriptions says of labels; raises UserError if it is no such file."""
+    if path is None:
+        return {}
+    where = f"--label_descriptions={path}"
+    expected = 'expected JSON, {"<label>": "<what it means>", ...}'
+    try:
+        with files.open_file(path) as reader:
+            descriptions = files.parse_json(reader.read())
+    except OSError as error:
+        raise UserError(f"{where} cannot be read ({files.reason(error)}).") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{where}: {error}; {expected}.") from None
+    if not isinstance(descriptions, dict) or not all(
+        isinstance(text, str) for text in descriptions.values()
+    ):
+        raise UserError(f"{where}: {expected}.")
+    # Of tags, what they mark may be described: "PER" for B-PER and I-PER.
+    known = {*task.labels, *(label.partition("-")[2] for label in task.labels)}
+    unknown = sorted(set(descriptions) - known)
+    if unknown:
+        raise UserError(
+            f"{where}: {unknown[0][:100]!r} is no label of the task; expected some of"
+            f" {', '.join(task.labels[:10])}{', ...' if len(task.labels) > 10 else ''}."
+        )
+    return descriptions
 
 
 def _texts_and_backbone(setup):
@@ -374,7 +405,9 @@ def begin(setup: Setup, task: Task, data: Data, head) -> Tuple[Estimator, Output
                 **data.dev_settings,
             )
     output.score = "eval_" + task.score
-    output.description = describe(setup, task, {**training, **schedule_settings})
+    description = describe(setup, task, {**training, **schedule_settings})
+    presentation = dataclasses.replace(description.presentation, fields=data.fields)
+    output.description = dataclasses.replace(description, presentation=presentation)
     settings = _settings(output.description)
     if run.distribution.workers.is_chief:
         output.claim(

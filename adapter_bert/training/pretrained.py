@@ -6,7 +6,6 @@ from typing import Dict
 import tokenization
 from adapter_bert.common import configs, files, paths
 from adapter_bert.common.errors import UserError
-from adapter_bert.formats import checkpoints, tfhub
 from adapter_bert.training.config import PretrainedConfig, TokenizerConfig
 
 
@@ -17,7 +16,7 @@ def load(config: TokenizerConfig):
       config: `TokenizerConfig`.
 
     Returns:
-      (`checkpoints.PretrainedBert`, `tokenization.FullTokenizer`).
+      (`configs.PretrainedBert`, `tokenization.FullTokenizer`).
 
     Raises:
       UserError: something is missing, broken or of another model.
@@ -41,12 +40,16 @@ def load(config: TokenizerConfig):
     return bert, tokenizer
 
 
-def find(config: PretrainedConfig, reads_texts: bool = True) -> checkpoints.PretrainedBert:
-    """Returns the `checkpoints.PretrainedBert` that settings name.
+def find(
+    config: PretrainedConfig, reads_texts: bool = True, reads_checkpoint: bool = True
+) -> configs.PretrainedBert:
+    """Returns the `configs.PretrainedBert` that settings name.
 
     Args:
       config: `PretrainedConfig`.
       reads_texts: bool; else its vocabulary may be missing, and is None unless a flag names it.
+      reads_checkpoint: bool; else neither the checkpoint is needed nor TensorFlow, unless a flag
+        names a hub module.
 
     Raises:
       UserError: something is missing, or the weights are not those of the config.
@@ -57,14 +60,17 @@ def find(config: PretrainedConfig, reads_texts: bool = True) -> checkpoints.Pret
     vocab_file = config.spm_model_file or config.vocab_file
     if reads_texts and not vocab_file:
         vocab_file = paths.find_bert("vocab_file", None)
-    bert = checkpoints.PretrainedBert(
+    bert = configs.PretrainedBert(
         config=configs.BertConfig.from_json_file(config_file),
         vocab_file=vocab_file,
         init_checkpoint=paths.find_bert("init_checkpoint", config.init_checkpoint),
         do_lower_case=None,
         config_file=config_file,
     )
-    checkpoints.check_encoder(bert.init_checkpoint, bert.config)
+    if reads_checkpoint:
+        from adapter_bert.formats import checkpoints
+
+        checkpoints.check_encoder(bert.init_checkpoint, bert.config)
     return bert
 
 
@@ -78,15 +84,17 @@ def _from_hub(config):
                 ", ".join(conflicting_flags)
             )
         )
+    from adapter_bert.formats import tfhub
+
     return tfhub.read_bert(config.bert_hub_module_handle)
 
 
-def recorded_flags(config: PretrainedConfig, bert: checkpoints.PretrainedBert) -> Dict[str, str]:
+def recorded_flags(config: PretrainedConfig, bert: configs.PretrainedBert) -> Dict[str, str]:
     """Returns the flags that name a BERT from any folder: a run records them.
 
     Args:
       config: `PretrainedConfig`.
-      bert: the `checkpoints.PretrainedBert` that they name.
+      bert: the `configs.PretrainedBert` that they name.
 
     Returns:
       dict from names to paths or addresses.

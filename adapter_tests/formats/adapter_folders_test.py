@@ -74,6 +74,36 @@ class FoldersTest(tf.test.TestCase):
         for line, name in zip(logs.output, ("_old", "sms+bf16")):
             self.assertIn(f"Not served: {name}: '{name}' is no name of a task; expected", line)
 
+    def test_the_candidates_of_a_name_are_the_highest_number_first(self):
+        folder = os.path.join(self.root, "sms")
+        for place in ("2", "adapter", "10", ".", "x3", "03"):
+            path = os.path.join(folder, place)
+            os.makedirs(path, exist_ok=True)
+            with open(os.path.join(path, task_adapter.CONFIG_FILE), "w"):
+                pass
+        expected = [os.path.join(folder, place) for place in ("10", "2", "", "adapter")]
+        expected[2] = folder
+        self.assertEqual(adapter_folders.candidates(folder), expected)
+        self.assertEqual(adapter_folders.resolve(folder), expected[0])
+
+    def test_links_that_lead_out_are_refused_at_every_depth(self):
+        outside = served.save_all(tempfile.mkdtemp(dir=self.get_temp_dir()), ["sms"])
+        adapter = os.path.join(outside, "sms", "adapter")
+        inside = os.path.join(self.root, "inside")
+        shutil.copytree(adapter, inside)
+        os.symlink(inside, os.path.join(self.root, "to_inside"))
+        os.symlink(adapter, os.path.join(self.root, "folder"))
+        os.symlink(outside, os.path.join(self.root, "nested"))
+        os.makedirs(os.path.join(self.root, "parts"))
+        shutil.copy(os.path.join(adapter, "adapter_config.json"), os.path.join(self.root, "parts"))
+        tensors = os.path.join(self.root, "parts", "adapter.safetensors")
+        os.symlink(os.path.join(adapter, "adapter.safetensors"), tensors)
+        for path in ("inside", "to_inside", ""):
+            adapter_folders.check_below(self.root, os.path.join(self.root, path))
+        for path in ("folder", "nested", "nested/sms/adapter", "parts"):
+            with self.subTest(path), self.assertRaisesRegex(UserError, "leads out of"):
+                adapter_folders.check_below(self.root, os.path.join(self.root, path))
+
     def test_a_folder_that_cannot_be_read(self):
         served.save_all(self.root, ["sms", "stars"])
         closed, listdir = os.path.join(self.root, "sms"), files.listdir
@@ -117,7 +147,7 @@ class FoldersTest(tf.test.TestCase):
         folder = os.path.join(self.root, "sms")
         shutil.copytree(folder, folder + ".partial")
         for _ in range(2):
-            self.assertEqual(adapter_folders.find_all(self.root), {"sms": folder})
+            self.assertEqual(adapter_folders.find_all(self.root), {"sms": [folder]})
             pattern = os.path.join(self.root, "*")
             self.assertEqual(adapter_folders.match_patterns([pattern]), {"sms": folder})
             if os.path.exists(folder):

@@ -576,6 +576,33 @@ def resealed(draw, contents):
     return dict(zip(task_adapter.FILES, (mutations.json_bytes(record), content)))
 
 
+class PresentationTest(TaskAdaptersTestCase):
+    def test_it_comes_back_and_may_be_edited_by_hand(self):
+        presentation = task_adapter.Presentation({"0": "no"}, ("text",), {"text": "a"})
+        self.save(presentation=presentation)
+        self.assertEqual(task_adapter.load(self.folder).description.presentation, presentation)
+        with open(self.config_file) as reader:
+            record = json.load(reader)
+        record["presentation"] = {"label_descriptions": {"1": "yes"}}
+        with open(self.config_file, "w") as writer:
+            json.dump(record, writer)
+        edited = task_adapter.Presentation({"1": "yes"})
+        self.assertEqual(task_adapter.load(self.folder).description.presentation, edited)
+        record["presentation"] = {"label_descriptions": {"1": 2}}
+        with open(self.config_file, "w") as writer:
+            json.dump(record, writer)
+        with self.assertRaisesRegex(UserError, "presentation.label_descriptions.1: expected str"):
+            task_adapter.load(self.folder)
+
+    def test_files_without_one_are_as_they_were(self):
+        self.save()
+        with open(self.config_file) as reader:
+            self.assertNotIn("presentation", reader.read())
+        without = self.read(self.tensors_file)
+        self.save(presentation=task_adapter.Presentation({"0": "no"}))
+        self.assertEqual(self.read(self.tensors_file), without)
+
+
 class DamagedFilesTest(tf.test.TestCase):
     def test_a_damaged_or_resealed_adapter_is_read_or_refused(self):
         bert = tiny.write_bert(os.path.join(self.get_temp_dir(), "bert"))

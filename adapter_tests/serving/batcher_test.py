@@ -7,7 +7,7 @@ from concurrent import futures
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.serving import batcher
-from adapter_bert.serving.batcher import Batcher, Closed, QueueFull
+from adapter_bert.serving.batcher import Batcher, Closed
 
 
 class _Worker:
@@ -30,14 +30,15 @@ class _Worker:
 
 
 class BatchingTest(tf.test.TestCase):
-    def batcher(self, predict, max_batch_size=4, max_queue_size=100, **options):
+    def batcher(self, predict, max_batch_size=4, observe=None, **options):
         row_batcher = Batcher(
             predict,
             lambda row: row,
             max_batch_size=max_batch_size,
-            max_queue_size=max_queue_size,
             **options,
         )
+        if observe:
+            row_batcher.observe(observe)
         self.addCleanup(row_batcher.close)
         return row_batcher
 
@@ -70,13 +71,12 @@ class BatchingTest(tf.test.TestCase):
         row_batcher.close()
         self.assertEqual(sizes, [1, 2, 4, 1, 1])
 
-    def test_batches_are_of_few_sizes(self):
+    def test_batches_are_no_larger_than_allowed(self):
         row_batcher, worker, _ = self.busy(max_batch_size=9)
         found = row_batcher.submit([20] * 15)
         worker.release(6)
         self.assertEqual(found.result(10), [40] * 15)
-        sizes = [len(worker.begun.get(timeout=10)) for _ in range(4)]
-        self.assertEqual(sizes, [8, 4, 2, 1])
+        self.assertEqual([len(worker.begun.get(timeout=10)) for _ in range(2)], [9, 6])
 
     def test_neighbours_that_pay(self):
         # Of 100 tokens 64 may be padding, of 400 a quarter.
@@ -88,68 +88,30 @@ class BatchingTest(tf.test.TestCase):
             ([100, 164], 0, [(0, 1), (0, 2)]),
             ([100, 165], 0, [(0, 1)]),
             ([100, 100, 100, 100, 125], 0, [(0, 1), (0, 2), (0, 3), (0, 4), (0, 5)]),
+            ([300] * 9, 8, [(8, 9), (7, 9), (6, 9)]),  # 1024 tokens at most.
             ([100, 100, 100, 100, 126], 0, [(0, 1), (0, 2), (0, 3), (0, 4)]),
         ):
             self.assertEqual(list(batcher._windows(lengths, place)), expected)
 
-    def test_chores_are_done_while_nothing_waits(self):
-        done, go, busy, finished = [], *(threading.Event() for _ in range(3))
-
-        def long_chore():
-            busy.set()
-            go.wait(10)
-
-        chores = [long_chore, lambda: done.append("chore"), finished.set]
-        row_batcher = self.batcher(lambda rows: [done.append("row") for _ in rows], chores=chores)
-        self.assertTrue(busy.wait(10))
-        found = row_batcher.submit([1])
-        go.set()
-        found.result(10)
-        self.assertTrue(finished.wait(10))
-        self.assertEqual(done, ["row", "chore"])
-
-    def test_chores_that_come_later_are_done(self):
-        finished = threading.Event()
-        self.batcher(None, chores=[None, finished.set])
-        self.assertTrue(finished.wait(10))
-
-    def test_a_chore_that_fails_ends_nothing(self):
-        def broken():
-            raise ValueError
-
-        finished = threading.Event()
-        row_batcher = self.batcher(
-            lambda rows: [row + 1 for row in rows], chores=[broken, finished.set]
-        )
-        self.assertTrue(finished.wait(10))
-        self.assertEqual(row_batcher.submit([1]).result(10), [2])
-
-    def test_the_end_does_not_wait_for_chores(self):
-        done = []
-        row_batcher = self.batcher(None, chores=(lambda: done.append(1) for _ in iter(int, 1)))
-        row_batcher.close()
-        self.assertFalse(row_batcher.is_open)
-
-    def test_an_error_is_that_of_its_call_alone(self):
+    def test_an_error_is_that_of_its_row_alone(self):
         row_batcher, worker, _ = self.busy()
         good, bad, also_good = (row_batcher.submit(rows) for rows in ([2], [3, 13], [4]))
         worker.release(100)
         self.assertEqual(good.result(10), [4])
         self.assertEqual(also_good.result(10), [8])
-        with self.assertRaisesRegex(ValueError, "row 13"):
-            bad.result(10)
+        six, error = bad.result(10)
+        self.assertEqual(six, 6)
+        self.assertIsInstance(error, ValueError)
+        self.assertEqual(str(error), "row 13")
         self.assertEqual(row_batcher.submit([9]).result(10), [18])
 
-    def test_a_full_queue_takes_a_call_whole_or_not_at_all(self):
-        row_batcher, worker, _ = self.busy(max_queue_size=3)
-        row_batcher.submit([2, 3])
-        with self.assertRaises(QueueFull):
-            row_batcher.submit([4, 5])
-        self.assertFalse(row_batcher.is_full)
-        row_batcher.submit([6])
-        self.assertTrue(row_batcher.is_full)
-        worker.release(2)
-        self.assertEqual(worker.begun.get(timeout=10), [2, 3])
+    def test_rows_of_a_lower_priority_go_first_whenever_they_come(self):
+        row_batcher, worker, _ = self.busy(max_batch_size=1)
+        for row, priority in ((2, 5.0), (3, 5.0), (200, 7.0), (4, 1.0)):
+            row_batcher.submit([row], priority)
+        worker.release(5)
+        row_batcher.close()
+        self.assertEqual(list(worker.begun.queue), [[4], [2], [3], [200]])
 
     def test_what_is_cancelled_is_not_computed(self):
         row_batcher, worker, _ = self.busy()
@@ -180,7 +142,7 @@ class BatchingTest(tf.test.TestCase):
             row_batcher.submit([3])
 
     def test_each_of_many_threads_gets_its_own(self):
-        row_batcher = self.batcher(lambda rows: [-row for row in rows], max_queue_size=10000)
+        row_batcher = self.batcher(lambda rows: [-row for row in rows])
 
         def ask(start):
             rows = list(range(start, start + 300, 7))

@@ -100,6 +100,60 @@ class HttpServerTest(tf.test.TestCase):
         with self.serving() as port:
             self.assertEqual(self.ask(port, b"x" * (8 << 20), "/ignore"), (200, b""))
 
+    def test_a_head_that_does_not_end(self):
+        limit = http_server.MAX_HEAD_BYTES
+        first_line, chunked = b"GET / HTTP/1.1\r\n", b"Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n"
+        with self.serving() as port:
+            for start, part in (
+                (b"GET /", b"a" * 1000),
+                (first_line + b"a: ", b"a" * 1000),
+                (first_line, b"a" * 1000),
+                (first_line, b"a: b\r\n" * 100),
+                (b"POST / HTTP/1.1\r\nHost: x\r\n" + chunked + b"0\r\n", b"a: b\r\n" * 100),
+                (b"POST / HTTP/1.1\r\nHost: x\r\n" + chunked + b"1;", b"a" * 1000),
+            ):
+                with self.subTest(start):
+                    connection = self.connect(port, start)
+                    received = self.flood(connection, part, 20 * limit)
+                    connection.close()
+                    self.assertIn(b"HTTP/1.1 431 ", received)
+                    self.assertIn(
+                        "headers", json.loads(received.partition(b"\r\n\r\n")[2])["error"]
+                    )
+            self.assertEqual(self.ask(port), (200, b"hello"))
+
+    def flood(self, connection, part, size):
+        """What is received while a part is sent again and again, until the connection ends."""
+        connection.setblocking(False)
+        received, unsent = b"", b""
+        end = time.monotonic() + 10
+        while time.monotonic() < end:
+            with contextlib.suppress(BlockingIOError):
+                unsent = unsent or (part if size > 0 else b"")
+                size -= len(part)
+                with contextlib.suppress(ConnectionError):
+                    unsent = unsent[connection.send(unsent) :] if unsent else b""
+            try:
+                data = connection.recv(1 << 16)
+                received += data
+                if not data:
+                    break
+            except BlockingIOError:
+                continue
+            except ConnectionError:
+                break
+        return received
+
+    def test_a_large_body_is_no_large_head(self):
+        body = b"x" * (4 * http_server.MAX_HEAD_BYTES)
+        with self.serving() as port:
+            self.assertEqual(self.ask(port, body), (200, body))
+            chunks = b"".join(b"1;%s\r\na\r\n" % (b"e" * 1000) for _ in range(200)) + b"0\r\n\r\n"
+            head = b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked"
+            connection = self.connect(port, head + b"\r\n\r\n" + chunks)
+            received = b"".join(iter(lambda: connection.recv(1000), b""))
+            self.assertIn(b"\r\n\r\n" + b"a" * 200, received)
+
     def test_more_connections_than_allowed(self):
         with self.serving(max_connections=4) as port:
             idle = [self.connect(port) for _ in range(4)]
@@ -209,7 +263,7 @@ class DamagedRequestsTest(tf.test.TestCase):
         cls.bank = served.make_bank()
         tasks = served.tasks_of(cls.bank, served.save_all(tempfile.mkdtemp()))
         request_batcher = batcher.Batcher(
-            cls.bank.predict, lambda row: len(row.input_ids), max_batch_size=32, max_queue_size=1024
+            cls.bank.predict, lambda row: len(row.input_ids), max_batch_size=32
         )
         limits = rest_api.Limits(max_body_bytes=1 << 18, read_seconds=0.3)
         api = rest_api.RestApi(tasks, request_batcher, prometheus.Metrics(), limits)
@@ -269,7 +323,7 @@ class DamagedRequestsTest(tf.test.TestCase):
             try:
                 send(mutations.files_in(folder))
             finally:
-                health = b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+                health = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
                 self.assertIn(b"200 OK", self.exchange(health))
 
         read.__qualname__ = self.id()
@@ -277,7 +331,7 @@ class DamagedRequestsTest(tf.test.TestCase):
 
     def test_damaged_bytes_on_the_socket(self):
         body = json.dumps({"instances": [{"text": "the dog", "text_b": "a cat"}, "a bird"]})
-        request = "POST /v1/models/sms:predict HTTP/1.1\r\nHost: a\r\nConnection: close\r\n"
+        request = "POST /v1/models/sms:predict HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
         request += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}"
 
         def send(contents):
@@ -308,7 +362,7 @@ class DamagedRequestsTest(tf.test.TestCase):
     def test_damaged_paths(self):
         def send(contents):
             path = contents.get("path", b"")
-            request = b"GET " + path + b" HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+            request = b"GET " + path + b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
             self.judge(self.exchange(request))
 
         self.check({"path": b"/v1/models/sms/metadata"}, send)

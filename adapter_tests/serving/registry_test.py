@@ -1,7 +1,9 @@
 """Tests of registry.py: which version answers, when it goes, and which folders are taken."""
 
 import contextlib
+import io
 import os
+import shutil
 import tempfile
 from unittest import mock
 
@@ -47,7 +49,7 @@ class ServedTasksTest(tf.test.TestCase):
         found = {}
         for name in task_adapter.FILES:
             with open(os.path.join(folder, name), "rb") as reader:
-                found[name] = reader.read()
+                found[name] = io.BytesIO(reader.read())
         return found
 
     def predicted(self, task):
@@ -155,16 +157,17 @@ class ServedTasksTest(tf.test.TestCase):
             self.assertEqual(task.version, number)
         self.assertEqual(sorted(os.listdir(os.path.join(self.root, "fresh"))), ["1", "2"])
         found = adapter_folders.find_all(self.root)
-        self.assertEqual(found["fresh"], os.path.join(self.root, "fresh", "2"))
+        self.assertEqual(found["fresh"][0], os.path.join(self.root, "fresh", "2"))
         with contextlib.closing(served.make_bank()) as bank:
             again = served.tasks_of(bank, self.root).get("fresh")
+            self.assertEqual(again.version, 2)
             (output,) = bank.predict(again.rows(again.texts.encode("the dog sees")))
         self.assertAllClose(output["probabilities"], self.predicted(task))
 
     def test_an_upload_goes_before_what_was_trained(self):
         task = self.tasks.upload("sms", self.contents(served.other("sms")))
         self.assertEqual(
-            adapter_folders.find_all(self.root)["sms"], os.path.join(self.root, "sms", "1")
+            adapter_folders.find_all(self.root)["sms"][0], os.path.join(self.root, "sms", "2")
         )
         again = self.tasks.put_below_root("again", "sms")
         self.assertAllClose(self.predicted(again), self.predicted(task))
@@ -176,6 +179,7 @@ class ServedTasksTest(tf.test.TestCase):
             self.tasks.upload("sms", contents)
         self.assertEqual(os.listdir(os.path.join(self.root, "sms")), ["adapter"])
         self.assertEqual(self.bank.names(), ["sms@1", "stars@1"])
+        contents = self.contents(served.other("sms"))
         self.assertEqual(self.tasks.upload("sms", contents).version, 2)
 
     def test_an_upload_has_no_number_before_it_is_checked(self):
@@ -192,11 +196,111 @@ class ServedTasksTest(tf.test.TestCase):
 
     def test_a_damaged_upload_leaves_nothing(self):
         contents = self.contents(served.other("sms"))
-        contents["adapter.safetensors"] = contents["adapter.safetensors"][:-1]
+        contents["adapter.safetensors"].truncate(
+            contents["adapter.safetensors"].seek(-1, io.SEEK_END)
+        )
+        contents["adapter.safetensors"].seek(0)
         with self.assertRaisesRegex(UserError, "^Task sms: .* is damaged"):
             self.tasks.upload("sms", contents)
         self.assertEqual(os.listdir(os.path.join(self.root, "sms")), ["adapter"])
         self.assertEqual(self.tasks.get("sms").version, 1)
+
+    def test_a_failed_upload_of_a_new_task_leaves_no_folder(self):
+        contents = self.contents(served.other("sms"))
+        contents["adapter_config.json"] = io.BytesIO(b"{}")
+        before = sorted(os.listdir(self.root))
+        with self.assertRaises(UserError):
+            self.tasks.upload("fresh", contents)
+        self.assertEqual(sorted(os.listdir(self.root)), before)
+
+    def test_a_link_that_leads_out_is_neither_served_nor_written_through(self):
+        outside = served.save_all(tempfile.mkdtemp(dir=self.get_temp_dir()), ["topics"])
+        os.makedirs(os.path.join(self.root, "deep", "er"))
+        for link in ("topics", "deep/adapter", "deep/er/adapter"):
+            path = os.path.join(self.root, link)
+            os.symlink(os.path.join(outside, "topics", "adapter"), path)
+            self.addCleanup(os.remove, path)
+        with self.assertLogs("absl", "WARNING") as logs, contextlib.closing(
+            served.make_bank()
+        ) as bank:
+            again = served.tasks_of(bank, self.root)
+            self.assertEqual([task.name for task in again.current()], ["sms", "stars"])
+        self.assertEqual(sum("leads out of" in line for line in logs.output), 2)
+        for path in ("topics", "deep", "deep/adapter", "deep/er"):
+            with self.subTest(path), self.assertRaisesRegex(UserError, "leads out of"):
+                self.tasks.put_below_root("new", path)
+        with self.assertRaisesRegex(UserError, "leads out of"):
+            self.tasks.upload("topics", self.contents(served.other("topics")))
+        self.assertEqual(len(os.listdir(os.path.join(outside, "topics", "adapter"))), 2)
+
+    def test_the_newest_sound_version_is_served_after_a_start(self):
+        for number in (2, 3, 4):
+            self.tasks.upload("sms", self.contents(served.other("sms", number)))
+        self.tasks.close()
+        expected = self.predicted(self.tasks.get("sms"))
+        newest = os.path.join(self.root, "sms", "5")
+        shutil.copytree(os.path.join(self.root, "sms", "4"), newest)
+        with open(os.path.join(newest, "adapter.safetensors"), "r+b") as file:
+            file.truncate(100)
+        with self.assertLogs("absl", "WARNING") as logs, contextlib.closing(
+            served.make_bank()
+        ) as bank:
+            task = served.tasks_of(bank, self.root).get("sms")
+            (output,) = bank.predict(task.rows(task.texts.encode("the dog sees")))
+        self.assertEqual(task.version, 4)
+        self.assertAllClose(output["probabilities"], expected)
+        self.assertRegex(logs.output[0], "Not served: .*sms/5.* is damaged")
+
+    def test_a_folder_that_raises_is_left_out(self):
+        texts, spoilt = request_texts.TaskTexts, os.path.join(self.root, "sms", "adapter")
+
+        def raising(description, encoding, where):
+            if spoilt in where:
+                raise ZeroDivisionError("odd")
+            return texts(description, encoding, where)
+
+        broken = mock.patch.object(request_texts, "TaskTexts", raising)
+        with broken, self.assertLogs("absl", "WARNING") as logs, contextlib.closing(
+            served.make_bank()
+        ) as bank:
+            found = served.tasks_of(bank, self.root).current()
+        self.assertEqual([task.name for task in found], ["stars"])
+        self.assertRegex(logs.output[0], "Not served: .*sms/adapter: ZeroDivisionError.*odd")
+
+    def test_only_the_last_uploads_and_what_is_in_use_stay_on_disk(self):
+        folder = os.path.join(self.root, "fresh")
+        with self.tasks.lease() as lease:
+            for number in range(1, 6):
+                self.tasks.upload("fresh", self.contents(served.other("topics", number)))
+                if number == 2:
+                    held = lease.get("fresh")
+                    self.tasks.put_below_root("other", "fresh/1")
+            os.mkdir(os.path.join(folder, "3.partial"))
+            self.tasks._remover.submit(int).result(10)
+            self.assertEqual(sorted(os.listdir(folder)), ["1", "2", "3.partial", "4", "5"])
+            self.predicted(held)
+        self.tasks.remove("other")
+        self.tasks.close()
+        self.assertEqual(sorted(os.listdir(folder)), ["1", "3.partial", "4", "5"])
+
+    def test_numbers_go_on_where_the_old_ones_were_removed(self):
+        for number in range(1, 5):
+            self.tasks.upload("fresh", self.contents(served.other("topics", number)))
+        self.tasks.close()
+        with contextlib.closing(served.make_bank()) as bank:
+            again = served.tasks_of(bank, self.root, keep_versions=1)
+            task = again.upload("fresh", self.contents(served.other("topics", 5)))
+            self.assertEqual(task.version, 5)
+            again.close()
+        self.assertEqual(os.listdir(os.path.join(self.root, "fresh")), ["5"])
+
+    def test_a_folder_with_other_files_is_not_removed(self):
+        for number in range(1, 4):
+            self.tasks.upload("fresh", self.contents(served.other("topics", number)))
+            with open(os.path.join(self.root, "fresh", str(number), "notes.txt"), "w"):
+                pass
+        self.tasks.close()
+        self.assertEqual(sorted(os.listdir(os.path.join(self.root, "fresh"))), ["1", "2", "3"])
 
 
 if __name__ == "__main__":

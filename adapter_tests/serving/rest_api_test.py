@@ -3,9 +3,13 @@
 import concurrent.futures
 import contextlib
 import dataclasses
+import errno
 import os
+import socket
 import tempfile
 import threading
+import time
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -18,7 +22,7 @@ pytest.importorskip("onnxruntime", reason="Python 3.7 has no ONNX Runtime of tod
 from starlette.testclient import TestClient
 
 from adapter_bert.formats import task_adapter
-from adapter_bert.serving import batcher, prometheus, rest_api
+from adapter_bert.serving import batcher, prometheus, request_texts, rest_api
 from adapter_tests.support import own_models, served, tiny
 
 TEXT = "The dog sees a big bird."
@@ -49,17 +53,18 @@ class RestApiTestCase(tf.test.TestCase):
         for name in self.bank.names():
             self.bank.remove(name)
 
-    def client(self, predict=None, token=None, may_change=True, max_queue_size=1024, **limits):
+    def client(self, predict=None, token=None, may_change=True, address="127.0.0.1", **limits):
         limits = rest_api.Limits(**limits)
         row_batcher = batcher.Batcher(
             predict or self.bank.predict,
             lambda row: len(row.input_ids),
             max_batch_size=32,
-            max_queue_size=max_queue_size,
         )
         self.addCleanup(row_batcher.close)
         self.batcher, self.metrics = row_batcher, prometheus.Metrics()
-        api = rest_api.RestApi(self.tasks, row_batcher, self.metrics, limits, token, may_change)
+        api = rest_api.RestApi(
+            self.tasks, row_batcher, self.metrics, limits, token, may_change, address
+        )
         self.addCleanup(api.close)
         return TestClient(api.application(), "http://127.0.0.1", raise_server_exceptions=False)
 
@@ -242,7 +247,8 @@ class OverloadTest(RestApiTestCase):
             return self.bank.predict(rows)
 
         client, url = self.client(predict, **limits), "/v1/models/stars:predict"
-        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        # As in a server, one event loop has all requests.
+        with client, concurrent.futures.ThreadPoolExecutor(4) as pool:
             try:
                 first = pool.submit(client.post, url, json={"instances": ["the dog"]})
                 self.assertTrue(begun.wait(20))
@@ -251,22 +257,49 @@ class OverloadTest(RestApiTestCase):
                 go.set()
 
     def test_a_full_queue(self):
-        with self.blocked(max_queue_size=2) as (client, url, first, go):
-            waiting = self.batcher.submit(self.tasks.get("stars").rows(self.asked("a")))
-            both = {"instances": ["a", "the"]}
-            self.assert_error(client.post(url, json=both), 503)
-            waiting2 = self.batcher.submit(self.tasks.get("stars").rows(self.asked("a")))
-            response = client.post(url, json={"instances": ["a"]})
-            self.assert_error(response, 503)
+        with self.blocked(max_queue_rows=2) as (client, url, first, go):
+            large = {"instances": ["a" * 9000]}  # So long that it counts as two rows.
+            response = client.post(url, json=large)
+            self.assert_error(response, 503, "too many rows")
             self.assertEqual(response.headers["retry-after"], "1")
             go.set()
             self.assertEqual(first.result().status_code, 200)
-            self.assertEqual(len(waiting.result(20) + waiting2.result(20)), 2)
-        three = {"instances": ["a", "the", "dog"]}
-        self.assert_error(client.post(url, json=three), 413, "3")
+            self.assertEqual(client.post(url, json={"instances": ["a"]}).status_code, 200)
+            three = {"instances": ["a", "the", "dog"]}
+            self.assert_error(client.post(url, json=three), 413, "3")
 
-    def asked(self, text):
-        return self.tasks.get("stars").texts.encode(text)
+    def test_a_long_request_that_waits_makes_room_for_a_short_one(self):
+        with self.blocked(max_queue_rows=3) as (client, url, first, go):
+            with concurrent.futures.ThreadPoolExecutor(2) as pool:
+                long = pool.submit(client.post, url, json={"instances": ["a " * 450] * 2})
+                while len(self.batcher) < 2:  # Until its texts are read.
+                    time.sleep(0.01)
+                short = pool.submit(client.post, url, json={"instances": ["a"]})
+                self.assert_error(long.result(), 503, "too many rows")
+                go.set()
+                self.assertEqual(short.result().status_code, 200)
+            self.assertEqual(first.result().status_code, 200)
+
+    def test_texts_that_wait_to_be_read_count(self):
+        begun, go = threading.Event(), threading.Event()
+        encode = request_texts.TaskTexts.encode
+
+        def slow(texts, instance):
+            begun.set()
+            go.wait(20)
+            return encode(texts, instance)
+
+        client, url = self.client(max_queue_rows=2), "/v1/models/stars:predict"
+        patched = mock.patch.object(request_texts.TaskTexts, "encode", slow)
+        with client, patched, concurrent.futures.ThreadPoolExecutor(2) as pool:
+            waiting = pool.submit(client.post, url, json={"instances": ["a" * 900] * 10})
+            try:
+                self.assertTrue(begun.wait(20))
+                response = client.post(url, json={"instances": ["a" * 900] * 20})
+                self.assert_error(response, 503, "too many rows")
+            finally:
+                go.set()
+            self.assert_error(waiting.result(), 413, "10 windows")
 
     def test_an_answer_that_takes_too_long(self):
         with self.blocked(answer_seconds=1.0) as (client, url, first, _):
@@ -288,8 +321,36 @@ class OverloadTest(RestApiTestCase):
             os.remove(os.path.join(self.root, "sms", "adapter", "adapter.safetensors"))
             response = client.post("/v1/models/sms:predict", json=ask)
             self.assert_error(response, 500, "sms/adapter")
+            mixed = [{"task": "sms", "text": "a"}, {"task": "stars", "text": "a"}]
+            response = client.post("/v1/models:predict", json={"instances": mixed})
+            self.assertEqual(response.status_code, 200)
+            failed, answered = response.json()["predictions"]
+            self.assertIn("sms/adapter", failed["error"])
+            self.assertIsInstance(answered, float)
             self.assertEqual(client.post("/v1/models/topics:predict", json=ask).status_code, 200)
             self.tasks.close()
+
+    def test_huge_weights_fail_their_own_instances_alone(self):
+        huge, client = served.other("sms"), self.client()
+        tensors = {name: value * np.float32(1e30) for name, value in huge.tensors.items()}
+        task_adapter.save(os.path.join(self.root, "huge"), huge._replace(tensors=tensors))
+        self.assertEqual(client.put("/v1/models/huge", json={"adapter": "huge"}).status_code, 201)
+        instances = [
+            {"task": name, "text": text}
+            for name, text in (("sms", TEXT), ("huge", TEXT), ("topics", TEXT), ("huge", "a"))
+        ]
+        response = client.post("/v1/models:predict", json={"instances": instances})
+        self.assertEqual(response.status_code, 200, response.text)
+        answers = response.json()["predictions"]
+        for index in (1, 3):
+            self.assertRegex(answers[index]["error"], "huge.* NaN or Inf")
+        for index, name in ((0, "sms"), (2, "topics")):
+            expected = self.own(served.prepare()[1][name])["probabilities"]
+            found = list(answers[index]["probabilities"].values())
+            self.assertAllClose(found, expected, 1e-5, 1e-5)
+        for body in ({"instances": ["a"]}, {"inputs": {"text": ["a", "the"]}}):
+            response = client.post("/v1/models/huge:predict", json=body)
+            self.assert_error(response, 500, "NaN or Inf")
 
     def test_the_end(self):
         client = self.client()
@@ -350,6 +411,7 @@ class DescriptionsTest(RestApiTestCase):
             'adapter_bert_requests_total{endpoint="none",status="404"} 1.0',
             'adapter_bert_instances_total{task="sms"} 2.0',
             'adapter_bert_request_seconds_count{endpoint="predict"} 2.0',
+            'adapter_bert_task_seconds_count{task="sms"} 1.0',
         ):
             self.assertIn(line, response.text)
         self.assertNotIn("nothing", response.text)
@@ -423,27 +485,76 @@ class ChangesTest(RestApiTestCase):
             self.assert_error(response, 403, "--token")
         self.assertEqual(self.tasks.get("sms").version, 1)
 
-    def test_without_a_token_changes_are_for_who_asked_this_machine(self):
+    def test_without_a_token_the_host_must_be_this_machine(self):
         task_adapter.save(os.path.join(self.root, "later"), served.other("sms"))
-        body, open_to_all = {"adapter": "later"}, self.client(token="secret")
-        for host, status in (
-            ("127.0.0.1:8501", 201),
-            ("localhost", 201),
-            ("[::1]:8501", 201),
-            ("example.org:8501", 403),
-            ("127.0.0.1.example.org", 403),
-            ("[", 403),
-            ("", 403),
+        here, everywhere = self.client(), self.client(address="0.0.0.0")
+        with_token = self.client(token="secret")
+        own_name = socket.gethostname()
+        for host, from_here, from_elsewhere in (
+            ("127.0.0.1:8501", 1, 1),
+            ("localhost", 1, 1),
+            ("[::1]:8501", 1, 1),
+            ("192.0.2.1:8501", 0, 1),
+            (own_name + ":8501", own_name == "localhost", 1),
+            ("example.org:8501", 0, 0),
+            ("127.0.0.1.example.org", 0, 0),
+            ("[", 0, 0),
+            ("", 0, 0),
         ):
-            with self.subTest(host):
-                client, headers = self.client(), {"Host": host}
-                response = client.put("/v1/models/new", json=body, headers=headers)
-                self.assertEqual(response.status_code, status, response.text)
-                response = client.delete("/v1/models/new", headers=headers)
-                self.assertEqual(response.status_code, 200 if status == 201 else 403)
-                headers["Authorization"] = "Bearer secret"
-                response = open_to_all.put("/v1/models/other", json=body, headers=headers)
-                self.assertIn(response.status_code, (200, 201))
+            headers = {"Host": host}
+            for client, allowed in ((here, from_here), (everywhere, from_elsewhere)):
+                for method, path in (
+                    ("GET", "/"),
+                    ("GET", "/v1/models"),
+                    ("GET", "/metrics"),
+                    ("POST", "/v1/models/sms:predict"),
+                    ("PUT", "/v1/models/new"),
+                    ("DELETE", "/v1/models/new"),
+                ):
+                    with self.subTest(f"{method} {path} {host}"):
+                        body = {"instances": ["a"]} if method == "POST" else {"adapter": "later"}
+                        body = None if method in ("GET", "DELETE") else body
+                        response = client.request(method, path, json=body, headers=headers)
+                        if allowed:
+                            self.assertIn(response.status_code, (200, 201), response.text)
+                        else:
+                            self.assert_error(response, 403, "--token")
+            headers["Authorization"] = "Bearer secret"
+            response = with_token.put(
+                "/v1/models/other", json={"adapter": "later"}, headers=headers
+            )
+            self.assertIn(response.status_code, (200, 201))
+
+    def test_nothing_redirects_to_a_host_that_a_request_named(self):
+        client = self.client(token="secret")
+        headers = {"Host": "example.org", "Authorization": "Bearer secret"}
+        for path in ("/v1/models/", "/healthz/"):
+            response = client.get(path, headers=headers, follow_redirects=False)
+            self.assertEqual(response.status_code, 404)
+
+    def test_large_headers_are_refused_before_the_token_is_looked_at(self):
+        client = self.client(token="secret")
+        for size, status in ((60000, 401), (66000, 431)):
+            for headers in (
+                {"x-a": "b" * size},
+                {f"x-{n}": "b" * (size // 100) for n in range(99)},
+            ):
+                self.assert_error(client.get("/v1/models", headers=headers), status)
+
+    def test_a_change_that_is_no_upload_is_short(self):
+        client, url = self.client(), "/v1/models/new"
+        body = b"[" + b"[]," * 30000 + b"[]]"
+        self.assert_error(client.put(url, content=body), 413, "65,536 bytes")
+        self.assert_error(client.put(url, content=iter([body])), 413, "65,536 bytes")
+        self.assert_error(client.put(url, content=body[:60000]), 400, "JSON")
+
+    def test_an_upload_without_room_for_its_temporary_file(self):
+        files = {name: (name, b"x" * (2 << 20)) for name in task_adapter.FILES}
+        no_room = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        with mock.patch.object(tempfile, "TemporaryFile", side_effect=no_room):
+            response = self.client().put("/v1/models/up", files=files)
+        self.assert_error(response, 507, "temporary file (No space left on device)")
+        self.assertFalse(os.path.exists(os.path.join(self.root, "up")))
 
     def test_no_answer_is_lost_or_mixed_up_while_tasks_are_replaced(self):
         adapters = [served.other("sms", seed) for seed in (100, 101)]

@@ -7,7 +7,7 @@ import tempfile
 import tensorflow.compat.v1 as tf
 
 import modeling
-from adapter_bert.formats import adapter_folders, task_adapter
+from adapter_bert.formats import task_adapter
 from adapter_bert.serving import bank, registry, request_texts
 from adapter_tests.support import own_models, tiny
 
@@ -50,11 +50,11 @@ def save_all(root, names=tuple(TASKS)):
     return root
 
 
-def tasks_of(some_bank, root=None):
+def tasks_of(some_bank, root=None, **options):
     """`registry.ServedTasks` over a bank, of all that lies below root."""
     tokenizers = request_texts.Tokenizers(os.path.join(prepare()[0], "vocab.txt"))
     reading = request_texts.TextEncoding(tiny.config(), tokenizers, 1000)
-    tasks = registry.ServedTasks(some_bank, reading, root)
-    for name, folder in adapter_folders.find_all(root).items() if root else ():
-        tasks.put(name, folder)
+    tasks = registry.ServedTasks(some_bank, reading, root, **options)
+    if root:
+        tasks.put_all_below_root()
     return tasks

@@ -20,6 +20,7 @@ import tensorflow.compat.v1 as tf
 
 import run_classifier
 from adapter_bert.common import configs, devices, files, model_variables
+from adapter_bert.common.errors import UserError
 from adapter_bert.formats import checkpoints, task_adapter
 from adapter_bert.training import distribution, estimator, finetuning, output_dir
 from adapter_bert.training.output_dir import OutputDir
@@ -634,6 +635,33 @@ class ScheduleTest(RefusalTestCase):
             (["--train_batch_size=1", "--num_train_epochs=585482"], ["2147483647"]),
         ):
             self.assert_refused(parts, self.schedule, *arguments)
+
+
+class LabelDescriptionsTest(RefusalTestCase):
+    def test_a_file_that_says_nothing_of_the_tasks_labels_is_refused(self):
+        path = os.path.join(self.get_temp_dir(), "labels.json")
+        task = finetuning.Task("T", "tagging", ("O", "B-PER", "I-PER"), "f1")
+        for content, sentence in (
+            ('{"PER": "a person", "O": ""}', None),
+            ("{", "expected JSON"),
+            ("[]", "expected JSON"),
+            ('{"O": 1}', "expected JSON"),
+            ('{"O": "a", "O": "b"}', "twice"),
+            ('{"LOC": "a place"}', "'LOC' is no label of the task; expected some of O, B-PER"),
+        ):
+            with open(path, "w") as writer:
+                writer.write(content)
+            with self.subTest(content):
+                if sentence is None:
+                    expected = json.loads(content)
+                    self.assertEqual(finetuning.label_descriptions(path, task), expected)
+                else:
+                    with self.assertRaisesRegex(
+                        UserError, f"--label_descriptions={path}.*{sentence}"
+                    ):
+                        finetuning.label_descriptions(path, task)
+        with self.assertRaisesRegex(UserError, "cannot be read"):
+            finetuning.label_descriptions(path + "x", task)
 
 
 class WarnOfRateTest(tf.test.TestCase):

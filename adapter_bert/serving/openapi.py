@@ -1,0 +1,185 @@
+"""The OpenAPI document of `rest_api`: what each endpoint takes and answers."""
+
+from typing import Any, Dict, Optional
+
+from adapter_bert.common import task_kinds
+
+_JSON = "application/json"
+_TASK_NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
+
+
+def document(max_instances: int) -> Dict[str, Any]:
+    """Returns the document, a dict of JSON values.
+
+    Args:
+      max_instances: of a request.
+    """
+    instance = _instance_schema()
+    mixed = {"type": "object", "properties": {"task": {"type": "string"}}, "required": ["task"]}
+    prediction = {
+        "oneOf": [
+            _request_schema("instances", _list_of(instance, max_instances)),
+            _request_schema("inputs", _columns_schema(instance, max_instances)),
+        ]
+    }
+    predict_mixed = _request_schema("instances", _list_of(mixed, max_instances))
+    change = {
+        _JSON: {"schema": _object({"adapter": {"type": "string"}}, ["adapter"])},
+        "multipart/form-data": {"schema": _form_schema()},
+    }
+    task = {
+        "name": "task",
+        "in": "path",
+        "required": True,
+        "schema": {"type": "string", "pattern": f"^{_TASK_NAME}$"},
+    }
+    predicting = (400, 404, 408, 413, 500, 503, 504)
+    paths: Dict[str, Any] = {
+        "/v1/models": {"get": _operation("Lists all tasks", {200: _MODELS})},
+        "/v1/models/{task}": {
+            "parameters": [task],
+            "get": _operation("Returns a task's state", {200: _STATUS}, (404,)),
+            "put": _operation(
+                "Adds or replaces a task",
+                {200: _SUMMARY, 201: _SUMMARY},
+                (400, 408, 413, 507),
+                change,
+            ),
+            "delete": _operation("Removes a task", {200: _VERSION}, (404,)),
+        },
+        "/v1/models/{task}/metadata": {
+            "parameters": [task],
+            "get": _operation("Returns what a task is", {200: _METADATA}, (404,)),
+        },
+        "/v1/models/{task}:predict": {
+            "parameters": [task],
+            "post": _operation(
+                "Answers instances of a task",
+                {200: _ANSWERS},
+                predicting,
+                {_JSON: {"schema": prediction}},
+            ),
+        },
+        "/v1/models:predict": {
+            "post": _operation(
+                "Answers instances of any tasks",
+                {200: _ANSWERS},
+                predicting,
+                {_JSON: {"schema": predict_mixed}},
+            )
+        },
+        "/healthz": {"get": _operation("Returns whether the server lives", {200: _STATE})},
+        "/readyz": {"get": _operation("Returns whether it takes requests", {200: _STATE}, (503,))},
+        "/metrics": {"get": _operation("Returns metrics for Prometheus", {200: None})},
+        "/openapi.json": {"get": _operation("Returns this document", {200: {"type": "object"}})},
+    }
+    for path in ("/healthz", "/readyz", "/openapi.json"):
+        paths[path]["get"]["security"] = []
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "adapter-bert", "version": "1"},
+        "paths": paths,
+        "security": [{}, {"token": []}],
+        "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
+    }
+
+
+def _object(properties: Dict[str, Any], required=None, **options) -> Dict[str, Any]:
+    """The schema of an object that has no other properties."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties) if required is None else required,
+        "additionalProperties": False,
+        **options,
+    }
+
+
+def _list_of(items: Dict[str, Any], max_items: int) -> Dict[str, Any]:
+    return {"type": "array", "items": items, "minItems": 1, "maxItems": max_items}
+
+
+def _instance_schema() -> Dict[str, Any]:
+    """A text, or the texts of some kind of task, or token ids."""
+    kinds = [task_kinds.get(name) for name in task_kinds.names()]
+    text, schemas = {"type": "string"}, [{"type": "string"}]
+    for fields, num_required in dict.fromkeys((kind.fields, kind.num_required) for kind in kinds):
+        properties = dict.fromkeys(fields, text)
+        schemas.append(_object(properties, list(fields[:num_required])))
+    for field in {kind.words_field for kind in kinds if kind.words_field}:
+        schemas.append(_object({field: {"type": "array", "items": text}}))
+    ids = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
+    names = ("input_ids", "input_mask", "segment_ids")
+    schemas.append(_object(dict.fromkeys(names, ids), ["input_ids"]))
+    return {"anyOf": schemas}
+
+
+def _columns_schema(instance: Dict[str, Any], max_instances: int) -> Dict[str, Any]:
+    columns = {
+        "type": "object",
+        "minProperties": 1,
+        "additionalProperties": {"type": "array", "minItems": 1, "maxItems": max_instances},
+    }
+    return {"anyOf": [_list_of(instance, max_instances), columns]}
+
+
+def _request_schema(name: str, schema: Dict[str, Any]) -> Dict[str, Any]:
+    signature = {"type": "string", "const": "serving_default"}
+    return _object({name: schema, "signature_name": signature}, [name])
+
+
+def _form_schema() -> Dict[str, Any]:
+    file = {"type": "string", "contentMediaType": "application/octet-stream"}
+    return _object({"adapter_config.json": file, "adapter.safetensors": file})
+
+
+_ERROR = _object({"error": {"type": "string"}})
+_STATE = _object({"status": {"enum": ["alive", "ready"]}})
+_VERSION = _object({"name": {"type": "string"}, "version": {"type": "string"}})
+_STATUS = _object({"model_version_status": {"type": "array", "items": {"type": "object"}}})
+_METADATA = _object({"model_spec": {"type": "object"}, "metadata": {"type": "object"}})
+_STRINGS = {"type": "array", "items": {"type": "string"}}
+_TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
+_SUMMARY = _object(
+    {
+        "name": {"type": "string"},
+        "version": {"type": "string"},
+        "task": {"type": "string"},
+        "kind": {"enum": task_kinds.names()},
+        "labels": _STRINGS,
+        "label_descriptions": _TEXTS,
+        "fields": _STRINGS,
+        "num_required_fields": {"type": "integer"},
+        "example": _TEXTS,
+        "max_seq_length": {"type": "integer"},
+        "do_lower_case": {"type": "boolean"},
+        "scores": {"type": "object", "additionalProperties": {"type": ["number", "null"]}},
+    }
+)
+_MODELS = _object({"models": {"type": "array", "items": _SUMMARY}})
+_ANSWERS = {
+    "oneOf": [
+        _object({"predictions": {"type": "array", "items": {"type": ["object", "number"]}}}),
+        _object({"outputs": {"type": ["object", "array"]}}),
+    ]
+}
+
+
+def _operation(
+    summary: str,
+    answers: Dict[int, Optional[Dict[str, Any]]],
+    errors=(),
+    body: Optional[Dict[str, Any]] = None,
+) -> Dict[str, Any]:
+    """An operation with the schemas of its answers by status; None is a text for Prometheus."""
+    responses: Dict[str, Any] = {}
+    for status, schema in answers.items():
+        content = {"text/plain": {}} if schema is None else {_JSON: {"schema": schema}}
+        responses[str(status)] = {"description": "Done", "content": content}
+    for status in (401, 403, 405, 431, *errors):
+        content = {_JSON: {"schema": _ERROR}}
+        responses[str(status)] = {"description": "An error", "content": content}
+    operation: Dict[str, Any] = {"summary": summary, "responses": responses}
+    if body:
+        operation["requestBody"] = {"required": True, "content": body}
+    return operation

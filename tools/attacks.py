@@ -1,0 +1,416 @@
+"""Attacks serve.py on this machine, and prints what each attack did: a Markdown table.
+
+    python tools/attacks.py --bert_dir=demo/bert [--attacks headers flood] [--project=.]
+
+Each attack has a server of its own, of tasks that nobody trained. Meanwhile /healthz is asked ten
+times a second, and the server's memory is read as often. --project names another checkout.
+"""
+
+import argparse
+import contextlib
+import http.client
+import io
+import json
+import os
+import re
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from concurrent import futures
+
+_PROJECT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.append(_PROJECT)
+
+import numpy as np
+
+from adapter_bert.common import configs
+from adapter_bert.formats import adapter_checkpoints, task_adapter
+from adapter_bert.serving import request_texts
+
+_ATTACKS = {}
+_TEXT = "See you at lunch, or after the film if the trains are late again?"
+_SIZES = {"sms": 64, "topics": 16, "huge": 64}
+
+
+def attack(function):
+    """Adds a function of a `Server` that returns what happened, a sentence, to the attacks."""
+    _ATTACKS[function.__name__] = function
+    return function
+
+
+def make_adapter(bert_dir, name, size, seed=0, scale=1.0):
+    """A `task_adapter.TaskAdapter` that nobody trained."""
+    config = configs.BertConfig.from_json_file(os.path.join(bert_dir, "bert_config.json"))
+    tokenizers = request_texts.Tokenizers(os.path.join(bert_dir, "vocab.txt"))
+    description = task_adapter.Description(
+        task=name,
+        kind="classification",
+        labels=("ham", "spam"),
+        max_seq_length=128,
+        do_lower_case=True,
+        vocabulary=tokenizers.digest,
+        backbone=adapter_checkpoints.backbone_of(os.path.join(bert_dir, "bert_model.ckpt"), config),
+        tuning=configs.Tuning(),
+        adapter=configs.AdapterConfig(size),
+        global_step=0,
+        training={},
+        scores={},
+        versions={},
+    )
+    random = np.random.RandomState(seed)
+    tensors = {
+        tensor: scale * random.normal(tensor.endswith("gamma"), 0.02, shape).astype(np.float32)
+        for tensor, shape in task_adapter.shapes(description).items()
+    }
+    return task_adapter.TaskAdapter(description, tensors)
+
+
+class Server:
+    """A process of serve.py; a context.
+
+    Args:
+      values: the script's arguments.
+      root: its --adapter_dir.
+      options: its further arguments.
+    """
+
+    def __init__(self, values, root, options=()):
+        command = [values.python, "serve.py", f"--adapter_dir={root}", "--port=0", *options]
+        environment = {**os.environ, "BERT_BASE_DIR": os.path.abspath(values.bert_dir)}
+        environment.update(values.environment)
+        self.root, start = root, time.perf_counter()
+        self.process = subprocess.Popen(
+            command, cwd=values.project, env=environment, stdout=subprocess.PIPE, text=True
+        )
+        line = self.process.stdout.readline()
+        match = re.search(r"http://([\d.]+):(\d+)", line)
+        if match is None:
+            raise SystemExit(f"{' '.join(command)} failed: {line}")
+        self.address = match.group(1), int(match.group(2))
+        self.start_seconds = time.perf_counter() - start
+        self.stalls, self.memory = [0.0], [self.resident_mb()]
+        self._done = threading.Event()
+        self._watcher = threading.Thread(target=self._watch)
+
+    def __enter__(self):
+        for _ in range(3):
+            self.predict(_TEXT)
+        self.memory = [self.resident_mb()]
+        self._watcher.start()
+        return self
+
+    def __exit__(self, *_):
+        self._done.set()
+        self._watcher.join()
+        self.process.kill()
+        self.process.communicate()
+
+    def _watch(self):
+        while not self._done.wait(0.1):
+            start = time.perf_counter()
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                self.call("GET", "/healthz")
+            self.stalls.append(time.perf_counter() - start)
+            with contextlib.suppress(OSError):
+                self.memory.append(self.resident_mb())
+
+    def resident_mb(self):
+        with open(f"/proc/{self.process.pid}/status") as reader:
+            return int(re.search(r"VmRSS:\s+(\d+)", reader.read()).group(1)) / 1000
+
+    def call(self, method, path, body=None, headers=(), source="127.0.0.1"):
+        """(status, body) of an answer."""
+        connection = http.client.HTTPConnection(
+            *self.address, timeout=120, source_address=(source, 0)
+        )
+        with contextlib.closing(connection):
+            connection.request(method, path, body, dict(headers))
+            response = connection.getresponse()
+            return response.status, response.read()
+
+    def predict(self, text, task="sms", source="127.0.0.1"):
+        body = json.dumps({"instances": [text]})
+        return self.call("POST", f"/v1/models/{task}:predict", body, source=source)
+
+    def send(self, parts):
+        """The first line that is received while parts are sent, until the connection ends."""
+        received = []
+        with socket.create_connection(self.address, 60) as connection:
+
+            def read():
+                with contextlib.suppress(OSError):
+                    received.append(connection.recv(4096))
+
+            reader = threading.Thread(target=read)
+            reader.start()
+            with contextlib.suppress(OSError):
+                for part in parts:
+                    connection.sendall(part)
+            reader.join(60)
+        return (b"".join(received).split(b"\r\n")[0] or b"nothing").decode()
+
+    def watched(self):
+        """What was watched, a sentence."""
+        return (
+            f"memory {self.memory[0]:.0f} → {max(self.memory):.0f} MB, /healthz at most"
+            f" {max(self.stalls):.2f} s"
+        )
+
+
+@attack
+def headers(server):
+    """192 MB of headers on one connection"""
+    line = b"x-a: " + b"a" * 8000 + b"\r\n"
+    return server.send([b"GET / HTTP/1.1\r\nHost: localhost\r\n", *[line * 100] * 240])
+
+
+@attack
+def long_header(server):
+    """75 MB in one header"""
+    return server.send([b"GET / HTTP/1.1\r\nx-a: ", *[b"a" * 1000000] * 75])
+
+
+@attack
+def put_json(server):
+    """PUT of 60 MB of [[],[],…"""
+    body = b"[" + b"[]," * 20000000 + b"[]]"
+    head = f"PUT /v1/models/sms HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+    parts = [body[i : i + 1000000] for i in range(0, len(body), 1000000)]
+    return server.send([head.encode(), *parts])
+
+
+@attack
+def predict_json(server):
+    """20 clients that POST 1 MB of [[],[],…"""
+    body = b"[" + b"[]," * 340000 + b"[]]"
+    with futures.ThreadPoolExecutor(20) as pool:
+        calls = [
+            pool.submit(server.call, "POST", "/v1/models/sms:predict", body) for _ in range(60)
+        ]
+        return _counts(call.result()[0] for call in calls)
+
+
+@attack
+def flood(server, seconds=20):
+    """20 clients with valid requests of 1 MB"""
+    return _flood(server, seconds, [" ".join([_TEXT] * 120)] * 127)
+
+
+@attack
+def flood_of_words(server, seconds=20):
+    """20 clients with 10 texts of 100,000 characters without a space"""
+    return _flood(server, seconds, ["ab-" * 33000] * 10)
+
+
+def _flood(server, seconds, instances):
+    alone = statistics.median(_timed(server)[1] for _ in range(20))
+    body, end, statuses = json.dumps({"instances": instances}), time.monotonic() + seconds, []
+
+    def ask():
+        while time.monotonic() < end:
+            statuses.append(server.call("POST", "/v1/models/sms:predict", body)[0])
+            if statuses[-1] == 503:
+                time.sleep(0.1)
+
+    with futures.ThreadPoolExecutor(20) as pool:
+        for _ in range(20):
+            pool.submit(ask)
+        time.sleep(2)
+        others = []
+        while time.monotonic() < end:
+            others.append(_timed(server))
+    times = [spent for _, spent in others]
+    median = 1000 * statistics.median(times)
+    return (
+        f"{_counts(statuses)}; another's {_counts(status for status, _ in others)}, median"
+        f" {1000 * alone:.0f} → {median:.0f} ms, at most {max(times):.2f} s"
+    )
+
+
+def _timed(server):
+    start = time.perf_counter()
+    return server.predict(_TEXT)[0], time.perf_counter() - start
+
+
+def _counts(statuses):
+    statuses = list(statuses)
+    return ", ".join(f"{statuses.count(s)} × {s}" for s in sorted(set(statuses)))
+
+
+@attack
+def huge_weights(server):
+    """a mixed request with an adapter of huge weights"""
+    instances = [{"task": name, "text": _TEXT} for name in ("sms", "huge", "topics")]
+    status, body = server.call("POST", "/v1/models:predict", json.dumps({"instances": instances}))
+    return f"{status}, {body[:200].decode()}"
+
+
+@attack
+def foreign_host(server):
+    """a read under a foreign Host"""
+    found = []
+    for path in ("/v1/models", "/v1/models/"):
+        status, _ = server.call("GET", path, headers={"Host": "attacker.example"})
+        found.append(f"{path}: {status}")
+    return ", ".join(found)
+
+
+@attack
+def uploads(server, seconds=60):
+    """60 s of uploads"""
+    form, headers = _form(os.path.join(server.root, "sms", "adapter"))
+    end, statuses = time.monotonic() + seconds, []
+    while time.monotonic() < end:
+        statuses.append(server.call("PUT", "/v1/models/fresh", form, headers)[0])
+    time.sleep(0.5)
+    folder = os.path.join(server.root, "fresh")
+    size = sum(
+        os.path.getsize(os.path.join(f, n)) for f, _, names in os.walk(folder) for n in names
+    )
+    return f"{_counts(statuses)}, {size / 1e6:.0f} MB in {sorted(os.listdir(folder))[-3:]}"
+
+
+@attack
+def replaced_under_load(server, seconds=60):
+    """replaced, removed and added for 60 s under load of 8 clients"""
+    form, headers = _form(os.path.join(server.root, "sms", "adapter"))
+    other, _ = _form(os.path.join(server.root, "topics", "adapter"))
+    for name, content in (("a", form), ("b", other)):
+        server.call("PUT", "/v1/models/" + name, content, headers)
+    expected = [json.loads(server.predict(_TEXT, name)[1])["predictions"][0] for name in "ab"]
+    end, statuses, wrong, changes = time.monotonic() + seconds, [], [], 0
+
+    def ask():
+        while time.monotonic() < end:
+            status, body = server.predict(_TEXT, "changing")
+            statuses.append(status)
+            answer = json.loads(body).get("predictions", [None])[0]
+            if status == 200 and not any(_are_close(answer, one) for one in expected):
+                wrong.append(answer)
+
+    server.call("PUT", "/v1/models/changing", form, headers)
+    with futures.ThreadPoolExecutor(8) as pool:
+        for _ in range(8):
+            pool.submit(ask)
+        while time.monotonic() < end:
+            server.call("PUT", "/v1/models/changing", (form, other)[changes % 2], headers)
+            server.call("PUT", "/v1/models/passing", form, headers)
+            server.call("DELETE", "/v1/models/passing")
+            changes += 1
+    return f"{3 * changes} changes; {_counts(statuses)}; {len(wrong)} answers of neither version"
+
+
+def _are_close(one, other):
+    pairs = zip(one["probabilities"].values(), other["probabilities"].values())
+    return all(abs(a - b) < 1e-4 for a, b in pairs)
+
+
+@attack
+def soak(server):
+    """3,000 requests and 300 uploads"""
+    form, headers = _form(os.path.join(server.root, "sms", "adapter"))
+    memory = []
+    for _ in range(6):
+        with futures.ThreadPoolExecutor(8) as pool:
+            statuses = list(pool.map(lambda _: server.predict(_TEXT)[0], range(500)))
+        statuses += [server.call("PUT", "/v1/models/fresh", form, headers)[0] for _ in range(50)]
+        memory.append(f"{server.resident_mb():.0f}")
+        if set(statuses) - {200, 201}:
+            return f"failed: {_counts(statuses)}"
+    return f"memory after each sixth: {', '.join(memory)} MB"
+
+
+@attack
+def terminated(server):
+    """SIGTERM under load of 16 clients"""
+    statuses, refused = [], []
+
+    def ask():
+        try:
+            while True:
+                statuses.append(server.predict(_TEXT)[0])
+        except ConnectionRefusedError:
+            refused.append(1)
+        except (OSError, http.client.HTTPException) as error:
+            refused.append(error)
+
+    with futures.ThreadPoolExecutor(16) as pool:
+        for _ in range(16):
+            pool.submit(ask)
+        time.sleep(2)
+        server.process.send_signal(signal.SIGTERM)
+        code = server.process.wait(60)
+    lost = [error for error in refused if error != 1]
+    return f"exit {code}; {_counts(statuses)}; {len(lost)} connections without an answer"
+
+
+def killed_during_uploads(values, root, times=10):
+    """SIGKILL during uploads, 10 times"""
+    kept = []
+    for turn in range(times):
+        with Server(values, root) as server:
+            form, headers = _form(os.path.join(root, "sms", "adapter"))
+            before = server.call("GET", "/v1/models/fresh")
+
+            def put(server=server, form=form, headers=headers):
+                with contextlib.suppress(OSError, http.client.HTTPException):
+                    while True:
+                        server.call("PUT", "/v1/models/fresh", form, headers)
+
+            thread = threading.Thread(target=put)
+            thread.start()
+            time.sleep(0.3 + 0.05 * turn)
+            server.process.kill()
+            thread.join()
+        kept.append(before[0])
+    with Server(values, root) as server:
+        status, _ = server.predict(_TEXT, "fresh")
+    files = sorted(os.listdir(os.path.join(root, "fresh")))
+    return (
+        f"served after each restart: {kept[1:].count(200)} of {times - 1}, {status}; left {files}"
+    )
+
+
+def _form(folder):
+    """(body, headers) of an upload."""
+    body = io.BytesIO()
+    for name in task_adapter.FILES:
+        head = f'Content-Disposition: form-data; name="{name}"; filename="{name}"'
+        with open(os.path.join(folder, name), "rb") as reader:
+            body.write(f"--x\r\n{head}\r\n\r\n".encode() + reader.read() + b"\r\n")
+    body.write(b"--x--\r\n")
+    return body.getvalue(), {"Content-Type": "multipart/form-data; boundary=x"}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--bert_dir", required=True)
+    parser.add_argument("--attacks", nargs="*", default=[*_ATTACKS, "killed_during_uploads"])
+    parser.add_argument("--project", default=_PROJECT)
+    parser.add_argument("--python", default=sys.executable)
+    values = parser.parse_args()
+    values.environment = {}
+    print("| attack | what came |\n|---|---|")
+    for name in values.attacks:
+        with tempfile.TemporaryDirectory() as root:
+            for seed, (task, size) in enumerate(_SIZES.items()):
+                scale = 1e30 if task == "huge" else 1.0
+                adapter = make_adapter(values.bert_dir, task, size, seed, scale)
+                task_adapter.save(os.path.join(root, task, "adapter"), adapter)
+            if name == "killed_during_uploads":
+                print(
+                    f"| {killed_during_uploads.__doc__} | {killed_during_uploads(values, root)} |"
+                )
+                continue
+            with Server(values, root) as server:
+                came = _ATTACKS[name](server)
+            print(f"| {_ATTACKS[name].__doc__} | {came}; {server.watched()} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
