@@ -3,7 +3,8 @@
     python benchmarks/engines.py --model=minilm-l6
 
 The rival is the model without adapters, and one with them merged in. Each measurement is a process
-of its own, one at a time, for the threads of several sessions spin against each other.
+of its own, one at a time, for the threads of several sessions spin against each other. On a machine
+that does other work, --cpu_time compares the CPU time of a single thread instead.
 """
 
 import json
@@ -25,6 +26,7 @@ from adapter_bert.formats import onnx_backbone, task_adapter
 from engine_worker import SHAPES
 
 _TASKS = 32
+_WORKER = (sys.executable, os.path.join(harness.FOLDER, "engine_worker.py"))
 _PRECISIONS = ("float32", "int8")
 _MAX_BUSY_SHARE, _MAX_RUNS = 0.03, 6  # Of the cores' time that other processes may take.
 _PLAIN, _MERGED = "ONNX Runtime, no adapters", "ONNX Runtime, one task's adapters merged"
@@ -52,7 +54,7 @@ def prepare(folder, peers, model):
         task_adapter.save(os.path.join(folder, "tasks", str(seed)), adapter)
 
 
-def measure(folder, repeats):
+def measure(folder, repeats, cpu_time):
     """dict from (contestant, precision) to a list of the medians of each shape, ms or None."""
     runs = {}
     for turn in range(repeats):
@@ -64,7 +66,10 @@ def measure(folder, repeats):
             for tasks, name in _OURS.items():
                 ways[name] = ["bank", folder, f"--precision={precision}", f"--tasks={tasks}"]
             for name, options in ways.items():
-                times = run_undisturbed(options)
+                if cpu_time:
+                    times = json.loads(subprocess.check_output([*_WORKER, *options, "--cpu_time"]))
+                else:
+                    times = run_undisturbed(options)
                 runs.setdefault((name, precision), []).append(times)
                 harness.log(f"{turn}: {name}, {precision}: {times}")
     return {
@@ -75,11 +80,10 @@ def measure(folder, repeats):
 
 def run_undisturbed(options):
     """What a worker prints; it runs again, up to `_MAX_RUNS` times, if others compute meanwhile."""
-    worker = os.path.join(harness.FOLDER, "engine_worker.py")
     results = []
     for _ in range(_MAX_RUNS):
         start, busy = time.monotonic(), busy_seconds()
-        process = subprocess.Popen([sys.executable, worker, *options], stdout=subprocess.PIPE)
+        process = subprocess.Popen([*_WORKER, *options], stdout=subprocess.PIPE)
         output = process.stdout.read()
         _, status, usage = os.wait4(process.pid, 0)
         if status:
@@ -124,18 +128,22 @@ def describe(medians):
 def main():
     parser = harness.arguments(__doc__)
     parser.add_argument("--model", choices=sorted(workload.MODELS), default="minilm-l6")
+    parser.add_argument("--cpu_time", action="store_true", help="of a single thread")
     values = harness.parse(parser)
     with tempfile.TemporaryDirectory() as folder:
         prepare(folder, values.peers, values.model)
-        medians = measure(folder, values.repeats)
+        medians = measure(folder, values.repeats, values.cpu_time)
     title = f"The bank beside one exported model: {values.model}, rows × tokens"
     how = (
         f"Medians of {values.repeats} processes of each, in turns, each the median of a second's"
         " calls after the first; in brackets the time divided by that of ONNX Runtime without"
         " adapters."
     )
+    if values.cpu_time:
+        title += ", CPU time of one thread"
     versions = ["ONNX Runtime " + onnxruntime.__version__]
-    harness.publish(values, f"engines {values.model}", title, describe(medians), versions, how)
+    section = f"engines {values.model}" + " cpu" * values.cpu_time
+    harness.publish(values, section, title, describe(medians), versions, how)
 
 
 if __name__ == "__main__":
