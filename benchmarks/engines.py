@@ -135,7 +135,7 @@ def main():
         medians = measure(folder, values.repeats, values.cpu_time)
     title = f"The bank beside one exported model: {values.model}, rows × tokens"
     how = (
-        f"Medians of {values.repeats} processes of each, in turns, each the median of a second's"
+        f"Medians of {values.repeats} processes of each, in turns, each the median of half a second's"
         " calls after the first; in brackets the time divided by that of ONNX Runtime without"
         " adapters."
     )
