@@ -135,9 +135,9 @@ def main():
         medians = measure(folder, values.repeats, values.cpu_time)
     title = f"The bank beside one exported model: {values.model}, rows × tokens"
     how = (
-        f"Medians of {values.repeats} processes of each, in turns, each the median of half a second's"
-        " calls after the first; in brackets the time divided by that of ONNX Runtime without"
-        " adapters."
+        f"Medians of {values.repeats} processes of each, in turns, each the median of half a"
+        " second's calls after the first; in brackets the time divided by that of ONNX Runtime"
+        " without adapters."
     )
     if values.cpu_time:
         title += ", CPU time of one thread"
