@@ -29,7 +29,7 @@ from adapter_bert.formats import (
     onnx_backbone,
     task_adapter,
 )
-from adapter_bert.serving import compatibility, in_graph_tokenizer, onnx_export, saved_model
+from adapter_bert.serving import compatibility, in_graph_tokenizer, saved_model
 from adapter_bert.training import pretrained
 from adapter_bert.training.config import PretrainedConfig
 
@@ -121,6 +121,8 @@ def run(values):
 
 def _write_onnx(config, bert, adapters):
     """Writes the ONNX file; returns its path."""
+    from adapter_bert.serving import onnx_export  # Python 3.7 has no package of today's ONNX.
+
     backbone = onnx_backbone.load(bert.init_checkpoint, bert.config)
     return onnx_export.write(
         str(config.export_dir),

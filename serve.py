@@ -21,11 +21,11 @@ from typing import Optional, Tuple
 
 from absl import flags, logging
 
-from adapter_bert.common import cli, files
+from adapter_bert.common import cli, configs, files
 from adapter_bert.common.errors import UserError
 from adapter_bert.common.settings import flag
 from adapter_bert.formats import adapter_folders
-from adapter_bert.serving import bank, batcher, onnx_encoder, registry, request_texts
+from adapter_bert.serving import bank, batcher, registry, request_texts
 from adapter_bert.training import pretrained
 from adapter_bert.training.config import PretrainedConfig
 
@@ -66,7 +66,7 @@ class ServerConfig(PretrainedConfig):
         "float32",
         "Precision. int8 is faster and rounds BERT's weights; float16 needs a GPU.",
         "Devices",
-        choices=onnx_encoder.PRECISIONS,
+        choices=configs.ANSWER_PRECISIONS,
     )
     host: str = flag("127.0.0.1", "Address to listen at; 0.0.0.0 is any.", "Network")
     port: int = flag(8501, "Port to listen at; 0 is a free one.", "Network", lower=0, upper=65535)

@@ -23,7 +23,6 @@ import tempfile
 from typing import List, NamedTuple, Optional
 from unittest import mock
 
-import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -484,8 +483,8 @@ class RunTest(SessionTestCase):
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             exec("\n".join(line for _, line in block.lines), {})
-        probabilities = np.array(printed.getvalue().strip(" []\n").split(), np.float32)
-        self.assertAllClose(probabilities.sum(), 1)
+        probabilities = ast.literal_eval(printed.getvalue())["probabilities"]
+        self.assertAllClose(sum(probabilities.values()), 1)
         self.assertLen(probabilities, 2)
 
     def check_experiments(self):

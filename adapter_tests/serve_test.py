@@ -19,11 +19,12 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 pytest.importorskip("uvicorn", reason="requirements-serving.txt is not installed")
+pytest.importorskip("onnxruntime", reason="Python 3.7 has no ONNX Runtime of today")
 
 # isort: split
 import serve
 from adapter_bert.common.errors import UserError
-from adapter_bert.formats import task_adapter
+from adapter_bert.formats import onnx_backbone, task_adapter
 from adapter_bert.serving import http_server
 from adapter_tests.support import command_lines, own_models, served, tiny
 
@@ -107,11 +108,15 @@ class FlagsTest(ServeTestCase):
 class ProgramTest(ServeTestCase):
     @contextlib.contextmanager
     def running(self, *arguments):
-        """(process, URL) of a server of this test's folder."""
+        """(process, URL) of a server of this test's folder, which has no TensorFlow."""
+        bert, without_tensorflow = served.prepare()[0], tempfile.mkdtemp(dir=self.get_temp_dir())
+        onnx_backbone.write(os.path.join(bert, "bert_model.ckpt"), tiny.config())
+        with open(os.path.join(without_tensorflow, "tensorflow.py"), "w") as writer:
+            writer.write("raise ImportError('There is no TensorFlow.')\n")
         process = subprocess.Popen(
             [sys.executable, "serve.py", f"--adapter_dir={self.root}", *arguments],
             cwd=ROOT,
-            env={**os.environ, "BERT_BASE_DIR": served.prepare()[0]},
+            env={**os.environ, "BERT_BASE_DIR": bert, "PYTHONPATH": without_tensorflow},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             universal_newlines=True,

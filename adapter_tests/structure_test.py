@@ -34,7 +34,6 @@ WITHOUT_TENSORFLOW = [
     "adapter_bert.formats.task_adapter",
     "adapter_bert.formats.onnx_backbone",
     "adapter_bert.serving.bank",
-    "adapter_bert.serving.onnx_export",
     "adapter_bert.serving.predictor",
     "adapter_bert.serving.rest_api",
     "serve",

@@ -1,4 +1,4 @@
-"""Contestants: forward passes of an `bank.AdapterBank` whose batches mix tasks."""
+"""Contestants: forward passes of a `bank.AdapterBank` whose batches mix tasks."""
 
 from adapter_bert.common import environment  # First of all: it sets what TensorFlow reads.
 
@@ -7,13 +7,14 @@ import os
 import tempfile
 
 import numpy as np
+import onnxruntime
 import tensorflow.compat.v1 as tf
 
 import modeling
 import tuning
 import worker
 import workload
-from adapter_bert.common import model_variables
+from adapter_bert.common import configs, model_variables
 from adapter_bert.formats import checkpoints, task_adapter
 from adapter_bert.serving import bank
 
@@ -67,7 +68,8 @@ def random_rows(tasks, sizes, count=workload.BATCH_SIZE):
 
 
 def main():
-    parser = workload.parser(__doc__, work=False, first_adapted_layer=False)
+    parser = workload.parser(__doc__, work=False, precision=False, first_adapted_layer=False)
+    parser.add_argument("--precision", choices=configs.ANSWER_PRECISIONS, default="float32")
     parser.add_argument("--tasks", type=int, required=True, help="in the bank and in each batch")
     parser.add_argument("--rows", type=int, default=workload.BATCH_SIZE, help="of a batch")
     parser.add_argument("--size", type=int, default=workload.ADAPTER_SIZE, help="of the adapters")
@@ -81,9 +83,8 @@ def main():
             adapter_bank.add(name, adapter)
         rows = random_rows(names, sizes, arguments.rows)
         adapter_bank.predict(rows)
-    worker.serve(
-        lambda: adapter_bank.predict(rows), facts={"version": "TensorFlow " + tf.__version__}
-    )
+    version = "ONNX Runtime " + onnxruntime.__version__
+    worker.serve(lambda: adapter_bank.predict(rows), facts={"version": version})
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
     python benchmarks/mixed_tasks.py --model=minilm-l6
 
-Batch 32, 128 tokens, no padding; adapters of size 64, LoRA of rank 8 on queries and values. The
-precision is the same for all. What counts is the share of its own single-task throughput that each
+Batch 32, 128 tokens, no padding, float32; adapters of size 64, LoRA of rank 8 on queries and
+values. What counts is the share of its own single-task throughput that each
 keeps.
 """
 
@@ -13,13 +13,13 @@ import harness
 import workload
 
 _TASKS = (1, 8, 32)
-_SINGLE = "ours, the task's own model"
+_SINGLE = "ours, the task's own model on TensorFlow"
 _SHARE = 0.85  # Of the throughput of a single task's own model that a mixed batch is to keep.
 
 
-def contestants(peers, model, precision):
+def contestants(peers, model):
     """List of `harness.Contestant`."""
-    options = ["--model=" + model, "--precision=" + precision]
+    options = ["--model=" + model]
     result = [harness.project_script(_SINGLE, "own_model.py", *options, "--work=forward")]
     for tasks in _TASKS:
         more = [*options, f"--tasks={tasks}"]
@@ -52,13 +52,10 @@ def describe(timings):
 def main():
     parser = harness.arguments(__doc__)
     parser.add_argument("--model", choices=sorted(workload.MODELS), default="minilm-l6")
-    parser.add_argument("--precision", choices=["float32", "bfloat16"], default="bfloat16")
     values = harness.parse(parser)
-    timings = harness.take_turns(
-        contestants(values.peers, values.model, values.precision), values.repeats
-    )
-    title = f"A batch of several tasks: {values.model}, {values.precision}, batch 32, 128 tokens"
-    section = f"mixed_tasks {values.model} {values.precision}"
+    timings = harness.take_turns(contestants(values.peers, values.model), values.repeats)
+    title = f"A batch of several tasks: {values.model}, float32, batch 32, 128 tokens"
+    section = f"mixed_tasks {values.model}"
     versions = harness.versions_of(timings)
     harness.publish(values, section, title, describe(timings), versions)
 

@@ -16,9 +16,8 @@ _BANK = "a bank, adapters of size 64"
 def main():
     parser = harness.arguments(__doc__, peers=False)
     parser.add_argument("--model", choices=sorted(workload.MODELS), default="minilm-l6")
-    parser.add_argument("--precision", choices=["float32", "bfloat16"], default="bfloat16")
     values = harness.parse(parser)
-    options = ["--model=" + values.model, "--precision=" + values.precision]
+    options = ["--model=" + values.model]
     bank = [*options, f"--rows={_TASKS}"]
     models = [*options, "--work=forward"]
     contestants = [
@@ -41,7 +40,7 @@ def main():
             f"- A further task takes {task / 1e6:.1f} MB in {name}, {each / 1e6:.0f} MB as a model:"
             f" {task / each:.1%}."
         )
-    title = f"26 tasks, one row of each: {values.model}, {values.precision}"
+    title = f"26 tasks, one row of each: {values.model}, float32"
     section = f"separate_models {values.model}"
     harness.publish(values, section, title, lines, harness.versions_of(timings))
 

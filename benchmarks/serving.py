@@ -66,7 +66,7 @@ def instances_of(glue_dir):
 
 @contextlib.contextmanager
 def serving(root, bert_dir, options):
-    """(address, process id) of a server of all below root, which has compiled what it compiles."""
+    """(address, process id) of a server of all below root."""
     without_token = {n: v for n, v in os.environ.items() if n != serve.TOKEN_VARIABLE}
     command = [sys.executable, "serve.py", f"--adapter_dir={root}", "--port=0", *options]
     process = subprocess.Popen(
@@ -82,20 +82,10 @@ def serving(root, bert_dir, options):
             address = re.search(r"http://\S+", first)
             if address is None:
                 raise SystemExit(f"{' '.join(command)} failed: {first}")
-            wait_until_idle(process.pid)
             yield address.group(), process.pid
         finally:
             process.terminate()
             process.stdout.read()
-
-
-def wait_until_idle(pid):
-    """Waits until a process computes no more than a tenth of the time."""
-    used, busy = cpu_seconds(pid), True
-    while busy:
-        time.sleep(2)
-        now = cpu_seconds(pid)
-        used, busy = now, now - used > 0.2
 
 
 def cpu_seconds(pid):
@@ -125,7 +115,7 @@ def one_by_one(root, bert_dir, names, instances):
     """A function () → such a report of a bank that predicts each instance alone, from its text."""
     config = modeling.BertConfig.from_json_file(os.path.join(bert_dir, "bert_config.json"))
     prefix = os.path.join(bert_dir, "bert_model.ckpt")
-    adapter_bank = bank.AdapterBank(config, prefix, precision="auto", lengths=serve._LENGTHS)
+    adapter_bank = bank.AdapterBank(config, prefix)
     tokenizers = request_texts.Tokenizers(os.path.join(bert_dir, "vocab.txt"))
     reading = request_texts.TextEncoding(config, tokenizers, max_text_length=10**6)
     with contextlib.closing(adapter_bank):

@@ -17,6 +17,7 @@ from adapter_bert.common.errors import UserError
 from adapter_bert.common.settings import Settings, flag
 
 PRECISIONS = ("auto", "float32", "bfloat16")
+ANSWER_PRECISIONS = ("float32", "int8", "float16")  # Of banks and servers.
 DISTRIBUTIONS = {
     "none": "one device, or a TPU",
     "mirrored": "all GPUs of this machine",

@@ -20,6 +20,8 @@ BATCH_SIZE = 32  # Of one pass: more rows are no faster each, and need more memo
 # BERTs of 6 and 12 layers on CPU, or a share of the batch, whichever is more.
 _MAX_PADDING_TOKENS = 64
 _MAX_PADDING_RATIO = 0.25
+# On CPU more tokens are no faster each, and whoever comes next waits for all of them.
+_MAX_BATCH_TOKENS = 1024
 
 
 class Closed(Exception):
@@ -58,7 +60,7 @@ class Batcher:
     Args:
       predict: function of a list of rows, which returns a list of an output for each.
       length_of: function of a row; rows of like length share a batch.
-      max_batch_size: the most rows of a batch; all batches are of 1, 2, 4, 8, ... rows.
+      max_batch_size: the most rows of a batch.
     """
 
     def __init__(
@@ -142,8 +144,7 @@ class Batcher:
         """Takes the row that is next, and of its neighbours in length as many as pay."""
         lengths = [entry.length for entry in self._queue]
         first = min(range(len(lengths)), key=lambda position: self._queue[position].place)
-        windows = list(itertools.islice(_windows(lengths, first), self._max_batch_size))
-        start, stop = windows[(1 << (len(windows).bit_length() - 1)) - 1]
+        *_, (start, stop) = itertools.islice(_windows(lengths, first), self._max_batch_size)
         batch = self._queue[start:stop]
         del self._queue[start:stop]
         return batch
@@ -169,7 +170,7 @@ def _windows(lengths: List[int], index: int) -> Iterator[Tuple[int, int]]:
     """Yields the windows of 1, 2, 3, ... of ascending lengths around one: (start, stop).
 
     Each takes in the neighbour that adds less padding, as long as all of it costs no more than a
-    batch of its own for those who need it would.
+    batch of its own for those who need it would, and the batch is no larger than pays.
     """
     start, stop, padding = index, index + 1, 0.0
     while True:
@@ -184,3 +185,5 @@ def _windows(lengths: List[int], index: int) -> Iterator[Tuple[int, int]]:
         if padding > max(_MAX_PADDING_TOKENS, _MAX_PADDING_RATIO * tokens):
             return
         start, stop = (start - 1, stop) if shorter <= longer else (start, stop + 1)
+        if lengths[stop - 1] * (stop - start) > _MAX_BATCH_TOKENS:
+            return

@@ -9,8 +9,12 @@ import threading
 from unittest import mock
 
 import numpy as np
+import pytest
 import tensorflow.compat.v1 as tf
 
+pytest.importorskip("onnxruntime", reason="Python 3.7 has no ONNX Runtime of today")
+
+# isort: split
 import modeling
 import tuning
 from adapter_bert.common.errors import UserError

@@ -4,8 +4,12 @@ import os
 import tempfile
 
 import numpy as np
+import pytest
 import tensorflow.compat.v1 as tf
 
+pytest.importorskip("onnxruntime", reason="Python 3.7 has no ONNX Runtime of today")
+
+# isort: split
 from adapter_bert.common.errors import UserError
 from adapter_bert.serving import bank, request_texts, saved_model
 from adapter_tests.support import own_models, tiny

@@ -7,8 +7,12 @@ import sys
 import tempfile
 
 import numpy as np
+import pytest
 import tensorflow.compat.v1 as tf
 
+pytest.importorskip("onnxruntime", reason="Python 3.7 has no ONNX Runtime of today")
+
+# isort: split
 import modeling
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import onnx_backbone

@@ -11,6 +11,9 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+pytest.importorskip("onnxruntime", reason="Python 3.7 has no ONNX Runtime of today")
+
+# isort: split
 import adapter_bert
 import run_classifier
 from adapter_bert.common import paths

@@ -7,8 +7,12 @@ import shutil
 import tempfile
 from unittest import mock
 
+import pytest
 import tensorflow.compat.v1 as tf
 
+pytest.importorskip("onnxruntime", reason="Python 3.7 has no ONNX Runtime of today")
+
+# isort: split
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import adapter_folders, task_adapter
 from adapter_bert.serving import request_texts
@@ -58,6 +62,13 @@ class ServedTasksTest(tf.test.TestCase):
         self.assertEqual(self.tasks.get("sms").version, 1)
         with self.assertRaisesRegex(TaskNotServed, "no task 'spam' here"):
             self.tasks.get("spam")
+
+    def test_what_is_read_before_a_batch_asks_for_it(self):
+        tasks = [self.tasks.get(name) for name in ("sms", "stars")]
+        self.assertFalse(self.tasks.are_in_memory(tasks))
+        self.tasks.load(tasks)
+        self.assertTrue(self.tasks.are_in_memory(tasks))
+        self.assertEqual(self.bank.names_in_memory(), [task.key for task in tasks])
 
     def test_a_request_keeps_the_version_that_it_began_with(self):
         old = self.predicted(self.tasks.get("sms"))

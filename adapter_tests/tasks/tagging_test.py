@@ -4,6 +4,7 @@ import os
 import tempfile
 
 import numpy as np
+import pytest
 import tensorflow.compat.v1 as tf
 
 import tokenization
@@ -168,6 +169,7 @@ class ServedTest(tf.test.TestCase):
         self.assertEqual(answer["tags"], raw)
 
     def test_the_bank_predicts_as_the_tasks_own_model(self):
+        pytest.importorskip("onnxruntime", reason="Python 3.7 has no ONNX Runtime of today")
         prefix = os.path.join(self.bert, "bert_model.ckpt")
         adapter_bank = bank.AdapterBank(tiny.config(), prefix)
         self.addCleanup(adapter_bank.close)

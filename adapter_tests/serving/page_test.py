@@ -1,0 +1,135 @@
+"""Drives the page in headless Chromium, by keyboard alone, in light and dark, 360 pixels wide."""
+
+import contextlib
+import dataclasses
+import os
+import shutil
+import tempfile
+import threading
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+pytest.importorskip("starlette", reason="requirements-serving.txt is not installed")
+pytest.importorskip("playwright", reason="requirements-dev.txt is not installed")
+
+# isort: split
+from playwright import sync_api
+
+from adapter_bert.formats import task_adapter
+from adapter_bert.serving import batcher, http_server, prometheus, rest_api
+from adapter_tests.support import own_models, served
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+TEXT = "the big dog sees the man"
+PRESENTATIONS = {
+    "sms": task_adapter.Presentation({"spam": "advertising"}, ("text",), {"text": TEXT}),
+    "stars": task_adapter.Presentation({}, ("text", "text_b"), {"text": TEXT, "text_b": "a cat"}),
+    "squad": task_adapter.Presentation(
+        example={"question": "who", "context": "\U0001f600 " + TEXT + "."}
+    ),
+    "names": task_adapter.Presentation({"PER": "a person"}, (), {"text": TEXT}),
+}
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
+class PageTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        bert, adapters = served.prepare()
+        names = own_models.build_task_adapter(
+            bert, 9, task="names", kind="tagging", labels=("O", "B-PER", "I-PER")
+        )
+        root = tempfile.mkdtemp(dir=self.get_temp_dir())
+        for name, adapter in {**adapters, "names": names}.items():
+            presentation = PRESENTATIONS.get(name, task_adapter.Presentation())
+            description = dataclasses.replace(adapter.description, presentation=presentation)
+            folder = os.path.join(root, name, "adapter")
+            task_adapter.save(folder, adapter._replace(description=description))
+        self.bank = served.make_bank()
+        tasks = served.tasks_of(self.bank, root)
+        row_batcher = batcher.Batcher(
+            self.predict, lambda row: len(row.input_ids), max_batch_size=8
+        )
+        api = rest_api.RestApi(tasks, row_batcher, prometheus.Metrics(), rest_api.Limits())
+        listener = http_server.listen("127.0.0.1", 0)
+        server = http_server.make_server(
+            api.application(), max_connections=20, read_seconds=10, stop_seconds=1
+        )
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        self.url = http_server.url_of(listener)
+
+        def stop():
+            server.should_exit = True
+            thread.join()
+            for used in (api, row_batcher, tasks, self.bank, listener):
+                used.close()
+
+        self.addCleanup(stop)
+
+    def predict(self, rows):
+        """Answers that are the same each time: what the page shows is known."""
+        return [self.answer(self.bank.describe(row.task).kind, row) for row in rows]
+
+    def answer(self, kind, row):
+        at_token = np.zeros(len(row.input_ids), np.float32)
+        at_token[-3] = 9.0  # "man" in a context that ends in ".", and [SEP].
+        return {
+            "classification": {"probabilities": np.array([0.25, 0.75, 0.0], np.float32)},
+            "multilabel": {"probabilities": np.array([0.875, 0.125], np.float32)},
+            "regression": {"prediction": 2.5},
+            "span": {"start_logits": at_token, "end_logits": at_token},
+            "tagging": {"tag_ids": np.array([0, 0, 1, 2] + [0] * 9)[: len(row.input_ids)]},
+        }[kind]
+
+    @contextlib.contextmanager
+    def page(self, scheme, width):
+        with sync_api.sync_playwright() as driver:
+            browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+            page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
+            errors = []
+            page.on("pageerror", lambda error: errors.append(error))
+            page.goto(self.url)
+            page.wait_for_selector("option", state="attached")
+            yield page
+            browser.close()
+            self.assertEqual(errors, [])
+
+    def test_each_kind_is_asked_and_shown_by_keyboard_alone(self):
+        expected = {
+            "names": ["big dog", "PER: a person"],
+            "sets": ["x", "87.5%"],
+            "sms": ["spam: advertising", "75.0%"],
+            "squad": ["man", "Probability"],
+            "stars": ["2.500"],
+            "topics": ["b", "75.0%"],
+        }
+        num_fields = {"sms": 1, "names": 1}
+        for scheme, width in (("light", 360), ("dark", 360), ("light", 900)):
+            with self.page(scheme, width) as page:
+                page.keyboard.press("Tab")
+                for index, (name, parts) in enumerate(sorted(expected.items())):
+                    with self.subTest(f"{name} {scheme} {width}"):
+                        if index:
+                            page.focus("#task")
+                            page.keyboard.press("ArrowDown")
+                        self.assertEqual(page.input_value("#task"), name)
+                        self.assertEqual(page.locator("textarea").count(), num_fields.get(name, 2))
+                        page.keyboard.press("Tab")
+                        page.keyboard.press("Control+Enter")
+                        page.wait_for_selector("#result .note")
+                        shown = page.inner_text("#result")
+                        for part in parts:
+                            self.assertIn(part, shown)
+                        self.assertIn(f"/v1/models/{name}:predict'", page.text_content("#curl"))
+                        overflow = "document.documentElement.scrollWidth > innerWidth"
+                        self.assertFalse(page.evaluate(overflow))
+                        if name in ("squad", "names"):
+                            marked = page.locator("mark").first.inner_text()
+                            self.assertStartsWith(marked, parts[0])
+
+
+if __name__ == "__main__":
+    tf.test.main()
