@@ -1,11 +1,11 @@
-"""serve.py under load: requests a second and latencies, beside a server without batches.
+"""serve.py under load: requests a second and latencies, beside the least server of one task.
 
-    python benchmarks/serving.py --glue_dir=... --bert_dir=...
+    python benchmarks/serving.py --glue_dir=... --bert_dir=... [--before=CHECKOUT]
 
 Clients send one pair of MRPC's sentences at a time, each to one of several tasks, and the next when
-they have the answer. They are wrk's (`apt install wrk`), and share the machine with the server. One
-server batches as it does by default, the other (--max_batch_size=1) computes row by row; without
-HTTP, `AdapterBank.predict` is called for one row after the other, once for all pairs in each turn.
+they have the answer. They are wrk's (`apt install wrk`), and share the machine with the server.
+Without HTTP, `AdapterBank.predict` computes batches of pairs of like length, whose median and p99
+are batches'. The log tells how long each server takes to start, and its memory.
 """
 
 import harness  # First of all: with it the project's modules are found.
@@ -27,6 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -40,7 +41,8 @@ from adapter_bert.tasks import glue
 
 _CLIENTS = (1, 8, 32, 64)
 _SECONDS = 8
-_SERVERS = {"batches across tasks": (), "row by row": ("--max_batch_size=1",)}
+_SERVERS = {"float32": (), "int8": ("--precision=int8",)}
+_BATCH_SIZE = 16  # Of the bank's batches without HTTP.
 
 
 def save_adapters(root, bert_dir, num_tasks):
@@ -65,13 +67,13 @@ def instances_of(glue_dir):
 
 
 @contextlib.contextmanager
-def serving(root, bert_dir, options):
-    """(address, process id) of a server of all below root."""
+def serving(command, bert_dir, requests, folder=harness.ROOT):
+    """(address, process id) of a server, and the log tells its start and memory."""
     without_token = {n: v for n, v in os.environ.items() if n != serve.TOKEN_VARIABLE}
-    command = [sys.executable, "serve.py", f"--adapter_dir={root}", "--port=0", *options]
+    start = time.perf_counter()
     process = subprocess.Popen(
-        command,
-        cwd=harness.ROOT,
+        [sys.executable, *command],
+        cwd=folder,
         env={**without_token, "BERT_BASE_DIR": bert_dir},
         stdout=subprocess.PIPE,
         text=True,
@@ -82,10 +84,30 @@ def serving(root, bert_dir, options):
             address = re.search(r"http://\S+", first)
             if address is None:
                 raise SystemExit(f"{' '.join(command)} failed: {first}")
+            ask_once(address.group(), requests)
+            seconds = time.perf_counter() - start
+            harness.log(
+                f"{folder} {' '.join(command)}: {seconds:.2f} s from start to first answer,"
+                f" {resident_mb(process.pid):.0f} MB"
+            )
             yield address.group(), process.pid
         finally:
             process.terminate()
             process.stdout.read()
+
+
+def ask_once(address, requests):
+    """Sends the first line of a file of requests."""
+    with open(requests, encoding="utf-8") as reader:
+        path, body = reader.readline().split("\t")
+    with urllib.request.urlopen(address.rstrip("/") + path, body.encode()) as response:
+        response.read()
+
+
+def resident_mb(pid):
+    """The memory that a process has."""
+    with open(f"/proc/{pid}/status", encoding="ascii") as reader:
+        return int(re.search(r"VmRSS:\s+(\d+)", reader.read()).group(1)) / 1000
 
 
 def cpu_seconds(pid):
@@ -111,29 +133,30 @@ def load(address, pid, clients, requests):
 
 
 @contextlib.contextmanager
-def one_by_one(root, bert_dir, names, instances):
-    """A function () → such a report of a bank that predicts each instance alone, from its text."""
+def in_batches(root, bert_dir, names, instances, precision):
+    """A function () → such a report of a bank that predicts batches of like length."""
     config = modeling.BertConfig.from_json_file(os.path.join(bert_dir, "bert_config.json"))
     prefix = os.path.join(bert_dir, "bert_model.ckpt")
-    adapter_bank = bank.AdapterBank(config, prefix)
+    adapter_bank = bank.AdapterBank(config, prefix, precision=precision)
     tokenizers = request_texts.Tokenizers(os.path.join(bert_dir, "vocab.txt"))
     reading = request_texts.TextEncoding(config, tokenizers, max_text_length=10**6)
     with contextlib.closing(adapter_bank):
-        texts = {}
-        for name in names:
-            description = adapter_bank.add(name, os.path.join(root, name))
-            texts[name] = request_texts.TaskTexts(description, reading, name)
+        rows = []
+        for name, instance in zip(itertools.cycle(names), instances):
+            if name not in adapter_bank.names():
+                adapter_bank.add(name, os.path.join(root, name))
+            texts = request_texts.TaskTexts(adapter_bank.describe(name), reading, name)
+            rows += [bank.Row(name, *ids) for ids in texts.encode(instance).rows]
+        rows.sort(key=lambda row: len(row.input_ids))
 
         def run():
             seconds, used = [], time.process_time()
-            for name, instance in zip(itertools.cycle(names), instances):
+            for first in range(0, len(rows), _BATCH_SIZE):
                 start = time.perf_counter()
-                asked = texts[name].encode(instance)
-                rows = [bank.Row(name, *ids) for ids in asked.rows]
-                asked.decode(adapter_bank.predict(rows))
+                adapter_bank.predict(rows[first : first + _BATCH_SIZE])
                 seconds.append(time.perf_counter() - start)
             return {
-                "requests": len(seconds),
+                "requests": len(rows),
                 "seconds": sum(seconds),
                 "p50": np.median(seconds),
                 "p99": np.percentile(seconds, 99),
@@ -141,6 +164,15 @@ def one_by_one(root, bert_dir, names, instances):
             }
 
         yield run
+
+
+def export_onnx(root, name, bert_dir, folder):
+    """The path of one task's model, exported."""
+    command = [sys.executable, "export_model.py", "--format=onnx"]
+    command += [f"--adapters={root}/{name}", f"--export_dir={folder}/onnx"]
+    environment_of = {**os.environ, "BERT_BASE_DIR": bert_dir}
+    subprocess.run(command, cwd=harness.ROOT, env=environment_of, check=True, capture_output=True)
+    return os.path.join(folder, "onnx", "1", "model.onnx")
 
 
 def row_of(clients, name, reports):
@@ -156,6 +188,7 @@ def main():
     parser = harness.arguments(__doc__, peers=False)
     harness.data_arguments(parser)
     parser.add_argument("--tasks", type=int, default=8)
+    parser.add_argument("--before", help="another checkout, whose serve.py is measured too")
     values = harness.parse(parser)
     if shutil.which("wrk") is None:
         parser.error("there is no wrk, the load's generator; Debian's package is called wrk.")
@@ -167,17 +200,28 @@ def main():
             for index, instance in enumerate(instances):
                 body = json.dumps({"instances": [instance]})
                 writer.write(f"/v1/models/{names[index % len(names)]}:predict\t{body}\n")
+        command = ["serve.py", f"--adapter_dir={adapters}", "--port=0"]
+        commands = {
+            name: ([*command, *options], harness.ROOT) for name, options in _SERVERS.items()
+        }
+        if values.before:
+            commands["before"] = command, values.before
+        plain = os.path.join(harness.FOLDER, "plain_server.py")
+        vocab_file = os.path.join(values.bert_dir, "vocab.txt")
+        model_file = export_onnx(adapters, names[0], values.bert_dir, root)
+        commands["least server, one task"] = [plain, model_file, vocab_file], harness.ROOT
         servers = {
-            name: stack.enter_context(serving(adapters, values.bert_dir, options))
-            for name, options in _SERVERS.items()
+            name: stack.enter_context(serving(command, values.bert_dir, requests, folder))
+            for name, (command, folder) in commands.items()
         }
         runs = {
             (clients, name): functools.partial(load, *server, clients, requests)
             for clients in _CLIENTS
             for name, server in servers.items()
         }
-        alone = one_by_one(adapters, values.bert_dir, names, instances)
-        runs["–", "without HTTP"] = stack.enter_context(alone)
+        for precision in _SERVERS:
+            alone = in_batches(adapters, values.bert_dir, names, instances, precision)
+            runs["–", precision + ", without HTTP"] = stack.enter_context(alone)
         reports = {key: [] for key in runs}
         for turn in range(values.repeats + 1):
             for key, run in runs.items():

@@ -13,6 +13,7 @@ import io
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import statistics
@@ -76,13 +77,12 @@ class Server:
     Args:
       values: the script's arguments.
       root: its --adapter_dir.
-      options: its further arguments.
     """
 
-    def __init__(self, values, root, options=()):
+    def __init__(self, values, root):
+        options = shlex.split(values.options)
         command = [values.python, "serve.py", f"--adapter_dir={root}", "--port=0", *options]
         environment = {**os.environ, "BERT_BASE_DIR": os.path.abspath(values.bert_dir)}
-        environment.update(values.environment)
         self.root, start = root, time.perf_counter()
         self.process = subprocess.Popen(
             command, cwd=values.project, env=environment, stdout=subprocess.PIPE, text=True
@@ -393,8 +393,8 @@ def main():
     parser.add_argument("--attacks", nargs="*", default=[*_ATTACKS, "killed_during_uploads"])
     parser.add_argument("--project", default=_PROJECT)
     parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--options", default="", help="of serve.py, as in '--precision=int8'")
     values = parser.parse_args()
-    values.environment = {}
     print("| attack | what came |\n|---|---|")
     for name in values.attacks:
         with tempfile.TemporaryDirectory() as root:

@@ -4,8 +4,12 @@ import asyncio
 import contextlib
 import threading
 
+import pytest
 import tensorflow.compat.v1 as tf
 
+pytest.importorskip("uvicorn", reason="requirements-serving.txt is not installed")
+
+# isort: split
 from adapter_bert.serving import admission
 
 

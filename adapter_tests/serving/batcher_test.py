@@ -4,8 +4,12 @@ import queue
 import threading
 from concurrent import futures
 
+import pytest
 import tensorflow.compat.v1 as tf
 
+pytest.importorskip("uvicorn", reason="requirements-serving.txt is not installed")
+
+# isort: split
 from adapter_bert.serving import batcher
 from adapter_bert.serving.batcher import Batcher, Closed
 

@@ -1,0 +1,58 @@
+"""The least server around one ONNX Runtime session, which a user would write.
+
+    python plain_server.py MODEL_ONNX VOCAB_FILE
+
+It answers as `serve.py` does, row by row, for whatever task a path names.
+"""
+
+import os
+import sys
+
+sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+import socket
+
+import numpy as np
+import onnxruntime
+import uvicorn
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+import tokenization
+
+_MAX_LENGTH = 128
+
+
+def main(model_file, vocab_file):
+    session = onnxruntime.InferenceSession(model_file)
+    dtypes = {
+        each.name: np.int64 if "64" in each.type else np.int32 for each in session.get_inputs()
+    }
+    tokenizer = tokenization.FullTokenizer(vocab_file, do_lower_case=True)
+
+    def answer(instance):
+        first = ["[CLS]", *tokenizer.tokenize(instance["text"]), "[SEP]"]
+        second = [*tokenizer.tokenize(instance["text_b"]), "[SEP]"]
+        ids = tokenizer.convert_tokens_to_ids(first + second)[:_MAX_LENGTH]
+        segments = ([0] * len(first) + [1] * len(second))[:_MAX_LENGTH]
+        values = {"input_ids": ids, "segment_ids": segments, "input_mask": [1] * len(ids)}
+        feed = {name: np.array([values[name]], dtype) for name, dtype in dtypes.items()}
+        probabilities, *_ = session.run(None, feed)
+        return {"probabilities": np.ravel(probabilities).tolist()}
+
+    async def predict(request):
+        instances = (await request.json())["instances"]
+        answers = [await run_in_threadpool(answer, instance) for instance in instances]
+        return JSONResponse({"predictions": answers})
+
+    application = Starlette(routes=[Route("/v1/models/{task}:predict", predict, methods=["POST"])])
+    listener = socket.create_server(("127.0.0.1", 0))
+    print(f"Serving at http://127.0.0.1:{listener.getsockname()[1]}/", flush=True)
+    config = uvicorn.Config(application, log_level="error", access_log=False)
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
