@@ -158,9 +158,9 @@ class FinetuningConfig(TextConfig, DeviceConfig):
     do_predict: bool = flag(False, "Predict the test set (SQuAD: --predict_file).", "What is done")
     adapter_folder: Optional[str] = flag(
         None,
-        "Folder of a task adapter (output_dir/adapter of an earlier run), or hf://owner/name of one"
-        " on the Hub, to evaluate, predict with, or train further. Task and model flags you omit are"
-        " read from the adapter.",
+        "Folder of a task adapter (output_dir/adapter of an earlier run), or hf://owner/name of"
+        " one on the Hub, to evaluate, predict with, or train further. Task and model flags you"
+        " omit are read from the adapter.",
         "What is done",
         name="adapter",
     )
