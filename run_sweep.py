@@ -184,7 +184,12 @@ def _trials(config):
 
 def _chosen_grids(config):
     paths.existing_folder(config.chosen_from, "--chosen_from")
-    done = [r for r in records.read(config.chosen_from) if r["status"] == DONE]
+    # The baseline's records lie there too; its settings come from a search of its own.
+    done = [
+        record
+        for record in records.read(config.chosen_from)
+        if record["status"] == DONE and record["script"] in grids.scripts()
+    ]
     if not done:
         raise UserError(f"--chosen_from={config.chosen_from}: found no finished training there.")
     return selection.chosen_grids(selection.by_criterion(done, config.select_by or "score"))

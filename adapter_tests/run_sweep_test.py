@@ -122,6 +122,7 @@ class RunSweepTest(tf.test.TestCase):
             *seeds("MRPC", [0.7, 0.8], score="f1", adapter_size=4, learning_rate=1e-3),
             *seeds("MRPC", [0.7, 0.9], score="f1", adapter_size=4, learning_rate=1e-2),
             *seeds("MRPC", [0.7, 0.9], score="f1", tuning="full", learning_rate=1e-5),
+            *seeds("sms_spam", [0.7], script="run_baseline.py", hidden_layers=3),
         ]
         for entry, accuracy in zip(entries, (0.9, 0.9, 0.8, 0.8, 0.5, 0.5)):
             entry["scores"]["eval_accuracy"] = accuracy
