@@ -31,8 +31,9 @@ from adapter_bert.common.model_variables import (  # noqa: F401 (the collections
     HEAD,
     LAYER_NORM,
 )
-from adapter_bert.ops import adapters, layers, xla
+from adapter_bert.ops import adapters, graph_functions, layers, xla
 from adapter_bert.ops.dropout import DropoutKey, dropout
+from adapter_bert.ops.graph_functions import SharedLayer
 from adapter_bert.ops.layers import (  # noqa: F401 (what BERT's modeling offers)
     assert_rank,
     create_initializer,
@@ -42,7 +43,7 @@ from adapter_bert.ops.layers import (  # noqa: F401 (what BERT's modeling offers
     layer_norm,
     variable_name,
 )
-from adapter_bert.ops.parameters import VARIABLES, Parameters
+from adapter_bert.ops.parameters import VARIABLES, Parameters, SharedParameters
 from adapter_bert.ops.rematerialization import recomputed
 
 
@@ -373,61 +374,89 @@ def transformer_model(
     settings: Dict[str, Any] = dict(
         batch_size=shape[0],
         seq_length=shape[1],
+        attention_mask=attention_mask,
         num_attention_heads=num_attention_heads,
         intermediate_size=intermediate_size,
         intermediate_act_fn=intermediate_act_fn,
         hidden_dropout_prob=hidden_dropout_prob,
         attention_probs_dropout_prob=attention_probs_dropout_prob,
         initializer_range=initializer_range,
-        forward=forward,
     )
+    if adapter_fn is feedforward_adapter:
+        adapter_fn = adapters.Adapter(feedforward_adapter)
     adapter = adapters.as_adapter(adapter_fn, adapter_layers, num_hidden_layers)
+    can_share = (
+        not recompute_activations
+        and adapter_gates is None
+        and _can_share_layers(forward, adapter, settings)
+    )
     # A matrix all the way: reshapes between [B, S, D] and [B * S, D] are not free on TPUs.
     layer_output = reshape_to_matrix(input_tensor)
-    outputs = []
+    outputs, shared_layers = [], {}
     for index in range(num_hidden_layers):
+        is_adapted = index in (adapter.layers or ())
         is_last = index == num_hidden_layers - 1
         layer: Callable = functools.partial(
             transformer_layer,
-            attention_mask=attention_mask,
-            adapter_fns=adapters.of_layer(
-                adapter, index, forward.statistics, adapter_gates, forward.layer_norm
-            ),
+            forward=forward,
+            adapter=adapter if is_adapted else None,
+            gate=None if adapter_gates is None else adapter_gates[:, index],
             first_position_only=first_position_only and is_last,
             **settings,
         )
+        if recompute_activations:
+            layer = functools.partial(recomputed, layer)
+        elif can_share and not (first_position_only and is_last):
+            layer = shared_layers.setdefault(is_adapted, SharedLayer(layer, forward))
         with tf.variable_scope(f"layer_{index}"):
-            layer_output = (
-                recomputed(layer, layer_output) if recompute_activations else layer(layer_output)
-            )
+            layer_output = layer(layer_output)
         outputs.append(layer_output)
     whole = outputs[:-1] if first_position_only else outputs
     outputs[: len(whole)] = [reshape_from_matrix(output, shape) for output in whole]
     return outputs if do_return_all_layers else outputs[-1]
 
 
+def _can_share_layers(forward: "ForwardPass", adapter: adapters.Adapter, settings) -> bool:
+    """Whether layers can be calls of one graph function: they read nothing but their parameters."""
+    function: Any = adapter.function
+    is_own_adapter = not adapter.layers or (
+        getattr(function, "func", function) is feedforward_adapter
+        and getattr(function, "keywords", {}).get("normalization") != "batch"
+    )
+    dropout_probs = settings["hidden_dropout_prob"], settings["attention_probs_dropout_prob"]
+    return (
+        is_own_adapter
+        and forward.is_training
+        and (forward.dropout_key is not None or not any(dropout_probs))
+        and settings["intermediate_act_fn"] in layers.ACTIVATIONS.values()
+        and graph_functions.can_share()
+    )
+
+
 def transformer_layer(
     layer_input,
     *,
-    attention_mask,
-    adapter_fns: Sequence[Callable],
+    forward: "ForwardPass",
+    adapter: Optional[adapters.Adapter],
+    gate=None,
     batch_size,
     seq_length,
+    attention_mask,
     num_attention_heads: int,
     intermediate_size: int,
     intermediate_act_fn: Optional[Callable],
     hidden_dropout_prob: Optional[float],
     attention_probs_dropout_prob: Optional[float],
     initializer_range: float,
-    forward: "ForwardPass",
     first_position_only: bool = False,
 ):
     """Computes one layer with its adapters (Houlsby et al. 2019, figure 2, left).
 
     Args:
       layer_input: float Tensor [B * S, D].
-      attention_mask: as in `transformer_model`.
-      adapter_fns: two functions of a sub-layer's (output, input), for the two sub-layers.
+      forward: `ForwardPass`.
+      adapter: `adapters.Adapter`, or None for a layer without.
+      gate: as in `adapters.Adapter.adapt`.
       batch_size, seq_length: B and S.
       first_position_only: bool; compute the first position of each sequence alone.
       The rest is as in `transformer_model`.
@@ -437,7 +466,9 @@ def transformer_layer(
     """
     width = get_shape_list(layer_input, expected_rank=2)[-1]
     dense = functools.partial(forward.dense, initializer_range=initializer_range)
-    attention_adapter, output_adapter = adapter_fns
+    attention_adapter, output_adapter = adapters.of_layer(
+        adapter, forward.statistics, gate, forward.parameters
+    )
     queries = layer_input
     if first_position_only:
         queries = tf.reshape(layer_input, [batch_size, seq_length, width])[:, 0, :]
@@ -462,15 +493,17 @@ def transformer_layer(
         with tf.variable_scope("output"):
             attention_output = dense(attention_output, width)
             attention_output = forward.dropout(attention_output, hidden_dropout_prob)
-            attention_output = attention_adapter(attention_output, queries)
-            attention_output = forward.layer_norm(queries, "LayerNorm", plus=attention_output)
+            layer_norm = forward.shared_layer_norm()
+            attention_output = attention_adapter(attention_output, queries, layer_norm)
+            attention_output = layer_norm(queries, plus=attention_output)
     with tf.variable_scope("intermediate"):
         intermediate_output = dense(attention_output, intermediate_size, intermediate_act_fn)
     with tf.variable_scope("output"):
         layer_output = dense(intermediate_output, width)
         layer_output = forward.dropout(layer_output, hidden_dropout_prob)
-        layer_output = output_adapter(layer_output, attention_output)
-        return forward.layer_norm(attention_output, "LayerNorm", plus=layer_output)
+        layer_norm = forward.shared_layer_norm()
+        layer_output = output_adapter(layer_output, attention_output, layer_norm)
+        return layer_norm(attention_output, plus=layer_output)
 
 
 def attention_layer(
@@ -714,22 +747,20 @@ class ForwardPass(NamedTuple):
         return dropout(tensor, dropout_prob, key=self.dropout_key)
 
     def layer_norm(self, tensor, name: Optional[str] = None, *, plus=()):
-        """Returns `layers.layer_norm` of a Tensor and what is added to it.
+        """Returns `layers.layer_norm` of a Tensor and what is added to it."""
+        return layer_norm(
+            tensor,
+            name,
+            plus=plus,
+            dtype=self.dtype,
+            collections=self.layer_norm_collections,
+            training=self.is_training,
+            parameters=self.parameters,
+        )
 
-        Calls with the same name in one scope share beta and gamma.
-        """
-        reuse = tf.AUTO_REUSE if name else None
-        scope = tf.get_variable_scope()
-        with tf.variable_scope(scope, reuse=reuse, auxiliary_name_scope=False):
-            return layer_norm(
-                tensor,
-                name,
-                plus=plus,
-                dtype=self.dtype,
-                collections=self.layer_norm_collections,
-                training=self.is_training,
-                parameters=self.parameters,
-            )
+    def shared_layer_norm(self):
+        """Returns `layer_norm` as a function all of whose calls have the same beta and gamma."""
+        return self._replace(parameters=SharedParameters(self.parameters)).layer_norm
 
 
 def create_attention_mask_from_input_mask(from_tensor, to_mask):

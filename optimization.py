@@ -15,6 +15,7 @@ from tensorflow.python.tpu import tpu_function
 
 import tuning
 from adapter_bert.common import devices
+from adapter_bert.ops import graph_functions
 from adapter_bert.ops.layers import get_shape_list, keep_statistics, take_statistics, variable_name
 from modeling import ADAPTERS
 
@@ -450,16 +451,17 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
 
     def _apply_dense(self, grad, var):
         m, v = self.get_slot(var, "m"), self.get_slot(var, "v")
-        updated = adam_weight_decay(
+        updated = graph_functions.elementwise(
+            adam_weight_decay,
             var,
             grad,
             m,
             v,
             tf.cast(self.learning_rate, var.dtype.base_dtype),
-            self.decay_of(variable_name(var)),
-            self.beta_1,
-            self.beta_2,
-            self.epsilon,
+            weight_decay=self.decay_of(variable_name(var)),
+            beta_1=self.beta_1,
+            beta_2=self.beta_2,
+            epsilon=self.epsilon,
         )
         return tf.group(*(old.assign(new) for old, new in zip((var, m, v), updated)))
 

@@ -13,7 +13,9 @@ import worker
 
 worker.mark("python")
 
-from adapter_bert.common import environment  # noqa: F401  First of all: it sets what TensorFlow reads.
+from adapter_bert.common import environment
+
+environment.import_tensorflow()
 
 # isort: split
 import tensorflow.compat.v1 as tf

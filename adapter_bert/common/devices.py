@@ -134,6 +134,7 @@ def session_config(one_device=True):
     )
     # Rewriting the graph takes seconds of every start, and on CPU no step is faster for it.
     config.graph_options.rewrite_options.disable_meta_optimizer = not has_gpu()
+    config.graph_options.optimizer_options.do_function_inlining = True
     return config
 
 

@@ -83,7 +83,7 @@ def load():
         try:
             with _filter_stderr() if _IS_QUIET else contextlib.nullcontext():
                 if "tensorflow" in finder.packages:
-                    importlib.import_module("tensorflow")
+                    import_tensorflow()
                 if "tensorflow_estimator" in finder.packages:
                     importlib.import_module("adapter_bert.common.tf_estimator")
         except ImportError as error:
@@ -92,6 +92,28 @@ def load():
             if isinstance(module, _DeferredModule):
                 module.execute()
         logging.disable(logging.NOTSET)
+
+
+def import_tensorflow():
+    """Imports TensorFlow without Keras; `tf.keras` imports that when it is asked for.
+
+    TensorFlow imports Keras if it is there, and Keras pandas, scikit-learn and matplotlib.
+    """
+    with hidden("keras"):
+        importlib.import_module("tensorflow")
+
+
+@contextlib.contextmanager
+def hidden(*packages):
+    """While entered, packages that are not imported yet seem not to be installed."""
+    modules: Any = sys.modules
+    missing = dict.fromkeys(package for package in packages if package not in modules)
+    modules.update(missing)  # None is Python's mark of no such module.
+    try:
+        yield
+    finally:
+        for package in missing:
+            del modules[package]
 
 
 class _DeferredModule(types.ModuleType):

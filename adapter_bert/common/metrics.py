@@ -1,15 +1,14 @@
 """(labels, predictions) → numbers, by scikit-learn and SciPy; defined for every input.
 
 Where a textbook's formula divides by zero (one class only, constant scores, no rows at all) the
-number is 0. N rows, L labels.
+number is 0. N rows, L labels. The two libraries are imported for the first score: they take as long
+as a training's first step.
 """
 
 import warnings
 from typing import Any, Callable, Dict
 
 import numpy as np
-import scipy.stats
-import sklearn.metrics
 
 
 def classification(labels, predictions, num_labels: int) -> Dict[str, float]:
@@ -25,6 +24,8 @@ def classification(labels, predictions, num_labels: int) -> Dict[str, float]:
     """
     if not len(labels):
         return dict.fromkeys(("accuracy", "matthews", "f1" if num_labels == 2 else "macro_f1"), 0.0)
+    import sklearn.metrics
+
     scores = {
         "accuracy": float(np.mean(np.equal(labels, predictions))),
         "matthews": _without_warnings(sklearn.metrics.matthews_corrcoef, labels, predictions),
@@ -74,6 +75,8 @@ def regression(targets, predictions) -> Dict[str, float]:
         return dict.fromkeys(("pearson", "spearman", "mse"), 0.0)
     if not np.isfinite([targets, predictions]).all():
         return {"pearson": 0.0, "spearman": 0.0, "mse": float(np.finfo(np.float64).max)}
+    import scipy.stats
+
     return {
         "pearson": _correlation(scipy.stats.pearsonr, targets, predictions),
         "spearman": _correlation(scipy.stats.spearmanr, targets, predictions),
@@ -85,6 +88,8 @@ def confusion_matrix(labels, predictions, num_labels: int) -> np.ndarray:
     """int array [L, L]: entry [i, j] counts the rows of label i that were taken for j."""
     if not len(labels):
         return np.zeros([num_labels, num_labels], int)
+    import sklearn.metrics
+
     return sklearn.metrics.confusion_matrix(labels, predictions, labels=np.arange(num_labels))
 
 
@@ -104,6 +109,8 @@ def scalars(scores: Dict[str, Any], prefix: str = "") -> Dict[str, float]:
 
 
 def _f1(y_true, y_pred, **options) -> float:
+    import sklearn.metrics
+
     return float(sklearn.metrics.f1_score(y_true, y_pred, zero_division=0, **options))
 
 

@@ -10,6 +10,7 @@ imports a few of TensorFlow's modules that went with it; `_REPLACEMENTS` has the
 is also set as `tf.compat.v1.estimator`, where code written for BERT and tensorflow-hub look for it.
 """
 
+import contextlib
 import importlib
 import importlib.util
 import os
@@ -19,6 +20,8 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 from absl import logging
+
+from adapter_bert.common import environment
 
 _WHEEL = "2.15"
 _NEWEST_TESTED = (2, 21)
@@ -35,12 +38,25 @@ class _Removed(types.ModuleType):
         if name.startswith("__"):
             raise AttributeError(name)
 
-        def refuse(self, *args, **kwargs):
-            raise NotImplementedError(f"{where} is not in TensorFlow {tf.__version__}.")
-
-        where = f"{self.__name__}.{name}"
-        setattr(self, name, type(name, (), {"__init__": refuse, "__module__": self.__name__}))
+        setattr(self, name, _removed_class(self.__name__, name))
         return getattr(self, name)
+
+
+class _RemovedClass(type):
+    """The metaclass of such classes, which have any attributes, likewise."""
+
+    def __getattr__(cls, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        setattr(cls, name, _removed_class(f"{cls.__module__}.{cls.__name__}", name))
+        return getattr(cls, name)
+
+
+def _removed_class(module, name):
+    def refuse(self, *args, **kwargs):
+        raise NotImplementedError(f"{module}.{name} is not in TensorFlow {tf.__version__}.")
+
+    return _RemovedClass(name, (), {"__init__": refuse, "__module__": module})
 
 
 def _estimator_export():
@@ -82,8 +98,33 @@ def _load() -> Any:
     Raises:
       ImportError: TensorFlow has none, and the wheel is not installed or is another version.
     """
-    if hasattr(tf, "estimator"):
-        return tf.estimator
+    with _without_keras():
+        return tf.estimator if hasattr(tf, "estimator") else _load_wheel()
+
+
+@contextlib.contextmanager
+def _without_keras():
+    """Keeps the wheel's own models of Keras from importing it, and its input of pandas that.
+
+    Both take longer than all the rest of it, and nothing here needs them.
+    """
+    lazy = [
+        (module, name, value)
+        for module in (tf, sys.modules["tensorflow"])
+        for name, value in list(vars(module).items())
+        if type(value).__name__ == "KerasLazyLoader"
+    ]
+    for module, name, _ in lazy if "keras" not in sys.modules else ():
+        setattr(module, name, _Removed(f"tensorflow.{name}"))
+    try:
+        with environment.hidden("pandas"):
+            yield
+    finally:
+        for module, name, value in lazy:
+            setattr(module, name, value)
+
+
+def _load_wheel() -> Any:
     _check_wheel()
     for name, replacement in _REPLACEMENTS.items():
         if name not in sys.modules and importlib.util.find_spec(name) is None:

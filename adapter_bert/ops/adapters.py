@@ -54,7 +54,7 @@ class Adapter(NamedTuple):
     """An adapter function, and what of an encoder it adapts.
 
     Attributes:
-      function: function of (input, residual=None, statistics=None), as
+      function: function of (input, residual=None, statistics=None, parameters=VARIABLES), as
         `modeling.feedforward_adapter`.
       sites: scopes of the projections that it follows.
       is_parallel: bool; it reads what the sub-layer reads, and stands beside it.
@@ -69,7 +69,16 @@ class Adapter(NamedTuple):
     layers: Optional[Sequence[int]] = None
     is_normalized: bool = False
 
-    def adapt(self, output, sublayer_input, *, statistics=None, gate=None, layer_norm=None):
+    def adapt(
+        self,
+        output,
+        sublayer_input,
+        *,
+        statistics: Optional[list] = None,
+        gate=None,
+        parameters: Parameters = VARIABLES,
+        layer_norm: Optional[Callable] = None,
+    ):
         """Adapts a sub-layer.
 
         Args:
@@ -78,19 +87,22 @@ class Adapter(NamedTuple):
           statistics: as in `layers.batch_norm`.
           gate: float Tensor [B]: 1 where the adapter counts for a sequence, 0 where it is as if
             there were none; None where it always counts.
-          layer_norm: the one that closes the sub-layer, a function of (Tensor, name, plus=Tensor);
-            needed where `is_normalized`.
+          parameters: the source of the weights.
+          layer_norm: the one that closes the sub-layer, a function of (Tensor, plus=Tensor); needed
+            where `is_normalized`.
 
         Returns:
           float Tensor [rows, D], or several, whose sum is the adapted output.
         """
+        options = dict(statistics=statistics, parameters=parameters)
         if self.is_parallel:
-            terms = self.function(sublayer_input, residual=output, statistics=statistics)
+            terms = self.function(sublayer_input, residual=output, **options)
         elif self.is_normalized:
-            normalized = layer_norm(sublayer_input, "LayerNorm", plus=output)
-            terms = self.function(normalized, residual=output, statistics=statistics)
+            assert layer_norm is not None
+            normalized = layer_norm(sublayer_input, plus=output)
+            terms = self.function(normalized, residual=output, **options)
         else:
-            terms = self.function(output, statistics=statistics)
+            terms = self.function(output, **options)
         return terms if gate is None else _gated(terms, output, gate)
 
 
@@ -109,7 +121,7 @@ def as_adapter(adapter_fn, adapter_layers: Optional[Sequence[int]], num_layers: 
         return Adapter(tf.identity, layers=())
     if not isinstance(adapter_fn, Adapter):
         function = adapter_fn
-        adapter_fn = Adapter(lambda output, statistics: function(output))
+        adapter_fn = Adapter(lambda output, **_: function(output))
     adapted_layers = adapter_fn.layers if adapter_layers is None else adapter_layers
     adapted_layers = range(num_layers) if adapted_layers is None else adapted_layers
     unknown_layers = sorted(set(adapted_layers) - set(range(num_layers)))
@@ -122,36 +134,35 @@ def as_adapter(adapter_fn, adapter_layers: Optional[Sequence[int]], num_layers: 
 
 
 def of_layer(
-    adapter: Adapter,
-    index: int,
+    adapter: Optional[Adapter],
     statistics: Optional[list] = None,
-    gates=None,
-    layer_norm: Optional[Callable] = None,
+    gate=None,
+    parameters: Parameters = VARIABLES,
 ) -> list:
     """Returns what follows both projections of a layer: the adapter, or nothing.
 
     Args:
-      adapter: what `as_adapter` returns.
-      index: of the layer.
-      statistics: as in `layers.batch_norm`.
-      gates: float Tensor [B, L], see `Adapter.adapt`; None where all adapters count.
-      layer_norm: as in `Adapter.adapt`.
+      adapter: `Adapter`, or None for a layer without.
+      statistics, gate, parameters: as in `Adapter.adapt`.
 
     Returns:
-      Two functions of a sub-layer's (output, input) that return the adapted output.
+      Two functions of a sub-layer's (output, input, layer_norm) that return the adapted output;
+      layer_norm is as in `Adapter.adapt`.
     """
-    gate = None if gates is None else gates[:, index]
+    if adapter is None:
+        return [_leave, _leave]
     adapt = functools.partial(
-        adapter.adapt, statistics=statistics, gate=gate, layer_norm=layer_norm
+        adapter.adapt, statistics=statistics, gate=gate, parameters=parameters
     )
-    is_adapted = [
-        index in (adapter.layers or ()) and site in adapter.sites for site in SITES["both"]
-    ]
-    return [adapt if adapted else _leave for adapted in is_adapted]
+
+    def adapt_before(output, sublayer_input, layer_norm=None):
+        return adapt(output, sublayer_input, layer_norm=layer_norm)
+
+    return [adapt_before if site in adapter.sites else _leave for site in SITES["both"]]
 
 
-def _leave(output, sublayer_input):
-    del sublayer_input
+def _leave(output, sublayer_input, layer_norm=None):
+    del sublayer_input, layer_norm
     return output
 
 

@@ -25,6 +25,10 @@ class DropoutKey(NamedTuple):
     micro_step: Any = 0
     replica: Any = 0
 
+    def site(self) -> int:
+        """Returns a number of 32 bits for the current variable scope."""
+        return zlib.crc32(f"{self.seed}/{tf.get_variable_scope().name}".encode())
+
 
 def dropout(input_tensor, dropout_prob: Optional[float], *, key: Optional[DropoutKey] = None):
     """Sets a share `dropout_prob` of the elements to zero and scales up the rest.
@@ -74,7 +78,7 @@ def drop(x, random, *, dropout_prob: float):
 
 def random_source(key: DropoutKey, shape):
     """Returns the Tensor that decides over elements of that shape in this scope: see `drop`."""
-    site = zlib.crc32(f"{key.seed}/{tf.get_variable_scope().name}".encode())
+    site = key.site()
     if xla.is_in_xla():
         return _mix_key(site, key)
     replica, step, micro_step = (

@@ -10,6 +10,7 @@ import os
 from typing import Callable
 
 import tensorflow.compat.v1 as tf
+from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.ops import control_flow_util
 
 try:
@@ -42,17 +43,34 @@ def fused(function: Callable) -> Callable:
 
     @functools.wraps(function)
     def call_fused(*tensors, **settings):
-        if _portable.get() or is_in_xla() or not can_fuse():
+        if not fuses():
             return function(*tensors, **settings)
-        compiled = graph_dict(tf.get_default_graph(), __name__)
-        key = (function, *sorted(settings.items()))
+        specs = [tf.TensorSpec(tensor.shape, tensor.dtype.base_dtype) for tensor in tensors]
+        whole_graph = _whole_graph()
+        compiled = graph_dict(whole_graph, __name__)
+        key = (function, *sorted(settings.items()), *specs)
         if key not in compiled:
-            compiled[key] = tf.function(
-                functools.partial(function, **settings), jit_compile=True, autograph=False
-            )
+            run = functools.partial(function, **settings)
+            with whole_graph.as_default():
+                compiled[key] = tf.function(
+                    run, jit_compile=True, autograph=False
+                ).get_concrete_function(*specs)
         return compiled[key](*tensors)
 
     return call_fused
+
+
+def _whole_graph() -> tf.Graph:
+    """The graph of which the default one is a function's or loop's."""
+    graph = tf.get_default_graph()
+    while isinstance(graph, FuncGraph):
+        graph = graph.outer_graph
+    return graph
+
+
+def fuses() -> bool:
+    """Whether XLA compiles single functions of what is built here."""
+    return not _portable.get() and not is_in_xla() and can_fuse()
 
 
 @contextlib.contextmanager

@@ -389,8 +389,7 @@ def _adapter_function(architecture: Architecture, tables: Tables, slots: SlotInd
     act = modeling.get_activation(architecture.activation) or tf.identity
     interact = adapters.INTERACTIONS[architecture.interaction]
 
-    def adapt(x, residual=None, statistics=None):
-        del statistics
+    def adapt(x, residual=None, **_):
         scope = tf.get_variable_scope().name + "/adapters/"
         weights1, biases1, weights2, biases2 = (
             tf.cast(tables.gather(scope + name, slots), x.dtype)

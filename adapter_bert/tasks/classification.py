@@ -1,7 +1,6 @@
 """Classification: a text has one of several labels."""
 
 import numpy as np
-import scipy.special
 
 from adapter_bert.common.errors import UserError
 from adapter_bert.tasks import text_kind
@@ -54,6 +53,8 @@ class Classification(text_kind.TextKind):
 
     def decode(self, logits):
         """Returns the probabilities [L]."""
+        import scipy.special  # As long as a step; predictions alone need it.
+
         return {"probabilities": scipy.special.softmax(logits)}
 
     def answer(self, outputs, labels):

@@ -3,8 +3,6 @@
 import itertools
 import json
 
-import scipy.special
-
 from adapter_bert.common.errors import UserError
 from adapter_bert.tasks import text_kind
 
@@ -74,6 +72,8 @@ class Multilabel(text_kind.TextKind):
 
     def decode(self, logits):
         """Returns the probabilities [L]."""
+        import scipy.special  # As long as a step; predictions alone need it.
+
         return {"probabilities": scipy.special.expit(logits)}
 
     def answer(self, outputs, labels):

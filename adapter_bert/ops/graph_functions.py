@@ -1,0 +1,171 @@
+"""Graph functions: what a graph has many of is built once, and called.
+
+To build a graph takes Python time: a layer's forward and backward pass have some 800 operations,
+their calls two. Before a step runs TensorFlow expands the calls, and computes what it would without
+functions.
+"""
+
+import functools
+from typing import Any, Callable, List, NamedTuple
+
+import tensorflow.compat.v1 as tf
+from tensorflow.python.framework.func_graph import FuncGraph
+from tensorflow.python.ops import gradients_util
+
+from adapter_bert.ops import xla
+from adapter_bert.ops.dropout import DropoutKey
+from adapter_bert.ops.gradients import with_gradients
+from adapter_bert.ops.parameters import Parameters
+
+
+def can_share() -> bool:
+    """Returns whether layers can be graph functions of the default graph.
+
+    It must be a whole graph, no loop's or function's, of one replica; elsewhere than on CPUs it has
+    not been measured.
+    """
+    graph = tf.get_default_graph()
+    is_whole = not isinstance(graph, FuncGraph) and graph._get_control_flow_context() is None
+    return is_whole and xla.fuses() and not tf.distribute.has_strategy()
+
+
+def elementwise(function: Callable, *tensors, **settings) -> list:
+    """Returns what a function of Tensors returns: a list of Tensors of the first one's shape.
+
+    In a graph that `can_share` it is traced once, for Tensors of any shape.
+    """
+    if not can_share():
+        return function(*tensors, **settings)
+    inputs = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    traced = xla.graph_dict(tf.get_default_graph(), __name__)
+    key = (function, *sorted(settings.items()))
+    if key not in traced:
+        specs = [tf.TensorSpec(None, tensor.dtype) for tensor in inputs]
+        run = tf.function(functools.partial(function, **settings), autograph=False)
+        traced[key] = run.get_concrete_function(*specs)
+    outputs = _call(traced[key], inputs)
+    for output in outputs:
+        output.set_shape(inputs[0].shape)
+    return outputs
+
+
+class SharedLayer:
+    """A layer that is traced at its first call.
+
+    Args:
+      layer: function (hidden, forward=...) → Tensor; what else it reads must be the same for all
+        layers.
+      forward: `modeling.ForwardPass`.
+    """
+
+    def __init__(self, layer: Callable, forward):
+        self._layer = layer
+        self._source = _Source(forward.parameters)
+        key = forward.dropout_key and _SharedKey(forward.dropout_key, self._source)
+        self._forward_pass = forward._replace(parameters=self._source, dropout_key=key)
+        self._forward: Any = None
+        self._backward: Any = None
+        self._has_gradient: List[bool] = []
+
+    def __call__(self, hidden):
+        """Returns the output for the weights and dropout of the current variable scope."""
+        if self._forward is None:
+            self._source.enter()
+            self._forward = _trace(self._trace_forward, hidden)
+            answers = [request.answer for request in self._source.requests]
+        else:
+            answers = [request.repeat() for request in self._source.requests]
+        by_request = {id(r.answer): a for r, a in zip(self._source.requests, answers)}
+        captured = [by_request.get(id(t), t) for t in self._forward.captured_inputs]
+        output, *saved = _call(self._forward, [hidden, *captured])
+
+        def gradients(d_output):
+            found = iter(_call(self._backward, [d_output, *saved]))
+            return [next(found) if exists else None for exists in self._has_gradient]
+
+        return with_gradients(output, [hidden, *answers], gradients)
+
+    def _trace_forward(self, hidden):
+        """[output, all that the backward pass reads]."""
+        output = self._layer(hidden, forward=self._forward_pass)
+        graph = tf.get_default_graph()
+        inputs = [hidden, *(graph.capture(request.answer) for request in self._source.requests)]
+
+        def backward(d_output):
+            gradients = gradients_util._GradientsHelper(
+                [output], inputs, [d_output], src_graph=graph
+            )
+            self._has_gradient = [gradient is not None for gradient in gradients]
+            return [gradient for gradient in gradients if gradient is not None]
+
+        self._backward = _trace(backward, output)
+        return [output, *self._backward.captured_inputs]
+
+
+class _Source(Parameters):
+    """Weights from outside of the function that is traced.
+
+    It notes each request, so that it can be repeated in the scope of another layer.
+    """
+
+    def __init__(self, parameters: Parameters):
+        self._parameters = parameters
+        self.requests: List[_Request] = []
+
+    def enter(self):
+        """Makes the default graph the one outside, and the current scope the first layer's."""
+        self._outside = tf.get_default_graph()
+        self._scope = tf.get_variable_scope().name
+
+    def get(self, *arguments, **options):
+        """Returns a Tensor of the graph outside."""
+        return self.ask(lambda: tf.convert_to_tensor(self._parameters.get(*arguments, **options)))
+
+    def ask(self, make: Callable):
+        """Returns the Tensor that `make` returns in the graph outside and the current scope."""
+        scope = tf.get_variable_scope().name[len(self._scope) + 1 :]
+        with self._outside.as_default():
+            self.requests.append(_Request(scope, make, make()))
+        return self.requests[-1].answer
+
+
+class _Request(NamedTuple):
+    """What a layer asked for: the scope below its own, the function, and what that returned."""
+
+    scope: str
+    make: Callable
+    answer: Any
+
+    def repeat(self):
+        """Returns what the function returns in the scope of another layer."""
+        with tf.variable_scope(self.scope, auxiliary_name_scope=False):
+            return self.make()
+
+
+class _SharedKey:
+    """A `DropoutKey` whose sites are those of the layer for which the function is called."""
+
+    def __init__(self, key: DropoutKey, source: _Source):
+        self._key = key
+        self._source = source
+        parts = key.step, key.micro_step, key.replica
+        self.step, self.micro_step, self.replica = map(tf.convert_to_tensor, parts)
+
+    def site(self):
+        """int64 Tensor []."""
+        return self._source.ask(lambda: tf.constant(self._key.site(), tf.int64))
+
+
+def _trace(function: Callable, argument):
+    """Returns the concrete function of one Tensor."""
+    spec = tf.TensorSpec(argument.shape, argument.dtype)
+    return tf.function(function, autograph=False).get_concrete_function(spec)
+
+
+def _call(function, tensors) -> list:
+    """Returns the outputs of a concrete function, called with its captured inputs, too."""
+    dtypes = [output.dtype for output in function.outputs]
+    outputs = tf.raw_ops.PartitionedCall(args=tensors, Tout=dtypes, f=function)
+    for output, traced in zip(outputs, function.outputs):
+        output.set_shape(traced.shape)
+    return outputs

@@ -1,0 +1,151 @@
+"""Tests of graph_functions.py: what is built once computes what is built for each layer."""
+
+import unittest
+from unittest import mock
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import modeling
+import optimization
+import tuning
+from adapter_bert.ops import graph_functions, xla
+from adapter_tests.support import tiny
+
+IDS = np.array([[3, 1, 4, 1], [5, 9, 2, 0]])
+MASK = np.array([[1, 1, 1, 1], [1, 1, 1, 0]])
+
+
+def calls(graph):
+    """How many calls of functions there are in a graph that XLA does not compile."""
+    nodes = graph.as_graph_def().node
+    return sum(
+        node.op == "PartitionedCall" and not node.attr["_XlaMustCompile"].b for node in nodes
+    )
+
+
+@unittest.skipUnless(xla.can_fuse(), "layers are built one by one here")
+class SharedLayerTest(tf.test.TestCase):
+    def train(self, shared, steps=2, **options):
+        """(calls, [(name, value)] of the variables after some steps, their gradients' norm)."""
+        can_share = graph_functions.can_share
+        patch = mock.patch.object(graph_functions, "can_share", lambda: shared and can_share())
+        with patch, tf.Graph().as_default() as graph, self.session() as session:
+            tf.set_random_seed(3)
+            step = tf.train.get_or_create_global_step()
+            model = modeling.BertModel(
+                tiny.config(num_hidden_layers=4),
+                True,
+                IDS,
+                MASK,
+                dropout_key=modeling.DropoutKey(5, step),
+                **options,
+            )
+            loss = tf.reduce_sum(model.get_pooled_output() ** 2)
+            variables = tuning.trained_variables()
+            gradients = tf.gradients(loss, variables)
+            train = optimization.take_step(gradients, variables, tf.constant(0.1))
+            session.run(tf.global_variables_initializer())
+            for _ in range(steps):
+                norm, _ = session.run([train.gradient_norm, train.train_op])
+            names = [v.op.name for v in tf.global_variables()]
+            return calls(graph), list(zip(names, session.run(tf.global_variables()))), norm
+
+    def check(self, count, **options):
+        """Compares with layers that are built one by one, to the last bit."""
+        found_calls, found, norm = self.train(True, **options)
+        no_calls, expected, expected_norm = self.train(False, **options)
+        updates = len(updated_names(expected))
+        self.assertEqual((found_calls - updates, no_calls), (count, 0))
+        self.assertEqual(norm, expected_norm)
+        self.assertGreater(norm, 0.0)
+        self.assertEqual([name for name, _ in found], [name for name, _ in expected])
+        for (name, value), (_, reference) in zip(found, expected):
+            self.assertAllEqual(value, reference, name)
+
+    def test_adapters(self):
+        self.check(2 * 4)
+
+    def test_bfloat16_and_the_last_layer_of_its_own(self):
+        self.check(2 * 3, pooled_only=True, dtype=tf.bfloat16)
+
+    def test_some_layers_have_adapters(self):
+        # Layer 0 has no gradient, as nothing below it trains but the embeddings' LayerNorm.
+        self.check(2 * 4, adapter_layers=(1, 3))
+
+    def test_without_adapters(self):
+        self.check(2 * 4, adapter_fn=None)
+
+    def test_variants(self):
+        adapter = modeling.AdapterConfig(size=3, normalization="layer", depth=2)
+        self.check(2 * 4, adapter_fn=adapter.build())
+
+    def test_what_is_built_one_by_one(self):
+        batch_norm = modeling.AdapterConfig(size=3, normalization="batch").build()
+        for options in (
+            {"adapter_fn": batch_norm},
+            {"adapter_fn": lambda output: output},
+            {"recompute_activations": True},
+            {"adapter_gates": np.ones([2, 4])},
+        ):
+            with self.subTest(**options):
+                self.check(0, **options)
+
+    def test_gradients_after_a_run(self):
+        with tf.Graph().as_default(), self.session() as session:
+            key = modeling.DropoutKey(5, 0)
+            model = modeling.BertModel(tiny.config(), True, IDS, MASK, dropout_key=key)
+            session.run(tf.global_variables_initializer())
+            output = model.get_pooled_output()
+            session.run(output)
+            gradients = tf.gradients(output, tf.get_collection("adapters"))
+            for gradient in session.run(gradients):
+                self.assertTrue(np.isfinite(gradient).all())
+
+    def test_dropout_without_a_key_is_built_one_by_one(self):
+        with tf.Graph().as_default() as graph:
+            modeling.BertModel(tiny.config(), True, IDS, MASK)
+            self.assertEqual(calls(graph), 0)
+
+    def test_only_in_whole_graphs(self):
+        found = []
+
+        def body(i):
+            found.append(graph_functions.can_share())
+            return i + 1
+
+        with tf.Graph().as_default():
+            tf.while_loop(lambda i: i < 2, body, [0])
+            tf.function(body, autograph=False).get_concrete_function(0)
+            with xla.portable():
+                body(0)
+            with tf.distribute.OneDeviceStrategy("/cpu:0").scope():
+                body(0)
+            self.assertEqual(found, [False] * len(found))
+            body(0)
+            self.assertTrue(found[-1])
+
+
+def updated_names(variables):
+    """The names of variables that an optimizer updates."""
+    return [name for name, _ in variables if name.endswith("/adam_m")]
+
+
+class ElementwiseTest(tf.test.TestCase):
+    def test_any_shape_and_settings(self):
+        def shift(x, y, *, by):
+            return x + y * by, y
+
+        with tf.Graph().as_default(), self.session() as session:
+            outputs = [
+                graph_functions.elementwise(shift, tf.ones(shape), tf.ones(shape), by=by)
+                for shape, by in (([2], 3.0), ([2, 3], 3.0), ([], 4.0))
+            ]
+            self.assertEqual([x.shape.as_list() for x, _ in outputs], [[2], [2, 3], []])
+            found = session.run([x for x, _ in outputs])
+        for value, expected in zip(found, ([4.0, 4.0], [[4.0] * 3] * 2, 5.0)):
+            self.assertAllEqual(value, expected)
+
+
+if __name__ == "__main__":
+    tf.test.main()
