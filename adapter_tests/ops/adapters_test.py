@@ -364,6 +364,27 @@ class BertTest(tf.test.TestCase):
                     slope = (losses[0] - losses[1]) / 0.04
                     self.assertAllClose(slope, np.linalg.norm(gradient), rtol=0.03, atol=1e-3)
 
+    def test_layers_that_share_a_graph_function_have_layer_norms_of_their_own(self):
+        """Two layers in training, where a layer is traced once, equal those of inference."""
+        config = tiny.config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+        adapter = modeling.AdapterConfig(5, placement="normalized")
+        found = []
+        for is_training in (False, True):
+            with tf.Graph().as_default(), self.session() as session:
+                model = modeling.BertModel(
+                    config, is_training, *map(tf.constant, self.inputs), adapter_fn=adapter.build()
+                )
+                self.assertLen(set(tf.get_collection("layer_norm")), 2 * (1 + 2 * 2))
+                output = model.get_sequence_output()
+                variables = sorted(tf.global_variables(), key=lambda v: v.name)
+                gradients = tf.gradients(tf.reduce_sum(output**3), variables[:-2])
+                load_random(session, 0.3)
+                gradients = [tf.convert_to_tensor(g) for g in gradients if g is not None]
+                found.append([session.run(output), *session.run(gradients)])
+        self.assertEqual(len(found[0]), len(found[1]))
+        for inference, training in zip(*found):
+            self.assertAllClose(inference, training, rtol=1e-3, atol=1e-3)
+
     def test_bfloat16(self):
         if tf.__version__.startswith("1."):
             self.skipTest("TensorFlow 1 has no bfloat16 products.")
