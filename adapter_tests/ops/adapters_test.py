@@ -364,6 +364,27 @@ class BertTest(tf.test.TestCase):
                     slope = (losses[0] - losses[1]) / 0.04
                     self.assertAllClose(slope, np.linalg.norm(gradient), rtol=0.03, atol=1e-3)
 
+    def test_layers_that_share_a_graph_function_have_layer_norms_of_their_own(self):
+        """Two layers in training, where a layer is traced once, equal those of inference."""
+        config = tiny.config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+        adapter = modeling.AdapterConfig(5, placement="normalized")
+        found = []
+        for is_training in (False, True):
+            with tf.Graph().as_default(), self.session() as session:
+                model = modeling.BertModel(
+                    config, is_training, *map(tf.constant, self.inputs), adapter_fn=adapter.build()
+                )
+                self.assertLen(set(tf.get_collection("layer_norm")), 2 * (1 + 2 * 2))
+                output = model.get_sequence_output()
+                variables = sorted(tf.global_variables(), key=lambda v: v.name)
+                gradients = tf.gradients(tf.reduce_sum(output**3), variables[:-2])
+                load_random(session, 0.3)
+                gradients = [tf.convert_to_tensor(g) for g in gradients if g is not None]
+                found.append([session.run(output), *session.run(gradients)])
+        self.assertEqual(len(found[0]), len(found[1]))
+        for inference, training in zip(*found):
+            self.assertAllClose(inference, training, rtol=1e-3, atol=1e-3)
+
     def test_bfloat16(self):
         if tf.__version__.startswith("1."):
             self.skipTest("TensorFlow 1 has no bfloat16 products.")
@@ -469,7 +490,8 @@ def adapted_sites(adapter, num_layers):
     found, output = [], object()
     adapter = adapter._replace(function=lambda output, **_: None, is_parallel=False)
     for index in range(num_layers):
-        functions = zip(("attention/output", "output"), adapters.of_layer(adapter, index))
+        of_layer = adapters.of_layer(adapter if index in adapter.layers else None)
+        functions = zip(("attention/output", "output"), of_layer)
         found.append([site for site, adapt in functions if adapt(output, None) is not output])
     return found
 
@@ -519,7 +541,7 @@ class LayersTest(tf.test.TestCase):
                 with tf.variable_scope("", reuse=tf.AUTO_REUSE):
                     terms = []
                     for index in range(2):
-                        _, adapt_output = adapters.of_layer(adapter, index, None, gates)
+                        _, adapt_output = adapters.of_layer(adapter, None, gates[:, index])
                         terms.append(adapt_output(output, residual))
                 self.assertEqual([len(each) for each in terms], [count] * 2)
                 values = {n[len("adapters/") :]: v for n, v in load_random(session).items()}
@@ -532,7 +554,7 @@ class LayersTest(tf.test.TestCase):
         with tf.Graph().as_default():
             output = tf.constant(self.OUTPUT)
             adapter = adapters.as_adapter(modeling.AdapterConfig().build(), None, 2)
-            adapt, _ = adapters.of_layer(adapter, 1, None, tf.constant(self.GATES))
+            adapt, _ = adapters.of_layer(adapter, None, tf.constant(self.GATES)[:, 1])
             self.assertIs(adapt(output, None)[0], output)
 
 
