@@ -429,9 +429,9 @@ def _check_destination(destination, overwrite, expected_files, argument="DESTINA
         return
     if not files.isdir(destination):
         raise UserError(f"{where} is a file; expected a folder or a new name.")
-    existing = files.listdir(destination)
-    if existing and set(existing) != set(expected_files):
-        mismatched = min(set(existing) ^ set(expected_files))
+    existing = set(files.listdir(destination)) - {onnx_backbone.FILE}  # Made of the others.
+    if existing and existing != set(expected_files):
+        mismatched = min(existing ^ set(expected_files))
         problem = "holds" if mismatched in existing else "lacks"
         raise UserError(
             f"{where} is no conversion of this kind: it {problem} {mismatched}; use a new folder."

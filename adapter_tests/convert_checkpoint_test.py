@@ -10,6 +10,7 @@ import unittest
 from unittest import mock
 
 import numpy as np
+import pytest
 import tensorflow.compat.v1 as tf
 
 import convert_checkpoint
@@ -18,7 +19,12 @@ import run_classifier
 import tokenization
 from adapter_bert.common import errors
 from adapter_bert.common.errors import UserError
-from adapter_bert.formats import adapter_checkpoints, checkpoints, task_adapter
+from adapter_bert.formats import (
+    adapter_checkpoints,
+    checkpoints,
+    onnx_backbone,
+    task_adapter,
+)
 from adapter_tests.support import huggingface as huggingface_files
 from adapter_tests.support import mutations, own_models, task_adapters, tf2_modules, tiny
 from adapter_tests.support.huggingface import ENCODER, as_google, random_tensors
@@ -107,6 +113,20 @@ class FilesTest(ConvertTestCase):
         self.convert(overwrite=True)
         self.assert_equal_tensors(self.converted(), as_google(ENCODER, second))
         self.assertEqual(sorted(os.listdir(self.folder)), ["destination", "source"])
+
+    def test_what_onnx_runtime_reads_is_replaced_with_it(self):
+        pytest.importorskip("onnxruntime", reason="Python 3.7 has no ONNX Runtime of today")
+        self.write_source(random_tensors(ENCODER))
+        self.convert()
+        with contextlib.redirect_stdout(io.StringIO()) as stdout:
+            convert_checkpoint.main(["to_onnx", self.destination])
+        path = os.path.join(self.destination, "backbone.onnx")
+        self.assertRegex(stdout.getvalue(), rf"^{path}: wrote [\d.]+ MB\.\n$")
+        config = modeling.BertConfig.from_json_file(self.destination + "/bert_config.json")
+        prefix = os.path.join(self.destination, "bert_model.ckpt")
+        self.assert_equal_tensors(onnx_backbone.load(prefix, config).tensors, self.converted())
+        self.convert(overwrite=True)
+        self.assertFalse(os.path.exists(path))
 
     def test_overwrite_deletes_no_other_files(self):
         self.write_source(random_tensors(ENCODER))

@@ -64,6 +64,11 @@ def load(
         backbone = _read(path, digest, config)
         if backbone:
             return backbone
+        if digest is None and files.exists(path):
+            raise UserError(
+                f"{path} is damaged or no file of this program, and there is no checkpoint"
+                f" {init_checkpoint} to convert again."
+            )
     path = _convert(init_checkpoint, config, where)
     backbone = _read(path, digest, config)
     if backbone is None:
@@ -152,12 +157,12 @@ def _read(path: str, digest: Optional[str], config: configs.BertConfig) -> Optio
     try:
         with files.open_file(path, "rb") as reader:
             model = onnx.ModelProto.FromString(reader.read())
-    except (OSError, message.DecodeError):
+        tensors = {tensor.name: _to_array(tensor) for tensor in model.graph.initializer}
+    except (OSError, ValueError, message.DecodeError):
         return None
     metadata = {entry.key: entry.value for entry in model.metadata_props}
     if metadata.get("format") != FORMAT or digest not in (None, metadata.get("checkpoint")):
         return None
-    tensors = {tensor.name: _to_array(tensor) for tensor in model.graph.initializer}
     _check_shapes(tensors, config, path)
     if model_variables.fingerprint(tensors.__getitem__, config) != metadata.get("fingerprint"):
         return None

@@ -65,7 +65,8 @@ class _Entry:
     ):
         self.description = description
         self.architecture = compatibility.architecture_of(description.adapter)
-        self.arrays: Any = None  # In memory: `onnx_encoder.TaskArrays`.
+        self.kind = task_kinds.get(description.kind)
+        self.loaded: Any = None  # In memory: `engine.LoadedTask`.
         self.reading = threading.Lock()  # Of the thread that reads it.
         self._source, self._digest, self._label = source, digest, label
 
@@ -184,6 +185,10 @@ class AdapterBank:
         """Those whose adapters are in memory, the one that was asked for last at the end."""
         return list(self._in_memory)
 
+    def is_in_memory(self, name: str) -> bool:
+        """Whether a task's adapter is in memory."""
+        return name in self._in_memory
+
     def describe(self, name: str) -> task_adapter.Description:
         """The `task_adapter.Description` of a task; raises `UnknownTask`."""
         return self._entry(name).description
@@ -197,7 +202,7 @@ class AdapterBank:
         """
         with self._lock:
             entries = self._ask_for([name])
-        self._arrays(name, entries[name], entries)
+        self._loaded(name, entries[name], entries)
 
     def predict(self, rows: Iterable[Row]) -> List[Dict[str, Any]]:
         """What each task's own model would say.
@@ -258,18 +263,18 @@ class AdapterBank:
         """`predict` for as many rows as one pass takes."""
         with self._lock:
             entries = self._ask_for(row.task for row in rows)
-        arrays = {name: self._arrays(name, entry, entries) for name, entry in entries.items()}
+        tasks = {name: self._loaded(name, entry, entries) for name, entry in entries.items()}
         results: List[Any] = [None] * len(rows)
         for indices in _by_architecture(rows, entries):
             group = [rows[index] for index in indices]
-            descriptions = [entries[row.task].description for row in group]
+            group_entries = [entries[row.task] for row in group]
             outputs = self._engine.run(
-                entries[group[0].task].architecture,
+                group_entries[0].architecture,
                 [(row.input_ids, row.segment_ids) for row in group],
-                [arrays[row.task] for row in group],
-                any(task_kinds.get(description.kind).reads_tokens for description in descriptions),
+                [tasks[row.task] for row in group],
+                any(entry.kind.reads_tokens for entry in group_entries),
             )
-            for index, *row_and_output in zip(indices, group, descriptions, *outputs):
+            for index, *row_and_output in zip(indices, group, group_entries, *outputs):
                 results[index] = _make_prediction(*row_and_output)
         return results
 
@@ -281,18 +286,18 @@ class AdapterBank:
                 self._in_memory.move_to_end(name)
         return entries
 
-    def _arrays(self, name: str, entry: _Entry, needed: Dict[str, _Entry]) -> Any:
-        """A task's arrays, which are read if they are not in memory; other batches go on."""
+    def _loaded(self, name: str, entry: _Entry, needed: Dict[str, _Entry]) -> Any:
+        """A task in memory, which is read if it is not there; other batches go on meanwhile."""
         with entry.reading:
-            arrays = entry.arrays
-            if arrays is None:
-                arrays = self._engine.task_arrays(entry.read())
+            loaded = entry.loaded
+            if loaded is None:
+                loaded = self._engine.load(entry.read())
                 with self._lock:
                     if self._entries.get(name) is entry:  # Else it was replaced meanwhile.
                         self._evict(needed)
-                        entry.arrays = arrays
+                        entry.loaded = loaded
                         self._in_memory[name] = None
-        return arrays
+        return loaded
 
     def _evict(self, needed: Dict[str, _Entry]) -> None:
         """Forgets the tasks that were asked for longest ago, until there is room for one more."""
@@ -304,7 +309,7 @@ class AdapterBank:
     def _unload(self, name: str) -> None:
         """Takes a task's adapter out of memory, if it is there; batches under way keep it."""
         if self._in_memory.pop(name, self) is None:
-            self._entries[name].arrays = None
+            self._entries[name].loaded = None
 
 
 def _by_architecture(rows: List[Row], entries: Dict[str, _Entry]) -> Iterable[List[int]]:
@@ -332,14 +337,11 @@ def _check_tensors(source: AdapterSource, label: str, where: str) -> None:
     task_adapter.check_finite(source.tensors, where)
 
 
-def _make_prediction(
-    row: Row, description: task_adapter.Description, logits, token_logits
-) -> Dict[str, Any]:
+def _make_prediction(row: Row, entry: _Entry, logits, token_logits) -> Dict[str, Any]:
     """A row's outputs as its task's own head would give them."""
-    kind = task_kinds.get(description.kind)
-    if kind.reads_tokens:
+    if entry.kind.reads_tokens:
         logits = token_logits[: len(row.input_ids)]
-    logits = logits[..., : kind.num_outputs(len(description.labels))]
+    logits = logits[..., : entry.kind.num_outputs(len(entry.description.labels))]
     if not np.isfinite(logits).all():
         raise UserError(f"Task {row.task!r}: its adapter gives NaN or Inf for this text.")
-    return kind.decode(logits)
+    return entry.kind.decode(logits)

@@ -2,7 +2,7 @@
 
 import math
 import threading
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 import onnxruntime
@@ -16,6 +16,13 @@ from adapter_bert.serving.onnx_encoder import TaskArrays
 
 _GPU, _CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 _VERSION = tuple(map(int, onnxruntime.__version__.split(".")[:2]))
+
+
+class LoadedTask(NamedTuple):
+    """A task in memory: its `TaskArrays`, and what a batch of it alone feeds."""
+
+    arrays: TaskArrays
+    feeds: Dict[str, np.ndarray]
 
 
 class Engine:
@@ -62,17 +69,18 @@ class Engine:
     def _load_backbone(self) -> onnx_backbone.Backbone:
         return onnx_backbone.load(self._init_checkpoint, self._config)
 
-    def task_arrays(self, adapter: task_adapter.TaskAdapter) -> TaskArrays:
-        """The `TaskArrays` of a task adapter."""
-        return onnx_encoder.task_arrays(
+    def load(self, adapter: task_adapter.TaskAdapter) -> LoadedTask:
+        """Returns the `LoadedTask` of a task adapter."""
+        arrays = onnx_encoder.task_arrays(
             self._config, self._task_specific, adapter.tensors, self._dtype
         )
+        return LoadedTask(arrays, onnx_encoder.feeds([arrays]))
 
     def run(
         self,
         architecture: Architecture,
         rows: Sequence[Tuple[Sequence[int], Sequence[int]]],
-        tasks: Sequence[TaskArrays],
+        tasks: Sequence[LoadedTask],
         reads_tokens: bool,
     ) -> Tuple[np.ndarray, np.ndarray]:
         """Computes a batch.
@@ -80,7 +88,7 @@ class Engine:
         Args:
           architecture: `Architecture` of its adapters.
           rows: B pairs of input_ids and segment_ids, without padding.
-          tasks: the `TaskArrays` of each row's task. The same task's are the same object.
+          tasks: of each row; the same task is the same object.
           reads_tokens: whether a row's task reads the output of each token.
 
         Returns:
@@ -96,7 +104,7 @@ class Engine:
             {
                 **inputs,
                 "num_positions": np.array([length], np.int64),
-                **onnx_encoder.feeds(groups),
+                **_feeds(groups),
             },
         )
         in_order = np.argsort(order)
@@ -166,15 +174,21 @@ def _pad(rows: Sequence[Tuple[Sequence[int], Sequence[int]]]) -> Dict[str, np.nd
     return onnx_encoder.Inputs(input_ids, input_mask, segment_ids)._asdict()
 
 
-def _groups(tasks: List[TaskArrays]) -> List[TaskArrays]:
-    """The arrays of the largest groups of as many rows of which each is of one task.
+def _feeds(groups: List[LoadedTask]) -> Dict[str, np.ndarray]:
+    if len(groups) == 1:
+        return groups[0].feeds
+    return onnx_encoder.feeds([task.arrays for task in groups])
+
+
+def _groups(tasks: List[LoadedTask]) -> List[LoadedTask]:
+    """The tasks of the largest groups of as many rows of which each is of one task.
 
     Args:
       tasks: of each row; those of one task are next to each other.
     """
     counts: Dict[int, int] = {}
-    for arrays in tasks:
-        counts[id(arrays)] = counts.get(id(arrays), 0) + 1
+    for task in tasks:
+        counts[id(task)] = counts.get(id(task), 0) + 1
     size = 0
     for count in counts.values():
         size = math.gcd(size, count)

@@ -12,6 +12,7 @@ Axes in shape comments: B batch, G groups, R positions of a group's rows, S posi
 of the last layer, D hidden size, V vectors, K adapters, 2 in each layer, m adapter size, L outputs.
 """
 
+import functools
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -440,11 +441,6 @@ class _Encoder:
         sizes = graph.op("Shape", batch.input_ids)
         self._batched = graph.op("Concat", sizes, width, axis=0)
         self._num_rows = graph.op("Shape", batch.input_ids, start=0, end=1)
-        self._unit = graph.constant(np.ones(config.hidden_size))
-        mask = graph.op("Unsqueeze", batch.input_mask, graph.ints(1, 2))
-        is_padding = graph.op("Sub", graph.constant(np.array(1, np.int32)), mask)
-        is_padding = graph.op("Cast", is_padding, to=graph.type)
-        self._mask_bias = graph.op("Mul", is_padding, graph.constant(np.array(-10000.0)))
 
     def embed(self) -> str:
         """The embeddings, normalized."""
@@ -533,10 +529,22 @@ class _Encoder:
         scores = graph.op(
             "Mul", graph.op("MatMul", query, key), graph.constant(np.array(size**-0.5))
         )
-        probabilities = graph.op("Softmax", graph.op("Add", scores, self._mask_bias), axis=-1)
+        probabilities = graph.op("Softmax", graph.op("Add", scores, self._mask_bias()), axis=-1)
         context = graph.op("MatMul", probabilities, value)
         context = graph.op("Transpose", context, perm=[0, 2, 1, 3])
         return graph.op("Reshape", context, graph.ints(0, -1, heads * size))
+
+    def _mask_bias(self) -> str:
+        """[B, 1, 1, S]: what is added to scores, -10000 at padding, as in `modeling`."""
+        graph = self._graph
+        mask = graph.op("Unsqueeze", self._batch.input_mask, graph.ints(1, 2))
+        is_padding = graph.op("Sub", graph.constant(np.array(1, np.int32)), mask)
+        is_padding = graph.op("Cast", is_padding, to=graph.type)
+        return graph.op("Mul", is_padding, graph.constant(np.array(-10000.0)))
+
+    @functools.cached_property
+    def _unit_scale(self) -> str:
+        return self._graph.constant(np.ones(self._config.hidden_size))
 
     def _projections(self, scope: str) -> Tuple[List[np.ndarray], List[np.ndarray]]:
         names = [f"{scope}/{name}" for name in ("query", "key", "value")]
@@ -584,7 +592,7 @@ class _Encoder:
         options = {"axis": -1, "epsilon": _EPSILON}
         if self._broadcasts_layer_norm:
             return graph.op("LayerNormalization", rows, gamma, beta, **options)
-        normalized = graph.op("LayerNormalization", rows, self._unit, **options)
+        normalized = graph.op("LayerNormalization", rows, self._unit_scale, **options)
         return graph.op("Add", graph.op("Mul", normalized, gamma), beta)
 
 

@@ -11,7 +11,16 @@ import posixpath
 import shutil
 import threading
 from concurrent import futures
-from typing import BinaryIO, Callable, Iterator, List, Mapping, NamedTuple, Optional
+from typing import (
+    BinaryIO,
+    Callable,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+)
 
 from absl import logging
 
@@ -204,6 +213,16 @@ class ServedTasks:
                 self._tasks = {other: t for other, t in self._tasks.items() if other != name}
             self._retire(task.key)
         return task
+
+    def are_in_memory(self, tasks: Iterable[ServedTask]) -> bool:
+        """Whether the adapters of `ServedTask`s are in memory: a batch need not read one."""
+        return all(self._bank.is_in_memory(task.key) for task in tasks)
+
+    def load(self, tasks: Iterable[ServedTask]) -> None:
+        """Reads adapters into memory, while batches go on; a batch meets the error of one again."""
+        for task in tasks:
+            with contextlib.suppress(UserError):
+                self._bank.load(task.key)
 
     @contextlib.contextmanager
     def lease(self) -> "Iterator[Lease]":

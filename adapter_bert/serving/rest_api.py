@@ -382,6 +382,8 @@ class RestApi:
             raise Refused(413, f"the texts make {len(rows)} windows, which are too many")
         self._queue.resize(ticket, len(rows))
         try:
+            if not self._tasks.are_in_memory(prediction.tasks):  # Batches need not wait for a disk.
+                await run_in_threadpool(self._tasks.load, prediction.tasks)
             outputs = await asyncio.wrap_future(self._batcher.submit(rows, ticket.tag))
         except batcher.Closed:
             raise Refused(503, "the server is stopping") from None

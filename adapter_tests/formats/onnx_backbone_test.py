@@ -19,7 +19,7 @@ pytest.importorskip("onnxruntime", reason="Python 3.7 has no ONNX Runtime of tod
 from adapter_bert.common import paths
 from adapter_bert.common.errors import UserError
 from adapter_bert.formats import adapter_checkpoints, onnx_backbone
-from adapter_tests.support import tiny
+from adapter_tests.support import mutations, tiny
 
 # Loads a BERT, and says whether that imported TensorFlow.
 _LOAD = """
@@ -131,6 +131,16 @@ class OnnxBackboneTest(tf.test.TestCase):
         os.remove(self.prefix + ".data-00000-of-00001")
         done = self.load_elsewhere()
         self.assertRegex(done.stderr, r"^Error: --init_checkpoint .* is incomplete: there is no")
+
+    def test_damaged_files_without_their_checkpoint(self):
+        self.load()
+        with open(self.path, "rb") as reader:
+            contents = {"backbone.onnx": reader.read()}
+
+        def read(folder):
+            onnx_backbone.load(os.path.join(folder, "bert_model.ckpt"), tiny.config())
+
+        mutations.check(contents, read)
 
     def test_one_that_is_too_large(self):
         limit = mock.patch.object(onnx_backbone, "_MAX_BYTES", 100)

@@ -100,7 +100,7 @@ class GraphTest(tf.test.TestCase):
             (random.randint(5, 20, n).tolist(), random.randint(0, 2, n).tolist()) for n in lengths
         ]
         onnx = engine.Engine(config, prefix, "float32")
-        arrays = {name: onnx.task_arrays(adapter) for name, adapter in adapters.items()}
+        arrays = {name: onnx.load(adapter) for name, adapter in adapters.items()}
         architecture = compatibility.Architecture()
         found = onnx.run(architecture, rows, [arrays[name] for name in tasks], True)
 

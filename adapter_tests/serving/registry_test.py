@@ -63,6 +63,13 @@ class ServedTasksTest(tf.test.TestCase):
         with self.assertRaisesRegex(TaskNotServed, "no task 'spam' here"):
             self.tasks.get("spam")
 
+    def test_what_is_read_before_a_batch_asks_for_it(self):
+        tasks = [self.tasks.get(name) for name in ("sms", "stars")]
+        self.assertFalse(self.tasks.are_in_memory(tasks))
+        self.tasks.load(tasks)
+        self.assertTrue(self.tasks.are_in_memory(tasks))
+        self.assertEqual(self.bank.names_in_memory(), [task.key for task in tasks])
+
     def test_a_request_keeps_the_version_that_it_began_with(self):
         old = self.predicted(self.tasks.get("sms"))
         task_adapter.save(os.path.join(self.root, "new"), served.other("sms"))

@@ -1,0 +1,115 @@
+"""From the start of the process to a Predictor's first answer, and where that time goes.
+
+python benchmarks/first_answer.py --bert_dir=demo/bert
+
+The BERT is converted already; converting it is measured once, in a process of its own.
+"""
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+
+import harness  # First of all: with it the project's modules are found.
+
+# isort: split
+import onnxruntime
+
+import bank_worker
+import tokenization
+from adapter_bert.common import configs
+from adapter_bert.formats import adapter_checkpoints, onnx_backbone, task_adapter
+
+_PHASES = (
+    ("imports", "the interpreter starts, imports"),
+    ("built", "Predictor(...)"),
+    ("first", "the first answer"),
+    ("second", "the second answer"),
+)
+_WORKER = """
+import sys, worker
+from adapter_bert import Predictor
+Predictor
+worker.mark("imports", version="{version}")
+predict = Predictor(*sys.argv[1:])
+worker.mark("built")
+predict("The firm sold it.", "It was sold by the firm.")
+worker.mark("first")
+predict("The firm sold it.", "It was sold by the firm.")
+worker.mark("second")
+assert "tensorflow" not in sys.modules
+"""
+
+
+def save_adapter(bert_dir, folder):
+    """Saves a task adapter over a BERT, of random weights."""
+    config = configs.BertConfig.from_json_file(os.path.join(bert_dir, "bert_config.json"))
+    prefix = os.path.join(bert_dir, "bert_model.ckpt")
+    adapter = bank_worker.random_adapter(adapter_checkpoints.backbone_of(prefix, config), "task")
+    vocabulary = tokenization.load_vocab(os.path.join(bert_dir, "vocab.txt"))
+    description = vars(adapter.description)
+    description = type(adapter.description)(
+        **{**description, "vocabulary": task_adapter.digest(vocabulary)}
+    )
+    task_adapter.save(folder, adapter._replace(description=description))
+    onnx_backbone.load(prefix, config)
+
+
+def conversion(bert_dir):
+    """What converting the BERT prints, into another cache."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name in os.listdir(bert_dir):
+            if name != onnx_backbone.FILE:
+                os.symlink(os.path.join(bert_dir, name), os.path.join(folder, name))
+        code = (
+            "import sys; from adapter_bert.common.configs import BertConfig;"
+            "from adapter_bert.formats import onnx_backbone; folder = sys.argv[1];"
+            "config = BertConfig.from_json_file(folder + '/bert_config.json');"
+            "onnx_backbone.load(folder + '/bert_model.ckpt', config)"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code, folder],
+            stderr=subprocess.PIPE,
+            text=True,
+            check=True,
+            cwd=harness.ROOT,
+        )
+        return done.stderr.split(" in ")[-1].split(";")[0]
+
+
+def main():
+    parser = harness.arguments(__doc__, peers=False)
+    harness.bert_argument(parser)
+    values = harness.parse(parser)
+    version = "ONNX Runtime " + onnxruntime.__version__
+    with tempfile.TemporaryDirectory() as folder:
+        save_adapter(values.bert_dir, os.path.join(folder, "adapter"))
+        code = f"import sys; sys.path.append({harness.FOLDER!r})" + _WORKER.format(version=version)
+        command = [sys.executable, "-c", code, os.path.join(folder, "adapter"), values.bert_dir]
+        (timing,) = harness.take_turns_whole(
+            [harness.Contestant("Predictor", command)], values.repeats, warm_up=1
+        )
+    runs = timing.facts["marks"]
+    ends = [[harness.first_mark(marks, name) for name, _ in _PHASES] for marks in runs]
+    rows = []
+    for index, (_, text) in enumerate(_PHASES):
+        seconds = [end[index] - (end[index - 1] if index else 0.0) for end in ends]
+        rows.append([text, f"{1000 * statistics.median(seconds):.0f} ms"])
+    first = statistics.median(end[2] for end in ends)
+    lines = [
+        *harness.table(["phase", "median"], rows),
+        "",
+        f"- The first answer comes {first:.2f} s after the start of the process, which holds"
+        f" {timing.bytes / 1e9:.2f} GB at most.",
+        f"- Converting this BERT takes {conversion(values.bert_dir)}, once, most of it TensorFlow's"
+        " import.",
+    ]
+    name = os.path.basename(values.bert_dir)
+    harness.publish(
+        values, "first_answer", f"From process start to an answer: {name}", lines, [version]
+    )
+
+
+if __name__ == "__main__":
+    main()
