@@ -434,8 +434,9 @@ def adapted_sites(adapter, num_layers):
     found, output = [], object()
     adapter = adapter._replace(function=lambda output, **_: None, is_parallel=False)
     for index in range(num_layers):
-        functions = zip(("attention/output", "output"), adapters.of_layer(adapter, index))
-        found.append([site for site, adapt in functions if adapt(output, None) is not output])
+        functions = adapters.of_layer(adapter if index in adapter.layers else None)
+        sites = zip(("attention/output", "output"), functions)
+        found.append([site for site, adapt in sites if adapt(output, None) is not output])
     return found
 
 
@@ -484,7 +485,7 @@ class LayersTest(tf.test.TestCase):
                 with tf.variable_scope("", reuse=tf.AUTO_REUSE):
                     terms = []
                     for index in range(2):
-                        _, adapt_output = adapters.of_layer(adapter, index, None, gates)
+                        _, adapt_output = adapters.of_layer(adapter, None, gates[:, index])
                         terms.append(adapt_output(output, residual))
                 self.assertEqual([len(each) for each in terms], [count] * 2)
                 values = {n[len("adapters/") :]: v for n, v in load_random(session).items()}
@@ -497,7 +498,7 @@ class LayersTest(tf.test.TestCase):
         with tf.Graph().as_default():
             output = tf.constant(self.OUTPUT)
             adapter = adapters.as_adapter(modeling.AdapterConfig().build(), None, 2)
-            adapt, _ = adapters.of_layer(adapter, 1, None, tf.constant(self.GATES))
+            adapt, _ = adapters.of_layer(adapter, None, tf.constant(self.GATES)[:, 1])
             self.assertIs(adapt(output, None)[0], output)
 
 
