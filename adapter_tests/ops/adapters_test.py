@@ -490,9 +490,9 @@ def adapted_sites(adapter, num_layers):
     found, output = [], object()
     adapter = adapter._replace(function=lambda output, **_: None, is_parallel=False)
     for index in range(num_layers):
-        of_layer = adapters.of_layer(adapter if index in adapter.layers else None)
-        functions = zip(("attention/output", "output"), of_layer)
-        found.append([site for site, adapt in functions if adapt(output, None) is not output])
+        functions = adapters.of_layer(adapter if index in adapter.layers else None)
+        sites = zip(("attention/output", "output"), functions)
+        found.append([site for site, adapt in sites if adapt(output, None) is not output])
     return found
 
 
