@@ -46,7 +46,7 @@ class ClassWeightsTest(tf.test.TestCase):
         self.assertEqual(self.weights("1,0.5,2", labels, rows), [1.0, 0.5, 2.0])
         self.assertIsNone(self.weights(None, labels, rows))
         for text in ("1,2", "1,2,x", "1,2,-1", "1,2,nan", "1,2,inf", "0,0,0", "Balanced", ""):
-            with self.assertRaisesRegex(UserError, "--class_weights=.* a, b, c"):
+            with self.assertRaisesRegex(UserError, "--class_weights=.*a, b, c"):
                 self.weights(text, labels, rows)
 
     def test_each_row_is_counted_once(self):

@@ -168,7 +168,7 @@ class Version1Test(SquadTestCase):
                 _, num_questions, _ = squad_task.windows(*given, True)
             self.assertEqual(num_questions, 39)
             self.assertLen(log.output, 1)
-            self.assertIn(name + ": left out 1 of 40 questions, ", log.output[0])
+            self.assertIn(name + ": skipped 1 of 40 questions ", log.output[0])
             self.assertIn("(such as caf\u00e9).", log.output[0])
         self.assertLen(os.listdir(folder), 1)
 
@@ -270,7 +270,7 @@ class Version2Test(SquadTestCase):
             tiny.write_squad(path, 21, 5, True)
             yield from [logits] * len(rows)
 
-        changed = r"\A--predict_file \S+dev.json .*\.\Z"
+        changed = r"\A--predict_file=\S+dev\.json .*\.\Z"
         with self.assertRaisesRegex(UserError, changed):
             reader.answers(predictions())
         for num_questions in (20, 22):  # The windows are fewer than the predictions, or more.

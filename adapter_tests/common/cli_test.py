@@ -167,7 +167,7 @@ class FlagSectionsTest(tf.test.TestCase):
         done = subprocess.run([sys.executable, script, "--help"], capture_output=True, text=True)
         self.assertEqual(done.returncode, 0)
         self.assertNotIn("Traceback", done.stderr)
-        self.assertIn("adapters by default", done.stdout)
+        self.assertIn("--adapter_size", done.stdout)
         titles = re.findall(r"^(\w[\w ]+):$", done.stdout, re.MULTILINE)
         self.assertEqual(titles, [title for title in settings.SECTIONS if title in titles])
         self.assertIn("Adapters", titles)

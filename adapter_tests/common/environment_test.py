@@ -167,7 +167,8 @@ class ScriptTest(tf.test.TestCase):
             )
             self.assertEqual((done.returncode, done.stdout), (1, ""), script)
             self.assertRegex(
-                done.stderr, r"^Error: Python [^\n]+ has no (TensorFlow|absl-py)[^\n]+\.\n$"
+                done.stderr,
+                r"^Error: Python [^\n]+ has no (TensorFlow|absl-py|ONNX Runtime)[^\n]+\.\n$",
             )
 
     @unittest.skipIf(HAS_ESTIMATOR, "this TensorFlow has an Estimator of its own")

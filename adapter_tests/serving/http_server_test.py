@@ -377,7 +377,8 @@ class DamagedRequestsTest(tf.test.TestCase):
             self.send("PUT /v1/models/uploaded", body, "multipart/form-data; boundary=x")
 
         adapter = served.prepare()[1]["sms"]
-        self.check(mutations.written_by(lambda folder: task_adapter.save(folder, adapter)), send)
+        written = mutations.written_by(lambda folder: task_adapter.save(folder, adapter))
+        self.check({name: written[name] for name in task_adapter.FILES}, send)
 
 
 if __name__ == "__main__":

@@ -215,6 +215,7 @@ class ServedTasksTest(tf.test.TestCase):
 
     def test_a_link_that_leads_out_is_neither_served_nor_written_through(self):
         outside = served.save_all(tempfile.mkdtemp(dir=self.get_temp_dir()), ["topics"])
+        untouched = os.listdir(os.path.join(outside, "topics", "adapter"))
         os.makedirs(os.path.join(self.root, "deep", "er"))
         for link in ("topics", "deep/adapter", "deep/er/adapter"):
             path = os.path.join(self.root, link)
@@ -231,7 +232,7 @@ class ServedTasksTest(tf.test.TestCase):
                 self.tasks.put_below_root("new", path)
         with self.assertRaisesRegex(UserError, "leads out of"):
             self.tasks.upload("topics", self.contents(served.other("topics")))
-        self.assertEqual(len(os.listdir(os.path.join(outside, "topics", "adapter"))), 2)
+        self.assertEqual(os.listdir(os.path.join(outside, "topics", "adapter")), untouched)
 
     def test_the_newest_sound_version_is_served_after_a_start(self):
         for number in (2, 3, 4):

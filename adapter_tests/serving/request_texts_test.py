@@ -167,8 +167,8 @@ class TaskTextsTest(tf.test.TestCase):
             ({"max_seq_length": 41}, "^Task mine has max_seq_length 41; expected 4 to 40"),
             ({"max_seq_length": 3}, "max_seq_length 3; expected 4 to 40"),
             ({"kind": "span", "max_seq_length": 40}, "^Task mine: .*no room for a paragraph"),
-            ({"kind": "span", "training": {"doc_stride": "3"}}, "doc_stride, found '3'"),
-            ({"kind": "span", "training": {"max_query_length": 0}}, "max_query_length, found 0"),
+            ({"kind": "span", "training": {"doc_stride": "3"}}, "doc_stride is '3'"),
+            ({"kind": "span", "training": {"max_query_length": 0}}, "max_query_length is 0"),
         ):
             with self.subTest(changes), self.assertRaisesRegex(UserError, pattern):
                 self.texts(**changes)

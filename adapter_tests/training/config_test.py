@@ -53,6 +53,7 @@ OUR_FLAGS = {
     "text_column": ("string", None),
     "text_b_column": ("string", None),
     "label_column": ("string", None),
+    "label_descriptions": ("string", None),
     "label_type": ("string enum", "class"),
     "class_weights": ("string", None),
     "long_texts": ("string enum", "cut"),
