@@ -30,6 +30,7 @@ from tensorboard import program
 
 import convert_checkpoint
 from adapter_tests.support import records, tf2_modules, tiny
+from adapter_tests.support.tensorflows import SERVES
 
 pytestmark = pytest.mark.without_xla
 
@@ -203,6 +204,8 @@ def parse_python(script, *arguments):
         command = [a for a in arguments if a != "--help"]
         parses_arguments(lambda: convert_checkpoint.main(command))
         return
+    if script.startswith("benchmarks/") and not SERVES:
+        return  # Some benchmarks measure what serves.
     with mock.patch.object(sys, "path", [os.path.dirname(os.path.join(ROOT, script)), *sys.path]):
         names = runpy.run_path(os.path.join(ROOT, script))
     if "define_flags" in names:

@@ -9,6 +9,7 @@ from unittest import mock
 import tensorflow.compat.v1 as tf
 
 from adapter_bert.formats import task_adapter
+from adapter_tests.support.tensorflows import SERVES
 
 PROJECT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 FIGURES = os.path.join(PROJECT, "docs/figures")
@@ -33,13 +34,16 @@ WITHOUT_TENSORFLOW = [
     "adapter_bert.common.model_variables",
     "adapter_bert.formats.task_adapter",
     "adapter_bert.formats.onnx_backbone",
-    "adapter_bert.serving.bank",
-    "adapter_bert.serving.predictor",
-    "adapter_bert.serving.rest_api",
-    "serve",
     "adapter_bert.tasks.table_readers",
     "adapter_bert.tasks.squad_data",
 ]
+if SERVES:
+    WITHOUT_TENSORFLOW += [
+        "adapter_bert.serving.bank",
+        "adapter_bert.serving.predictor",
+        "adapter_bert.serving.rest_api",
+        "serve",
+    ]
 OLD_ADAPTER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "support/old_files/adapter")
 
 

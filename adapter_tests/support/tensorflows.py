@@ -1,5 +1,9 @@
-"""The version of TensorFlow that the tests run on."""
+"""The version of TensorFlow that the tests run on, and whether it is one that serves."""
+
+import importlib.util
 
 import tensorflow.compat.v1 as tf
 
 HAS_ESTIMATOR = tuple(map(int, tf.__version__.split(".")[:2])) < (2, 16)
+# Python 3.7 has no ONNX Runtime of today, and serves nothing.
+SERVES = importlib.util.find_spec("onnxruntime") is not None
