@@ -463,7 +463,9 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
             beta_2=self.beta_2,
             epsilon=self.epsilon,
         )
-        return tf.group(*(old.assign(new) for old, new in zip((var, m, v), updated)))
+        return tf.group(
+            *(old.assign(new, read_value=False) for old, new in zip((var, m, v), updated))
+        )
 
     def _resource_apply_dense(self, grad, handle):
         return self._apply_dense(grad, handle)

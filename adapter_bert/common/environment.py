@@ -11,6 +11,7 @@ the flags are parsed.
 """
 
 import contextlib
+import gc
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -101,8 +102,15 @@ def import_tensorflow():
 
     TensorFlow imports Keras if it is there, and Keras pandas, scikit-learn and matplotlib.
     """
-    with hidden("keras"):
-        importlib.import_module("tensorflow")
+    is_enabled = gc.isenabled()
+    gc.disable()  # An eighth of the import would be searching its new modules for garbage.
+    try:
+        with hidden("keras"):
+            importlib.import_module("tensorflow")
+        gc.freeze()
+    finally:
+        if is_enabled:
+            gc.enable()
 
 
 @contextlib.contextmanager

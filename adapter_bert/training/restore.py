@@ -58,20 +58,45 @@ def scaffold_fn(trained, init_checkpoint, task_checkpoint, use_tpu, config=None,
         if init_checkpoint and variable_name(v) not in trained_names
     ]
 
+    is_distributed = use_tpu or tf.distribute.has_strategy()
+
     def initialize():
         for checkpoint, assignment in sources:
-            tf.train.init_from_checkpoint(checkpoint, assignment)
+            if is_distributed:
+                tf.train.init_from_checkpoint(checkpoint, assignment)
+            else:
+                _initialize_from(checkpoint, assignment)
 
     def build_scaffold():
         if use_tpu:
             initialize()
         saver = _Saver(frozen, config, run_identity)
         tf.add_to_collection(tf.GraphKeys.SAVERS, saver)
-        return tf.train.Scaffold(saver=saver)
+        if is_distributed:
+            return tf.train.Scaffold(saver=saver)
+        # Alone, a process need not ask each variable whether another one has initialized it.
+        none_missing = tf.constant([], tf.string)
+        return tf.train.Scaffold(
+            saver=saver, ready_op=none_missing, ready_for_local_init_op=none_missing
+        )
 
     if not use_tpu:
         initialize()
     return build_scaffold
+
+
+def _initialize_from(checkpoint, assignment):
+    """Does what `tf.train.init_from_checkpoint` does, with one read for all variables."""
+    variables = {variable_name(variable): variable for variable in tf.global_variables()}
+    variables = [variables[name] for name in assignment.values()]
+    values = tf.raw_ops.RestoreV2(
+        prefix=checkpoint,
+        tensor_names=list(assignment),
+        shape_and_slices=[""] * len(assignment),
+        dtypes=[variable.dtype.base_dtype for variable in variables],
+    )
+    for variable, value in zip(variables, values):
+        variable._initializer_op = variable.assign(value, read_value=False)
 
 
 class _Saver(checkpoints.Saver):
