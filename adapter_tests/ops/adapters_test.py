@@ -518,7 +518,7 @@ class LayersTest(tf.test.TestCase):
                 (modeling.AdapterConfig(layers=adapted), None),
                 (modeling.AdapterConfig(), adapted),
             ):
-                with self.assertRaisesRegex(ValueError, f"has layers 0 to 2, but .* {wrong}\\."):
+                with self.assertRaisesRegex(ValueError, f"from 0 to 2, but names .*{wrong}\\."):
                     adapters.as_adapter(adapter.build(), given, 3)
 
     def test_gates(self):
