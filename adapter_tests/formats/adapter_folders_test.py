@@ -33,9 +33,9 @@ class FoldersTest(tf.test.TestCase):
         served.save_all(self.root, ["sms"])
         shutil.copytree(os.path.join(self.root, "sms"), os.path.join(self.root, "b", "sms"))
         for pattern, sentence in (
-            ("nothing*", "there is no such folder"),
-            ("b", "is no task adapter"),
-            ("**/adapter,b/sms/adapter", "are both called 'sms'"),
+            ("nothing*", "no such folder"),
+            ("b", "is not a task adapter"),
+            ("**/adapter,b/sms/adapter", "are both named 'sms'"),
         ):
             patterns = [os.path.join(self.root, one) for one in pattern.split(",")]
             with self.subTest(pattern), self.assertRaisesRegex(UserError, sentence):
@@ -60,7 +60,7 @@ class FoldersTest(tf.test.TestCase):
         os.makedirs(os.path.join(self.root, ".hidden"))
         found = adapter_folders.find_all(self.root)
         self.assertEqual(sorted(found), ["sms", "stars"])
-        with self.assertRaisesRegex(UserError, "--adapter_dir=.* is no folder"):
+        with self.assertRaisesRegex(UserError, "--adapter_dir=.* is not a folder"):
             adapter_folders.find_all(os.path.join(self.root, "nothing"))
 
     def test_an_adapter_that_no_task_can_be_called_after_is_told(self):
@@ -72,7 +72,7 @@ class FoldersTest(tf.test.TestCase):
             self.assertEqual(list(adapter_folders.find_all(self.root)), ["sms"])
         self.assertLen(logs.output, 2)
         for line, name in zip(logs.output, ("_old", "sms+bf16")):
-            self.assertIn(f"Not served: {name}: '{name}' is no name of a task; expected", line)
+            self.assertIn(f"Not served: {name}: '{name}' is not a valid task name; expected", line)
 
     def test_the_candidates_of_a_name_are_the_highest_number_first(self):
         folder = os.path.join(self.root, "sms")
@@ -139,7 +139,7 @@ class FoldersTest(tf.test.TestCase):
         found = adapter_folders.match_patterns([f"{root}/s*/adapter", f"{root}/topics/adapter"])
         expected = {name: f"{root}/{name}/adapter" for name in ("sms", "stars", "topics")}
         self.assertEqual(found, expected)
-        with self.assertRaisesRegex(UserError, "there is no such folder"):
+        with self.assertRaisesRegex(UserError, "no such folder"):
             adapter_folders.match_patterns([f"{root}/x*/adapter"])
 
     def test_what_a_kill_left_is_no_task_of_its_own(self):

@@ -116,7 +116,7 @@ class WriteTest(AdapterHubTestCase):
         made = random_adapter()
         for changes, part in (
             ({"adapter": None, "tuning": tuning.Tuning("full")}, "--tuning=full"),
-            ({"kind": "tagging", "tuning": tuning.Tuning(train_pooler=True)}, "head of tokens"),
+            ({"kind": "tagging", "tuning": tuning.Tuning(train_pooler=True)}, "token head"),
             ({"adapter": modeling.AdapterConfig(4, normalization="layer")}, "normalization=layer"),
             ({"adapter": modeling.AdapterConfig(4, normalization="batch")}, "normalization=batch"),
             ({"adapter": modeling.AdapterConfig(4, depth=2)}, "--adapter_depth=2"),
@@ -170,22 +170,26 @@ class ReadTest(AdapterHubTestCase):
             ("adapter_config.json", {"scaling": 0.0}, "must be a number above 0"),
             ("adapter_config.json", {"scaling": "much"}, "scaling"),
             ("adapter_config.json", {"architecture": "lora"}, "its architecture is lora"),
-            ("adapter_config.json", {"ln_before": True}, "have ln_before False, these True"),
-            ("adapter_config.json", {"phm_layer": True}, "have phm_layer False, these True"),
+            ("adapter_config.json", {"ln_before": True}, "ln_before must be False, but is True"),
+            ("adapter_config.json", {"phm_layer": True}, "phm_layer must be False, but is True"),
             ("adapter_config.json", {"inv_adapter": "nice"}, "an invertible adapter"),
-            ("adapter_config.json", {"original_ln_after": False}, "no adapters with"),
+            ("adapter_config.json", {"original_ln_after": False}, "are not supported"),
             (
                 "adapter_config.json",
                 {"original_ln_before": True, "residual_before_ln": "post_add"},
                 '"residual_before_ln": "post_add"',
             ),
             ("adapter_config.json", {"is_parallel": "yes"}, 'with {"is_parallel": "yes",'),
-            ("adapter_config.json", {"mh_adapter": False, "output_adapter": False}, "no adapters"),
-            ("adapter_config.json", {"mh_adapter": [True]}, "no adapters"),
-            ("adapter_config.json", {"mh_adapter": False}, "has no place"),
+            (
+                "adapter_config.json",
+                {"mh_adapter": False, "output_adapter": False},
+                "are not supported",
+            ),
+            ("adapter_config.json", {"mh_adapter": [True]}, "are not supported"),
+            ("adapter_config.json", {"mh_adapter": False}, "does not match the configs"),
             ("adapter_config.json", {"non_linearity": "mish"}, "non_linearity must be one of"),
-            ("adapter_config.json", {"leave_out": [0]}, "has no place"),
-            ("head_config.json", {"layers": 2}, "this one has layers 2, use_pooler True"),
+            ("adapter_config.json", {"leave_out": [0]}, "does not match the configs"),
+            ("head_config.json", {"layers": 2}, "but has layers 2, use_pooler True"),
             ("head_config.json", {"use_pooler": False}, "layers 1, use_pooler False"),
             ("head_config.json", {"head_type": "multiple_choice"}, "type multiple_choice"),
             ("head_config.json", {"num_labels": None}, "with None outputs"),
@@ -320,7 +324,7 @@ class GoldensTest(AdapterHubTestCase):
     def test_an_adapter_of_another_width(self):
         wide = tiny.write_bert(os.path.join(self.folder, "wide"), hidden_size=16)
         arguments = ("from_adapterhub", os.path.join(GOLDENS, "houlsby"), wide, self.folder + "/x")
-        with self.assertRaisesRegex(UserError, "hidden size 8, but BERT_DIR holds wide, with 16"):
+        with self.assertRaisesRegex(UserError, "hidden size 8, but BERT_DIR wide has 16"):
             self.output(*arguments, "--max_seq_length=16")
 
 

@@ -76,7 +76,7 @@ class CardTest(tf.test.TestCase):
             card = self.save(kind=kind, labels=labels, scores={})
             self.assertEqual(self.front_matter(card)["pipeline_tag"], tag)
             self.assertIn(f"python {script} ", card)
-            self.assertIn("It has not been scored.", card)
+            self.assertIn("It has not been evaluated.", card)
             self.assertNotIn("model-index", self.front_matter(card))
         adapter = modeling.AdapterConfig(4, placement="parallel", scaling=4.0)
         self.assertIn("| scaling | 4.0 |", self.save(adapter=adapter))

@@ -45,7 +45,7 @@ class OpenCheckpointTest(CheckpointTestCase):
 
     def test_a_folder(self):
         self.assert_refused(
-            ["--init_checkpoint", "is a folder", "holds none"],
+            ["--init_checkpoint", "is a folder", "but this folder has none"],
             checkpoints.open_checkpoint,
             self.folder,
         )
@@ -62,7 +62,7 @@ class OpenCheckpointTest(CheckpointTestCase):
         """`check_encoder` would refuse it next."""
         self.save({"a": np.float32([1, 2])}, os.path.join(self.folder, "partial.ckpt-3"))
         for prefix in (self.folder, self.prefix):
-            with self.assertRaisesRegex(UserError, "whole checkpoint") as caught:
+            with self.assertRaisesRegex(UserError, "complete checkpoint") as caught:
                 checkpoints.open_checkpoint(prefix)
             self.assertNotIn("partial", str(caught.exception))
 
@@ -164,7 +164,7 @@ class OpenCheckpointTest(CheckpointTestCase):
             ("é".encode() * 1000, "a text file"),
             (b"x" + "é".encode() * 1000, "a text file"),  # The first 1024 bytes end in a character.
             (b"\x89PNG\r\n\x1a\n\0", "an image (PNG)"),
-            (b"a\0b", "a damaged file or one of another kind"),
+            (b"a\0b", "a damaged or unknown file"),
         ):
             with open(path, "wb") as stream:
                 stream.write(content)
@@ -197,7 +197,7 @@ class CheckEncoderTest(CheckpointTestCase):
     def test_no_bert(self):
         self.save({"conv/kernel": np.float32([1]), "global_step": np.int64(3)})
         self.assert_refused(
-            ["--init_checkpoint", self.prefix, "no BERT", "conv/kernel, global_step"],
+            ["--init_checkpoint", self.prefix, "not contain a BERT", "conv/kernel, global_step"],
             checkpoints.check_encoder,
             self.prefix,
             TINY,
@@ -205,8 +205,8 @@ class CheckEncoderTest(CheckpointTestCase):
 
     def test_a_few_of_its_tensors_are_named(self):
         for names, said in (
-            ("abc", "but a, b, c."),
-            ("dcba", "but a, b, c, ...."),
+            ("abc", "are a, b, c."),
+            ("dcba", "are a, b, c, ...."),
             ("", "nothing."),
         ):
             with mock.patch.object(checkpoints, "open_checkpoint") as opened:
@@ -225,13 +225,13 @@ class CheckEncoderTest(CheckpointTestCase):
     def test_another_size(self):
         self.save_encoder(TINY)
         self.assert_refused(
-            ["another size", "bert/embeddings/word_embeddings", "[11, 64]", "[12, 64]"],
+            ["does not match", "bert/embeddings/word_embeddings", "[11, 64]", "[12, 64]"],
             checkpoints.check_encoder,
             self.prefix,
             changed(TINY, vocab_size=12),
         )
         self.assert_refused(
-            ["another size", "layer_0/intermediate/dense/kernel", "[64, 96]", "[64, 128]"],
+            ["does not match", "layer_0/intermediate/dense/kernel", "[64, 96]", "[64, 128]"],
             checkpoints.check_encoder,
             self.prefix,
             changed(TINY, intermediate_size=128, num_hidden_layers=3),
@@ -241,7 +241,7 @@ class CheckEncoderTest(CheckpointTestCase):
         adapter = "bert/encoder/layer_0/output/adapters/weights1"
         self.save_encoder(changed(TINY, num_hidden_layers=11), **{adapter: np.float32([[0]])})
         self.assert_refused(
-            ["another size", "has 11 layers", "asks for 2."],
+            ["does not match", "has 11 layers", "expected 2."],
             checkpoints.check_encoder,
             self.prefix,
             TINY,
@@ -294,7 +294,7 @@ class EncoderSizesTest(CheckpointTestCase):
             ("bert/encoder/layer_0/intermediate/dense/kernel", [2, 64, 96]),
         ):
             self.assert_refused(
-                [f"Here expected {name} of two dimensions, but its shape is {shape}."],
+                [f"Here expected {name} to have rank 2, but its shape is {shape}."],
                 checkpoints.encoder_sizes,
                 {**shapes, name: shape},
                 "Here",
@@ -360,7 +360,7 @@ class RunTest(CheckpointTestCase):
     def test_a_training_checkpoint_is_no_bert(self):
         slots = {"output_weights" + slot: np.zeros(2, np.float32) for slot in checkpoints.MOMENTS}
         self.assert_refused(
-            ["only what a task trained", "--adapter"],
+            ["only the trained weights of a task", "--adapter"],
             checkpoints.check_encoder,
             self.save_step(5, **slots),
             TINY,

@@ -124,9 +124,9 @@ class HubTest(tf.test.TestCase):
         self.hub.repositories["me/damaged"] = [damaged]
         self.hub.repositories["me/mrpc"] = [mutations.files_in(self.adapter)]
         for path, part in (
-            ("hf://me/nothing", "cannot be fetched"),
-            ("hf://me/mrpc@nowhere", "cannot be fetched"),
-            ("hf://me/empty", "is no task adapter: it has no adapter_config.json"),
+            ("hf://me/nothing", "cannot be downloaded"),
+            ("hf://me/mrpc@nowhere", "cannot be downloaded"),
+            ("hf://me/empty", "is not a task adapter: it has no adapter_config.json"),
             ("hf://me/damaged", "adapter.safetensors is damaged"),
         ):
             code, output, complaints = self.convert("describe", path)
@@ -138,7 +138,7 @@ class HubTest(tf.test.TestCase):
         shutil.rmtree(self.adapter)
         code, _, complaints = self.convert("push", self.adapter, "me/other")
         self.assertEqual(code, 1)
-        self.assertIn("is no task adapter", complaints)
+        self.assertIn("is not a task adapter", complaints)
         self.assertNotIn("me/other", self.hub.repositories)
 
     def test_a_script_evaluates_one(self):

@@ -159,7 +159,9 @@ class TensorsTest(HuggingFaceTestCase):
     def test_tensors_without_a_place_are_listed(self):
         table = ENCODER + [("classifier.weight", (2, 4), ""), ("cls.weight", (2,), "")]
         self.write_source(random_tensors(table))
-        self.assert_refused("model.safetensors", "no place in BERT (classifier.weight, cls.weight)")
+        self.assert_refused(
+            "model.safetensors", "do not belong to BERT (classifier.weight, cls.weight)"
+        )
 
     def test_missing_tensors_are_listed(self):
         self.write_source(random_tensors(ENCODER[:-2]))

@@ -20,7 +20,7 @@ class PeftTest(RefusalTestCase):
         with open(os.path.join(folder, "adapter_config.json"), "w") as writer:
             json.dump({"peft_type": "LORA", "r": 8, "target_modules": ["query"]}, writer)
         self.assertIn("PEFT: LORA. ", "".join(peft.describe(folder, "PATH")))
-        parts = ["PEFT's, of the method LORA", "no bottleneck adapters"]
+        parts = ["is a PEFT adapter (method LORA)", "no bottleneck adapters"]
         made = os.path.join(folder, "made")
         convert = convert_checkpoint.from_adapterhub
         self.assert_refused(parts, convert, folder, bert, made, max_seq_length=16)

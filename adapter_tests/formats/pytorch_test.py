@@ -151,7 +151,7 @@ class ReadTest(PyTorchTestCase):
         positions = text("positions") + tensor(storage("LongStorage", "1"))
         self.write(zipped(state(tensor() + positions)))
         self.assertEqual(set(pytorch.read(self.path, ["positions"])), {"weight"})
-        with self.assertRaisesRegex(UserError, "'positions', which is none of float32"):
+        with self.assertRaisesRegex(UserError, "'positions', which is not float32"):
             pytorch.read(self.path)
 
     def test_a_models_dict_and_its_parameters(self):
@@ -371,7 +371,7 @@ class WithoutFilesTest(PyTorchTestCase):
                 pytorch.read(path)
 
     def test_safetensors_are_none(self):
-        self.assertIn("does not begin as one", self.refuse(safetensors.numpy.save({"a": VALUES})))
+        self.assertIn("does not begin like one", self.refuse(safetensors.numpy.save({"a": VALUES})))
 
 
 if __name__ == "__main__":

@@ -191,7 +191,7 @@ class WrittenByHandTest(EncoderTestCase):
             ({query: values[query].transpose(1, 0, 2)}, ["shape"]),
             ({query: values[query].astype(np.float64)}, ["float32", "float64"]),
             ({"word_embeddings/embeddings": None}, ["there is no word_embeddings/embeddings"]),
-            ({"word_embeddings/embeddings": np.zeros([], np.float32)}, ["two dimensions"]),
+            ({"word_embeddings/embeddings": np.zeros([], np.float32)}, ["rank 2"]),
             ({"position_embedding/embeddings": None}, ["position_embeddings"]),
             ({"embedding_projection/kernel": np.ones([4, 8], np.float32)}, ["ALBERT"]),
         ):

@@ -243,7 +243,7 @@ class HostileTest(HubTestCase):
 
     def test_a_case_that_it_computes_is_refused(self):
         self.export_hostile(is_constant=False)
-        parts = ["computes do_lower_case", "--init_checkpoint=" + self.module]
+        parts = ["do_lower_case must be a constant", "--init_checkpoint=" + self.module]
         self.assert_refused(parts, self.train)
         self.assertFalse(os.path.exists(self.written))
 
