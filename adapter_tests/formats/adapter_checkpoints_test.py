@@ -41,7 +41,7 @@ class CheckpointsTest(TaskAdaptersTestCase):
             expected = saved.tensors.get(name, plain.get_tensor(name))
             np.testing.assert_array_equal(full.get_tensor(name), expected, err_msg=name)
 
-    def test_whose_code_can_use_a_full_checkpoint(self):
+    def test_full_checkpoint_use(self):
         own = adapter_checkpoints.full_checkpoint_use
         plain = modeling.AdapterConfig(48, init_scale=0.1)
         for adapter, expected in (

@@ -1,7 +1,7 @@
-"""Tests of adapterhub.py: against names written out by hand, and against the package itself.
+"""Tests of adapterhub.py against a list of names, and against the package `adapters`.
 
-The package `adapters` needs PyTorch, in an environment of its own: ADAPTER_BERT_PEERS names its
-Python, as `make .venv-peers/installed` makes it.
+The package needs PyTorch and its own environment, which `make .venv-peers/installed` creates;
+ADAPTER_BERT_PEERS names its Python.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ GOLDENS = os.path.join(GOLDENS, "adapterhub")
 PFEIFFER = {"activation": "relu", "sites": "feed_forward", "placement": "normalized"}
 PARALLEL = {**PFEIFFER, "placement": "parallel", "scaling": 4.0}
 
-# The lines that to_adapterhub prints, and a forward pass.
+# The code that to_adapterhub prints, and a forward pass.
 FORWARD = """
 import sys, json, numpy, torch
 {loading}
@@ -97,7 +97,7 @@ class WriteTest(AdapterHubTestCase):
         )
         np.testing.assert_array_equal(head["heads.MRPC.1.weight"], made.tensors["output_weights"])
 
-    def test_the_variants_that_the_package_has(self):
+    def test_supported_variants(self):
         sites_of = {"both": (True, True), "attention": (True, False), "feed_forward": (False, True)}
         for sites, placement in itertools.product(sites_of, ("sequential", "parallel")):
             adapterhub.write(self.folder, random_adapter(sites=sites, placement=placement))
@@ -106,13 +106,13 @@ class WriteTest(AdapterHubTestCase):
             self.assertEqual((config["mh_adapter"], config["output_adapter"]), sites_of[sites])
             self.assertEqual(config["is_parallel"], placement == "parallel")
 
-    def test_the_width_comes_out_of_the_reduction_factor(self):
+    def test_reduction_factor_gives_the_size(self):
         for hidden in (8, 128, 384, 768, 1024):
             for size in range(1, min(hidden, 520) + 1):
                 factor = adapterhub.reduction_factor(hidden, size)
                 self.assertEqual(int(hidden // factor), size, (hidden, size))
 
-    def test_what_the_format_has_no_place_for(self):
+    def test_unsupported_adapters_are_not_written(self):
         made = random_adapter()
         for changes, part in (
             ({"adapter": None, "tuning": tuning.Tuning("full")}, "--tuning=full"),
@@ -129,7 +129,7 @@ class WriteTest(AdapterHubTestCase):
 
 
 class ReadTest(AdapterHubTestCase):
-    def test_what_was_written(self):
+    def test_round_trip(self):
         for options in (
             {},
             {"size": 3, "activation": "tanh"},
@@ -165,7 +165,7 @@ class ReadTest(AdapterHubTestCase):
             for name, value in made.tensors.items():
                 np.testing.assert_array_equal(found.tensors[name], value, err_msg=name)
 
-    def test_other_adapters(self):
+    def test_unsupported_adapters_are_not_read(self):
         for file, fields, part in (
             ("adapter_config.json", {"scaling": 0.0}, "must be a number above 0"),
             ("adapter_config.json", {"scaling": "much"}, "scaling"),
@@ -219,7 +219,7 @@ class ReadTest(AdapterHubTestCase):
 
 
 class GoldensTest(AdapterHubTestCase):
-    """Against files and logits of the package itself: see `support/make_adapterhub_goldens.py`."""
+    """Compares with files and logits of the package; see `support/make_adapterhub_goldens.py`."""
 
     # Folder → (kind, adapter, whether the head has a hidden layer).
     CASES = {
@@ -275,7 +275,7 @@ class GoldensTest(AdapterHubTestCase):
             self.output("from_adapterhub", source, self.bert, made, "--max_seq_length=16")
             self.assertEqual(task_adapter.load(made).description.labels, labels)
 
-    def test_what_is_written_is_what_the_package_wrote(self):
+    def test_written_files_equal_the_packages(self):
         for name in ("houlsby_pooler", "pfeiffer_tagging", "parallel"):
             source, made = os.path.join(GOLDENS, name), os.path.join(self.folder, name)
             self.output("from_adapterhub", source, self.bert, made, "--max_seq_length=16")
@@ -294,13 +294,13 @@ class GoldensTest(AdapterHubTestCase):
                     files.read_object(os.path.join(folder, file)) for folder in (source, written)
                 )
                 self.assertEqual(set(found), set(expected))
-                # The package's None is the model's dropout, 0.1 for a BERT; and one layer has no
-                # activation, whatever its head names.
+                # In the package None means the model's dropout, 0.1 for a BERT. One layer has no
+                # activation, even if the config names one.
                 ignored = {"dropout_prob", "activation_function"}
                 for field in set(found["config"]) - ignored:
                     self.assertEqual(found["config"][field], expected["config"][field], field)
 
-    def test_the_bert_from_both_files_of_weights(self):
+    def test_bert_from_both_weight_formats(self):
         source, old = os.path.join(GOLDENS, "bert"), os.path.join(self.folder, "old_bert")
         os.mkdir(old)
         for name in ("config.json", "vocab.txt", "pytorch_model.bin"):
@@ -310,7 +310,7 @@ class GoldensTest(AdapterHubTestCase):
         for name, value in expected.tensors.items():
             np.testing.assert_array_equal(found.tensors[name], value, err_msg=name)
 
-    def test_described(self):
+    def test_describe(self):
         for name, parts in (
             ("houlsby", ("houlsby, double_seq_bn, reduction factor 2", "no, maybe, yes")),
             ("pfeiffer_tagging", ("seq_bn", "O, B-PER, I-PER, tagging")),
@@ -367,7 +367,7 @@ class PackageTest(AdapterHubTestCase):
                 np.testing.assert_array_equal(read.tensors[name], value, err_msg=name)
 
     def _package_forward(self, bert, source, arrays):
-        """The package's logits; saves the adapter with the package, too."""
+        """Returns the package's logits; also saves the adapter with the package."""
         reader = tf.train.NewCheckpointReader(os.path.join(bert, "bert_model.ckpt"))
         names = huggingface.google_shapes(tiny.config(), ())
         huggingface.write_model(
@@ -390,7 +390,7 @@ class PackageTest(AdapterHubTestCase):
 
 
 class DamagedFilesTest(tf.test.TestCase):
-    def test_a_damaged_adapter_is_converted_or_refused(self):
+    def test_a_damaged_adapter_is_converted_or_rejected(self):
         bert = tiny.write_bert(os.path.join(self.get_temp_dir(), "bert"))
         adapter = own_models.build_task_adapter(bert)
 
@@ -402,7 +402,7 @@ class DamagedFilesTest(tf.test.TestCase):
         contents = mutations.written_by(lambda folder: adapterhub.write(folder, adapter))
         mutations.check(contents, read, (*adapterhub.FILES, "SOURCE_DIR", "PATH"))
 
-    def test_a_damaged_folder_of_the_package_is_converted_or_refused(self):
+    def test_a_damaged_folder_of_the_package_is_converted_or_rejected(self):
         bert = os.path.join(self.get_temp_dir(), "bert")
         convert_checkpoint.main(["from_huggingface", os.path.join(GOLDENS, "bert"), bert])
 

@@ -1,6 +1,6 @@
-"""Tests of hub.py against a stand-in of the Hub, with the package huggingface_hub itself.
+"""Tests of hub.py with the package huggingface_hub and a local server that replaces the Hub.
 
-The package reads its settings when it is imported: each case runs the scripts in a new process.
+The package reads its settings at import, so each case runs the scripts in a new process.
 """
 
 import contextlib
@@ -25,11 +25,11 @@ HAS_PACKAGE = importlib.util.find_spec("huggingface_hub") is not None
 
 
 class AddressTest(RefusalTestCase):
-    def test_a_folder_stays_as_it_is(self):
+    def test_a_folder_is_returned_unchanged(self):
         for path in ("output/mrpc/adapter", "gs://bucket/adapter", "/x", "hf:/x", ""):
             self.assertEqual(hub.local_folder(path, "--adapter"), path)
 
-    def test_what_is_no_address(self):
+    def test_invalid_addresses(self):
         for path in (
             "hf://",
             "hf://name",
@@ -107,7 +107,7 @@ class HubTest(tf.test.TestCase):
         self.assertTrue(card.startswith(b"---\nlibrary_name: "), card)
         self.assertNotIn("README.md", os.listdir(self.adapter))
 
-    def test_a_revision_is_what_it_was(self):
+    def test_a_revision_does_not_change(self):
         self.hub.repositories["me/mrpc"] = [mutations.files_in(self.adapter)]
         first = self.hub.sha("me/mrpc")
         task_adapter.save(self.adapter, own_models.build_task_adapter(self.bert, 1, task="CoLA"))
@@ -117,7 +117,7 @@ class HubTest(tf.test.TestCase):
             self.assertEqual(code, 0, complaints)
             self.assertIn(f"Task adapter: {task}", output)
 
-    def test_refused_in_one_sentence(self):
+    def test_errors_are_one_sentence(self):
         self.hub.repositories["me/empty"] = [{"README.md": b"text"}]
         damaged = mutations.files_in(self.adapter)
         damaged["adapter.safetensors"] = damaged["adapter.safetensors"][:-1] + b"\x01"

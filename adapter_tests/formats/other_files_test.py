@@ -1,4 +1,4 @@
-"""Tests of other_files.py: what convert_checkpoint.py says of files that are no model."""
+"""Tests of other_files.py: errors of convert_checkpoint.py for files that are not models."""
 
 import os
 import tempfile
@@ -21,7 +21,7 @@ class OtherFilesTest(RefusalTestCase):
     def path(self, name):
         return os.path.join(self.folder, name)
 
-    def test_each_file_is_called_what_it_is(self):
+    def test_files(self):
         with zipfile.ZipFile(self.path("archive.zip"), "w") as archive:
             archive.writestr("a", "b")
         np.save(self.path("array.npy"), np.zeros(3))

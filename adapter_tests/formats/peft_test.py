@@ -1,4 +1,4 @@
-"""Tests of peft.py: a folder of PEFT's is recognized wherever an adapter is read."""
+"""Tests of peft.py: PEFT's folders are recognized wherever an adapter is loaded."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from adapter_tests.support.refusals import RefusalTestCase
 
 
 class PeftTest(RefusalTestCase):
-    def test_it_is_named(self):
+    def test_errors_name_peft(self):
         folder = tempfile.mkdtemp(dir=self.get_temp_dir())
         bert = tiny.write_bert(os.path.join(folder, "bert"))
         self.assertFalse(peft.matches(folder))

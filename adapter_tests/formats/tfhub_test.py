@@ -1,4 +1,4 @@
-"""Tests of tfhub.py on hub modules that the tests export themselves."""
+"""Tests of tfhub.py with hub modules that the tests export."""
 
 import os
 import shutil
@@ -29,7 +29,7 @@ class HubTestCase(CheckpointTestCase):
         self.assets = os.path.join(self.module, "assets")
 
     def export(self, config=TINY, tokenization=None, vocabulary="vocab.txt"):
-        """Exports a BERT as Google's hub modules are built; returns its variables by name."""
+        """Exports a BERT like Google's hub modules; returns its variables by name."""
         vocab_file = os.path.join(self.folder, vocabulary)
         with open(vocab_file, "w") as stream:
             stream.write("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
@@ -70,7 +70,7 @@ class HubTest(HubTestCase):
         self.export(tokenization={"do_lower_case": False})
         self.assertIs(tfhub.read_bert(self.module).do_lower_case, False)
 
-    def test_a_module_that_does_not_tell_its_case(self):
+    def test_a_module_without_do_lower_case(self):
         for tokenization in (None, {}):
             self.export(tokenization=tokenization)
             self.assertIsNone(tfhub.read_bert(self.module).do_lower_case)
@@ -81,11 +81,11 @@ class HubTest(HubTestCase):
         config = tfhub.read_bert(self.module).config
         self.assertEqual((config.num_attention_heads, config.num_hidden_layers), (2, 11))
 
-    def test_a_width_that_tells_no_number_of_heads(self):
+    def test_a_width_that_is_not_a_multiple_of_the_head_size(self):
         self.export(changed(TINY, hidden_size=96))
         self.assert_refused(["multiple of 64", "is 96"], tfhub.read_bert, self.module)
 
-    def test_a_config_in_the_module_comes_first(self):
+    def test_bert_config_takes_precedence(self):
         config = changed(TINY, hidden_size=96, num_attention_heads=3, hidden_act="relu")
         self.export(config)
         for place in (self.assets, self.module):
@@ -99,7 +99,7 @@ class HubTest(HubTestCase):
             self.assert_refused(["lacks 16 of"], tfhub.read_bert, self.module)
             os.remove(config_file)
 
-    def test_the_only_text_among_the_assets_is_the_vocabulary(self):
+    def test_the_only_text_file_in_the_assets_is_the_vocabulary(self):
         self.export(vocabulary="pieces.txt")
         expected = os.path.join(self.assets, "pieces.txt")
         self.assertEqual(tfhub.read_bert(self.module).vocab_file, expected)
@@ -113,13 +113,13 @@ class HubTest(HubTestCase):
         expected = os.path.join(self.assets, "vocab.txt")
         self.assertEqual(tfhub.read_bert(self.module).vocab_file, expected)
 
-    def test_a_sentencepiece_model_is_no_vocabulary(self):
+    def test_a_sentencepiece_model_is_not_a_vocabulary(self):
         self.export(vocabulary="30k-clean.model")
         self.assert_refused(
             ["WordPiece vocabulary", "30k-clean.model"], tfhub.read_bert, self.module
         )
 
-    def test_no_such_module(self):
+    def test_missing_module(self):
         self.assert_refused(
             [self.module, "does not exist"],
             tfhub.read_bert,
@@ -135,7 +135,7 @@ class HubTest(HubTestCase):
                 "https://tfhub.dev/google/bert/1",
             )
 
-    def test_a_saved_model_that_is_no_hub_module(self):
+    def test_a_saved_model_that_is_not_a_hub_module(self):
         with tf.Graph().as_default(), tf.Session() as session:
             x = tf.placeholder(tf.float32, [1])
             y = x * tf.get_variable("bert/w", initializer=[1.0])
@@ -153,7 +153,7 @@ class HubTest(HubTestCase):
                 writer.write(damaged)
             self.assert_refused(["saved_model.pb cannot be read"], tfhub.read_bert, self.module)
 
-    def test_a_graph_that_goes_round_in_circles(self):
+    def test_a_graph_with_a_cycle(self):
         self.export(tokenization={"do_lower_case": True})
         path = os.path.join(self.module, "saved_model.pb")
         with open(path, "rb") as reader:
@@ -178,7 +178,7 @@ class HubTest(HubTestCase):
         told = subprocess.check_output([sys.executable, "-c", program, self.module], cwd=root)
         self.assertEqual(told.decode().strip(), "set()")
 
-    def test_a_hub_module_of_something_else(self):
+    def test_a_hub_module_without_a_bert(self):
         def build():
             x = tf.placeholder(tf.float32, [1])
             y = x * tf.get_variable("scale", initializer=[1.0])
@@ -193,14 +193,14 @@ class HubTest(HubTestCase):
 
 
 class HostileTest(HubTestCase):
-    """Modules whose every graph writes a file: nothing of them may run."""
+    """Tests modules whose graphs all write a file, so that a test fails if any runs."""
 
     def setUp(self):
         super().setUp()
         self.written = os.path.join(self.folder, "written")
 
     def export_hostile(self, is_constant):
-        """Exports a BERT; reading any output of it writes a file."""
+        """Exports a BERT that writes a file whenever an output is computed."""
         vocab_file = tf2_modules.write_vocabulary(self.folder)
 
         def build():
@@ -229,7 +229,7 @@ class HostileTest(HubTestCase):
         return run_classifier.run(command_lines.parsed(run_classifier.define_flags, *arguments))
 
     def test_its_graph_writes(self):
-        """Else the other tests would show nothing."""
+        """Otherwise the other tests would prove nothing."""
         self.export_hostile(is_constant=True)
         with tf.Graph().as_default(), tf.Session() as session:
             told = hub.Module(self.module)(signature="tokenization_info", as_dict=True)
@@ -241,7 +241,7 @@ class HostileTest(HubTestCase):
         self.assertIn("Trained: ", "\n".join(self.train()))
         self.assertFalse(os.path.exists(self.written))
 
-    def test_a_case_that_it_computes_is_refused(self):
+    def test_a_computed_do_lower_case_is_rejected(self):
         self.export_hostile(is_constant=False)
         parts = ["do_lower_case must be a constant", "--init_checkpoint=" + self.module]
         self.assert_refused(parts, self.train)
