@@ -15,7 +15,7 @@ _FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
 class _AliasFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Imports `<clone>.NAME` as the module NAME, for each module of the folder."""
+    """Makes `<clone>.NAME` the same object as the module NAME, for each module of the folder."""
 
     def find_spec(self, fullname, path=None, target=None):
         parent, _, name = fullname.rpartition(".")

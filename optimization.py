@@ -1,7 +1,7 @@
 """BERT's training step: learning rate schedule, Adam with decoupled weight decay, clipping.
 
-The formulas are pure functions (`warmup_then_linear_decay`, `adam_weight_decay`), the optimizer
-stores their state, and `create_optimizer` applies them to the variables that `tuning` selects.
+The formulas are pure functions (`warmup_then_linear_decay`, `adam_weight_decay`). The optimizer
+stores their state. `create_optimizer` applies them to the variables that `tuning` selects.
 """
 
 import numbers
@@ -86,8 +86,8 @@ def moving_average(average, value, step, momentum: float = 0.99):
     """Updates an exponential moving average with a value.
 
     The momentum is min(momentum, (1 + t) / (10 + t)), as in `tf.train.ExponentialMovingAverage`,
-    so that the initial value is soon forgotten. With 0.99 from the first step, the initial
-    variance of 1 would hide that of a bottleneck, about 1e-4, for 1,000 steps.
+    so that the initial value is soon forgotten. With 0.99 from the first step, the initial value 1
+    of a moving variance would hide the variance of a bottleneck, about 1e-4, for 1,000 steps.
 
     Args:
       average, value: float32 Tensors of one shape.
@@ -115,10 +115,10 @@ def create_optimizer(
 ):
     """Returns the op of one training step, like BERT's function of this name.
 
-    In a model with adapters it trains adapters, LayerNorms and head, otherwise all variables, and
-    logs how many parameters these are. A warning lists variables that do not train: as in BERT,
-    those without a gradient; and in an encoder with adapters, variables that are neither BERT's
-    nor in a collection.
+    In a model with adapters it trains adapters, LayerNorms and head, otherwise all variables. It
+    logs the number of trained parameters. As in BERT, variables without a gradient do not train;
+    nor do variables of an encoder with adapters that are neither BERT's nor in a collection. A
+    warning lists both.
 
     Args:
       loss: scalar float Tensor, the mean over this replica's batch.

@@ -242,7 +242,7 @@ def whitespace_tokenize(text: str) -> List[str]:
 
 
 class FullTokenizer:
-    """Splits text into tokens with ids, by a WordPiece vocabulary or a SentencePiece model.
+    """Splits text into tokens and maps them to ids, by a WordPiece or SentencePiece model.
 
     Attributes:
       vocab: OrderedDict, token -> id.

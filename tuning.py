@@ -59,9 +59,9 @@ def roles(strict: bool = True) -> Dict[str, Role]:
 def default_tuning() -> Tuning:
     """Returns the default tuning of a graph: "adapters" if it has adapters, otherwise "full".
 
-    An adapter function may create no variables. So the graph also has adapters if the encoder's
-    LayerNorms are in the collection `layer_norm`, where a plain `BertModel` does not put them. A
-    head may put its LayerNorms there in either case.
+    An adapter function may create no variables. The graph also has adapters if the encoder's
+    LayerNorms are in the collection `layer_norm`: a `BertModel` without adapters does not put them
+    there. LayerNorms of a head may be in the collection in either case, and do not count.
     """
     scopes = encoder_scopes(variable_name(v) for v in tf.trainable_variables())
     layer_norms = {variable_name(v) for v in tf.get_collection(LAYER_NORM)}

@@ -59,9 +59,9 @@ class BertModelTest(tf.test.TestCase):
                     adapter_fn = "feedforward_adapter" if adapters else None
                     model = self.build(adapter_fn, use_one_hot_embeddings=one_hot)
                     outputs = [model.get_sequence_output(), model.get_pooled_output()]
-                    found, values = self.run_with_random_values(model, outputs)
+                    actual, values = self.run_with_random_values(model, outputs)
                 expected = numpy_bert(values, TINY, self.ids, self.mask, self.types, adapters)
-                self.assertAllClose(expected, found, atol=1e-4, rtol=1e-4)
+                self.assertAllClose(expected, actual, atol=1e-4, rtol=1e-4)
 
     def test_padding_does_not_change_outputs(self):
         with tf.Graph().as_default():
@@ -261,7 +261,7 @@ class GatesTest(tf.test.TestCase):
             model = modeling.BertModel(
                 TINY, False, self.IDS, self.MASK, adapter_gates=gates, **options
             )
-            fetches, found = fetch(model.get_pooled_output()), []
+            fetches, actual = fetch(model.get_pooled_output()), []
             variables = sorted(tf.global_variables(), key=lambda v: v.name)
             values = [random.normal(0, 0.3, variable.shape.as_list()) for variable in variables]
             for layers in silent:
@@ -271,13 +271,13 @@ class GatesTest(tf.test.TestCase):
                     for variable, value in zip(variables, values)
                 ]
                 tiny.load(session, variables, silenced)
-                found.append(session.run(fetches))
-        return found
+                actual.append(session.run(fetches))
+        return actual
 
-    def assertSame(self, found, expected):
+    def assertSame(self, actual, expected):
         # With gates, TensorFlow 1 sums in another order.
         tolerance = 1e-6 if tf.__version__.startswith("1.") else 0.0
-        self.assertAllClose(found, expected, rtol=0.0, atol=tolerance)
+        self.assertAllClose(actual, expected, rtol=0.0, atol=tolerance)
 
     def test_gates_of_one_equal_no_gates(self):
         for options in self.CASES:
@@ -286,11 +286,11 @@ class GatesTest(tf.test.TestCase):
     def test_each_example_has_its_own_gates(self):
         gates = np.array([[0, 1, 1], [1, 0, 0], [0, 0, 0]])
         for options in self.CASES:
-            (found,) = self.pooled(gates, **options)
+            (actual,) = self.pooled(gates, **options)
             expected = self.pooled(silent=[(0,), (1, 2), (0, 1, 2), ()], **options)
             for row in range(3):
-                self.assertAllClose(found[row], expected[row][row], atol=1e-6)
-                self.assertNotAllClose(found[row], expected[-1][row], atol=1e-4)
+                self.assertAllClose(actual[row], expected[row][row], atol=1e-6)
+                self.assertNotAllClose(actual[row], expected[-1][row], atol=1e-4)
 
     def test_bfloat16(self):
         if tf.__version__.startswith("1."):
@@ -305,8 +305,8 @@ class GatesTest(tf.test.TestCase):
             ([0, 1, 0], {"adapter_layers": (1,)}),
             ([0] * 3, {"adapter_fn": None}),
         ):
-            found = self.pooled(np.tile(gates, [3, 1]), **options)
-            self.assertSame(found, self.pooled(**options))
+            actual = self.pooled(np.tile(gates, [3, 1]), **options)
+            self.assertSame(actual, self.pooled(**options))
 
     def test_gradients_and_recomputed_activations(self):
         def gradients(output):
@@ -365,12 +365,12 @@ class BertFunctionsTest(tf.test.TestCase):
             arguments = None, 2, 4, tf.tanh, None, None, 0.0, 0.02, True, 2, 3, 5
             return modeling.attention_layer(*tensors, *arguments)
 
-        found, values = self.run_on(rank_3)
+        actual, values = self.run_on(rank_3)
         expected = reference(values, mask, lambda v: 1 / (1 + np.exp(-v)))
-        self.assertAllClose(found, expected, rtol=1e-4, atol=1e-4)
-        found, values = self.run_on(rank_2)
+        self.assertAllClose(actual, expected, rtol=1e-4, atol=1e-4)
+        actual, values = self.run_on(rank_2)
         expected = reference(values, np.ones_like(mask), lambda v: v)
-        self.assertAllClose(found, expected.reshape([6, 8]), rtol=1e-4, atol=1e-4)
+        self.assertAllClose(actual, expected.reshape([6, 8]), rtol=1e-4, atol=1e-4)
         with tf.Graph().as_default():
             for wrong in ([tf.zeros([6, 4])] * 2, [tf.zeros([6, 4]), tf.zeros([2, 3, 4])]):
                 with self.assertRaises(ValueError):
@@ -453,10 +453,10 @@ class BertFunctionsTest(tf.test.TestCase):
             self.assertIs(modeling.reshape_to_matrix(matrix), matrix)
             self.assertIs(modeling.reshape_from_matrix(matrix, [6, 4]), matrix)
             self.assertEqual(attention.dtype, tf.float32)
-            found = session.run([attention, matrix, again])
+            actual = session.run([attention, matrix, again])
             with self.assertRaises(ValueError):
                 modeling.reshape_to_matrix(tf.zeros([3]))
-        for value, expected in zip(found, (np.stack([mask] * 3, 1), x.reshape([6, 4]), x)):
+        for value, expected in zip(actual, (np.stack([mask] * 3, 1), x.reshape([6, 4]), x)):
             self.assertAllEqual(value, expected)
 
 
@@ -588,8 +588,8 @@ class FunctionsTest(tf.test.TestCase):
             with self.assertRaisesRegex(UserError, key):
                 modeling.BertConfig.from_dict({"vocab_size": 7, key: 1})
         others = {"_name": "a", "pooler_fc_size": 768, "directionality": "bidi", "": 1, "a b": 2}
-        found = self.read_config(**others).to_dict()
-        self.assertLessEqual(others.items(), found.items())
+        actual = self.read_config(**others).to_dict()
+        self.assertLessEqual(others.items(), actual.items())
 
     def test_keys_of_other_architectures(self):
         for key, wrong, right in (

@@ -225,8 +225,8 @@ class MinimizeTest(tf.test.TestCase):
         self.assertEqual(everything - slots, {"bert/pooler/dense/kernel", "bert/pooler/dense/bias"})
         # The pooler's kernel is [4, 4]; the other variables are tables, LayerNorms and one layer.
         trained = 4 * (9 + 4 + 2) + 3 * 8 + 6 * 16 + 6 * 4
-        said = f"Training {trained} of {trained + 20} parameters (91.07%); 20 are frozen."
-        self.assertEqual([record.getMessage() for record in log.records], [said])
+        message = f"Training {trained} of {trained + 20} parameters (91.07%); 20 are frozen."
+        self.assertEqual([record.getMessage() for record in log.records], [message])
 
     def step_of_user(self, loss_of, adapter_fn="feedforward_adapter", learning_rate=1e-3):
         """Takes a step of `create_optimizer`, like a script written for BERT.
@@ -356,10 +356,10 @@ class MeanGradientsTest(tf.test.TestCase):
             step = optimization.take_step(gradients, variables, tf.constant(0.1))
             session.run(tf.global_variables_initializer())
             arrays = [None if g is None else tf.convert_to_tensor(g) for g in gradients]
-            found = session.run([loss, step.gradient_norm] + [a for a in arrays if a is not None])
+            actual = session.run([loss, step.gradient_norm] + [a for a in arrays if a is not None])
             session.run(step.train_op)
             self.assertEqual(session.run(tf.train.get_global_step()), 1)
-            return found, [a is None for a in arrays]
+            return actual, [a is None for a in arrays]
 
     def by_hand(self, times=1):
         """Returns the expected [loss, norm, gradients...] for a batch with each row repeated."""
@@ -376,17 +376,17 @@ class MeanGradientsTest(tf.test.TestCase):
     def test_parts_equal_the_whole_batch(self):
         for num_parts in (1, 2, 3, 6):
             for use_resource in (True, False):
-                found, missing = self.run_parts(num_parts, use_resource=use_resource)
+                actual, missing = self.run_parts(num_parts, use_resource=use_resource)
                 self.assertEqual(missing, [False, False, True])
-                self.assertAllClose(found, self.by_hand(), rtol=1e-6)
+                self.assertAllClose(actual, self.by_hand(), rtol=1e-6)
 
     def test_index_of_a_part(self):
         def loss_of(features, index):
             w = tf.get_variable("w", [], initializer=tf.ones_initializer())
             return w * tf.reduce_mean(features["x"]) * 0 + w * tf.cast(index, tf.float32)
 
-        found, _ = self.run_parts(3, loss_of)
-        self.assertAllClose(found, [1.0, 1.0, 1.0])
+        actual, _ = self.run_parts(3, loss_of)
+        self.assertAllClose(actual, [1.0, 1.0, 1.0])
 
     def test_parts_are_sequential(self):
         """The backward pass of a part ends before the forward pass of the next part begins."""
@@ -478,8 +478,8 @@ class MeanGradientsTest(tf.test.TestCase):
                 for momentum in (0.1, 2 / 11):
                     session.run(step.train_op)
                     expected = momentum * expected + (1 - momentum) * value
-                    found = session.run(layers.moving_variables())
-                    self.assertAllClose(found, [expected], rtol=1e-5)
+                    actual = session.run(layers.moving_variables())
+                    self.assertAllClose(actual, [expected], rtol=1e-5)
                 self.assertEqual(layers.take_statistics(), [])
 
     def test_unequal_parts_are_an_error(self):

@@ -683,17 +683,17 @@ class SentencePieceTest(TokenizationTestCase):
             for case in (True, False)
         ]
         options += [dict(vocab_file=path) for path in (vocab, twice)]
-        found = [tokenization.FullTokenizer(**each).fingerprint for each in options]
-        self.assertLen(set(found), len(options))
+        actual = [tokenization.FullTokenizer(**each).fingerprint for each in options]
+        self.assertLen(set(actual), len(options))
         again = [tokenization.FullTokenizer(**each).fingerprint for each in options]
-        self.assertEqual(found, again)
+        self.assertEqual(actual, again)
         with mock.patch.object(sentencepiece, "__version__", "0", create=True):
             later = [tokenization.FullTokenizer(**each).fingerprint for each in options]
-        self.assertEqual([a == b for a, b in zip(found, later)], 4 * [False] + 2 * [True])
+        self.assertEqual([a == b for a, b in zip(actual, later)], 4 * [False] + 2 * [True])
         # sentencepiece 0.1.96 has no __version__.
         old = types.SimpleNamespace(SentencePieceProcessor=sentencepiece.SentencePieceProcessor)
         with mock.patch.object(tokenization, "sentencepiece", old):
-            self.assertNotIn(tokenization.FullTokenizer(**options[0]).fingerprint, found)
+            self.assertNotIn(tokenization.FullTokenizer(**options[0]).fingerprint, actual)
 
     def test_pieces_and_ids(self):
         for do_lower_case in (True, False):

@@ -156,16 +156,16 @@ class MethodsTest(TuningTestCase):
 
     def test_variants_of_adapters(self):
         """All variables of an adapter's variant train, except moving statistics."""
-        for normalization, own in (
+        for normalization, names in (
             ("batch", {"BatchNorm/beta", "BatchNorm/gamma"}),
             ("layer", {"LayerNorm/beta", "LayerNorm/gamma"}),
         ):
             adapter = modeling.AdapterConfig(
                 normalization=normalization, depth=2, sites="feed_forward", layers=(1,)
             )
-            own |= {"weights1", "biases1", "weights_hidden2", "biases_hidden2"}
-            own |= {"weights2", "biases2"}
-            adapters = {"bert/encoder/layer_1/output/adapters/" + name for name in own}
+            names |= {"weights1", "biases1", "weights_hidden2", "biases_hidden2"}
+            names |= {"weights2", "biases2"}
+            adapters = {"bert/encoder/layer_1/output/adapters/" + name for name in names}
             # "adapted" selects layers, even if only one of their sub-layers has an adapter.
             upper = {name for name in LAYER_NORMS if "/layer_1/" in name}
             with tf.Graph().as_default():

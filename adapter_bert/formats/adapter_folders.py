@@ -40,7 +40,7 @@ def describe(path: str, argument: str) -> List[str]:
     """Returns lines that describe a task adapter for people.
 
     Args:
-      path: its folder, or the output_dir of its run.
+      path: folder of the task adapter, or output_dir of its run.
       argument: what errors call the path, such as "PATH".
 
     Raises:

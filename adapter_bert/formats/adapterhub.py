@@ -9,7 +9,7 @@ pytorch_model_head.bin. `LOADING` is Python code that loads the written files.
 
 The layouts `double_seq_bn` (Houlsby et al. 2019), `seq_bn` (Pfeiffer et al. 2020) and `par_bn` (He
 et al. 2021) correspond to settings of `configs.AdapterConfig`. A head with a hidden layer and tanh
-on the first position corresponds to BERT's pooler, trained, and a head with one layer.
+on the first position corresponds to a trained BERT pooler below a head with one layer.
 """
 
 import dataclasses
@@ -195,7 +195,7 @@ def describe(path: str, argument: str) -> List[str]:
 
 
 def _is_like(config: Dict[str, Any], layout: Dict[str, Any]) -> bool:
-    """Returns whether adapters have a layout, apart from the activation."""
+    """Returns whether a config has all fields of a layout, except the activation."""
     return all(config.get(name) == layout[name] for name in layout if name != "non_linearity")
 
 
@@ -480,7 +480,7 @@ def _head_fields(record: Dict[str, Any], path: str) -> Tuple[Dict[str, Any], Opt
 def _current_name(
     pytorch_name: str, adapter: str, head_record: Dict[str, Any], layer: Optional[str]
 ) -> str:
-    """Returns a tensor's name, converted to version 1.3 in a model with flexible heads."""
+    """Converts a tensor's name to that in version 1.3, for a model with flexible heads."""
     # Before 2.0, adapters had separate modules for each site and purpose.
     name = re.sub(r"\.(attention|layer)_text_(task|lang)_adapters\.", ".adapters.", pytorch_name)
     if name.startswith(("encoder.", "embeddings.")):  # From a model without heads.
@@ -545,7 +545,7 @@ def _relevant(config: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def _setting(config: Dict[str, Any], values: Dict[str, Dict[str, bool]], where: str) -> str:
-    """Returns the key in `values` whose fields a config has."""
+    """Returns the key of the entry in `values` that matches a config's fields."""
     default = next(iter(values.values()))
     actual = {field: config.get(field, default[field]) for field in default}
     for value, expected in values.items():

@@ -250,7 +250,7 @@ def write(prefix: str, tensors: Dict[str, np.ndarray]) -> None:
 
 
 class Saver(tf.train.Saver):
-    """Saves checkpoints; records each, and deletes old ones, only after it is on disk."""
+    """Saves checkpoints; a new one is on disk before it is recorded and an old one is deleted."""
 
     def save(
         self,

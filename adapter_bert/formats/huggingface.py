@@ -168,7 +168,7 @@ def _read_config(path: str) -> configs.BertConfig:
 
 
 def _read_weights(path: str) -> Tensors:
-    """Loads the weights as a dict from HuggingFace's names, in one spelling, to float32 arrays."""
+    """Loads the weights: a dict from HuggingFace's current names to float32 arrays."""
     tensors = {}
     for name, value in read_tensors(path, _BUFFERS).items():
         # Task models prefix the encoder with "bert."; the first releases have TensorFlow's names of
@@ -183,7 +183,7 @@ def _read_weights(path: str) -> Tensors:
 
 
 def read_tensors(path: str, ignored: Sequence[str] = ()) -> Tensors:
-    """Loads tensors from a .bin file by `pytorch.read`, or else by `read_safetensors`."""
+    """Loads tensors by `pytorch.read` if the file ends in .bin, otherwise by `read_safetensors`."""
     return (pytorch.read if path.endswith(".bin") else read_safetensors)(path, ignored)
 
 
@@ -315,7 +315,7 @@ def activation_name(hidden_act: Optional[str]) -> str:
 
 
 def parameter_name(name: str) -> str:
-    """Returns HuggingFace's name for Google's name, without the "bert." of models with a head.
+    """Converts a tensor's name from Google's to HuggingFace's, without the prefix "bert.".
 
     bert/encoder/layer_0/attention/self/query/kernel -> encoder.layer.0.attention.self.query.weight
     """

@@ -205,9 +205,10 @@ def _variables(reader, where: str) -> List[Tuple[str, str]]:
 
 
 def _keys_of_encoder(variables: Sequence[Tuple[str, str]], where: str) -> Dict[str, str]:
-    """Returns the dict from Google's names to keys in the checkpoint, for the only encoder.
+    """Returns a dict from Google's names to the checkpoint's keys of the encoder.
 
-    The encoder has the outermost scope: an optimizer's slots have one scope more, such as "m/".
+    Slots of an optimizer have the same names in an inner scope, such as "m/". So the encoder is the
+    one with the outermost scope.
     """
     scopes: Dict[str, List[Tuple[str, str]]] = {}
     for full_name, key in variables:
@@ -326,7 +327,7 @@ def _lower_case_of(reader, where: str) -> Optional[bool]:
 
 
 def find_config(folder: str, where: str) -> Optional[configs.BertConfig]:
-    """Returns the config in a folder's or its assets' bert_config.json; None without the file.
+    """Returns the config in bert_config.json of a folder or its assets; None without that file.
 
     Raises:
       UserError: the file is damaged, or is a link out of the folder.
@@ -402,8 +403,8 @@ def default_folder() -> str:
 def checkpoint_of(encoder: Bert) -> str:
     """Returns the prefix of an encoder's checkpoint with Google's names; writes it if missing.
 
-    Its folder is `default_folder`/fingerprint of all values: the same weights have the same prefix
-    in each run, and other weights never overwrite it.
+    The checkpoint is in a subfolder of `default_folder` that is named after the fingerprint of all
+    values. So the same weights have the same prefix in each run, and are never overwritten.
 
     Raises:
       UserError: the checkpoint cannot be written.

@@ -76,7 +76,7 @@ def drop(x, random, *, dropout_prob: float):
 
 
 def random_source(key: DropoutKey, shape):
-    """Returns the random bytes that `drop` reads for a Tensor of that shape here, or their key."""
+    """Returns the argument `random` of `drop`, for a Tensor of that shape in the current scope."""
     site = key.site()
     if xla.is_in_xla():
         return _mix_key(site, key)

@@ -21,8 +21,8 @@ from adapter_bert.ops.parameters import Parameters
 def can_share() -> bool:
     """Returns whether layers can be graph functions of the default graph.
 
-    The graph must be outside of loops and functions and have one replica. Only CPUs are supported,
-    as other devices have not been measured.
+    The default graph must not be that of a loop or function, and must have one replica. Only CPUs
+    are supported, because other devices have not been measured.
     """
     graph = tf.get_default_graph()
     is_whole = not isinstance(graph, FuncGraph) and graph._get_control_flow_context() is None

@@ -89,7 +89,7 @@ def portable():
 def can_fuse() -> bool:
     """Returns whether XLA can compile single functions here: on CPUs, with TensorFlow 2.
 
-    It has not been measured on GPUs. A TPU's program is compiled as a whole.
+    GPUs are excluded, because they have not been measured. A TPU's program is compiled as a whole.
     """
     if tf.__version__.startswith("1.") or devices.has_gpu():
         return False
@@ -103,7 +103,7 @@ def is_in_xla() -> bool:
 
 
 def saved_for_backward(tensor):
-    """Marks a tensor as saved for backward, so that XLA keeps it in its dtype; returns the tensor.
+    """Returns a tensor, marked so that XLA saves it for backward in its dtype.
 
     XLA removes a cast to bfloat16 and back to float32. It would keep the float32 tensor before the
     cast, which is twice as large.

@@ -58,8 +58,8 @@ class FoldersTest(tf.test.TestCase):
         served.save_all(self.root, ["sms", "stars"])
         os.makedirs(os.path.join(self.root, "empty", "adapter"))
         os.makedirs(os.path.join(self.root, ".hidden"))
-        found = adapter_folders.find_all(self.root)
-        self.assertEqual(sorted(found), ["sms", "stars"])
+        actual = adapter_folders.find_all(self.root)
+        self.assertEqual(sorted(actual), ["sms", "stars"])
         with self.assertRaisesRegex(UserError, "--adapter_dir=.* is not a folder"):
             adapter_folders.find_all(os.path.join(self.root, "nothing"))
 
@@ -76,12 +76,12 @@ class FoldersTest(tf.test.TestCase):
 
     def test_candidates_with_the_highest_number_come_first(self):
         folder = os.path.join(self.root, "sms")
-        for place in ("2", "adapter", "10", ".", "x3", "03"):
-            path = os.path.join(folder, place)
+        for name in ("2", "adapter", "10", ".", "x3", "03"):
+            path = os.path.join(folder, name)
             os.makedirs(path, exist_ok=True)
             with open(os.path.join(path, task_adapter.CONFIG_FILE), "w"):
                 pass
-        expected = [os.path.join(folder, place) for place in ("10", "2", "", "adapter")]
+        expected = [os.path.join(folder, name) for name in ("10", "2", "", "adapter")]
         expected[2] = folder
         self.assertEqual(adapter_folders.candidates(folder), expected)
         self.assertEqual(adapter_folders.resolve(folder), expected[0])
@@ -136,9 +136,9 @@ class FoldersTest(tf.test.TestCase):
         for name in ("sms", "stars", "topics"):
             files.makedirs(f"{root}/{name}/adapter")
             files.write_object(f"{root}/{name}/adapter/{task_adapter.CONFIG_FILE}", {})
-        found = adapter_folders.match_patterns([f"{root}/s*/adapter", f"{root}/topics/adapter"])
+        actual = adapter_folders.match_patterns([f"{root}/s*/adapter", f"{root}/topics/adapter"])
         expected = {name: f"{root}/{name}/adapter" for name in ("sms", "stars", "topics")}
-        self.assertEqual(found, expected)
+        self.assertEqual(actual, expected)
         with self.assertRaisesRegex(UserError, "no such folder"):
             adapter_folders.match_patterns([f"{root}/x*/adapter"])
 

@@ -73,29 +73,31 @@ class AdapterHubTestCase(RefusalTestCase):
 
 class WriteTest(AdapterHubTestCase):
     def test_names_and_layouts(self):
-        made = random_adapter()
-        adapterhub.write(self.folder, made)
+        original = random_adapter()
+        adapterhub.write(self.folder, original)
         self.assertEqual(set(os.listdir(self.folder)), set(adapterhub.FILES))
         adapters, head, norms = (
             self.load(name + ".safetensors") for name in ("adapter", "model_head", "layer_norms")
         )
         self.assertEqual((len(adapters), len(head), len(norms)), (2 * 2 * 4, 2, 2 * (1 + 2 * 2)))
-        own, site = (
+        scope, site = (
             "bert/encoder/layer_1/attention/output/",
             "bert.encoder.layer.1.attention.output.",
         )
         np.testing.assert_array_equal(
             adapters[site + "adapters.MRPC.adapter_down.0.weight"],
-            made.tensors[own + "adapters/weights1"].T,
+            original.tensors[scope + "adapters/weights1"].T,
         )
         np.testing.assert_array_equal(
             adapters[site + "adapters.MRPC.adapter_up.bias"],
-            made.tensors[own + "adapters/biases2"][0],
+            original.tensors[scope + "adapters/biases2"][0],
         )
         np.testing.assert_array_equal(
-            norms[site + "LayerNorm.weight"], made.tensors[own + "LayerNorm/gamma"]
+            norms[site + "LayerNorm.weight"], original.tensors[scope + "LayerNorm/gamma"]
         )
-        np.testing.assert_array_equal(head["heads.MRPC.1.weight"], made.tensors["output_weights"])
+        np.testing.assert_array_equal(
+            head["heads.MRPC.1.weight"], original.tensors["output_weights"]
+        )
 
     def test_supported_variants(self):
         sites_of = {"both": (True, True), "attention": (True, False), "feed_forward": (False, True)}
@@ -113,7 +115,7 @@ class WriteTest(AdapterHubTestCase):
                 self.assertEqual(int(hidden // factor), size, (hidden, size))
 
     def test_unsupported_adapters_are_not_written(self):
-        made = random_adapter()
+        original = random_adapter()
         for changes, part in (
             ({"adapter": None, "tuning": tuning.Tuning("full")}, "--tuning=full"),
             ({"kind": "tagging", "tuning": tuning.Tuning(train_pooler=True)}, "token head"),
@@ -123,7 +125,9 @@ class WriteTest(AdapterHubTestCase):
             ({"adapter": modeling.AdapterConfig(4, interaction="multiply")}, "=multiply"),
             ({"adapter": modeling.AdapterConfig(4, "elu")}, "--adapter_activation=elu"),
         ):
-            changed = made._replace(description=dataclasses.replace(made.description, **changes))
+            changed = original._replace(
+                description=dataclasses.replace(original.description, **changes)
+            )
             with self.assertRaisesRegex(UserError, part):
                 adapterhub.write(self.folder, changed)
 
@@ -147,23 +151,23 @@ class ReadTest(AdapterHubTestCase):
             {"placement": "parallel", "scaling": 4.0, "activation": "relu"},
             {"placement": "normalized", "sites": "feed_forward", "activation": "relu"},
         ):
-            made = random_adapter(**options)
-            adapterhub.write(self.folder, made)
+            original = random_adapter(**options)
+            adapterhub.write(self.folder, original)
             if options.get("layer_norms") == "none":
                 os.remove(os.path.join(self.folder, "layer_norms.safetensors"))
-            told = description(task="", labels=(), adapter=None)
-            found = adapterhub.read(self.folder, told)
+            given = description(task="", labels=(), adapter=None)
+            actual = adapterhub.read(self.folder, given)
             self.assertEqual(
-                dataclasses.replace(found.description, adapter=None),
-                dataclasses.replace(made.description, adapter=None),
+                dataclasses.replace(actual.description, adapter=None),
+                dataclasses.replace(original.description, adapter=None),
             )
-            adapter = made.description.adapter
+            adapter = original.description.adapter
             activation = adapter.activation or "linear"
             expected = dataclasses.replace(adapter, activation=activation)
-            self.assertEqual(found.description.adapter, expected)
-            self.assertEqual(set(found.tensors), set(made.tensors))
-            for name, value in made.tensors.items():
-                np.testing.assert_array_equal(found.tensors[name], value, err_msg=name)
+            self.assertEqual(actual.description.adapter, expected)
+            self.assertEqual(set(actual.tensors), set(original.tensors))
+            for name, value in original.tensors.items():
+                np.testing.assert_array_equal(actual.tensors[name], value, err_msg=name)
 
     def test_unsupported_adapters_are_not_read(self):
         for file, fields, part in (
@@ -253,15 +257,15 @@ class GoldensTest(AdapterHubTestCase):
         batch = np.load(os.path.join(GOLDENS, "batch.npz"))
         inputs = [batch[name] for name in ("input_ids", "attention_mask", "token_type_ids")]
         for name, (kind, settings, is_hidden) in self.CASES.items():
-            source, made = os.path.join(GOLDENS, name), os.path.join(self.folder, name)
-            self.output("from_adapterhub", source, self.bert, made, "--max_seq_length=16")
-            loaded = task_adapter.load(made)
+            source, converted = os.path.join(GOLDENS, name), os.path.join(self.folder, name)
+            self.output("from_adapterhub", source, self.bert, converted, "--max_seq_length=16")
+            loaded = task_adapter.load(converted)
             self.assertEqual(loaded.description.kind, kind)
             self.assertEqual(loaded.description.adapter, modeling.AdapterConfig(4, **settings))
             self.assertEqual(loaded.description.tuning.train_pooler, is_hidden)
             expected = np.load(os.path.join(source, "logits.npy"))
-            found = own_models.logits(self.bert, loaded, *inputs)
-            self.assertAllClose(found, expected, rtol=1e-5, atol=1e-5, msg=name)
+            actual = own_models.logits(self.bert, loaded, *inputs)
+            self.assertAllClose(actual, expected, rtol=1e-5, atol=1e-5, msg=name)
 
     def test_labels(self):
         for name, labels in (
@@ -271,44 +275,44 @@ class GoldensTest(AdapterHubTestCase):
             ("parallel_questions", ()),
             ("old", ("no", "maybe", "yes")),
         ):
-            source, made = os.path.join(GOLDENS, name), os.path.join(self.folder, name)
-            self.output("from_adapterhub", source, self.bert, made, "--max_seq_length=16")
-            self.assertEqual(task_adapter.load(made).description.labels, labels)
+            source, converted = os.path.join(GOLDENS, name), os.path.join(self.folder, name)
+            self.output("from_adapterhub", source, self.bert, converted, "--max_seq_length=16")
+            self.assertEqual(task_adapter.load(converted).description.labels, labels)
 
     def test_written_files_equal_the_packages(self):
         for name in ("houlsby_pooler", "pfeiffer_tagging", "parallel"):
-            source, made = os.path.join(GOLDENS, name), os.path.join(self.folder, name)
-            self.output("from_adapterhub", source, self.bert, made, "--max_seq_length=16")
+            source, converted = os.path.join(GOLDENS, name), os.path.join(self.folder, name)
+            self.output("from_adapterhub", source, self.bert, converted, "--max_seq_length=16")
             written = os.path.join(self.folder, "written", name)
-            self.output("to_adapterhub", made, written)
+            self.output("to_adapterhub", converted, written)
             for file in ("adapter.safetensors", "model_head.safetensors"):
-                expected, found = (
+                expected, actual = (
                     safetensors.numpy.load_file(os.path.join(folder, file))
                     for folder in (source, written)
                 )
-                self.assertEqual(set(found), set(expected))
+                self.assertEqual(set(actual), set(expected))
                 for tensor, value in expected.items():
-                    np.testing.assert_array_equal(found[tensor], value, err_msg=tensor)
+                    np.testing.assert_array_equal(actual[tensor], value, err_msg=tensor)
             for file in ("adapter_config.json", "head_config.json"):
-                expected, found = (
+                expected, actual = (
                     files.read_object(os.path.join(folder, file)) for folder in (source, written)
                 )
-                self.assertEqual(set(found), set(expected))
+                self.assertEqual(set(actual), set(expected))
                 # In the package None means the model's dropout, 0.1 for a BERT. One layer has no
                 # activation, even if the config names one.
                 ignored = {"dropout_prob", "activation_function"}
-                for field in set(found["config"]) - ignored:
-                    self.assertEqual(found["config"][field], expected["config"][field], field)
+                for field in set(actual["config"]) - ignored:
+                    self.assertEqual(actual["config"][field], expected["config"][field], field)
 
     def test_bert_from_both_weight_formats(self):
         source, old = os.path.join(GOLDENS, "bert"), os.path.join(self.folder, "old_bert")
         os.mkdir(old)
         for name in ("config.json", "vocab.txt", "pytorch_model.bin"):
             shutil.copy(os.path.join(source, name), old)
-        found, expected = (huggingface.read(folder, "SOURCE_DIR") for folder in (old, source))
-        self.assertEqual(set(found.tensors), set(expected.tensors))
+        actual, expected = (huggingface.read(folder, "SOURCE_DIR") for folder in (old, source))
+        self.assertEqual(set(actual.tensors), set(expected.tensors))
         for name, value in expected.tensors.items():
-            np.testing.assert_array_equal(found.tensors[name], value, err_msg=name)
+            np.testing.assert_array_equal(actual.tensors[name], value, err_msg=name)
 
     def test_describe(self):
         for name, parts in (
@@ -348,22 +352,22 @@ class PackageTest(AdapterHubTestCase):
             {"kind": "tagging", "labels": ("O", "B-X", "I-X")},
             {"kind": "span", "labels": ()},
         ):
-            made = random_adapter(**options)
+            original = random_adapter(**options)
             source = os.path.join(self.folder, "source")
             os.makedirs(source, exist_ok=True)
-            adapterhub.write(source, made)
+            adapterhub.write(source, original)
             batch = [arrays[n] for n in ("input_ids", "input_mask", "segment_ids")]
-            expected = own_models.logits(tiny.write_bert(bert), made, *batch)
-            found = self._package_forward(bert, source, arrays)
-            self.assertAllClose(found, expected, rtol=1e-5, atol=1e-5)
+            expected = own_models.logits(tiny.write_bert(bert), original, *batch)
+            actual = self._package_forward(bert, source, arrays)
+            self.assertAllClose(actual, expected, rtol=1e-5, atol=1e-5)
             saved = os.path.join(self.folder, "saved")
             os.replace(
                 os.path.join(source, "layer_norms.safetensors"),
                 os.path.join(saved, "layer_norms.safetensors"),
             )
-            read = adapterhub.read(saved, made.description)
-            self.assertEqual(read.description, made.description)
-            for name, value in made.tensors.items():
+            read = adapterhub.read(saved, original.description)
+            self.assertEqual(read.description, original.description)
+            for name, value in original.tensors.items():
                 np.testing.assert_array_equal(read.tensors[name], value, err_msg=name)
 
     def _package_forward(self, bert, source, arrays):
@@ -396,8 +400,10 @@ class DamagedFilesTest(tf.test.TestCase):
 
         def read(folder):
             convert_checkpoint.main(["describe", folder])
-            made = os.path.join(folder, "made")
-            convert_checkpoint.main(["from_adapterhub", folder, bert, made, "--max_seq_length=16"])
+            converted = os.path.join(folder, "made")
+            convert_checkpoint.main(
+                ["from_adapterhub", folder, bert, converted, "--max_seq_length=16"]
+            )
 
         contents = mutations.written_by(lambda folder: adapterhub.write(folder, adapter))
         mutations.check(contents, read, (*adapterhub.FILES, "SOURCE_DIR", "PATH"))
@@ -408,8 +414,10 @@ class DamagedFilesTest(tf.test.TestCase):
 
         def read(folder):
             convert_checkpoint.main(["describe", folder])
-            made = os.path.join(folder, "made")
-            convert_checkpoint.main(["from_adapterhub", folder, bert, made, "--max_seq_length=16"])
+            converted = os.path.join(folder, "made")
+            convert_checkpoint.main(
+                ["from_adapterhub", folder, bert, converted, "--max_seq_length=16"]
+            )
 
         for name in ("houlsby_learned", "old"):
             contents = mutations.files_in(os.path.join(GOLDENS, name))

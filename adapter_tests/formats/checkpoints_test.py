@@ -203,14 +203,14 @@ class CheckEncoderTest(CheckpointTestCase):
         )
 
     def test_the_error_names_some_tensors(self):
-        for names, said in (
+        for names, part in (
             ("abc", "are a, b, c."),
             ("dcba", "are a, b, c, ...."),
             ("", "nothing."),
         ):
             with mock.patch.object(checkpoints, "open_checkpoint") as opened:
                 opened.return_value.get_variable_to_shape_map.return_value = dict.fromkeys(names)
-                self.assert_refused([said], checkpoints.check_encoder, self.prefix, TINY)
+                self.assert_refused([part], checkpoints.check_encoder, self.prefix, TINY)
 
     def test_missing_tensors(self):
         self.save_encoder(TINY)
@@ -349,9 +349,9 @@ class RunTest(CheckpointTestCase):
             "output_weights/adam_v": np.zeros([4, 9], np.float32),
         }
         prefix = self.save_step(5, **tensors)
-        found = checkpoints.trained_tensors(prefix)
-        self.assertEqual(set(found), {"output_weights"})
-        self.assertAllEqual(found["output_weights"], tensors["output_weights"])
+        actual = checkpoints.trained_tensors(prefix)
+        self.assertEqual(set(actual), {"output_weights"})
+        self.assertAllEqual(actual["output_weights"], tensors["output_weights"])
         with open(prefix + ".data-00000-of-00001", "r+b") as stream:
             stream.write(b"\xff" * 10)
         self.assert_refused(["--output_dir", "damaged"], checkpoints.trained_tensors, prefix)
@@ -376,9 +376,9 @@ class WriteTest(CheckpointTestCase):
         reader = tf.train.NewCheckpointReader(self.prefix)
         self.assertEqual(set(reader.get_variable_to_shape_map()), set(tensors))
         for name, value in tensors.items():
-            found = reader.get_tensor(name)
-            self.assertEqual(found.dtype, value.dtype)
-            self.assertAllEqual(found, value)
+            actual = reader.get_tensor(name)
+            self.assertEqual(actual.dtype, value.dtype)
+            self.assertAllEqual(actual, value)
 
     def test_no_gpu_is_used(self):
         with mock.patch.object(tf, "Session", side_effect=tf.Session) as session:
@@ -388,8 +388,8 @@ class WriteTest(CheckpointTestCase):
     def test_another_checkpoint_is_replaced(self):
         for value in (1.0, 2.0):
             checkpoints.write(self.prefix, {"a": np.full(3, value)})
-            found = tf.train.NewCheckpointReader(self.prefix).get_tensor("a")
-            self.assertAllEqual(found, [value] * 3)
+            actual = tf.train.NewCheckpointReader(self.prefix).get_tensor("a")
+            self.assertAllEqual(actual, [value] * 3)
         self.assertLen(os.listdir(self.folder), 2)
 
     def test_an_old_index_is_never_next_to_new_data(self):

@@ -57,8 +57,8 @@ class HubTest(tf.test.TestCase):
         self.folder = tempfile.mkdtemp(dir=self.get_temp_dir())
         self.bert = tiny.write_bert(self.path("bert"))
         self.adapter = self.path("adapter")
-        made = own_models.build_task_adapter(self.bert, task="MRPC")
-        task_adapter.save(self.adapter, made)
+        adapter = own_models.build_task_adapter(self.bert, task="MRPC")
+        task_adapter.save(self.adapter, adapter)
         self.hub = HubServer()
         stack = contextlib.ExitStack()
         stack.enter_context(self.hub.serving())
@@ -148,7 +148,7 @@ class HubTest(tf.test.TestCase):
         arguments = ("run_classifier.py", "--do_eval", f"--data_dir={data}", "--verbosity=-1")
         output_dir = self.path("evaluated")
         for bert, code in ((self.bert, 0), (self._other_bert(), 1)):
-            found, _, complaints = self.run_script(
+            actual, _, complaints = self.run_script(
                 *arguments,
                 "--adapter=hf://me/mrpc",
                 f"--init_checkpoint={bert}/bert_model.ckpt",
@@ -156,7 +156,7 @@ class HubTest(tf.test.TestCase):
                 f"--vocab_file={bert}/vocab.txt",
                 f"--output_dir={output_dir}",
             )
-            self.assertEqual(found, code, complaints)
+            self.assertEqual(actual, code, complaints)
             output_dir = self.path("other")
         self.assertIn("does not fit", complaints)
         self.assertIn("backbone", complaints)

@@ -60,11 +60,11 @@ class HuggingFaceTestCase(RefusalTestCase):
     def config(self):
         return huggingface.read(self.source, "SOURCE_DIR").config
 
-    def assert_equal_tensors(self, found, expected):
-        self.assertEqual(set(found), set(expected))
+    def assert_equal_tensors(self, actual, expected):
+        self.assertEqual(set(actual), set(expected))
         for name, value in expected.items():
-            self.assertEqual(found[name].dtype, np.float32)
-            np.testing.assert_array_equal(found[name], value, err_msg=name)
+            self.assertEqual(actual[name].dtype, np.float32)
+            np.testing.assert_array_equal(actual[name], value, err_msg=name)
 
     def assert_refused(self, *parts):
         super().assert_refused(parts, self.read)
@@ -283,8 +283,8 @@ class WriteTest(HuggingFaceTestCase):
 
     def test_the_names_of_a_plain_encoder(self):
         self.write(ENCODER)
-        found = safetensors.numpy.load_file(os.path.join(self.source, "model.safetensors"))
-        self.assert_equal_tensors(found, random_tensors(ENCODER))
+        actual = safetensors.numpy.load_file(os.path.join(self.source, "model.safetensors"))
+        self.assert_equal_tensors(actual, random_tensors(ENCODER))
         with open(os.path.join(self.source, "config.json")) as stream:
             written = json.load(stream)
         # Google's models use the tanh form of GELU.

@@ -82,9 +82,9 @@ class OnnxBackboneTest(tf.test.TestCase):
         for damaged in (content[:100], b"", content[:-400] + bytes(400), b"text"):
             with open(self.path, "wb") as writer:
                 writer.write(damaged)
-            found, printed = self.load()
+            actual, printed = self.load()
             self.assertIn("Converted", printed)
-            self.assertEqual(found.fingerprint, expected.fingerprint)
+            self.assertEqual(actual.fingerprint, expected.fingerprint)
         # Flips a bit of a weight.
         with open(self.path, "rb") as reader:
             content = bytearray(reader.read())

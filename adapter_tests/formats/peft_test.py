@@ -21,9 +21,9 @@ class PeftTest(RefusalTestCase):
             json.dump({"peft_type": "LORA", "r": 8, "target_modules": ["query"]}, writer)
         self.assertIn("PEFT: LORA. ", "".join(peft.describe(folder, "PATH")))
         parts = ["is a PEFT adapter (method LORA)", "no bottleneck adapters"]
-        made = os.path.join(folder, "made")
+        converted = os.path.join(folder, "made")
         convert = convert_checkpoint.from_adapterhub
-        self.assert_refused(parts, convert, folder, bert, made, max_seq_length=16)
+        self.assert_refused(parts, convert, folder, bert, converted, max_seq_length=16)
         self.assert_refused(["--adapter", *parts], task_adapter.load, folder)
 
 

@@ -125,9 +125,9 @@ class ReadTest(PyTorchTestCase):
     def test_both_formats_hold_the_same(self):
         for content in (zipped(state()), legacy(state())):
             self.write(content)
-            (found,) = pytorch.read(self.path).items()
-            self.assertEqual(found[0], "weight")
-            np.testing.assert_array_equal(found[1], VALUES.reshape(2, 3))
+            (actual,) = pytorch.read(self.path).items()
+            self.assertEqual(actual[0], "weight")
+            np.testing.assert_array_equal(actual[1], VALUES.reshape(2, 3))
 
     def test_views(self):
         for view, expected in (

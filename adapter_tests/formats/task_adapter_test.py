@@ -61,12 +61,12 @@ class TaskAdaptersTestCase(RefusalTestCase):
     def write_record(self, record):
         self.write(self.config_file, json.dumps(record).encode())
 
-    def assert_equal_adapters(self, found, expected):
-        self.assertEqual(found.description, expected.description)
-        self.assertEqual(set(found.tensors), set(expected.tensors))
+    def assert_equal_adapters(self, actual, expected):
+        self.assertEqual(actual.description, expected.description)
+        self.assertEqual(set(actual.tensors), set(expected.tensors))
         for name, value in expected.tensors.items():
-            self.assertEqual(found.tensors[name].dtype, np.float32)
-            np.testing.assert_array_equal(found.tensors[name], value, err_msg=name)
+            self.assertEqual(actual.tensors[name].dtype, np.float32)
+            np.testing.assert_array_equal(actual.tensors[name], value, err_msg=name)
 
     def assert_refused(self, *parts):
         """Checks that loading fails with one sentence that contains the flag and each part."""
@@ -96,18 +96,18 @@ class SaveTest(TaskAdaptersTestCase):
         saved = self.save()
         names = ["README.md", "adapter.safetensors", "adapter_config.json"]
         self.assertEqual(sorted(os.listdir(self.folder)), names)
-        found = safetensors.numpy.load_file(self.tensors_file)
-        self.assertEqual(set(found), set(saved.tensors))
+        actual = safetensors.numpy.load_file(self.tensors_file)
+        self.assertEqual(set(actual), set(saved.tensors))
         for name, value in saved.tensors.items():
-            np.testing.assert_array_equal(found[name], value)
+            np.testing.assert_array_equal(actual[name], value)
         record = self.record()
         self.assertEqual(record["sha256"], hashlib.sha256(self.read(self.tensors_file)).hexdigest())
         self.assertEqual(record["adapter"]["size"], 4)
         self.assertEqual(record["labels"], ["0", "1"])
         with safetensors.safe_open(self.tensors_file, "np") as opened:
-            own = json.loads(opened.metadata()["adapter_config"])
+            copy = json.loads(opened.metadata()["adapter_config"])
         del record["sha256"]
-        self.assertEqual(own, record)
+        self.assertEqual(copy, record)
 
     def test_size_overhead_is_small(self):
         saved = self.save()
@@ -241,10 +241,10 @@ class EarlierVersionTest(TaskAdaptersTestCase):
     def test_it_is_loaded_with_the_defaults(self):
         saved = self.write_old(FIELDS_OF_OLD)
         self.assertEqual(set(self.record()["adapter"]), set(FIELDS_OF_OLD))
-        found = task_adapter.load(self.folder)
-        self.assert_equal_adapters(found, saved)
-        self.assertEqual(found.description.adapter.variant(), {})
-        task_adapter.check_fits(found.description, description(), "--adapter there")
+        actual = task_adapter.load(self.folder)
+        self.assert_equal_adapters(actual, saved)
+        self.assertEqual(actual.description.adapter.variant(), {})
+        task_adapter.check_fits(actual.description, description(), "--adapter there")
 
     def test_original_fields_are_required(self):
         self.write_old(FIELDS_OF_OLD[1:])
@@ -354,25 +354,25 @@ class RefusedTest(TaskAdaptersTestCase):
         for _ in range(180):
             path = rng.choice(sorted(whole))
             content = bytearray(whole[path])
-            place = rng.randrange(len(content))
+            position = rng.randrange(len(content))
             damage = rng.choice(["flip", "cut", "grow", "zero", "double"])
             if damage == "flip":
-                content[place] ^= 1 << rng.randrange(8)
+                content[position] ^= 1 << rng.randrange(8)
             elif damage == "cut":
-                del content[place:]
+                del content[position:]
             elif damage == "grow":
                 content += os.urandom(rng.randrange(1, 50))
             elif damage == "zero":
-                content[place : place + 8] = bytes(len(content[place : place + 8]))
+                content[position : position + 8] = bytes(len(content[position : position + 8]))
             else:
                 content += bytes(content)
             self.write(path, bytes(content))
             try:
-                found = task_adapter.load(self.folder)
+                actual = task_adapter.load(self.folder)
             except UserError as error:
                 self.assertNotIn("\n", str(error))
             else:  # For example, a space for a newline.
-                self.assert_equal_adapters(found, saved)
+                self.assert_equal_adapters(actual, saved)
             self.write(path, whole[path])
 
     def test_hostile_headers(self):

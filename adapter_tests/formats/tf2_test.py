@@ -88,10 +88,10 @@ class FormatsTest(EncoderTestCase):
             shutil.rmtree(self.source)
 
     def test_do_lower_case(self):
-        for told in (False, None):
+        for expected in (False, None):
             values = tf2_modules.tensors(CONFIG)
-            tf2_modules.save_encoder(self.source, values, do_lower_case=told)
-            self.assertIs(self.read().do_lower_case, told)
+            tf2_modules.save_encoder(self.source, values, do_lower_case=expected)
+            self.assertIs(self.read().do_lower_case, expected)
 
     def test_a_checkpoint_by_its_folder_and_by_its_prefix(self):
         values = tf2_modules.tensors(CONFIG)
@@ -233,8 +233,8 @@ class WrittenByHandTest(EncoderTestCase):
 class CheckpointTest(EncoderTestCase):
     def encoder(self, seed):
         values = tf2_modules.tensors(CONFIG, seed=seed)
-        found = tf2_modules.by_google_name(CONFIG, values)
-        return Bert(CONFIG, found, "vocab.txt", None)
+        actual = tf2_modules.by_google_name(CONFIG, values)
+        return Bert(CONFIG, actual, "vocab.txt", None)
 
     def test_written_once_for_each_content(self):
         cache = os.path.join(self.folder, "cache")

@@ -41,8 +41,8 @@ class HubTestCase(CheckpointTestCase):
             tf.add_to_collection(tf.GraphKeys.ASSET_FILEPATHS, path)
             hub.add_signature("tokens", {"input_ids": ids}, {"pooled": model.get_pooled_output()})
             if tokenization is not None:
-                told = {name: tf.constant(value) for name, value in tokenization.items()}
-                hub.add_signature("tokenization_info", outputs={"vocab_file": path, **told})
+                constants = {name: tf.constant(value) for name, value in tokenization.items()}
+                hub.add_signature("tokenization_info", outputs={"vocab_file": path, **constants})
 
         return self.export_module(build)
 
@@ -57,11 +57,11 @@ class HubTestCase(CheckpointTestCase):
 class HubTest(HubTestCase):
     def test_weights_vocabulary_and_config(self):
         exported = self.export(tokenization={"do_lower_case": True})
-        found = tfhub.read_bert(self.module)
-        self.assertEqual(found.config.to_dict(), TINY.to_dict())
-        self.assertEqual(found.vocab_file, os.path.join(self.assets, "vocab.txt"))
-        self.assertIs(found.do_lower_case, True)
-        reader = checkpoints.open_checkpoint(found.init_checkpoint)
+        actual = tfhub.read_bert(self.module)
+        self.assertEqual(actual.config.to_dict(), TINY.to_dict())
+        self.assertEqual(actual.vocab_file, os.path.join(self.assets, "vocab.txt"))
+        self.assertIs(actual.do_lower_case, True)
+        reader = checkpoints.open_checkpoint(actual.init_checkpoint)
         self.assertEqual(set(exported), set(model_variables.encoder_shapes(TINY)))
         for name, value in exported.items():
             self.assertAllEqual(reader.get_tensor(name), value)
@@ -83,17 +83,19 @@ class HubTest(HubTestCase):
 
     def test_a_width_that_is_not_a_multiple_of_the_head_size(self):
         self.export(changed(TINY, hidden_size=96))
-        self.assert_refused(["multiple of 64", "is 96"], tfhub.read_bert, self.module)
+        self.assert_refused(
+            ["the hidden size, 96, is not a multiple of 64"], tfhub.read_bert, self.module
+        )
 
     def test_bert_config_takes_precedence(self):
         config = changed(TINY, hidden_size=96, num_attention_heads=3, hidden_act="relu")
         self.export(config)
-        for place in (self.assets, self.module):
-            config_file = os.path.join(place, "bert_config.json")
+        for folder in (self.assets, self.module):
+            config_file = os.path.join(folder, "bert_config.json")
             with open(config_file, "w") as stream:
                 stream.write(config.to_json_string())
-            found = tfhub.read_bert(self.module).config
-            self.assertEqual(found.to_dict(), config.to_dict())
+            actual = tfhub.read_bert(self.module).config
+            self.assertEqual(actual.to_dict(), config.to_dict())
             with open(config_file, "w") as stream:
                 stream.write(changed(config, num_hidden_layers=3).to_json_string())
             self.assert_refused(["lacks 16 of"], tfhub.read_bert, self.module)
@@ -159,9 +161,9 @@ class HubTest(HubTestCase):
         with open(path, "rb") as reader:
             model = saved_model_pb2.SavedModel.FromString(reader.read())
         for graph in model.meta_graphs:
-            told = graph.signature_def["tokenization_info"].outputs["do_lower_case"].name
+            output = graph.signature_def["tokenization_info"].outputs["do_lower_case"].name
             for node in graph.graph_def.node:
-                if node.name == told.split(":")[0]:
+                if node.name == output.split(":")[0]:
                     node.op = "Identity"
                     node.input[:] = [node.name]
         with open(path, "wb") as writer:
@@ -175,8 +177,8 @@ class HubTest(HubTestCase):
         )
         program += " print({'tensorflow_hub', 'tf_estimator'} & set(sys.modules))"
         root = paths.PROJECT
-        told = subprocess.check_output([sys.executable, "-c", program, self.module], cwd=root)
-        self.assertEqual(told.decode().strip(), "set()")
+        printed = subprocess.check_output([sys.executable, "-c", program, self.module], cwd=root)
+        self.assertEqual(printed.decode().strip(), "set()")
 
     def test_a_hub_module_without_a_bert(self):
         def build():
@@ -210,11 +212,11 @@ class HostileTest(HubTestCase):
             tf.add_to_collection(tf.GraphKeys.ASSET_FILEPATHS, path)
             with tf.control_dependencies([tf.io.write_file(self.written, "hostile")]):
                 pooled = tf.identity(model.get_pooled_output())
-                path, told = tf.identity(path), tf.identity(tf.constant(True))
+                path, lower = tf.identity(path), tf.identity(tf.constant(True))
             if not is_constant:
-                told = tf.logical_not(tf.logical_not(told))
+                lower = tf.logical_not(tf.logical_not(lower))
             hub.add_signature("tokens", {"input_ids": ids}, {"pooled": pooled})
-            outputs = {"vocab_file": path, "do_lower_case": told}
+            outputs = {"vocab_file": path, "do_lower_case": lower}
             hub.add_signature("tokenization_info", outputs=outputs)
 
         self.export_module(build)
@@ -232,8 +234,8 @@ class HostileTest(HubTestCase):
         """Otherwise the other tests would prove nothing."""
         self.export_hostile(is_constant=True)
         with tf.Graph().as_default(), tf.Session() as session:
-            told = hub.Module(self.module)(signature="tokenization_info", as_dict=True)
-            session.run(told["do_lower_case"])
+            outputs = hub.Module(self.module)(signature="tokenization_info", as_dict=True)
+            session.run(outputs["do_lower_case"])
         self.assertTrue(os.path.exists(self.written))
 
     def test_it_trains_and_writes_nothing(self):

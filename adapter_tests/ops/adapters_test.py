@@ -117,11 +117,11 @@ class FeedforwardAdapterTest(tf.test.TestCase):
                     [variable.op.name for variable, _ in statistics],
                     ["adapters/BatchNorm/moving_mean", "adapters/BatchNorm/moving_variance"],
                 )
-                found = session.run([value for _, value in statistics])
-                self.assertAllClose(found, [hidden.mean(0), hidden.var(0)], rtol=1e-4)
+                actual = session.run([value for _, value in statistics])
+                self.assertAllClose(actual, [hidden.mean(0), hidden.var(0)], rtol=1e-4)
 
     def test_every_combination_equals_numpy(self):
-        for normalization, depth, interaction, beside, trains in itertools.product(
+        for normalization, depth, interaction, residual, trains in itertools.product(
             adapters.NORMALIZATIONS,
             (1, 2, 3),
             adapters.INTERACTIONS,
@@ -129,8 +129,8 @@ class FeedforwardAdapterTest(tf.test.TestCase):
             (False, True),
         ):
             settings = dict(normalization=normalization, depth=depth, interaction=interaction)
-            with self.subTest(beside=beside is not None, trains=trains, **settings):
-                self.check(beside, trains, **settings)
+            with self.subTest(residual=residual is not None, trains=trains, **settings):
+                self.check(residual, trains, **settings)
 
     def test_terms_are_summed_by_default(self):
         with tf.Graph().as_default(), self.session() as session:
@@ -206,17 +206,17 @@ class BertTest(tf.test.TestCase):
         def adapt(output, residual, name):
             if name[len("bert/encoder/layer_0/") :] not in scopes:
                 return output
-            own = {
+            adapter_values = {
                 n[len(name + "/adapters/") :]: v
                 for n, v in values.items()
                 if n.startswith(name + "/adapters/")
             }
             if adapter.placement == "parallel":
-                return numpy_adapter(adapter, own, residual, output, trains)
+                return numpy_adapter(adapter, adapter_values, residual, output, trains)
             if adapter.placement == "normalized":
                 normalized = numpy_norm(values, output + residual, name)
-                return numpy_adapter(adapter, own, normalized, output, trains)
-            return numpy_adapter(adapter, own, output, None, trains)
+                return numpy_adapter(adapter, adapter_values, normalized, output, trains)
+            return numpy_adapter(adapter, adapter_values, output, None, trains)
 
         config = tiny.config(num_hidden_layers=1)
         return numpy_bert(values, config, *self.inputs, adapters=False, adapt=adapt)
@@ -229,21 +229,21 @@ class BertTest(tf.test.TestCase):
                     model = self.build(adapter, trains, dropout=0.0)
                     with self.session() as session:
                         values = load_random(session, 0.3)
-                        found = session.run(
+                        actual = session.run(
                             [model.get_sequence_output(), model.get_pooled_output()]
                         )
                     expected = self.expected(adapter, values, trains)
-                    self.assertAllClose(found, expected, rtol=1e-3, atol=1e-3)
+                    self.assertAllClose(actual, expected, rtol=1e-3, atol=1e-3)
 
     def test_pooled_only_is_the_whole_models_pooled_output(self):
         for variant in ({"placement": "parallel"}, {"normalization": "layer"}):
-            adapter, found = modeling.AdapterConfig(size=5, **variant), []
+            adapter, actual = modeling.AdapterConfig(size=5, **variant), []
             for pooled_only in (False, True):
                 with tf.Graph().as_default(), self.session() as session:
                     model = self.build(adapter, pooled_only=pooled_only)
                     load_random(session)
-                    found.append(session.run(model.get_pooled_output()))
-            self.assertAllClose(found[0], found[1], rtol=1e-4, atol=1e-5)
+                    actual.append(session.run(model.get_pooled_output()))
+            self.assertAllClose(actual[0], actual[1], rtol=1e-4, atol=1e-5)
 
     def test_number_of_parameters(self):
         """2mD + (k-1)(m^2 + m) + m + D, plus 2m for gamma and beta; m = 5, D = 8."""
@@ -308,12 +308,14 @@ class BertTest(tf.test.TestCase):
                 load_random(session)
                 for variable, gradient in zip(variables, session.run(gradients)):
                     # A bias before batch normalization has no effect, so its gradient is 0.
-                    lost = variant.get("normalization") == "batch" and "biases1" in variable.name
-                    if not lost:
+                    has_no_effect = (
+                        variant.get("normalization") == "batch" and "biases1" in variable.name
+                    )
+                    if not has_no_effect:
                         self.assertGreater(np.abs(gradient).max(), 1e-3, variable.name)
 
     def test_recomputed_activations_give_the_same_gradients_and_statistics(self):
-        found = []
+        actual = []
         for recompute in (False, True):
             with tf.Graph().as_default(), self.session() as session:
                 model = self.build(
@@ -334,8 +336,8 @@ class BertTest(tf.test.TestCase):
                 )
                 load_random(session)
                 values = [value for _, value in statistics]
-                found.append(session.run([gradients, values]))
-        self.assertAllClose(found[0], found[1], rtol=1e-4, atol=1e-5)
+                actual.append(session.run([gradients, values]))
+        self.assertAllClose(actual[0], actual[1], rtol=1e-4, atol=1e-5)
 
     def test_gradients_of_a_layer_norm_used_twice(self):
         """Compares with finite differences of the loss, with saved and recomputed activations."""
@@ -369,7 +371,7 @@ class BertTest(tf.test.TestCase):
         """Two layers in training, which share a trace, equal those of inference."""
         config = tiny.config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
         adapter = modeling.AdapterConfig(5, placement="normalized")
-        found = []
+        actual = []
         for is_training in (False, True):
             with tf.Graph().as_default(), self.session() as session:
                 model = modeling.BertModel(
@@ -381,9 +383,9 @@ class BertTest(tf.test.TestCase):
                 gradients = tf.gradients(tf.reduce_sum(output**3), variables[:-2])
                 load_random(session, 0.3)
                 gradients = [tf.convert_to_tensor(g) for g in gradients if g is not None]
-                found.append([session.run(output), *session.run(gradients)])
-        self.assertEqual(len(found[0]), len(found[1]))
-        for inference, training in zip(*found):
+                actual.append([session.run(output), *session.run(gradients)])
+        self.assertEqual(len(actual[0]), len(actual[1]))
+        for inference, training in zip(*actual):
             self.assertAllClose(inference, training, rtol=1e-3, atol=1e-3)
 
     def test_bfloat16(self):
@@ -488,13 +490,13 @@ class AdapterConfigTest(tf.test.TestCase):
 
 def adapted_sites(adapter, num_layers):
     """Returns for each layer the list of sites where the adapter changes the output."""
-    found, output = [], object()
+    actual, output = [], object()
     adapter = adapter._replace(function=lambda output, **_: None, is_parallel=False)
     for index in range(num_layers):
         functions = adapters.of_layer(adapter if index in adapter.layers else None)
         sites = zip(("attention/output", "output"), functions)
-        found.append([site for site, adapt in sites if adapt(output, None) is not output])
-    return found
+        actual.append([site for site, adapt in sites if adapt(output, None) is not output])
+    return actual
 
 
 class LayersTest(tf.test.TestCase):
@@ -546,10 +548,10 @@ class LayersTest(tf.test.TestCase):
                         terms.append(adapt_output(output, residual))
                 self.assertEqual([len(each) for each in terms], [count] * 2)
                 values = {n[len("adapters/") :]: v for n, v in load_random(session).items()}
-                found = session.run([tf.add_n(each) for each in terms])
+                actual = session.run([tf.add_n(each) for each in terms])
             gate = np.repeat(self.GATES.T, 3, axis=1)[:, :, None]
             expected = gate * adapt(values) + (1 - gate) * self.OUTPUT
-            self.assertAllClose(found, expected, rtol=1e-5, atol=1e-5)
+            self.assertAllClose(actual, expected, rtol=1e-5, atol=1e-5)
 
     def test_a_gate_keeps_the_output(self):
         with tf.Graph().as_default():

@@ -55,12 +55,12 @@ class DropoutTest(tf.test.TestCase):
     def test_order_of_construction_does_not_matter(self):
         def masks(scopes):
             with tf.Graph().as_default(), self.session() as session:
-                found = {}
+                actual = {}
                 for scope in scopes:
                     with tf.variable_scope(scope):
                         key = dropout.DropoutKey(7, tf.constant(3))
-                        found[scope] = dropout.dropout(tf.ones([50]), 0.5, key=key)
-                return session.run(found)
+                        actual[scope] = dropout.dropout(tf.ones([50]), 0.5, key=key)
+                return session.run(actual)
 
         self.assertAllEqual(masks(["a", "b"])["b"], masks(["b", "a"])["b"])
 

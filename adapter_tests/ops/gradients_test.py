@@ -29,13 +29,13 @@ class ApplyTest(tf.test.TestCase):
                     scaled_forward, scaled_backward, x, factor, offset, recompute=recompute
                 )
                 half = gradients.apply(lambda y: (y + 0.0, None), lambda _, d: 0.5 * d, output)
-                found = tf.gradients(2.0 * half, [x, factor, offset])
-                self.assertIsNone(found[2])
-                found = session.run([output, *found[:2]])
+                actual = tf.gradients(2.0 * half, [x, factor, offset])
+                self.assertIsNone(actual[2])
+                actual = session.run([output, *actual[:2]])
                 self.assertLen(
                     [op for op in graph.get_operations() if "saved" in op.name], 1 + recompute
                 )
-            for value, expected in zip(found, ([4.0, 7.0], [3.0, 3.0], 7.0 * (1 + 2))):
+            for value, expected in zip(actual, ([4.0, 7.0], [3.0, 3.0], 7.0 * (1 + 2))):
                 self.assertAllEqual(value, expected)
 
 

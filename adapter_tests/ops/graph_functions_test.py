@@ -53,14 +53,14 @@ class SharedLayerTest(tf.test.TestCase):
 
     def check(self, count, **options):
         """Checks that results are bit-identical to those of separately built layers."""
-        found_calls, found, norm = self.train(True, **options)
+        actual_calls, actual, norm = self.train(True, **options)
         no_calls, expected, expected_norm = self.train(False, **options)
         updates = len(updated_names(expected))
-        self.assertEqual((found_calls - updates, no_calls), (count, 0))
+        self.assertEqual((actual_calls - updates, no_calls), (count, 0))
         self.assertEqual(norm, expected_norm)
         self.assertGreater(norm, 0.0)
-        self.assertEqual([name for name, _ in found], [name for name, _ in expected])
-        for (name, value), (_, reference) in zip(found, expected):
+        self.assertEqual([name for name, _ in actual], [name for name, _ in expected])
+        for (name, value), (_, reference) in zip(actual, expected):
             self.assertAllEqual(value, reference, name)
 
     def test_adapters(self):
@@ -108,10 +108,10 @@ class SharedLayerTest(tf.test.TestCase):
             self.assertEqual(calls(graph), 0)
 
     def test_not_inside_of_functions_and_loops(self):
-        found = []
+        actual = []
 
         def body(i):
-            found.append(graph_functions.can_share())
+            actual.append(graph_functions.can_share())
             return i + 1
 
         with tf.Graph().as_default():
@@ -121,9 +121,9 @@ class SharedLayerTest(tf.test.TestCase):
                 body(0)
             with tf.distribute.OneDeviceStrategy("/cpu:0").scope():
                 body(0)
-            self.assertEqual(found, [False] * len(found))
+            self.assertEqual(actual, [False] * len(actual))
             body(0)
-            self.assertTrue(found[-1])
+            self.assertTrue(actual[-1])
 
 
 def updated_names(variables):
@@ -142,8 +142,8 @@ class ElementwiseTest(tf.test.TestCase):
                 for shape, by in (([2], 3.0), ([2, 3], 3.0), ([], 4.0))
             ]
             self.assertEqual([x.shape.as_list() for x, _ in outputs], [[2], [2, 3], []])
-            found = session.run([x for x, _ in outputs])
-        for value, expected in zip(found, ([4.0, 4.0], [[4.0] * 3] * 2, 5.0)):
+            actual = session.run([x for x, _ in outputs])
+        for value, expected in zip(actual, ([4.0, 4.0], [[4.0] * 3] * 2, 5.0)):
             self.assertAllEqual(value, expected)
 
 

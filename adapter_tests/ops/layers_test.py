@@ -142,8 +142,8 @@ class BothWaysTest(tf.test.TestCase):
                 with way, tf.Graph().as_default(), self.session() as session:
                     pairs, kept = session.run(self.attention_with_dropout(key))
                 self.assertBetween(int(kept.sum()), 8, 28)  # 18 of 36, +- 3.3 stddevs.
-                for found, expected in pairs:
-                    self.assertAllClose(found, expected, atol=1e-5)
+                for actual, expected in pairs:
+                    self.assertAllClose(actual, expected, atol=1e-5)
 
     def attention_with_dropout(self, key):
         """Returns pairs of Tensors to compare, and 1 for every probability that is kept."""
@@ -156,8 +156,8 @@ class BothWaysTest(tf.test.TestCase):
         probs = tf.nn.softmax(tf.matmul(q, k, transpose_b=True) / math.sqrt(6))
         kept = tf.stop_gradient(tf.cast(tf.not_equal(output, 0), tf.float32))
         expected = probs * kept * 2
-        found, wanted = (tf.gradients(y, [q, k], d_output) for y in (output, expected))
-        return [(output, expected), (found, wanted)], kept
+        actual, expected_gradients = (tf.gradients(y, [q, k], d_output) for y in (output, expected))
+        return [(output, expected), (actual, expected_gradients)], kept
 
 
 class Bfloat16Test(tf.test.TestCase):
@@ -307,9 +307,9 @@ class ActivationTest(tf.test.TestCase):
     def test_gelu_is_close_to_the_exact_one(self):
         x = np.array([-2.0, -0.5, 0.0, 1.0, 3.0])
         with tf.Graph().as_default(), self.session() as session:
-            found = session.run(layers.gelu(tf.constant(x)))
+            actual = session.run(layers.gelu(tf.constant(x)))
         # The exact form is x * Phi(x); the tanh form differs by at most 5e-4.
-        self.assertAllClose(found, [-0.0455003, -0.1542688, 0, 0.8413447, 2.9959503], atol=5e-4)
+        self.assertAllClose(actual, [-0.0455003, -0.1542688, 0, 0.8413447, 2.9959503], atol=5e-4)
 
     def test_every_activation_equals_numpy(self):
         def sigmoid(x):
@@ -329,8 +329,8 @@ class ActivationTest(tf.test.TestCase):
         x = np.linspace(-8, 8, 33)
         with tf.Graph().as_default(), self.session() as session:
             for name, reference in expected.items():
-                found = session.run(layers.get_activation(name)(tf.constant(x, tf.float32)))
-                self.assertAllClose(found, reference(x), atol=1e-5, msg=name)
+                actual = session.run(layers.get_activation(name)(tf.constant(x, tf.float32)))
+                self.assertAllClose(actual, reference(x), atol=1e-5, msg=name)
 
     def test_get_activation(self):
         self.assertIs(layers.get_activation("GELU"), layers.gelu)

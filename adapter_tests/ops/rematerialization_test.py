@@ -71,11 +71,11 @@ class RecomputedTest(tf.test.TestCase):
     def test_values_and_gradients_equal_plain_code(self):
         for options in ({}, {"use_resource": True}, {"tied": True}):
             names, expected = self.values(plain, **options)
-            again, found = self.values(recomputed, **options)
+            again, actual = self.values(recomputed, **options)
             self.assertEqual(names, again)
-            self.assertLen(found, 6)
-            self.assertAllClose(expected, found, rtol=1e-6, atol=1e-6)
-            for gradient in found[1:]:
+            self.assertLen(actual, 6)
+            self.assertAllClose(expected, actual, rtol=1e-6, atol=1e-6)
+            for gradient in actual[1:]:
                 self.assertGreater(np.abs(gradient).max(), 0.1)
 
     def nodes(self, wrap, **options):

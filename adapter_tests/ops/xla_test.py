@@ -44,8 +44,8 @@ class FusedTest(tf.test.TestCase):
         function = xla.fused(lambda x, *, factor: factor * x)
         with tf.Graph().as_default(), self.session() as session:
             x = tf.constant(2.0)
-            found = [function(x, factor=factor) for factor in (3.0, 5.0, 3.0)]
-            self.assertEqual(session.run(found), [6.0, 10.0, 6.0])
+            actual = [function(x, factor=factor) for factor in (3.0, 5.0, 3.0)]
+            self.assertEqual(session.run(actual), [6.0, 10.0, 6.0])
 
     @unittest.skipUnless(xla.can_fuse(), "there is no XLA for single functions here")
     def test_it_is_compiled(self):
