@@ -700,7 +700,7 @@ def adapter_shapes(config: AdapterConfig, width: int) -> Dict[str, Tuple[int, ..
     with tf.Graph().as_default(), xla.portable():
         adapter, x = build_adapter(config), tf.zeros([1, width])
         if adapter:
-            adapter._replace(is_normalized=False).adapt(x, x)  # Without LayerNorm, same variables.
+            adapter._replace(is_normalized=False).adapt(x, x)  # Has the same variables.
         return {variable_name(v): tuple(v.shape.as_list()) for v in tf.global_variables()}
 
 

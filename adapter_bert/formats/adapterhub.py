@@ -444,7 +444,7 @@ def _read_record(folder: str, file: str, where: str) -> Dict[str, Any]:
 def _adapter_fields(record: Dict[str, Any], path: str) -> Dict[str, Any]:
     """Returns an adapter's config, converted to version 1.3."""
     config = record.get("config")
-    if isinstance(config, str):  # The name of a layout.
+    if isinstance(config, str):
         layout = _OLD_LAYOUTS.get(config, config)
         if layout not in _LAYOUTS:
             raise UserError(f"{path}: expected a config, or one of {', '.join(_LAYOUTS)}.")
@@ -483,7 +483,7 @@ def _current_name(
     """Converts a tensor's name to that in version 1.3, for a model with flexible heads."""
     # Before 2.0, adapters had separate modules for each site and purpose.
     name = re.sub(r"\.(attention|layer)_text_(task|lang)_adapters\.", ".adapters.", pytorch_name)
-    if name.startswith(("encoder.", "embeddings.")):  # From a model without heads.
+    if name.startswith(("encoder.", "embeddings.")):
         name = "bert." + name
     head_name = str(head_record.get("name"))
     if layer:

@@ -10,7 +10,7 @@ from typing import Any, Dict, Iterable, List, Tuple
 from adapter_bert.common import files, task_kinds
 
 FILE = "README.md"
-_LICENSE = "apache-2.0"  # That of this project.
+_LICENSE = "apache-2.0"
 
 
 def text(description: Any, num_parameters: int, num_bytes: int) -> str:

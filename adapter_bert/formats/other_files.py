@@ -7,7 +7,6 @@ import zipfile
 from adapter_bert.common import files
 from adapter_bert.formats import pytorch
 
-# The first bytes of other file formats.
 _MAGIC = (
     (b"\x89PNG\r\n\x1a\n", "an image (PNG)"),
     (b"\xff\xd8\xff", "an image (JPEG)"),

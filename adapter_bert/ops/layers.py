@@ -361,7 +361,7 @@ def _softmax_gradient(probs, dropped, d_dropped, context, d_context, *, scale):
     2205.14135, appendix B.2).
     """
     p, a, d = _float32(probs, dropped, d_dropped)
-    if xla.is_in_xla():  # XLA fuses the longer sum, which saves keeping the context in memory.
+    if xla.is_in_xla():  # XLA fuses the longer sum, so the context need not be saved.
         row_sums = tf.reduce_sum(a * d, -1, keepdims=True)
     else:
         c, d_c = _float32(context, d_context)
