@@ -384,7 +384,7 @@ class DescribeTest(AdapterTestCase):
         run = self.path("run")
         task_adapter.save(os.path.join(run, "adapter"), self.made)
         self.assertEqual(self.output("describe", run), self.output("describe", self.adapter))
-        with self.assertRaisesRegex(UserError, f"{run} is no .*there is one in {run}/adapter\\.$"):
+        with self.assertRaisesRegex(UserError, f"{run} is not .*there is one in {run}/adapter\\.$"):
             convert_checkpoint.to_adapterhub(run, self.path("new"))
 
     def test_a_variant(self):

@@ -102,8 +102,8 @@ def read(
     bias, labels = trained.get("output_bias"), description.labels
     if bias is not None and bias.size != len(labels):
         raise UserError(
-            f"--labels={','.join(labels)}: expected {bias.size} labels, as many as {where} has"
-            " outputs."
+            f"--labels={','.join(labels)}: expected {bias.size} labels, because {where} has"
+            f" {bias.size} outputs."
         )
     description = dataclasses.replace(
         description,

@@ -565,8 +565,8 @@ def _head_of(config: Dict[str, Any], where: str) -> _Head:
     if kind is None or type(num_labels) is not int or not 1 <= num_labels < configs.SIZE_LIMIT:
         known = sorted({str(kind.adapterhub_head) for kind in kinds})
         raise UserError(
-            f"{where}: expected a head of the type {', '.join(known)}, but its type is {head_type}"
-            f" with {num_labels} outputs."
+            f"{where}: expected a head of the type {', '.join(known)}, but found {head_type} with"
+            f" {num_labels} outputs."
         )
     labels = () if kind.num_outputs(0) else _labels_of(config.get("label2id"), num_labels, where)
     is_hidden, has_bias = _check_layers(config, kind, where), config.get("bias", True)

@@ -195,7 +195,7 @@ class ReadTest(AdapterHubTestCase):
             ("adapter_config.json", {"leave_out": [0]}, "does not match the configs"),
             ("head_config.json", {"layers": 2}, "but has layers 2, use_pooler True"),
             ("head_config.json", {"use_pooler": False}, "layers 1, use_pooler False"),
-            ("head_config.json", {"head_type": "multiple_choice"}, "type multiple_choice"),
+            ("head_config.json", {"head_type": "multiple_choice"}, "found multiple_choice"),
             ("head_config.json", {"num_labels": None}, "with None outputs"),
             ("head_config.json", {"num_labels": True}, "with True outputs"),
             ("head_config.json", {"bias": "no"}, "must be true or false"),

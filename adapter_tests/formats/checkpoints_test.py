@@ -117,7 +117,7 @@ class OpenCheckpointTest(CheckpointTestCase):
         self.save({"a": np.float32([1, 2, 3]), "step": np.int64(7)})
         os.truncate(self.prefix + ".data-00000-of-00001", 19)
         self.assert_refused(
-            ["truncated", "hold 19 bytes", "need 20."], checkpoints.open_checkpoint, self.prefix
+            ["truncated", "have 19 bytes", "require 20."], checkpoints.open_checkpoint, self.prefix
         )
 
     def test_damaged_index(self):

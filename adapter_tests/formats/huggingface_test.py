@@ -176,7 +176,7 @@ class TensorsTest(HuggingFaceTestCase):
     def test_another_shape(self):
         self.write_source(random_tensors(ENCODER), intermediate_size=7)
         self.assert_refused(
-            "encoder.layer.0.intermediate.dense.weight has the shape [6, 4]", "kernel [4, 7]"
+            "encoder.layer.0.intermediate.dense.weight has the shape [6, 4]", "[4, 7]"
         )
 
 

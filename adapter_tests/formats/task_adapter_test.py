@@ -297,10 +297,10 @@ def hostile_changes(record):
 
 class RefusedTest(TaskAdaptersTestCase):
     def test_missing_files(self):
-        self.assert_refused("no file", "adapter_config.json")
+        self.assert_refused("there is no", "adapter_config.json")
         self.save()
         os.remove(self.tensors_file)
-        self.assert_refused("no file", "adapter.safetensors")
+        self.assert_refused("there is no", "adapter.safetensors")
         os.mkdir(self.tensors_file)
         self.assert_refused(self.tensors_file, "cannot be read")
 
